@@ -34,7 +34,7 @@ from grpo_cli.records import PLAIN, Block, DecodedChunk, Piece, Raw, Reading, Sp
 from grpo_cli.records.choose.batches import batch_fields
 from grpo_cli.records.decode import decode
 from grpo_cli.records.record import in_chunks
-from grpo_cli.records.tables.pieces import Rows
+from grpo_cli.records.tables.files import Rows
 from grpo_cli.records.translate import Notices
 from grpo_cli.variants.plan import Plan, plan
 from grpo_cli.variants.trainer import other_row
@@ -199,7 +199,7 @@ def pieces(paths: Sequence[str], size: int = _SIZE, *, reading: Reading = PLAIN)
         reading: how they become records; it says what a group is.
     """
     for path in paths:
-        yield from reading.pieces(path, size, apart=True)
+        yield from reading.pieces(path, size, as_spans=True)
 
 
 def _decoded(

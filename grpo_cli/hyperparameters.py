@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Mapping
 from difflib import get_close_matches
+from functools import partial
 from typing import NamedTuple
 
 from grpo_cli.errors import GrpoError
@@ -36,10 +37,10 @@ class Hyperparameter(NamedTuple):
         integer: whether only whole numbers are allowed; without ``high``, those of 64 bits.
         words: the words it may be, for one that is not a number.
         several: whether it may be several of the words, or numbers, joined by commas; a list too.
-        form: a regular expression of the texts that it may be beside a number.
+        form: a regular expression of the texts that it may be instead of a number.
         said: what such a text is, for messages.
         optional: whether None ("off") is allowed.
-        aliases: the frameworks' names for the same thing.
+        called: the frameworks' names for the same thing, in one text.
         counts: what of an optimiser step it counts, over all processes: "tokens", "responses",
             "microbatches", "ranks", the microbatches of a "generation", or the "tokens at a time"
             of the micro-batches that the ranks evaluate side by side; "" for none of it.
@@ -55,8 +56,13 @@ class Hyperparameter(NamedTuple):
     form: str = ""
     said: str = ""
     optional: bool = False
-    aliases: tuple[str, ...] = ()
+    called: str = ""
     counts: str = ""
+
+    @property
+    def aliases(self) -> tuple[str, ...]:
+        """The frameworks' names for the same thing."""
+        return tuple(self.called.split())
 
     @property
     def wanted(self) -> str:
@@ -139,36 +145,24 @@ _NUMBER = r"[0-9.]+(?:e[+-]?[0-9]+)?"
 _SIGNED = rf"[+-]?{_NUMBER}"
 _BOUNDS = rf"(?:{_NUMBER}_)?{_NUMBER}"
 
+_positive = partial(Hyperparameter, low=0.0, open_low=True)
+_at_least_0 = partial(Hyperparameter, low=0.0)
+_count = partial(Hyperparameter, low=1, integer=True)
+
 HYPERPARAMETERS: Mapping[str, Hyperparameter] = {
-    "epsilon_low": Hyperparameter(
+    "epsilon_low": _at_least_0(
         "lower clip range: the ratio is clipped at 1 − epsilon_low",
-        low=0.0,
-        aliases=(
-            "clip_ratio_low",
-            "eps_clip_low",
-            "clip_range_low",
-            "ratio_clip_min",
-            "eps_low",
-            "clip_lower",
-        ),
+        called="clip_ratio_low eps_clip_low clip_range_low ratio_clip_min eps_low clip_lower",
     ),
-    "epsilon_high": Hyperparameter(
+    "epsilon_high": _at_least_0(
         "upper clip range: the ratio is clipped at 1 + epsilon_high",
-        low=0.0,
-        aliases=(
-            "clip_ratio_high",
-            "eps_clip_high",
-            "clip_range_high",
-            "ratio_clip_max",
-            "eps_high",
-            "clip_higher",
-            "eps_clip_higher",
-        ),
+        called="clip_ratio_high eps_clip_high clip_range_high "
+        "ratio_clip_max eps_high clip_higher "
+        "eps_clip_higher",
     ),
-    "beta": Hyperparameter(
+    "beta": _at_least_0(
         "coefficient of the KL penalty",
-        low=0.0,
-        aliases=("kl_loss_coef", "kl_coef", "reference_policy_kl_penalty", "kl_tau", "kl_ctl"),
+        called="kl_loss_coef kl_coef reference_policy_kl_penalty kl_tau kl_ctl",
     ),
     "kl_weight": Hyperparameter(
         "what multiplies each token's KL estimate: nothing, the ratio (unbiased KL), or the "
@@ -176,107 +170,61 @@ HYPERPARAMETERS: Mapping[str, Hyperparameter] = {
         words=("none", "ratio", "token-ratio"),
     ),
     "entropy_coef": Hyperparameter(
-        "coefficient of the entropy bonus", aliases=("entropy_coeff", "entropy_loss_coef")
+        "coefficient of the entropy bonus", called="entropy_coeff entropy_loss_coef"
     ),
-    "count_eps": Hyperparameter("added to a response's count of tokens", low=0.0),
+    "count_eps": _at_least_0("added to a response's count of tokens"),
     "std_ddof": Hyperparameter("degrees of freedom taken off in the std", low=0, integer=True),
-    "std_eps": Hyperparameter("added to the std before dividing by it", low=0.0),
-    "std_min": Hyperparameter("a group whose std is below this has advantage 0", low=0.0),
-    "kl_input_clamp": Hyperparameter(
+    "std_eps": _at_least_0("added to the std before dividing by it"),
+    "std_min": _at_least_0("a group whose std is below this has advantage 0"),
+    "kl_input_clamp": _positive(
         "bound on |log π_θ − log π_ref| before the KL estimate",
-        low=0.0,
-        open_low=True,
         optional=True,
-        aliases=("kl_input_clamp_value",),
+        called="kl_input_clamp_value",
     ),
-    "kl_output_clamp": Hyperparameter(
-        "bound on |KL estimate|",
-        low=0.0,
-        open_low=True,
-        optional=True,
-        aliases=("kl_output_clamp_value",),
+    "kl_output_clamp": _positive(
+        "bound on |KL estimate|", optional=True, called="kl_output_clamp_value"
     ),
-    "delta": Hyperparameter(
-        "upper bound on the ratio in the unclipped branch (two-sided clip)",
-        low=0.0,
-        open_low=True,
-        optional=True,
+    "delta": _positive(
+        "upper bound on the ratio in the unclipped branch (two-sided clip)", optional=True
     ),
     "dual_clip": Hyperparameter(
         "the c of dual clip: where A < 0 the surrogate is at least c·A",
         low=1.0,
         open_low=True,
         optional=True,
-        aliases=("clip_ratio_c", "eps_clip_c", "ratio_clip_c", "c_clip"),
+        called="clip_ratio_c eps_clip_c ratio_clip_c c_clip",
     ),
-    "log_ratio_clamp": Hyperparameter(
-        "bound on |log ratio| before it is exponentiated", low=0.0, open_low=True, optional=True
+    "log_ratio_clamp": _positive("bound on |log ratio| before it is exponentiated", optional=True),
+    "max_completion_length": _positive("the constant length L that token sums are divided by"),
+    "gradient_accumulation_steps": _count(
+        "micro-batches per optimiser step; trainers divide their loss by it", counts="microbatches"
     ),
-    "max_completion_length": Hyperparameter(
-        "the constant length L that token sums are divided by", low=0.0, open_low=True
+    "num_items_in_batch": _positive(
+        "tokens of the whole generation batch, over all processes", optional=True, counts="tokens"
     ),
-    "gradient_accumulation_steps": Hyperparameter(
-        "micro-batches per optimiser step; trainers divide their loss by it",
-        low=1,
-        integer=True,
-        counts="microbatches",
+    "steps_per_generation": _count(
+        "micro-batches per generation batch", optional=True, counts="generation"
     ),
-    "num_items_in_batch": Hyperparameter(
-        "tokens of the whole generation batch, over all processes",
-        low=0.0,
-        open_low=True,
-        optional=True,
-        counts="tokens",
+    "loss_scale_factor": _positive("verl's constant that token sums are divided by", optional=True),
+    "response_length": _positive("the padded width of the responses", optional=True),
+    "global_batch_size": _positive(
+        "responses of the whole mini-batch, over all processes", optional=True, counts="responses"
     ),
-    "steps_per_generation": Hyperparameter(
-        "micro-batches per generation batch",
-        low=1,
-        integer=True,
-        optional=True,
-        counts="generation",
+    "batch_num_tokens": _positive(
+        "tokens of the whole mini-batch, over all processes", optional=True, counts="tokens"
     ),
-    "loss_scale_factor": Hyperparameter(
-        "verl's constant that token sums are divided by", low=0.0, open_low=True, optional=True
+    "dp_size": _count("verl's data-parallel size", counts="ranks"),
+    "tau_pos": _positive(
+        "SAPO's temperature where A > 0", called="sapo_temperature_pos sapo_tau_pos"
     ),
-    "response_length": Hyperparameter(
-        "the padded width of the responses", low=0.0, open_low=True, optional=True
-    ),
-    "global_batch_size": Hyperparameter(
-        "responses of the whole mini-batch, over all processes",
-        low=0.0,
-        open_low=True,
-        optional=True,
-        counts="responses",
-    ),
-    "batch_num_tokens": Hyperparameter(
-        "tokens of the whole mini-batch, over all processes",
-        low=0.0,
-        open_low=True,
-        optional=True,
-        counts="tokens",
-    ),
-    "dp_size": Hyperparameter("verl's data-parallel size", low=1, integer=True, counts="ranks"),
-    "tau_pos": Hyperparameter(
-        "SAPO's temperature where A > 0",
-        low=0.0,
-        open_low=True,
-        aliases=("sapo_temperature_pos", "sapo_tau_pos"),
-    ),
-    "tau_neg": Hyperparameter(
-        "SAPO's temperature where A <= 0",
-        low=0.0,
-        open_low=True,
-        aliases=("sapo_temperature_neg", "sapo_tau_neg"),
+    "tau_neg": _positive(
+        "SAPO's temperature where A <= 0", called="sapo_temperature_neg sapo_tau_neg"
     ),
     "log_ratio_max": Hyperparameter(
         "upper bound on a log ratio before it is exponentiated; below there is none"
     ),
-    "dro_beta": Hyperparameter(
-        "DRO's coefficient of the squared log ratio", low=0.0, open_low=True
-    ),
-    "clip_cov_ratio": Hyperparameter(
-        "share of the tokens that Clip-Cov takes out", low=0.0, open_low=True, high=1.0
-    ),
+    "dro_beta": _positive("DRO's coefficient of the squared log ratio"),
+    "clip_cov_ratio": _positive("share of the tokens that Clip-Cov takes out", high=1.0),
     "clip_cov_lb": Hyperparameter("least covariance of a token that Clip-Cov takes out"),
     "clip_cov_ub": Hyperparameter("greatest covariance of a token that Clip-Cov takes out"),
     "clip_cov_seed": Hyperparameter(
@@ -284,87 +232,60 @@ HYPERPARAMETERS: Mapping[str, Hyperparameter] = {
         low=0,
         high=2**64 - 1,
         integer=True,
-        aliases=("seed",),
+        called="seed",
     ),
-    "kl_cov_ratio": Hyperparameter(
-        "share of the tokens that KL-Cov penalises",
-        low=0.0,
-        open_low=True,
-        high=1.0,
-        aliases=("kl_cov_frac",),
+    "kl_cov_ratio": _positive(
+        "share of the tokens that KL-Cov penalises", high=1.0, called="kl_cov_frac"
     ),
-    "ppo_kl_coef": Hyperparameter("KL-Cov's coefficient of |log ratio|", low=0.0),
-    "gamma": Hyperparameter("discount of the reward per token", low=0.0, high=1.0),
-    "gae_lambda": Hyperparameter(
-        "GAE's decay of later errors of the value", low=0.0, high=1.0, aliases=("lam", "lambd")
+    "ppo_kl_coef": _at_least_0("KL-Cov's coefficient of |log ratio|"),
+    "gamma": _at_least_0("discount of the reward per token", high=1.0),
+    "gae_lambda": _at_least_0(
+        "GAE's decay of later errors of the value", high=1.0, called="lam lambd"
     ),
-    "num_processes": Hyperparameter("data-parallel processes", low=1, integer=True, counts="ranks"),
+    "num_processes": _count("data-parallel processes", counts="ranks"),
     "reward_bias": Hyperparameter("AReaL adds it to the reward before it scales it"),
     "reward_scaling": Hyperparameter("AReaL multiplies the reward by it"),
-    "reward_clip": Hyperparameter(
+    "reward_clip": _positive(
         "bound on |reward|: OpenRLHF's after it is normalised in the group, AReaL's before",
-        low=0.0,
-        open_low=True,
         optional=True,
     ),
-    "ipo_threshold": Hyperparameter(
-        "prime-rl's ipo (its eps) drops a token whose |π_θ − π_rollout| is above it",
-        low=0.0,
-        high=1.0,
+    "ipo_threshold": _at_least_0(
+        "prime-rl's ipo (its eps) drops a token whose |π_θ − π_rollout| is above it", high=1.0
     ),
-    "m2_threshold": Hyperparameter(
-        "M2PO keeps the tokens whose mean (log π_old − log π_rollout)² is below it",
-        low=0.0,
-        open_low=True,
+    "m2_threshold": _positive(
+        "M2PO keeps the tokens whose mean (log π_old − log π_rollout)² is below it"
     ),
-    "rho_mask_low": Hyperparameter(
+    "rho_mask_low": _at_least_0(
         "open-instruct drops a token whose π_old/π_rollout is below it",
-        low=0.0,
         optional=True,
-        aliases=("rho_mask_lower_bound",),
+        called="rho_mask_lower_bound",
     ),
-    "rho_mask_high": Hyperparameter(
+    "rho_mask_high": _at_least_0(
         "open-instruct drops a token whose π_old/π_rollout is above it",
-        low=0.0,
         optional=True,
-        aliases=("rho_mask_upper_bound",),
+        called="rho_mask_upper_bound",
     ),
-    "loss_denominator": Hyperparameter(
-        "open-instruct's constant that the token sum is divided by", low=0.0, open_low=True
-    ),
-    "is_low": Hyperparameter(
+    "loss_denominator": _positive("open-instruct's constant that the token sum is divided by"),
+    "is_low": _at_least_0(
         "lower bound on the ratio of the old policy to the engine that sampled",
-        low=0.0,
         optional=True,
-        aliases=(
-            "tis_clip_low",
-            "rho_clamp_lower_bound",
-            "truncated_importance_sampling_ratio_min",
-            "vllm_importance_sampling_clip_min",
-        ),
+        called="tis_clip_low rho_clamp_lower_bound truncated_importance_sampling_ratio_min "
+        "vllm_importance_sampling_clip_min",
     ),
-    "is_high": Hyperparameter(
+    "is_high": _at_least_0(
         "upper bound on the ratio of the old policy to the engine that sampled",
-        low=0.0,
         optional=True,
-        aliases=(
-            "tis_clip",
-            "rho_clamp_upper_bound",
-            "truncated_importance_sampling_ratio",
-            "vllm_importance_sampling_clip_max",
-            "vllm_importance_sampling_cap",
-            "rollout_importance_sampling_threshold",
-        ),
+        called="tis_clip rho_clamp_upper_bound truncated_importance_sampling_ratio "
+        "vllm_importance_sampling_clip_max vllm_importance_sampling_cap "
+        "rollout_importance_sampling_threshold",
     ),
     "rollout_is": Hyperparameter(
         "what verl weighs with π_old/π_rollout: each token, or the response's product; null: 1",
         words=("token", "sequence"),
         optional=True,
     ),
-    "rollout_is_threshold": Hyperparameter(
+    "rollout_is_threshold": _positive(
         "verl's greatest weight, or LOW_HIGH between which a weight is not 0",
-        low=0.0,
-        open_low=True,
         form=_BOUNDS,
         said="LOW_HIGH",
     ),
@@ -381,10 +302,8 @@ HYPERPARAMETERS: Mapping[str, Hyperparameter] = {
         several=True,
         optional=True,
     ),
-    "rollout_rs_threshold": Hyperparameter(
+    "rollout_rs_threshold": _positive(
         "verl's bounds on them: HIGH, for k1 also LOW_HIGH of the ratio; one, or one for each",
-        low=0.0,
-        open_low=True,
         form=f"{_BOUNDS}(,{_BOUNDS})*",
         said="HIGH or LOW_HIGH, several joined by commas",
         optional=True,
@@ -394,21 +313,21 @@ HYPERPARAMETERS: Mapping[str, Hyperparameter] = {
         words=("token", "sequence"),
         optional=True,
     ),
-    "token_tis_ratio_clip_high": Hyperparameter("SkyRL's cap on a token's weight", low=0.0),
-    "sequence_tis_ratio_clip_high": Hyperparameter("SkyRL's cap on a sequence's weight", low=0.0),
+    "token_tis_ratio_clip_high": _at_least_0("SkyRL's cap on a token's weight"),
+    "sequence_tis_ratio_clip_high": _at_least_0("SkyRL's cap on a sequence's weight"),
     "sequence_mask_metric": Hyperparameter(
         "by what of π_old/π_rollout SkyRL drops a response: geometric mean or product; null: none",
         words=("geometric", "product"),
         optional=True,
     ),
     **{
-        f"{kind}_mask_{side}": Hyperparameter(f"SkyRL's {word} bound on the {what}", low=0.0)
+        f"{kind}_mask_{side}": _at_least_0(f"SkyRL's {word} bound on the {what}")
         for kind, what in (("geo", "geometric mean"), ("product", "product"))
         for side, word in (("low", "lower"), ("high", "upper"))
     },
     **{
-        f"{kind}_is_threshold_{side}": Hyperparameter(
-            f"SkyRL's {word} bound on a token's ratio, beyond which {what}", low=0.0, optional=True
+        f"{kind}_is_threshold_{side}": _at_least_0(
+            f"SkyRL's {word} bound on a token's ratio, beyond which {what}", optional=True
         )
         for kind, what in (
             ("outlier_token", "it drops the response"),
@@ -445,127 +364,105 @@ HYPERPARAMETERS: Mapping[str, Hyperparameter] = {
         )
         for side, word in (("low", "lower"), ("high", "upper"))
     },
-    "rejection_threshold": Hyperparameter(
-        "greatest divergence of the trainer from the engine at which a token or response is kept",
-        low=0.0,
+    "rejection_threshold": _at_least_0(
+        "greatest divergence of the trainer from the engine at which a token or response is kept"
     ),
-    "vespo_k_pos": Hyperparameter("VESPO's power of the ratio where A >= 0", low=0.0),
-    "vespo_lambda_pos": Hyperparameter("VESPO's rate of decay where A >= 0", low=0.0),
-    "vespo_k_neg": Hyperparameter("VESPO's power of the ratio where A < 0", low=0.0),
-    "vespo_lambda_neg": Hyperparameter("VESPO's rate of decay where A < 0", low=0.0),
-    "divergence_low": Hyperparameter(
-        "DPPO's bound on the divergence where A < 0", low=0.0, aliases=("dppo_mask_low",)
+    "vespo_k_pos": _at_least_0("VESPO's power of the ratio where A >= 0"),
+    "vespo_lambda_pos": _at_least_0("VESPO's rate of decay where A >= 0"),
+    "vespo_k_neg": _at_least_0("VESPO's power of the ratio where A < 0"),
+    "vespo_lambda_neg": _at_least_0("VESPO's rate of decay where A < 0"),
+    "divergence_low": _at_least_0(
+        "DPPO's bound on the divergence where A < 0", called="dppo_mask_low"
     ),
-    "divergence_high": Hyperparameter(
-        "DPPO's bound on the divergence where A > 0", low=0.0, aliases=("dppo_mask_high",)
+    "divergence_high": _at_least_0(
+        "DPPO's bound on the divergence where A > 0", called="dppo_mask_high"
     ),
-    "fipo_decay_rate": Hyperparameter(
-        "FIPO's half-life of the future log ratios, in tokens", low=0.0, open_low=True
+    "fipo_decay_rate": _positive("FIPO's half-life of the future log ratios, in tokens"),
+    "fipo_clip_low": _at_least_0(
+        "FIPO's lower clip range: the weight is at least 1 − fipo_clip_low"
     ),
-    "fipo_clip_low": Hyperparameter(
-        "FIPO's lower clip range: the weight is at least 1 − fipo_clip_low", low=0.0
-    ),
-    "fipo_clip_high": Hyperparameter(
+    "fipo_clip_high": _at_least_0(
         "FIPO's upper clip range: the weight is at most 1 + fipo_clip_high",
-        low=0.0,
-        aliases=("fipo_clip_range",),
+        called="fipo_clip_range",
     ),
-    "fipo_safety_threshold": Hyperparameter(
-        "the ratio beyond which FIPO does not raise the weight of a token with A < 0", low=0.0
+    "fipo_safety_threshold": _at_least_0(
+        "the ratio beyond which FIPO does not raise the weight of a token with A < 0"
     ),
-    "real_tau": Hyperparameter("REAL's temperature", low=0.0, open_low=True),
+    "real_tau": _positive("REAL's temperature"),
     "off_policy_mask_threshold": Hyperparameter(
         "a response with A < 0 that is further off-policy than this, in nats per token, is dropped",
         optional=True,
-        aliases=("off_policy_sequence_mask_delta", "opsm_delta"),
+        called="off_policy_sequence_mask_delta opsm_delta",
     ),
-    "positive_weight": Hyperparameter(
-        "the advantage of a response whose reward is positive",
-        low=0.0,
-        aliases=("positive_advantage_weight",),
+    "positive_weight": _at_least_0(
+        "the advantage of a response whose reward is positive", called="positive_advantage_weight"
     ),
-    "negative_weight": Hyperparameter(
-        "minus the advantage of a response whose reward is not positive", low=0.0
+    "negative_weight": _at_least_0(
+        "minus the advantage of a response whose reward is not positive"
     ),
-    "gfpo_keep": Hyperparameter(
-        "GFPO's k: how many responses of a group are kept",
-        low=1,
-        integer=True,
-        aliases=("num_remains_in_group",),
+    "gfpo_keep": _count(
+        "GFPO's k: how many responses of a group are kept", called="num_remains_in_group"
     ),
-    "gppo_beta1": Hyperparameter(
-        "CE-GPPO's share of the gradient below the clip range where A < 0",
-        low=0.0,
-        aliases=("gppo_loss_beta1",),
+    "gppo_beta1": _at_least_0(
+        "CE-GPPO's share of the gradient below the clip range where A < 0", called="gppo_loss_beta1"
     ),
-    "gppo_beta2": Hyperparameter(
-        "CE-GPPO's share of the gradient above the clip range where A > 0",
-        low=0.0,
-        aliases=("gppo_loss_beta2",),
+    "gppo_beta2": _at_least_0(
+        "CE-GPPO's share of the gradient above the clip range where A > 0", called="gppo_loss_beta2"
     ),
     "dcpo_ratio_max": Hyperparameter(
-        "DCPO's greatest upper bound on the ratio", low=1.0, aliases=("dcpo_r_max",)
+        "DCPO's greatest upper bound on the ratio", low=1.0, called="dcpo_r_max"
     ),
-    "bapo_target": Hyperparameter(
+    "bapo_target": _at_least_0(
         "BAPO's least quotient of the positive and the negative contribution",
-        low=0.0,
-        aliases=("adv_ratio_target",),
+        called="adv_ratio_target",
     ),
-    "bapo_low_start": Hyperparameter(
-        "BAPO's lower bound on the ratio, to begin with", low=0.0, aliases=("ratio_lower_start",)
+    "bapo_low_start": _at_least_0(
+        "BAPO's lower bound on the ratio, to begin with", called="ratio_lower_start"
     ),
-    "bapo_low_max": Hyperparameter(
-        "BAPO's greatest lower bound on the ratio", low=0.0, aliases=("ratio_lower_max",)
+    "bapo_low_max": _at_least_0(
+        "BAPO's greatest lower bound on the ratio", called="ratio_lower_max"
     ),
-    "bapo_low_step": Hyperparameter(
-        "what BAPO raises its lower bound by", low=0.0, aliases=("ratio_lower_step",)
+    "bapo_low_step": _at_least_0("what BAPO raises its lower bound by", called="ratio_lower_step"),
+    "bapo_high_start": _at_least_0(
+        "BAPO's upper bound on the ratio, to begin with", called="ratio_upper_start"
     ),
-    "bapo_high_start": Hyperparameter(
-        "BAPO's upper bound on the ratio, to begin with", low=0.0, aliases=("ratio_upper_start",)
+    "bapo_high_max": _at_least_0(
+        "BAPO's greatest upper bound on the ratio", called="ratio_upper_max"
     ),
-    "bapo_high_max": Hyperparameter(
-        "BAPO's greatest upper bound on the ratio", low=0.0, aliases=("ratio_upper_max",)
-    ),
-    "bapo_high_step": Hyperparameter(
-        "what BAPO raises its upper bound by", low=0.0, aliases=("ratio_upper_step",)
-    ),
-    "global_n_tokens": Hyperparameter(
+    "bapo_high_step": _at_least_0("what BAPO raises its upper bound by", called="ratio_upper_step"),
+    "global_n_tokens": _positive(
         "tokens of a micro-batch over all processes, TRL's AsyncGRPOTrainer",
-        low=0.0,
-        open_low=True,
         optional=True,
         counts="tokens at a time",
     ),
     "opd_kl_coef": Hyperparameter(
-        "what the distance to the teacher counts in the advantage", aliases=("teacher_kl_coef",)
+        "what the distance to the teacher counts in the advantage", called="teacher_kl_coef"
     ),
-    "rlsd_lambda": Hyperparameter(
-        "share of the advantage that RLSD weighs by the teacher", low=0.0, high=1.0
-    ),
-    "rlsd_clip_range": Hyperparameter(
-        "how far from 1 RLSD's weight may be", low=0.0, aliases=("rlsd_reweight_clip_range",)
+    "rlsd_lambda": _at_least_0("share of the advantage that RLSD weighs by the teacher", high=1.0),
+    "rlsd_clip_range": _at_least_0(
+        "how far from 1 RLSD's weight may be", called="rlsd_reweight_clip_range"
     ),
     "rlsd_negative_only": Hyperparameter(
         "1: RLSD weighs negative advantages alone", low=0, high=1, integer=True
     ),
-    "sdar_gate_beta": Hyperparameter("how sharply SDAR's gate opens", low=0.0, open_low=True),
+    "sdar_gate_beta": _positive("how sharply SDAR's gate opens"),
     "advantage_clip_low": Hyperparameter("lower bound on the advantage", optional=True),
     "advantage_clip_high": Hyperparameter("upper bound on the advantage", optional=True),
-    "seq_logprob_error_threshold": Hyperparameter(
-        "greatest mean of exp|log π_old − log π_rollout| of a response that is kept", low=0.0
+    "seq_logprob_error_threshold": _at_least_0(
+        "greatest mean of exp|log π_old − log π_rollout| of a response that is kept"
     ),
-    "num_output_tokens_weight": Hyperparameter(
-        "prime-rl's length penalty: share of the group's mean reward that the longest pays", low=0.0
+    "num_output_tokens_weight": _at_least_0(
+        "prime-rl's length penalty: share of the group's mean reward that the longest pays"
     ),
     "reward_weights": Hyperparameter(
         "what each of several reward functions counts",
         form=rf"{_SIGNED}(?:,{_SIGNED})*",
         said="several numbers joined by commas",
         several=True,
-        aliases=("gdpo_reward_weights",),
+        called="gdpo_reward_weights",
     ),
-    "top_entropy_quantile": Hyperparameter(
-        "share of the tokens, those of highest entropy, that are kept", low=0.0, high=1.0
+    "top_entropy_quantile": _at_least_0(
+        "share of the tokens, those of highest entropy, that are kept", high=1.0
     ),
 }
 
@@ -582,7 +479,7 @@ KNOWN = frozenset({*HYPERPARAMETERS, *SETS, *_ALIASES, *_SET_ALIASES})
 def canonical(values: Mapping[str, object]) -> dict[str, Value]:
     """Checks hyperparameters and returns them under their canonical names.
 
-    A name that sets several (``epsilon``) gives way to the particular ones beside it; an
+    A name that sets several (``epsilon``) gives way to the particular ones; an
     ``epsilon_high`` of null is not set.
 
     Raises:

@@ -44,7 +44,7 @@ def read(
 
     Args:
         files: a path, a folder or a pattern, or several.
-        format: insist on a format (``grpo formats`` lists them); else it is told from the content.
+        format: as ``grpo formats`` lists them; by default it is recognised from the content.
         where: read only what fits, as ``"step==120 && env!=math"``; all of several.
         group_by: rows with the same value here are one group, as ``"uid"``.
         group_size: every so many rows are one group.
@@ -124,14 +124,14 @@ class Held(Reading):
     alone: bool = False
 
     def pieces(
-        self, source: str | Source, size: int = 0, *, apart: bool = False
+        self, source: str | Source, size: int = 0, *, as_spans: bool = False
     ) -> Iterator[Piece]:
         """One piece, which stands for all of them."""
-        del source, size, apart
+        del source, size, as_spans
         yield Block(_MEMORY, 1, [])
 
     def decoded(self, piece: Piece, notices: Notices, **how: Any) -> Iterator[DecodedChunk]:
-        """The records, new each time, since evaluating them takes them apart."""
+        """The records, new each time, since evaluating them changes them."""
         del piece, how  # there are no columns to be had
         raws = (
             Raw(plain(one), _MEMORY, None, "" if self.alone else f"[{place}].", _BYTES)

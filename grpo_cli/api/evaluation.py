@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from grpo_cli.api.columns import Part
 from grpo_cli.api.data import Data, plain, reader_of
-from grpo_cli.api.evaluated import Evaluated
+from grpo_cli.api.evaluated import Evaluated, Part
 from grpo_cli.api.words import of_arguments, speaking_of_arguments
 from grpo_cli.engine.evaluation import Evaluation
 from grpo_cli.errors import UsageError
@@ -85,7 +84,7 @@ def planned(
     hyperparameters: Mapping[str, Hyperparameter],
     batch: str = "input",
 ) -> Plan:
-    """The objective; a stage among the hyperparameters is told where it goes.
+    """The objective; for a stage among the hyperparameters the error says where it goes.
 
     Raises:
         UsageError: for a name or value that cannot be used.

@@ -40,7 +40,7 @@ def compare(
 
     Raises:
         UsageError: for an unknown name, or what none of the variants takes.
-        InputError: for data that cannot be read. What a variant lacks is told in ``skipped``.
+        InputError: for data that cannot be read. What a variant lacks is in ``skipped``.
     """
     from grpo_cli.commands.compare.compare import Comparison
     from grpo_cli.commands.compare.plans import names, plans
@@ -75,7 +75,7 @@ def match(
         data: as ``evaluate`` takes it.
         loss, objective: the number that was logged, one of them. A text says by its digits how
             exact it is (``"0.0256"`` is ±0.00005), as does the shortest text of a float.
-        kl, clip_fraction, gradient_norm: what was logged beside it.
+        kl, clip_fraction, gradient_norm: what else was logged.
         logged: where the records carry the number, as ``"loss=metrics.loss"``.
         rtol: the relative tolerance, where the digits do not say it.
         betas: values of β to try.
@@ -107,7 +107,7 @@ def match(
 
 
 def _digits(name: str, number: float | str) -> str:
-    text = number if isinstance(number, str) else _shortest(number)
+    text = number if isinstance(number, str) else str(np.asarray(number)[()])
     try:
         finite = abs(float(text)) < float("inf")
     except ValueError:
@@ -115,11 +115,6 @@ def _digits(name: str, number: float | str) -> str:
     if not finite or "_" in text:
         raise UsageError(f"{name}: expected a finite number, got {number!r}")
     return text
-
-
-def _shortest(number: object) -> str:
-    """The shortest text that is this number, in its own precision where it is numpy's."""
-    return str(np.asarray(number)[()])
 
 
 def verify(
@@ -173,13 +168,13 @@ def check(data: Data, *, limit: int = 3) -> Checked:
     Raises:
         InputError: for data that cannot be read.
     """
-    from grpo_cli.commands.check.run import check as look
+    from grpo_cli.commands.check.run import check as run
 
     with speaking_of_arguments():
         if limit < 0:
             raise UsageError(f"limit: expected 0 or more, got {limit}")
         reader, _ = reader_of(data)
-        return Checked.from_document(look(reader, limit).document())
+        return run(reader, limit)
 
 
 def split(
@@ -193,7 +188,7 @@ def split(
     batch: Literal["input", "record"] = "input",
     **hyperparameters: Hyperparameter,
 ) -> SplitUp:
-    """A batch beside the same batch cut into micro-batches and ranks, per aggregation.
+    """Compares a batch with the same batch cut into micro-batches and ranks, per aggregation.
 
     Args:
         data: as ``evaluate`` takes it.
@@ -204,7 +199,7 @@ def split(
 
     Raises:
         UsageError: for an unknown name, or a cut that cannot be made.
-        InputError: for data that cannot be read. What an aggregation lacks is told in ``skipped``.
+        InputError: for data that cannot be read. What an aggregation lacks is in ``skipped``.
     """
     from grpo_cli.commands.split.microbatches import cut
     from grpo_cli.commands.split.responses import gather

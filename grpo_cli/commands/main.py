@@ -160,7 +160,7 @@ def main() -> None:
 
 
 def _settled(command: typer.Typer) -> Any:
-    """Runs a command that computes: what is not finite is told where the numbers are shown."""
+    """Runs a command that computes, without numpy's warnings: results say what is not finite."""
     import numpy as np
 
     from grpo_cli.engine import memory  # both are slow to import, and --version needs neither

@@ -29,8 +29,8 @@ class Chunk:
     """Consecutive records of one layout with the same hyperparameters, as flat arrays.
 
     Attributes:
-        records: the records. Of those that were packed, what a report shows beside the numbers,
-            or nothing where no report is made.
+        records: the records. Of those that were packed, what a report shows of them but their
+            numbers, or nothing where no report is made.
         batch: their columns.
         settings: their hyperparameters.
         advantages_given: whether they give advantages themselves.
@@ -173,24 +173,28 @@ def _as_written(message: str, culprit: Record) -> str:
 
 def carefully(raws: Iterable[Raw | InputError]) -> Iterator[Chunk | InputError]:
     """Chunks of records that are read one by one; errors in the place of those that are bad."""
-    yield from assembled(map(_read, raws))
+    return assembled(raw if isinstance(raw, InputError) else record(raw) for raw in raws)
 
 
 def assembled(items: Iterable[Record | InputError]) -> Iterator[Chunk | InputError]:
     """Chunks of checked records, those of one layout together; errors in their places."""
-    for group in _of_one_layout(items):
-        if isinstance(group, InputError):
-            yield group
-        else:
+    group: list[Record] = []
+    key, room = None, _TOKENS
+    for item in items:
+        own = None if isinstance(item, InputError) else layout(item)
+        if room <= 0 or own != key:
             yield from _sound(group)
-
-
-def _read(raw: Raw | InputError) -> Record | InputError:
-    return raw if isinstance(raw, InputError) else record(raw)
+            group, key, room = [], own, _TOKENS
+        if isinstance(item, InputError):
+            yield item
+        else:
+            group.append(item)
+            room -= sum(item.widths)
+    yield from _sound(group)
 
 
 def _sound(records: Sequence[Record]) -> Iterator[Chunk | InputError]:
-    """Records of one layout as a chunk; around those whose values are out of range."""
+    """Records of one layout as a chunk; as several around those whose values are out of range."""
     if not records:
         return
     try:
@@ -198,29 +202,7 @@ def _sound(records: Sequence[Record]) -> Iterator[Chunk | InputError]:
     except InputError:
         begin = 0
         for place, fault in sorted(find_faults(records).items()):
-            if begin < place:
-                yield Chunk.of(records[begin:place])
+            yield from _sound(records[begin:place])
             yield located(fault, records[place])
             begin = place + 1
-        if begin < len(records):
-            yield Chunk.of(records[begin:])
-
-
-def _of_one_layout(items: Iterable[Record | InputError]) -> Iterator[list[Record] | InputError]:
-    """Checked records that follow each other in one layout."""
-    group: list[Record] = []
-    key, room = None, _TOKENS
-    for item in items:
-        own = None if isinstance(item, InputError) else layout(item)
-        if group and (room <= 0 or own != key):
-            yield group
-            group = []
-        if isinstance(item, InputError):
-            yield item
-            continue
-        if not group:
-            key, room = own, _TOKENS
-        group.append(item)
-        room -= sum(item.widths)
-    if group:
-        yield group
+        yield from _sound(records[begin:])

@@ -30,7 +30,7 @@ from grpo_cli.variants.plan import Plan, idle_clip
 from grpo_cli.variants.trainer import other_row
 
 if TYPE_CHECKING:
-    from grpo_cli.engine.cluster.manifest import Manifest
+    from grpo_cli.engine.cluster.parts import PartFolder
 
 Encode = Callable[[Sequence[Record], Breakdown], list[Any]]
 Progress = Callable[[int, int], None]
@@ -175,7 +175,7 @@ class Evaluation:
         plan: which objective.
         encode: a breakdown's bytes, one piece per record; None when only totals are wanted.
         progress: called with the bytes and tokens of each piece that is done.
-        manifest: of the parts to which workers of a cluster write the output.
+        manifest: the folder to which workers of a cluster write the output.
         look: what there is to tell of the first record; it travels between processes.
         rows: whether ``encode`` reads weights of tokens or responses, so that the denominators of
             their batches have to be known first.
@@ -188,7 +188,7 @@ class Evaluation:
         *,
         encode: Encode | None,
         progress: Progress | None = None,
-        manifest: Manifest | None = None,
+        manifest: PartFolder | None = None,
         look: Look | None = None,
         rows: bool = False,
     ) -> None:
@@ -237,7 +237,7 @@ class Evaluation:
         return self._reader.skipped
 
     @property
-    def total(self) -> dict[str, object]:
+    def total(self) -> dict[str, Any]:
         """The batch's numbers by name, in the order of ``TOTAL``; of several batches their mean."""
         return self._sums.totals.row()
 

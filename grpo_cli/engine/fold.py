@@ -22,7 +22,7 @@ from grpo_cli.errors import InputError
 from grpo_cli.records import DecodedChunk, Piece
 
 if TYPE_CHECKING:
-    from grpo_cli.engine.cluster.manifest import Manifest
+    from grpo_cli.engine.cluster.parts import PartFolder
     from grpo_cli.engine.cluster.tasks import Done
     from grpo_cli.engine.reader import Reader
 
@@ -192,7 +192,7 @@ def fold_pieces(
     make: Callable[[], A],
     *,
     progress: Callable[[int, A], None] | None = None,
-    manifest: Manifest | None = None,
+    manifest: PartFolder | None = None,
     together: bool = False,
 ) -> Iterator[A]:
     """Yields the sums of all records so far, after each piece of the input.
@@ -243,7 +243,7 @@ def first_pass(reader: Reader, make: Callable[[], A]) -> A:
 
 
 def _run(
-    reader: Reader, work: FoldPiece[A], *, together: bool, manifest: Manifest | None = None
+    reader: Reader, work: FoldPiece[A], *, together: bool, manifest: PartFolder | None = None
 ) -> Iterator[tuple[Piece | Bundle | Done, Folded[A], InputFacts]]:
     sums = work.make()
     on_piece = OnPiece(work, reader.reading, sums.by_columns)

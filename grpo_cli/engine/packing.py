@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from grpo_cli.engine.chunk import Chunk, carefully
 from grpo_cli.errors import InputError
 from grpo_cli.hyperparameters import Value
 from grpo_cli.records import BatchFields, DecodedChunk, Packed, Raw, Record, headers, lay, pack
 from grpo_cli.records.fields import GROUPS, Fields, fields_of, read_fields
-
-if TYPE_CHECKING:
-    from grpo_cli.records.tables.columns import Columns
+from grpo_cli.records.record import Columns
 
 _BYTES = 1 << 22
 """Text evaluated together, some 65,000 tokens of three columns: enough that numpy's overhead is
@@ -33,7 +31,7 @@ class _Run:
         key: what their keys mean, and the hyperparameters that they have to agree in.
         raws: the records, of which the texts are kept where those say it all.
         packed: their columns, piece by piece.
-        headers: what a report shows of them beside their numbers; empty where none is wanted.
+        headers: what a report shows of them but their numbers; empty where none is wanted.
         size: about how many bytes of text they were.
         of_batches: field → value of each record's batch; empty where ``--batch`` names no field.
     """
@@ -97,10 +95,10 @@ def chunks(
         with_headers: whether a report will show the records.
         settings: the hyperparameters that are read of a chunk's records, so that they have to agree
             in these; None for all of them.
-        together: bytes of text from which on no more is put beside it.
+        together: bytes of text from which on no more is added to a chunk.
     """
     waiting: _Run | None = None
-    parts = (_parts(few, settings, with_headers=with_headers) for few in decoded)
+    parts = (_parts(chunk, settings, with_headers=with_headers) for chunk in decoded)
     for part in chain.from_iterable(parts):
         if waiting is not None and isinstance(part, _Run) and waiting.takes(part, together):
             waiting.join(part)
@@ -118,21 +116,21 @@ def chunks(
         yield from waiting.chunks()
 
 
-def alike(few: DecodedChunk) -> Iterator[tuple[Items, Packed | None]]:
-    """Objects that are records, beside their columns; None beside those to be read one by one.
+def alike(chunk: DecodedChunk) -> Iterator[tuple[Items, Packed | None]]:
+    """Objects that are records, with their columns; None with those to be read one by one.
 
     Those are the unusual ones, and those among which a value is out of range.
     """
-    for items, packed in _packed(few):
+    for items, packed in _packed(chunk):
         yield items, None if packed is None or lay([packed]) is None else packed
 
 
-def _packed(few: DecodedChunk) -> Iterator[tuple[Items, Packed | None]]:
+def _packed(chunk: DecodedChunk) -> Iterator[tuple[Items, Packed | None]]:
     """Runs of objects with the same fields, and their columns; None where they are unusual."""
-    if few.keys is not None and GROUPS not in few.keys:
-        runs: Iterable[tuple[Fields | None, Iterable[Any]]] = [(fields_of(few.keys), few.items)]
+    if chunk.keys is not None and GROUPS not in chunk.keys:
+        runs: Iterable[tuple[Fields | None, Iterable[Any]]] = [(fields_of(chunk.keys), chunk.items)]
     else:
-        runs = groupby(few.items, _fields)
+        runs = groupby(chunk.items, _fields)
     for fields, some in runs:
         items: list[Any] = list(some)
         yield items, None if fields is None else pack([raw.value for raw in items])
@@ -149,13 +147,13 @@ def _fields(raw: Raw | InputError) -> Fields | None:
 
 
 def _parts(
-    few: DecodedChunk, settings: Collection[str] | None, *, with_headers: bool
+    chunk: DecodedChunk, settings: Collection[str] | None, *, with_headers: bool
 ) -> Iterator[_Run | Chunk | Items]:
     """What is alike, packed; what is not, as it is."""
-    if few.columns is not None:
-        yield _of_columns(few.columns, few.items, with_headers=with_headers)
+    if chunk.columns is not None:
+        yield _of_columns(chunk.columns, chunk.items, with_headers=with_headers)
         return
-    for items, packed in _packed(few):
+    for items, packed in _packed(chunk):
         if packed is None:
             yield items
             continue
@@ -179,8 +177,6 @@ def _read(given: Mapping[str, Value], names: Collection[str] | None) -> Mapping[
 
 def _of_columns(columns: Columns, items: Items, *, with_headers: bool) -> Chunk:
     """What was read by columns; its rows are made where one of them turns out to be at fault."""
-    from grpo_cli.records.tables.headers import headers  # which only tables need
-
-    shown = headers(columns) if with_headers else []
+    shown = columns.headers() if with_headers else []
     rows: Any = items
     return Chunk(shown, columns.batch, columns.settings, columns.advantages_given, rows)

@@ -1,4 +1,4 @@
-"""A small made-up batch that tells conventions apart, and what it takes of it to do so.
+"""A small made-up batch on which conventions differ, and which of its features that takes.
 
 Two conventions that give one number here are the same convention under two names. Two that give one
 number on the user's data but not here differ in something that the data lack: taking one property

@@ -36,16 +36,15 @@ from grpo_cli.records import (
 )
 from grpo_cli.records.choose.batches import batch_fields
 from grpo_cli.records.choose.where import Condition, read_path, spelled
-from grpo_cli.records.open.address import Version, is_remote
-from grpo_cli.records.open.ranges import version_of
-from grpo_cli.records.open.streams import BLOCK
+from grpo_cli.records.open.remote import Version, is_remote
+from grpo_cli.records.open.streams import BLOCK, version_of
 from grpo_cli.records.record import one_by_one
 from grpo_cli.records.translate import Notices
 from grpo_cli.variants.plan import Plan
 from grpo_cli.variants.trainer import other_row
 
 if TYPE_CHECKING:
-    from grpo_cli.engine.cluster.manifest import Manifest
+    from grpo_cli.engine.cluster.parts import PartFolder
     from grpo_cli.engine.cluster.tasks import Done
 
 T = TypeVar("T")
@@ -173,7 +172,7 @@ class Reader:
         self.keep_input()
         self.skipped = Skipped(self.most_errors)
         read = False
-        for piece in self._pieces(apart=False):
+        for piece in self._pieces(as_spans=False):
             decoded = self.reading.decoded(piece, self.notices)
             for chunk in chunks(
                 self.facts.collect(decoded, self.reading.fields), with_headers=True
@@ -194,7 +193,7 @@ class Reader:
         """
         self.skipped = Skipped(self.most_errors)
         read = False
-        for piece in self._pieces(apart=False):
+        for piece in self._pieces(as_spans=False):
             decoded = self.reading.decoded(piece, self.notices)
             for raw in one_by_one(self.facts.collect(decoded, self.reading.fields)):
                 read = True
@@ -298,7 +297,7 @@ class Reader:
         together: bool = False,
         by_columns: bool = False,
         bundles: bool = False,
-        manifest: Manifest | None = None,
+        manifest: PartFolder | None = None,
     ) -> Iterator[tuple[Piece | Bundle | Done, T]]:
         """``work`` on the objects of every piece, in order; where reading fails, on all before.
 
@@ -310,7 +309,7 @@ class Reader:
             by_columns: whether tables may come as columns, with no more of their records than
                 an evaluation needs, which ``chunks`` understands.
             bundles: whether small pieces, as of small files, are worked on together.
-            manifest: of the parts to which workers of a cluster write rows.
+            manifest: the folder to which workers of a cluster write rows.
         """
         on_piece = OnPiece(work, self.reading, by_columns)
         found = self.run(on_piece, together=together, bundles=bundles, manifest=manifest)
@@ -324,7 +323,7 @@ class Reader:
         *,
         together: bool = False,
         bundles: bool = False,
-        manifest: Manifest | None = None,
+        manifest: PartFolder | None = None,
     ) -> Iterator[tuple[Piece | Bundle | Done, T, InputFacts]]:
         """Yields the result and the facts of every piece, in order; of all before, on an error.
 
@@ -338,7 +337,7 @@ class Reader:
             yield from self._on_cluster(on_piece, together=together, manifest=manifest)
             return
         faults: list[Exception] = []
-        each = _before(self._pieces(apart=self._jobs != 1), faults)
+        each = _before(self._pieces(as_spans=self._jobs != 1), faults)
         pieces = bundled(each, self._block_bytes) if bundles else each
         for piece, (result, facts) in self._shared_out(on_piece, pieces):
             yield piece, result, facts
@@ -346,7 +345,7 @@ class Reader:
             raise faults[0]
 
     def _on_cluster(
-        self, work: OnPiece[T], *, together: bool, manifest: Manifest | None
+        self, work: OnPiece[T], *, together: bool, manifest: PartFolder | None
     ) -> Iterator[tuple[Done, T, InputFacts]]:
         from grpo_cli.engine.cluster.run import on_ray  # an extra
 
@@ -378,9 +377,9 @@ class Reader:
             return ((piece, work(piece)) for piece in pieces)
         return in_order(work, pieces, jobs)
 
-    def _pieces(self, *, apart: bool) -> Iterator[Piece]:
+    def _pieces(self, *, as_spans: bool) -> Iterator[Piece]:
         for source in self._sources:
-            yield from self.reading.pieces(source, self._block_bytes, apart=apart)
+            yield from self.reading.pieces(source, self._block_bytes, as_spans=as_spans)
 
 
 def _remove(path: str, owner: int) -> None:

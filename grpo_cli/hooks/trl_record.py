@@ -90,7 +90,7 @@ def _entropy_coef(trainer: Any) -> float:
 
 REWARDS, GROUPS = "recorded_rewards", "recorded_groups"
 OLD, REF = "recorded_old_per_token_logps", "recorded_ref_per_token_logps"
-"""What rows carry through TRL's shuffle, beside what TRL itself lets them carry."""
+"""What rows carry through TRL's shuffle, in addition to what TRL itself lets them carry."""
 
 SAMPLED = "sampling_per_token_logps"
 
@@ -112,7 +112,7 @@ def columns_of(inputs: Mapping[str, Any], log_probs: Any) -> dict[str, Array]:
 
 
 def rewards_of(trainer: Any, table: Any) -> dict[str, Array]:
-    """[R] the weighted sum of the reward functions; beside it each, where there are several."""
+    """[R] the weighted sum of the reward functions, and each of them where there are several."""
     if table is None:
         return {}
     each = copied(table)

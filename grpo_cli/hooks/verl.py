@@ -55,7 +55,7 @@ def record_policy_loss(loss: PolicyLoss, path: str | Path, *, gradient: bool = T
     """One policy loss with a recorder of its own, its attribute ``recorder``.
 
     Args:
-        loss: a function of verl's signature; what it is called is told from its name,
+        loss: a function of verl's signature; its name says what the loss is called,
             ``compute_policy_loss_NAME``.
         path: where to, as for ``Recorder``.
         gradient: as for ``Recorder``.

@@ -1,4 +1,4 @@
-"""Records → a file of JSON lines, written by a thread beside the training."""
+"""Writes records to a file of JSON lines, in a thread of its own."""
 
 from __future__ import annotations
 

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class Breakdown:
-    """J = Σ over ``terms`` of coefficient·Σₜ wₜ·valueₜ, taken apart.
+    """The parts of J = Σ over ``terms`` of coefficient·Σₜ wₜ·valueₜ.
 
     N tokens in R responses in M records.
 
     ``weight``, ``contribution`` and ``gradient`` are of the batch that a record belongs to: with
     D the denominator that counts, they are those of the record alone times D_record / D_batch.
     What begins with ``record_`` applies the aggregation to each record alone. Weights are per
-    response, because no aggregation of the family tells two tokens of one response apart.
+    response, because every aggregation of the family weighs the tokens of one response alike.
 
     Attributes:
         batch: what went in.

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import replace
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
-from grpo_cli.batch import F64, Batch
+from grpo_cli.batch import F64, Batch, Segments
+from grpo_cli.errors import InputError
 from grpo_cli.objective import statistics
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.choice import Bound
-from grpo_cli.objective.finite import check_finite
 from grpo_cli.objective.inputs import Inputs, refuse_misnamed, take_penalty
 from grpo_cli.objective.objective import Objective
-from grpo_cli.objective.rejected import without_rejected
 from grpo_cli.objective.results import (
     Correction,
     Kl,
@@ -95,7 +95,7 @@ def _stages(batch: Batch, objective: Objective, inputs: Inputs) -> Breakdown:
     kept = None if correction is None else correction.kept
     if correction is not None and correction.masks and kept is not None and not kept.all():
         seen = ratio, surrogate
-        ratio, surrogate = without_rejected(batch, objective, inputs, kept, seen)
+        ratio, surrogate = _without_rejected(batch, objective, inputs, kept, seen)
     kl = _kl(objective, inputs, correction)
     if kept is not None:
         inputs["lengths"] = batch.responses.sum(kept.astype(np.int64))
@@ -214,3 +214,139 @@ def _entropy_terms(
     own = _weights(objective.entropy_aggregate, inputs, weights)
     sums = batch.responses.sum(entropies)
     yield Term(ENTROPY, objective.entropy_coef, own, entropies, sums, None)
+
+
+_TOKENS = (
+    *("log_probs_new", "log_probs_old", "log_probs_ref", "log_probs_rollout"),
+    *("entropies", "values", "sum_pi_squared", "ratios", "token_advantages", "positions"),
+)
+"""The columns of a batch that have a number for each token."""
+
+
+def _without_rejected(
+    batch: Batch,
+    objective: Objective,
+    inputs: Inputs,
+    kept: NDArray[np.bool_],
+    seen: tuple[Ratio, Surrogate],
+) -> tuple[Ratio, Surrogate]:
+    """Means over a response and over the batch leave out what is rejected.
+
+    Args:
+        batch: the batch.
+        objective: a bound choice per stage.
+        inputs: what the stages made so far; the advantages are those of all tokens.
+        kept: [N] the tokens that stay.
+        seen: ratio and surrogate where nothing is rejected, which the rejected tokens keep.
+    """
+    ratio, surrogate = seen
+    inner = Inputs(_only(batch, kept))
+    inner["advantage"] = inputs.get("advantage")[kept]
+    inner["response_advantage"] = inputs.get("response_advantage")
+    own: Ratio = inner.call(objective.ratio, "ratio")
+    inner["log_ratio"], inner["ratio"] = own.log_ratio, own.ratio
+    found: Surrogate = inner.call(objective.surrogate, "surrogate")
+    spread = found.spread
+
+    def among(values: F64 | None) -> F64 | None:
+        return None if values is None else _laid(values, np.zeros(len(kept)), kept)
+
+    def pull(slope: F64) -> F64:
+        return _laid(own.pull(slope[kept]), np.zeros(len(kept)), kept)
+
+    def spread_kept(slope: F64) -> F64:
+        assert spread is not None
+        return _laid(spread(slope[kept]), np.zeros(len(kept)), kept)
+
+    return (
+        Ratio(
+            _laid(own.log_ratio, ratio.log_ratio, kept), _laid(own.ratio, ratio.ratio, kept), pull
+        ),
+        Surrogate(
+            _laid(found.value, surrogate.value, kept),
+            _laid(found.clip, surrogate.clip, kept),
+            among(found.grad_log_ratio),
+            among(found.grad_log_prob),
+            found.empty,
+            None if spread is None else spread_kept,
+        ),
+    )
+
+
+def _laid(values: NDArray[Any], among: NDArray[Any], kept: NDArray[np.bool_]) -> NDArray[Any]:
+    """[N] the values of the kept tokens among those of all."""
+    found = among.copy()
+    found[kept] = values
+    return found
+
+
+def _only(batch: Batch, kept: NDArray[np.bool_]) -> Batch:
+    """The batch with these tokens alone; responses may be left without any."""
+    columns = {name: getattr(batch, name) for name in _TOKENS}
+    changed: dict[str, Any] = {
+        name: column[kept] for name, column in columns.items() if column is not None
+    }
+    return replace(batch, responses=Segments(batch.responses.sum(kept.astype(np.int64))), **changed)
+
+
+_FAR_FROM_OVERFLOW = 1e300
+
+
+def check_finite(breakdown: Breakdown) -> None:
+    """Raises where a term that has a part in J, or its gradient, is not finite.
+
+    Raises:
+        InputError: with the record, and the response and token where one is to blame.
+    """
+    responses = breakdown.batch.responses
+    sums = [term.sums for term in breakdown.active]
+    sums += [responses.sum(part.slope) for part in breakdown.gradient_parts]
+    if all(np.isfinite(values).all() for values in sums):
+        _check_sums(breakdown)
+        return
+    finite = np.isfinite(breakdown.surrogate)
+    for part in breakdown.gradient_parts:
+        finite &= np.isfinite(part.slope)
+    for term in breakdown.active[1:]:
+        finite &= np.isfinite(term.values)
+    if finite.all():
+        _raise_sum(breakdown, [np.isfinite(values) for values in sums])
+    _raise_at(breakdown, int(np.argmin(finite)))
+
+
+def _check_sums(breakdown: Breakdown) -> None:
+    # What no record's objective exceeds: denominators that count are at least 1.
+    bound = sum(
+        abs(term.coefficient) * float(np.abs(term.weighted).sum()) for term in breakdown.active
+    )
+    if bound < _FAR_FROM_OVERFLOW:  # seldom is there a need to look at each record
+        return
+    finite = np.isfinite(breakdown.record_objective)
+    if not finite.all():
+        message = "the sum over the record's responses overflows"
+        raise InputError(message, record=int(np.argmin(finite)))
+
+
+def _raise_sum(breakdown: Breakdown, finite: list[NDArray[np.bool_]]) -> NoReturn:
+    response = int(np.argmin(np.logical_and.reduce(finite)))
+    record = int(breakdown.batch.records.index[response])
+    local = response - int(breakdown.batch.records.starts[record])
+    message = "the sum over the response's tokens overflows"
+    raise InputError(message, path=f"response {local}", record=record)
+
+
+def _raise_at(breakdown: Breakdown, token: int) -> NoReturn:
+    batch = breakdown.batch
+    response = int(batch.responses.index[token])
+    record = int(batch.records.index[response])
+    position = token - int(batch.responses.starts[response])
+    if batch.positions is not None:
+        position = int(batch.positions[token])
+    local = response - int(batch.records.starts[record])
+    kl = breakdown.kl
+    raise InputError(
+        f"the objective is not finite: log ratio {breakdown.log_ratio[token]:g}, "
+        f"surrogate {breakdown.surrogate[token]:g}" + ("" if kl is None else f", kl {kl[token]:g}"),
+        path=f"response {local}, token {position}",
+        record=record,
+    )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Generic, NamedTuple, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from grpo_cli.hyperparameters import Value
 
@@ -41,7 +41,7 @@ class Row(Generic[T]):
         note: where the literature and the frameworks disagree with this row.
         aliases: other names it answers to.
         checked: how the row was checked: "paper" (against the paper's formula), "executed" (the
-            framework's own code ran beside ours), "golden" (its executed numbers), or "read".
+            framework's own code ran with ours), "golden" (its executed numbers), or "read".
         version: the framework's version that the row reproduces; "" for a paper.
         until: the framework and the last release that has it, as ``trl 1.7.1``, where a newer
             one has it no more; else "".
@@ -64,3 +64,15 @@ class Row(Generic[T]):
     checked: str = "paper"
     version: str = ""
     until: str = ""
+
+    def named(
+        self, title: str, note: str, *, paper: str | None = None, aliases: tuple[str, ...] = ()
+    ) -> Row[T]:
+        """The row under another title; without a ``paper`` it keeps its own."""
+        paper = self.paper if paper is None else paper
+        return replace(self, title=title, note=note, paper=paper, aliases=aliases)
+
+
+def vary(row: Row[T], **changes: Any) -> Row[T]:
+    """The row with other stages or attributes, and without its aliases."""
+    return replace(row, aliases=(), **changes)

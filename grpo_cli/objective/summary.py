@@ -1,6 +1,6 @@
 """A breakdown's numbers per response and per record: clip counts, ratios, gradient norms.
 
-No sum depends on what else is evaluated beside it: a response is summed over its own tokens, and a
+No sum depends on what else is evaluated with it: a response is summed over its own tokens, and a
 record exactly (``math.fsum``) over its responses.
 """
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from grpo_cli.objective.row import Row, use
+from grpo_cli.objective.row import Row, use, vary
 
 _CLIP = use("clip", epsilon_low=0.2, epsilon_high=0.2)
 _NO_KL = use("none")
@@ -24,70 +22,66 @@ GRPO = Row(
 
 ROWS = {
     "grpo": GRPO,
-    "dr": replace(
-        GRPO,
-        title="Dr. GRPO (GRPO Done Right)",
+    "dr": vary(GRPO, advantage=use("group-mean"), kl=_NO_KL, aggregate=use("token-sum")).named(
+        "Dr. GRPO (GRPO Done Right)",
+        "The paper sums over tokens; its code and TRL's dr_grpo divide by a constant length "
+        "(token-sum-norm), and TRL's loss_type alone keeps the std.",
         paper="2503.20783",
         aliases=("dr_grpo", "dr-grpo"),
-        advantage=use("group-mean"),
-        kl=_NO_KL,
-        aggregate=use("token-sum"),
-        note="The paper sums over tokens; its code and TRL's dr_grpo divide by a constant length "
-        "(token-sum-norm), and TRL's loss_type alone keeps the std.",
     ),
-    "grpo-unbiased-kl": replace(
-        GRPO,
-        title="GRPO with the importance-weighted (unbiased) KL",
-        paper="2512.02556",
-        kl=use("k3", beta=0.01, kl_weight="ratio"),
-        note="The weight is π_θ/π_old and is differentiated, as in DeepSeek-V3.2, TRL and slime; "
+    "grpo-unbiased-kl": vary(GRPO, kl=use("k3", beta=0.01, kl_weight="ratio")).named(
+        "GRPO with the importance-weighted (unbiased) KL",
+        "The weight is π_θ/π_old and is differentiated, as in DeepSeek-V3.2, TRL and slime; "
         "NeMo-RL weighs with π_θ/π_rollout.",
+        paper="2512.02556",
     ),
-    "grpo-k1": replace(
+    "grpo-k1": vary(
         GRPO,
-        title="GRPO with the k1 KL and the population std",
-        paper="2402.03300",
         advantage=use("group-std", std_ddof=0, std_eps=0.0, std_min=1e-8),
         kl=use("k1", beta=0.04),
-        note="Widely taught as 'Dr. GRPO' although it divides by the std. As a loss, k1 has zero "
+    ).named(
+        "GRPO with the k1 KL and the population std",
+        "Widely taught as 'Dr. GRPO' although it divides by the std. As a loss, k1 has zero "
         "expected gradient on-policy.",
+        paper="2402.03300",
     ),
-    "dapo": replace(
+    "dapo": vary(
         GRPO,
-        title="Decoupled Clip and Dynamic Sampling Policy Optimization",
-        paper="2503.14476",
         surrogate=use("clip", epsilon_low=0.2, epsilon_high=0.28),
         kl=_NO_KL,
         aggregate=use("token-mean"),
-        note="The paper's sum averages over the tokens of one group (prompt-mean); frameworks "
+    ).named(
+        "Decoupled Clip and Dynamic Sampling Policy Optimization",
+        "The paper's sum averages over the tokens of one group (prompt-mean); frameworks "
         "average over the tokens of the whole batch, as this row does.",
+        paper="2503.14476",
     ),
-    "bnpo": replace(
-        GRPO,
-        title="GRPO with the token mean over the batch (TRL's bnpo)",
-        paper="",
-        aggregate=use("token-mean"),
-        note="TRL's name for the local token mean; not the Beta-normalisation paper of the same "
+    "bnpo": vary(GRPO, aggregate=use("token-mean")).named(
+        "GRPO with the token mean over the batch (TRL's bnpo)",
+        "TRL's name for the local token mean; not the Beta-normalisation paper of the same "
         "acronym.",
+        paper="",
     ),
-    "gspo": replace(
+    "gspo": vary(
         GRPO,
-        title="Group Sequence Policy Optimization",
-        paper="2507.18071",
         ratio=use("sequence"),
         surrogate=use("clip", epsilon_low=3e-4, epsilon_high=4e-4),
         kl=_NO_KL,
-        note="'Sequence' is the geometric mean of the token ratios, RLOO's the product. "
+    ).named(
+        "Group Sequence Policy Optimization",
+        "'Sequence' is the geometric mean of the token ratios, RLOO's the product. "
         "AReaL weighs each sequence by its length.",
+        paper="2507.18071",
     ),
-    "cispo": replace(
+    "cispo": vary(
         GRPO,
-        title="Clipped IS-weight Policy Optimization",
-        paper="2506.13585",
         surrogate=use("cispo", epsilon_low=1.0, epsilon_high=4.0),
         kl=_NO_KL,
         aggregate=use("token-mean"),
-        note="The paper gives no ε_high; [0, 5] is ScaleRL's. TRL caps at ε_high itself, verl's "
+    ).named(
+        "Clipped IS-weight Policy Optimization",
+        "The paper gives no ε_high; [0, 5] is ScaleRL's. TRL caps at ε_high itself, verl's "
         "window is [0.8, 1.2] by default.",
+        paper="2506.13585",
     ),
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from grpo_cli.objective.row import use
+from grpo_cli.objective.row import use, vary
 from grpo_cli.papers.basics import GRPO
 
 _NO_KL = use("none")
@@ -17,165 +17,163 @@ _DAPO = replace(
 )
 
 ROWS = {
-    "dapo-prompt": replace(
-        _DAPO,
-        title="DAPO with its equation's own denominator",
-        paper="2503.14476",
-        aggregate=use("prompt-mean"),
-        note="The paper's equation averages over the tokens of one prompt's group, then over "
+    "dapo-prompt": vary(_DAPO, aggregate=use("prompt-mean")).named(
+        "DAPO with its equation's own denominator",
+        "The paper's equation averages over the tokens of one prompt's group, then over "
         "prompts; its code and the row dapo average over the tokens of the batch.",
+        paper="2503.14476",
     ),
-    "gspo-token": replace(
+    "gspo-token": vary(
         _PLAIN,
-        title="GSPO-token",
-        paper="2507.18071",
-        aliases=("gspo_token",),
         ratio=use("sequence-token"),
         surrogate=use("clip", epsilon_low=3e-4, epsilon_high=4e-4),
-        note="The value of gspo; with one advantage per response and the response mean also its "
+    ).named(
+        "GSPO-token",
+        "The value of gspo; with one advantage per response and the response mean also its "
         "gradient. verl's and SkyRL's gspo are this one, log s capped at 10.",
+        paper="2507.18071",
+        aliases=("gspo_token",),
     ),
-    "luspo": replace(
+    "luspo": vary(
         _PLAIN,
-        title="Length-Unbiased Sequence Policy Optimization",
-        paper="2602.05261",
         ratio=use("sequence"),
         surrogate=use("clip", epsilon_low=2e-3, epsilon_high=2.5e-3),
         aggregate=use("token-sum"),
-        note="gspo with each response weighed by its length. Liger's Triton kernel weighs with "
+    ).named(
+        "Length-Unbiased Sequence Policy Optimization",
+        "gspo with each response weighed by its length. Liger's Triton kernel weighs with "
         "the length twice.",
+        paper="2602.05261",
     ),
-    "gmpo": replace(
-        _PLAIN,
-        title="Geometric-Mean Policy Optimization",
+    "gmpo": vary(_PLAIN, surrogate=use("gmpo", epsilon_low=0.4, epsilon_high=0.4)).named(
+        "Geometric-Mean Policy Optimization",
+        "ε is in log space: the ratio's band is [e^−0.4, e^0.4]. verl averages over the rows "
+        "of a micro-batch whatever the aggregation.",
         paper="2507.20673",
         aliases=("geo_mean",),
-        surrogate=use("gmpo", epsilon_low=0.4, epsilon_high=0.4),
-        note="ε is in log space: the ratio's band is [e^−0.4, e^0.4]. verl averages over the rows "
-        "of a micro-batch whatever the aggregation.",
     ),
-    "sapo": replace(
-        _PLAIN,
-        title="Soft Adaptive Policy Optimization",
-        paper="2511.20347",
-        surrogate=use("sapo", tau_pos=1.0, tau_neg=1.05),
-        note="The value on-policy is 2A/τ, not A. verl forces the response mean, SkyRL averages "
+    "sapo": vary(_PLAIN, surrogate=use("sapo", tau_pos=1.0, tau_neg=1.05)).named(
+        "Soft Adaptive Policy Optimization",
+        "The value on-policy is 2A/τ, not A. verl forces the response mean, SkyRL averages "
         "as configured (over tokens by default).",
+        paper="2511.20347",
     ),
-    "vespo": replace(
-        _PLAIN,
-        title="Variational Sequence-level Soft Policy Optimization",
-        paper="2602.10693",
-        ratio=use("product"),
-        surrogate=use("vespo"),
-        aggregate=_TOKEN_MEAN,
-        note="The ratio is that of the whole response, not a geometric mean. TRL clamps it, and "
+    "vespo": vary(
+        _PLAIN, ratio=use("product"), surrogate=use("vespo"), aggregate=_TOKEN_MEAN
+    ).named(
+        "Variational Sequence-level Soft Policy Optimization",
+        "The ratio is that of the whole response, not a geometric mean. TRL clamps it, and "
         "takes the rollout engine's mismatch into it.",
+        paper="2602.10693",
     ),
-    "dppo-tv": replace(
+    "dppo-tv": vary(
         _PLAIN,
-        title="Divergence PPO, binary total variation",
-        paper="2602.04879",
-        aliases=("dppo",),
         surrogate=use("dppo-tv", divergence_low=0.15, divergence_high=0.15),
         aggregate=_TOKEN_MEAN,
-        note="The paper's behaviour policy is the one that sampled, and the authors' code takes "
+    ).named(
+        "Divergence PPO, binary total variation",
+        "The paper's behaviour policy is the one that sampled, and the authors' code takes "
         "the engine's log-probs: --ratio rollout --surrogate dppo-tv-rollout. Here it is the old "
         "policy, as in their …_recompute masks. δ is 0.2 in verl's recipe and SkyRL; verl's "
         "value contains log π_θ and caps the ratio.",
-    ),
-    "dppo-kl": replace(
-        _PLAIN,
-        title="Divergence PPO, binary KL",
         paper="2602.04879",
+        aliases=("dppo",),
+    ),
+    "dppo-kl": vary(
+        _PLAIN,
         surrogate=use("dppo-kl", divergence_low=0.05, divergence_high=0.05),
         aggregate=_TOKEN_MEAN,
-        note="As dppo-tv with a KL of the token against all others; against the engine, as the "
+    ).named(
+        "Divergence PPO, binary KL",
+        "As dppo-tv with a KL of the token against all others; against the engine, as the "
         "authors' code, --ratio rollout --surrogate dppo-kl-rollout. SkyRL's documentation has δ = "
         "0.05.",
+        paper="2602.04879",
     ),
-    "dro": replace(
+    "dro": vary(
         _PLAIN,
-        title="Direct Reward Optimization",
-        paper="2405.19107",
         advantage=use("group-mean"),
         surrogate=use("dro", dro_beta=0.05),
         aggregate=_TOKEN_MEAN,
-        note="The paper learns a value function and squares the response's log ratio; as a GRPO "
+    ).named(
+        "Direct Reward Optimization",
+        "The paper learns a value function and squares the response's log ratio; as a GRPO "
         "loss (Kimi k1.5, verl, Tinker) it is per token. verl has no default β, ROLL's is 0.1.",
+        paper="2405.19107",
     ),
-    "topr": replace(
+    "topr": vary(
         _PLAIN,
-        title="Tapered Off-Policy REINFORCE",
-        paper="2503.14286",
         advantage=use("group-mean"),
         ratio=use("product"),
         surrogate=use("topr"),
         aggregate=use("token-sum"),
-        note="Good and bad are told apart by the advantage, the paper's reward less a baseline. "
+    ).named(
+        "Tapered Off-Policy REINFORCE",
+        "Good and bad are told apart by the advantage, the paper's reward less a baseline. "
         "ROLL tests the raw score and caps the ratio token by token (--ratio token).",
+        paper="2503.14286",
     ),
-    "kl-cov": replace(
-        _PLAIN,
-        title="KL-Cov",
-        paper="2505.22617",
-        aliases=("kl_cov",),
-        surrogate=use("kl-cov", kl_cov_ratio=0.0002, ppo_kl_coef=1.0),
-        aggregate=_TOKEN_MEAN,
-        note="Nothing is clipped. The share is the authors' for 32B, 0.0002; for 7B they have "
+    "kl-cov": vary(
+        _PLAIN, surrogate=use("kl-cov", kl_cov_ratio=0.0002, ppo_kl_coef=1.0), aggregate=_TOKEN_MEAN
+    ).named(
+        "KL-Cov",
+        "Nothing is clipped. The share is the authors' for 32B, 0.0002; for 7B they have "
         "0.002. The tokens are ranked within a record here, within a "
         "micro-batch in verl and SkyRL; their shares differ a thousandfold.",
+        paper="2505.22617",
+        aliases=("kl_cov",),
     ),
-    "clip-cov": replace(
-        _PLAIN,
-        title="Clip-Cov",
+    "clip-cov": vary(_PLAIN, surrogate=use("clip-cov"), aggregate=_TOKEN_MEAN).named(
+        "Clip-Cov",
+        "Takes tokens out at random: give -p clip_cov_seed=N. verl and SkyRL draw unseeded, "
+        "and SkyRL's covariances are of scaled advantages.",
         paper="2505.22617",
         aliases=("clip_cov",),
-        surrogate=use("clip-cov"),
-        aggregate=_TOKEN_MEAN,
-        note="Takes tokens out at random: give -p clip_cov_seed=N. verl and SkyRL draw unseeded, "
-        "and SkyRL's covariances are of scaled advantages.",
     ),
-    "two-sided": replace(
+    "two-sided": vary(
         _PLAIN,
-        title="Two-sided clip (INTELLECT-2)",
-        paper="2505.07291",
-        aliases=("two_sided",),
         surrogate=use("clip", epsilon_low=0.2, epsilon_high=0.2, delta=4.0),
         kl=use("k3", beta=0.001),
         aggregate=_TOKEN_MEAN,
-        note="δ bounds the ratio where A < 0. TRL's and Liger's delta tightens A > 0 instead "
+    ).named(
+        "Two-sided clip (INTELLECT-2)",
+        "δ bounds the ratio where A < 0. TRL's and Liger's delta tightens A > 0 instead "
         "where it is below 1 + ε_high, and does nothing in their cispo.",
+        paper="2505.07291",
+        aliases=("two_sided",),
     ),
-    "dual-clip": replace(
+    "dual-clip": vary(
         _PLAIN,
-        title="Dual-clip PPO on group advantages",
-        paper="1912.09729",
-        aliases=("dual_clip",),
         surrogate=use("clip", epsilon_low=0.2, epsilon_high=0.2, dual_clip=3.0),
         aggregate=_TOKEN_MEAN,
-        note="Always on in verl (c = 3), an option elsewhere; ROLL's c is 1 + 2ε = 1.4.",
+    ).named(
+        "Dual-clip PPO on group advantages",
+        "Always on in verl (c = 3), an option elsewhere; ROLL's c is 1 + 2ε = 1.4.",
+        paper="1912.09729",
+        aliases=("dual_clip",),
     ),
-    "fipo": replace(
+    "fipo": vary(
         _DAPO,
-        title="Future-KL Influenced Policy Optimization",
-        paper="2603.19835",
         ratio=use("token", log_ratio_clamp=20.0),
         surrogate=use("fipo", log_ratio_clamp=20.0, fipo_safety_threshold=10.0),
         correction=use("dual-clip-drop"),
-        note="DAPO weighed by the future log ratios, as the authors' code and script for 32B have "
+    ).named(
+        "Future-KL Influenced Policy Optimization",
+        "DAPO weighed by the future log ratios, as the authors' code and script for 32B have "
         "it: a response with more than one token of A < 0 and ρ > δ is dropped. ms-swift drops "
         "none, its safety threshold is 4, and δ is off by default there.",
+        paper="2603.19835",
     ),
-    "real": replace(
+    "real": vary(
         _PLAIN,
-        title="Rewards as Labels",
-        paper="2602.05630",
         advantage=use("group-mean"),
         ratio=use("sequence"),
         surrogate=use("real", real_tau=0.5),
         aggregate=use("prompt-mean"),
-        note="Only the sign of the advantage counts. ms-swift, too, divides by all groups, be "
+    ).named(
+        "Rewards as Labels",
+        "Only the sign of the advantage counts. ms-swift, too, divides by all groups, be "
         "they all good or all bad.",
+        paper="2602.05630",
     ),
 }

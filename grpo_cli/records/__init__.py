@@ -2,17 +2,8 @@
 
 from grpo_cli.records.choose.batches import key_of
 from grpo_cli.records.from_objects import gather, headers, pack
-from grpo_cli.records.open.blocks import (
-    Block,
-    Source,
-    Span,
-    cut,
-    raws,
-    read,
-    record,
-    records,
-    spans,
-)
+from grpo_cli.records.objects import raws, read, record, records
+from grpo_cli.records.open.blocks import Block, Source, Span, cut, spans
 from grpo_cli.records.packed import Packed, lay
 from grpo_cli.records.parse.assemble import assemble, find_faults, layout
 from grpo_cli.records.parse.record import parse

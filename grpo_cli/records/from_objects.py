@@ -114,7 +114,7 @@ def _columns(
     kinds = {type(one[key][0]) for key in keys.values() for one in objects}
     if kinds != {list} or min(widths) == 0:
         return {name: _numbers(_flat(objects, key, counts, widths)) for name, key in keys.items()}
-    # What is no list among the rows, a string, is no number either when it is taken apart.
+    # A string among the rows is no list; its characters are no numbers either.
     each = [_token_rows(objects, key, counts, widths) for key in keys.values()]
     numbers = _numbers(reduce(iconcat, chain.from_iterable(each), []))
     return dict(zip(keys, np.split(numbers, len(keys)), strict=True))
@@ -200,7 +200,7 @@ def _settings(objects: Objects, fields: Fields) -> Sequence[Mapping[str, Value]]
 
 
 def headers(raws: Sequence[Raw], packed: Packed) -> list[Record]:
-    """What a report shows of plain records beside their numbers.
+    """What a report shows of plain records but their numbers.
 
     Args:
         raws: the records.

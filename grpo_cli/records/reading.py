@@ -21,10 +21,15 @@ from grpo_cli.records.choose.grouping import (
 )
 from grpo_cli.records.choose.where import Condition, Missing, Path, hashable, look_up, spelled
 from grpo_cli.records.decode import decode
-from grpo_cli.records.open.blocks import Block, Source, Span, cut, decoded, raws, spans
+from grpo_cli.records.formats.unipo import header_of, with_header
+from grpo_cli.records.objects import decoded, raws
+from grpo_cli.records.open.blocks import Block, Source, Span, cut, first_line, spans
+from grpo_cli.records.open.ranges import Range, ranges
+from grpo_cli.records.open.remote import is_remote
 from grpo_cli.records.open.streams import BLOCK
 from grpo_cli.records.record import DecodedChunk, Raw, in_chunks, one_by_one
-from grpo_cli.records.tables.pieces import Rows, slices
+from grpo_cli.records.tables import pieces as tables
+from grpo_cli.records.tables.files import Rows
 from grpo_cli.records.translate import Mapped, Notices, format_of, translated, worth_a_look
 
 if TYPE_CHECKING:
@@ -65,24 +70,41 @@ class Reading:
         return bool(self.where or self.record is not None or self.group is not None)
 
     def pieces(
-        self, source: str | Source, size: int = BLOCK, *, apart: bool = False
+        self, source: str | Source, size: int = BLOCK, *, as_spans: bool = False
     ) -> Iterator[Piece]:
         """Cuts a file into pieces that can be read in any process.
 
         Args:
             source: the file; ``-`` is standard input.
             size: what a piece has at least, in bytes.
-            apart: whether other processes will read them, and may fetch them themselves.
+            as_spans: whether other processes will read them, and may fetch them themselves.
         """
         source = Source.of(source) if isinstance(source, str) else source
         grouping = self.grouping if self._takes_all else None
-        rows = slices(source, grouping=grouping, whole=self.grouping is not None)
+        rows = tables.slices(source, grouping=grouping, whole=self.grouping is not None)
         if rows is not None:
             return rows
         if self.grouping is not None:
             return self._groups(source, size)
-        found = spans(source, size) if apart else None
-        return cut(source, size) if found is None else found
+        first = first_line(source) if as_spans and not is_remote(source.path) else None
+        if first is None or header_of(first):
+            return with_header(cut(source, size))
+        return spans(source, size)
+
+    def ranges(self, source: Source, size: int) -> list[Range] | list[Rows] | None:
+        """Cuts a file for workers that read it from anywhere; None where it cannot be cut.
+
+        Args:
+            source: the file.
+            size: bytes of a range; parts of tables are as large as they were written.
+        """
+        if self.grouping is not None:
+            return None
+        rows = tables.slices(source, grouping=None, whole=False)
+        if rows is not None:
+            return list(rows)
+        first = first_line(source)
+        return None if first is None or header_of(first) else ranges(source, size)
 
     @property
     def fields(self) -> frozenset[str]:
@@ -128,11 +150,11 @@ class Reading:
         if self.grouping is not None and isinstance(piece, Block) and piece.groups is not None:
             groups = split_block(piece, lambda block: list(self._read(raws(block), notices)))
             return self._selected(merge_groups(groups, self.grouping, piece.source))
-        objects = (
-            piece.raws() if isinstance(piece, Rows) else one_by_one(decoded(piece, self._wanted))
-        )
-        faults = piece.cut.faults if isinstance(piece, Rows) and piece.cut is not None else {}
-        return self.made_of(objects, piece.source, notices, faults)
+        if not isinstance(piece, Rows):
+            objects = one_by_one(decoded(piece, self._wanted))
+            return self.made_of(objects, piece.source, notices)
+        faults = _NO_FAULTS if piece.cut is None else piece.cut.faults
+        return self.made_of(tables.raws(piece), piece.source, notices, faults)
 
     def made_of(
         self,
@@ -225,7 +247,7 @@ class Reading:
     def _groups(self, source: Source, size: int) -> Iterator[Block]:
         """Blocks that end where a group ends."""
         assert self.grouping is not None
-        blocks = cut(source, size)
+        blocks = with_header(cut(source, size))
         first = next(blocks)
         if first.document:
             yield first

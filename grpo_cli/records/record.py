@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from grpo_cli.batch import Batch
 from grpo_cli.errors import InputError
 from grpo_cli.hyperparameters import Value
 from grpo_cli.records.decode import decode
 from grpo_cli.records.places import Origin
 from grpo_cli.records.unread import Misnamed
-
-if TYPE_CHECKING:
-    from grpo_cli.records.tables.columns import Columns
 
 DROPPED: Any = ...
 """Stands for a value that is not kept, since its text says it all."""
@@ -199,6 +197,35 @@ class Record:
 
 CHUNK_BYTES = 1 << 17
 """Bytes of text: so few objects that they stay in cache until they are packed, and dropped."""
+
+
+class Columns(Protocol):
+    """Records of a table whose numbers were read by columns.
+
+    Attributes:
+        keys: the keys that they have.
+        batch: their numbers, without masked tokens.
+        settings: the hyperparameters that all of them share.
+        advantages_given: whether they give advantages themselves.
+    """
+
+    batch: Batch
+    settings: Mapping[str, Value]
+
+    @property
+    def keys(self) -> tuple[str, ...]: ...  # noqa: D102
+    @property
+    def advantages_given(self) -> bool: ...  # noqa: D102
+
+    def first_row(self) -> Raw | InputError | None:
+        """The first row with all that it says, where that of the file is among them."""
+
+    def headers(self) -> list[Record]:
+        """The records without their numbers."""
+        ...  # pragma: no cover
+
+    def values(self, names: Sequence[str]) -> tuple[str, list[Any]] | None:
+        """The first of some columns that is there, with its values, each once."""
 
 
 class DecodedChunk(NamedTuple):

@@ -16,7 +16,7 @@ from grpo_cli.records.record import Raw, listed
 from grpo_cli.records.unread import TWINS, resembled
 
 Notices = dict[str, int | None]
-"""What is told once, and the line that first gave rise to it."""
+"""Sentences to print once, and the line that first gave rise to each."""
 Mapped = tuple[tuple[str, Path], ...]
 _PARTNERS = {one: other for pair in EITHER for one, other in (pair, pair[::-1])}
 _WRONG = (TypeError, LookupError, ValueError, AttributeError, OverflowError)
@@ -29,9 +29,9 @@ def translated(
 
     Args:
         raws: decoded objects.
-        insisted: the only format that they may be of; None: told from their content.
+        insisted: the only format that they may be of; None: recognised by their content.
         mapped: canonical name → where it stands instead.
-        notices: what is told once is added here.
+        notices: sentences to print once are added here.
     """
     for raw in raws:
         if isinstance(raw, InputError) or type(raw.value) is not dict:
@@ -50,50 +50,23 @@ def translated(
 
 def worth_a_look(raw: Raw, notices: Notices) -> bool:
     """Whether an object may be of some format, by its keys; else it is a record as it is."""
-    found, said = _known(tuple(raw.value))
-    if said and raw.value[MASKS[0]] is not None:
-        notices.setdefault(said, raw.line)
-    return found
+    known, notice = _known(tuple(raw.value))
+    if notice and raw.value[MASKS[0]] is not None:
+        notices.setdefault(notice, raw.line)
+    return known
 
 
 def is_plain(keys: tuple[str, ...]) -> bool:
-    """Whether an object with these keys is a record as it is, of which nothing is to be said."""
+    """Whether an object with these keys is a record as it is, without a notice on it."""
     return _known(keys) == (False, "")
 
 
 @lru_cache(maxsize=1024)
 def _known(keys: tuple[str, ...]) -> tuple[bool, str]:
-    """Whether keys may be of some format, and what there is to say of them."""
+    """Whether keys may be of some format, and the notice on them."""
     both = MASKS[0] in keys and MASKS[1] in keys
-    said = f"{MASKS[0]} was used, not {MASKS[1]}, which is there as well" if both else ""
-    return bool(candidates(keys)), said
-
-
-def _translate(raw: Raw, insisted: str | None, mapped: Mapped, notices: Notices) -> Iterator[Raw]:
-    value = raw.plain()
-    chosen = format_of(value, insisted)
-    if chosen is None and not mapped:
-        yield raw
-        return
-    made = [Translated(value)] if chosen is None else _read(chosen, value)
-    if mapped and len(made) != 1:
-        raise InputError(f"--map needs one record in each object; this one has {len(made)}")
-    for one in made:
-        if chosen is not None and len(made) == 1:
-            _keep_misnamed(one, value)
-        _map(one, value, mapped)
-        notices |= dict.fromkeys(_told(chosen, one), raw.line) | notices
-        size = raw.size // len(made)
-        origin = Origin(one.spelled)
-        yield Raw(one.value, raw.source, raw.line, raw.prefix, size, origin=origin)
-
-
-def _keep_misnamed(one: Translated, value: dict[str, Any]) -> None:
-    """Keeps keys that resemble a column of log-probs and that the format does not read."""
-    places = "\n".join(one.spelled.values())
-    for key, found in value.items():
-        if canonical_name(key) is None and resembled(key) in TWINS and key not in places:
-            one.value.setdefault(key, found)
+    notice = f"{MASKS[0]} was used, not {MASKS[1]}, which is there as well" if both else ""
+    return bool(candidates(keys)), notice
 
 
 def format_of(value: dict[str, Any], insisted: str | None) -> Format | None:
@@ -106,6 +79,30 @@ def format_of(value: dict[str, Any], insisted: str | None) -> Format | None:
         return None
 
 
+def _translate(raw: Raw, insisted: str | None, mapped: Mapped, notices: Notices) -> Iterator[Raw]:
+    value = raw.plain()
+    chosen = format_of(value, insisted)
+    if chosen is None and not mapped:
+        yield raw
+        return
+    made = [Translated(value)] if chosen is None else _read(chosen, value)
+    if mapped and len(made) != 1:
+        raise InputError(f"--map needs one record in each object; this one has {len(made)}")
+    for one in made:
+        lines = list(one.notes)
+        if chosen is not None:
+            lacks = [f"{chosen.name}: {lack}" for lack in chosen.lacks]
+            lines = [f"read as {chosen.name} ({chosen.title})", *lacks, *lines]
+            if len(made) == 1:
+                _keep_misnamed(one, value)
+        if mapped:
+            _map(one, value, mapped)
+        for line in lines:
+            notices.setdefault(line, raw.line)
+        size, origin = raw.size // len(made), Origin(one.spelled)
+        yield Raw(one.value, raw.source, raw.line, raw.prefix, size, origin=origin)
+
+
 def _read(chosen: Format, value: dict[str, Any]) -> list[Translated]:
     try:
         return list(chosen.read(value))
@@ -116,30 +113,16 @@ def _read(chosen: Format, value: dict[str, Any]) -> list[Translated]:
         ) from None
 
 
-def _told(chosen: Format | None, one: Translated) -> Iterator[str]:
-    if chosen is not None:
-        yield f"read as {chosen.name} ({chosen.title})"
-        yield from (f"{chosen.name}: {lack}" for lack in chosen.lacks)
-    yield from one.notes
-
-
-def _summed(found: Any) -> Any:
-    """Scores per token, of which verl's are the sums; anything else as it is."""
-    if isinstance(found, list) and found and all(isinstance(row, list) for row in found):
-        try:
-            return [
-                _summed(row) if row and isinstance(row[0], list) else math.fsum(row)
-                for row in found
-            ]
-        except (TypeError, ValueError, OverflowError):
-            return found
-    return found
+def _keep_misnamed(one: Translated, value: dict[str, Any]) -> None:
+    """Keeps keys that resemble a column of log-probs and that the format does not read."""
+    places = "\n".join(one.spelled.values())
+    for key, found in value.items():
+        if canonical_name(key) is None and resembled(key) in TWINS and key not in places:
+            one.value.setdefault(key, found)
 
 
 def _map(one: Translated, value: dict[str, Any], mapped: Mapped) -> None:
     """Puts what ``--map`` names in the place of what the record has under that name."""
-    if not mapped:
-        return
     record, places = dict(one.value), dict(one.spelled)
     for name, path in mapped:
         try:
@@ -153,3 +136,16 @@ def _map(one: Translated, value: dict[str, Any], mapped: Mapped) -> None:
             found = _summed(listed(found))
         record[name], places[name] = found, spelled(path)
     one.value, one.spelled = record, places
+
+
+def _summed(found: Any) -> Any:
+    """Scores per token, of which verl's are the sums; anything else as it is."""
+    if isinstance(found, list) and found and all(isinstance(row, list) for row in found):
+        try:
+            return [
+                _summed(row) if row and isinstance(row[0], list) else math.fsum(row)
+                for row in found
+            ]
+        except (TypeError, ValueError, OverflowError):
+            return found
+    return found

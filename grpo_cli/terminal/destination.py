@@ -16,7 +16,7 @@ from grpo_cli.errors import GrpoError, UsageError
 def destination(path: str | None, flag: str = "--output") -> Iterator[BinaryIO]:
     """The stream to write to; ``flag`` is where the path was given.
 
-    A file is written beside its place and renamed when the block ends well; otherwise nothing of
+    A file is written under another name and renamed when the block ends well; otherwise nothing of
     it is left, and a file that was there before stays as it was.
 
     Raises:

@@ -55,7 +55,9 @@ def column(
 ) -> Column:
     """A column of values: numbers with their points under each other, or text."""
     if numeric is None:
-        numeric = show is shown and all(_is_number(value) for value in values)
+        numeric = show is shown and all(
+            (value is None or isinstance(value, int | float)) for value in values
+        )
     texts = [show(value) for value in values]
     if numeric:
         # Padded here, because rich takes the spaces on their right away.
@@ -65,7 +67,7 @@ def column(
 
 
 def _header(name: str) -> str:
-    """A name, a word to the line; what is hardly a word stands beside another."""
+    """A name, a word to the line; very short words share a line."""
     lines: list[str] = []
     for word in name.split("_"):
         if lines and min(len(word), len(lines[-1])) <= _HARDLY:
@@ -77,10 +79,6 @@ def _header(name: str) -> str:
 
 def _header_width(name: str) -> int:
     return max(map(cell_len, _header(name).split("\n")))
-
-
-def _is_number(value: Any) -> bool:
-    return value is None or isinstance(value, int | float)
 
 
 def fitting(

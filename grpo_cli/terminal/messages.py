@@ -53,7 +53,7 @@ def _in_words(line: str) -> str:
 
 
 def _print(line: str) -> None:
-    """What cannot be told, since standard error is full, does not change the exit code."""
+    """Prints a line; if standard error is full, the exit code stays what it is."""
     try:
         typer.echo(line, err=True)
     except OSError:

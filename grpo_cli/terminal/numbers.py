@@ -16,7 +16,7 @@ _ROUNDING = 1e-13
 
 
 def shown(value: Any) -> str:
-    """A value in a table's cell: 6 significant digits, thousands apart, nothing as a dash."""
+    """A value in a table's cell: 6 significant digits, thousands with commas, nothing as a dash."""
     if value is None:
         return "–"
     if isinstance(value, int):
@@ -34,6 +34,16 @@ def shown_among(value: Any, size: float | None) -> str:
     """As ``shown``; ≈0 where it is what rounding leaves of 0 in a sum of terms of that size."""
     rounding = _ROUNDING * (size or 0.0)
     return "≈0" if isinstance(value, float) and 0.0 < abs(value) < rounding else shown(value)
+
+
+def brief(value: float) -> str:
+    """A number with 4 significant digits, for axes, legends and spans."""
+    return f"{value:.4g}"
+
+
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """A count and what is counted: ``1 token``, ``1,024 tokens``."""
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
 
 
 def percent(value: float | None) -> str:

@@ -38,7 +38,7 @@ def print_page(
         stream: where to.
         draw: prints the page.
         beyond: what becomes of a page that is higher than the terminal.
-        notes: what is going to be told below it.
+        notes: what is going to be printed below it.
         shades: whether it is drawn in shades of the palette.
     """
     screen = screen_of(stream)

@@ -1,4 +1,4 @@
-"""Ten diverging colours that people with any colour vision tell apart: blue up, red down."""
+"""Ten diverging colours that people with any colour vision can distinguish: blue up, red down."""
 
 from __future__ import annotations
 

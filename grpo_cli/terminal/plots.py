@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.cells import cell_len, set_cell_size
 
-from grpo_cli.terminal.numbers import visible
+from grpo_cli.terminal.numbers import brief, visible
 from grpo_cli.terminal.prose import within
 
 F64 = NDArray[np.float64]
@@ -50,7 +50,7 @@ def ascii_only() -> bool:
 def spark(values: Values, width: int, *, plain: bool = False) -> str:
     """A line of at most ``width`` characters, from the least value to the greatest.
 
-    Where there are more values than characters, each shows the one of its values that lies
+    Where there are more values than characters, each shows the one of its values that is
     furthest from the median of all, so that a spike is never lost. A space: no value.
     """
     blocks = _ASCII_BLOCKS if plain else _BLOCKS
@@ -82,7 +82,7 @@ def bars(rows: Sequence[tuple[str, float | None]], width: int, *, plain: bool = 
     """
     if not rows:
         return []
-    texts = [_letters("–" if one is None else tick(one), plain=plain) for _, one in rows]
+    texts = [_letters("–" if one is None else brief(one), plain=plain) for _, one in rows]
     label = min(max(cell_len(name) for name, _ in rows), width // 2)
     room = max(width - label - max(map(len, texts)) - 5, 4)
     numbers = [0.0 if value is None else value for _, value in rows]
@@ -122,7 +122,7 @@ def small_multiples(
     across = max(1, min(len(series), width // (_NARROWEST + 2)))
     each = (width - 2 * (across - 1)) // across
     ends = [end for one in series for end in _range(_numbers(one.values)) if math.isfinite(end)]
-    margin = max((len(tick(end)) for end in ends), default=0)
+    margin = max((len(brief(end)) for end in ends), default=0)
     charts = [chart(one, x, each, height=height, margin=margin, plain=plain) for one in series]
     lines: list[str] = []
     for begin in range(0, len(charts), across):
@@ -143,7 +143,7 @@ def chart(
     """One chart: its name and last value, the line, the axis with its marks, the axis' labels."""
     numbers = _numbers(series.values)
     low, high = _range(numbers)
-    top, bottom = (tick(high), tick(low)) if math.isfinite(low) else ("", "")
+    top, bottom = (brief(high), brief(low)) if math.isfinite(low) else ("", "")
     margin = max(len(top), len(bottom), margin)
     room = max(width - margin - 2, 4)
     rows = (ascii_rows if plain else braille_rows)(line_of(numbers, low, high), room, height)
@@ -162,7 +162,7 @@ def chart(
 
 def _title(series: Series, numbers: F64, width: int, *, plain: bool) -> str:
     finite = _finite(numbers)
-    last = _letters(tick(float(finite[-1])) if finite.size else "–", plain=plain)
+    last = _letters(brief(float(finite[-1])) if finite.size else "–", plain=plain)
     name = visible(series.name)
     return set_cell_size(f"{set_cell_size(name, max(width - len(last) - 1, 1))} {last}", width)
 
@@ -179,11 +179,6 @@ def _ends(x: Sequence[object], room: int) -> str:
     if len(first) + 1 < begin and begin + len(middle) + len(last) + 1 < room:
         line = line[:begin] + middle + line[begin + len(middle) :]
     return line
-
-
-def tick(value: float) -> str:
-    """A number at an axis: 4 significant digits."""
-    return f"{value:.4g}"
 
 
 def _letters(text: str, *, plain: bool) -> str:

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from grpo_cli.terminal.display import colored
+from grpo_cli.terminal.numbers import counted
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -60,7 +61,7 @@ class Bar:
         if self._progress is not None:
             rate = f"{self._tokens / seconds / 1e6:.1f} Mtoken/s"
             if nodes := self._nodes():
-                rate += f" on {nodes} node{'' if nodes == 1 else 's'}"
+                rate += f" on {counted(nodes, 'node')}"
             self._progress.update(
                 self._progress.task_ids[0], completed=self._bytes, rate=rate, refresh=True
             )
@@ -91,7 +92,7 @@ def _started(size: int | None) -> Progress:
         TimeRemainingColumn(),
         console=Console(stderr=True, no_color=not colored(terminal=True)),
         transient=True,
-        auto_refresh=False,  # no thread beside the worker processes
+        auto_refresh=False,  # no thread in addition to the worker processes
     )
     progress.add_task("", total=size, rate="")
     progress.start()

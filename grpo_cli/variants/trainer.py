@@ -23,7 +23,7 @@ def named_row(value: Any) -> str | None:
 
 
 def other_row(named: str | None, evaluated: Iterable[str]) -> dict[str, None]:
-    """That records name a row, where no variant of its framework was evaluated: told once."""
+    """The notice that records name a row, where no variant of its framework was evaluated."""
     if not named:
         return {}
     name, _, loss = named.partition("/")
@@ -46,7 +46,7 @@ def choose(settings: Settings) -> Chosen:
     """The row that a record's ``framework`` names, and what its settings swap in it.
 
     Args:
-        settings: the record's own words: ``name``, and what the framework's room reads beside it;
+        settings: the record's own words: ``name``, and what else the framework's room reads;
             a ``version`` before the newest one picks the row that kept its number.
 
     Raises:

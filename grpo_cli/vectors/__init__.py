@@ -11,17 +11,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from grpo_cli.vectors.case import Case, Step, Tolerance
+    from grpo_cli.vectors.case import Case, Flag, Step, Tolerance, cases, flags
     from grpo_cli.vectors.catalogue import describe, export, listed, listed_flags
     from grpo_cli.vectors.claims import Claims, Loss, NotClaimedError, claimed
-    from grpo_cli.vectors.data import Flag, cases, flags
     from grpo_cli.vectors.verdict import Verdict, judge
 
 HOMES = {
-    "case": ("Case", "Step", "Tolerance"),
+    "case": ("Case", "Flag", "Step", "Tolerance", "cases", "flags"),
     "catalogue": ("describe", "export", "listed", "listed_flags"),
     "claims": ("Claims", "Loss", "NotClaimedError", "claimed"),
-    "data": ("Flag", "cases", "flags"),
     "verdict": ("Verdict", "judge"),
 }
 """Module → what is taken from it when it is asked for: pytest imports this package at its start."""

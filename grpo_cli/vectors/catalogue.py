@@ -1,4 +1,4 @@
-"""What can be told about the vectors without running any: lists, a case explained, the files."""
+"""Lists of the vectors, one of them in full, and their files."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from math import isfinite
 from typing import Any
 
 from grpo_cli.errors import UsageError
-from grpo_cli.vectors.case import Case
-from grpo_cli.vectors.data import FILES, RESULTS, VERSION, cases, flags, stored
+from grpo_cli.vectors.case import FILES, RESULTS, VERSION, Case, cases, flags, stored
 
 
 def listed(
@@ -65,9 +64,9 @@ def describe(case_id: str) -> dict[str, Any]:
     found = {case.id: case for case in cases()}
     _known("vector", case_id, tuple(found))
     case = found[case_id]
-    told = asdict(case) | {"tolerances": {k: v._asdict() for k, v in case.tolerances.items()}}
-    told |= {"flags": {name: flags()[name]._asdict() for name in case.flags}}
-    return {name: _in_words(value) for name, value in told.items()}
+    described = asdict(case) | {"tolerances": {k: v._asdict() for k, v in case.tolerances.items()}}
+    described |= {"flags": {name: flags()[name]._asdict() for name in case.flags}}
+    return {name: _in_words(value) for name, value in described.items()}
 
 
 def export() -> Iterator[tuple[str, str]]:
@@ -77,7 +76,7 @@ def export() -> Iterator[tuple[str, str]]:
 
 
 def _in_words(value: Any) -> Any:
-    """The opposite of ``data.numbers``."""
+    """The value with what is not finite as a word, as ``numbers`` reads it."""
     if isinstance(value, float) and not isfinite(value):
         return str(value)
     if isinstance(value, dict):

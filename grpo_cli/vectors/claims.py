@@ -9,8 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from grpo_cli.vectors.case import Case
-from grpo_cli.vectors.data import cases
+from grpo_cli.vectors.case import Case, cases
 
 STAGES = ("advantage", "ratio", "surrogate", "kl", "correction", "aggregate", "split")
 
@@ -78,7 +77,7 @@ class Loss:
             and ``"metrics"`` where they are claimed. It is called once for each micro-batch;
             ``case.step`` tells what the whole step spans.
         claims: what the loss computes.
-        xfail: the file of what is known to fail, beside the test file.
+        xfail: the file of what is known to fail, in the test file's folder.
     """
 
     compute: Callable[[Case], Mapping[str, Any]]

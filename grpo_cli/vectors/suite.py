@@ -1,21 +1,21 @@
-"""What pytest runs once ``--grpo-vectors`` is given: a test for each case and each fixture."""
+"""What pytest runs with ``--grpo-vectors``: a test for each case and fixture; known failures."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import pytest
 
-from grpo_cli.vectors.case import Case
+from grpo_cli.vectors.case import Case, cases, flags
 from grpo_cli.vectors.claims import Loss, NotClaimedError, claimed
-from grpo_cli.vectors.data import cases
 from grpo_cli.vectors.summary import Outcome, Tally
 from grpo_cli.vectors.verdict import Verdict, judge
-from grpo_cli.vectors.xfail import Xfail, covering, read
 
+LINK = re.compile(r"https?://\S+")
 FIXTURE = "grpo_vectors"
 """What a fixture is called, or begins with where a module has several."""
 
@@ -84,7 +84,7 @@ def _is_fixture(obj: object) -> bool:
 def _test(fixture: str, case: Case) -> Callable[[pytest.FixtureRequest], None]:
     def test(request: pytest.FixtureRequest) -> None:
         node = request.node
-        loss, line = _told_once(node.parent, lambda: _fixture(request, fixture, case))
+        loss, line = _prepare_once(node.parent, lambda: _fixture(request, fixture, case))
         node.outcome["line"] = line.name if line else ""
         try:
             chosen = claimed(case, loss.claims)
@@ -100,12 +100,12 @@ def _test(fixture: str, case: Case) -> Callable[[pytest.FixtureRequest], None]:
 def _fixture(request: pytest.FixtureRequest, name: str, case: Case) -> tuple[Loss, Xfail | None]:
     """What the fixture returns, and the line of its xfail file that covers the case."""
     loss: Loss = request.getfixturevalue(name)
-    listed = read(request.node.path.parent / loss.xfail) if loss.xfail else []
+    listed = read_xfail(request.node.path.parent / loss.xfail) if loss.xfail else []
     return loss, covering(listed, case)
 
 
-def _told_once(vectors: Vectors, prepare: Callable[[], Prepared]) -> Prepared:
-    """What is prepared; where that raises, the traceback is shown once, not for each case."""
+def _prepare_once(vectors: Vectors, prepare: Callable[[], Prepared]) -> Prepared:
+    """Returns what is prepared; where that raises, pytest shows one traceback, not one per case."""
     if vectors.broken:
         pytest.fail(vectors.broken, pytrace=False)
     try:
@@ -143,3 +143,51 @@ def _conclude(verdict: Verdict, case: Case, line: Xfail | None, outcome: dict[st
 def _message(case: Case, problems: list[str]) -> str:
     more = [f"… and {len(problems) - SHOWN} more"] if len(problems) > SHOWN else []
     return "\n".join([f"{case.id}: {case.comment}", *problems[:SHOWN], *more])
+
+
+class Xfail(NamedTuple):
+    """One line: ``name`` is a case's id or a flag."""
+
+    name: str
+    reason: str
+
+    def covers(self, case: Case) -> bool:
+        """Whether the line is about the case."""
+        return self.name == case.id or self.name in case.flags
+
+    @property
+    def strict(self) -> bool:
+        """A case that is named must fail; one that only has the flag may pass."""
+        return "/" in self.name
+
+
+def read_xfail(path: Path) -> list[Xfail]:
+    """The lines of a file; ``#`` begins a comment line.
+
+    Raises:
+        ValueError: a name that no vector has, a line without a link, or the same name twice.
+    """
+    known = {case.id for case in cases()} | set(flags())
+    found: dict[str, Xfail] = {}
+    for place, line in _lines(path):
+        name, _, reason = line.partition(" ")
+        if name not in known:
+            raise ValueError(f"{place}: no vector and no flag is called {name!r}")
+        if not LINK.search(reason):
+            raise ValueError(f"{place}: {name} needs a reason with a link to the thread")
+        if name in found:
+            raise ValueError(f"{place}: {name} is there twice")
+        found[name] = Xfail(name, reason.strip())
+    return list(found.values())
+
+
+def covering(lines: list[Xfail], case: Case) -> Xfail | None:
+    """The line about a case: the one that names it, before one that names a flag of it."""
+    about = [line for line in lines if line.covers(case)]
+    return next((line for line in about if line.strict), next(iter(about), None))
+
+
+def _lines(path: Path) -> Iterator[tuple[str, str]]:
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        if line.strip() and not line.startswith("#"):
+            yield f"{path.name}:{number}", line.strip()

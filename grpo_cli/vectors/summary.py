@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from grpo_cli.vectors.data import VERSION, flags
+from grpo_cli.vectors.case import VERSION, flags
 
 OUTCOMES = ("passed", "failed", "xfailed", "not claimed")
 

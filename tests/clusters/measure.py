@@ -21,10 +21,8 @@ import orjson
 
 from grpo_cli.engine import Evaluation, Reader, memory
 from grpo_cli.engine.cluster import session
-from grpo_cli.engine.cluster.flow import Flow
-from grpo_cli.engine.cluster.portions import Files
-from grpo_cli.engine.cluster.run import _Tasks
-from grpo_cli.engine.cluster.tasks import Answer, Done, Job, Result, versions
+from grpo_cli.engine.cluster.run import Cluster, Flow
+from grpo_cli.engine.cluster.tasks import Answer, Done, Files, Job, Result, versions
 from grpo_cli.engine.facts import InputFacts
 from grpo_cli.engine.pieces import OnPiece
 from grpo_cli.engine.pool import cores
@@ -121,7 +119,7 @@ def make(size: float, folder: Path) -> None:
                 left -= stream.write(orjson.dumps({**values, "rewards": rewards}) + b"\n")
 
 
-class MadeUp(_Tasks):
+class MadeUp(Cluster):
     """Tasks that do nothing."""
 
     def __init__(self, connected, job, jobs) -> None:
@@ -152,7 +150,7 @@ def empty_tasks(counts: Sequence[int]) -> None:
     for count in counts:
         began, most = time.perf_counter(), 0.0
         done = 0
-        for answer in Flow(tasks, made_up(count), together=True):
+        for answer in Flow(tasks, made_up(count)):
             done += sum(result.done.size for result in answer.results)
             most = max(most, resident())
         assert done == count

@@ -90,12 +90,10 @@ def test_what_is_interrupted_leaves_nothing(file, scratch, tmp_path, number, cod
     started.send_signal(number)
     _, said = started.communicate(timeout=60)
     assert (started.returncode, said) == (code, "")
-    if number == signal.SIGINT:  # whole parts, and no other
-        listed = [json.loads(line) for line in (out / "manifest.jsonl").read_text().splitlines()]
-        assert {one.name for one in out.iterdir()} == {
-            "manifest.jsonl",
-            *(one["name"] for one in listed[1:]),
-        }
+    if number == signal.SIGINT:  # whole parts, and no other file
+        for part in out.iterdir():
+            assert part.name.startswith("part-")
+            assert all(json.loads(line) for line in part.read_text().splitlines())
     else:
         assert not out.exists()
     assert gone(scratch)

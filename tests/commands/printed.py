@@ -15,7 +15,7 @@ from grpo_cli.commands.explain.choice import is_choice
 from grpo_cli.commands.help.topics import topics
 from grpo_cli.commands.main import COMMANDS, application
 from grpo_cli.variants import NAMES
-from grpo_cli.vectors.data import FILES
+from grpo_cli.vectors.case import FILES
 
 _COMMAND = re.compile(rf"(?<![\w/.`'-])grpo ({'|'.join(COMMANDS)})(?![\w-])")
 _TOKEN = re.compile(r"""\s*((?:'[^']*'|"[^"]*"|[^\s'"])+)""")

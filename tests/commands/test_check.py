@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from checked import checked, rows_of
 from files import each
 
 from grpo_cli.commands.check.findings import Findings
-from grpo_cli.commands.check.run import Check, Look
+from grpo_cli.commands.check.run import Check
 from grpo_cli.records import Raw, cut, raws
-from grpo_cli.records.record import in_chunks
 
 ROLLOUTS = Path(__file__).parent.parent / "data" / "rollouts"
 TRL = sorted(path.name for path in ROLLOUTS.glob("trl-*.jsonl"))
@@ -41,18 +41,14 @@ def _size(row: Row) -> int:
 
 def looked(rows: Iterable[Row], limit: int = 0) -> Check:
     """What ``grpo check`` makes of rows that are the lines of one file."""
-    made = (Raw(row, "dump", at + 1, "", _size(row)) for at, row in enumerate(rows))
-    answer = Check(Findings(limit))
-    answer.add(Look(limit, skip=False)(in_chunks(made)), 0)
-    assert not answer.skipped
-    answer.end()
-    return answer
+    made = [Raw(row, "dump", at + 1, "", _size(row)) for at, row in enumerate(rows)]
+    return checked([made], limit)
 
 
 def new_in(rows: list[Row], name: str) -> list[dict[str, Any]]:
     """What is found in the rows and was not in the clean dump."""
-    clean = {(row["code"], row["record"]) for row in found(load(name)).rows}
-    return [row for row in found(rows).rows if (row["code"], row["record"]) not in clean]
+    clean = {(row["code"], row["record"]) for row in rows_of(found(load(name)))}
+    return [row for row in rows_of(found(rows)) if (row["code"], row["record"]) not in clean]
 
 
 @pytest.mark.parametrize("name", TRL)
@@ -198,7 +194,7 @@ def test_what_all_responses_begin_with_by_chance(chance, codes):
     """Two of three responses begin as the other does, each by e^(two tokens' log-probs)."""
     rows = [[math.log(chance) / 4, math.log(chance) / 4, -1.0 - at] for at in range(3)]
     ids = [[5, 6, 7 + at] for at in range(3)]
-    findings = found([{NEW: rows, "token_ids": ids, "rewards": [1, 0, 1]}]).rows
+    findings = rows_of(found([{NEW: rows, "token_ids": ids, "rewards": [1, 0, 1]}]))
     assert [one["code"] for one in findings if one["code"] == "prompt-included"] == codes
 
 
@@ -327,7 +323,7 @@ def test_groups_that_differ_between_records_are_uneven():
         }
         for at, size in enumerate([4, 4, 3, 4])
     ]
-    (row,) = [one for one in found(rows).rows if one["code"] == "uneven-groups"]
+    (row,) = [one for one in rows_of(found(rows)) if one["code"] == "uneven-groups"]
     assert row["record"] == 2
     assert row["evidence"]["sizes"] == {"3": 1, "4": 3}
 
@@ -342,7 +338,7 @@ def test_an_advantage_is_too_large_from_five_times_the_root_of_its_group(size, b
         "rewards": [1.0] + [0.0] * (size - 1),
         "advantages": [-0.1] * (size - 1) + [factor * bound],
     }
-    told = [one for one in found([row]).rows if one["code"] == "advantage-scale"]
+    told = [one for one in rows_of(found([row])) if one["code"] == "advantage-scale"]
     assert len(told) == (abs(factor) > 1.0)
     if told:
         assert told[0]["evidence"] == {"advantage": factor * bound, "bound": bound}
@@ -356,7 +352,7 @@ def test_where_the_trained_ids_leave_the_sampled_ones_is_told():
         "token_ids": [[5, 6, 7], [5, 6, 8], [4, 9, 2]],
         "sampled_ids": [[5, 6, 7], [5, 6, 9], [3, 9, 2]],
     }
-    (told,) = [one for one in found([row]).rows if one["code"] == "retokenised"]
+    (told,) = [one for one in rows_of(found([row])) if one["code"] == "retokenised"]
     assert (told["response"], told["token"]) == (1, 2)
     assert told["evidence"] == {"responses": 2, "of": 3, "key": "sampled_ids"}
     assert "of 2 of 3 responses" in told["message"]
@@ -382,7 +378,7 @@ def test_equal_rows_are_copies_where_chance_is_below_one_in_a_million(log_prob, 
     """ln 1e-6 is −13.8155."""
     rows = [[log_prob / 2, log_prob / 2], [-3.0, -1.0], [log_prob / 2, log_prob / 2]]
     row = {"log_probs_new": rows, "log_probs_old": rows, "rewards": [1.0, 0.5, 0.0]}
-    findings = [one for one in found([row]).rows if one["code"] == "duplicate"]
+    findings = [one for one in rows_of(found([row])) if one["code"] == "duplicate"]
     assert [one["response"] for one in findings] == [2] * told
     assert [one["evidence"] for one in findings] == [
         {"responses": 1, "of": 3, "first": "record 0, response 0"}
@@ -410,7 +406,7 @@ def test_a_group_torn_over_records_is_told():
     ]
     findings = found(rows)
     assert set(findings.codes) == {"torn-group"}
-    (row,) = findings.rows
+    (row,) = rows_of(findings)
     assert row["severity"] == "warning"
     assert "--group-by group_ids" in row["advice"]
 
@@ -499,7 +495,7 @@ def test_findings_of_one_kind_are_summed_up():
     rows = copy.deepcopy(load("trl-1.16.0-dapo.jsonl"))
     findings = found(rows, limit=3)
     assert findings.codes["length-cap"] == 8
-    assert len([row for row in findings.rows if row["code"] == "length-cap"]) == 3
+    assert len([row for row in rows_of(findings) if row["code"] == "length-cap"]) == 3
     assert findings.more == {"length-cap": 5, "on-policy": 1}
 
 
@@ -584,7 +580,7 @@ def engines(up: float, down: float) -> Findings:
 @pytest.mark.parametrize(("factor", "told"), [(1.0499, False), (1.0501, True)])
 def test_the_bound_on_the_mismatch_is_nemo_rls(factor, told):
     """NeMo-RL, docs/guides/dtensor-tp-accuracy.md: a token_mult_prob_error above 1.05."""
-    codes = {row["code"] for row in engines(factor, 1 / factor).rows}
+    codes = {row["code"] for row in rows_of(engines(factor, 1 / factor))}
     assert ("rollout-mismatch" in codes) == told
 
 
@@ -592,7 +588,9 @@ def test_the_bound_on_the_mismatch_is_nemo_rls(factor, told):
 def test_the_bounds_on_the_weights_are_verls(factor, told):
     """verl, docs/algo/rollout_corr.md: a mean weight of 0.5 and more."""
     (row,) = [
-        row for row in engines(1.3 * factor, 0.7 * factor).rows if row["code"] == "rollout-mismatch"
+        row
+        for row in rows_of(engines(1.3 * factor, 0.7 * factor))
+        if row["code"] == "rollout-mismatch"
     ]
     assert ("beyond what verl corrects" in row["message"]) == told
 

@@ -10,7 +10,7 @@ import numpy as np
 import orjson
 import pytest
 
-from grpo_cli.commands.check import packed
+from grpo_cli.commands.check import views
 from grpo_cli.commands.check.run import check
 from grpo_cli.engine import Reader
 
@@ -50,8 +50,8 @@ def dump(tmp_path: Path) -> str:
 def answer(path: str, **options: Any) -> bytes:
     found = check(Reader([path], **options), limit=3)
     looked = (found.records, found.responses, found.tokens)
-    counts = sorted(found.findings.codes.items())
-    return orjson.dumps([found.findings.rows, counts, looked])
+    rows = [row.document() for row in found.findings]
+    return orjson.dumps([rows, sorted(found.counts.items()), looked])
 
 
 def test_the_answer_is_the_same_bytes_for_all_blocks_and_jobs(dump):
@@ -67,13 +67,13 @@ def test_the_answer_is_the_same_bytes_for_all_blocks_and_jobs(dump):
 
 def test_records_read_one_by_one_give_the_same_answer(dump, monkeypatch):
     whole = answer(dump)
-    monkeypatch.setattr(packed, "pack", lambda objects: None)
+    monkeypatch.setattr(views, "pack", lambda objects: None)
     assert answer(dump) == whole
 
 
 def test_how_much_is_looked_at_together_changes_nothing(dump, monkeypatch):
     whole = answer(dump)
-    monkeypatch.setattr(packed, "_TOGETHER", 1)
+    monkeypatch.setattr(views, "_TOGETHER", 1)
     assert answer(dump) == whole
 
 

@@ -11,18 +11,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from checked import checked, rows_of
 from files import each
 
 from grpo_cli.batch import Segments
-from grpo_cli.commands.check.findings import Findings
-from grpo_cli.commands.check.record_view import View
 from grpo_cli.commands.check.rule import Rule
 from grpo_cli.commands.check.rules import rules_of, table
 from grpo_cli.commands.check.rules.advantages import Scores, _follows
 from grpo_cli.commands.check.rules.padding import ENDS, PADS, edges, equal_runs, runs
-from grpo_cli.commands.check.run import Check, Look
+from grpo_cli.commands.check.view import View
 from grpo_cli.records import Raw
-from grpo_cli.records.record import in_chunks
 
 Row = dict[str, Any]
 Told = tuple[str, int | None, int | None, dict[str, Any]]
@@ -30,11 +28,8 @@ Told = tuple[str, int | None, int | None, dict[str, Any]]
 
 def findings(rows: list[Row], code: str) -> list[Row]:
     made = (Raw(row, "dump", at + 1, "", 100) for at, row in enumerate(rows))
-    answer = Check(Findings(0))
-    answer.add(Look(0, skip=False)(in_chunks(made)), 0)
-    assert not answer.skipped
-    answer.end()
-    return [one for one in answer.findings.rows if one["code"] == code]
+    answer = checked([[*made]])
+    return [one for one in rows_of(answer.findings) if one["code"] == code]
 
 
 def told(row: Row, code: str) -> list[Told]:
@@ -663,10 +658,7 @@ def test_in_which_order_rules_are_asked():
 
 def codes(rows: list[Row]) -> list[str]:
     made = (Raw(row, "dump", at + 1, "", 100) for at, row in enumerate(rows))
-    answer = Check(Findings(0))
-    answer.add(Look(0, skip=False)(in_chunks(made)), 0)
-    answer.end()
-    return [one["code"] for one in answer.findings.rows]
+    return [one.code for one in checked([[*made]]).findings.rows]
 
 
 EXPLAINING = {

@@ -8,16 +8,18 @@ from typing import Any
 
 import orjson
 import pytest
+from checked import checked, rows_of
 from files import each
 
 from grpo_cli.commands.check.findings import Findings
-from grpo_cli.commands.check.packed import _keys, views
-from grpo_cli.commands.check.record_view import Place
 from grpo_cli.commands.check.rule import Finding, Rule
 from grpo_cli.commands.check.rules import repeats
 from grpo_cli.commands.check.rules.repeats import collect_facts
-from grpo_cli.commands.check.run import Check, Look, check
+from grpo_cli.commands.check.run import Check, check
+from grpo_cli.commands.check.view import Place
+from grpo_cli.commands.check.views import _keys, views
 from grpo_cli.engine import Reader
+from grpo_cli.engine.fold import FoldPiece
 from grpo_cli.errors import InputError
 from grpo_cli.records import Raw
 from grpo_cli.records.record import DecodedChunk, in_chunks
@@ -36,19 +38,17 @@ def shifted(seed: int, widths: tuple[int, ...] = (4, 4), **more: Any) -> Row:
 
 def told(pieces: list[tuple[int, list[Row]]], code: str = "shifted") -> list[tuple[Any, ...]]:
     """Source, record and how many records of what is found in pieces of files, in order."""
-    answer, at = Check(Findings(0)), {source: 0 for source, _ in pieces}
+    made, at = [], {source: 0 for source, _ in pieces}
     for source, rows in pieces:
-        made = [
+        made.append([
             Raw(row, f"file {source}", number + 1, "", 100)
             for number, row in enumerate(rows, at[source])
-        ]
+        ])  # fmt: skip
         at[source] += len(rows)
-        answer.add(Look(0, skip=False)(in_chunks(made)), source)
-    answer.end()
-    assert not answer.skipped
+    answer = checked(made)
     return [
         (one["source"], one["record"], one["evidence"].get("records"))
-        for one in answer.findings.rows
+        for one in rows_of(answer.findings)
         if one["code"] == code
     ]
 
@@ -87,11 +87,8 @@ def test_records_that_were_put_together_stand_where_their_first_does():
     rows = [shifted(seed, (13, 13)) for seed in range(9)]
     made = [Raw(row, "dump", at + 1, "", 100) for row, at in zip(rows, numbers, strict=True)]
     for cut in (9, 2, 4, 6):
-        answer = Check(Findings(0))
-        for part in filter(None, (made[:cut], made[cut:])):
-            answer.add(Look(0, skip=False)(in_chunks(part)), 0)
-        answer.end()
-        found = [one for one in answer.findings.rows if one["code"] == "shifted"]
+        answer = checked(filter(None, (made[:cut], made[cut:])))
+        found = [one for one in rows_of(answer.findings) if one["code"] == "shifted"]
         said = [(one["record"], one["evidence"]["records"]) for one in found]
         assert said == [(0, 3), (3, 4), (70, 2)]
 
@@ -198,14 +195,14 @@ def added(limit: int, numbers: list[int]) -> Findings:
 def test_the_first_findings_are_kept_in_whichever_order_they_come(numbers, limit):
     first = sorted(numbers)[: limit or None]
     kept = added(limit, numbers)
-    assert [one["record"] for one in kept.rows] == [f"record {at}" for at in first]
+    assert [one["record"] for one in rows_of(kept)] == [f"record {at}" for at in first]
     assert [row.place.number for row in kept.kept["x"]][:1] == first[:1]
     assert kept.counts == {("x", "info"): len(numbers)}
     assert kept.more == ({"x": len(numbers) - limit} if limit and len(numbers) > limit else {})
     merged = Findings(limit)
     for part in (numbers[2:], numbers[:2]):
         merged.merge(added(limit, part), 0)
-    assert [one["record"] for one in merged.rows] == [f"record {at}" for at in first]
+    assert [one["record"] for one in rows_of(merged)] == [f"record {at}" for at in first]
 
 
 def test_findings_of_a_record_are_in_the_order_of_rules_then_of_responses():
@@ -220,7 +217,7 @@ def test_findings_of_a_record_are_in_the_order_of_rules_then_of_responses():
     ):
         rule = Rule(code, ("info",), "", rank, lambda view: (), scope=scope)
         kept.add(rule, Finding("info", "", "", response=response), place)
-    said = [(one["code"], one["response"]) for one in kept.rows]
+    said = [(one["code"], one["response"]) for one in rows_of(kept)]
     assert said == [("b", 5), ("c", None), ("c", 0), ("c", 1), ("d", None)]
 
 
@@ -250,7 +247,7 @@ def test_findings_are_in_the_order_of_files_and_records(tmp_path):
     ]
     second = [single(4) | bad, single(5)]
     found = check(Reader(written(tmp_path, first, second)), limit=0)
-    rows = [(row["source"][-7], row["record"], row["code"]) for row in found.findings.rows]
+    rows = [(row.source[-7], row.record, row.code) for row in found.findings]
     told = [row for row in rows if row[2] in ("probabilities", "torn-group")]
     assert told == [
         ("0", 0, "probabilities"),
@@ -275,14 +272,14 @@ def test_what_stands_behind_what_cannot_be_read_is_not_looked_at():
         DecodedChunk([Raw(row, "dump", at + 1, "", 100)], None) for at, row in enumerate(rows)
     ]
     for skip, records, bad in ((False, 1, 1), (True, 2, 2)):
-        partial = Look(0, skip)(decoded)
-        assert (partial.records, partial.skipped.count) == (records, bad)
+        part = FoldPiece(Check, skip, 0)(decoded)
+        assert (part.sums.records, part.skipped.count + (not skip)) == (records, bad)
 
 
 def test_three_findings_of_a_kind_are_kept_unless_told_otherwise(tmp_path):
     rows = [single(at) | {"log_probs_new": [[0.5, -1.0, -1.0]]} for at in range(5)]
     found = check(Reader(written(tmp_path, rows)))
-    assert found.findings.more["probabilities"] == 2
+    assert found.more["probabilities"] == 2
 
 
 # ---- what is remembered of records ---------------------------------------------------------------

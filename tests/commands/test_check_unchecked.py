@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 import pytest
+from checked import rows_of
 from planted import record
 from test_check import looked
 
@@ -33,7 +34,7 @@ def rows(count: int = 1) -> list[dict[str, Any]]:
 
 
 def lacking(made: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return looked(made).document()["not_checked"]
+    return looked(made).result().document()["not_checked"]
 
 
 def test_nothing_is_missing_of_what_has_everything():
@@ -89,9 +90,9 @@ def test_a_record_that_says_how_its_responses_ended_is_believed(said, cut):
     """Not their lengths: of these three the longest has just the length of the limit."""
     (one,) = rows()
     one["max_completion_length"] = max(LENGTHS)
-    told = [row for row in looked([one]).findings.rows if row["code"] == "length-cap"]
+    told = [row for row in rows_of(looked([one]).findings) if row["code"] == "length-cap"]
     assert ["exactly the greatest length, 8" in row["message"] for row in told] == [True]
-    told = [row for row in looked([one | said]).findings.rows if row["code"] == "length-cap"]
+    told = [row for row in rows_of(looked([one | said]).findings) if row["code"] == "length-cap"]
     assert [row["evidence"]["responses"] for row in told] == [cut] * (cut > 0)
     del one["max_completion_length"]
     assert [one["about"] for one in lacking([one])] == ["truncation"]
@@ -146,7 +147,7 @@ def test_what_counts_in_the_denominator_of_the_loss_that_a_record_names(named, e
     made = [one | DEAD | EMPTY | named for one in rows(2)]
     for one in made:
         del one["advantages"]
-    (told,) = looked(made).document()["denominators"]
+    (told,) = looked(made).result().document()["denominators"]
     assert (told["empty_responses"], told["dead_groups"], told["records"]) == (2, 2, 2)
     assert (told["empty_responses_count"], told["dead_groups_count"]) == (empty, dead)
 
@@ -159,17 +160,19 @@ def test_one_response_or_one_group_is_enough_to_tell(idle, counts):
     made[1] |= idle
     for one in made:
         del one["advantages"]
-    (told,) = looked(made).document()["denominators"]
+    (told,) = looked(made).result().document()["denominators"]
     assert (told["empty_responses"], told["dead_groups"]) == counts
     assert told["records"] == 1
 
 
 def test_nothing_is_told_of_denominators_where_all_teach_or_none_is_named():
     named = framework("trl", loss_type="grpo")
-    assert looked([one | named for one in rows()]).document()["denominators"] == []
-    assert looked([one | EMPTY for one in rows()]).document()["denominators"] == []
+    assert looked([one | named for one in rows()]).result().document()["denominators"] == []
+    assert looked([one | EMPTY for one in rows()]).result().document()["denominators"] == []
     unknown = framework("trl", loss_type="unheard-of")
-    assert looked([one | EMPTY | unknown for one in rows()]).document()["denominators"] == []
+    assert (
+        looked([one | EMPTY | unknown for one in rows()]).result().document()["denominators"] == []
+    )
 
 
 def test_the_denominator_is_printed(grpo):

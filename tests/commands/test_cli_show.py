@@ -16,9 +16,9 @@ import pytest
 from rich.cells import cell_len
 from rich.color import Color, ColorSystem
 
+from grpo_cli.commands.page.block import prompts_of
 from grpo_cli.commands.page.page import html
-from grpo_cli.commands.page.prompts import prompts_of
-from grpo_cli.commands.show.words import flowing
+from grpo_cli.commands.show.picture import flowing
 from grpo_cli.records import Raw
 from grpo_cli.terminal.palette import STEPS, background, luminance, number
 

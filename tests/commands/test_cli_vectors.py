@@ -11,7 +11,7 @@ from files import some
 from grpo_cli.commands.vectors.view import print_vector
 from grpo_cli.terminal.screen import Screen, written
 from grpo_cli.vectors import cases, describe, flags
-from grpo_cli.vectors.data import FILES, stored
+from grpo_cli.vectors.case import FILES, stored
 
 CASE = "clip/dual-positive"
 

@@ -240,6 +240,5 @@ def test_no_aggregation_that_can_be_evaluated(grpo, tmp_path):
     assert said[0].startswith(f"grpo: no aggregation can be evaluated: {path}:1: loss_scale_factor")
     assert outcome.stdout.splitlines() == [
         "dr: 2 responses in 2 micro-batches of 1, 2 accumulated on 1 rank",
-        "not tried for want of what they need: verl/seq-mean-token-sum-norm (--json says",
-        "  why)",
+        "skipped (missing inputs): verl/seq-mean-token-sum-norm (--json says why)",
     ]

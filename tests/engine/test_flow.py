@@ -23,14 +23,14 @@ from grpo_cli.commands.eval.nested import encode_nested
 from grpo_cli.commands.split.responses import gather
 from grpo_cli.engine import Evaluation, Reader
 from grpo_cli.engine.cluster import run, tasks
-from grpo_cli.engine.cluster.flow import Flow
-from grpo_cli.engine.cluster.portions import Files, portions
-from grpo_cli.engine.cluster.tasks import Answer, Done, Job, Result
+from grpo_cli.engine.cluster.run import Flow
+from grpo_cli.engine.cluster.tasks import Answer, Done, Files, Job, Result, portions
 from grpo_cli.engine.facts import InputFacts
 from grpo_cli.engine.totals import Totals
-from grpo_cli.errors import InputError
+from grpo_cli.errors import GrpoError, InputError
 from grpo_cli.records import PLAIN, Reading, Source
 from grpo_cli.records.choose.grouping import Grouping
+from grpo_cli.records.open import ranges
 from grpo_cli.variants.plan import plan
 
 SEED = 1_016
@@ -54,35 +54,36 @@ class Played:
         self.most = max(self.most, len(self.work))
         return self.count
 
-    def read(self, wanted) -> tuple[int, int]:
-        ends = self._later(tasks.read, wanted)
-        return ends, -ends
+    def look(self, wanted) -> tuple[int, int]:
+        ref = self._later(ranges.look, wanted)
+        return ref, -ref
 
-    def evaluate(self, number, portion) -> int:
-        return self._later(tasks.evaluate, self.job, number, portion)
+    def evaluate(self, number, portion, *before) -> int:
+        if before:
+            before = before[0], self.values.pop(before[1])
+        return self._later(tasks.evaluate, self.job, number, portion, *before)
 
-    def evaluate_range(self, number, wanted, line, rest, completion) -> int:
-        given = (number, wanted, line, self.values.pop(rest), completion)
-        return self._later(tasks.evaluate_range, self.job, *given)
-
-    def merge(self, answers) -> int:
-        return self._later(lambda: tasks.merge(*(self.values.pop(one) for one in answers)))
-
-    def ready(self, refs, *, at_least) -> list[int]:
+    def wait(self, refs) -> list[int]:
         waiting = [ref for ref in refs if ref in self.work]
-        if (at_least and len(waiting) == len(refs)) or (waiting and self.random.random() < 0.3):
+        if len(waiting) == len(refs) or (waiting and self.random.random() < 0.3):
             self._do(self.random.choice(waiting))
         return [ref for ref in refs if ref not in self.work]
 
     def _do(self, ref: int) -> None:
         function, arguments = self.work.pop(ref)
-        found = function(*arguments)
-        if function is tasks.read:
+        try:
+            found = function(*arguments)
+        except GrpoError as error:
+            found = error
+        if isinstance(found, tuple) and not isinstance(found, Answer):  # of a range
             found, self.values[-ref] = found
         self.values[ref] = found
 
     def get(self, ref, place):
-        return self.values.pop(ref)
+        found = self.values.pop(ref)
+        if isinstance(found, GrpoError):
+            raise found
+        return found
 
     def cancel(self, refs) -> None:
         for ref in refs:
@@ -95,7 +96,7 @@ def cluster(monkeypatch):
 
     def played(room: int, seed: int = SEED) -> None:
         monkeypatch.setattr(run, "session", lambda on, jobs: None)
-        monkeypatch.setattr(run, "_Tasks", lambda connected, job, jobs: Played(job, room, seed))
+        monkeypatch.setattr(run, "Cluster", lambda connected, job, jobs: Played(job, room, seed))
 
     return played
 
@@ -218,7 +219,7 @@ def test_groups_stay_whole(tmp_path, cluster):
 
 def test_a_file_that_changes_is_an_error(files, cluster, monkeypatch):
     cluster(2)
-    fetch = tasks.fetch
+    look = ranges.look
     seen = []
 
     def changing(wanted):
@@ -226,9 +227,9 @@ def test_a_file_that_changes_is_an_error(files, cluster, monkeypatch):
         if len(seen) == 5:
             with open(files[0], "ab") as stream:  # noqa: PTH123
                 stream.write(b"\n")
-        return fetch(wanted)
+        return look(wanted)
 
-    monkeypatch.setattr(tasks, "fetch", changing)
+    monkeypatch.setattr(ranges, "look", changing)
     found = answer(files, "dr", on="ray", task_bytes=900)
     assert (
         found[1]
@@ -276,7 +277,7 @@ def held(count: int) -> int:
     gc.collect()
     tracemalloc.start()
     played = MadeUp(None, 8, SEED)
-    answers = Flow(played, made_up(count), together=True)
+    answers = Flow(played, made_up(count))
     assert sum(result.done.size for answer in answers for result in answer.results) == count
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()

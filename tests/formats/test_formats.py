@@ -9,12 +9,11 @@ from formats import dumps
 from formats.dumps import ADVANTAGES, GROUPS, IDS, NEW, OLD, REF, REWARDS, WORDS, lines
 from grpo_cli.commands.eval.nested import encode_nested as encode_json
 from grpo_cli.errors import InputError
-from grpo_cli.records import PLAIN, Raw, assemble, formats, record
+from grpo_cli.records import PLAIN, Raw, Source, assemble, formats, record
 from grpo_cli.records.choose.grouping import Grouping
 from grpo_cli.records.formats import FORMATS, candidates
 from grpo_cli.records.formats.format import is_row, is_rows
 from grpo_cli.records.formats.unipo import headed, header_of
-from grpo_cli.records.open.ranges import Range, blocks_of, version_of
 from grpo_cli.records.translate import format_of, translated
 from grpo_cli.variants.plan import plan
 
@@ -553,7 +552,7 @@ def test_the_header_of_unipo_reaches_the_objects_of_an_array(tmp_path):
     path = tmp_path / "run.json"
     path.write_text(json.dumps([header, step, own]))
     wanted = {"gamma": 1.0, "epsilon_low": 0.3, "epsilon_high": 0.3}
-    (block,) = PLAIN.pieces(str(path), 1000, apart=True)
+    (block,) = PLAIN.pieces(str(path), 1000, as_spans=True)
     found = [record(raw).hyperparameters for raw in PLAIN.raws(block, {})]
     half = len(found) // 2
     assert half
@@ -567,11 +566,10 @@ def test_the_header_of_unipo_reaches_its_lines(tmp_path):
     path = tmp_path / "run.jsonl"
     path.write_bytes(lines([header, *({**step, "step": at} for at in range(8))]))
     settings = {"gamma": 1.0, "epsilon_low": 0.3, "epsilon_high": 0.3}
-    pieces = list(PLAIN.pieces(str(path), 1000, apart=True))
+    pieces = list(PLAIN.pieces(str(path), 1000, as_spans=True))
     assert len(pieces) > 3
-    begin = len(lines([header]))
-    far = Range("run", str(path), begin, path.stat().st_size, version_of(str(path)))
-    for piece in [*pieces, *blocks_of(far, 2, None, ())]:
+    assert PLAIN.ranges(Source.of(str(path)), 1000) is None  # one task of a cluster reads it
+    for piece in pieces:
         for found in PLAIN.raws(piece, {}):
             assert record(found).hyperparameters == settings
     run = evaluation(path, plan("dr", hyperparameters={"epsilon_low": 0.1}))

@@ -16,7 +16,6 @@ from grpo_cli.objective import pipeline
 from grpo_cli.objective.advantage.weighed import weighed
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.choice import Bound
-from grpo_cli.objective.finite import check_finite
 from grpo_cli.objective.surrogate.clip import window
 from grpo_cli.objective.surrogate.joint import fipo
 from grpo_cli.variants import STAGES
@@ -364,7 +363,7 @@ def test_what_is_not_finite_is_told_with_its_record(old: float, said: str):
     batch = replace(both, log_probs_old=changed)
     made = plan("dr").objective({}, advantages_given=True)
     with np.errstate(over="ignore"), pytest.raises(InputError, match=said) as told:
-        check_finite(pipeline.evaluate(batch, made))
+        pipeline.check_finite(pipeline.evaluate(batch, made))
     assert told.value.record == 1
     assert told.value.path == "response 2" + ("" if "sum" in said else ", token 0")
 

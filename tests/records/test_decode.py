@@ -5,9 +5,8 @@ import numpy as np
 import pytest
 
 from grpo_cli.errors import InputError
-from grpo_cli.records import Block, Raw, read, records
+from grpo_cli.records import Block, Raw, cut, objects, read, records
 from grpo_cli.records.decode import decode
-from grpo_cli.records.open import blocks
 from grpo_cli.records.record import DROPPED, in_chunks, keys_in_common
 
 
@@ -111,7 +110,7 @@ def test_places_in_an_array():
 def test_the_line_of_a_mistake_is_the_same_for_every_block_size(tmp_path, size):
     for text, line in ((b"\n\n[\n1,\nx", 5), (b"\n\n[\n" + b"[" * 100_000, None)):
         (tmp_path / "d").write_bytes(text)
-        (block,) = blocks.cut(str(tmp_path / "d"), size)
+        (block,) = cut(str(tmp_path / "d"), size)
         (error,) = records(block)
         assert error.line == line
 
@@ -125,11 +124,11 @@ def test_the_line_of_a_mistake_is_the_same_for_every_block_size(tmp_path, size):
 )
 def test_a_chunk_ends_with_the_object_that_fills_it(monkeypatch, sizes, expected):
     monkeypatch.setattr(sys.modules[Raw.__module__], "CHUNK_BYTES", 10)
-    monkeypatch.setattr(blocks, "CHUNK_BYTES", 10)
+    monkeypatch.setattr(objects, "CHUNK_BYTES", 10)
     raws = [Raw(size, "d", None, "", size) for size in sizes]
     assert [len(chunk.items) for chunk in in_chunks(raws)] == expected
     lines = Block("d", 1, [b"1".rjust(size) for size in sizes])
-    assert [len(chunk.items) for chunk in blocks.decoded(lines)] == expected
+    assert [len(chunk.items) for chunk in objects.decoded(lines)] == expected
     errors = [InputError("none")] * 20  # of no size
     assert [len(chunk.items) for chunk in in_chunks([*errors, *raws])][:1] == [
         20 + sum(expected[:1])
@@ -137,8 +136,8 @@ def test_a_chunk_ends_with_the_object_that_fills_it(monkeypatch, sizes, expected
 
 
 def test_a_mistake_is_of_its_own_chunk(monkeypatch):
-    monkeypatch.setattr(blocks, "CHUNK_BYTES", 4)
-    found = list(blocks.raws(Block("d", 3, [b"[1]", b"{]", b"", b" ", b"5", b"6"])))
+    monkeypatch.setattr(objects, "CHUNK_BYTES", 4)
+    found = list(objects.raws(Block("d", 3, [b"[1]", b"{]", b"", b" ", b"5", b"6"])))
     assert [(one.line, isinstance(one, InputError)) for one in found] == [
         *((3, False), (4, True)), *((7, False), (8, False)),
     ]  # fmt: skip
@@ -178,13 +177,13 @@ def test_keys_in_common(values, keys):
 
 @pytest.mark.parametrize("lines", [[b"12345"], [b"1", b"12345"], [b"123456", b"1"]])
 def test_what_there_is_no_memory_for_is_not_decoded(monkeypatch, lines):
-    monkeypatch.setattr(blocks, "_OBJECTS", 1 << 60)
-    monkeypatch.setattr(blocks, "_LARGE", 5)
-    assert len(list(blocks.raws(Block("d", 1, lines)))) == len(lines)
+    monkeypatch.setattr(objects, "_OBJECTS", 1 << 60)
+    monkeypatch.setattr(objects, "_LARGE", 5)
+    assert len(list(objects.raws(Block("d", 1, lines)))) == len(lines)
     with pytest.raises(MemoryError):
-        list(blocks.raws(Block("d", 1, [*lines, b"123456"])))
+        list(objects.raws(Block("d", 1, [*lines, b"123456"])))
     sizes = []
-    monkeypatch.setattr(blocks, "_OBJECTS", 8)
-    monkeypatch.setattr(blocks, "bytearray", sizes.append, raising=False)
-    assert len(list(blocks.raws(Block("d", 1, [*lines, b"123456"])))) == len(lines) + 1
+    monkeypatch.setattr(objects, "_OBJECTS", 8)
+    monkeypatch.setattr(objects, "bytearray", sizes.append, raising=False)
+    assert len(list(objects.raws(Block("d", 1, [*lines, b"123456"])))) == len(lines) + 1
     assert sizes == [8 * 6]

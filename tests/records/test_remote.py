@@ -19,10 +19,10 @@ from files import evaluation
 
 from grpo_cli.engine import Evaluation, Reader
 from grpo_cli.errors import GrpoError, InputError, UsageError
-from grpo_cli.records.open import address as addressing
 from grpo_cli.records.open import ranges, remote, streams, upload
-from grpo_cli.records.open.address import CHANGED, Address, Version, address, addresses
+from grpo_cli.records.open import remote as addressing
 from grpo_cli.records.open.blocks import Source, cut
+from grpo_cli.records.open.remote import CHANGED, Address, Version, address, addresses
 from grpo_cli.records.tables.files import check_end, package, parquet_file
 from grpo_cli.variants.plan import plan
 
@@ -185,7 +185,7 @@ def test_what_no_package_speaks_to(store, monkeypatch):
 
 
 def test_what_a_file_begins_with_is_read_once(store, monkeypatch):
-    monkeypatch.setattr(addressing, "_HEAD", 4)
+    monkeypatch.setattr(addressing, "HEAD", 4)
     place = address(store.put("runs/a", DATA))
     assert [place.head, place.head, store.asked] == [DATA[:4], DATA[:4], [(0, 4)]]
     assert address(place) is place
@@ -204,7 +204,7 @@ def test_what_a_file_begins_with_is_read_once(store, monkeypatch):
 
 @pytest.fixture
 def small(monkeypatch):
-    monkeypatch.setattr(addressing, "_HEAD", 4)
+    monkeypatch.setattr(addressing, "HEAD", 4)
     monkeypatch.setattr(remote, "_STEP", 10)
     monkeypatch.setattr(remote, "_FEW", 6)
     monkeypatch.setattr(remote, "_BUFFER", 2)
@@ -315,7 +315,7 @@ def written(path, kind):
 
 @pytest.mark.parametrize("kind", ["jsonl", "gz", "npz", "safetensors", "parquet", "arrow"])
 def test_a_file_in_a_store_means_what_it_means_here(store, tmp_path, small, monkeypatch, kind):
-    monkeypatch.setattr(addressing, "_HEAD", 9)
+    monkeypatch.setattr(addressing, "HEAD", 9)
     file = tmp_path / f"a.{kind}"
     written(file, kind)
     here = evaluation(file, plan("dr"))
@@ -341,29 +341,28 @@ def test_what_is_known_of_a_file_before_it_is_read(store, place):
     assert streams.most_unpacked(place) == streams.LITTLE
     assert streams.most_unpacked(Address("s3://b", Version(1 << 20, ""))) == 100 << 20
     assert streams.unopened(place) is None
-    assert ranges.size_of(place) == 25
+    assert streams.version_of(place).size == 25
     check_end("a", place, "parquet")  # that costs a connection: reading it will tell
 
 
 @pytest.mark.parametrize("size", [7, 41, 42, 43, 84, 1000])
 def test_ranges_of_a_file_in_a_store_are_its_lines(store, small, monkeypatch, size):
-    monkeypatch.setattr(ranges, "_AT_ONCE", 16)
+    monkeypatch.setattr(remote, "_AT_ONCE", 16)
+    monkeypatch.setattr(ranges, "_BEYOND", 5)
     data = LINE * 3 + LINE[:-1]
     place = address(store.put("runs/a", data))
     made = ranges.ranges(Source.of(place), size)
     assert [one.start for one in made] == list(range(0, len(data), size))
     assert [b.start for b in made[1:]] == [a.end for a, b in pairwise(made)][: len(made) - 1]
     first = store.asked[:]
-    got = b""
+    found, before = [], 0
     for one in made:
-        ends, rest = ranges.fetch(one)
-        assert ends.rest == len(rest)
-        assert ends.lines == rest.tobytes().count(b"\n")
-        assert one.start or not ends.head
-        assert ends.head.count(b"\n") == ends.closes
-        got += ends.head + rest.tobytes()
-    assert got == data
-    assert made[0].head == data[: min(size, len(made[0].head))] != b""
+        count, kept = ranges.look(one)
+        for block in ranges.blocks_of(one, before, kept):
+            assert block.line == len(found) + 1
+            found += block.lines
+        before += count
+    assert found == data.splitlines()
     assert all(end - start <= 16 for start, end in store.asked[len(first) :])
 
 

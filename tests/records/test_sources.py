@@ -16,10 +16,9 @@ from grpo_cli.errors import InputError
 from grpo_cli.records import cut, read
 from grpo_cli.records.open import ranges
 from grpo_cli.records.open import streams as sources
-from grpo_cli.records.open.address import CHANGED
-from grpo_cli.records.open.blocks import Block, Source, _joined, _whole, spans
+from grpo_cli.records.open.blocks import Block, Source, _joined, _whole, first_line, spans
 from grpo_cli.records.open.foreign import LOOKED_AT, foreign
-from grpo_cli.records.open.ranges import _bytes_of
+from grpo_cli.records.open.remote import CHANGED
 from grpo_cli.records.open.streams import blocks, split
 
 packed = partial(gzip.compress, mtime=0)  # the same bytes at any time
@@ -256,8 +255,8 @@ def test_lines_are_cut_alike_whatever_the_first_ones_look_like(first, then):
 
 def test_a_range_of_a_file_is_that_range(tmp_path):
     (tmp_path / "a").write_bytes(b"0123456789")
-    assert _bytes_of(str(tmp_path / "a"), 3, 7) == b"3456"
-    assert _bytes_of(str(tmp_path / "a"), 0, 99) == b"0123456789"
+    assert sources.read_bytes(str(tmp_path / "a"), 3, 7) == b"3456"
+    assert sources.read_bytes(str(tmp_path / "a"), 0, 99) == b"0123456789"
 
 
 # ---- places in a file -------------------------------------------------------------------------
@@ -281,15 +280,18 @@ def test_a_span_ends_with_the_line_that_fills_it(tmp_path, size, expected):
 
 def test_what_cannot_be_cut_in_places(tmp_path):
     for data in (
+        b"",
+        b"\n \n",
         packed(LINE),
         zstandard.compress(LINE),
         b"\xef\xbb\xbf" + LINE,
         b"[" + LINE + b"]",
+        b"{\n}",
     ):
         (tmp_path / "a").write_bytes(data)
-        assert spans(Source.of(str(tmp_path / "a"))) is None
+        assert first_line(Source.of(str(tmp_path / "a"))) is None
     for path in ("-", str(tmp_path), str(tmp_path / "none")):
-        assert spans(Source.of(path)) is None
+        assert first_line(Source.of(path)) is None
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 100])
@@ -404,7 +406,7 @@ def test_short_lines_come_in_small_blocks(tmp_path, head, tail):
 
 
 def test_pieces_that_are_larger_than_the_room_for_them():
-    stream = sources._Pieces(iter([b"abc", b"", b"d"]))
+    stream = sources.Pieces(iter([b"abc", b"", b"d"]))
     assert [stream.read(2) for _ in range(4)] == [b"ab", b"c", b"d", b""]
 
 
@@ -479,22 +481,13 @@ STEPS = (
 
 
 def by_ranges(path, size):
-    """Numbered lines: of each range those that begin in it, the last with what follows of it."""
-    made = ranges.ranges(Source.of(path), size)
-    known = [ranges.fetch(one) for one in made]
-    line, found = 1, []
-    for at, (wanted, (ends, rest)) in enumerate(zip(made, known, strict=True)):
-        if wanted.start and not ends.closes:
-            continue
-        later = [one.head for one, _ in known[at + 1 :]]
-        closing = next((n for n, head in enumerate(later, 1) if head.endswith(b"\n")), None)
-        whole = wanted._replace(start=wanted.start + len(ends.head), head=b"")
-        before = line
-        for block in ranges.blocks_of(whole, line, rest, later[:closing]):
-            assert block.line == line
-            found += enumerate(block.lines, line)
-            line += len(block.lines)
-        assert before + ends.lines <= line <= before + ends.lines + 1
+    """Numbered lines: of each range those that begin in it."""
+    found, before = [], 0
+    for wanted in ranges.ranges(Source.of(path), size):
+        count, _ = ranges.look(wanted)
+        for block in ranges.blocks_of(wanted, before):
+            found += enumerate(block.lines, block.line)
+        before += count
     return found
 
 
@@ -502,9 +495,8 @@ def by_ranges(path, size):
 @pytest.mark.parametrize("data", [b"\n" + STEPS + STEPS[45:], b"{}\n" * 9 + b"{}", LINE + b"\n"])
 def test_wherever_ranges_are_cut_the_lines_are_the_same(tmp_path, monkeypatch, data, block):
     monkeypatch.setattr(ranges, "BLOCK", block)
-    monkeypatch.setattr(ranges, "_FIRST", 8)
+    monkeypatch.setattr(ranges, "_BEYOND", block)
     monkeypatch.setattr(ranges, "_SCANNED", 5)
-    monkeypatch.setattr(ranges, "_FEW", 2)
     path = tmp_path / "a"
     path.write_bytes(data)
     expected = read_all(cut(str(path)))[0]
@@ -512,35 +504,12 @@ def test_wherever_ranges_are_cut_the_lines_are_the_same(tmp_path, monkeypatch, d
         assert by_ranges(str(path), size) == expected
 
 
-def test_ranges_are_of_what_is_lines(tmp_path):
-    path = tmp_path / "a"
-    path.write_bytes(b"\n" + LINE + b"\n" + LINE)
-    made = ranges.ranges(Source.of(str(path)), 30)
-    assert [(one.start, one.end, one.size) for one in made] == [
-        (0, 30, 30),
-        (30, 60, 30),
-        (60, 84, 24),
-    ]
-    assert [len(one.head) for one in made] == [30, 0, 0]
-    for data in (
-        b"",
-        b"\n \n",
-        b"[" + LINE + b"]",
-        packed(LINE),
-        zstandard.compress(LINE),
-        b"{\n}",
-    ):
-        path.write_bytes(data)
-        assert ranges.ranges(Source.of(str(path)), 30) is None
-
-
 @pytest.mark.parametrize("length", [8, 9, 32, 33, 1000])
-def test_of_a_range_as_much_is_known_as_tells_its_first_line(tmp_path, monkeypatch, length):
-    monkeypatch.setattr(ranges, "_FIRST", 8)
+def test_of_a_file_as_much_is_read_as_tells_its_first_line(tmp_path, monkeypatch, length):
+    monkeypatch.setattr("grpo_cli.records.open.blocks.HEAD", 8)
     path = tmp_path / "a"
     path.write_bytes(b"{}".rjust(length - 1, b"\n") + b"\n" + LINE * 100)
-    (made,) = ranges.ranges(Source.of(str(path)), 1 << 20)
-    assert length <= len(made.head) < 4 * length + 8
+    assert first_line(Source.of(str(path))) == b"{}".rjust(length - 1, b"\n").strip()
 
 
 @pytest.mark.parametrize("what", ["none", "longer", "shorter", "touched"])
@@ -548,6 +517,7 @@ def test_a_range_is_of_the_version_that_was_cut(tmp_path, what):
     path = tmp_path / "a"
     path.write_bytes(LINE)
     (made,) = ranges.ranges(Source.of(str(path)), 100)
+    assert (made.start, made.end, made.size) == (0, len(LINE), len(LINE))
     if what == "none":
         path.unlink()
     elif what == "touched":
@@ -555,7 +525,7 @@ def test_a_range_is_of_the_version_that_was_cut(tmp_path, what):
     else:
         path.write_bytes(LINE + b"\n" if what == "longer" else LINE[1:])
     with pytest.raises(InputError) as caught:
-        ranges.fetch(made)
+        list(ranges.blocks_of(made))
     told = "no such file" if what == "none" else CHANGED
     assert str(caught.value) == f"{path}: {told}"
 
@@ -565,12 +535,3 @@ def test_a_tar_archive_is_known_by_what_stands_at_its_place():
     assert "tar archive" in foreign(bytes(257) + b"ustar\0" + bytes(9))
     for head in (bytes(256) + b"ustar", bytes(258) + b"ustar", b"ustar" + bytes(300)):
         assert foreign(head) is None
-
-
-@pytest.mark.parametrize("few", [1, 2, 64])
-def test_ends_of_lines_are_counted_wherever_they_stand(monkeypatch, few):
-    monkeypatch.setattr(ranges, "_FEW", few)
-    for number in range(1 << 6):
-        data = bytes(b"\na"[number >> at & 1] for at in range(6))
-        for begin in range(7):
-            assert ranges._count(data, begin) == data[begin:].count(b"\n")

@@ -6,7 +6,7 @@ import numpy as np
 from files import each
 
 from grpo_cli.commands.check.rules import responses
-from grpo_cli.commands.page.prompts import KEYS as PROMPTS
+from grpo_cli.commands.page.block import PROMPTS
 from grpo_cli.commands.trend.metadata import ENDINGS, VERSIONS
 from grpo_cli.commands.trend.sums import EACH
 from grpo_cli.records.choose.batches import STEP_FIELDS as STEPS

@@ -16,8 +16,8 @@ from grpo_cli.commands.eval import lines as lines_module
 from grpo_cli.commands.eval.formats import first_quoted, format_of, write_text
 from grpo_cli.commands.eval.lines import encode_lines
 from grpo_cli.commands.eval.nested import encode_nested
-from grpo_cli.commands.eval.notes import notes
 from grpo_cli.commands.eval.printing import Printing, PrintingOptions
+from grpo_cli.commands.eval.run import notes
 from grpo_cli.engine.rows.fields import COLUMNS, FIELDS, RECORD_CONTEXT, RESPONSE_CONTEXT
 from grpo_cli.engine.rows.lists import one_number
 from grpo_cli.engine.rows.rows import rows
@@ -178,7 +178,7 @@ TOTAL |= {"responses": 4, "on_policy_records": 0, "dead_groups": 0, "empty_respo
     ],
 )
 def test_what_totals_hide(more, said):
-    found = notes(TOTAL | more)
+    found = [*notes(TOTAL | more)]
     assert len(found) == len(said)
     assert all(one.startswith(start) for one, start in zip(found, said, strict=True))
     if "on_policy_records" in more:

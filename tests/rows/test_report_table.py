@@ -10,8 +10,8 @@ from files import each
 
 from grpo_cli.commands.eval.formats import format_of
 from grpo_cli.commands.eval.nested import encode_nested as encode_json
-from grpo_cli.commands.eval.notes import notes
 from grpo_cli.commands.eval.printing import Printing
+from grpo_cli.commands.eval.run import notes
 from grpo_cli.commands.eval.view import print_rows, summary
 from grpo_cli.engine.rows.fields import TABLE, names, spare
 from grpo_cli.terminal.numbers import aligned, shown, token_text, visible
@@ -148,7 +148,7 @@ def test_notes_say_what_a_zero_means(change, note):
 
 
 def test_nothing_to_note():
-    assert notes(TOTAL) == []
+    assert [*notes(TOTAL)] == []
 
 
 def json_of(pieces):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import threading
 
-from grpo_cli.records.open.address import Address, Version
+from grpo_cli.records.open.remote import Address, Version
 from grpo_cli.terminal import progress
 from grpo_cli.terminal.progress import Bar
 

@@ -13,7 +13,7 @@ from files import each, some
 from mpmath import mpf
 
 from grpo_cli.vectors import Case, cases, flags
-from grpo_cli.vectors.data import FILES, RESULTS, stored
+from grpo_cli.vectors.case import FILES, RESULTS, stored
 from vectors import make
 from vectors.schema import faults
 

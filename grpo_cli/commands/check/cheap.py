@@ -60,8 +60,8 @@ def _suspicious(first: F64, second: F64) -> bool:
 
 def _first_error(columns: Mapping[str, F64], widths: I64) -> Iterator[str]:
     from grpo_cli.commands.check.pair import Pair  # not loaded for sane records
-    from grpo_cli.commands.check.record_view import View
     from grpo_cli.commands.check.rules import rules_of
+    from grpo_cli.commands.check.view import View
 
     view = View(
         places=(),

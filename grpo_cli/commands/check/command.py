@@ -7,9 +7,8 @@ from typing import Annotated
 import typer
 
 from grpo_cli.commands.check.rules import codes
-from grpo_cli.commands.check.run import Check
-from grpo_cli.commands.check.run import check as look
-from grpo_cli.commands.check.view import print_codes, print_findings
+from grpo_cli.commands.check.run import check as run
+from grpo_cli.commands.check.screen import print_codes, print_findings
 from grpo_cli.commands.options.everywhere import bundled
 from grpo_cli.commands.options.output import PageOptions
 from grpo_cli.commands.options.source import (
@@ -66,21 +65,15 @@ def check(
             )
             return
         reader = reading.reader(paths(files), chosen.record)
-        found = look(reader, limit)
-        document = found.document()
+        answer = run(reader, limit)
         page.write(
-            document,
-            lambda console, screen: print_findings(console, screen, document),
-            rows=document["findings"],
+            answer,
+            lambda console, screen: print_findings(console, screen, answer),
+            rows=answer.findings,
         )
         tell_notes(reader.notes(), quiet=page.quiet)
-        code = _finish(found, page)
-    raise typer.Exit(code)
-
-
-def _finish(found: Check, page: PageOptions) -> int:
-    tell_errors(found.skipped, as_json=page.json)
-    tell_skipped(found.skipped)
-    if found.findings.severities["error"]:
-        return NO
-    return InputError.exit_code if found.skipped else 0
+        tell_errors(reader.skipped, as_json=page.json)
+        tell_skipped(reader.skipped)
+    if not answer.ok:
+        raise typer.Exit(NO)
+    raise typer.Exit(InputError.exit_code if reader.skipped else 0)

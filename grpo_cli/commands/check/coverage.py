@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from grpo_cli.commands.check.record_view import View
+from grpo_cli.commands.check.answer import NotChecked
 from grpo_cli.commands.check.rule import Rule
+from grpo_cli.commands.check.view import View
 from grpo_cli.records.fields import read_fields
 from grpo_cli.records.parse.settings import read_settings
 
@@ -63,18 +64,22 @@ def _count_partly(needs: str, view: View) -> int:
     )
 
 
-def as_json(rules: Sequence[Rule], counts: Mapping[SkippedRules, int]) -> Iterator[dict[str, Any]]:
-    """Yields the skipped rules as reports have them, in the order in which rules run."""
+def not_checked(
+    rules: Sequence[Rule], counts: Mapping[SkippedRules, int]
+) -> tuple[NotChecked, ...]:
+    """Returns the skipped rules as the answer has them, in the order in which rules run."""
     codes: dict[str, list[str]] = {}
     for rule in rules:
         if rule.about:
             codes.setdefault(rule.about, []).append(rule.code)
     order = [*codes]
-    for skipped in sorted(counts, key=lambda item: (order.index(item.about), item.missing)):
-        yield {
-            "about": skipped.about,
-            "codes": list(dict.fromkeys(codes[skipped.about])),
-            "missing": [need.split("|") for need in skipped.missing],
-            "partly": skipped.fallback or None,
-            "records": counts[skipped],
-        }
+    return tuple(
+        NotChecked(
+            about=skipped.about,
+            codes=tuple(dict.fromkeys(codes[skipped.about])),
+            missing=tuple(tuple(need.split("|")) for need in skipped.missing),
+            partly=skipped.fallback or None,
+            records=counts[skipped],
+        )
+        for skipped in sorted(counts, key=lambda item: (order.index(item.about), item.missing))
+    )

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
-from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
 
-from grpo_cli.commands.check.record_view import View
+from grpo_cli.commands.check.answer import Denominator
 from grpo_cli.commands.check.rules.rewards import are_dead
+from grpo_cli.commands.check.view import View
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.errors import GrpoError
@@ -21,15 +22,6 @@ from grpo_cli.variants.trainer import choose, completed
 EMPTY, DEAD, RECORDS = "empty_responses", "dead_groups", "records"
 LossCount = tuple[str, str]
 """The ``framework`` of records as JSON, and what is counted: ``EMPTY``, ``DEAD`` or ``RECORDS``."""
-
-
-class Denominator(NamedTuple):
-    """What a loss divides by, and whether empty responses and dead groups count in it."""
-
-    variant: str
-    denominator: str
-    empty: bool
-    dead: bool
 
 
 def count_zero_gradient(view: View) -> Counter[LossCount]:
@@ -47,23 +39,22 @@ def count_zero_gradient(view: View) -> Counter[LossCount]:
     return found
 
 
-def as_json(counts: Mapping[LossCount, int]) -> Iterator[dict[str, Any]]:
-    """Yields the counts of each loss whose denominator is known, as reports have them."""
+def denominators(counts: Mapping[LossCount, int]) -> tuple[Denominator, ...]:
+    """Returns the counts of each loss whose denominator is known."""
     losses: dict[Denominator, Counter[str]] = {}
     for (named, kind), count in sorted(counts.items()):
         loss = _denominator(named)
         if loss is not None:
             losses.setdefault(loss, Counter())[kind] += count
-    for loss, number in losses.items():
-        yield {
-            "variant": loss.variant,
-            "denominator": loss.denominator,
-            EMPTY: number[EMPTY],
-            "empty_responses_count": loss.empty,
-            DEAD: number[DEAD],
-            "dead_groups_count": loss.dead,
-            RECORDS: number[RECORDS],
-        }
+    return tuple(
+        replace(
+            loss,
+            empty_responses=number[EMPTY],
+            dead_groups=number[DEAD],
+            records=number[RECORDS],
+        )
+        for loss, number in losses.items()
+    )
 
 
 _ROWS = [[-1.0, -2.0], [-1.0], [-1.0], [-1.0, -1.0], [-1.0]]
@@ -96,9 +87,13 @@ def _denominator(named: str) -> Denominator | None:
         return None
     aggregate = chosen.stages.get("aggregate")
     name = chosen.variant if aggregate is None else f"{chosen.variant} --aggregate {aggregate}"
-    counts, of = policy.weights.counts, policy.weights.of
-    if counts is None:
-        return Denominator(name, of, empty=False, dead=False)
+    counts = policy.weights.counts
     return Denominator(
-        name, of, bool(counts[_EMPTY_RESPONSE] > 0), bool((counts[_DEAD_RESPONSES] > 0).any())
+        variant=name,
+        denominator=policy.weights.of,
+        empty_responses=0,
+        empty_responses_count=counts is not None and bool(counts[_EMPTY_RESPONSE] > 0),
+        dead_groups=0,
+        dead_groups_count=counts is not None and bool((counts[_DEAD_RESPONSES] > 0).any()),
+        records=0,
     )

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from typing import Any
 
-from grpo_cli.commands.check.record_view import Place
+from grpo_cli.commands.check import answer
 from grpo_cli.commands.check.rule import Finding, Rule
+from grpo_cli.commands.check.view import Place
 
 Key = tuple[int, int, int, int]
 
@@ -24,21 +24,22 @@ class Row:
     finding: Finding
     place: Place
 
-    def as_json(self) -> dict[str, Any]:
-        """Returns the finding as reports have it."""
+    @property
+    def answer(self) -> answer.Finding:
+        """The finding as the answer has it."""
         finding, place = self.finding, self.place
-        return {
-            "code": self.code,
-            "severity": finding.severity,
-            "record": place.name,
-            "response": finding.response,
-            "token": finding.token,
-            "source": place.source,
-            "line": place.line,
-            "message": finding.message,
-            "evidence": dict(finding.evidence),
-            "advice": finding.advice,
-        }
+        return answer.Finding(
+            code=self.code,
+            severity=finding.severity,
+            record=place.name,
+            response=finding.response,
+            token=finding.token,
+            source=place.source,
+            line=place.line,
+            message=finding.message,
+            evidence=dict(finding.evidence),
+            advice=finding.advice,
+        )
 
 
 @dataclass
@@ -88,10 +89,10 @@ class Findings:
             del self.counts[key]
 
     @property
-    def rows(self) -> list[dict[str, Any]]:
-        """The findings that are kept, as JSON, in the order of the records."""
+    def rows(self) -> tuple[answer.Finding, ...]:
+        """The findings that are kept, in the order of the records."""
         every = [row for rows in self.kept.values() for row in rows]
-        return [row.as_json() for row in sorted(every, key=lambda row: row.key)]
+        return tuple(row.answer for row in sorted(every, key=lambda row: row.key))
 
     @property
     def codes(self) -> Counter[str]:

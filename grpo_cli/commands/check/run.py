@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from grpo_cli.commands.check import coverage, denominators
-from grpo_cli.commands.check.coverage import SkippedRules, count_skipped, missing_needs
-from grpo_cli.commands.check.denominators import LossCount, count_zero_gradient
+from grpo_cli.commands.check.answer import Checked
+from grpo_cli.commands.check.coverage import SkippedRules, count_skipped, missing_needs, not_checked
+from grpo_cli.commands.check.denominators import LossCount, count_zero_gradient, denominators
 from grpo_cli.commands.check.findings import Findings
-from grpo_cli.commands.check.packed import views
-from grpo_cli.commands.check.record_view import View
 from grpo_cli.commands.check.rule import ORDER
 from grpo_cli.commands.check.rules import rule_named, rules_of, table
 from grpo_cli.commands.check.rules.repeats import Facts, InputMemory, Located, collect_facts
@@ -25,8 +23,10 @@ from grpo_cli.commands.check.samples import (
     join_views,
     select_records,
 )
+from grpo_cli.commands.check.view import View
+from grpo_cli.commands.check.views import views
 from grpo_cli.engine import Reader
-from grpo_cli.engine.skipped import FEW, Skipped
+from grpo_cli.engine.fold import Accumulator, fold_pieces
 from grpo_cli.errors import InputError
 from grpo_cli.records import DecodedChunk
 
@@ -34,83 +34,125 @@ _LARGE = 128
 """Tokens from which a record is a sample of its own."""
 
 
-@dataclass
-class Counts:
-    """What was found in some records, and how many there are.
+class Check(Accumulator[Any]):
+    """Checks records: ``read`` those of a piece of the input, ``merge`` the pieces in order.
+
+    Args:
+        limit: how many findings of each code are kept; 0 for all.
 
     Attributes:
         findings: what the rules found.
         records, responses, tokens: how many were read.
-        skipped: the records that cannot be read.
         skipped_rules: records for which rules were skipped, by rules and missing fields.
         zero_gradient: empty responses and dead groups, by the loss that their records name.
     """
 
-    findings: Findings
-    records: int = 0
-    responses: int = 0
-    tokens: int = 0
-    skipped: Skipped = field(default_factory=Skipped)
-    skipped_rules: Counter[SkippedRules] = field(default_factory=Counter)
-    zero_gradient: Counter[LossCount] = field(default_factory=Counter)
+    by_columns: ClassVar[bool] = False
 
+    def __init__(self, limit: int = 3) -> None:
+        self.findings = Findings(limit)
+        self.records = 0
+        self.responses = 0
+        self.tokens = 0
+        self.skipped_rules: Counter[SkippedRules] = Counter()
+        self.zero_gradient: Counter[LossCount] = Counter()
+        # of a piece: what comparing its records with others needs; the small records at its
+        # beginning and end, whose samples may continue elsewhere; the file of its first record
+        self._facts: list[Facts] = []
+        self._edges: Sequence[View] = ()
+        self._first = ""
+        # of all pieces so far: the number of the last file, and its name
+        self._memory = InputMemory()
+        self._edge: tuple[int, View] | None = None
+        self._source = 0
+        self._last = ""
 
-@dataclass
-class Partial(Counts):
-    """What was found in one piece of the input.
-
-    Attributes:
-        facts: what comparing its records with those of other pieces needs.
-        edges: the small records at its beginning and end, whose samples may continue elsewhere.
-    """
-
-    facts: list[Facts] = field(default_factory=list)
-    edges: Sequence[View] = ()
-
-
-@dataclass(frozen=True)
-class Look:
-    """Checks the records of a piece, in any process.
-
-    Attributes:
-        limit: how many findings of each code are kept; 0 for all.
-        skip: whether to continue after a record that cannot be read.
-        most_errors: how many errors of such records are kept; 0 for all.
-    """
-
-    limit: int
-    skip: bool
-    most_errors: int = FEW
-
-    def __call__(self, decoded: Iterable[DecodedChunk]) -> Partial:
-        """Checks records in order; stops at the first bad one unless such records are skipped."""
-        partial = Partial(Findings(self.limit), skipped=Skipped(self.most_errors))
-        small = SmallRecords(partial.findings)
+    def read(self, decoded: Iterable[DecodedChunk]) -> Iterator[InputError]:
+        """Checks records in order, and yields the errors of those that cannot be read."""
+        small = SmallRecords(self.findings)
         for view in views(decoded):
             if isinstance(view, InputError):
-                partial.skipped.add(view)
-                if not self.skip:
-                    break
-                continue
-            _check_view(view, partial, small)
-        partial.edges = small.edges()
-        return partial
+                yield view
+            else:
+                self._check(view, small)
+        self._edges = small.edges()
 
+    def _check(self, view: View, small: SmallRecords) -> None:
+        self._first = self._first or view.places[0].source
+        self._last = view.places[-1].source
+        self.records += len(view.counts)
+        self.responses += view.responses.count
+        self.tokens += view.responses.total
+        self.skipped_rules += count_skipped(table(), view)
+        self.zero_gradient += count_zero_gradient(view)
+        self._facts.append(collect_facts(view))
+        explained = check_records(view, self.findings)
+        large = ~explained & (view.tokens >= _LARGE)
+        if large.any():
+            compare_samples(select_records(view, large), self.findings)
+        rest = ~explained & ~large & (view.tokens > 0)
+        if rest.any():
+            small.add(select_records(view, rest))
 
-def _check_view(view: View, partial: Partial, small: SmallRecords) -> None:
-    partial.records += len(view.counts)
-    partial.responses += view.responses.count
-    partial.tokens += view.responses.total
-    partial.skipped_rules += count_skipped(table(), view)
-    partial.zero_gradient += count_zero_gradient(view)
-    partial.facts.append(collect_facts(view))
-    explained = check_records(view, partial.findings)
-    large = ~explained & (view.tokens >= _LARGE)
-    if large.any():
-        compare_samples(select_records(view, large), partial.findings)
-    rest = ~explained & ~large & (view.tokens > 0)
-    if rest.any():
-        small.add(select_records(view, rest))
+    def merge(self, later: Check) -> None:
+        """Adds a piece that follows those before."""
+        self._source += bool(self._last) and bool(later._first) and later._first != self._last
+        self._last = later._last or self._last
+        source = self._source
+        self.records += later.records
+        self.responses += later.responses
+        self.tokens += later.tokens
+        self.skipped_rules += later.skipped_rules
+        self.zero_gradient += later.zero_gradient
+        self.findings.merge(later.findings, source)
+        for facts in later._facts:
+            self._add_located(self._memory.add(facts), source)
+        for number, edge in enumerate(later._edges):
+            self._add_edge(edge, source, first=number == 0)
+
+    def _add_edge(self, edge: View, source: int, *, first: bool) -> None:
+        """Compares the sample before, unless this one continues it."""
+        if self._edge is not None:
+            before, view = self._edge
+            continues = view.sample_numbers[-1] == edge.sample_numbers[0]
+            if first and before == source and continues and view.layout == edge.layout:
+                edge = join_views([view, edge])
+            else:
+                compare_samples(view, self.findings, before)
+        self._edge = source, edge
+
+    def _add_located(self, found: Iterable[Located], source: int) -> None:
+        for code, finding, place in found:
+            self.findings.add(rule_named(code), finding, place, source)
+
+    def finish(self) -> None:
+        """Adds what only the whole input shows."""
+        if self._edge is not None:
+            source, view = self._edge
+            compare_samples(view, self.findings, source)
+        uneven = bool(self.findings.codes["uneven-groups"])
+        found = [*self._memory.finish(uneven_found=uneven)]
+        if any(code == "torn-group" for code, _, _ in found):
+            self.findings.drop("singleton-group")
+        self._add_located(found, 0)
+
+    def result(self) -> Checked:
+        """Returns the answer."""
+        findings, rows = self.findings, self.findings.rows
+        kinds = dict.fromkeys(row.code for row in rows)
+        severities: dict[str, int] = {name: findings.severities[name] for name in ORDER}
+        return Checked(
+            ok=not severities["error"],
+            findings=rows,
+            more={code: findings.more[code] for code in kinds if code in findings.more},
+            counts={code: findings.codes[code] for code in kinds},
+            severities=severities,
+            records=self.records,
+            responses=self.responses,
+            tokens=self.tokens,
+            denominators=denominators(self.zero_gradient),
+            not_checked=not_checked(table(), self.skipped_rules),
+        )
 
 
 def check_records(view: View, findings: Findings) -> NDArray[np.bool_]:
@@ -130,87 +172,14 @@ def check_records(view: View, findings: Findings) -> NDArray[np.bool_]:
     return explained
 
 
-@dataclass
-class Check(Counts):
-    """The answer for files."""
-
-    _memory: InputMemory = field(default_factory=InputMemory)
-    _edge: tuple[int, View] | None = None
-
-    def add(self, partial: Partial, source: int) -> None:
-        """Adds a piece that follows those before."""
-        self.records += partial.records
-        self.responses += partial.responses
-        self.tokens += partial.tokens
-        self.skipped_rules += partial.skipped_rules
-        self.zero_gradient += partial.zero_gradient
-        self.skipped.merge(partial.skipped)
-        self.findings.merge(partial.findings, source)
-        for facts in partial.facts:
-            self._add_located(self._memory.add(facts), source)
-        for number, edge in enumerate(partial.edges):
-            self._add_edge(edge, source, first=number == 0)
-
-    def _add_edge(self, edge: View, source: int, *, first: bool) -> None:
-        """Compares the sample before, unless this one continues it."""
-        if self._edge is not None:
-            before, view = self._edge
-            continues = view.sample_numbers[-1] == edge.sample_numbers[0]
-            if first and before == source and continues and view.layout == edge.layout:
-                edge = join_views([view, edge])
-            else:
-                compare_samples(view, self.findings, before)
-        self._edge = source, edge
-
-    def _add_located(self, found: Iterable[Located], source: int) -> None:
-        for code, finding, place in found:
-            self.findings.add(rule_named(code), finding, place, source)
-
-    def document(self) -> dict[str, Any]:
-        """Returns everything as ``--json`` prints it."""
-        findings, rows = self.findings, self.findings.rows
-        kinds = dict.fromkeys(row["code"] for row in rows)
-        counts = {severity: findings.severities[severity] for severity in ORDER}
-        return {
-            "ok": not counts["error"],
-            "findings": rows,
-            "more": {code: findings.more[code] for code in kinds if code in findings.more},
-            "counts": {code: findings.codes[code] for code in kinds},
-            "severities": counts,
-            "records": self.records,
-            "responses": self.responses,
-            "tokens": self.tokens,
-            "denominators": [*denominators.as_json(self.zero_gradient)],
-            "not_checked": [*coverage.as_json(table(), self.skipped_rules)],
-        }
-
-    def end(self) -> None:
-        """Adds what only the whole input shows."""
-        if self._edge is not None:
-            source, view = self._edge
-            compare_samples(view, self.findings, source)
-        uneven = bool(self.findings.codes["uneven-groups"])
-        found = [*self._memory.finish(uneven_found=uneven)]
-        if any(code == "torn-group" for code, _, _ in found):
-            self.findings.drop("singleton-group")
-        self._add_located(found, 0)
-
-
-def check(reader: Reader, limit: int = 3) -> Check:
+def check(reader: Reader, limit: int = 3) -> Checked:
     """Checks every record. The answer is the same however the input is cut into pieces.
 
     Raises:
         InputError: at the first record that cannot be read, unless such records are skipped.
     """
-    found = Check(Findings(limit), skipped=Skipped(reader.most_errors))
-    source, before = -1, None
-    for piece, partial in reader.map(Look(limit, reader.skip, reader.most_errors)):
-        if piece.source != before:
-            source, before = source + 1, piece.source
-        found.add(partial, source)
-        if partial.skipped and not reader.skip:
-            raise partial.skipped.first[0]
-    found.end()
-    if reader.reading.selects and not found.records and not found.skipped:
-        raise reader.nothing()
-    return found
+    checked = Check(limit)
+    for checked in fold_pieces(reader, partial(Check, limit)):  # noqa: B007
+        pass
+    checked.finish()
+    return checked.result()

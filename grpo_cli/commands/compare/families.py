@@ -1,4 +1,4 @@
-"""What signatures tell apart: rows of one family, as ``gspo`` and ``verl/gspo``; a row and its own.
+"""Differences between rows of one family, as ``gspo`` and ``verl/gspo``; replaced values.
 
 A record's hyperparameters replace those that a row has of its own, GSPO's ε of 0.0003 by a clip of
 0.2: nothing else in the numbers shows it.
@@ -29,8 +29,8 @@ _OFF = {"kl": ("beta", ("kl", "kl_agg")), "ent": ("entropy_coef", ("ent", "ent_a
 """The term → the coefficient with which it has no part in J, and what is then of no account."""
 
 
-class Apart(NamedTuple):
-    """What tells two rows apart: hyperparameters of the same choices, and stages of others."""
+class RowDifference(NamedTuple):
+    """Where two rows differ: hyperparameters of the same choices, and stages with other choices."""
 
     values: Mapping[str, tuple[Value, Value]]
     stages: tuple[str, ...]
@@ -39,7 +39,7 @@ class Apart(NamedTuple):
 def differences(sides: Sequence[Side]) -> list[FamilyDifference]:
     """For each family what its rows have at the same choice, against the first of them.
 
-    Told are the surrogate's hyperparameters, and all of them where rows differ in nothing else.
+    Only the surrogate's hyperparameters are compared, unless rows differ in hyperparameters alone.
     """
     families: dict[str, list[Side]] = {}
     for side in sides:
@@ -58,13 +58,13 @@ def replaced(sides: Sequence[Side]) -> list[Replaced]:
 
 
 def _of_family(first: Side, rest: Sequence[Side]) -> Iterator[FamilyDifference]:
-    alike: dict[tuple[Any, ...], list[tuple[str, Apart]]] = {}
+    alike: dict[tuple[Any, ...], list[tuple[str, RowDifference]]] = {}
     for other in rest:
-        apart = _apart(_pieces(first), _pieces(other))
-        if apart.values:
-            alike.setdefault(tuple(apart.values.items()), []).append((other.plan.variant, apart))
+        found = _difference(_pieces(first), _pieces(other))
+        if found.values:
+            alike.setdefault(tuple(found.values.items()), []).append((other.plan.variant, found))
     for values, rows in alike.items():
-        others = {stage for _, apart in rows for stage in apart.stages}
+        others = {stage for _, found in rows for stage in found.stages}
         yield FamilyDifference(
             variants=[first.plan.variant, *(name for name, _ in rows)],
             hyperparameters={name: list(pair) for name, pair in values},
@@ -81,7 +81,7 @@ def _pieces(side: Side) -> dict[str, Part]:
     return {key: part for key, part in found.items() if key in _STAGES}
 
 
-def _apart(one: Mapping[str, Part], other: Mapping[str, Part]) -> Apart:
+def _difference(one: Mapping[str, Part], other: Mapping[str, Part]) -> RowDifference:
     keys = [key for key in _STAGES if key in one or key in other]
     same = [key for key in keys if key in one and key in other and one[key].name == other[key].name]
     others = tuple(_STAGES[key] for key in keys if key not in same)
@@ -89,4 +89,4 @@ def _apart(one: Mapping[str, Part], other: Mapping[str, Part]) -> Apart:
     for key in same if not others else [key for key in same if key == "surrogate"]:
         pairs = zip(one[key].values, other[key].values, strict=True)
         values |= {name: (mine, theirs) for (name, mine), (_, theirs) in pairs if mine != theirs}
-    return Apart(values, others)
+    return RowDifference(values, others)

@@ -40,7 +40,7 @@ def plans(
     hyperparameters: Mapping[str, object],
     batch: str,
 ) -> tuple[list[Plan], list[str]]:
-    """Each variant with the hyperparameters that it takes; and what is told of the others.
+    """Each variant with the hyperparameters that it takes; and notes on those that do not take one.
 
     Raises:
         UsageError: for a hyperparameter that none of them takes.

@@ -19,7 +19,7 @@ class Shares:
     """Σ|gradient| by length of the response and by sign of the advantage, exactly.
 
     Memory grows with the number of distinct lengths alone. Where the KL has a denominator of its
-    own, its part of a token's gradient and the policy's are counted one beside the other.
+    own, its part of a token's gradient and the policy's are counted separately.
     """
 
     def __init__(self) -> None:

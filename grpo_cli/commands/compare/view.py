@@ -18,7 +18,7 @@ from grpo_cli.commands.compare.answer import (
 )
 from grpo_cli.objective.signature import instead, plain
 from grpo_cli.terminal.grid import column, fitting, grid, print_hidden
-from grpo_cli.terminal.numbers import percent, shown, shown_among, visible
+from grpo_cli.terminal.numbers import counted, percent, shown, shown_among, visible
 from grpo_cli.terminal.plots import ascii_only, bars
 from grpo_cli.terminal.prose import wrapped
 from grpo_cli.terminal.screen import Screen
@@ -117,10 +117,8 @@ def _label(row: ComparedVariant) -> str:
 
 def _print_meaning(console: Console, answer: Compared) -> None:
     first = answer.variants[0]
-    named = {name: getattr(answer, name) for name in ("records", "groups", "responses", "tokens")}
-    counts = ", ".join(
-        f"{shown(count)} {name if count != 1 else name[:-1]}" for name, count in named.items()
-    )
+    nouns = ("record", "group", "response", "token")
+    counts = ", ".join(counted(getattr(answer, f"{noun}s"), noun) for noun in nouns)
     tokens = percent(first.longest_quarter_tokens)
     console.print(Text(f"\n{counts}"))
     console.print(Text(f"cosine: of the token gradient with that of {first.variant}", "dim"))
@@ -129,7 +127,7 @@ def _print_meaning(console: Console, answer: Compared) -> None:
 
 
 def _print_differences(console: Console, screen: Screen, rows: Sequence[FamilyDifference]) -> None:
-    """Says of rows of one family which values tell them apart."""
+    """Prints in which values rows of one family differ."""
     if rows:
         console.print()
     for row in rows:

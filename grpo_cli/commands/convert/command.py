@@ -9,7 +9,7 @@ import typer
 from grpo_cli.commands.convert.conversion import Conversion, write_lines, write_table
 from grpo_cli.commands.options.everywhere import bundled
 from grpo_cli.commands.options.output import Json, Quiet, output_option
-from grpo_cli.commands.options.place import Resume, check_parts, destination, manifest
+from grpo_cli.commands.options.place import Resume, check_parts, destination, part_folder
 from grpo_cli.commands.options.source import (
     ErrorOptions,
     Files,
@@ -26,7 +26,7 @@ from grpo_cli.terminal.messages import failures
 Output = Annotated[
     str | None,
     output_option(
-        "Write here, whole or not at all; Parquet where it ends in .parquet; with --on, FOLDER/ "
+        "Write to FILE, atomically; Parquet where it ends in .parquet; with --on, FOLDER/ "
         "for numbered parts."
     ),
 ]
@@ -72,7 +72,7 @@ def convert(
             from grpo_cli.engine.cluster.parts import Parts  # of a cluster
 
             parts = Parts(str(output), f".{kind}", PACKS[kind])
-            run.write_parts(manifest(parts, reader, {"convert": kind}, resume=resume))
+            run.write_parts(part_folder(parts, reader, {"convert": kind}, resume=resume))
         else:
             _check_table(kind, work)
             with destination(output) as stream:

@@ -15,7 +15,7 @@ from grpo_cli.errors import InputError
 from grpo_cli.records.tables.canonical import canonical
 
 if TYPE_CHECKING:
-    from grpo_cli.engine.cluster.manifest import Manifest
+    from grpo_cli.engine.cluster.parts import PartFolder
     from grpo_cli.records.tables.parquet import Table
 
 
@@ -83,7 +83,7 @@ class Conversion:
             for pieces in self._pieces():
                 place = _add(table, pieces, place)
 
-    def write_parts(self, listed: Manifest) -> None:
+    def write_parts(self, listed: PartFolder) -> None:
         """Has them written to parts by the workers of a cluster."""
         complete = False
         try:
@@ -93,7 +93,7 @@ class Conversion:
         finally:
             listed.close(complete=complete)
 
-    def _pieces(self, listed: Manifest | None = None) -> Iterator[list[Any]]:
+    def _pieces(self, listed: PartFolder | None = None) -> Iterator[list[Any]]:
         make = partial(Converted, self._as_table)
         for whole in fold_pieces(self._reader, make, manifest=listed):
             self._whole = whole

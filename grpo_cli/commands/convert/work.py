@@ -18,7 +18,7 @@ from grpo_cli.records.tables.canonical import canonical, dumps, has_id, named
 from grpo_cli.terminal.numbers import escaped_json
 
 Together = tuple[Sequence[Raw], Packed | None]
-"""Records that are alike, beside their columns; one alone beside none."""
+"""Records that are alike, with their columns; one alone without."""
 
 
 class Unnamed(NamedTuple):
@@ -39,11 +39,11 @@ class Unnamed(NamedTuple):
 
 @dataclass
 class Converted(Accumulator[None]):
-    """Records as lines, or beside their columns, in order.
+    """Records as lines, or with their columns, in order.
 
     Attributes:
         as_table: whether they become columns; lines otherwise.
-        pieces: the lines, or the records beside their columns.
+        pieces: the lines, or the records with their columns.
         records: how many.
     """
 
@@ -77,7 +77,7 @@ class Converted(Accumulator[None]):
 def _objects(
     decoded: Iterable[DecodedChunk],
 ) -> Iterator[Together | InputError]:
-    """Objects that are records: many alike beside their columns, others alone; errors."""
+    """Objects that are records: many alike with their columns, others alone; errors."""
     for few in decoded:
         for items, packed in alike(few):
             if packed is not None:

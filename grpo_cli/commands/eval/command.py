@@ -12,7 +12,6 @@ from grpo_cli.commands.options.everywhere import bundled
 from grpo_cli.commands.options.objective import ObjectiveOptions, advised
 from grpo_cli.commands.options.place import check_parts, destination
 from grpo_cli.commands.options.source import Files, ReadingOptions, RecordOption, paths
-from grpo_cli.engine import Evaluation
 from grpo_cli.records.choose.batches import batch_fields
 from grpo_cli.records.choose.where import spelled
 from grpo_cli.terminal.messages import failures
@@ -47,22 +46,19 @@ def evaluate(
         encode = None if wanted.level == "batch" else format.encode(wanted)
         manifest = None
         if check_parts(printing.output, reader, resume=printing.resume):
-            from grpo_cli.commands.eval.parts import manifest_of, write_parts  # of a cluster
+            from grpo_cli.commands.eval.parts import folder_of, write_parts  # of a cluster
 
-            manifest = manifest_of(printing, wanted, plan, reader)
-        evaluation = Evaluation(
+            manifest = folder_of(printing, wanted, plan, reader)
+        run = Run(
             reader,
             plan,
+            as_json=printing.wants_json,
+            advise=lambda error: advised(error, "eval", reader, objective),
             encode=encode,
             progress=bar.advance,
             manifest=manifest,
             look=None if printing.quiet else cheap,
             rows=wanted.weighs,
-        )
-        run = Run(
-            evaluation,
-            as_json=printing.wants_json,
-            advised=lambda error: advised(error, "eval", reader, objective),
         )
         if manifest is not None:
             with bar:

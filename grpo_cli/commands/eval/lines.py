@@ -138,18 +138,14 @@ def _shared(source: Source, fields: tuple[str, ...], lines: TextFormat) -> dict[
     about = _read(_of(source.record_fields, (*source.by, *RECORD_CONTEXT)), fields, source)
     of_records = {name: list(map(lines.cell, values)) for name, values in about.items()}
     own = _read(_of(RESPONSE, RESPONSE_CONTEXT), fields, source)
-    return {name: _each(cells, counts) for name, cells in of_records.items()} | {
-        name: list(map(lines.cell, values)) for name, values in own.items()
-    }
+    return {
+        name: [cell for cell, count in zip(cells, counts, strict=True) for _ in range(count)]
+        for name, cells in of_records.items()
+    } | {name: list(map(lines.cell, values)) for name, values in own.items()}
 
 
 def _of(table: Sequence[Field], names: Sequence[str]) -> list[Field]:
     return [field for field in table if field.name in names]
-
-
-def _each(cells: Iterable[T], counts: Iterable[int]) -> list[T]:
-    """Each as often as it counts."""
-    return [cell for cell, count in zip(cells, counts, strict=True) for _ in range(count)]
 
 
 def _repeated(cells: list[str], counts: Sequence[tuple[int, int]]) -> Cells:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _OPTIONS = orjson.OPT_SERIALIZE_NUMPY
 _MANY = 64  # tokens of which a look at whether they are one number is worth it
-_LARGE = 1 << 17  # bytes beside which 8 KiB are nothing
+_LARGE = 1 << 17  # bytes of which 8 KiB are a small part
 
 
 def encode_nested(

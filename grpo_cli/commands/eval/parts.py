@@ -9,10 +9,9 @@ from grpo_cli.commands.emit import CSV
 from grpo_cli.commands.eval.parquet import write_batches
 from grpo_cli.commands.eval.printing import Printing, PrintingOptions
 from grpo_cli.commands.eval.run import Run
-from grpo_cli.commands.options.place import manifest
+from grpo_cli.commands.options.place import part_folder
 from grpo_cli.engine import Reader
-from grpo_cli.engine.cluster.manifest import Manifest
-from grpo_cli.engine.cluster.parts import Pack, Parts, joined
+from grpo_cli.engine.cluster.parts import Pack, PartFolder, Parts, joined
 from grpo_cli.errors import UsageError
 from grpo_cli.variants.plan import Plan
 
@@ -24,8 +23,8 @@ _PACKS: Mapping[str, Callable[[Printing], Pack]] = {
 """Format → what makes a part of its rows."""
 
 
-def manifest_of(options: PrintingOptions, wanted: Printing, plan: Plan, reader: Reader) -> Manifest:
-    """The manifest of the parts that are asked for.
+def folder_of(options: PrintingOptions, wanted: Printing, plan: Plan, reader: Reader) -> PartFolder:
+    """The folder of the parts that are asked for.
 
     Raises:
         UsageError: where rows cannot go to parts, or there are some of something else.
@@ -39,10 +38,10 @@ def manifest_of(options: PrintingOptions, wanted: Printing, plan: Plan, reader: 
         "objective": [plan.variant, *sorted({**plan.swapped, **plan.flags}.items()), plan.batch],
         "rows": [options.kind, options.level, wanted.names, wanted.nested],
     }
-    return manifest(parts, reader, about, resume=options.resume)
+    return part_folder(parts, reader, about, resume=options.resume)
 
 
-def write_parts(run: Run, listed: Manifest, *, quiet: bool) -> int:
+def write_parts(run: Run, folder: PartFolder, *, quiet: bool) -> int:
     """Has the parts written; returns the exit code."""
     complete = False
     try:
@@ -50,5 +49,5 @@ def write_parts(run: Run, listed: Manifest, *, quiet: bool) -> int:
             pass
         complete = run.complete
     finally:
-        listed.close(complete=complete)
+        folder.close(complete=complete)
     return run.finish(told_in_table=False, quiet=quiet)

@@ -91,7 +91,7 @@ class PrintingOptions:
     ] = False
     output: Annotated[
         str | None,
-        output_option("Write here, whole or not at all; with --on, FOLDER/ for numbered parts."),
+        output_option("Write to FILE, atomically; with --on, FOLDER/ for numbered parts."),
     ] = None
     resume: Resume = False
     limit: Annotated[

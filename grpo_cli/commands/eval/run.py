@@ -1,74 +1,60 @@
-"""An evaluation as a stream of pieces that ends, early or not, with its totals."""
+"""An evaluation whose errors are told at its end, with notes on what its totals hide."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from grpo_cli.commands.eval.notes import notes
 from grpo_cli.commands.options.source import tell_errors, tell_skipped
-from grpo_cli.engine import Evaluation
+from grpo_cli.engine import Evaluation, Reader
 from grpo_cli.errors import GrpoError, InputError, UsageError
 from grpo_cli.terminal.messages import say, tell
+from grpo_cli.terminal.numbers import counted, shown
+from grpo_cli.variants.plan import Plan
 
 BAD_INPUT = InputError.exit_code
 
 
-Advised = Callable[[GrpoError], GrpoError]
+class Run(Evaluation):
+    """An evaluation that remembers the error at which it stopped, and prints those it skips.
 
+    What came before an error is still printed, so the error is printed last (``finish``).
 
-class Run:
-    """Iterates an evaluation; remembers the error that stopped it, and tells of those it skips.
-
-    What came before an error is still printed, so the error is told last (``finish``).
+    Args:
+        reader: the files.
+        plan: which objective.
+        as_json: whether errors are JSON.
+        advise: adds to an error what to do about it.
+        **options: those of ``Evaluation``.
     """
 
     def __init__(
-        self, evaluation: Evaluation, *, as_json: bool, advised: Advised = lambda error: error
+        self,
+        reader: Reader,
+        plan: Plan,
+        *,
+        as_json: bool,
+        advise: Callable[[GrpoError], GrpoError] = lambda error: error,
+        **options: Any,
     ) -> None:
-        self._advised = advised
-        self._evaluation = evaluation
-        self._as_json = as_json
-        self._told = 0
+        super().__init__(reader, plan, **options)
+        self._as_json, self._advise = as_json, advise
+        self._printed = 0
         self._error: GrpoError | None = None
 
     def __iter__(self) -> Iterator[list[Any]]:
         try:
-            for pieces in self._evaluation:
-                self._tell_skipped()
+            for pieces in super().__iter__():
+                self._print_skipped()
                 yield pieces
         except UsageError:
             raise
         except GrpoError as error:
             self._error = error
-        self._tell_skipped()
+        self._print_skipped()
 
-    def _tell_skipped(self) -> None:
-        self._told = tell_errors(self._evaluation.skipped, self._told, as_json=self._as_json)
-
-    @property
-    def total(self) -> dict[str, Any]:
-        """The totals of everything evaluated."""
-        return self._evaluation.total
-
-    @property
-    def batches(self) -> list[dict[str, Any]]:
-        """The totals of each batch, where ``--batch`` names fields."""
-        return self._evaluation.batches
-
-    def gradient_size(self, row: Mapping[str, Any]) -> float:
-        """Σ |gradient| over the tokens of the batch that a record's row belongs to."""
-        return self._evaluation.gradient_size(row)
-
-    @property
-    def signature(self) -> str:
-        """The signature of what ran."""
-        return self._evaluation.signature
-
-    @property
-    def notices(self) -> list[str]:
-        """What there was to say of the files, which ``finish`` tells."""
-        return list(self._evaluation.notices)
+    def _print_skipped(self) -> None:
+        self._printed = tell_errors(self.skipped, self._printed, as_json=self._as_json)
 
     @property
     def complete(self) -> bool:
@@ -81,22 +67,58 @@ class Run:
     @property
     def empty(self) -> bool:
         """Whether nothing could be evaluated: there is nothing to print."""
-        failed = self._error is not None or self._told > 0
+        failed = self._error is not None or self._printed > 0
         return failed and not self.total["records"]
 
     def finish(self, *, told_in_table: bool, quiet: bool) -> int:
-        """Tells what there is to know about the numbers, then what went wrong.
-
-        Returns:
-            The exit code.
-        """
+        """Prints the notes, then what went wrong; returns the exit code."""
         if not quiet:
-            said = [] if told_in_table or self.empty else notes(self.total)
-            for note in [*self._evaluation.notices, *said]:
+            more = [] if told_in_table or self.empty else notes(self.total)
+            for note in [*self.notices, *more]:
                 say(f"note: {note}")
-        skipped = self._evaluation.skipped
-        tell_skipped(skipped, skipped.count + self.total["records"])
+        tell_skipped(self.skipped, self.skipped.count + self.total["records"])
         if self._error is not None:
-            tell(self._advised(self._error), as_json=self._as_json)
+            tell(self._advise(self._error), as_json=self._as_json)
             return self._error.exit_code
-        return BAD_INPUT if skipped else 0
+        return BAD_INPUT if self.skipped else 0
+
+
+def notes(total: Mapping[str, Any]) -> Iterator[str]:
+    """One sentence for each thing that the totals hide, such as why a loss is 0."""
+    if not total["tokens"]:
+        yield "no token counts: J = 0"
+        return
+    if total["denominator"] is None:
+        yield (
+            "the records' own denominators differ, so they are not one batch: the total adds up "
+            "what each gives; --batch record takes their mean"
+        )
+    if on_policy := total["on_policy_records"]:
+        yield _on_policy(on_policy, total["records"], total["gradient_norm"])
+    if dead := total["dead_groups"]:
+        yield _dead(dead, total["groups"])
+    if empty := total["empty_responses"]:
+        yield f"{_of(empty, total['responses'], 'response')} without a token that counts"
+
+
+def _dead(dead: int, groups: int) -> str:
+    if dead == groups:
+        return "every group is dead: all advantages are 0"
+    are = "is" if dead == 1 else "are"
+    return f"{_of(dead, groups, 'group')} {are} dead: all their advantages are 0"
+
+
+def _on_policy(still: int, records: int, gradient_norm: float) -> str:
+    if still == records:
+        return (
+            "all ratios are exactly 1 (on-policy): the loss value says nothing, "
+            f"the gradient norm is {shown(gradient_norm)}"
+        )
+    return (
+        f"{_of(still, records, 'record')}: all ratios are exactly 1 (on-policy); "
+        "their gradient says what they do, their loss does not"
+    )
+
+
+def _of(part: int, whole: int, name: str) -> str:
+    return f"{part:,} of {counted(whole, name)}"

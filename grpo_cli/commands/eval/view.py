@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from grpo_cli.commands.eval.notes import notes
 from grpo_cli.commands.eval.printing import Printing
+from grpo_cli.commands.eval.run import notes
 from grpo_cli.engine.rows.fields import (
     ACCUMULATED,
     COLUMNS,
@@ -23,7 +23,7 @@ from grpo_cli.engine.rows.fields import (
 from grpo_cli.engine.rows.fields import names as names_of
 from grpo_cli.engine.rows.lists import same
 from grpo_cli.terminal.grid import Column, Style, column, fitting, grid, print_hidden
-from grpo_cli.terminal.numbers import aligned, percent, shown, shown_among, token_text
+from grpo_cli.terminal.numbers import aligned, counted, percent, shown, shown_among, token_text
 from grpo_cli.terminal.prose import wrapped
 from grpo_cli.terminal.screen import Screen
 
@@ -39,7 +39,7 @@ ROWS: Mapping[Level, str] = {"record": "records", "response": "responses", "toke
 _LABEL = len("gradient norm") + 2
 _NARROWEST = 20
 SUMS = ("objective", "loss", "policy")
-"""What may be 0 but for rounding, beside a gradient that is not."""
+"""Totals that may be 0 but for rounding while the gradient is not."""
 
 _ALIGNED = (*SUMS, "kl")
 
@@ -102,13 +102,8 @@ def _details(total: Row) -> Iterator[tuple[str, str]]:
             f"min {shown(total['ratio_min'])}, max {shown(total['ratio_max'])}",
         )
     yield "gradient_norm", shown(total["gradient_norm"])
-    yield "evaluated", ", ".join(_counts(total))
-
-
-def _counts(total: Row) -> Iterator[str]:
-    for name in ("records", "groups", "responses", "tokens"):
-        count = total[name]
-        yield f"{shown(count)} {name.removesuffix('s') if count == 1 else name}"
+    nouns = ("record", "group", "response", "token")
+    yield "evaluated", ", ".join(counted(total[f"{noun}s"], noun) for noun in nouns)
 
 
 def print_totals(
@@ -139,20 +134,22 @@ def print_batches(
     names = printing._replace(level="batch", fields=chosen).names_of_totals(rows)
     columns = [_column(name, rows) for name in names]
     if chosen is None:
-        columns = [one for one in columns if _tells(one.name, rows)]
+        columns = [
+            one
+            for one in columns
+            if (
+                one.name not in ("variant", "signature")
+                and any(row.get(one.name) is not None for row in rows)
+            )
+        ]
     kept, hidden = fitting(columns, () if chosen else _SPARE_TOTALS, screen.width)
     console.print(grid(kept))
     print_hidden(console, screen, dict.fromkeys(hidden), "--fields")
     if chosen is None:
         loss = shown_among(mean["loss"], mean["gradient_norm"])
-        many = "batches" if len(batches) != 1 else "batch"
-        console.print(Text(f"\nmean loss of {len(batches):,} {many}  {loss}"))
+        many = counted(len(batches), "batch", "batches")
+        console.print(Text(f"\nmean loss of {many}  {loss}"))
         console.print(wrapped(Text(f"signature  {signature}"), screen.edge, 11, bars=True))
-
-
-def _tells(name: str, rows: Sequence[Row]) -> bool:
-    """Whether a column says anything of these batches."""
-    return name not in ("variant", "signature") and any(row.get(name) is not None for row in rows)
 
 
 _SPARE_TOTALS = (

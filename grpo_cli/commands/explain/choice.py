@@ -193,7 +193,7 @@ def symbols(stage: str, paragraphs: Iterable[str], taken: Collection[str]) -> di
     known = {**of_stage, **_EVERYWHERE, **of_stage}  # in this order, the stage's own meanings
     said = {name: _said(meaning, taken) for name, meaning in known.items()}
     used = text
-    while True:  # what a meaning mentions is told too
+    while True:  # symbols in a meaning have meanings as well
         found = {name: one for name, one in said.items() if one and _is_open(name, used, text)}
         more = " ".join([text, *found.values()])
         if more == used:

@@ -26,7 +26,7 @@ from grpo_cli.terminal.screen import Screen
 from grpo_cli.variants import NAMES
 from grpo_cli.variants.plan import plan as plan_of
 from grpo_cli.vectors import describe
-from grpo_cli.vectors.data import FILES
+from grpo_cli.vectors.case import FILES
 
 Topic = Annotated[
     str | None,
@@ -88,7 +88,9 @@ def explain_topic(
             choice = describe_choice(topic)
             page.write(choice, lambda console, screen: print_choice(console, screen, choice))
             return
-        if topic is not None and _is_vector(topic):
+        if topic is not None and (
+            topic.partition("/")[0] in FILES and "/" in topic and (not Path(topic).exists())
+        ):
             _no_file(topic, "vector", loading.record, response)
             case = describe(topic)
             page.write(case, lambda console, screen: print_vector(console, screen, case))
@@ -117,11 +119,6 @@ def _is_variant(topic: str) -> bool:
     """Whether a name is a variant's; one that looks like a path and exists is a file."""
     path_like = "." in topic or "/" in topic
     return topic in NAMES and not (path_like and Path(topic).is_file())
-
-
-def _is_vector(topic: str) -> bool:
-    """Whether a name begins as those of vectors do and is no file."""
-    return topic.partition("/")[0] in FILES and "/" in topic and not Path(topic).exists()
 
 
 def _no_file(topic: str, kind: str, record: str | None, response: int | None) -> None:

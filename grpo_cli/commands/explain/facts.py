@@ -222,7 +222,7 @@ class Facts:
 
     @property
     def scale(self) -> float:
-        """What a J of 0 is small beside."""
+        """The size of the terms, to which a J of 0 is small."""
         others = sum(abs(self._part(term)) for term in self.others)
         return self.size.value() / (self.counted or 1.0) + others
 

@@ -261,7 +261,7 @@ def _print_related(console: Console, page: Entry, room: int) -> None:
         same = Text(f"the same choices: {', '.join(page['same'])}")
         console.print(Text("\n") + wrapped(same, room, _INDENT))
     if page["near"]:
-        console.print(Text("\nlike it, but for", "bold"))
+        console.print(Text("\nsame except", "bold"))
         width = max(len(one["variant"]) for one in page["near"])
         for one in page["near"][:_NEAR]:
             differs = "; ".join(f"{stage} {choice}" for stage, choice in one["differs"].items())

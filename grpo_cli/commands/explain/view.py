@@ -12,6 +12,7 @@ from grpo_cli.objective.kl import NO_REFERENCE
 from grpo_cli.terminal.grid import Column, column, fitting, grid, print_hidden
 from grpo_cli.terminal.numbers import (
     adding_up,
+    counted,
     decimals,
     equality,
     fixed,
@@ -40,8 +41,7 @@ def print_why(console: Console, screen: Screen, document: Entry) -> None:
 
 
 def _counts(total: Entry) -> str:
-    names = ("records", "responses", "tokens")
-    return ", ".join(f"{total[one]:,} {one[:-1] if total[one] == 1 else one}" for one in names)
+    return ", ".join(counted(total[f"{noun}s"], noun) for noun in ("record", "response", "token"))
 
 
 _PARTS = {
@@ -175,8 +175,7 @@ def _print_tokens(
 ) -> list[str]:
     """Prints a response's tokens; returns the columns that there was no room for."""
     rows, rest = response["tokens"], response["rest"]
-    count = response["length"]
-    head = f"\n  response {response['index']}: {count:,} token{'' if count == 1 else 's'}"
+    head = f"\n  response {response['index']}: {counted(response['length'], 'token')}"
     if response["advantage"] is not None:
         head += f", A = {shown(response['advantage'])}"
     console.print(Text(f"{head}, w = {_weight(response['weight'])}"))
@@ -243,7 +242,18 @@ def _print_responses(console: Console, record: Entry, parts: Sequence[str]) -> N
     columns = [
         column("response", [*(str(at) for at in chosen), *tail, "sum"], show=str),
         *(
-            column(header, [*(_shown(name, row) for row in rows), *blank], show=str, numeric=True)
+            column(
+                header,
+                [
+                    *(
+                        (_weight(row[name]) if name == "weight" else shown(row[name]))
+                        for row in rows
+                    ),
+                    *blank,
+                ],
+                show=str,
+                numeric=True,
+            )
             for header, name in _response_columns(record)
         ),
         column(
@@ -254,10 +264,6 @@ def _print_responses(console: Console, record: Entry, parts: Sequence[str]) -> N
         ),
     ]
     console.print(grid(columns))
-
-
-def _shown(name: str, row: Entry) -> str:
-    return _weight(row[name]) if name == "weight" else shown(row[name])
 
 
 def _weight(value: float) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.explain.facts import DeadGroups, Facts, Steps
-from grpo_cli.terminal.numbers import shown
+from grpo_cli.terminal.numbers import brief, counted, shown
 
 _ZERO = 1e-6
 """|J| below this part of the magnitudes that it is made of is 0 but for float32."""
@@ -75,8 +75,7 @@ def _no_advantage(groups: int, dead: DeadGroups) -> str:
     """Why every advantage is 0."""
     though = ""
     if dead.differ:
-        name = "group" if dead.differ == 1 else "groups"
-        though = f", though the rewards differ in {dead.differ:,} {name} of {groups:,}"
+        though = f", though the rewards differ in {counted(dead.differ, 'group')} of {groups:,}"
     if dead.given:
         return f"every advantage in your data is 0{though}"
     if dead.differ:
@@ -154,7 +153,11 @@ def _large(total: Mapping[str, Any], facts: Facts) -> Iterator[Reason]:
             "one-token",
             f"one token makes {largest.size / contributions:.0%} of all contributions: "
             f"{largest.place}, ratio {shown(largest.ratio)}, A {shown(largest.advantage)}"
-            + ("; no upper clip acts on a ratio where A < 0" if _free(largest, facts) else ""),
+            + (
+                "; no upper clip acts on a ratio where A < 0"
+                if bool(facts.plain_clip and largest.advantage < 0 and (largest.ratio > 1.2))
+                else ""
+            ),
         )
     sums = total["denominator"] and total["denominator"] < 0.5 * total["tokens"]
     if abs(float(total["loss"])) > _LARGE and sums and "tokens" not in total["denominator_of"]:
@@ -170,10 +173,6 @@ def _large(total: Mapping[str, Any], facts: Facts) -> Iterator[Reason]:
             f"ratios reach {shown(total['ratio_max'])}; where A < 0, a plain clip does not "
             "bound them from above (dual_clip and delta do)",
         )
-
-
-def _free(largest: Any, facts: Facts) -> bool:
-    return bool(facts.plain_clip and largest.advantage < 0 and largest.ratio > 1.2)
 
 
 def _conditions(total: Mapping[str, Any], facts: Facts, computes: str) -> Iterator[Reason]:
@@ -301,4 +300,4 @@ def _slope(values: F64) -> float:
 def _ends(values: F64) -> str:
     """About where it begins and ends: the means of the first and the last quarter."""
     quarter = max(len(values) // 4, 1)
-    return f"{values[:quarter].mean():.4g} to {values[-quarter:].mean():.4g}"
+    return f"{brief(values[:quarter].mean())} to {brief(values[-quarter:].mean())}"

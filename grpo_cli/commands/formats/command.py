@@ -26,8 +26,8 @@ def list_formats(*, page: PageOptions) -> None:
     grpo formats
     grpo formats --json | jq '.formats[] | select(.name == "nemo-rl").lacks'
 
-    A format is told from the content of each object; --from NAME of the other
-    commands insists on one. What a format lacks is said when it is read.
+    A format is recognised by the content of each object; --from NAME of the
+    other commands reads the input as one. What a format lacks is said when it is read.
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=page.json):
         document: dict[str, Any] = {

@@ -81,4 +81,4 @@ class FrontPage(TyperGroup):
         """Writes nothing: the page has them."""
 
     def format_commands(self, ctx: Context, formatter: Formatter) -> None:
-        """Writes nothing: the page has them, beside what each is for."""
+        """Writes nothing: the page has them, with what each is for."""

@@ -54,19 +54,23 @@ class VariantOption:
 
 @dataclass(frozen=True, kw_only=True)
 class StageOptions:
-    """What is done to any variant: the stages swapped, the hyperparameters set."""
+    """What is done to any variant: the stages replaced, the hyperparameters set."""
 
-    advantage: Annotated[str | None, _stage("advantage", "Swap how advantages are made.")] = None
-    ratio: Annotated[str | None, _stage("ratio", "Swap the level of the ratio.")] = None
-    surrogate: Annotated[str | None, _stage("surrogate", "Swap how the ratio is tamed.")] = None
-    kl: Annotated[str | None, _stage("kl", "Swap the KL estimator.")] = None
-    correction: Annotated[str | None, _stage("correction", "Swap the rollout correction.")] = None
-    aggregate: Annotated[str | None, _stage("aggregate", "Swap the denominator.")] = None
+    advantage: Annotated[str | None, _stage("advantage", "Replace how advantages are made.")] = None
+    ratio: Annotated[str | None, _stage("ratio", "Replace the level of the ratio.")] = None
+    surrogate: Annotated[
+        str | None, _stage("surrogate", "Replace the surrogate (how the ratio is clipped).")
+    ] = None
+    kl: Annotated[str | None, _stage("kl", "Replace the KL estimator.")] = None
+    correction: Annotated[str | None, _stage("correction", "Replace the rollout correction.")] = (
+        None
+    )
+    aggregate: Annotated[str | None, _stage("aggregate", "Replace the denominator.")] = None
     kl_aggregate: Annotated[
-        str | None, _stage("kl-aggregate", "Swap the denominator of the KL alone.")
+        str | None, _stage("kl-aggregate", "Replace the denominator of the KL alone.")
     ] = None
     entropy_aggregate: Annotated[
-        str | None, _stage("entropy-aggregate", "Swap that of the entropy bonus alone.")
+        str | None, _stage("entropy-aggregate", "Replace that of the entropy bonus alone.")
     ] = None
     epsilon: Annotated[float | None, _number("--epsilon", "Clip range, both sides.")] = None
     epsilon_low: Annotated[float | None, _number("--epsilon-low", "Lower clip range.")] = None
@@ -116,7 +120,7 @@ class StageOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ObjectiveOptions(StageOptions, VariantOption):
-    """Which objective: a variant, the stages swapped, the hyperparameters set."""
+    """Which objective: a variant, the stages replaced, the hyperparameters set."""
 
     def of_one_batch(self) -> Plan:
         """The objective, checked, for a command that answers for one batch.

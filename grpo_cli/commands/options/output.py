@@ -28,7 +28,7 @@ def output_option(text: str) -> Any:
     return typer.Option("--output", "-o", metavar="FILE", help=text, show_default=False)
 
 
-Output = Annotated[str | None, output_option("Write here, whole or not at all.")]
+Output = Annotated[str | None, output_option("Write to FILE, atomically.")]
 
 
 def format_of(given: str | None, *, as_json: bool) -> str:

@@ -12,17 +12,16 @@ import typer
 
 from grpo_cli.engine import Reader
 from grpo_cli.errors import UsageError
-from grpo_cli.records.open.address import is_remote
+from grpo_cli.records.open.remote import is_remote
 from grpo_cli.terminal import destination as here
 from grpo_cli.version import VERSION
 
 if TYPE_CHECKING:
-    from grpo_cli.engine.cluster.manifest import Manifest
-    from grpo_cli.engine.cluster.parts import Parts
+    from grpo_cli.engine.cluster.parts import PartFolder, Parts
 
 Resume = Annotated[
     bool,
-    typer.Option("--resume", help="With -o FOLDER/: keep the parts that are there and match."),
+    typer.Option("--resume", help="With -o FOLDER/: keep the parts that are there."),
 ]
 
 
@@ -57,7 +56,7 @@ def drawings(html: str | None, svg: str | None) -> Iterator[tuple[BinaryIO | Non
         for path, stream in zip((html, svg), streams, strict=True):
             if path is not None and stream is not None:
                 with here.naming(path):
-                    stream.flush()  # a full disk is told before either has its name
+                    stream.flush()  # a full disk is an error before either has its name
 
 
 def _one_file(one: str, other: str) -> bool:
@@ -77,19 +76,21 @@ def to_folder(output: str | None) -> bool:
     return is_folder(output)
 
 
-def manifest(parts: Parts, reader: Reader, about: Mapping[str, Any], *, resume: bool) -> Manifest:
-    """The manifest of the parts that workers of a cluster write into a folder.
+def part_folder(
+    parts: Parts, reader: Reader, about: Mapping[str, Any], *, resume: bool
+) -> PartFolder:
+    """The folder into which workers of a cluster write parts.
 
     Args:
         parts: what they are.
         reader: the files.
-        about: what beside the input and how it is read changes a byte of them.
+        about: what else than the input and how it is read changes their bytes.
         resume: whether to go on with parts that are there.
 
     Raises:
         UsageError: where they cannot be written, or there are some of something else.
     """
-    from grpo_cli.engine.cluster.manifest import Manifest
+    from grpo_cli.engine.cluster.parts import PartFolder
 
     about = {
         "grpo": VERSION,
@@ -98,7 +99,7 @@ def manifest(parts: Parts, reader: Reader, about: Mapping[str, Any], *, resume: 
         "inputs": reader.inputs,
         "task size": reader.task_bytes,
     }
-    return Manifest(parts, about, resume=resume)
+    return PartFolder(parts, about, resume=resume)
 
 
 def check_parts(output: str | None, reader: Reader, *, resume: bool) -> bool:

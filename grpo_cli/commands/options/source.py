@@ -22,6 +22,7 @@ from grpo_cli.records.formats import CANONICAL, FORMATS
 from grpo_cli.records.open.folders import files as expanded
 from grpo_cli.records.open.streams import unopened
 from grpo_cli.terminal.messages import say, tell
+from grpo_cli.terminal.numbers import counted
 from grpo_cli.variants import NAMES
 from grpo_cli.variants.plan import Plan
 
@@ -51,7 +52,7 @@ class SourceOptions:
         _option(
             "--from",
             "FORMAT",
-            "Insist on a format; `grpo formats` lists them. Default: told from the content.",
+            "Read the input as FORMAT; `grpo formats` lists them. Default: by the content.",
             autocompletion=complete.among(_FORMATS),
         ),
     ] = None
@@ -232,15 +233,15 @@ def tell_notes(notes: Iterable[str], *, quiet: bool) -> None:
         say(f"note: {note}")
 
 
-def tell_errors(skipped: Skipped, told: int = 0, *, as_json: bool) -> int:
-    """Tells the errors that are kept, without the first ``told``; returns how many those are."""
-    for error in skipped.first[told:]:
+def tell_errors(skipped: Skipped, start: int = 0, *, as_json: bool) -> int:
+    """Prints the errors that are kept, from ``start`` on; returns how many are kept."""
+    for error in skipped.first[start:]:
         tell(error, as_json=as_json)
     return len(skipped.first)
 
 
 def tell_skipped(skipped: Skipped, of: int | None = None) -> None:
-    """Says how many errors were not told, and how many records were left out.
+    """Says how many errors were not printed, and how many records were skipped.
 
     Args:
         skipped: the records.
@@ -250,8 +251,8 @@ def tell_skipped(skipped: Skipped, of: int | None = None) -> None:
         return
     if skipped.more:
         say(f"… {skipped.more:,} more errors (--max-errors 0 tells all)")
-    count = f"{skipped.count:,}" if of is None else f"{skipped.count:,} of {of:,}"
-    say(f"skipped {count} record{'' if (of or skipped.count) == 1 else 's'}")
+    part = "" if of is None else f"{skipped.count:,} of "
+    say(f"skipped {part}{counted(of or skipped.count, 'record')}")
 
 
 def finish(source: Reader, *plans: Plan, as_json: bool, quiet: bool) -> int:
@@ -280,7 +281,7 @@ def paths(files: list[str] | None) -> list[str]:
 
 
 def refuse_unopened(places: Sequence[str]) -> None:
-    """Refuses several files of which some cannot be opened; one alone is told where it is read.
+    """Refuses several files of which some cannot be opened; one alone is refused when it is read.
 
     Raises:
         InputError: for all of them.

@@ -14,11 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, Segments
-from grpo_cli.commands.page.codec import encoded, planes
-from grpo_cli.commands.page.guesses import guesses
-from grpo_cli.commands.page.prompts import prompts_of
-from grpo_cli.commands.show.differences import differences_of
-from grpo_cli.commands.show.picture import saturated, texts_of
+from grpo_cli.commands.page.codec import encoded, guesses, planes
+from grpo_cli.commands.show.picture import differences_of, flowing, saturated, texts_of
 from grpo_cli.engine.rows.rows import rows
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.records import Raw, Record
@@ -61,8 +58,11 @@ def block(raw: Raw, record: Record, breakdown: Breakdown, only: Sequence[int] | 
     words, places = _dictionary(texts)
     prompts = prompts_of(raw, len(row["responses"]))
     head = {
-        **told({name: value for name, value in row.items() if name != "responses"}),
-        "responses": [told(_response(response)) for response in responses],
+        **finite({name: value for name, value in row.items() if name != "responses"}),
+        "responses": [
+            finite({name: value for name, value in response.items() if name != "tokens"})
+            for response in responses
+        ],
         "lengths": tokens.responses.lengths.tolist(),
         "prompts": prompts if len(prompts) < 2 else [prompts[at] for at in kept],
         "clip_range": clip_range(breakdown),
@@ -101,12 +101,8 @@ def _tokens(breakdown: Breakdown, kept: Sequence[int]) -> _Tokens:
     return _Tokens(responses, clip, columns, breakdown.beta)
 
 
-def _response(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in row.items() if name != "tokens"}
-
-
-def told(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The row with numbers that JSON has not as text."""
+def finite(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The row with numbers that JSON cannot express as text."""
     return {name: _finite(value) for name, value in row.items()}
 
 
@@ -184,3 +180,67 @@ def clip_range(breakdown: Breakdown) -> tuple[float, float] | None:
     if surrogate.choice.window is None or low is None or high is None:
         return None
     return 1.0 - float(low), 1.0 + float(high)
+
+
+# ---- prompts -----------------------------------------------------------------------------------
+
+PROMPTS = (
+    "prompt",
+    "prompts",
+    "prompt_text",
+    "messages",
+    "question",
+    "query",
+    "problem",
+    "prompt_ids",
+)
+"""Where a prompt may stand, the likeliest first."""
+
+
+def prompts_of(raw: Raw, responses: int) -> list[str]:
+    """One prompt for all responses, or one for each; none where the record has none."""
+    value = raw.value if isinstance(raw.value, dict) else {}
+    for key in PROMPTS:
+        found = _prompts(value.get(key), responses)
+        if found:
+            return found[:1] if len(set(found)) == 1 else found
+    return []
+
+
+def _prompts(value: Any, responses: int) -> list[str]:
+    if isinstance(value, list) and not _is_one(value):
+        each = [_prompt_text(one) for one in value]
+        if responses and len(each) and responses % len(each) == 0 and all(each):
+            share = responses // len(each)
+            return [text for text in each if text is not None for _ in range(share)]
+        return []
+    text = _prompt_text(value)
+    return [] if text is None else [text]
+
+
+def _is_one(value: list[Any]) -> bool:
+    """Whether a list is one prompt: messages, or ids."""
+    return bool(value) and all(_is_message(one) or type(one) is int for one in value)
+
+
+def _is_message(value: Any) -> bool:
+    return isinstance(value, dict) and "content" in value
+
+
+def _prompt_text(value: Any) -> str | None:
+    if isinstance(value, str):
+        return _part(value) if value else None
+    if not isinstance(value, list) or not _is_one(value):
+        return None
+    if all(map(_is_message, value)):
+        return "\n".join(map(_message, value))
+    return "ids " + " ".join(map(str, value))
+
+
+def _message(value: dict[str, Any]) -> str:
+    role = f"{_part(value['role'])}: " if value.get("role") else ""
+    return role + _part(value["content"])
+
+
+def _part(value: Any) -> str:
+    return flowing(value if isinstance(value, str) else str(value)).replace("↵\n", "\n")

@@ -7,7 +7,7 @@ Every column is written in the shortest of these ways that gives the same bits b
 - ``f4``: float32, as log-probs that were computed so;
 - ``f8``: as they are;
 - ``near``: by how many units in the last place they differ from an expression of columns before
-  them, and in full where that is far. So a ratio costs almost nothing beside its log-probs.
+  them, and in full where that is far. So a ratio costs almost nothing more than its log-probs.
 
 Expressions are made of +, −, × and of an exponential that is written out below in these, so that
 IEEE arithmetic gives the same bits here and in any browser.
@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -127,12 +128,12 @@ def _near_to(expression: Expression, known: Mapping[str, F64]) -> Way:
         with np.errstate(all="ignore"):
             guess = calculated(expression, {name: one[part] for name, one in known.items()})
         # Bits as whole numbers: neighbours differ by 1. The difference may wrap round.
-        apart = values[part].view(np.int64) - guess.view(np.int64)
-        far = (apart >= 2**31) | (apart <= _FAR)
+        steps = values[part].view(np.int64) - guess.view(np.int64)
+        far = (steps >= 2**31) | (steps <= _FAR)
         if np.count_nonzero(far) > len(far) // 2:
             return None
         full = values[part][far]
-        near = np.where(far, _FAR, apart).astype(np.int32)
+        near = np.where(far, _FAR, steps).astype(np.int32)
         spec = {"way": "near", "of": expression, "far": len(full)}
         return spec, planes(near) + planes(full)
 
@@ -185,3 +186,53 @@ def planes(values: NDArray[Any]) -> bytes:
 def same_bits(left: F64, right: F64) -> bool:
     """Whether all numbers are the same to the last bit, their zeros' signs too."""
     return bool(np.array_equal(left.view(np.int64), right.view(np.int64)))
+
+
+# ---- guesses -----------------------------------------------------------------------------------
+#
+# A wrong guess costs nothing: a column is stored by what it differs from it. So these are no second
+# copy of the mathematics, they only make the page small.
+
+NEW, OLD, REF, ROLLOUT = "log_probs_new", "log_probs_old", "log_probs_ref", "log_probs_rollout"
+
+
+def guesses(name: str, known: Collection[str], beta: float) -> Sequence[Expression]:
+    """Expressions of known columns that the column may be near to."""
+    return [one for one in _all(beta).get(name, ()) if _names(one) <= set(known)]
+
+
+def _names(expression: Expression) -> set[str]:
+    if isinstance(expression, str):
+        return {expression}
+    if isinstance(expression, list):
+        return set().union(*map(_names, expression[1:]))
+    return set()
+
+
+def _all(beta: float) -> Mapping[str, Sequence[Expression]]:
+    change = ["-", NEW, REF]
+    shrunk = ["expm1", ["-", REF, NEW]]
+    k3 = ["+", shrunk, change]
+    policy = ["surrogate", ["*", "correction", "surrogate"]]
+    moved = [["*", "free", one] for one in policy] + policy
+    pulls = [["*", beta, shrunk], ["*", -beta, change]]
+    minus_kl = ["*", ["*", -beta, "weight"], "kl"]
+    return {
+        OLD: [NEW],
+        REF: [NEW, OLD],
+        ROLLOUT: [OLD, NEW],
+        "log_ratio": [["-", NEW, OLD]],
+        "ratio": [["exp", "log_ratio"]],
+        "difference": [["-", NEW, OLD]],
+        "mismatch": [["-", OLD, ROLLOUT], ["-", NEW, ROLLOUT]],
+        "surrogate": [["*", "ratio", "advantage"]],
+        "kl": [k3, change, ["*", ["*", 0.5, change], change], ["*", "ratio", k3]],
+        "contribution": [
+            *(["*", "weight", one] for one in policy),
+            *(["+", ["*", "weight", one], minus_kl] for one in policy),
+        ],
+        "gradient": [
+            *(["*", "weight", one] for one in moved),
+            *(["*", "weight", ["+", one, pull]] for one, pull in product(moved, pulls)),
+        ],
+    }

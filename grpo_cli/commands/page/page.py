@@ -11,13 +11,12 @@ from importlib.resources import files
 from typing import Any
 
 from grpo_cli.terminal.numbers import visible
+from grpo_cli.terminal.palette import STEPS
 
 _SCRIPTS = (
     *("codec.js", "words.js", "strip.js", "sorts.js", "responses.js", "record.js", "tip.js"),
     *("run.js", "step.js", "toolbar.js", "jumps.js", "page.js", "route.js"),
 )
-STEPS = 5
-"""Colours on either side of none, as in words.js."""
 
 
 def html(
@@ -31,7 +30,7 @@ def html(
 ) -> Iterator[str]:
     """The page in parts.
 
-    Nothing of the user's is in it but escaped, or in base64. The browser is told to run this one
+    Nothing of the user's is in it but escaped, or in base64. The browser may only run this one
     script and to fetch nothing.
 
     Args:
@@ -53,7 +52,10 @@ def html(
     yield f"<body>\n<header><h1>{_text(title)}</h1><p>{_text(place)}</p>\n"
     yield f"<p><code>{_text(command)}</code><br><code>{_text(signature)}</code></p></header>\n"
     yield "<main><noscript><p>The numbers are drawn by a script.</p></noscript></main>\n"
-    for name, data in (("settings", _json(settings)), *blocks):
+    for name, data in (
+        ("settings", json.dumps(settings, allow_nan=False).replace("<", "\\u003c")),
+        *blocks,
+    ):
         yield f'<script type="application/octet-stream" id="{name}">{data}</script>\n'
     yield f"<script>{script}</script>\n</body></html>\n"
 
@@ -71,11 +73,6 @@ def _colors() -> str:
         if step:
             rules.append(f".s{step + STEPS} {{ background: rgb({color} / {share:.3f}); }}\n")
     return "".join(rules)
-
-
-def _json(value: Mapping[str, Any]) -> str:
-    """JSON that cannot end the element that it stands in."""
-    return json.dumps(value, allow_nan=False).replace("<", "\\u003c")
 
 
 def _text(text: str) -> str:

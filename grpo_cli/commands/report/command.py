@@ -22,7 +22,7 @@ from grpo_cli.commands.options.source import (
     tell_notes,
     tell_skipped,
 )
-from grpo_cli.commands.page.block import told
+from grpo_cli.commands.page.block import finite
 from grpo_cli.commands.report.groups import Choice, Group, KeptGroups, choose, limit_tokens
 from grpo_cli.commands.trend.comparison import LogComparison, as_logged, compare_log, framework_of
 from grpo_cli.commands.trend.findings import findings as look
@@ -175,7 +175,7 @@ def _page(
     for step in sorted(kept):
         rows = numbered[str(step)] = []
         for group in kept[step]:
-            facts = told(group.facts) | {"tokens": group.tokens, "block": None}
+            facts = finite(group.facts) | {"tokens": group.tokens, "block": None}
             if group.block:
                 facts["block"] = f"block-{len(blocks)}"
                 blocks.append((facts["block"], group.block))

@@ -4,20 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import numpy as np
+import typer
 
+from grpo_cli.commands.options import complete
 from grpo_cli.commands.options.everywhere import bundled, command_line
 from grpo_cli.commands.options.objective import ObjectiveOptions, advising
+from grpo_cli.commands.options.output import Quiet
 from grpo_cli.commands.options.place import destination, drawings
 from grpo_cli.commands.options.source import Files, SourceOptions, paths, tell_notes
 from grpo_cli.commands.page.block import block, clip_range
 from grpo_cli.commands.page.page import html
-from grpo_cli.commands.show.differences import differences_of, moves_clipped
 from grpo_cli.commands.show.figure import figure
 from grpo_cli.commands.show.heat import left_out, print_heat
-from grpo_cli.commands.show.options import ShowOptions
-from grpo_cli.commands.show.picture import Picture, picture
+from grpo_cli.commands.show.picture import (
+    COLORS,
+    Picture,
+    differences_of,
+    moves_clipped,
+    picture,
+)
 from grpo_cli.engine import Reader
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import Evaluator
@@ -29,6 +38,59 @@ from grpo_cli.records import Raw, Record
 from grpo_cli.terminal.messages import failures, say
 from grpo_cli.terminal.numbers import shown
 from grpo_cli.terminal.paging import print_page
+
+_OTHER_NAMES = {"log_ratio": "difference", "log_prob_difference": "difference"}
+
+
+def _named(text: str) -> str:
+    name = text.replace("-", "_")
+    name = _OTHER_NAMES.get(name, name)
+    if name in COLORS:
+        return name
+    raise typer.BadParameter(f"expected one of {', '.join(COLORS)}, got {text!r}")
+
+
+def _path(flag: str, what: str) -> Any:
+    return typer.Option(flag, metavar="FILE", help=f"Write {what} instead.", show_default=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShowOptions:
+    """Which tokens, in which colours, and where they go."""
+
+    record: Annotated[
+        str | None,
+        typer.Option(
+            "--record",
+            metavar="ID",
+            help="The record's id, or its number from 0. Default: the first.",
+            show_default=False,
+        ),
+    ] = None
+    response: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--response", metavar="N", min=0, help="This response only, from 0; repeatable."
+        ),
+    ] = None
+    color_by: Annotated[
+        str | None,
+        typer.Option(
+            "--color-by",
+            metavar="NUMBER",
+            parser=_named,
+            help=f"One of {', '.join(COLORS)}. Default: ratio; on-policy, gradient.",
+            autocompletion=complete.among(COLORS),
+            show_default=False,
+        ),
+    ] = None
+    top: Annotated[
+        int,
+        typer.Option("--top", metavar="K", min=0, help="A table of the K tokens that matter most."),
+    ] = 10
+    html: Annotated[str | None, _path("--html", "a page for the browser")] = None
+    svg: Annotated[str | None, _path("--svg", "a picture")] = None
+    quiet: Quiet = False
 
 
 @bundled
@@ -78,8 +140,8 @@ def _others(records: Iterator[tuple[Raw, Record]], first: Record) -> dict[str, N
     """Says that there are more records, where there are; what is wrong with them is not asked."""
     with suppress(GrpoError):
         for _, other in records:
-            told = f"{shown(first.name)} is the first record: --record {shown(other.name)}, …"
-            return {f"{told} shows another": None}
+            first_is = f"{shown(first.name)} is the first record: --record {shown(other.name)}, …"
+            return {f"{first_is} shows another": None}
     return {}
 
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
-from grpo_cli.commands.show.words import flowing, readable
-from grpo_cli.terminal.numbers import shown
+from grpo_cli.objective.breakdown import Breakdown
+from grpo_cli.objective.terms import ENTROPY, KL
+from grpo_cli.terminal.numbers import brief, counted, percent, shown, visible
 from grpo_cli.terminal.palette import STEPS
 
 Row = Mapping[str, Any]
@@ -58,11 +62,7 @@ class Response:
         for name in ("group", "reward", "advantage", "contribution"):
             if self.row[name] is not None and not (name == "group" and self.row[name] == 0):
                 parts.append(f"{name} {shown(self.row[name])}")
-        return ", ".join([*parts, _counted(len(self.texts))])
-
-
-def _counted(tokens: int) -> str:
-    return f"{tokens:,} token{'' if tokens == 1 else 's'}"
+        return ", ".join([*parts, counted(len(self.texts), "token")])
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Picture:
         color_by: what colours the tokens.
         scale: the value at which the colour is full: 98 % of the tokens are within it.
         clip_range: the ratios at which the surrogate clips, where it has such.
-        remark: what is to be said of the colours, where they are not as usual.
+        remark: a note on the colours, where they are not the usual ones.
         mover: what gives clipped tokens their gradient where the policy term gives none.
     """
 
@@ -90,30 +90,32 @@ class Picture:
     @property
     def clipped(self) -> str:
         """How many of the tokens drawn the clip bound, on which side, and what still moves them."""
-        tokens = [one.row["tokens"] for one in self.responses]
-        clips = [clip for row in tokens for clip in row["clip"]]
+        rows = [one.row["tokens"] for one in self.responses]
+        clips = [clip for row in rows for clip in row["clip"]]
         count = {side: clips.count(side) for side in MARKS}
-        bound = sum(count.values())
+        bound, tokens = sum(count.values()), counted(len(clips), "token")
         if not bound:
-            return f"clipped: none of {_counted(len(clips))}" if clips else ""
-        sides = ", ".join(f"{number / len(clips):.2%} {side}" for side, number in count.items())
-        said = f"clipped: {bound / len(clips):.2%} of {_counted(len(clips))}, {sides}"
+            return f"clipped: none of {tokens}" if clips else ""
+        sides = ", ".join(
+            f"{percent(number / len(clips))} {side}" for side, number in count.items()
+        )
+        line = f"clipped: {percent(bound / len(clips))} of {tokens}, {sides}"
         moved = sum(
             clip is not None and bool(still)
-            for row in tokens
+            for row in rows
             for clip, still in zip(row["clip"], row["moved"], strict=True)
         )
         if not moved:
-            return said
+            return line
         which = "their gradient" if moved == bound else f"the gradient of {moved:,} of these"
-        return f"{said}; {which} is {self.mover} alone"
+        return f"{line}; {which} is {self.mover} alone"
 
     @property
     def legend(self) -> str:
         """What full colour means."""
         if self.color_by == "ratio":
-            return f"{np.exp(-self.scale):.4g} … 1 … {np.exp(self.scale):.4g}"
-        return f"{-self.scale:.4g} … 0 … {self.scale:.4g}"
+            return f"{brief(np.exp(-self.scale))} … 1 … {brief(np.exp(self.scale))}"
+        return f"{brief(-self.scale)} … 0 … {brief(self.scale)}"
 
     def step(self, value: float) -> int:
         """The colour of a value: −STEPS … STEPS."""
@@ -132,7 +134,7 @@ def picture(
 ) -> Picture:
     """Lays a record out; ``only`` some of its responses are drawn, on the whole record's scale.
 
-    Tokens are coloured by ratio unless told otherwise; where all ratios are 1, by gradient.
+    By default tokens are coloured by ratio; where all ratios are 1, by gradient.
     """
     texts, named = texts_of(record["responses"])
     chosen = color_by or ("ratio" if _scale(record, "ratio") else "gradient")
@@ -158,10 +160,10 @@ def _remark(record: Row, color_by: str) -> str | None:
     facts = ["every ratio is 1 (on-policy), so no clip acts"] if still else []
     if bare and color_by != "ratio":
         facts.append(f"{color_by} is 0 at every token")
-    said = "no colour to show" if bare else f"tokens are coloured by {color_by}"
+    line = "no colour to show" if bare else f"tokens are coloured by {color_by}"
     others = [name for name in _TELLING if name != color_by and _scale(record, name)]
     more = f"; --color-by {', '.join(others)} {'say' if others[1:] else 'says'} more"
-    return f"{' and '.join(facts)}: {said}{more if others else ''}"
+    return f"{' and '.join(facts)}: {line}{more if others else ''}"
 
 
 def _scale(record: Row, color_by: str) -> float:
@@ -192,3 +194,86 @@ def texts_of(rows: Sequence[Row]) -> tuple[list[list[str]], bool]:
         return [[flowing(text) for text in row] for row in readable(tokens)], True
     name = "token_id" if all("token_id" in row["tokens"] for row in rows) else "position"
     return [[str(one) for one in list(row["tokens"][name])] for row in rows], False
+
+
+# ---- tokens as people read them -----------------------------------------------------------------
+
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+
+
+def readable(rows: Sequence[Sequence[str]]) -> list[list[str]]:
+    """The tokens of all responses as text.
+
+    Byte-level BPE (GPT-2's alphabet, seen by its Ġ and Ċ) is decoded to UTF-8, half a character
+    as escaped bytes; SentencePiece's ▁ is a space and its ``<0x0A>`` a byte; others are text.
+    """
+    everything = "".join(token for row in rows for token in row)
+    if "Ġ" in everything or "Ċ" in everything:
+        return [[_from_bytes(token) for token in row] for row in rows]
+    if "▁" in everything:
+        return [[_from_pieces(token) for token in row] for row in rows]
+    return [list(row) for row in rows]
+
+
+@cache
+def _alphabet() -> dict[str, int]:
+    """GPT-2's character → the byte it stands for."""
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in plain]
+    return {chr(byte): byte for byte in plain} | {
+        chr(256 + number): byte for number, byte in enumerate(others)
+    }
+
+
+def _from_bytes(token: str) -> str:
+    known = _alphabet()
+    if any(character not in known for character in token):
+        return token  # an added token, such as a chat mark, is text as it stands
+    return bytes(known[one] for one in token).decode("utf-8", "backslashreplace")
+
+
+def _from_pieces(token: str) -> str:
+    byte = _BYTE_TOKEN.fullmatch(token)
+    if byte is None:
+        return token.replace("▁", " ")
+    return bytes([int(byte.group(1), 16)]).decode("utf-8", "backslashreplace")
+
+
+def flowing(text: str) -> str:
+    """A token in running text: line ends show and still end the line; nothing is empty."""
+    if not text:
+        return "∅"
+    if text.isprintable():
+        return text
+    return "".join("↵\n" if one == "\n" else visible(one) for one in text)
+
+
+# ---- numbers of tokens that rows do not have ----------------------------------------------------
+
+
+def differences_of(breakdown: Breakdown) -> dict[str, F64]:
+    """[N] by name, those that the record has the log-probs for.
+
+    ``difference`` is log π_θ − log π_old, which is log ρ only where the ratio is the token's own;
+    ``mismatch`` is log π_old − log π_rollout: the trainer against the engine that sampled.
+    """
+    batch = breakdown.batch
+    found = {}
+    if batch.log_probs_new is not None and batch.log_probs_old is not None:
+        found["difference"] = batch.log_probs_new - batch.log_probs_old + 0.0
+    if batch.log_probs_old is not None and batch.log_probs_rollout is not None:
+        found["mismatch"] = batch.log_probs_old - batch.log_probs_rollout + 0.0
+    return found
+
+
+_MOVERS = {KL: "the KL", ENTROPY: "the entropy bonus"}
+
+
+def moves_clipped(breakdown: Breakdown) -> tuple[NDArray[np.bool_], str]:
+    """[N] the tokens that have a gradient and none of the policy term; and what gives it."""
+    moving = {term.name: term.slope for term in breakdown.active if term.slope is not None}
+    policy = moving.pop(breakdown.policy.name, None)
+    still = np.ones(len(breakdown.gradient), np.bool_) if policy is None else policy == 0.0
+    moved = [name for name, slope in moving.items() if slope[still].any()]
+    names = [f"{_MOVERS.get(name, name)}'s" for name in moved]
+    return still & (breakdown.gradient != 0.0), " and ".join(names)

@@ -66,7 +66,7 @@ AGGREGATES = ("aggregate", "kl_aggregate", "entropy_aggregate")
 def of_step(
     objective: Objective, responses: Responses, cutting: Cut, accumulate: int, ranks: int
 ) -> Objective:
-    """The objective whose denominators are told how the step is split, those of every term.
+    """The objective whose denominators know how the step is split, those of every term.
 
     An aggregation that counts something of the whole optimiser step has its trainer add the
     micro-batches up instead of averaging them (``adds``). Counts that are nowhere given are those

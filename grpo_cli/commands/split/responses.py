@@ -28,7 +28,7 @@ class Responses:
 
     Attributes:
         objective: the first records'.
-        alone: the first record, which an error is told of.
+        alone: the first record, which errors name.
         lengths: [R] tokens that the denominators count; ``groups``: [R].
         sums: name → [R]: Σ c·s, Σ k, Σ H, and with p and q the slopes of c·s and of k in
             log π_θ: Σ p², Σ p·q, Σ q².

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from grpo_cli.commands.split.answer import SplitAggregate, SplitUp
 from grpo_cli.terminal.grid import column, fitting, grid, print_hidden
-from grpo_cli.terminal.numbers import percent, shown, visible
+from grpo_cli.terminal.numbers import counted, percent, shown, visible
 from grpo_cli.terminal.prose import wrapped
 from grpo_cli.terminal.screen import Screen
 
@@ -26,14 +26,14 @@ def print_splits(console: Console, screen: Screen, answer: SplitUp) -> None:
         _print_rows(console, screen, answer.splits)
     if answer.skipped:
         names = [visible(one.aggregate) for one in answer.skipped]
-        text = f"not tried for want of what they need: {', '.join(names)} (--json says why)"
+        text = f"skipped (missing inputs): {', '.join(names)} (--json says why)"
         console.print(wrapped(Text(text, "dim"), screen.width, 2))
 
 
 def _print_rows(console: Console, screen: Screen, rows: Sequence[SplitAggregate]) -> None:
     """Prints a line per aggregation, and what the columns mean."""
     columns = [
-        column("aggregate", [_name(row) for row in rows]),
+        column("aggregate", [(f"{row.aggregate} *" if row.own else row.aggregate) for row in rows]),
         column("loss_reported", [row.reported for row in rows]),
         column("loss_global", [row.global_ for row in rows]),
         column("invariant", rows, show=_invariant, style=_style),
@@ -73,18 +73,13 @@ along global: the part of the split's update along the whole batch's gradient;
 norm: ‖split‖ / ‖global‖; gradient difference: ‖split − global‖ / ‖global‖"""
 
 
-def _name(row: SplitAggregate) -> str:
-    return f"{row.aggregate} *" if row.own else row.aggregate
-
-
 def _cutting(answer: SplitUp) -> str:
-    steps, many = answer.steps, "" if answer.micro_batches == 1 else "es"
+    steps = answer.steps
     return (
         f"{answer.variant}: {shown(answer.responses)} responses in "
-        f"{shown(answer.micro_batches)} micro-batch{many} "
+        f"{counted(answer.micro_batches, 'micro-batch', 'micro-batches')} "
         f"of {shown(answer.micro_batch)}, "
-        f"{shown(answer.accumulate)} accumulated on {shown(answer.ranks)} "
-        f"rank{'' if answer.ranks == 1 else 's'}"
+        f"{shown(answer.accumulate)} accumulated on {counted(answer.ranks, 'rank')}"
         + ("" if steps == 1 else f"; {shown(steps)} optimiser steps, averaged")
     )
 

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from grpo_cli.commands.options.everywhere import command_line
-from grpo_cli.commands.page.block import deflated, told
+from grpo_cli.commands.page.block import deflated, finite
 from grpo_cli.commands.page.page import html
 from grpo_cli.commands.trend.comparison import LogComparison
 from grpo_cli.commands.trend.metrics import metric
@@ -44,7 +44,7 @@ def _finding(finding: Finding) -> dict[str, Any]:
     """A finding, and what shows it best: a quantity that tokens can be coloured by."""
     column = metric(finding.metric)
     worst = None if column is None else column.worst
-    return told(asdict(finding)) | {"by": "log_prob" if worst == "nll" else worst}
+    return finite(asdict(finding)) | {"by": "log_prob" if worst == "nll" else worst}
 
 
 def _log(steps: Sequence[Step], log: LogComparison) -> dict[str, Any]:

@@ -114,7 +114,13 @@ def list_variants(
             page.write(
                 {"variants": variants, "stages": every_stage},
                 lambda console, screen: print_all(console, screen, variants, shown),
-                rows=[_flat(row) for row in variants],
+                rows=[
+                    (
+                        {name: value for name, value in row.items() if name != "stages"}
+                        | row["stages"]
+                    )
+                    for row in variants
+                ],
             )
 
 
@@ -148,10 +154,6 @@ def _changes(pattern: str | None) -> list[dict[str, Any]]:
     if not found:
         raise typer.BadParameter(f"no change is known of {pattern!r}; grpo variants --changes")
     return found
-
-
-def _flat(row: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in row.items() if name != "stages"} | row["stages"]
 
 
 def _fitting(pattern: str | None, *, every: bool) -> list[dict[str, Any]]:

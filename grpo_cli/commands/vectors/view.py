@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from grpo_cli.terminal.numbers import counted
 from grpo_cli.terminal.screen import Screen
 
 Entry = Mapping[str, Any]
@@ -23,14 +24,13 @@ def print_vectors(console: Console, screen: Screen, document: Entry) -> None:
         console.print(Text.assemble((row["id"], "bold cyan"), (result, "magenta")))
         _print_below(console, screen, row["comment"])
         _print_below(console, screen, ", ".join(row["flags"]), "dim")
-    count = f"{len(rows)} case{'' if len(rows) == 1 else 's'}"
-    console.print(Text(f"\n{count} (grpo explain CASE shows one)", "dim"))
+    console.print(Text(f"\n{counted(len(rows), 'case')} (grpo explain CASE shows one)", "dim"))
 
 
 def print_flags(console: Console, screen: Screen, document: Entry) -> None:
     """Prints each bug, how many cases find it, and where somebody met it."""
     for row in document["flags"]:
-        cases = f"  {row['cases']} case{'' if row['cases'] == 1 else 's'}"
+        cases = f"  {counted(row['cases'], 'case')}"
         console.print(Text.assemble((row["flag"], "bold cyan"), (cases, "dim")))
         _print_below(console, screen, row["bug"])
         console.print(Text(f"    {row['thread']}", "dim"))

@@ -1,1 +1,1 @@
-"""The fold on a cluster: portions of the input → tasks → their answers in order."""
+"""The fold on a cluster: portions of the input → tasks on Ray → their answers in order."""

@@ -1,104 +1,169 @@
-"""Rows in numbered files of a folder, which workers write, each whole or not at all."""
+"""Rows in numbered files of a folder, which workers write: each is there whole, or not at all.
+
+A file's name says which task's bytes its rows are of, and of which run, so a run that is resumed
+skips the files that are there.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence, Sized
-from dataclasses import dataclass, field, replace
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, BinaryIO, Protocol
 
-from grpo_cli.engine.cluster.folder import folder_of
+from grpo_cli.errors import UsageError
+from grpo_cli.records.open.remote import is_remote
 
 Pack = Callable[[Sequence[Any], BinaryIO], None]
 """Writes pieces of output as a file."""
 
 
 class Rows(Protocol):
-    """What a portion has to come to, for its rows to be written.
+    """What a task has to return for its rows to be written.
 
     Attributes:
         pieces: the rows, in the form that ``Parts.pack`` takes.
-        skipped: what was left out.
+        skipped: the records that were left out.
         error: why it ends early.
-        records: how many it is of.
     """
 
     pieces: list[Any]
     skipped: Sized
     error: Exception | None
 
-    @property
-    def records(self) -> int: ...  # noqa: D102
-
-
-@dataclass(frozen=True)
-class Written:
-    """A part that is there.
-
-    Attributes:
-        number: its place among the parts.
-        name: the file.
-        source, line: where its input begins.
-        records: how many it is of.
-        skipped: how many were left out.
-        size, sha256: of the file.
-        kept: whether it is of an earlier run.
-    """
-
-    number: int
-    name: str
-    source: str
-    line: int
-    records: int
-    skipped: int
-    size: int
-    sha256: str
-    kept: bool = False
-
 
 def joined(pieces: Sequence[Any], stream: BinaryIO, *, head: bytes = b"") -> None:
-    """Lines, behind those that each file begins with."""
+    """Writes lines, behind those that each file begins with."""
     stream.writelines([head, *pieces])
 
 
 @dataclass(frozen=True)
 class Parts:
-    """Where rows go.
+    """Where workers write rows.
 
     Attributes:
         folder: which every worker can write to; a path with a scheme is one in a store.
         suffix: how a file's name ends.
-        pack: what makes a file of the rows of a portion.
-        known: the parts of an earlier run of the same, which are kept if they match.
+        pack: writes the rows of a task as a file.
+        run: what is the same in the names of all parts of a run, and of no other.
     """
 
     folder: str
     suffix: str
     pack: Pack = joined
-    known: Mapping[int, Written] = field(default_factory=dict)
+    run: str = ""
 
-    def kept(self, number: int) -> Written | None:
-        """The part of an earlier run, where it is there and matches."""
-        known = self.known.get(number)
-        if known is None or folder_of(self.folder).digest(known.name) != known.sha256:
-            return None
-        return replace(known, kept=True)
+    def name(self, number: int, skipped: int = 0) -> str:
+        """The file of a task; that of one which left out records is not kept by a later run."""
+        left_out = f"-{skipped}-skipped" if skipped else ""
+        return f"part-{number:06}-{self.run}{left_out}{self.suffix}"
 
-    def write(self, number: int, results: Sequence[Any]) -> Written | None:
-        """Writes the rows of a portion; nothing where there are none, or it ends in an error."""
-        values: list[Rows] = [result.value for result in results]
+    def write(self, number: int, values: Sequence[Rows]) -> None:
+        """Writes the rows of a task; nothing where there are none, or it ends in an error."""
         pieces = [piece for value in values for piece in value.pieces]
         for value in values:
             value.pieces = []
-        if not pieces or any(value.error is not None for value in values):
-            return None
-        name = f"part-{number:06}{self.suffix}"
-        with folder_of(self.folder).writing(name) as stream:
-            self.pack(pieces, stream)
-            size = stream.tell()
-            stream.seek(0)
-            digest = hashlib.file_digest(stream, "sha256").hexdigest()
-        done = results[0].done
-        records = sum(value.records for value in values)
-        skipped = sum(len(value.skipped) for value in values)
-        return Written(number, name, done.source, done.line, records, skipped, size, digest)
+        if pieces and all(value.error is None for value in values):
+            skipped = sum(len(value.skipped) for value in values)
+            with _writing(self.folder, self.name(number, skipped)) as stream:
+                self.pack(pieces, stream)
+
+
+class PartFolder:
+    """The folder of a run's parts, as the process sees it that gives out tasks.
+
+    Args:
+        parts: where they go; the folder is made if it is not there.
+        about: everything that changes a byte of them.
+        resume: whether to keep the parts of an earlier run that left out no record.
+
+    Attributes:
+        parts: where they go, with the name of the run.
+        kept: how many parts of an earlier run were kept.
+
+    Raises:
+        UsageError: where there are parts already, or those of something else.
+    """
+
+    def __init__(self, parts: Parts, about: Mapping[str, Any], *, resume: bool) -> None:
+        path = parts.folder if is_remote(parts.folder) else str(Path(parts.folder).absolute())
+        run = hashlib.sha256(json.dumps(dict(about)).encode()).hexdigest()[:12]
+        self.parts = Parts(path.rstrip("/"), parts.suffix, parts.pack, run)
+        self.kept = 0
+        self._end = 0
+        try:
+            self._there = set(_names(path))
+        except OSError as error:
+            raise UsageError(f"--output: cannot write {parts.folder}: {error.strerror}") from None
+        known = [name for name in self._there if name.startswith("part-")]
+        if known and not resume:
+            raise UsageError(f"--output: {path} has parts already: --resume goes on with them")
+        if self._there and not known:
+            raise UsageError(f"--output: {path} is not empty, and has no parts")
+        if any(f"-{run}" not in name or not name.endswith(parts.suffix) for name in known):
+            raise UsageError(
+                f"--resume: the parts in {path} are of another run: of other input, another "
+                "objective, other flags or another version of grpo"
+            )
+
+    def keeps(self, number: int) -> bool:
+        """Whether the part of a task is there already."""
+        found = self.parts.name(number) in self._there
+        self.kept += found
+        return found
+
+    def add(self, number: int) -> None:
+        """Says that a task and all before it are done."""
+        self._end = number + 1
+
+    def close(self, *, complete: bool) -> None:
+        """Removes what was not written to its end, and the parts of tasks behind an error."""
+        for name in _names(self.parts.folder):
+            number = name.removeprefix("part-").partition("-")[0]
+            behind = not complete and number.isdecimal() and int(number) >= self._end
+            if name.startswith(".part-") or behind:
+                _remove(self.parts.folder, name)
+
+
+def _names(folder: str) -> list[str]:
+    """The files in a folder, which is made if it is not there."""
+    if is_remote(folder):
+        from grpo_cli.records.open import upload
+
+        return upload.names(folder)
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    return [path.name for path in Path(folder).iterdir()]
+
+
+@contextmanager
+def _writing(folder: str, name: str) -> Iterator[BinaryIO]:
+    """The stream of a file that is there, whole, when the block ends well."""
+    if is_remote(folder):
+        from grpo_cli.records.open import upload
+
+        with TemporaryFile() as stream:
+            yield stream
+            upload.send(stream, f"{folder}/{name}")
+        return
+    # Its name is known before it is there, so that Ctrl-C in between leaves nothing.
+    written = Path(folder) / f".{name}.{os.urandom(4).hex()}"
+    try:
+        with written.open("xb") as stream:
+            yield stream
+        written.replace(Path(folder) / name)
+    finally:
+        written.unlink(missing_ok=True)
+
+
+def _remove(folder: str, name: str) -> None:
+    if is_remote(folder):
+        from grpo_cli.records.open import upload
+
+        upload.remove(f"{folder}/{name}")
+    else:
+        (Path(folder) / name).unlink(missing_ok=True)

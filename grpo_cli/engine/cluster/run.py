@@ -1,27 +1,43 @@
-"""A fold on Ray: what ``Reader.map`` does where ``--on`` says so."""
+"""A fold on Ray: what ``Reader.map`` does where ``--on`` says so.
+
+What is held here does not grow with the input: portions are made as they are needed, a bounded
+number of tasks is under way, and bytes stay on the nodes that read them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from grpo_cli.engine.cluster.flow import Flow
-from grpo_cli.engine.cluster.manifest import Manifest
-from grpo_cli.engine.cluster.place import Ref
-from grpo_cli.engine.cluster.portions import SIZE, Files, portions
+from grpo_cli.engine.cluster.parts import PartFolder
 from grpo_cli.engine.cluster.session import Session, session
-from grpo_cli.engine.cluster.tasks import ClusterError, Job, Result, versions
+from grpo_cli.engine.cluster.tasks import (
+    Answer,
+    ClusterError,
+    Files,
+    Job,
+    Portion,
+    Result,
+    evaluate,
+    portions,
+    versions,
+)
 from grpo_cli.engine.pieces import OnPiece
-from grpo_cli.records import Piece, Source
-from grpo_cli.records.open.address import Address
-from grpo_cli.records.open.ranges import Range
+from grpo_cli.errors import GrpoError
+from grpo_cli.records import Source
+from grpo_cli.records.open.ranges import Range, look
+from grpo_cli.records.open.remote import Address
 
 T = TypeVar("T")
+Ref = Any
 
+_SIZE = 64 << 20
+"""Bytes of a task: half a second of work, against a millisecond that Ray takes to give it."""
 _ROWS = 8 << 20
 """Bytes of a task whose rows come here: they are several times as many, and wait for their turn."""
-
 _GIVEN_UP = 10.0
 """Seconds for tasks that are given up to be over."""
 
@@ -34,18 +50,18 @@ def on_ray(
     jobs: int | None,
     size: int | None,
     together: bool,
-    manifest: Manifest | None = None,
+    manifest: PartFolder | None = None,
 ) -> Iterator[Result]:
-    """What ``work`` makes of every portion of the files, in order.
+    """The results of ``work`` on every portion of the files, in order.
 
     Args:
         on: which Ray, as ``--on`` names it.
-        work: what is made of pieces.
+        work: the function of pieces.
         sources: the files.
         jobs: how many tasks run at once; None for as many as there are cores.
         size: bytes of a task; None for the usual.
-        together: whether results of portions that follow each other may come merged.
-        manifest: of the parts that workers write; None where rows come here.
+        together: whether results are small.
+        manifest: the folder to which workers write rows; None where rows come here.
 
     Raises:
         InputError: where the input cannot be read, after everything before it.
@@ -53,86 +69,203 @@ def on_ray(
     """
     connected = session(on, jobs)
     parts = None if manifest is None else manifest.parts
-    tasks = _Tasks(connected, Job(work, versions(), parts), jobs)
-    together = together or parts is not None
-    usual = SIZE if together else _ROWS
-    found = [_from_anywhere(source) for source in sources]
-    flow = Flow(tasks, portions(found, work.reading, size or usual), together=together)
-    answers = iter(flow)
+    cluster = Cluster(connected, Job(work, versions(), parts), jobs)
+    usual = _SIZE if together or parts is not None else _ROWS
+    cut = portions(list(map(_from_anywhere, sources)), work.reading, size or usual)
+    found = iter(Flow(cluster, cut, manifest))
     try:
-        for answer in answers:
-            if manifest is not None:
-                for written in answer.written:
-                    manifest.add(written)
+        for answer in found:
             yield from answer.results
             if answer.fault is not None:
                 raise answer.fault
     except (KeyboardInterrupt, SystemExit):
-        answers.close()
-        connected.close()  # now, or a worker writes one more part that is not listed
+        found.close()
+        connected.close()  # now, or a worker writes one more part
         raise
 
 
 def _from_anywhere(source: Source) -> Source:
-    """The same with the whole path: a worker runs in a folder of its own."""
+    """A file under its whole path: a worker runs in a folder of its own."""
     if isinstance(source.path, Address) or source.path == "-":
         return source
     return source._replace(path=str(Path(source.path).absolute()))
 
 
-class _Tasks:
-    """The tasks of a job on Ray."""
+@dataclass
+class _Task:
+    """A portion that is under way.
+
+    Attributes:
+        number: its place among the portions.
+        portion: the input.
+        looked: of a range, references to the count of its lines and to its bytes.
+        answer: a reference; None until the lines before it are counted, and where it is kept.
+        kept: whether its rows are there already.
+        fault: why it cannot be evaluated.
+    """
+
+    number: int
+    portion: Portion
+    looked: tuple[Ref, Ref] | None = None
+    answer: Ref = None
+    kept: bool = False
+    fault: Exception | None = None
+
+
+class Flow:
+    """Runs portions, a bounded number at once; iterate it for their answers, in order.
+
+    Args:
+        cluster: where.
+        cut: the input.
+        folder: where workers write rows; None where rows come here.
+    """
+
+    def __init__(
+        self, cluster: Cluster, cut: Iterator[Portion], folder: PartFolder | None = None
+    ) -> None:
+        self._cluster = cluster
+        self._cut = enumerate(cut)
+        self._folder = folder
+        self._begun: deque[_Task] = deque()
+        self._working: dict[Ref, None] = {}
+        self._lines = 0  # before the next range of its file
+        self._more = True
+
+    def __iter__(self) -> Generator[Answer]:
+        try:
+            while True:
+                self._begin()
+                for task in self._begun:
+                    if not self._is_answered(task):
+                        break
+                while self._begun and self._is_over(self._begun[0]):
+                    yield from self._answers(self._begun.popleft())
+                if self._working:
+                    for ref in self._cluster.wait(list(self._working)):
+                        del self._working[ref]
+                elif not self._begun and not self._more:
+                    return
+        finally:
+            self._cluster.cancel(list(self._working))
+
+    def _begin(self) -> None:
+        """Takes as many portions as there is room for."""
+        room = self._cluster.room()
+        while self._more and len(self._working) < room and len(self._begun) < 2 * room:
+            try:
+                task = _Task(*next(self._cut))
+            except StopIteration:
+                self._more = False
+                return
+            except (GrpoError, OSError) as fault:  # of a file that cannot be cut
+                task = _Task(0, Files((), 0), fault=fault)
+                self._more = False
+            if isinstance(task.portion, Range):
+                task.looked = self._cluster.look(task.portion)
+                self._working[task.looked[0]] = None
+            self._begun.append(task)
+
+    def _is_answered(self, task: _Task) -> bool:
+        """Whether a portion is evaluated, or will be: not before its lines have numbers."""
+        if task.answer is not None or task.kept:
+            return True
+        before: tuple[Any, ...] = ()
+        if isinstance(task.portion, Range) and task.looked is not None:
+            if task.looked[0] in self._working:
+                return False
+            before = (self._lines if task.portion.start else 0), task.looked[1]
+            try:
+                self._lines = before[0] + self._cluster.get(task.looked[0], _place(task.portion))
+            except GrpoError as fault:
+                task.fault, self._more = fault, False
+        if task.fault is not None:
+            return False
+        task.kept = self._folder is not None and self._folder.keeps(task.number)
+        if not task.kept:
+            task.answer = self._cluster.evaluate(task.number, task.portion, *before)
+            self._working[task.answer] = None
+        return True
+
+    def _is_over(self, task: _Task) -> bool:
+        if task.kept or task.fault is not None:
+            return True
+        return task.answer is not None and task.answer not in self._working
+
+    def _answers(self, task: _Task) -> Iterator[Answer]:
+        if task.fault is not None:
+            raise task.fault
+        answer = Answer([])
+        if not task.kept:
+            answer = self._cluster.get(task.answer, _place(task.portion))
+            yield answer
+        if self._folder is not None and answer.fault is None:
+            self._folder.add(task.number)
+
+
+def _place(portion: Portion) -> str:
+    """Where an error is, in the words of a message."""
+    if isinstance(portion, Files):
+        return portion.sources[0].name
+    if isinstance(portion, Range):
+        return f"{portion.source}, at or after byte {portion.start}"
+    return f"{portion.source}, at or after line {portion.line}"
+
+
+class Cluster:
+    """The tasks of a job on Ray; each call gives a reference to what a task returns."""
 
     def __init__(self, connected: Session, job: Job[Any], jobs: int | None) -> None:
-        self._session = connected
-        self._ray = connected.ray
+        self._session, self._ray = connected, connected.ray
         self._job = connected.ray.put(job)
         self._writes = job.parts is not None
         self._jobs = jobs
 
     def room(self) -> int:
+        """How many tasks may be under way, or wait for it, at once."""
         if self._jobs is not None and not self._session.here:
             return self._jobs
-        return 2 * self._session.cores()
+        return 2 * self._session.size()[0]
 
-    def read(self, wanted: Range) -> tuple[Ref, Ref]:
-        far = isinstance(wanted.path, Address)
-        task = self._session.read_remote if far else self._session.read
-        ends, rest = task.remote(wanted)
-        return ends, rest
+    def look(self, wanted: Range) -> tuple[Ref, Ref]:
+        """Counts the lines of a range; keeps the bytes of a remote one."""
+        far = {"num_cpus": 0, "scheduling_strategy": "SPREAD"}
+        options = far if isinstance(wanted.path, Address) else {"num_cpus": 1}
+        count, data = self._session.call(look, wanted, num_returns=2, **options)
+        return count, data
 
-    def evaluate(self, number: int, portion: Files | Piece) -> Ref:
-        return self._session.evaluate.remote(self._job, number, portion)
+    def evaluate(self, number: int, portion: Portion, *before: Ref) -> Ref:
+        """Evaluates a portion."""
+        return self._session.call(evaluate, self._job, number, portion, *before)
 
-    def evaluate_range(
-        self, number: int, wanted: Range, line: int, rest: Ref, completion: list[bytes]
-    ) -> Ref:
-        task = self._session.evaluate_range
-        return task.remote(self._job, number, wanted, line, rest, completion)
-
-    def merge(self, answers: list[Ref]) -> Ref:
-        return self._session.merge.remote(*answers)
-
-    def ready(self, refs: list[Ref], *, at_least: int) -> list[Ref]:
+    def wait(self, refs: list[Ref]) -> list[Ref]:
+        """Waits until a task is over; those that are."""
         wait = self._ray.wait
-        if at_least:
-            wait(refs, num_returns=at_least, fetch_local=False)
-        there: list[Ref] = wait(refs, num_returns=len(refs), timeout=0, fetch_local=False)[0]
-        return there
+        wait(refs, num_returns=1, fetch_local=False)
+        over: list[Ref] = wait(refs, num_returns=len(refs), timeout=0, fetch_local=False)[0]
+        return over
 
     def get(self, ref: Ref, place: str) -> Any:
+        """What a task returned; ``place`` says in an error what it worked on.
+
+        Raises:
+            GrpoError: where it failed.
+        """
         try:
             return self._ray.get(ref)
         except self._ray.exceptions.RayError as error:
+            if isinstance(cause := getattr(error, "cause", None), GrpoError):
+                raise cause from None
             raise ClusterError(f"{_why(error)} on {place}; what came before it is done") from None
 
     def cancel(self, refs: list[Ref]) -> None:
+        """Gives up tasks."""
         for ref in refs:
             try:
                 self._ray.cancel(ref, force=True)
             except Exception:
                 continue
-        if refs and self._writes:  # or one of them writes what nobody lists any more
+        if refs and self._writes:  # or one of them writes a part behind the error
             self._ray.wait(refs, num_returns=len(refs), timeout=_GIVEN_UP, fetch_local=False)
 
 

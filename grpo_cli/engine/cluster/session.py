@@ -12,10 +12,9 @@ import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
-from grpo_cli.engine.cluster import tasks
-from grpo_cli.engine.cluster.nodes import travelling
 from grpo_cli.engine.cluster.tasks import ClusterError
 from grpo_cli.errors import UsageError
 
@@ -41,27 +40,14 @@ class Session:
         self.here = address is None
         self._folder = ""
         self._looked = 0.0
-        self._cores = 1
-        self._counted = 0.0
-        self._nodes = 1
+        self._size = 1, 1
+        self._functions: dict[Any, Any] = {}
         atexit.register(self.close)
         with _kept_signals(), _connecting(address):
             if address is None:
                 self._start(jobs)
             else:
                 self._join(address)
-        # A task that takes no core has a worker beside those of the cores, which Ray soon ends, and
-        # starts again for the next: that is for reading from afar, and too dear for what is short.
-        task = {"max_retries": _RETRIES, "num_cpus": 1}
-        remote = self.ray.remote
-        reading = {"max_retries": _RETRIES, "num_returns": 2}
-        self.read = remote(tasks.read).options(**reading, num_cpus=1)
-        self.read_remote = remote(tasks.read).options(
-            **reading, num_cpus=0, scheduling_strategy="SPREAD"
-        )
-        self.evaluate = remote(tasks.evaluate).options(**task)
-        self.evaluate_range = remote(tasks.evaluate_range).options(**task)
-        self.merge = remote(tasks.merge).options(**task)
 
     def _start(self, jobs: int | None) -> None:
         from grpo_cli.engine.pool import cores
@@ -78,35 +64,38 @@ class Session:
         )
 
     def _join(self, address: str) -> None:
-        self._connect(address)
-        modules = travelling(self.ray)
-        self.ray.shutdown()
-        self._connect(address, runtime_env={"py_modules": modules})
+        """Joins a cluster, to which this package travels.
 
-    def _connect(self, address: str, **more: Any) -> None:
-        """Asks again where the cluster could not start the process that is to serve this one."""
+        Asks again where the cluster could not start the process that is to serve this one.
+        """
+        package = {"py_modules": [str(Path(__file__).parents[2])]}
         for left in reversed(range(_ATTEMPTS)):
             try:
-                self.ray.init(address=address, **more, **_QUIET)
+                self.ray.init(address=address, runtime_env=package, **_QUIET)
                 return
             except Exception as error:
                 if not left or not any(words in str(error) for words in _NOT_SERVED):
                     raise
                 self.ray.shutdown()
 
-    def cores(self) -> int:
-        """How many cores the cluster has; it may grow and shrink."""
+    def call(self, function: Any, *arguments: Any, **options: Any) -> Any:
+        """Has a worker call a function; the references to what it returns.
+
+        A task that takes no core has a worker beside those of the cores, which Ray soon ends, and
+        starts again for the next: that is for reading from afar, and too dear for what is short.
+        """
+        if function not in self._functions:
+            self._functions[function] = self.ray.remote(function)
+        wanted = {"max_retries": _RETRIES, "num_cpus": 1, **options}
+        return self._functions[function].options(**wanted).remote(*arguments)
+
+    def size(self) -> tuple[int, int]:
+        """How many cores and machines the cluster has; it may grow and shrink."""
         if time.monotonic() - self._looked > _LOOK_AGAIN:
             self._looked = time.monotonic()
-            self._cores = max(1, int(self.ray.cluster_resources().get("CPU", 1)))
-        return self._cores
-
-    def nodes(self) -> int:
-        """How many machines the cluster has."""
-        if time.monotonic() - self._counted > _LOOK_AGAIN:
-            self._counted = time.monotonic()
-            self._nodes = sum(bool(node["Alive"]) for node in self.ray.nodes())
-        return self._nodes
+            cores = max(1, int(self.ray.cluster_resources().get("CPU", 1)))
+            self._size = cores, sum(bool(node["Alive"]) for node in self.ray.nodes())
+        return self._size
 
     def close(self) -> None:
         """Ends what was started here, and what is under way elsewhere."""
@@ -140,7 +129,7 @@ def session(on: str, jobs: int | None) -> Session:
 
 def nodes() -> int:
     """How many machines the cluster has that is connected; none where none is."""
-    return sum(connected.nodes() for connected in _SESSIONS.values())
+    return sum(connected.size()[1] for connected in _SESSIONS.values())
 
 
 def address_of(on: str) -> str | None:

@@ -1,9 +1,9 @@
-"""What a worker does: it reads a range, evaluates a portion, merges results."""
+"""The tasks that an input is cut into, and what a worker does with one."""
 
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -11,16 +11,68 @@ import numpy as np
 import orjson
 
 from grpo_cli.engine import memory
-from grpo_cli.engine.cluster.parts import Parts, Written
-from grpo_cli.engine.cluster.portions import Files
+from grpo_cli.engine.cluster.parts import Parts
 from grpo_cli.engine.facts import InputFacts
 from grpo_cli.engine.pieces import OnPiece
 from grpo_cli.errors import GrpoError, InputError
-from grpo_cli.records import Piece, Source
-from grpo_cli.records.open.ranges import Bytes, Ends, Range, blocks_of, fetch
+from grpo_cli.records import Piece, Reading, Source
+from grpo_cli.records.open.ranges import Bytes, Range, blocks_of
+from grpo_cli.records.open.streams import version_of
 from grpo_cli.version import VERSION
 
 T = TypeVar("T")
+
+
+class Files(NamedTuple):
+    """Files that one task reads from their beginning to their end.
+
+    Attributes:
+        sources: the files.
+        size: how many bytes they have.
+    """
+
+    sources: tuple[Source, ...]
+    size: int
+
+
+Portion = Files | Range | Piece
+
+
+def portions(sources: Sequence[Source], reading: Reading, size: int) -> Iterator[Portion]:
+    """The input in the order of its files, for tasks of about ``size`` bytes.
+
+    What cannot be cut is read whole: packed files, documents, and files whose rows are put
+    together to groups.
+    """
+    together: list[Source] = []
+    held = 0
+    for source in sources:
+        cut = _cut(source, reading, size)
+        if cut is None:
+            together.append(source)
+            held += _size(source)
+            if held < size:
+                continue
+        if together:
+            yield Files(tuple(together), held)
+            together, held = [], 0
+        yield from cut or ()
+    if together:
+        yield Files(tuple(together), held)
+
+
+def _cut(source: Source, reading: Reading, size: int) -> Sequence[Portion] | None:
+    """A file in portions; None where one task reads it whole."""
+    if source.path == "-":
+        return list(reading.pieces(source, size))
+    return None if _size(source) <= size else reading.ranges(source, size)
+
+
+def _size(source: Source) -> int:
+    try:
+        return version_of(source.path).size
+    except OSError:
+        return 0  # the worker that reads it says what is wrong
 
 
 class Done(NamedTuple):
@@ -28,7 +80,7 @@ class Done(NamedTuple):
 
     Attributes:
         source: the file as the user named it.
-        line: the 1-based number of its first line there.
+        line: the 1-based number of its first line, where that is known.
         size: how many bytes.
     """
 
@@ -38,7 +90,7 @@ class Done(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What a part of the input comes to."""
+    """What a file, range or piece comes to."""
 
     done: Done
     value: Any
@@ -46,11 +98,10 @@ class Result(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What a portion comes to, why its rest could not be read, and the parts that it is in."""
+    """The results of a task, and why the rest of its input could not be read."""
 
     results: list[Result]
     fault: Exception | None = None
-    written: Sequence[Written] = ()
 
 
 class ClusterError(GrpoError):
@@ -74,7 +125,7 @@ class Job(Generic[T]):
     """What is done with every portion.
 
     Attributes:
-        work: what is made of pieces.
+        work: the function of its pieces.
         versions: those of the process that asks.
         parts: where rows are written; None where they travel.
     """
@@ -94,102 +145,55 @@ class Job(Generic[T]):
             if mine[name] != theirs:
                 raise ClusterError(f"{name} is {mine[name]} on a worker and {theirs} here")
 
-    def result(self, done: Done, pieces: Iterable[Piece]) -> Result:
-        """What some pieces come to as one."""
-        return Result(done, *self.work.all_of(pieces))
 
-
-def read(wanted: Range) -> tuple[Ends | Exception, Bytes | None]:
-    """A range, or why it cannot be read."""
-    try:
-        return fetch(wanted)
-    except GrpoError as error:
-        return error, None
-
-
-def evaluate_range(
-    job: Job[T],
-    number: int,
-    wanted: Range,
-    line: int,
-    rest: Bytes | None,
-    completion: Sequence[bytes],
+def evaluate(
+    job: Job[T], number: int, portion: Portion, before: int = 0, data: Bytes | None = None
 ) -> Answer:
-    """What the lines of a range come to; ``completion`` ends the last of them."""
+    """The task: what a portion comes to, up to where reading fails; its rows are written.
 
-    def results(_: list[Exception]) -> list[Result]:
-        done = Done(wanted.source, line, wanted.size + sum(map(len, completion)))
-        return [job.result(done, blocks_of(wanted, line, rest, completion))]
-
-    return _answer(job, number, results)
-
-
-def evaluate(job: Job[T], number: int, portion: Files | Piece) -> Answer:
-    """What files come to, each on its own, or a piece; up to where reading fails."""
-
-    def results(faults: list[Exception]) -> list[Result]:
-        if not isinstance(portion, Files):
-            return [job.result(Done(portion.source, portion.line, portion.size), [portion])]
-        made: list[Result] = []
-        for source in portion.sources:
-            size = portion.size // len(portion.sources)
-            pieces = _until(job.work.reading.pieces(source), source, faults)
-            made.append(job.result(Done(source.name, 1, size), pieces))
-            if faults:
-                break
-        return made
-
-    return _answer(job, number, results)
-
-
-def _answer(job: Job[T], number: int, results: Callable[[list[Exception]], list[Result]]) -> Answer:
-    """The results, or the part of them that is there already; and what went wrong."""
+    Args:
+        job: what to do.
+        number: the place of the portion among all.
+        portion: the input.
+        before: the lines of the ranges before it in its file.
+        data: the bytes of a range, where they were read already.
+    """
     memory.settle()
-    faults: list[Exception] = []
-    made: list[Result] = []
+    results: list[Result] = []
     try:
         job.check()
-        kept = None if job.parts is None else job.parts.kept(number)
-        if kept is not None:
-            return Answer([], None, (kept,))
-        made = results(faults)
-        if job.parts is not None and not faults:
-            written = job.parts.write(number, made)
-            return Answer(made, None, () if written is None else (written,))
+        for done, pieces in _inputs(job, portion, before, data):
+            faults: list[GrpoError] = []
+            results.append(Result(done, *job.work.all_of(_until(pieces, done.source, faults))))
+            if faults:
+                return Answer(results, faults[0])
+        if job.parts is not None:
+            job.parts.write(number, [result.value for result in results])
     except GrpoError as error:
-        faults.append(error)
-    return Answer(made, faults[0] if faults else None)
+        return Answer(results, error)
+    return Answer(results)
 
 
-def _until(pieces: Iterator[Piece], source: Source, faults: list[Exception]) -> Iterator[Piece]:
-    """The pieces before the one that cannot be read; why goes to ``faults``."""
+def _inputs(
+    job: Job[Any], portion: Portion, before: int, data: Bytes | None
+) -> Iterator[tuple[Done, Iterable[Piece]]]:
+    if isinstance(portion, Files):
+        for source in portion.sources:
+            size = portion.size // len(portion.sources)
+            yield Done(source.name, 1, size), job.work.reading.pieces(source)
+    elif isinstance(portion, Range):
+        blocks = blocks_of(portion, before, data)
+        yield Done(portion.source, before + 1, portion.size), blocks
+    else:
+        yield Done(portion.source, portion.line, portion.size), (portion,)
+
+
+def _until(pieces: Iterable[Piece], source: str, faults: list[GrpoError]) -> Iterator[Piece]:
+    """Yields pieces until one cannot be read; why goes to ``faults``."""
     try:
         yield from pieces
     except (GrpoError, OSError) as error:
         fault = error if isinstance(error, GrpoError) else InputError(str(error))
         if isinstance(fault, InputError):
-            fault.source = fault.source or source.name
+            fault.source = fault.source or source
         faults.append(fault)
-
-
-def merge(*answers: Answer) -> Answer:
-    """Answers that follow each other as one, up to the first that failed."""
-    whole: Result | None = None
-    written: list[Written] = []
-    fault: Exception | None = None
-    for answer in answers:
-        for result in answer.results:
-            whole = result if whole is None else _joined(whole, result)
-        written += answer.written
-        fault = answer.fault
-        # An outcome that has an error is the last: what follows it is no part of the answer.
-        if fault is not None or getattr(whole and whole.value, "error", None) is not None:
-            break
-    return Answer([] if whole is None else [whole], fault, written)
-
-
-def _joined(first: Result, later: Result) -> Result:
-    first.value.merge(later.value)
-    done = first.done._replace(size=first.done.size + later.done.size)
-    first.told.merge(later.told)
-    return Result(done, first.value, first.told)

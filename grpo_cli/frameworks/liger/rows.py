@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from grpo_cli.frameworks.trl.rows import ROWS as TRL
-from grpo_cli.objective.row import Row, Use, use
+from grpo_cli.objective.row import Row, Use, use, vary
 
 _NO_CORRECTION = use("none")
 _READS = frozenset({"epsilon_low", "epsilon_high", "delta", "beta", "kl_weight"})
@@ -19,9 +19,8 @@ _READS = frozenset({"epsilon_low", "epsilon_high", "delta", "beta", "kl_weight"}
 
 def relative(row: str, title: str, version: str, beta: float, note: str) -> Row[Use]:
     """TRL's row with the KL unweighted, and without what only TRL has."""
-    return replace(
+    return vary(
         TRL[row],
-        title=title,
         version=version,
         checked="golden",
         kl=use("k3", beta=beta, kl_weight="none"),
@@ -29,8 +28,7 @@ def relative(row: str, title: str, version: str, beta: float, note: str) -> Row[
         entropy=None,
         entropy_aggregate=None,
         reads=_READS | {"gradient_accumulation_steps", "response_length"},
-        note=note,
-    )
+    ).named(title, note)
 
 
 _LIGER = "liger-kernel 0.8.5"

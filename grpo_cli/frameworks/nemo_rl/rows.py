@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from grpo_cli.objective.row import Row, use
+from grpo_cli.objective.row import Row, use, vary
 
 _READS = frozenset(
     {
@@ -43,102 +41,93 @@ _UNTRUNCATED = {"is_low": None, "is_high": None}
 
 ROWS = {
     "nemo-rl/grpo": GRPO,
-    "nemo-rl/dapo": replace(
+    "nemo-rl/dapo": vary(
         GRPO,
-        title="NeMo-RL's DAPO recipe",
-        paper="2503.14476",
         advantage=use("group-std", std_ddof=1, std_eps=1e-6, std_min=0.0),
         surrogate=use("clip", epsilon_low=0.2, epsilon_high=0.28, dual_clip=10.0),
         kl=use("nemo-rl/k3", beta=0.0),
-        note="With a dual clip at 10, which the paper does not have. Its newer recipes clamp ρ at "
+    ).named(
+        "NeMo-RL's DAPO recipe",
+        "With a dual clip at 10, which the paper does not have. Its newer recipes clamp ρ at "
         "2 besides (--correction token-truncate).",
+        paper="2503.14476",
     ),
-    "nemo-rl/gspo": replace(
-        GRPO,
-        title="NeMo-RL's GSPO",
+    "nemo-rl/gspo": vary(
+        GRPO, ratio=use("sequence-eps"), aggregate=use("nemo-rl/response-mean")
+    ).named(
+        "NeMo-RL's GSPO",
+        "Requires the response mean. ε is 0.2 unless asked otherwise, the paper's is 3e-4.",
         paper="2507.18071",
-        ratio=use("sequence-eps"),
-        aggregate=use("nemo-rl/response-mean"),
-        note="Requires the response mean. ε is 0.2 unless asked otherwise, the paper's is 3e-4.",
     ),
-    "nemo-rl/gspo-is": replace(
+    "nemo-rl/gspo-is": vary(
         GRPO,
-        title="NeMo-RL's GSPO with its importance-sampling correction",
-        paper="2507.18071",
         ratio=use("sequence-eps"),
         correction=use("sequence-truncate", **_UNTRUNCATED),
         aggregate=use("nemo-rl/response-mean"),
-        note="The ratio is a geometric mean but the weight the plain product over the response.",
+    ).named(
+        "NeMo-RL's GSPO with its importance-sampling correction",
+        "The ratio is a geometric mean but the weight the plain product over the response.",
+        paper="2507.18071",
     ),
-    "nemo-rl/cispo": replace(
-        GRPO,
-        title="NeMo-RL's CISPO",
+    "nemo-rl/cispo": vary(GRPO, surrogate=use("cispo", epsilon_low=0.2, epsilon_high=0.2)).named(
+        "NeMo-RL's CISPO",
+        "The window is [0.8, 1.2] by default; its guide advises 1.0 and 5.0, i.e. [0, 6].",
         paper="2506.13585",
-        surrogate=use("cispo", epsilon_low=0.2, epsilon_high=0.2),
-        note="The window is [0.8, 1.2] by default; its guide advises 1.0 and 5.0, i.e. [0, 6].",
     ),
-    "nemo-rl/reinforce": replace(
-        GRPO,
-        title="NeMo-RL's REINFORCE (disable_ppo_ratio)",
+    "nemo-rl/reinforce": vary(GRPO, surrogate=use("reinforce")).named(
+        "NeMo-RL's REINFORCE (disable_ppo_ratio)",
+        "Its metric probs_ratio is then a mean log-prob.",
         paper="2402.14740",
-        surrogate=use("reinforce"),
-        note="Its metric probs_ratio is then a mean log-prob.",
     ),
-    "nemo-rl/on-policy": replace(
-        GRPO,
-        title="NeMo-RL's grpo with force_on_policy_ratio",
-        ratio=use("on-policy"),
-        note="The ratio is 1 by construction, so the policy term is the mean advantage.",
+    "nemo-rl/on-policy": vary(GRPO, ratio=use("on-policy")).named(
+        "NeMo-RL's grpo with force_on_policy_ratio",
+        "The ratio is 1 by construction, so the policy term is the mean advantage.",
     ),
-    "nemo-rl/gdpo": replace(
-        GRPO,
-        title="NeMo-RL's GDPO",
-        paper="2601.05242",
-        advantage=use("nemo-rl/gdpo", std_eps=1e-6),
-        note="Reward functions count equally, or by reward_weights, which NeMo-RL has in the order "
+    "nemo-rl/gdpo": vary(GRPO, advantage=use("nemo-rl/gdpo", std_eps=1e-6)).named(
+        "NeMo-RL's GDPO",
+        "Reward functions count equally, or by reward_weights, which NeMo-RL has in the order "
         "of their names; the last normalisation is over responses, ddof 1, "
         "without eps. As its recipe has it, without leaving out; the default configuration would "
         "(--advantage nemo-rl/gdpo-leave-one-out).",
+        paper="2601.05242",
     ),
-    "nemo-rl/reinforce_plus_plus": replace(
+    "nemo-rl/reinforce_plus_plus": vary(
         GRPO,
-        title="NeMo-RL's Reinforce++ with baseline and the KL in the reward",
-        paper="2501.03262",
         advantage=use("nemo-rl/reinforce_plus_plus"),
         kl=use("k3-in-reward", beta=0.01, kl_input_clamp=20.0, kl_output_clamp=10.0),
-        note="Each token bears its own KL, and is whitened with ddof 0; OpenRLHF sums the KL over "
+    ).named(
+        "NeMo-RL's Reinforce++ with baseline and the KL in the reward",
+        "Each token bears its own KL, and is whitened with ddof 0; OpenRLHF sums the KL over "
         "the tokens to come, slime whitens with ddof 1. minus_baseline false is "
         "--advantage nemo-rl/reinforce_plus_plus-raw.",
+        paper="2501.03262",
     ),
-    "nemo-rl/opd": replace(
+    "nemo-rl/opd": vary(
         GRPO,
-        title="NeMo-RL's on-policy distillation (adv_estimator opd)",
-        paper="2601.02780",
         advantage=use("nemo-rl/opd"),
         surrogate=use("reinforce"),
         kl=use("nemo-rl/k3", beta=0.0),
         correction=use("token-mask", is_low=0.5, is_high=5.0),
-        note="log_probs_ref is the teacher's; rewards play no part. With disable_ppo_ratio and "
+    ).named(
+        "NeMo-RL's on-policy distillation (adv_estimator opd)",
+        "log_probs_ref is the teacher's; rewards play no part. With disable_ppo_ratio and "
         "icepop, as NeMo-RL advises; it gives no bounds, these are nemo-rl/icepop's.",
+        paper="2601.02780",
     ),
-    "nemo-rl/grpo-is": replace(
-        GRPO,
-        title="NeMo-RL's grpo with its importance-sampling correction",
-        correction=use("token-truncate", **_UNTRUNCATED),
-        note="The weight π_old/π_rollout is unbounded unless a truncation is chosen "
+    "nemo-rl/grpo-is": vary(GRPO, correction=use("token-truncate", **_UNTRUNCATED)).named(
+        "NeMo-RL's grpo with its importance-sampling correction",
+        "The weight π_old/π_rollout is unbounded unless a truncation is chosen "
         "(-p is_high=2 for tis).",
     ),
-    "nemo-rl/icepop": replace(
-        GRPO,
-        title="NeMo-RL's grpo with icepop",
+    "nemo-rl/icepop": vary(GRPO, correction=use("token-mask", is_low=0.5, is_high=5.0)).named(
+        "NeMo-RL's grpo with icepop",
+        "Tokens outside the bounds weigh 0 and stay in the denominator.",
         paper="2510.18855",
-        correction=use("token-mask", is_low=0.5, is_high=5.0),
-        note="Tokens outside the bounds weigh 0 and stay in the denominator.",
     ),
-    "nemo-rl/seq-mask-tis": replace(
-        GRPO,
-        title="NeMo-RL's grpo with seq-mask-tis",
-        correction=use("geometric-mask", is_low=0.999, is_high=1.002),
-        note="A response is kept by its geometric mean, and its tokens weigh their own ρ.",
+    "nemo-rl/seq-mask-tis": vary(
+        GRPO, correction=use("geometric-mask", is_low=0.999, is_high=1.002)
+    ).named(
+        "NeMo-RL's grpo with seq-mask-tis",
+        "A response is kept by its geometric mean, and its tokens weigh their own ρ.",
     ),
 }

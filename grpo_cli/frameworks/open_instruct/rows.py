@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from grpo_cli.objective.row import Row, use
+from grpo_cli.objective.row import Row, use, vary
 
 _READS = frozenset(
     {
@@ -35,14 +33,13 @@ DAPO = Row(
 
 ROWS = {
     "open-instruct/grpo": DAPO,
-    "open-instruct/cispo": replace(
+    "open-instruct/cispo": vary(
         DAPO,
-        title="open-instruct's cispo",
-        paper="2506.13585",
-        aliases=(),
         surrogate=use("cispo", epsilon_low=1.0, epsilon_high=0.272),
         reads=_READS - {"epsilon_low"},
-        note="The weight is capped at 1.272 and has no lower bound; slime and NeMo-RL bound both "
-        "sides.",
+    ).named(
+        "open-instruct's cispo",
+        "The weight is capped at 1.272 and has no lower bound; slime and NeMo-RL bound both sides.",
+        paper="2506.13585",
     ),
 }

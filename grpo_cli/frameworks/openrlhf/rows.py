@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from grpo_cli.objective.row import Row, Use, use
+from grpo_cli.objective.row import Row, Use, use, vary
 
 
 def _vllm(choice: str) -> Use:
@@ -47,86 +45,64 @@ PPO = Row(
 
 ROWS = {
     "openrlhf/ppo": PPO,
-    "openrlhf/gspo": replace(
-        PPO,
-        title="OpenRLHF's GSPO loss",
-        paper="2507.18071",
-        aliases=(),
-        ratio=use("sequence"),
-        aggregate=use("openrlhf/response-mean"),
-        note="The policy term is averaged over responses, a KL in the loss over tokens. Responses "
+    "openrlhf/gspo": vary(
+        PPO, ratio=use("sequence"), aggregate=use("openrlhf/response-mean")
+    ).named(
+        "OpenRLHF's GSPO loss",
+        "The policy term is averaged over responses, a KL in the loss over tokens. Responses "
         "without tokens are not counted. The ε of the paper, 3e-4 and 4e-4, must be asked for.",
-    ),
-    "openrlhf/gspo-is": replace(
-        PPO,
-        title="OpenRLHF's GSPO loss with its importance-sampling correction switched on",
         paper="2507.18071",
-        aliases=(),
-        ratio=use("rollout-sequence"),
-        aggregate=use("openrlhf/response-mean"),
-        note="Any is_correction_level but off (before 0.11.2: enable_vllm_is_correction) replaces "
+    ),
+    "openrlhf/gspo-is": vary(
+        PPO, ratio=use("rollout-sequence"), aggregate=use("openrlhf/response-mean")
+    ).named(
+        "OpenRLHF's GSPO loss with its importance-sampling correction switched on",
+        "Any is_correction_level but off (before 0.11.2: enable_vllm_is_correction) replaces "
         "π_old by the engine in the ratio; no weight is multiplied, unlike in slime and NeMo-RL.",
+        paper="2507.18071",
     ),
-    "openrlhf/dr_grpo": replace(
-        PPO,
-        title="OpenRLHF's PPO loss with dr_grpo advantages",
+    "openrlhf/dr_grpo": vary(PPO, advantage=use("openrlhf/dr_grpo")).named(
+        "OpenRLHF's PPO loss with dr_grpo advantages",
+        "Only the advantage is Dr. GRPO's: the loss still averages over tokens.",
         paper="2503.20783",
-        aliases=(),
-        advantage=use("openrlhf/dr_grpo"),
-        note="Only the advantage is Dr. GRPO's: the loss still averages over tokens.",
     ),
-    "openrlhf/rloo": replace(
-        PPO,
-        title="OpenRLHF's PPO loss with rloo advantages",
-        paper="2402.14740",
-        aliases=(),
-        advantage=use("openrlhf/rloo"),
-        note="The baseline leaves the response itself out; the ratio is per token, not per "
+    "openrlhf/rloo": vary(PPO, advantage=use("openrlhf/rloo")).named(
+        "OpenRLHF's PPO loss with rloo advantages",
+        "The baseline leaves the response itself out; the ratio is per token, not per "
         "response as in TRL's RLOO.",
+        paper="2402.14740",
     ),
-    "openrlhf/reinforce_baseline": replace(
-        PPO,
-        title="OpenRLHF's PPO loss with REINFORCE++-baseline advantages",
-        paper="2501.03262",
-        aliases=(),
-        advantage=use("openrlhf/reinforce_baseline"),
-        note="Whitened over tokens with ddof 0, the KL summed over the tokens to come; slime "
+    "openrlhf/reinforce_baseline": vary(PPO, advantage=use("openrlhf/reinforce_baseline")).named(
+        "OpenRLHF's PPO loss with REINFORCE++-baseline advantages",
+        "Whitened over tokens with ddof 0, the KL summed over the tokens to come; slime "
         "whitens with ddof 1 and NeMo-RL with ddof 0, both with each token's own KL.",
+        paper="2501.03262",
     ),
-    "openrlhf/tis": replace(
-        PPO,
-        title="OpenRLHF's PPO loss with is_correction_level token and mode clip (its tis)",
-        aliases=(),
-        correction=_vllm("token-truncate"),
-        note="ρ = π_old/π_rollout is clamped to [0.5, 5] per token; slime and open-instruct clamp "
+    "openrlhf/tis": vary(PPO, correction=_vllm("token-truncate")).named(
+        "OpenRLHF's PPO loss with is_correction_level token and mode clip (its tis)",
+        "ρ = π_old/π_rollout is clamped to [0.5, 5] per token; slime and open-instruct clamp "
         "to [0, 2]. Before 0.11.2 it was vllm_is_correction_type tis, with the same numbers.",
     ),
-    "openrlhf/icepop": replace(
-        PPO,
-        title="OpenRLHF's PPO loss with is_correction_level token (its icepop)",
+    "openrlhf/icepop": vary(PPO, correction=_vllm("token-mask")).named(
+        "OpenRLHF's PPO loss with is_correction_level token (its icepop)",
+        "Tokens outside [0.5, 5] weigh 0 and stay in the denominator.",
         paper="2510.18855",
-        aliases=(),
-        correction=_vllm("token-mask"),
-        note="Tokens outside [0.5, 5] weigh 0 and stay in the denominator.",
     ),
-    "openrlhf/seq-mask-tis": replace(
-        PPO,
-        title="OpenRLHF's PPO loss with is_correction_level seq (its seq-mask-tis)",
-        aliases=(),
-        correction=_vllm("geometric-mask"),
-        note="A response is kept by its geometric mean, and its tokens weigh their own unclamped "
+    "openrlhf/seq-mask-tis": vary(PPO, correction=_vllm("geometric-mask")).named(
+        "OpenRLHF's PPO loss with is_correction_level seq (its seq-mask-tis)",
+        "A response is kept by its geometric mean, and its tokens weigh their own unclamped "
         "ρ; AReaL and open-instruct weigh with the mean.",
     ),
-    "openrlhf/flash_reinforce": replace(
+    "openrlhf/flash_reinforce": vary(
         PPO,
-        title="OpenRLHF's FlashREINFORCE",
-        aliases=(),
-        paper="",
         advantage=use("openrlhf/flash_reinforce"),
         correction=use("openrlhf/seq-binary-kl-mask"),
-        note="For one response per prompt: the baseline is the mean of the batch, and nothing is "
+    ).named(
+        "OpenRLHF's FlashREINFORCE",
+        "For one response per prompt: the baseline is the mean of the batch, and nothing is "
         "whitened. A response whose mean binary KL to the engine exceeds is_correction_threshold "
         "(-p rejection_threshold=…, no default) is dropped. It is a composition of switches: "
         "advantage.estimator, is_correction_level seq, is_correction_gating binary_kl.",
+        paper="",
     ),
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from grpo_cli.frameworks.framework import Change
-from grpo_cli.objective.row import Row, use
+from grpo_cli.objective.row import Row, use, vary
 
 GRPO = Row(
     title="prime-rl's grpo with its default loss, ipo: a symmetric trust region",
@@ -30,52 +30,48 @@ GRPO = Row(
 
 ROWS = {
     "prime-rl/grpo": GRPO,
-    "prime-rl/ipo": replace(
-        GRPO,
-        title="prime-rl's ipo, its default loss",
-        note="IPO is Importance Policy Optimization here, not Identity Preference Optimization. "
+    "prime-rl/ipo": vary(GRPO).named(
+        "prime-rl's ipo, its default loss",
+        "IPO is Importance Policy Optimization here, not Identity Preference Optimization. "
         "eps is -p ipo_threshold: 0.1 as ipo_threshold until 0.9.0, and with a kl_tau of 0.001 "
         "(prime-rl/ipo@0.9.0).",
     ),
-    "prime-rl/icepop": replace(
-        GRPO,
-        title="prime-rl's icepop",
-        paper="2510.18855",
-        surrogate=use("prime-rl/icepop"),
-        kl=use("none"),
-        note="The ratio that is masked is π_θ/π_rollout, where the paper's is π_old/π_rollout: "
+    "prime-rl/icepop": vary(GRPO, surrogate=use("prime-rl/icepop"), kl=use("none")).named(
+        "prime-rl's icepop",
+        "The ratio that is masked is π_θ/π_rollout, where the paper's is π_old/π_rollout: "
         "the row icepop. ratio_low and ratio_high are -p is_low and is_high.",
+        paper="2510.18855",
     ),
-    "prime-rl/dppo": replace(
+    "prime-rl/dppo": vary(
         GRPO,
-        title="prime-rl's loss of type default: DPPO's mask and Kimi's squared log ratio",
-        paper="2602.04879",
-        aliases=("prime-rl/default",),
         surrogate=use("dppo-tv-rollout", divergence_low=0.2, divergence_high=0.2),
         kl=use("square-rollout", beta=1e-3),
         version="559b447 (2026-08-21)",
         until="prime-rl 0.9.0",
-        note="One ratio π_θ/π_rollout, unclipped, and dropped where the probability moved too far. "
+    ).named(
+        "prime-rl's loss of type default: DPPO's mask and Kimi's squared log ratio",
+        "One ratio π_θ/π_rollout, unclipped, and dropped where the probability moved too far. "
         "Its kl is (log w)² without ½, on dropped tokens too, and needs no reference (arXiv "
         "2602.02276). dppo_mask_low and dppo_mask_high are -p divergence_low and divergence_high.",
+        paper="2602.04879",
+        aliases=("prime-rl/default",),
     ),
-    "prime-rl/max_rl": replace(
-        GRPO,
-        title="prime-rl's max_rl with its default loss, ipo",
+    "prime-rl/max_rl": vary(GRPO, advantage=use("max-rl")).named(
+        "prime-rl's max_rl with its default loss, ipo",
+        "(r − r̄)/r̄, and 0 where r̄ <= 0.",
         paper="2602.02710",
-        advantage=use("max-rl"),
-        note="(r − r̄)/r̄, and 0 where r̄ <= 0.",
     ),
-    "prime-rl/ref_kl": replace(
+    "prime-rl/ref_kl": vary(
         GRPO,
-        title="prime-rl's on-policy distillation (opd, opsd)",
-        aliases=("prime-rl/opd", "prime-rl/opsd"),
         advantage=use("prime-rl/ref_kl"),
         surrogate=use("prime-rl/ref_kl", divergence_low=0.2),
         kl=use("square-rollout", beta=1e-3),
         reads=frozenset(),
-        note="log_probs_ref is the teacher's. Rewards and advantages play no part; the constants "
+    ).named(
+        "prime-rl's on-policy distillation (opd, opsd)",
+        "log_probs_ref is the teacher's. Rewards and advantages play no part; the constants "
         "are fixed in prime-rl. Later commits drop its (log w)² (--kl none) and cap w at 10⁴.",
+        aliases=("prime-rl/opd", "prime-rl/opsd"),
     ),
 }
 
@@ -93,21 +89,16 @@ CHANGES = (
 )
 
 EARLIER = {
-    "prime-rl/grpo@0.9.0": replace(
-        _DPPO,
-        title="prime-rl's grpo with its default loss until 0.9.0: DPPO's mask",
-        aliases=(),
-        until="",
-        note=f"{_BEFORE}: prime-rl/dppo.",
+    "prime-rl/grpo@0.9.0": vary(_DPPO, until="").named(
+        "prime-rl's grpo with its default loss until 0.9.0: DPPO's mask",
+        f"{_BEFORE}: prime-rl/dppo.",
     ),
-    "prime-rl/max_rl@0.9.0": replace(
-        _DPPO,
-        title="prime-rl's max_rl with its default loss until 0.9.0: DPPO's mask",
+    "prime-rl/max_rl@0.9.0": vary(
+        _DPPO, advantage=ROWS["prime-rl/max_rl"].advantage, until=""
+    ).named(
+        "prime-rl's max_rl with its default loss until 0.9.0: DPPO's mask",
+        f"{_BEFORE}. {ROWS['prime-rl/max_rl'].note}",
         paper="2602.02710",
-        aliases=(),
-        advantage=ROWS["prime-rl/max_rl"].advantage,
-        until="",
-        note=f"{_BEFORE}. {ROWS['prime-rl/max_rl'].note}",
     ),
     "prime-rl/ipo@0.9.0": replace(
         ROWS["prime-rl/ipo"],

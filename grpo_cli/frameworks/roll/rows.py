@@ -6,9 +6,7 @@ coefficient is 0 by default.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from grpo_cli.objective.row import Row, use
+from grpo_cli.objective.row import Row, use, vary
 
 _READS = frozenset(
     {"epsilon_low", "epsilon_high", "dro_beta", "beta", "global_batch_size", "dp_size"}
@@ -36,75 +34,44 @@ _PPO = Row(
 
 ROWS = {
     "roll/ppo": _PPO,
-    "roll/dual_clip": replace(
-        _PPO,
-        title="ROLL ActorWorker with dual_clip_loss",
+    "roll/dual_clip": vary(
+        _PPO, surrogate=use("clip", dual_clip=1.4), reads=_READS | {"dual_clip"}
+    ).named(
+        "ROLL ActorWorker with dual_clip_loss",
+        "c is 1 + 2·pg_clip, 1.4 by default; verl's is 3.",
         paper="1912.09729",
-        aliases=(),
-        surrogate=use("clip", dual_clip=1.4),
-        reads=_READS | {"dual_clip"},
-        note="c is 1 + 2·pg_clip, 1.4 by default; verl's is 3.",
     ),
-    "roll/gspo": replace(
-        _PPO,
-        title="ROLL ActorWorker with importance_sampling seq (GSPO)",
-        paper="2507.18071",
-        aliases=(),
-        ratio=use("sequence"),
-        note="The gradient flows through the mean of the log ratios; verl and SkyRL have "
+    "roll/gspo": vary(_PPO, ratio=use("sequence")).named(
+        "ROLL ActorWorker with importance_sampling seq (GSPO)",
+        "The gradient flows through the mean of the log ratios; verl and SkyRL have "
         "GSPO-token's. The 1e-8 in its count is lost: its masks are whole numbers, so the count "
         "is in single precision.",
+        paper="2507.18071",
     ),
-    "roll/segment": replace(
-        _PPO,
-        title="ROLL's agentic ActorWorker with ratio_type segment",
-        paper="",
-        aliases=(),
-        checked="executed",
-        ratio=use("roll/segment"),
-        note="A segment is a run of tokens without masked ones between, a turn: without a mask it "
+    "roll/segment": vary(_PPO, checked="executed", ratio=use("roll/segment")).named(
+        "ROLL's agentic ActorWorker with ratio_type segment",
+        "A segment is a run of tokens without masked ones between, a turn: without a mask it "
         "is the response, and the row roll/gspo. train_infer_correction is --correction "
         "roll/train-infer.",
-    ),
-    "roll/vanilla": replace(
-        _PPO,
-        title="ROLL pg_variant vanilla (REINFORCE)",
         paper="",
-        aliases=(),
-        surrogate=use("reinforce"),
-        note="log π_θ·A; π_old plays no part.",
     ),
-    "roll/tis": replace(
-        _PPO,
-        title="ROLL pg_variant tis",
-        paper="",
-        aliases=(),
-        surrogate=use("cispo", epsilon_low=1.0, epsilon_high=0.0),
-        note="The weight is the ratio within [0, 1].",
+    "roll/vanilla": vary(_PPO, surrogate=use("reinforce")).named(
+        "ROLL pg_variant vanilla (REINFORCE)", "log π_θ·A; π_old plays no part.", paper=""
     ),
-    "roll/topr": replace(
-        _PPO,
-        title="ROLL pg_variant topr",
+    "roll/tis": vary(_PPO, surrogate=use("cispo", epsilon_low=1.0, epsilon_high=0.0)).named(
+        "ROLL pg_variant tis", "The weight is the ratio within [0, 1].", paper=""
+    ),
+    "roll/topr": vary(_PPO, checked="read", surrogate=use("roll/topr")).named(
+        "ROLL pg_variant topr",
+        "The raw reward, not the advantage, tells good from bad; weights 1 for both.",
         paper="2503.14286",
-        aliases=(),
-        checked="read",
-        surrogate=use("roll/topr"),
-        note="The raw reward, not the advantage, tells good from bad; weights 1 for both.",
     ),
-    "roll/cispo": replace(
-        _PPO,
-        title="ROLL pg_variant cispo",
+    "roll/cispo": vary(_PPO, surrogate=use("cispo", epsilon_low=0.1, epsilon_high=0.1)).named(
+        "ROLL pg_variant cispo",
+        "The window is [0.9, 1.1]; verl's is [0.8, 1.2], SkyRL's [0, 5].",
         paper="2506.13585",
-        aliases=(),
-        surrogate=use("cispo", epsilon_low=0.1, epsilon_high=0.1),
-        note="The window is [0.9, 1.1]; verl's is [0.8, 1.2], SkyRL's [0, 5].",
     ),
-    "roll/kimi15": replace(
-        _PPO,
-        title="ROLL pg_variant kimi15",
-        paper="2501.12599",
-        aliases=(),
-        surrogate=use("dro", dro_beta=0.1),
-        note="verl's dro, with β = τ.",
+    "roll/kimi15": vary(_PPO, surrogate=use("dro", dro_beta=0.1)).named(
+        "ROLL pg_variant kimi15", "verl's dro, with β = τ.", paper="2501.12599"
     ),
 }

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from grpo_cli.objective.row import Row, use
+from grpo_cli.objective.row import Row, use, vary
 
 _FREE = use("token")
 
@@ -44,108 +44,83 @@ _REGULAR = Row(
 
 ROWS = {
     "skyrl/regular": replace(_REGULAR, checked="executed"),
-    "skyrl/dual_clip": replace(
-        _REGULAR,
-        title="SkyRL policy loss dual_clip",
-        paper="1912.09729",
-        aliases=(),
-        surrogate=use("clip", dual_clip=3.0),
-        reads=_READS | {"dual_clip"},
-        note="verl's vanilla, which always has it.",
+    "skyrl/dual_clip": vary(
+        _REGULAR, surrogate=use("clip", dual_clip=3.0), reads=_READS | {"dual_clip"}
+    ).named(
+        "SkyRL policy loss dual_clip", "verl's vanilla, which always has it.", paper="1912.09729"
     ),
-    "skyrl/gspo": replace(
-        _REGULAR,
-        title="SkyRL policy loss gspo (GSPO-token)",
-        paper="2507.18071",
-        aliases=(),
-        ratio=use("verl/sequence-token"),
-        note="loss_reduction is token_mean unless it is changed, with a warning only; the "
+    "skyrl/gspo": vary(_REGULAR, ratio=use("verl/sequence-token")).named(
+        "SkyRL policy loss gspo (GSPO-token)",
+        "loss_reduction is token_mean unless it is changed, with a warning only; the "
         "paper's is sequence_mean.",
+        paper="2507.18071",
     ),
-    "skyrl/sapo": replace(
-        _REGULAR,
-        title="SkyRL policy loss sapo",
+    "skyrl/sapo": vary(_REGULAR, surrogate=use("sapo", tau_pos=1.0, tau_neg=1.05)).named(
+        "SkyRL policy loss sapo",
+        "loss_reduction is token_mean unless it is changed; verl always takes the response mean.",
         paper="2511.20347",
-        aliases=(),
-        surrogate=use("sapo", tau_pos=1.0, tau_neg=1.05),
-        note="loss_reduction is token_mean unless it is changed; verl always takes the response "
-        "mean.",
     ),
-    "skyrl/cispo": replace(
+    "skyrl/cispo": vary(
         _REGULAR,
-        title="SkyRL policy loss cispo",
-        paper="2510.13786",
-        aliases=(),
         surrogate=use("cispo", epsilon_low=1.0, epsilon_high=4.0),
         reads=_READS - {"epsilon_low", "epsilon_high"},
-        note="The window is ScaleRL's [0, 5]; verl's is [0.8, 1.2], ROLL's [0.9, 1.1]. SkyRL reads "
+    ).named(
+        "SkyRL policy loss cispo",
+        "The window is ScaleRL's [0, 5]; verl's is [0.8, 1.2], ROLL's [0.9, 1.1]. SkyRL reads "
         "cispo.cispo_eps_clip_low and …_high, not eps_clip_low and eps_clip_high: for another "
         "window, --surrogate cispo --epsilon-low 1 --epsilon-high 3.",
+        paper="2510.13786",
     ),
-    "skyrl/rollout_is": replace(
-        _REGULAR,
-        title="SkyRL policy loss rollout_is (GLM-5)",
+    "skyrl/rollout_is": vary(_REGULAR, surrogate=use("skyrl/rollout_is")).named(
+        "SkyRL policy loss rollout_is (GLM-5)",
+        "The ratio is to the engine's policy; log_probs_old play no part.",
         paper="2602.15763",
-        aliases=(),
-        surrogate=use("skyrl/rollout_is"),
-        note="The ratio is to the engine's policy; log_probs_old play no part.",
     ),
-    "skyrl/dppo": replace(
-        _REGULAR,
-        title="SkyRL policy loss dppo (DPPO, binary TV)",
-        paper="2602.04879",
-        aliases=(),
-        surrogate=use("skyrl/dppo_tv"),
-        note="Anchored on the engine's log-probs where the record has them, else on π_old. verl "
+    "skyrl/dppo": vary(_REGULAR, surrogate=use("skyrl/dppo_tv")).named(
+        "SkyRL policy loss dppo (DPPO, binary TV)",
+        "Anchored on the engine's log-probs where the record has them, else on π_old. verl "
         "caps the ratio and multiplies log π_θ: the same gradient up to the cap, another value.",
+        paper="2602.04879",
     ),
-    "skyrl/kl_cov": replace(
+    "skyrl/kl_cov": vary(
         _REGULAR,
-        title="SkyRL policy loss kl_cov",
-        paper="2505.22617",
-        aliases=(),
         checked="executed",
         version="a9564572 (2026-08-21)",
         ratio=_FREE,
         surrogate=use("skyrl/kl_cov"),
         aggregate=use("sum"),
-        note="The denominator is in the advantages, token_mean's here, but not in the penalty, a "
+    ).named(
+        "SkyRL policy loss kl_cov",
+        "The denominator is in the advantages, token_mean's here, but not in the penalty, a "
         "plain sum of ppo_kl_coef·|log ρ|: in verl both are averaged. The share is 0.2; verl's is "
         "0.0002.",
-    ),
-    "skyrl/clip_cov": replace(
-        _REGULAR,
-        title="SkyRL policy loss clip_cov",
         paper="2505.22617",
-        aliases=(),
+    ),
+    "skyrl/clip_cov": vary(
+        _REGULAR,
         checked="executed",
         version="a9564572 (2026-08-21)",
         ratio=_FREE,
         surrogate=use("skyrl/clip_cov"),
         aggregate=use("sum"),
-        note="The covariance is of advantages over the denominator, so that the bounds 1 and 5 "
+    ).named(
+        "SkyRL policy loss clip_cov",
+        "The covariance is of advantages over the denominator, so that the bounds 1 and 5 "
         "take out hardly any token. SkyRL draws the tokens at random, unseeded; here "
         "clip_cov_seed draws them.",
+        paper="2505.22617",
     ),
-    "skyrl/dppo-kl": replace(
+    "skyrl/dppo-kl": vary(
         _REGULAR,
-        title="SkyRL policy loss dppo with dppo_type binary_kl",
-        paper="2602.04879",
-        aliases=(),
         checked="executed",
         version="a9564572 (2026-08-21)",
         surrogate=use("skyrl/dppo_kl"),
-        note="The same anchor as skyrl/dppo, and the same thresholds, now of the binary KL.",
+    ).named(
+        "SkyRL policy loss dppo with dppo_type binary_kl",
+        "The same anchor as skyrl/dppo, and the same thresholds, now of the binary KL.",
+        paper="2602.04879",
     ),
-    "skyrl/importance_sampling": replace(
-        _REGULAR,
-        title="SkyRL policy loss importance_sampling (Tinker's)",
-        paper="",
-        aliases=(),
-        checked="read",
-        ratio=_FREE,
-        surrogate=use("unclipped"),
-        aggregate=use("sum"),
-        note="A plain sum.",
-    ),
+    "skyrl/importance_sampling": vary(
+        _REGULAR, checked="read", ratio=_FREE, surrogate=use("unclipped"), aggregate=use("sum")
+    ).named("SkyRL policy loss importance_sampling (Tinker's)", "A plain sum.", paper=""),
 }

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from grpo_cli.objective.row import Row, use
+from grpo_cli.objective.row import Row, use, vary
 
 _READS = frozenset(
     {
@@ -38,52 +36,43 @@ GRPO = Row(
 
 ROWS = {
     "slime/grpo": GRPO,
-    "slime/gspo": replace(
-        GRPO,
-        title="slime's gspo",
-        paper="2507.18071",
-        ratio=use("sequence"),
-        note="ε is 0.2 unless asked otherwise, the paper's is 3e-4. With a train/inference "
+    "slime/gspo": vary(GRPO, ratio=use("sequence")).named(
+        "slime's gspo",
+        "ε is 0.2 unless asked otherwise, the paper's is 3e-4. With a train/inference "
         "correction, token weights multiply the sequence loss, and the unbiased KL has the token's "
         "ratio as its weight (-p kl_weight=token-ratio). --aggregate slime/token-mean weighs "
         "responses by their length.",
+        paper="2507.18071",
     ),
-    "slime/cispo": replace(
-        GRPO,
-        title="slime's cispo",
-        paper="2506.13585",
-        surrogate=use("cispo", epsilon_low=0.2, epsilon_high=0.2),
-        note="eps_clip is 0.2 by default, so that the weight is in [0.8, 1.2]; slime warns and "
+    "slime/cispo": vary(GRPO, surrogate=use("cispo", epsilon_low=0.2, epsilon_high=0.2)).named(
+        "slime's cispo",
+        "eps_clip is 0.2 by default, so that the weight is in [0.8, 1.2]; slime warns and "
         "advises 1.0 and 4.0, the window [0, 5].",
+        paper="2506.13585",
     ),
-    "slime/reinforce_plus_plus_baseline": replace(
-        GRPO,
-        title="slime's reinforce_plus_plus_baseline",
-        paper="2501.03262",
-        advantage=use("slime/reinforce_plus_plus_baseline"),
-        kl=use("k1-in-reward", beta=0.0),
-        note="The KL in the reward is each token's own, not that of the tokens to come as in "
+    "slime/reinforce_plus_plus_baseline": vary(
+        GRPO, advantage=use("slime/reinforce_plus_plus_baseline"), kl=use("k1-in-reward", beta=0.0)
+    ).named(
+        "slime's reinforce_plus_plus_baseline",
+        "The KL in the reward is each token's own, not that of the tokens to come as in "
         "OpenRLHF; whitening divides by √(v + 1e-8) with ddof 1.",
+        paper="2501.03262",
     ),
-    "slime/tis": replace(
-        GRPO,
-        title="slime's grpo with --use-tis",
-        correction=use("token-truncate", is_low=0.0, is_high=2.0),
-        note="ρ = π_old/π_rollout clamped to [0, 2] multiplies the clipped loss of each token.",
+    "slime/tis": vary(GRPO, correction=use("token-truncate", is_low=0.0, is_high=2.0)).named(
+        "slime's grpo with --use-tis",
+        "ρ = π_old/π_rollout clamped to [0, 2] multiplies the clipped loss of each token.",
     ),
-    "slime/icepop": replace(
-        GRPO,
-        title="slime's grpo with --use-tis and its icepop_function",
+    "slime/icepop": vary(GRPO, correction=use("token-mask", is_low=0.0, is_high=2.0)).named(
+        "slime's grpo with --use-tis and its icepop_function",
+        "It reuses tis_clip_low and tis_clip, whose defaults 0 and 2 are not IcePop's.",
         paper="2510.18855",
-        correction=use("token-mask", is_low=0.0, is_high=2.0),
-        note="It reuses tis_clip_low and tis_clip, whose defaults 0 and 2 are not IcePop's.",
     ),
-    "slime/opsm": replace(
-        GRPO,
-        title="slime's grpo with --use-opsm",
-        paper="2512.02556",
-        correction=use("off-policy-mask-old", off_policy_mask_threshold=1e-4),
-        note="Drops the tokens with A < 0 of a response whose mean log π_old − log π_θ exceeds "
+    "slime/opsm": vary(
+        GRPO, correction=use("off-policy-mask-old", off_policy_mask_threshold=1e-4)
+    ).named(
+        "slime's grpo with --use-opsm",
+        "Drops the tokens with A < 0 of a response whose mean log π_old − log π_θ exceeds "
         "1e-4; DeepSeek-V3.2 measures from the policy that sampled.",
+        paper="2512.02556",
     ),
 }

@@ -29,7 +29,7 @@ def read(settings: Settings) -> Reading:
     Args:
         settings: slime's own words: ``advantage_estimator``, ``normalize_advantages``, ``use_opd``,
             ``use_tis``, ``use_opsm``, ``use_rollout_logprobs``, ``use_unbiased_kl``,
-            ``kl_loss_type``, ``calculate_per_token_loss``, and the numbers beside them.
+            ``kl_loss_type``, ``calculate_per_token_loss``, and their numbers.
     """
     words = (settings.get(name) for name in ("advantage_estimator", "variant", "loss_type"))
     row = str(next((word for word in words if word), "grpo"))

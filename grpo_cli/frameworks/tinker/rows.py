@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from grpo_cli.objective.row import Row, use
+from grpo_cli.objective.row import Row, use, vary
 
 IMPORTANCE_SAMPLING = Row(
     title="Tinker's importance_sampling",
@@ -26,39 +24,38 @@ IMPORTANCE_SAMPLING = Row(
 
 ROWS = {
     "tinker/importance_sampling": IMPORTANCE_SAMPLING,
-    "tinker/ppo": replace(
-        IMPORTANCE_SAMPLING,
-        title="Tinker's ppo",
-        paper="1707.06347",
-        surrogate=use("clip", epsilon_low=0.2, epsilon_high=0.2),
-        note="Tinker takes the bounds themselves, clip_low_threshold 0.8 and clip_high_threshold "
+    "tinker/ppo": vary(
+        IMPORTANCE_SAMPLING, surrogate=use("clip", epsilon_low=0.2, epsilon_high=0.2)
+    ).named(
+        "Tinker's ppo",
+        "Tinker takes the bounds themselves, clip_low_threshold 0.8 and clip_high_threshold "
         "1.2, not their distance from 1.",
+        paper="1707.06347",
     ),
-    "tinker/gspo": replace(
+    "tinker/gspo": vary(
         IMPORTANCE_SAMPLING,
-        title="Tinker's gspo (GSPO-token)",
-        paper="2507.18071",
         version="tinker 0.38.0, docs/losses/gspo",
         ratio=use("rollout-sequence-token"),
         surrogate=use("clip", epsilon_low=0.2, epsilon_high=0.2),
-        note="The mean is over the tokens of sequence_ratio_mask, here those that count. As for "
+    ).named(
+        "Tinker's gspo (GSPO-token)",
+        "The mean is over the tokens of sequence_ratio_mask, here those that count. As for "
         "ppo, the bounds themselves are given, clip_low_threshold and clip_high_threshold; 0.8 and "
         "1.2 are ppo's, the paper's are 1 − 3e-4 and 1 + 4e-4.",
+        paper="2507.18071",
     ),
-    "tinker/cispo": replace(
-        IMPORTANCE_SAMPLING,
-        title="Tinker's cispo",
-        paper="2506.13585",
-        surrogate=use("cispo", epsilon_low=1.0, epsilon_high=3.0),
-        note="The bounds are clip_low_threshold 0 and clip_high_threshold 4 by default; an older "
+    "tinker/cispo": vary(
+        IMPORTANCE_SAMPLING, surrogate=use("cispo", epsilon_low=1.0, epsilon_high=3.0)
+    ).named(
+        "Tinker's cispo",
+        "The bounds are clip_low_threshold 0 and clip_high_threshold 4 by default; an older "
         "example in its documentation has 0.8 and 1.2.",
+        paper="2506.13585",
     ),
-    "tinker/dro": replace(
-        IMPORTANCE_SAMPLING,
-        title="Tinker's dro",
-        paper="2405.19107",
-        surrogate=use("dro-rollout", dro_beta=0.05),
-        note="β has no documented default; 0.05 is its example. No ratio is involved. Positions of "
+    "tinker/dro": vary(IMPORTANCE_SAMPLING, surrogate=use("dro-rollout", dro_beta=0.05)).named(
+        "Tinker's dro",
+        "β has no documented default; 0.05 is its example. No ratio is involved. Positions of "
         "the prompt are taken to be masked.",
+        paper="2405.19107",
     ),
 }

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from grpo_cli.frameworks.framework import Change
-from grpo_cli.objective.row import Row, Use, use
+from grpo_cli.objective.row import Row, Use, use, vary
 
 _CLIP = use("clip", epsilon_low=0.2, epsilon_high=0.2)
 _MASKS = "With use_vllm, --correction trl/sequence-mask (TRL's default mode) or another of trl/…"
@@ -46,77 +46,56 @@ _GRPO = Row(
 
 ROWS = {
     "trl/grpo": _GRPO,
-    "trl/bnpo": replace(
-        _GRPO,
-        title="TRL GRPOTrainer, loss_type bnpo",
-        paper="",
-        aggregate=use("trl/bnpo"),
-        note="The token mean over one micro-batch, so micro-batches of unequal tokens weigh "
+    "trl/bnpo": vary(_GRPO, aggregate=use("trl/bnpo")).named(
+        "TRL GRPOTrainer, loss_type bnpo",
+        "The token mean over one micro-batch, so micro-batches of unequal tokens weigh "
         "their tokens unequally. Unrelated to the Beta-normalisation paper of the same acronym.",
+        paper="",
     ),
-    "trl/dr_grpo": replace(
-        _GRPO,
-        title="TRL GRPOTrainer, loss_type dr_grpo",
-        paper="2503.20783",
-        aggregate=use("trl/dr_grpo", max_completion_length=512),
-        note="loss_type alone keeps the std of scale_rewards=group; the paper's advantage is "
+    "trl/dr_grpo": vary(_GRPO, aggregate=use("trl/dr_grpo", max_completion_length=512)).named(
+        "TRL GRPOTrainer, loss_type dr_grpo",
+        "loss_type alone keeps the std of scale_rewards=group; the paper's advantage is "
         "--advantage group-mean (scale_rewards=none).",
+        paper="2503.20783",
     ),
-    "trl/dapo": replace(
-        _GRPO,
-        title="TRL GRPOTrainer, loss_type dapo (its default)",
-        paper="2503.14476",
-        aggregate=use("trl/dapo"),
-        note="ε_high stays ε unless it is given; the paper's is 0.28. No overlong shaping and no "
+    "trl/dapo": vary(_GRPO, aggregate=use("trl/dapo")).named(
+        "TRL GRPOTrainer, loss_type dapo (its default)",
+        "ε_high stays ε unless it is given; the paper's is 0.28. No overlong shaping and no "
         "dynamic sampling. Without num_items_in_batch the tokens of the input stand for it.",
+        paper="2503.14476",
     ),
-    "trl/cispo": replace(
-        _GRPO,
-        title="TRL GRPOTrainer, loss_type cispo",
-        paper="2506.13585",
-        surrogate=use("trl/cispo"),
-        aggregate=use("trl/dapo"),
-        note="The cap is ε_high itself, 0.2 unless it is given: every ratio is capped there. "
+    "trl/cispo": vary(_GRPO, surrogate=use("trl/cispo"), aggregate=use("trl/dapo")).named(
+        "TRL GRPOTrainer, loss_type cispo",
+        "The cap is ε_high itself, 0.2 unless it is given: every ratio is capped there. "
         "ScaleRL's 5 is -p epsilon_high=5; delta is ignored.",
+        paper="2506.13585",
     ),
-    "trl/sapo": replace(
-        _GRPO,
-        title="TRL GRPOTrainer, loss_type sapo",
-        paper="2511.20347",
-        surrogate=use("sapo", tau_pos=1.0, tau_neg=1.05),
-        note="The value at ρ = 1 is 2A/τ, not A; the gradient there is A's. A = 0 takes the "
+    "trl/sapo": vary(_GRPO, surrogate=use("sapo", tau_pos=1.0, tau_neg=1.05)).named(
+        "TRL GRPOTrainer, loss_type sapo",
+        "The value at ρ = 1 is 2A/τ, not A; the gradient there is A's. A = 0 takes the "
         "negative temperature, which changes nothing.",
+        paper="2511.20347",
     ),
-    "trl/vespo": replace(
-        _GRPO,
-        title="TRL GRPOTrainer, loss_type vespo",
-        paper="2602.10693",
-        surrogate=use("trl/vespo"),
-        aggregate=use("trl/dapo"),
-        note="With use_vllm the mismatch goes into W, not beside it: --surrogate "
+    "trl/vespo": vary(_GRPO, surrogate=use("trl/vespo"), aggregate=use("trl/dapo")).named(
+        "TRL GRPOTrainer, loss_type vespo",
+        "With use_vllm the mismatch goes into W, not beside it: --surrogate "
         "trl/vespo-token-truncate or trl/vespo-token-mask, and no --correction. TRL refuses the "
         "sequence modes for vespo when the trainer is built.",
+        paper="2602.10693",
     ),
-    "trl/luspo": replace(
-        _GRPO,
-        title="TRL GRPOTrainer, loss_type luspo",
+    "trl/luspo": vary(_GRPO, ratio=use("sequence"), aggregate=use("trl/luspo")).named(
+        "TRL GRPOTrainer, loss_type luspo",
+        "TRL's default importance_sampling_level is token, with a warning: --ratio token.",
         paper="2602.05261",
-        ratio=use("sequence"),
-        aggregate=use("trl/luspo"),
-        note="TRL's default importance_sampling_level is token, with a warning: --ratio token.",
     ),
-    "trl/gspo": replace(
-        _GRPO,
-        title="TRL GRPOTrainer, loss_type grpo, importance_sampling_level sequence",
-        paper="2507.18071",
-        ratio=use("sequence"),
-        note="ε stays 0.2 unless given; the paper's is 3e-4 and 4e-4. The KL stays per token "
+    "trl/gspo": vary(_GRPO, ratio=use("sequence")).named(
+        "TRL GRPOTrainer, loss_type grpo, importance_sampling_level sequence",
+        "ε stays 0.2 unless given; the paper's is 3e-4 and 4e-4. The KL stays per token "
         "and is weighted by the sequence ratio.",
+        paper="2507.18071",
     ),
-    "trl/rloo": replace(
+    "trl/rloo": vary(
         _GRPO,
-        title="TRL RLOOTrainer",
-        paper="2402.14740",
         advantage=use("leave-one-out"),
         ratio=use("product"),
         surrogate=use("trl/rloo"),
@@ -125,28 +104,31 @@ ROWS = {
         aggregate=use("response-mean"),
         entropy=None,
         entropy_aggregate=None,
-        note="One ratio per response, the product over its tokens. The KL is that of the policy "
+    ).named(
+        "TRL RLOOTrainer",
+        "One ratio per response, the product over its tokens. The KL is that of the policy "
         "that sampled, inside the reward, and no digit of it is lost beside large rewards; TRL "
         "rounds r − βΣk before it centres. The Trainer divides by gradient_accumulation_steps "
         "afterwards. normalize_advantages is --advantage trl/rloo-normalised; reward_clip_range is "
         "not covered.",
+        paper="2402.14740",
     ),
-    "trl/gmpo": replace(
+    "trl/gmpo": vary(
         _GRPO,
-        title="TRL GMPOTrainer (experimental)",
-        paper="2507.20673",
         surrogate=use("trl/gmpo"),
         kl=use("k3", beta=0.0, kl_weight="none"),
         correction=use("none"),
         entropy=None,
         entropy_aggregate=None,
         reads=_READS - {"kl_weight"},
-        note="ε is in log space. The KL is never weighted by the ratio; delta, the off-policy mask "
+    ).named(
+        "TRL GMPOTrainer (experimental)",
+        "ε is in log space. The KL is never weighted by the ratio; delta, the off-policy mask "
         "and vLLM's correction are ignored.",
+        paper="2507.20673",
     ),
-    "trl/async_grpo": replace(
+    "trl/async_grpo": vary(
         _GRPO,
-        title="TRL AsyncGRPOTrainer (experimental)",
         advantage=use("group-std", std_ddof=0, std_eps=1e-8, std_min=0.0),
         ratio=use("rollout"),
         kl=use("none"),
@@ -155,7 +137,9 @@ ROWS = {
         entropy=None,
         entropy_aggregate=None,
         reads=(_READS | {"global_n_tokens"}) - {"delta"},
-        note="π_old is the engine that sampled (log_probs_rollout). N is the micro-batch's tokens "
+    ).named(
+        "TRL AsyncGRPOTrainer (experimental)",
+        "π_old is the engine that sampled (log_probs_rollout). N is the micro-batch's tokens "
         "over all processes, not the generation batch's. A response that no reward function "
         "scores has advantage 0 there; leave it out of the group's rewards.",
     ),

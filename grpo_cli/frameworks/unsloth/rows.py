@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from grpo_cli.frameworks.framework import Change
 from grpo_cli.frameworks.trl.rows import ROWS as TRL
-from grpo_cli.objective.row import Row, Use, use
+from grpo_cli.objective.row import Row, Use, use, vary
 
 _NOTE = (
     "The KL is clamped, its log ratio to ±20 and the weighed estimate to ±10, where TRL has no "
@@ -28,9 +28,8 @@ READS = frozenset(
 
 def _unsloth(name: str) -> Row[Use]:
     row = TRL[f"trl/{name}"]
-    return replace(
+    return vary(
         row,
-        title=row.title.replace("TRL GRPOTrainer", "Unsloth GRPO loss"),
         version="unsloth-zoo 2026.10.9",
         checked="executed",
         kl=use("unsloth/k3", beta=0.0),
@@ -38,8 +37,7 @@ def _unsloth(name: str) -> Row[Use]:
         entropy=None,
         entropy_aggregate=None,
         reads=READS,
-        note=_NOTE,
-    )
+    ).named(row.title.replace("TRL GRPOTrainer", "Unsloth GRPO loss"), _NOTE)
 
 
 _LOSSES = ("grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo", "luspo", "gspo")

@@ -1,4 +1,4 @@
-"""verl's rollout correction: weights by π/π_rollout, and rejection by how far the two are apart."""
+"""verl's rollout correction: weights by π/π_rollout, and rejection by how far the two differ."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from grpo_cli.frameworks.framework import Change
 from grpo_cli.hyperparameters import Value
-from grpo_cli.objective.row import Row, Use, use
+from grpo_cli.objective.row import Row, Use, use, vary
 
 _TOKEN_MEAN = use("verl/token-mean")
 _FREE = use("token")
@@ -53,106 +53,83 @@ VANILLA = Row(
 
 ROWS = {
     "verl/vanilla": VANILLA,
-    "verl/gspo": replace(
+    "verl/gspo": vary(
         VANILLA,
-        title="verl policy loss gspo (GSPO-token)",
-        paper="2507.18071",
-        aliases=(),
         ratio=use("verl/sequence-token"),
         surrogate=use("clip"),
         reads=_READS - {"dual_clip"},
-        note="The loss follows loss_agg_mode, token-mean by default; the paper's is --aggregate "
+    ).named(
+        "verl policy loss gspo (GSPO-token)",
+        "The loss follows loss_agg_mode, token-mean by default; the paper's is --aggregate "
         "verl/seq-mean-token-mean, which verl up to 0.9.0 always takes (verl/gspo@0.9.0). ε is "
         "0.2 by default; the paper's is 3e-4 and 4e-4.",
+        paper="2507.18071",
     ),
-    "verl/sapo": replace(
+    "verl/sapo": vary(
         VANILLA,
-        title="verl policy loss sapo",
-        paper="2511.20347",
-        aliases=(),
         surrogate=use("sapo", tau_pos=1.0, tau_neg=1.05),
         aggregate=use("verl/seq-mean-token-mean"),
         kl_aggregate=_TOKEN_MEAN,
         entropy_aggregate=_TOKEN_MEAN,
-        note="seq-mean-token-mean whatever loss_agg_mode says; KL and entropy follow it.",
+    ).named(
+        "verl policy loss sapo",
+        "seq-mean-token-mean whatever loss_agg_mode says; KL and entropy follow it.",
+        paper="2511.20347",
     ),
-    "verl/gpg": replace(
-        VANILLA,
-        title="verl policy loss gpg (REINFORCE)",
+    "verl/gpg": vary(VANILLA, ratio=_FREE, surrogate=use("reinforce")).named(
+        "verl policy loss gpg (REINFORCE)",
+        "verl's own estimator goes with it: --advantage verl/gpg.",
         paper="2504.02546",
-        aliases=(),
-        ratio=_FREE,
-        surrogate=use("reinforce"),
-        note="verl's own estimator goes with it: --advantage verl/gpg.",
     ),
-    "verl/clip_cov": replace(
-        VANILLA,
-        title="verl policy loss clip_cov",
-        paper="2505.22617",
-        aliases=(),
-        ratio=_FREE,
-        surrogate=use("verl/clip_cov", clip_cov_seed=0),
-        note="verl takes tokens out at random, unseeded; here clip_cov_seed draws them. No dual "
+    "verl/clip_cov": vary(
+        VANILLA, ratio=_FREE, surrogate=use("verl/clip_cov", clip_cov_seed=0)
+    ).named(
+        "verl policy loss clip_cov",
+        "verl takes tokens out at random, unseeded; here clip_cov_seed draws them. No dual "
         "clip and no clamp on the ratio.",
-    ),
-    "verl/kl_cov": replace(
-        VANILLA,
-        title="verl policy loss kl_cov",
         paper="2505.22617",
-        aliases=(),
-        ratio=_FREE,
-        surrogate=use("verl/kl_cov"),
-        note="No clip at all. ppo_kl_coef is 0.1 by verl's configuration, 1 by its code and the "
-        "paper.",
     ),
-    "verl/geo_mean": replace(
+    "verl/kl_cov": vary(VANILLA, ratio=_FREE, surrogate=use("verl/kl_cov")).named(
+        "verl policy loss kl_cov",
+        "No clip at all. ppo_kl_coef is 0.1 by verl's configuration, 1 by its code and the paper.",
+        paper="2505.22617",
+    ),
+    "verl/geo_mean": vary(
         VANILLA,
-        title="verl policy loss geo_mean (GMPO)",
-        paper="2507.20673",
-        aliases=("verl/gmpo",),
         ratio=_FREE,
         surrogate=use("verl/geo_mean"),
         aggregate=use("response-mean"),
         kl_aggregate=_TOKEN_MEAN,
         entropy_aggregate=_TOKEN_MEAN,
-        note="The mean over the rows of a micro-batch, those without tokens too, whatever "
+    ).named(
+        "verl policy loss geo_mean (GMPO)",
+        "The mean over the rows of a micro-batch, those without tokens too, whatever "
         "loss_agg_mode says; KL and entropy follow it. ε is 0.2 by default; the paper's is 0.4.",
+        paper="2507.20673",
+        aliases=("verl/gmpo",),
     ),
-    "verl/dppo_tv": replace(
-        VANILLA,
-        title="verl policy loss dppo_tv (DPPO, binary TV)",
-        paper="2602.04879",
-        aliases=(),
-        surrogate=use("verl/dppo_tv"),
-        note="ε bounds the change of the probability. The ratio is capped at clip_ratio_c, 3 by "
+    "verl/dppo_tv": vary(VANILLA, surrogate=use("verl/dppo_tv")).named(
+        "verl policy loss dppo_tv (DPPO, binary TV)",
+        "ε bounds the change of the probability. The ratio is capped at clip_ratio_c, 3 by "
         "default, which the paper advises against; the anchor is π_old.",
-    ),
-    "verl/dppo_kl": replace(
-        VANILLA,
-        title="verl policy loss dppo_kl (DPPO, binary KL)",
         paper="2602.04879",
-        aliases=(),
-        surrogate=use("verl/dppo_kl"),
-        note="ε bounds the binary KL. The ratio is capped at clip_ratio_c, 3 by default; the "
+    ),
+    "verl/dppo_kl": vary(VANILLA, surrogate=use("verl/dppo_kl")).named(
+        "verl policy loss dppo_kl (DPPO, binary KL)",
+        "ε bounds the binary KL. The ratio is capped at clip_ratio_c, 3 by default; the "
         "anchor is π_old.",
+        paper="2602.04879",
     ),
-    "verl/dro": replace(
-        VANILLA,
-        title="verl policy loss dro (Direct Reward Optimization)",
+    "verl/dro": vary(VANILLA, ratio=_FREE, surrogate=use("dro", dro_beta=0.1)).named(
+        "verl policy loss dro (Direct Reward Optimization)",
+        "verl has no default for dro_beta; 0.1 is that of ROLL's kimi15, the same loss.",
         paper="",
-        aliases=(),
-        ratio=_FREE,
-        surrogate=use("dro", dro_beta=0.1),
-        note="verl has no default for dro_beta; 0.1 is that of ROLL's kimi15, the same loss.",
     ),
-    "verl/cispo": replace(
-        VANILLA,
-        title="verl policy loss cispo",
-        paper="2506.13585",
-        aliases=(),
-        surrogate=use("cispo", epsilon_low=0.2, epsilon_high=0.2),
-        note="The window is [0.8, 1.2] by default; verl's recipe has no lower bound, ScaleRL's is "
+    "verl/cispo": vary(VANILLA, surrogate=use("cispo", epsilon_low=0.2, epsilon_high=0.2)).named(
+        "verl policy loss cispo",
+        "The window is [0.8, 1.2] by default; verl's recipe has no lower bound, ScaleRL's is "
         "[0, 5]. The ratio is clamped to e^±20 first.",
+        paper="2506.13585",
     ),
 }
 
@@ -204,12 +181,8 @@ def _named(mode: str, table: dict[str, dict[str, Value]], choice: str) -> Iterat
 
 def _row(name: str, correction: Use, note: str, row: Row[Use]) -> Row[Use]:
     said = ", ".join(f"{key}={value}" for key, value in correction.values.items())
-    return replace(
-        row,
-        title=f"verl vanilla with rollout_correction {name}",
-        aliases=(),
-        correction=correction,
-        note=f"{note} {said or 'nothing is rejected'}.",
+    return vary(row, correction=correction).named(
+        f"verl vanilla with rollout_correction {name}", f"{note} {said or 'nothing is rejected'}."
     )
 
 

@@ -30,7 +30,7 @@ def read(settings: Settings) -> Reading:
             for losses that once aggregated themselves.
 
     Raises:
-        InputError: for a KL in the reward beside one in the loss.
+        InputError: for a KL in the reward and another in the loss.
     """
     policy_loss = str(settings.get("policy_loss", "vanilla"))
     correction = settings.get("rollout_correction")

@@ -21,7 +21,7 @@ _LOWEST = -1075  # a double is a multiple of 2 to the power of this and its expo
 _HALF = 27  # a double's 53 bits as 26 high and 27 low ones: sums of halves stay exact
 _LOW_BITS = (1 << _HALF) - 1
 _BIN = 3  # 2³ exponents share a bin, so halves have up to 34 bits
-_TOGETHER = 1 << 12  # numbers taken apart at once: numpy's overhead is small, and they in cache
+_TOGETHER = 1 << 12  # numbers split at once: numpy's overhead is small, and they in cache
 _FEW = 256  # so many numbers are added faster by ``math.fsum``, which rounds once as well
 _TRAVELS = 64  # so many numbers take no more than the whole numbers that they add up to
 _ROOM = 1 << 19  # so many halves of 34 bits add up to no more than 2⁵³
@@ -52,7 +52,7 @@ class ExactSum:
             self._settle()
 
     def _settle(self) -> None:
-        """Takes apart what waits."""
+        """Adds the waiting numbers to the bins."""
         if self._waiting:
             values = np.concatenate(self._waiting, dtype=np.float64)
             self._waiting, self._held = [], 0

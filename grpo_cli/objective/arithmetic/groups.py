@@ -102,7 +102,7 @@ class Remembered(Groups):
 
 
 class Penalised(Groups):
-    """Groups of rewards off which a penalty was taken: the two are centred apart.
+    """Groups of rewards off which a penalty was taken: each of the two is centred by itself.
 
     r − p is rounded to the digits of r; r − r̄ and p − p̄ are not, so a large common offset of the
     rewards costs no digit of the penalty.

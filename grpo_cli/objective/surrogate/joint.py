@@ -1,8 +1,8 @@
 """Surrogates whose value at one token depends on others, of its response, its group or its record.
 
 The covariance of a token is (A − Ā)·(log π_θ − mean log π_θ), the means and the ranks being those
-of its record: they cannot be taken over a stream. Equal covariances are told apart by the
-tokens' values, never by where they stand, so the order of the responses changes nothing.
+of its record: they cannot be taken over a stream. Equal covariances are ordered by the
+tokens' values, never by their places, so the order of the responses changes nothing.
 """
 
 from __future__ import annotations

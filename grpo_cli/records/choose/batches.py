@@ -114,16 +114,13 @@ def _value(raw: Raw, made: Raw, field: Path) -> Any:
 
 def steps_in(chunk: DecodedChunk) -> dict[str, set[Any]]:
     """Returns a field that says steps → the steps of some records, as they have them."""
-    keys = chunk.keys
     if chunk.columns is not None:
-        rows = chunk.columns.rows.batch
-        keys = tuple(rows.schema.names)
-    if keys is not None:
-        name = next((name for name in STEP_FIELDS if name in keys), None)
+        column = chunk.columns.values(STEP_FIELDS)
+        return {} if column is None else {column[0]: set(_scalars(column[1]))}
+    if chunk.keys is not None:
+        name = next((name for name in STEP_FIELDS if name in chunk.keys), None)
         if name is None:
             return {}
-        if chunk.columns is not None:
-            return {name: set(_scalars(rows[name].unique().to_pylist()))}
         return {name: set(_scalars(value.get(name) for value in _objects(chunk)))}
     found: dict[str, set[Any]] = {}
     for value in _objects(chunk):

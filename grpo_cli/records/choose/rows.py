@@ -18,6 +18,9 @@ _BY_TOKEN = {*TOKEN_COLUMNS, "mask", "tokens", "token_ids"}
 _SHARED = ("hyperparameters", "group_size")
 _DROPPED = ("id", "expected")
 
+Part = tuple[Fields, dict[str, Any]]
+"""A row's fields, and each as a list with one element per response."""
+
 
 def merge(rows: Sequence[Raw], label: object, *, by_size: bool) -> Raw:
     """One record of all the rows' responses.
@@ -31,17 +34,18 @@ def merge(rows: Sequence[Raw], label: object, *, by_size: bool) -> Raw:
         InputError: for rows that do not go together, with the place of the later one.
     """
     parts = [_part(raw) for raw in rows]
-    names = parts[0][0].names
-    for raw, (fields, _) in zip(rows, parts, strict=True):
-        _check_same(rows[0], names, raw, fields.names)
-    first = rows[0]
-    record = ({"id": label} if is_label(label) else {}) | _constants(rows, parts[0][0])
+    first, fields = rows[0], parts[0][0]
+    names = fields.names
+    for raw, (own, _) in zip(rows, parts, strict=True):
+        _check_same(first, names, raw, own.names)
+    record = ({"id": label} if is_label(label) else {}) | _constants(rows, fields)
     for name in names:
         if name not in (*_SHARED, *_DROPPED):
             record[name] = _joined([columns[name] for _, columns in parts])
-    for each in parts[0][0].misnamed.values():
-        for one in each:
-            _join_misnamed(record, one.key, rows)
+    for key in {one.key: None for each in fields.misnamed.values() for one in each}:
+        values = [raw.value.get(key) for raw in rows]
+        if all(_is_list(one) and len(one) for one in values):  # named where the column is needed
+            record[key] = [row for one in values for row in (one if _is_list(one[0]) else [one])]
     _label(record, label, rows, by_size=by_size)
     return Raw(
         record,
@@ -49,7 +53,7 @@ def merge(rows: Sequence[Raw], label: object, *, by_size: bool) -> Raw:
         first.line,
         first.prefix,
         sum(raw.size for raw in rows),
-        origin=_origin(rows, parts[0][0], parts),
+        origin=_origin(rows, parts),
         arrays=any(raw.arrays for raw in rows),
         first=first.value,
         batch=_batch(rows),
@@ -73,22 +77,16 @@ def _named(raw: Raw) -> str:
     return ", ".join(f"{name} {value}" for name, value in (raw.batch or {}).items())
 
 
-def _join_misnamed(record: dict[str, Any], key: str, rows: Sequence[Raw]) -> None:
-    """Keeps a key that resembles a column, by response: it is named where that is needed."""
-    values = [raw.value.get(key) for raw in rows]
-    if all(isinstance(one, list | np.ndarray) and len(one) for one in values):
-        nested = [isinstance(one[0], list | np.ndarray) for one in values]
-        each = zip(values, nested, strict=True)
-        record[key] = [row for one, deep in each for row in (one if deep else [one])]
-
-
 def is_label(value: object) -> bool:
     """Whether a group can be called so in reports: it is a text or a number."""
     return isinstance(value, str) or is_number(value)
 
 
-def _part(raw: Raw) -> tuple[Fields, dict[str, Any]]:
-    """A row's fields, and each as a list with one element per response."""
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list | np.ndarray)
+
+
+def _part(raw: Raw) -> Part:
     try:
         if not isinstance(raw.value, dict):
             raise InputError(f"expected an object, got {got(raw.value)}")
@@ -96,19 +94,14 @@ def _part(raw: Raw) -> tuple[Fields, dict[str, Any]]:
         single = _is_single(raw.value, fields)
         values = {name: raw.value[key] for name, key in fields.names.items()}
         if not single:
-            _check_rows(values, fields)
+            name, key = fields.columns[0]
+            responses, ids = len(values[name]), values.get("group_ids")
+            if responses > 1 and ids is not None and not isinstance(ids, list):
+                message = f"{responses} responses in one row are a group already"
+                raise InputError(f"{message}; leave --group-by out", path=key)
         return fields, {name: _listed(name, one, single=single) for name, one in values.items()}
     except InputError as error:
         raise _at(raw, error.message, error.path) from None
-
-
-def _check_rows(values: Mapping[str, Any], fields: Fields) -> None:
-    """A row of several responses has the id of each, or is a group already."""
-    name, key = fields.columns[0]
-    responses, ids = len(values[name]), values.get("group_ids")
-    if responses > 1 and ids is not None and not isinstance(ids, list):
-        message = f"{responses} responses in one row are a group already; leave --group-by out"
-        raise InputError(message, path=key)
 
 
 def _is_single(value: Mapping[str, Any], fields: Fields) -> bool:
@@ -116,7 +109,7 @@ def _is_single(value: Mapping[str, Any], fields: Fields) -> bool:
     if not fields.columns:
         return True
     column = value[fields.columns[0][1]]
-    if isinstance(column, list) and column and isinstance(column[0], list | np.ndarray):
+    if isinstance(column, list) and column and _is_list(column[0]):
         if len(column[0]) and isinstance(column[0][0], list):
             raise InputError("expected one response, got groups", path=fields.columns[0][1])
         return False
@@ -124,6 +117,7 @@ def _is_single(value: Mapping[str, Any], fields: Fields) -> bool:
 
 
 def _listed(name: str, value: Any, *, single: bool) -> Any:
+    """A field with one element per response."""
     if name in (*_SHARED, *_DROPPED):
         return value
     if name == "rewards" and isinstance(value, dict):
@@ -132,11 +126,10 @@ def _listed(name: str, value: Any, *, single: bool) -> Any:
         return [value]
     if not single:
         return value
-    if name in _BY_TOKEN:
-        return [value]
+    alone = len(value) == 1 and name not in _BY_TOKEN
     if name == "advantages":
-        return value if len(value) == 1 and not isinstance(value[0], list) else [value]
-    return value if len(value) == 1 else [value]
+        alone = alone and not isinstance(value[0], list)
+    return value if alone else [value]
 
 
 def _joined(parts: list[Any]) -> Any:
@@ -169,24 +162,23 @@ def _at(raw: Raw, message: str, path: str = "") -> InputError:
 
 
 def _constants(rows: Sequence[Raw], fields: Fields) -> dict[str, Any]:
-    """What all rows have in common beside their responses; their settings must be."""
+    """Keys that hold no responses and are equal in all rows, as settings must be; and steps."""
     known = set(fields.names.values()) - {fields.names.get(name) for name in _SHARED}
     kept = {}
     for key, one in rows[0].value.items():
         if key in known:
             continue
-        other = next((raw for raw in rows if _differ(raw.value.get(key), one)), None)
-        if other is None:
+        others = ((raw, raw.value.get(key)) for raw in rows)
+        differing = next(
+            (raw for raw, two in others if two is not one and listed(two) != listed(one)), None
+        )
+        if differing is None:
             kept[key] = one
         elif key in fields.hyperparameters:
-            raise _at(other, f"another value than {_where(rows[0])} has, in one group", key)
+            raise _at(differing, f"another value than {_where(rows[0])} has, in one group", key)
         elif key in STEP_FIELDS:
             kept[key] = [raw.value.get(key) for raw in rows]
     return kept
-
-
-def _differ(one: Any, other: Any) -> bool:
-    return one is not other and bool(listed(one) != listed(other))
 
 
 def _label(record: dict[str, Any], label: object, rows: Sequence[Raw], *, by_size: bool) -> None:
@@ -208,18 +200,19 @@ def _label(record: dict[str, Any], label: object, rows: Sequence[Raw], *, by_siz
             record["group_ids"] = [label] * len(column)
 
 
-def _origin(
-    rows: Sequence[Raw], fields: Fields, parts: Sequence[tuple[Fields, dict[str, Any]]]
-) -> Origin:
+def _origin(rows: Sequence[Raw], parts: Sequence[Part]) -> Origin:
+    """Where the merged record's parts stand in the file."""
+    value, fields = rows[0].value, parts[0][0]
     own = rows[0].origin.spelled if rows[0].origin is not None else {}
-    single = _is_single(rows[0].value, fields)
-    spelled = {name: own.get(key, key) for name, key in fields.names.items()}
-    for name, place in spelled.items():
-        if "{" not in place:
-            spelled[name] = place + _indexes(name, rows[0].value[fields.names[name]], single=single)
-    places = [Row(raw.line, raw.prefix, at) for raw, at in _responses(rows, parts)]
-    beside = {name: place for name, place in own.items() if "." in name or name == "step"}
-    return Origin(beside | spelled, tuple(places))
+    single = _is_single(value, fields)
+    spelled = {name: place for name, place in own.items() if "." in name or name == "step"}
+    for name, key in fields.names.items():
+        place = own.get(key, key)
+        indexes = "" if "{" in place else _indexes(name, value[key], single=single)
+        spelled[name] = place + indexes
+    return Origin(
+        spelled, tuple(Row(raw.line, raw.prefix, at) for raw, at in _responses(rows, parts))
+    )
 
 
 def _indexes(name: str, value: Any, *, single: bool) -> str:
@@ -229,14 +222,12 @@ def _indexes(name: str, value: Any, *, single: bool) -> str:
     if single:
         several = name in ("advantages", "rewards") and len(value) > 1  # by token, by function
         return "[{t}]" if several or name in _BY_TOKEN else "[{r}]"
-    return "[{r}][{t}]" if value and isinstance(value[0], list | np.ndarray) else "[{r}]"
+    return "[{r}][{t}]" if value and _is_list(value[0]) else "[{r}]"
 
 
-def _responses(
-    rows: Sequence[Raw], parts: Sequence[tuple[Fields, dict[str, Any]]]
-) -> Iterator[tuple[Raw, int]]:
+def _responses(rows: Sequence[Raw], parts: Sequence[Part]) -> Iterator[tuple[Raw, int]]:
+    """Each response's row, and its number there."""
     for raw, (fields, columns) in zip(rows, parts, strict=True):
-        names = [name for name, _ in fields.columns] or ["rewards"]
-        column = columns.get(names[0], [None])
-        for at in range(len(column)):
+        name = fields.columns[0][0] if fields.columns else "rewards"
+        for at in range(len(columns.get(name, [None]))):
             yield raw, at

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 from typing import Any
 
@@ -28,7 +29,7 @@ def only_group(value: dict[str, Any], wanted: str) -> dict[str, Any] | None:
     if not isinstance(ids, list):
         return value if _is(ids, wanted) else None
     if len({isinstance(one, list) for one in ids}) > 1:
-        return value  # what is wrong with it is told where it is parsed
+        return value  # parsing says what is wrong with it
     if ids and isinstance(ids[0], list):
         kept = [bool(one) and all(_is(each, wanted) for each in one) for one in ids]
     else:
@@ -37,7 +38,15 @@ def only_group(value: dict[str, Any], wanted: str) -> dict[str, Any] | None:
         return value
     if not any(kept):
         return None
-    picked = {name: _picked(name, one, kept, value) for name, one in value.items()}
+    names = read_fields(value).names
+    settings = names.get("hyperparameters")
+    columns = {own for own in names.values() if own != settings}
+    picked = {}
+    for name, one in value.items():
+        if name == names.get("rewards") and isinstance(one, dict):
+            picked[name] = {function: _of(each, kept) for function, each in one.items()}
+        else:
+            picked[name] = _of(one, kept) if name in columns else one
     picked.pop("expected", None)  # it is of the whole record
     return picked
 
@@ -46,16 +55,6 @@ def _is(label: Any, wanted: str) -> bool:
     if isinstance(label, float) and label.is_integer():
         return wanted in (str(label), str(int(label)))
     return str(label) == wanted
-
-
-def _picked(key: str, one: Any, kept: list[bool], value: dict[str, Any]) -> Any:
-    """The elements of the responses that stay, of whatever has one for each."""
-    names = read_fields(value).names
-    if key == names.get("rewards") and isinstance(one, dict):
-        return {name: _of(each, kept) for name, each in one.items()}
-    if key in names.values() and key != names.get("hyperparameters"):
-        return _of(one, kept)
-    return one
 
 
 def _of(one: Any, kept: list[bool]) -> Any:
@@ -75,35 +74,27 @@ def hint(
 ) -> str:
     """The fields, ids or groups that there are, near the ones that were asked for."""
     values = [raw.value for raw in raws if isinstance(raw.value, dict)]
-    said = list(filter(None, (_fields(values, one) for one in where)))
-    if said or not values:
-        return "".join(said)
+    fields = "".join(_fields(values, one) for one in where)
+    if fields or not values:
+        return fields
     if record is not None:
-        ids = [raw.value["id"] for raw in raws if isinstance(raw.value, dict) and "id" in raw.value]
+        ids = [value["id"] for value in values if "id" in value]
         if not ids:
             return "; they have no ids, only numbers from 0"
         return _near("the first ids are", record, ids)
-    if group is not None:
-        return _near("the first groups are", group, _groups(values))
-    return ""
+    return "" if group is None else _near("the first groups are", group, _groups(values))
 
 
 def _fields(values: Sequence[dict[str, Any]], condition: Condition) -> str:
     """The values of the field; where there is no such field, those that there are."""
-    path = spelled(condition.path)
-    found = [look_up(value, condition.path) for value in values if _has(value, condition)]
+    path, found = spelled(condition.path), []
+    for value in values:
+        with suppress(Missing):
+            found.append(look_up(value, condition.path))
     if found:
         return _near(f"{path} is", "", [one for one in found if not isinstance(one, list | dict)])
     names = dict.fromkeys(name for value in values for name in value)
     return _near(f"the first records have no field {path}, but", path, list(names), most=len(names))
-
-
-def _has(value: dict[str, Any], condition: Condition) -> bool:
-    try:
-        look_up(value, condition.path)
-    except Missing:
-        return False
-    return True
 
 
 def _groups(values: Sequence[dict[str, Any]]) -> list[Any]:
@@ -116,11 +107,11 @@ def _groups(values: Sequence[dict[str, Any]]) -> list[Any]:
     return found
 
 
-def _near(said: str, wanted: str, names: Sequence[Any], most: int = _LISTED) -> str:
+def _near(beginning: str, wanted: str, names: Sequence[Any], most: int = _LISTED) -> str:
     """The first names; the near ones before the others."""
     texts = list(dict.fromkeys(map(str, names)))
     if not texts:
         return ""
     near = get_close_matches(wanted, texts, n=1)
     listed = list(dict.fromkeys([*near, *texts]))[:most]
-    return f"; {said} {', '.join(listed)}{', …' if len(texts) > most else ''}"
+    return f"; {beginning} {', '.join(listed)}{', …' if len(texts) > most else ''}"

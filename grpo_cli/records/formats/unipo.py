@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from grpo_cli import hyperparameters
 from grpo_cli.errors import InputError
 from grpo_cli.records.formats.format import Format, Object, Translated, carried, keys
+
+if TYPE_CHECKING:
+    from grpo_cli.records.open.blocks import Block
 
 _TOKENS = {
     "log_probs_new": "log_probs",
@@ -50,7 +53,7 @@ def _settings(header: Any) -> Object:
 
 
 def header_of(first: bytes) -> bytes:
-    """What ``headed`` puts into each line of a file with this first line; nothing but of a header.
+    """What ``headed`` puts into each line of a file with this first line: nothing, but of a header.
 
     Any process can read any line then, wherever the file is cut.
     """
@@ -65,8 +68,18 @@ def header_of(first: bytes) -> bytes:
     return b'{"header":' + orjson.dumps({"hparams": value.get("hparams")}) + b","
 
 
+def with_header(blocks: Iterator[Block]) -> Iterator[Block]:
+    """The blocks of a file, each step with the settings of the header in its first line."""
+    header = None
+    for block in blocks:
+        if header is None:
+            first = next(filter(bytes.strip, block.lines), b"")
+            header = header_of(first) if first and not block.document else b""
+        yield block._replace(lines=headed(block.lines, header))
+
+
 def headed(lines: list[bytes], header: bytes) -> list[bytes]:
-    """The lines, each step with the settings of the file's header."""
+    """Lines, of which each step has the settings of the header."""
     if not header:
         return lines
     return [header + line[1:] if _IS_STEP.match(line) else line for line in lines]
@@ -80,11 +93,6 @@ def headed_objects(values: list[Any]) -> list[Any]:
     header = {"header": {"hparams": first["hparams"]}}
     steps = (isinstance(one, dict) and one.get("type") == "step" for one in values)
     return [header | one if step else one for one, step in zip(values, steps, strict=True)]
-
-
-def is_step(line: bytes) -> bool:
-    """Whether a line may be a step whose header stands elsewhere in the file."""
-    return _IS_STEP.match(line) is not None
 
 
 def _entry(entry: Object, before: str, settings: Object) -> Iterator[Translated]:

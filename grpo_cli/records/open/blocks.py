@@ -1,21 +1,17 @@
-"""Files → blocks → records: what the engine's stream is made of."""
+"""Files and streams → blocks of lines, which any process can read on its own."""
 
 from __future__ import annotations
 
 import os
-from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from io import BufferedIOBase, RawIOBase
-from itertools import accumulate, chain, compress
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
-import orjson
-
 from grpo_cli.errors import InputError
-from grpo_cli.records.decode import decode
-from grpo_cli.records.formats.unipo import headed, headed_objects, header_of
-from grpo_cli.records.open.address import address, is_remote
+from grpo_cli.records.open.foreign import LOOKED_AT, foreign
+from grpo_cli.records.open.remote import HEAD, Address, address, is_remote
 from grpo_cli.records.open.streams import (
     BLOCK,
     LIMIT,
@@ -24,26 +20,15 @@ from grpo_cli.records.open.streams import (
     Limit,
     blocks,
     plain,
+    read_bytes,
     shown,
     split,
     unpacked,
-)
-from grpo_cli.records.parse.record import parse
-from grpo_cli.records.record import (
-    CHUNK_BYTES,
-    DecodedChunk,
-    Raw,
-    Record,
-    in_chunks,
-    keys_in_common,
-    one_by_one,
+    version_of,
 )
 
 Lines = tuple[int, list[bytes]]
 
-_LARGE = 16 << 20
-_OBJECTS = 8
-"""Bytes of objects for a byte of text: a number of four characters takes 32."""
 _JOINED = 1 << 16
 _MANY = 1 << 16  # lines of a span: each is an object of some 50 bytes beside its own
 _FETCH = 1 << 18  # read at once where spans are cut
@@ -161,25 +146,30 @@ def _blocks(name: str, everything: Iterator[Lines], limit: Limit) -> Iterator[Bl
         line, lines = _whole(begun, limit)
         yield Block(name, line, lines, document=True)
         return
-    header = header_of(first)
     for line, lines in begun:
-        yield Block(name, line, headed(lines, header))
+        yield Block(name, line, lines)
 
 
-def spans(source: Source, size: int = BLOCK) -> Iterator[Span] | None:
-    """The same as places in the file; None where that cannot be (packed, a pipe, one document)."""
-    if source.path == "-" or not Path(source.path).is_file():
+def first_line(source: Source) -> bytes | None:
+    """The first line with anything in it; None where a file cannot be read at any place.
+
+    That is what is packed, a pipe, not in UTF-8, one document, or no text.
+    """
+    path = source.path
+    if not isinstance(path, Address) and (path == "-" or not Path(path).is_file()):
         return None
-    with Path(source.path).open("rb") as stream:
-        if not plain(stream.read(4)):
-            return None
-    first = next(cut(source, size))
-    if first.document or header_of(next(filter(bytes.strip, first.lines))):
+    size = version_of(path).size
+    head = path.head if isinstance(path, Address) else read_bytes(path, 0, min(size, HEAD))
+    if not plain(head) or foreign(head[:LOOKED_AT], path):
         return None
-    return _spans(source, size)
+    while len(head) < min(size, LIMIT) and b"\n" not in head.lstrip(b"\n\r\t "):
+        head += read_bytes(path, len(head), min(size, 4 * len(head)))
+    first = head.lstrip(b"\n\r\t ").partition(b"\n")[0]
+    return None if not first or is_document(first) else first
 
 
-def _spans(source: Source, size: int) -> Iterator[Span]:
+def spans(source: Source, size: int = BLOCK) -> Iterator[Span]:
+    """Cuts a file of lines, as ``cut`` does, into places where a process finds them."""
     line = 1  # of the span's start, while what was read has so many whole lines behind it
     lines = start = end = at = 0
     data = bytearray(min(size, _FETCH))  # one for all, so that it stays in cache
@@ -237,116 +227,3 @@ def _joined(lines: list[bytes]) -> bytes:
     """Lines as one text; by so many, since ``join`` takes 80 bytes for each until it is done."""
     parts = range(0, len(lines), _JOINED)
     return b"\n".join(b"\n".join(lines[start : start + _JOINED]) for start in parts)
-
-
-def raws(block: Block | Span) -> Iterator[Raw | InputError]:
-    """Decodes the objects of a block; in the place of one that is no JSON stands its error."""
-    return one_by_one(decoded(block))
-
-
-def decoded(
-    block: Block | Span,
-    wanted: Callable[[bytes, int], bool] | None = None,
-) -> Iterator[DecodedChunk]:
-    """Decodes the objects of a block in chunks.
-
-    Args:
-        block: what to read.
-        wanted: whether a line is to be read, by its text and number; None for all of them.
-    """
-    block = block.fetch() if isinstance(block, Span) else block
-    if block.document:
-        return in_chunks(_of_document(block))
-    texts: Sequence[bytes] = block.lines
-    numbers: Sequence[int] = block.numbers or range(block.line, block.line + len(texts))
-    if wanted is not None:
-        kept = list(map(wanted, texts, numbers))
-        texts, numbers = list(compress(texts, kept)), list(compress(numbers, kept))
-    return _of_lines(block.source, texts, numbers)
-
-
-def _of_lines(
-    source: str, texts: Sequence[bytes], numbers: Sequence[int]
-) -> Iterator[DecodedChunk]:
-    before = list(accumulate(map(len, texts), initial=0))
-    start = 0
-    while start < len(texts):
-        end = bisect_left(before, before[start] + CHUNK_BYTES)
-        yield _decoded(source, texts[start:end], numbers[start:end])
-        start = end
-
-
-def _decoded(source: str, texts: Sequence[bytes], numbers: Sequence[int]) -> DecodedChunk:
-    if len(texts[-1]) > _LARGE:
-        bytearray(_OBJECTS * len(texts[-1]))  # a MemoryError, where orjson would crash
-    try:
-        values = list(map(orjson.loads, texts))
-    except orjson.JSONDecodeError:
-        return DecodedChunk(list(_line_by_line(source, texts, numbers)))
-    lines = zip(values, numbers, texts, strict=True)
-    items = [Raw(value, source, number, "", len(text), text) for value, number, text in lines]
-    return DecodedChunk(items, keys_in_common(values))
-
-
-def _line_by_line(
-    source: str, texts: Sequence[bytes], numbers: Sequence[int]
-) -> Iterator[Raw | InputError]:
-    """Lines of which one is no JSON, or empty."""
-    for text, number in zip(texts, numbers, strict=True):
-        if not text or text.isspace():
-            continue
-        try:
-            yield Raw(decode(text), source, number, "", len(text), text)
-        except InputError as error:
-            error.source, error.line = source, number
-            yield error
-
-
-def _of_document(block: Block) -> Iterator[Raw | InputError]:
-    data = b"\n".join(block.lines)
-    try:
-        value = decode(data)
-    except InputError as error:
-        error.source = block.source
-        if error.line is not None:  # within the text; else the place is not known
-            error.line += block.line - 1
-        yield error
-        return
-    if not isinstance(value, list):
-        yield Raw(value, block.source, None, "", len(data))
-    elif not value:
-        yield InputError("no records: the array is empty", source=block.source)
-    else:
-        size = len(data) // len(value)
-        for number, one in enumerate(headed_objects(value)):
-            yield Raw(one, block.source, None, f"[{number}].", size)
-
-
-def record(raw: Raw) -> Record | InputError:
-    """The record that was decoded, or what is wrong with it."""
-    try:
-        made = parse(
-            raw.plain(), source=raw.source, line=raw.line, prefix=raw.prefix, origin=raw.origin
-        )
-    except InputError as error:
-        return error
-    made.batch = raw.batch
-    return made
-
-
-def records(block: Block | Span) -> Iterator[Record | InputError]:
-    """Reads the records of a block; in the place of one that cannot be read stands its error."""
-    return (one if isinstance(one, InputError) else record(one) for one in raws(block))
-
-
-def read(path: str) -> Iterator[Record]:
-    """The records of a file.
-
-    Raises:
-        InputError: at the first that cannot be read.
-    """
-    for block in cut(path):
-        for one in records(block):
-            if isinstance(one, InputError):
-                raise one
-            yield one

@@ -9,7 +9,7 @@ from glob import glob, has_magic
 from pathlib import Path
 
 from grpo_cli.errors import InputError
-from grpo_cli.records.open.address import addresses, is_remote
+from grpo_cli.records.open.remote import addresses, is_remote
 from grpo_cli.records.open.streams import shown
 
 _KINDS = (

@@ -8,16 +8,23 @@ from __future__ import annotations
 
 import io
 import random
+import re
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from datetime import datetime
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from grpo_cli.errors import GrpoError, InputError, UsageError
-from grpo_cli.records.open.address import CHANGED, Address, Version
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 T = TypeVar("T")
+
+HEAD = 64 << 10
+"""Bytes at the beginning of a file that are read to know what it is."""
+CHANGED = "the file changed while it was read; start again when it is complete"
+_SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
+_AT_ONCE = 16 << 20  # fetched by one connection
 
 _STAMPS = ("ETag", "etag", "md5Hash", "content_md5", "mtime", "last_modified", "LastModified")
 _STEP = 16 << 20  # read at once where all of a file is read in order
@@ -30,6 +37,69 @@ _FINAL = (
     *(InputError, UsageError),
 )
 _FINAL_NAMES = {"NoCredentialsError", "PartialCredentialsError", "GatedRepoError"}
+
+
+class Version(NamedTuple):
+    """What tells one version of a file from another: its size, and an etag or the like."""
+
+    size: int
+    stamp: str
+
+
+class Address(str):
+    """A path with a scheme, and the version that the file there had when the run began."""
+
+    version: Version
+    _head: bytes | None
+
+    def __new__(cls, path: str, version: Version) -> Address:
+        """The address of a file whose version is known."""
+        made = super().__new__(cls, path)
+        made.version, made._head = version, None
+        return made
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Address, (str(self), self.version)
+
+    @property
+    def head(self) -> bytes:
+        """The first bytes, which say what the file is; they are read once."""
+        if self._head is None:
+            self._head = read(self, 0, min(HEAD, self.version.size))
+        return self._head
+
+
+def is_remote(path: str) -> bool:
+    """Whether it has a scheme, as ``s3://``."""
+    return isinstance(path, Address) or _SCHEME.match(path) is not None
+
+
+def address(path: str) -> Address:
+    """The file at a path with a scheme, with its version.
+
+    Raises:
+        InputError: where there is none, or a package is missing.
+    """
+    return path if isinstance(path, Address) else Address(path, version(path))
+
+
+def addresses(path: str) -> list[str]:
+    """The files that a path names: itself, or with a scheme those in a folder, or that fit.
+
+    Raises:
+        InputError: where there are none.
+    """
+    return [*files(path)] if is_remote(path) else [path]
+
+
+def read_many(path: Address, start: int, end: int) -> bytes:
+    """A large range of a file, by several connections at once."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    starts = range(start, end, _AT_ONCE)
+    with ThreadPoolExecutor(4) as connections:
+        parts = connections.map(lambda at: read(path, at, min(end, at + _AT_ONCE)), starts)
+        return b"".join(parts)
 
 
 def read(path: Address, start: int, end: int) -> bytes:
@@ -121,7 +191,7 @@ def _now(path: str) -> Version:
 def _of(about: dict[str, Any]) -> Version:
     stamp = next((about[name] for name in _STAMPS if about.get(name) is not None), None)
     stamp = about.get("created") if stamp is None else stamp
-    if isinstance(stamp, datetime):  # in one answer, and seconds in another
+    if stamp is not None and hasattr(stamp, "timestamp"):  # a date, or seconds
         stamp = stamp.timestamp()
     return Version(int(about.get("size") or 0), str(stamp or ""))
 
@@ -161,6 +231,12 @@ def _told(error: Exception, path: str, attempts: int) -> GrpoError:
     return InputError(f"cannot be read: {reason}{tried}", source=path)
 
 
+def _one_thread() -> Any:
+    from concurrent.futures import ThreadPoolExecutor  # slow to import
+
+    return ThreadPoolExecutor(1)
+
+
 class _Stream(io.RawIOBase):
     """A remote file; where all of it is read, the next part is fetched beside the work."""
 
@@ -169,7 +245,7 @@ class _Stream(io.RawIOBase):
         self._step = _STEP if whole else _FEW
         self._at = 0
         self._start, self._part = 0, path.head if whole else b""
-        self._thread = ThreadPoolExecutor(1) if whole else None
+        self._thread = _one_thread() if whole else None
         self._next: tuple[int, Future[bytes]] | None = None
 
     def readable(self) -> bool:

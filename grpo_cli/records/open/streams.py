@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from grpo_cli.errors import InputError
-from grpo_cli.records.open.address import Address
+from grpo_cli.records.open import remote
 from grpo_cli.records.open.foreign import LOOKED_AT, foreign
+from grpo_cli.records.open.remote import Address, Version
 
 BLOCK = 4 << 20
 LIMIT = 1 << 30
@@ -57,10 +58,25 @@ def unpacked(path: str) -> Iterator[io.BufferedReader]:
 def opened(path: str, *, whole: bool = False) -> io.BufferedReader:
     """The bytes of a file, here or elsewhere; ``whole`` where all of them will be read."""
     if isinstance(path, Address):
-        from grpo_cli.records.open import remote  # its packages are slow to import
-
         return remote.opened(path, whole=whole)
     return Path(path).open("rb")
+
+
+def version_of(path: str) -> Version:
+    """The version that a file has: of a remote one, when the run began."""
+    if isinstance(path, Address):
+        return path.version
+    about = Path(path).stat()
+    return Version(about.st_size, str(about.st_mtime_ns))
+
+
+def read_bytes(path: str, start: int, end: int) -> bytes:
+    """Some bytes of a file, here or elsewhere; fewer where it ends before."""
+    if isinstance(path, Address):
+        return remote.read_many(path, start, end)
+    with Path(path).open("rb") as stream:
+        stream.seek(start)
+        return stream.read(end - start)
 
 
 @contextmanager
@@ -88,9 +104,9 @@ def _opened(path: str) -> Iterator[io.BufferedReader]:
 def _unpacked(stream: io.BufferedReader, path: str) -> io.BufferedReader:
     head = stream.peek()
     if head.startswith(_GZIP):
-        return io.BufferedReader(_Pieces(_ungzip(stream)), _BUFFER)
+        return io.BufferedReader(Pieces(_ungzip(stream)), _BUFFER)
     if head.startswith(_ZSTD):
-        return io.BufferedReader(_Pieces(_unzstd(stream)), _BUFFER)
+        return io.BufferedReader(Pieces(_unzstd(stream)), _BUFFER)
     if message := foreign(head[:LOOKED_AT], path):
         raise InputError(message)
     if head.startswith(_UTF16_BOMS):
@@ -103,17 +119,17 @@ def plain(head: bytes) -> bool:
     return not head.startswith((_GZIP, _ZSTD, _UTF8_BOM, *_UTF16_BOMS))
 
 
-class _Pieces(io.RawIOBase):
+class Pieces(io.RawIOBase):
     """Bytes that come piece by piece, as a file."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._pieces = pieces
         self._rest = b""
 
-    def readable(self) -> bool:
+    def readable(self) -> bool:  # noqa: D102
         return True
 
-    def readinto(self, room: Any) -> int:
+    def readinto(self, room: Any) -> int:  # noqa: D102
         while not self._rest:
             piece = next(self._pieces, None)
             if piece is None:

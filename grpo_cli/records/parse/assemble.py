@@ -48,13 +48,14 @@ def assemble(records: Sequence[Record]) -> Batch:
         InputError: for the first record with a value that counts and is out of range; its
             ``record`` is the index in ``records``.
     """
-    batch = lay([_pack(records)])
+    batch = lay([pack_records(records)])
     if batch is None:
         raise min(find_faults(records).items())[1]
     return batch
 
 
-def _pack(records: Sequence[Record]) -> Packed:
+def pack_records(records: Sequence[Record]) -> Packed:
+    """Records of one layout as columns, whatever their values."""
     first = records[0]
     counts = integers([len(record.widths) for record in records])
     columns = {name: _join([record.columns[name] for record in records]) for name in first.columns}
@@ -89,7 +90,7 @@ def _join(parts: Sequence[Any]) -> F64:
 
 def find_faults(records: Sequence[Record]) -> dict[int, InputError]:
     """What is wrong with each of some records of one layout whose values are out of range."""
-    packed = _pack(records)
+    packed = pack_records(records)
     ends = np.cumsum([sum(record.widths) for record in records])
     found: dict[int, InputError] = {}
     for name, column in packed.columns.items():
@@ -112,7 +113,7 @@ def _fault(record: Record, number: int, name: str, own: F64, at: int, packed: Pa
     kind = kind if np.isfinite(value) else "a finite number"
     message = f"expected {kind}, got {places.got(value)}"
     if name in LOG_PROBS:
-        message += mistaken.values(own)  # of the record alone, whatever stands beside it
+        message += mistaken.values(own)  # of the record alone, whatever it is assembled with
     place = places.index(at, record.nested, record.widths, record.shape)
     name = "advantages" if name == "token_advantages" else name
     path = f"{record.prefix}{record.names.get(name, name)}{place}"

@@ -1,4 +1,4 @@
-"""A trainer's log in the place of records: told from a row of it, and which command reads it."""
+"""A trainer's log in the place of records: how a row of it looks, and which command reads it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands where log-probs are expected and is none, as far as that can be told."""
+"""What a column of log-probs seems to hold where its values are none."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def values(column: F64) -> str:
 
 
 def rows(key: str, column: list[Any], lengths: Sequence[int], *, deep: bool) -> str:
-    """What a column seems to hold, beside which others have a level less.
+    """What a column seems to hold that is nested a level deeper than others.
 
     Args:
         key: the column as written.

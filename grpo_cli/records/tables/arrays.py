@@ -11,7 +11,7 @@ import numpy as np
 import orjson
 
 from grpo_cli.errors import InputError
-from grpo_cli.records.open.address import Address
+from grpo_cli.records.open.remote import Address
 from grpo_cli.records.open.streams import most_unpacked, opened
 from grpo_cli.records.record import Raw
 from grpo_cli.records.tables.files import damage_of

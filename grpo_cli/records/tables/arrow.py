@@ -11,8 +11,7 @@ from grpo_cli.records.open.blocks import Source
 from grpo_cli.records.record import Raw
 from grpo_cli.records.tables import cuts
 from grpo_cli.records.tables.cells import rows
-from grpo_cli.records.tables.files import check_end, damage, mapped, package, parquet_file
-from grpo_cli.records.tables.pieces import Rows
+from grpo_cli.records.tables.files import Rows, check_end, damage, mapped, package, parquet_file
 
 _ROWS = 256
 _TOKENS = 1 << 16

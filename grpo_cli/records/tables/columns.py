@@ -7,6 +7,7 @@ Whatever is unusual, every fault included, raises ``Unusual`` and is left to the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import numpy as np
 from grpo_cli.batch import Segments
 from grpo_cli.errors import InputError
 from grpo_cli.hyperparameters import KNOWN, Value
+from grpo_cli.records.choose.rows import is_label
 from grpo_cli.records.fields import ACTION, GROUPS, Fields, canonical_name, read_fields
 from grpo_cli.records.packed import (
     PLAIN,
@@ -24,11 +26,11 @@ from grpo_cli.records.packed import (
     number_groups,
     number_labels,
 )
+from grpo_cli.records.parse.record import record_id
 from grpo_cli.records.parse.settings import read_settings
-from grpo_cli.records.record import DecodedChunk, Raw, in_chunks
+from grpo_cli.records.record import DecodedChunk, Raw, Record, in_chunks
 from grpo_cli.records.tables.cells import JSON, as_json, listed
-from grpo_cli.records.tables.files import package
-from grpo_cli.records.tables.pieces import Rows
+from grpo_cli.records.tables.files import Rows, package
 from grpo_cli.records.tables.stretches import Items, Lazily, Stretch, first_row, stretches
 from grpo_cli.records.tables.written import Written
 from grpo_cli.records.translate import is_plain
@@ -79,6 +81,24 @@ class Columns:
     def advantages_given(self) -> bool:
         """Whether the rows give advantages themselves."""
         return "advantages" in self.fields.names
+
+    def headers(self) -> list[Record]:
+        """The records without their numbers.
+
+        Raises:
+            InputError: for a column that cannot be read.
+        """
+        try:
+            return _headers(self)
+        except InputError as error:
+            error.source = self.rows.source
+            raise
+
+    def values(self, names: Sequence[str]) -> tuple[str, list[Any]] | None:
+        """The first of some columns that is there, with its values, each once."""
+        batch = self.rows.batch
+        name = next((name for name in names if name in batch.schema.names), None)
+        return None if name is None else (name, batch[name].unique().to_pylist())
 
     def _meaning(self) -> tuple[Fields, Mapping[str, Value]]:
         """What the keys of all rows mean, and their hyperparameters."""
@@ -199,3 +219,89 @@ def _in_common(objects: list[dict[str, Any]], columns: Mapping[str, Any]) -> dic
         if name is not None and any(one[key] is None for one in objects):
             raise Unusual
     return first
+
+
+def _headers(columns: Columns) -> list[Record]:
+    stretch = columns.rows
+    grouped = stretch.bounds is not None
+    names = columns.fields.names
+    if grouped:  # they stand under canonical names where rows are put together
+        names = {name: name for name in names if name not in ("id", "expected")}
+        names |= {"id": "id"} if stretch.kind.by else {}
+    each = zip(
+        columns.written.by_record(columns.written.widths.tolist()),
+        range(stretch.count) if stretch.bounds is None else stretch.bounds[:-1].tolist(),
+        _group_ids(columns) if grouped else _ids(columns),
+        _labels(columns),
+        _words(columns, "tokens"),
+        _words(columns, "token_ids"),
+        strict=False,
+    )
+    return [
+        Record(
+            source=stretch.source,
+            line=None,
+            prefix=f"[{stretch.first + place}].",
+            id=identity,
+            widths=widths,
+            columns={},
+            nested=2,
+            names=names,
+            group_labels=labels,
+            tokens=tokens,
+            token_ids=ids,
+        )
+        for widths, place, identity, labels, tokens, ids in each
+    ]
+
+
+def _ids(columns: Columns) -> Iterator[str | int | float | None]:
+    if "id" not in columns.fields.names:
+        return repeat(None)
+    if columns.json is not None and "id" in columns.json[0]:
+        return map(record_id, columns.json)
+    return (record_id({"id": one}) for one in _listed(columns, "id"))
+
+
+def _group_ids(columns: Columns) -> Iterator[str | int | float | None]:
+    """What the groups that rows were put together to are called."""
+    return (record_id({"id": one}) if is_label(one) else None for one in _keys(columns.rows))
+
+
+def _labels(columns: Columns) -> Iterator[list[Any] | None]:
+    """What the groups of each record are called."""
+    if columns.written.labels is not None:
+        names = columns.written.by_record(_group_labels(columns))
+        return (list(dict.fromkeys(labels)) for labels in names)
+    if columns.rows.bounds is None or not columns.rows.kind.by:
+        return repeat(None)
+    return ([name] for name in _keys(columns.rows))
+
+
+def _keys(stretch: Stretch) -> Iterator[Any]:
+    """The value by which each group was put together; None where its rows were counted."""
+    if stretch.bounds is None or not stretch.kind.by:
+        return repeat(None)
+    starts = stretch.bounds[:-1]
+    columns_of_key = map(stretch.batch.column, stretch.kind.by)
+    by = [one.to_numpy(zero_copy_only=False)[starts].tolist() for one in columns_of_key]
+    if len(by) == 1:
+        return iter(by[0])
+    return ("/".join(map(str, parts)) for parts in zip(*by, strict=True))
+
+
+def _group_labels(columns: Columns) -> list[Any]:
+    name = columns.fields.names.get("group_ids", "group_ids")
+    return listed(package(), columns.written.labels, name)
+
+
+def _words(columns: Columns, name: str) -> Iterator[Any]:
+    """Token strings or ids, by record and response."""
+    if name not in columns.fields.names:
+        return repeat(None)
+    values = _listed(columns, name)
+    return columns.written.by_record(values) if columns.rows.kind.single else iter(values)
+
+
+def _listed(columns: Columns, name: str) -> list[Any]:
+    return listed(package(), columns.written.column(name), name)

@@ -18,8 +18,7 @@ from grpo_cli.errors import InputError
 from grpo_cli.records.choose.grouping import Grouping, again
 from grpo_cli.records.open.blocks import Source
 from grpo_cli.records.tables.cells import JSON
-from grpo_cli.records.tables.files import parquet_file
-from grpo_cli.records.tables.pieces import Cut, Rows
+from grpo_cli.records.tables.files import Cut, Rows, parquet_file
 from grpo_cli.records.translate import is_plain
 
 _LEAST = 4 << 20

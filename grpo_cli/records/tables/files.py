@@ -1,16 +1,75 @@
-"""Pyarrow, and the files that it opens."""
+"""Pieces of binary files; pyarrow, and the files that it opens."""
 
 from __future__ import annotations
 
 import os
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
+from grpo_cli.batch import I64
 from grpo_cli.errors import InputError
-from grpo_cli.records.open.address import Address
+from grpo_cli.records.open.remote import Address
 from grpo_cli.records.open.streams import opened
+
+WHOLE = ("npz", "safetensors", "torch")
+"""Kinds of files that are one record."""
+
+
+class Cut(NamedTuple):
+    """Where a piece begins and ends that was cut between groups.
+
+    Attributes:
+        parts: the row groups that it has rows of.
+        skip: how many rows of the first one belong to the piece before.
+        bounds: [G+1] where its groups begin, from its first row on, and where the last one ends.
+        faults: the groups that cannot be one, and why.
+    """
+
+    parts: tuple[int, ...]
+    skip: int
+    bounds: I64
+    faults: Mapping[int, InputError]
+
+
+class Rows(NamedTuple):
+    """A piece of a binary file, for any process to fetch itself.
+
+    Attributes:
+        source: the file as the user named it.
+        path: where it is.
+        kind: how it is read.
+        part: which row group or batch; None for all of them.
+        first: the 0-based number of the first row.
+        size: about how many bytes it has.
+        cut: which rows of several parts, where it was cut between groups.
+    """
+
+    source: str
+    path: str
+    kind: str
+    part: int | None
+    first: int
+    size: int
+    cut: Cut | None = None
+
+    @property
+    def line(self) -> int:
+        """The 1-based number of its first row."""
+        return self.first + 1
+
+    @property
+    def parts(self) -> tuple[int, ...] | None:
+        """The row groups or batches that it has rows of; None for all."""
+        if self.cut is not None:
+            return self.cut.parts
+        return None if self.part is None else (self.part,)
+
+    @property
+    def is_table(self) -> bool:
+        """Whether it has columns of several records."""
+        return self.kind not in WHOLE
 
 
 def package() -> Any:

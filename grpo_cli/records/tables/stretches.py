@@ -16,8 +16,7 @@ from grpo_cli.records.packed import PLAIN
 from grpo_cli.records.record import Raw
 from grpo_cli.records.tables import arrow
 from grpo_cli.records.tables.cells import JSON, is_single, rows
-from grpo_cli.records.tables.files import damage, package
-from grpo_cli.records.tables.pieces import Rows
+from grpo_cli.records.tables.files import Rows, damage, package
 from grpo_cli.records.translate import is_plain
 
 FRAMEWORK = "framework"

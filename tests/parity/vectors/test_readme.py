@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from grpo_cli.vectors import data
+from grpo_cli.vectors import case
 from grpo_cli.vectors.claims import OPTIONS, STAGES, vocabulary
 
 from .test_frameworks import COUNTS, PLUGIN, ROOT
@@ -43,7 +43,7 @@ def test_the_readme_has_every_choice() -> None:
 
 
 def test_the_readme_counts_right() -> None:
-    cases = data.cases()
+    cases = case.cases()
     assert f"{len(cases)} small inputs" in README
     executed = sum(bool(case.executed) for case in cases)
     assert f"{executed} of the {len(cases)} cases" in README

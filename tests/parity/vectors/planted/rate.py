@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from grpo_cli.vectors import Case, Loss, NotClaimedError, cases, claimed, judge
-from grpo_cli.vectors.data import step_of
+from grpo_cli.vectors.case import step_of
 from grpo_cli.vectors.verdict import answer
 
 from .mutants import mutants

@@ -6,17 +6,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-import numpy as np
-
-from grpo_cli.commands.check.record_view import Place, View
+from grpo_cli.commands.check.view import Place, View
 from grpo_cli.errors import InputError
 from grpo_cli.records import DecodedChunk, Packed, Raw, Record, pack, record
-from grpo_cli.records.packed import PLAIN_COLUMNS, number_groups
-from grpo_cli.records.parse.assemble import layout
+from grpo_cli.records.parse.assemble import layout, pack_records
 from grpo_cli.records.parse.record import record_id
 
 _TOGETHER = 1 << 20
 """Bytes of text in one view: enough that numpy's overhead is small."""
+
+_BY_TOKEN = "token_advantages"
+"""The column that is not compared."""
 
 
 def views(decoded: Iterable[DecodedChunk]) -> Iterator[View | InputError]:
@@ -60,20 +60,20 @@ def _alike(raws: list[Raw]) -> Iterator[View | InputError]:
     if packed is None:
         yield from _one_by_one(raws)
     else:
-        yield _of_packed(packed, raws)
+        yield _view(packed, raws, packed.fields.names)
 
 
-def _of_packed(packed: Packed, raws: Sequence[Raw]) -> View:
-    names = packed.fields.names
+def _view(packed: Packed, raws: Sequence[Raw], names: Mapping[str, str]) -> View:
     return View(
         places=[_place(raw) for raw in raws],
         values=[raw.value for raw in raws],
         counts=packed.counts,
         widths=packed.widths,
-        columns={name: one for name, one in packed.columns.items() if name in PLAIN_COLUMNS},
+        columns={name: packed.columns[name] for name in packed.columns if name != _BY_TOKEN},
         mask=packed.mask,
         groups=packed.groups,
         names=names,
+        derived=packed.derived,
         rewards=packed.scores.get("rewards"),
         advantages=packed.scores.get("advantages"),
         advantages_given="advantages" in names,
@@ -105,7 +105,7 @@ def _one_by_one(items: Iterable[Raw | InputError]) -> Iterator[View | InputError
     for item in items:
         found = item if isinstance(item, InputError) else record(item)
         if waiting and (isinstance(found, InputError) or _kind(found) != _kind(waiting[0][1])):
-            yield of_records(waiting)
+            yield _of_records(waiting)
             waiting = []
         if isinstance(found, InputError):
             yield found
@@ -113,48 +113,16 @@ def _one_by_one(items: Iterable[Raw | InputError]) -> Iterator[View | InputError
             assert isinstance(item, Raw)
             waiting.append((item.with_lists(), found))
     if waiting:
-        yield of_records(waiting)
+        yield _of_records(waiting)
+
+
+def _of_records(pairs: Sequence[tuple[Raw, Record]]) -> View:
+    raws, records = zip(*pairs, strict=True)
+    names = dict(records[0].names)
+    if records[0].shape is not None:
+        names.setdefault("group_ids", "")
+    return _view(pack_records(records), raws, names)
 
 
 def _kind(found: Record) -> object:
     return layout(found)[:-2], tuple(found.names.items()), found.shape is None  # type: ignore[index]
-
-
-def of_records(pairs: Sequence[tuple[Raw, Record]]) -> View:
-    """Returns a view of records with one layout."""
-    raws, records = zip(*pairs, strict=True)
-    first: Record = records[0]
-    counts = np.array([len(found.widths) for found in records], dtype=np.int64)
-    names = dict(first.names)
-    if first.shape is not None:
-        names.setdefault("group_ids", "")
-    return View(
-        places=[_place(raw) for raw in raws],
-        values=[raw.value for raw in raws],
-        counts=counts,
-        widths=np.array([width for found in records for width in found.widths], dtype=np.int64),
-        columns={
-            name: np.frombuffer(b"".join([found.columns[name] for found in records]))
-            for name in first.columns
-        },
-        mask=_mask(records),
-        groups=number_groups([found.groups for found in records], counts)[0],
-        names=names,
-        derived=first.derived,
-        rewards=_scores([found.rewards for found in records]),
-        advantages=_scores([found.advantages for found in records]),
-        advantages_given=first.advantages is not None,
-    )
-
-
-def _mask(records: Sequence[Record]) -> Any:
-    if all(found.mask is None for found in records):
-        return None
-    parts = [found.mask or b"\1" * sum(found.widths) for found in records]
-    return np.frombuffer(b"".join(parts), dtype=np.bool_)
-
-
-def _scores(each: Sequence[Any]) -> Any:
-    if not all(isinstance(rows, list) for rows in each):
-        return None
-    return np.array([row for rows in each for row in rows], dtype=np.float64)

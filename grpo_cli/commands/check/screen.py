@@ -1,0 +1,119 @@
+"""Findings, as ``grpo check`` prints them: by severity, then by kind, with what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from grpo_cli.commands.check.answer import Checked, Denominator, Finding, NotChecked
+from grpo_cli.terminal.numbers import shown, visible
+from grpo_cli.terminal.prose import wrapped
+from grpo_cli.terminal.screen import Screen
+
+_STYLES = {"error": "bold red", "warning": "bold magenta", "info": "bold cyan"}
+
+
+def print_findings(console: Console, screen: Screen, answer: Checked) -> None:
+    """Prints the findings kind by kind, the worst first, then how many there are."""
+    rows = answer.findings
+    for severity in _STYLES:
+        for code in dict.fromkeys(row.code for row in rows if row.severity == severity):
+            of_kind = [row for row in rows if (row.code, row.severity) == (code, severity)]
+            _print_kind(console, screen.reading, of_kind, answer.more.get(code, 0))
+    for row in answer.denominators:
+        console.print(wrapped(Text(_denominator(row)), screen.reading, 2))
+    if answer.not_checked:
+        line = Text(_not_checked(answer.not_checked, answer.records), "dim")
+        console.print(wrapped(line, screen.reading, 2))
+    console.print(_conclusion(answer))
+
+
+def print_codes(console: Console, screen: Screen, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Prints each code with its severity and meaning."""
+    width = max(len(row["code"]) for row in rows)
+    for row in rows:
+        severity = row["severity"][0]
+        line = Text.assemble(
+            (f"{severity:<8}", _STYLES[severity]),
+            (f"{row['code']:<{width}}  ", "bold"),
+            row["meaning"],
+        )
+        console.print(wrapped(line, screen.reading, 8 + width + 2))
+
+
+def _print_kind(console: Console, width: int, rows: Sequence[Finding], more: int) -> None:
+    first = rows[0]
+    console.print(
+        Text.assemble((first.severity, _STYLES[first.severity]), " ", (first.code, "bold"))
+    )
+    for row in rows:
+        found = Text.assemble("  ", (_place(row), "cyan"), f": {visible(row.message)}")
+        console.print(wrapped(found, width, 4))
+    if more:
+        console.print(Text(f"  … {more:,} more {first.code} (--limit 0 for all)", "dim"))
+    for advice in dict.fromkeys(row.advice for row in rows):
+        console.print(wrapped(Text(f"  → {advice}", "dim"), width, 4))
+    console.print()
+
+
+def _denominator(row: Denominator) -> str:
+    """Says whether responses and groups without a gradient count in a loss's denominator."""
+    names_by_verb: dict[str, list[str]] = {}
+    for kind, name in (("empty_responses", "empty response"), ("dead_groups", "dead group")):
+        count = getattr(row, kind)
+        if count:
+            verb = "count in it" if getattr(row, f"{kind}_count") else "do not count"
+            plural = "" if count == 1 else "s"
+            names_by_verb.setdefault(verb, []).append(f"{count:,} {name}{plural}")
+    listed = ", ".join(f"{' and '.join(names)} {verb}" for verb, names in names_by_verb.items())
+    return f"denominator of {row.variant} ({row.denominator}): {listed}"
+
+
+def _not_checked(skipped: Sequence[NotChecked], records: int) -> str:
+    """Lists skipped rules and the missing fields, those of all records first."""
+    by_count: dict[int, dict[str, list[str]]] = {}
+    for row in sorted(skipped, key=lambda row: -row.records):
+        without = _names(row.missing)
+        about = row.about + (f" other than {row.partly}" if row.partly else "")
+        by_count.setdefault(row.records, {}).setdefault(without, []).append(about)
+    parts = []
+    for count, reasons in by_count.items():
+        where = "" if records == 1 else f"in {'all ' if count == records else f'{count:,} of '}"
+        whole = f"{where}{records:,} records: " if where else ""
+        listed = [f"{', '.join(abouts)} (no {without})" for without, abouts in reasons.items()]
+        parts.append(f"{whole}{', '.join(listed)}")
+    return f"not looked at{':' if records == 1 else ''} {'; '.join(parts)}"
+
+
+def _names(missing: Sequence[Sequence[str]]) -> str:
+    """Lists missing fields; of many alternatives the first two."""
+    return ", no ".join(" or ".join(names if len(names) < 4 else names[:2]) for names in missing)
+
+
+def _place(row: Finding) -> str:
+    line = "" if row.line is None else f":{row.line}"
+    parts = [f"{visible(row.source)}{line}", f"record {shown(row.record)}"]
+    parts += [
+        f"{name} {getattr(row, name)}"
+        for name in ("response", "token")
+        if getattr(row, name) is not None
+    ]
+    return ", ".join(parts)
+
+
+def _conclusion(answer: Checked) -> Text:
+    counts = [
+        f"{count:,} {name if name == 'info' or count == 1 else name + 's'}"
+        for name, count in answer.severities.items()
+        if count
+    ]
+    numbers = {name: getattr(answer, name) for name in ("records", "responses", "tokens")}
+    looked = ", ".join(
+        f"{count:,} {name.removesuffix('s') if count == 1 else name}"
+        for name, count in numbers.items()
+    )
+    style = "bold green" if answer.ok else "bold red"
+    return Text.assemble((", ".join(counts) or "nothing found", style), f" in {looked}")
