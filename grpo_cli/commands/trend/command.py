@@ -18,7 +18,7 @@ from grpo_cli.commands.options.source import (
     tell_skipped,
 )
 from grpo_cli.commands.trend.comparison import Trend, as_logged, compare_log, renamed
-from grpo_cli.commands.trend.figure import figure
+from grpo_cli.commands.trend.drawings import alone, figure, page
 from grpo_cli.commands.trend.findings import Condition, coverage, read_condition
 from grpo_cli.commands.trend.findings import findings as look
 from grpo_cli.commands.trend.follow import Follow, Watch
@@ -26,7 +26,6 @@ from grpo_cli.commands.trend.logs import read_finite
 from grpo_cli.commands.trend.metrics import METRICS, functions, metric
 from grpo_cli.commands.trend.options import TrendOptions, flags_of
 from grpo_cli.commands.trend.output import write
-from grpo_cli.commands.trend.page import alone, page
 from grpo_cli.commands.trend.run import Run
 from grpo_cli.commands.trend.step import Finding, Step
 from grpo_cli.engine.evaluator import Evaluator
