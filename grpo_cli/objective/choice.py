@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from grpo_cli.hyperparameters import HYPERPARAMETERS, HyperparameterError, Value
@@ -32,10 +32,6 @@ class Parameters(NamedTuple):
     hyperparameters: tuple[str, ...]
     nullable: frozenset[str]
 
-    def without(self, *columns: str) -> Parameters:
-        """The parameters less some columns."""
-        return self._replace(columns=tuple(name for name in self.columns if name not in columns))
-
     def __or__(self, other: Parameters) -> Parameters:
         """Both, each once; a column that one of them needs is needed."""
         needed = {*self.columns} - self.optional | {*other.columns} - other.optional
@@ -47,6 +43,7 @@ class Parameters(NamedTuple):
         )
 
 
+@lru_cache(maxsize=1024)
 def parameters(function: Callable[..., Any]) -> Parameters:
     """What a function takes by its signature, or by ``parameters`` where it is a ``Composed``."""
     function = inspect.unwrap(function)
