@@ -131,7 +131,7 @@ def partial(
         raise UsageError(f"{variant} needs statistics of the whole batch: give measured=")
     facts = InputFacts()
     reading = replace(reading, batch=batch_fields(made.batch))
-    with np.errstate(all="ignore"):  # what is not finite is told where it is shown
+    with np.errstate(all="ignore"):  # where it is shown, what is not finite is an error
         decoded = _decoded(records, reading, facts.notices, source, first)
         add_up = FoldPiece(bound(EvaluationSums, evaluator), skip, ERRORS_KEPT)
         folded = add_up(facts.collect(decoded, reading.fields))

@@ -15,7 +15,6 @@ from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import BatchStatistics, Evaluator
 from grpo_cli.engine.facts import Skipped
 from grpo_cli.engine.fold import Accumulator, first_pass, fold_pieces
-from grpo_cli.engine.packing import chunks
 from grpo_cli.engine.pieces import Pieces
 from grpo_cli.engine.reader import Reader
 from grpo_cli.engine.references import References, ReferenceSearch, lacks_kl, without_kl
@@ -75,10 +74,10 @@ class EvaluationSums(Accumulator[Breakdown]):
                 self.of_first = {}
             yield error
 
-    def chunks(self, decoded: Iterable[DecodedChunk]) -> Iterator[Chunk | InputError]:
-        """Records that agree in the hyperparameters that the plan reads; errors in their places."""
-        read = self.evaluator.plan.settings
-        return chunks(decoded, with_headers=self.headers, settings=read)
+    @property
+    def plans(self) -> tuple[Plan, ...]:
+        """The only plan."""
+        return (self.evaluator.plan,)
 
     def evaluate(self, chunk: Chunk) -> Breakdown:
         """The chunk's breakdown."""
@@ -144,10 +143,10 @@ class StatisticsSums(Accumulator[BatchStatistics]):
 
     settings: ClassVar[tuple[str, ...]] = ("evaluator",)
 
-    def chunks(self, decoded: Iterable[DecodedChunk]) -> Iterator[Chunk | InputError]:
-        """Records that agree in the hyperparameters that the plan reads; errors in their places."""
-        read = self.evaluator.plan.settings
-        return chunks(decoded, with_headers=self.headers, settings=read)
+    @property
+    def plans(self) -> tuple[Plan, ...]:
+        """The only plan."""
+        return (self.evaluator.plan,)
 
     def evaluate(self, chunk: Chunk) -> BatchStatistics:
         """The chunk's part of the statistics."""

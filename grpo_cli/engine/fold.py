@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from grpo_cli.engine.cluster.parts import PartFolder
     from grpo_cli.engine.cluster.tasks import Done
     from grpo_cli.engine.reader import Reader
+    from grpo_cli.variants.plan import Plan
 
 T = TypeVar("T")
 A = TypeVar("A", bound="Accumulator[Any]")
@@ -54,6 +55,14 @@ class Accumulator(ABC, Generic[T]):
     settings: ClassVar[tuple[str, ...]] = ()
 
     @property
+    def plans(self) -> tuple[Plan, ...]:
+        """The plans that records are evaluated for, whose hyperparameters alone part chunks.
+
+        Where there are none, records of a chunk agree in all their hyperparameters.
+        """
+        return ()
+
+    @property
     def complete(self) -> bool:
         """Whether a first pass need not read the rest of the input."""
         return False
@@ -74,7 +83,8 @@ class Accumulator(ABC, Generic[T]):
 
     def chunks(self, decoded: Iterable[DecodedChunk]) -> Iterator[Chunk | InputError]:
         """Records that are evaluated together; errors in the places of those that are bad."""
-        return chunks(decoded, with_headers=self.headers)
+        read = frozenset[str]().union(*(plan.settings for plan in self.plans))
+        return chunks(decoded, with_headers=self.headers, settings=read if self.plans else None)
 
     def evaluate(self, chunk: Chunk) -> T:
         """Returns what ``add`` needs of a chunk, and changes nothing.

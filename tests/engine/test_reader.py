@@ -77,7 +77,7 @@ def test_who_works(tmp_path, monkeypatch, shared_out, jobs, cores, blocks, worke
     assert [result for _, result in found] == [1] * blocks
     assert shared_out == ([] if workers is None else [(workers, blocks)])
     alone = jobs.get("jobs", 1) == 1
-    assert {type(piece) for piece, _ in found} <= {Block if alone else Span}
+    assert {type(piece) for piece, _ in found} <= {Block if alone or blocks == 1 else Span}
 
 
 @each("jobs", [1, 2])

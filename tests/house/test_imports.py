@@ -70,6 +70,45 @@ def imported(path: Path) -> set[str]:
     return names
 
 
+def files_imported(path: Path) -> set[Path]:
+    """The files of the package that a file imports, inside functions and for types too."""
+    found: set[Path] = set()
+    for node in statements(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names = [(f"{node.module}.{alias.name}", node.module) for alias in node.names]
+        elif isinstance(node, ast.Import):
+            names = [(alias.name, alias.name) for alias in node.names]
+        else:
+            continue
+        for name, module in names:
+            places = [PACKAGE.parent / one.replace(".", "/") for one in (name, module)]
+            files = [
+                file
+                for place in places
+                for file in (place.with_name(f"{place.name}.py"), place / "__init__.py")
+                if file.exists()
+            ]
+            found |= set(files[:1]) - {path}
+    return found
+
+
+def below(graph: dict[Path, set[Path]], file: Path) -> set[Path]:
+    """Every file that a file imports, or that those import."""
+    reached: set[Path] = set()
+    waiting = [file]
+    while waiting:
+        more = graph[waiting.pop()] - reached
+        reached |= more
+        waiting += more
+    return reached
+
+
+def test_no_file_imports_itself_by_way_of_others():
+    graph = {file: files_imported(file) for file in PACKAGE.rglob("*.py")}
+    circular = {str(file.relative_to(PACKAGE)) for file in graph if file in below(graph, file)}
+    assert not circular
+
+
 @each("part", parts())
 def test_a_part_imports_only_what_is_below_it(part):
     allowed = BELOW[part] | {part}

@@ -136,7 +136,7 @@ class RecordOption:
 
 @dataclass(frozen=True, kw_only=True)
 class ErrorOptions:
-    """What is done about records that cannot be used."""
+    """Whether to stop at records that cannot be used."""
 
     on_error: Annotated[
         Literal["stop", "skip"],

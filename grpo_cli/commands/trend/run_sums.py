@@ -65,7 +65,8 @@ class RunSums(Accumulator[Evaluated]):
     def chunks(self, decoded: Iterable[DecodedChunk]) -> Iterator[Chunk | InputError]:
         """Records that are evaluated together, each with its step as its batch."""
         found = (with_steps(few, self.step_source, self) for few in decoded)
-        return chunks(found, with_headers=True)
+        read = self.evaluator.plan.settings
+        return chunks(found, with_headers=True, settings=read)
 
     def evaluate(self, chunk: Chunk) -> Evaluated:
         """The chunk's breakdown, or the column that it lacks, and its rewards."""
@@ -144,7 +145,8 @@ class StepStatistics(StatisticsSums):
 
     def chunks(self, decoded: Iterable[DecodedChunk]) -> Iterator[Chunk | InputError]:
         """Records that are evaluated together, each with its step as its batch."""
-        return chunks((with_steps(few, self.step_source) for few in decoded), with_headers=False)
+        found = (with_steps(few, self.step_source) for few in decoded)
+        return chunks(found, with_headers=False, settings=self.evaluator.plan.settings)
 
 
 def with_steps(
