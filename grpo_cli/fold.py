@@ -25,10 +25,9 @@ import numpy as np
 from grpo_cli.engine.batches import BatchTotals
 from grpo_cli.engine.evaluation import EvaluationSums, StatisticsSums
 from grpo_cli.engine.evaluator import BatchStatistics, Evaluator
-from grpo_cli.engine.facts import InputFacts
+from grpo_cli.engine.facts import ERRORS_KEPT, InputFacts, Skipped
 from grpo_cli.engine.fold import Folded, FoldPiece
 from grpo_cli.engine.references import lacks_kl, without_kl
-from grpo_cli.engine.skipped import FEW, Skipped
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.records import PLAIN, Block, DecodedChunk, Piece, Raw, Reading, Span
 from grpo_cli.records.choose.batches import batch_fields
@@ -132,9 +131,9 @@ def partial(
         raise UsageError(f"{variant} needs statistics of the whole batch: give measured=")
     facts = InputFacts()
     reading = replace(reading, batch=batch_fields(made.batch))
-    with np.errstate(all="ignore"):  # what is not finite is told where it is shown
+    with np.errstate(all="ignore"):  # where it is shown, what is not finite is an error
         decoded = _decoded(records, reading, facts.notices, source, first)
-        add_up = FoldPiece(bound(EvaluationSums, evaluator), skip, FEW)
+        add_up = FoldPiece(bound(EvaluationSums, evaluator), skip, ERRORS_KEPT)
         folded = add_up(facts.collect(decoded, reading.fields))
     if folded.error is not None:
         raise folded.error
@@ -187,7 +186,7 @@ def _empty(like: M) -> M:
     sums = EvaluationSums(Evaluator(like._plan))
     batches = like._folded.sums.batches
     sums.batches = BatchTotals(batches.batch, batches.plan)
-    return Partial(Folded(sums, Skipped(FEW)), InputFacts(), like._plan)
+    return Partial(Folded(sums, Skipped(ERRORS_KEPT)), InputFacts(), like._plan)
 
 
 def pieces(paths: Sequence[str], size: int = _SIZE, *, reading: Reading = PLAIN) -> Iterator[Piece]:

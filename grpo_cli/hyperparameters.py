@@ -92,7 +92,8 @@ class Hyperparameter(NamedTuple):
         if self.words:
             if isinstance(value, bool):
                 value = str(value).lower()
-            if isinstance(value, str) and self._all_known(value):
+            given = value.split(",") if self.several and isinstance(value, str) else [value]
+            if isinstance(value, str) and set(given) <= set(self.words):
                 return value
         elif isinstance(value, str) and self.form and re.fullmatch(self.form, value):
             return ",".join(map(_shortest, value.split(","))) if self.several else value
@@ -108,10 +109,6 @@ class Hyperparameter(NamedTuple):
                         raise HyperparameterError(name, f"expected {wanted}, got {_show(value)}")
                     return int(value)
         raise HyperparameterError(name, f"expected {self.wanted}, got {_show(value)}")
-
-    def _all_known(self, value: str) -> bool:
-        given = value.split(",") if self.several else [value]
-        return set(given) <= set(self.words)
 
 
 def _within_floats(value: int | float) -> int | float:

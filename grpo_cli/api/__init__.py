@@ -1,4 +1,4 @@
-"""What the commands do, as functions: ``evaluate(record, variant="dr").objective``."""
+"""The commands as functions: ``evaluate(record, variant="dr").objective``."""
 
 from grpo_cli.api.data import Data, read
 from grpo_cli.api.evaluated import Evaluated

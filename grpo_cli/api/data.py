@@ -64,7 +64,10 @@ def read(
             grouping=_grouping([group_by] if isinstance(group_by, str) else group_by, group_size),
             record=None if record is None else str(record),
         )
-        reader = Reader(_paths(files), reading)
+        given = [files] if isinstance(files, str | os.PathLike) else list(files)
+        if not given:
+            raise UsageError("files: expected a path or several, got none")
+        reader = Reader(expanded(os.fspath(path) for path in given), reading)
         for place, (raw, _) in enumerate(reader.records()):
             yield canonical(raw, place)
 
@@ -80,7 +83,7 @@ def _grouping(by: Sequence[str], size: int | None) -> Grouping | None:
 
 
 def reader_of(data: Data, jobs: int | None = 1) -> tuple[Reader, list[str]]:
-    """What reads the data, and the words that a command line would have for it."""
+    """A reader of the data, and the words that a command line would have for it."""
     if isinstance(data, Mapping):
         return Reader([_MEMORY], Held(objects=(data,), alone=True)), [_NAMELESS]
     given = [data] if isinstance(data, str | os.PathLike) else _listed(data)
@@ -126,7 +129,7 @@ class Held(Reading):
     def pieces(
         self, source: str | Source, size: int = 0, *, as_spans: bool = False
     ) -> Iterator[Piece]:
-        """One piece, which stands for all of them."""
+        """Yields one piece for all of them."""
         del source, size, as_spans
         yield Block(_MEMORY, 1, [])
 
@@ -156,10 +159,3 @@ def plain(value: Any) -> Any:
 
 
 _AS_IN_A_FILE = frozenset({float, int, str, bool, type(None)})
-
-
-def _paths(files: Path | Iterable[Path]) -> list[str]:
-    given = [files] if isinstance(files, str | os.PathLike) else list(files)
-    if not given:
-        raise UsageError("files: expected a path or several, got none")
-    return expanded(os.fspath(path) for path in given)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -12,7 +13,8 @@ from numpy.typing import NDArray
 from grpo_cli.batch import F64
 from grpo_cli.commands.answer import html_page, html_table
 from grpo_cli.engine.rows.fields import COLUMNS, RESPONSE, TOKEN, Level
-from grpo_cli.engine.rows.rows import Source, token_columns
+from grpo_cli.engine.rows.rows import record_fields, token_columns
+from grpo_cli.engine.rows.source import Source
 from grpo_cli.errors import UsageError
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.records import Record
@@ -55,7 +57,7 @@ class Evaluated:
         return f"Evaluated(objective={self.objective!r}, signature={self.signature!r})"
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
+        """The totals as a table, for notebooks."""
         shown = [(name, value) for name, value in self.total.items() if value is not None]
         return html_page([html_table(("", "batch"), shown)], [self.signature, *self.notices])
 
@@ -131,7 +133,7 @@ class Evaluated:
 
     @property
     def weight(self) -> list[F64]:
-        """What the aggregation gives each token."""
+        """The aggregation's weight of each token."""
         return self._tokens("weight")
 
     @property
@@ -208,7 +210,7 @@ def _joined(pieces: list[Array]) -> Array:
 
 
 def _of_records(source: Source) -> dict[str, Array]:
-    return {field.name: array(field.read(source)) for field in source.record_fields}
+    return {field.name: array(field.read(source)) for field in record_fields(source)}
 
 
 def _of_responses(source: Source) -> dict[str, Array]:
@@ -217,7 +219,7 @@ def _of_responses(source: Source) -> dict[str, Array]:
     lengths = source.summary.records.lengths
     by = {
         field.name: np.repeat(array(field.read(source)), lengths)
-        for field in source.record_fields[: len(source.by)]
+        for field in record_fields(source)[: len(source.by)]
     }
     return {**by, "id": np.repeat(array(ids), lengths), **_split_up(named)}
 
@@ -258,7 +260,9 @@ def array(values: Any) -> Array:
     values = list(values)
     given = [value for value in values if value is not None]
     if given and all(type(value) is int for value in given) and len(given) == len(values):
-        return _integers(values)
+        with suppress(OverflowError):
+            return np.array(values, dtype=np.int64)
+        return np.array(values, dtype=object)
     if all(isinstance(value, int | float) and not isinstance(value, bool) for value in given):
         return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
     if str in map(type, given):
@@ -266,10 +270,3 @@ def array(values: Any) -> Array:
     found = np.empty(len(values), dtype=object)
     found[:] = values
     return found
-
-
-def _integers(values: list[int]) -> Array:
-    try:
-        return np.array(values, dtype=np.int64)
-    except OverflowError:
-        return np.array(values, dtype=object)

@@ -42,8 +42,7 @@ def compare(
         UsageError: for an unknown name, or what none of the variants takes.
         InputError: for data that cannot be read. What a variant lacks is in ``skipped``.
     """
-    from grpo_cli.commands.compare.compare import Comparison
-    from grpo_cli.commands.compare.plans import names, plans
+    from grpo_cli.commands.compare.compare import Comparison, names, plans
 
     with speaking_of_arguments():
         values = checked(hyperparameters)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import fields, is_dataclass
 from html import escape
-from typing import Any, Self, get_args, get_type_hints
+from typing import Any
 
 
 class Answer:
@@ -23,15 +23,8 @@ class Answer:
         """The JSON of ``--json`` as dicts and lists."""
         return {name: _as_document(value) for name, value in self.fields().items()}
 
-    @classmethod
-    def from_document(cls, document: Mapping[str, Any]) -> Self:
-        """Makes an answer from its JSON, for commands that still build that first."""
-        named = {"global_" if name == "global" else name: it for name, it in document.items()}
-        hints = get_type_hints(cls)
-        return cls(**{name: _made(hint, named[name]) for name, hint in hints.items()})
-
     def _repr_html_(self) -> str:
-        """What a notebook shows: lists of rows as tables, the other fields below them."""
+        """HTML for notebooks: lists of rows as tables, the other fields below them."""
         named = self.document()
         rows = {name: value for name, value in named.items() if _is_rows(value)}
         rest = [f"{name}: {value}" for name, value in named.items() if name not in rows and value]
@@ -45,14 +38,6 @@ def _as_document(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_as_document(item) for item in value]
     return value
-
-
-def _made(hint: Any, value: Any) -> Any:
-    kinds = [kind for kind in (hint, *get_args(hint)) if isinstance(kind, type)]
-    answer = next((kind for kind in kinds if issubclass(kind, Answer)), None)
-    if isinstance(value, list | tuple):
-        return tuple(value if answer is None else map(answer.from_document, value))
-    return value if answer is None or value is None else answer.from_document(value)
 
 
 def _is_rows(value: Any) -> bool:

@@ -1,6 +1,6 @@
-"""Writes an answer: as a table, JSON, JSONL, CSV or Markdown, to standard output or a file.
+"""The formats of all answers: JSON, and rows as JSONL, CSV, Markdown or bare values.
 
-``write_answer`` writes one that is complete; the rows of ``eval`` stream in the same text formats.
+``PageOptions.write`` writes answers that are complete; the rows of ``eval`` stream.
 """
 
 from __future__ import annotations
@@ -8,21 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import orjson
 
 from grpo_cli.commands.answer import Answer
-from grpo_cli.commands.options.place import destination
-from grpo_cli.errors import UsageError
 from grpo_cli.terminal.numbers import escaped, escaped_json, shown, visible
-
-if TYPE_CHECKING:  # rich is imported where it prints
-    from rich.console import Console
-
-    from grpo_cli.terminal.paging import Beyond
-    from grpo_cli.terminal.screen import Screen
 
 Row = Mapping[str, Any]
 Names = Sequence[str]
@@ -148,54 +140,15 @@ def write_rows(stream: BinaryIO, kind: str, rows: Iterable[Row | Answer], names:
     """Writes rows in a text format, with null for the fields that a row does not have."""
     format = TEXT_FORMATS[kind]
     stream.write(format.head(names))
-    for row in map(_as_row, rows):
+    for row in map(as_row, rows):
         stream.write(format.row((_plain(row.get(name)) for name in names), names))
 
 
-def _as_row(row: Row | Answer) -> Row:
+def as_row(row: Row | Answer) -> Row:
+    """The fields of a row by name."""
     return row.fields() if isinstance(row, Answer) else row
 
 
 def _plain(value: Any) -> Any:
     """A value without numpy's types."""
     return value.item() if isinstance(value, np.generic) else value
-
-
-def write_answer(
-    output: str | None,
-    kind: str,
-    answer: Any,
-    draw: Callable[[Console, Screen], None],
-    *,
-    rows: Iterable[Row | Answer] | None = None,
-    beyond: Beyond = "page",
-    notes: Iterable[str] = (),
-) -> None:
-    """Writes a complete answer.
-
-    Args:
-        output: a file, written atomically; standard output without one.
-        kind: the name of the format.
-        answer: what JSON contains.
-        draw: prints the table.
-        rows: what the other formats contain; None if the answer has no rows.
-        beyond: what to do with a table that is higher than the terminal.
-        notes: what is going to be printed below the table.
-
-    Raises:
-        UsageError: for a format of rows, if there are none; if the file cannot be written.
-    """
-    with destination(output) as stream:
-        if kind == "json":
-            stream.write(as_json(answer) + b"\n")
-        elif kind == "table":
-            from grpo_cli.terminal.paging import print_page
-
-            print_page(stream, draw, beyond, notes=notes)
-        elif rows is None:
-            raise UsageError(f"--format {kind}: this answer is no table; it has --json")
-        else:
-            listed = [_as_row(row) for row in rows]
-            names = list(dict.fromkeys(name for row in listed for name in row))
-            if names:
-                write_rows(stream, kind, listed, names)

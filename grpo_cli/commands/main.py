@@ -191,11 +191,11 @@ def _end(number: int, _: object) -> NoReturn:
 
 
 _WORDS = {"version": "--version", "evaluate": "eval FILE", "lint": "check FILE"}
-"""What other tools call what there is here."""
+"""Names that other tools have for commands."""
 
 
 def _meant(message: str) -> str:
-    """What a word that is no command may have been meant for."""
+    """The command that a wrong word may have been meant for."""
     words = sys.argv[1:]
     word = words[0] if words else ""
     if message.startswith("No such option") and word.startswith("-"):
@@ -208,7 +208,7 @@ def _meant(message: str) -> str:
         return ""
     if word in _WORDS:
         return f"type: grpo {_WORDS[word]}"
-    from grpo_cli.commands.help.topics import topics
+    from grpo_cli.commands.help.view import topics
     from grpo_cli.variants import NAMES
 
     if Path(word).exists() or word.endswith((".json", ".jsonl", ".gz", ".zst", ".parquet")):
@@ -227,9 +227,9 @@ def _tell_usage(error: Any) -> NoReturn:
         context = getattr(error, "ctx", None)
         command = sys.argv[1:2] if sys.argv[1:2] and sys.argv[1] in COMMANDS else []
         path = " ".join(["grpo", *command]) if context is None else context.command_path
-        said, meant = f"{message[:1].lower()}{message[1:]}", _meant(message)
-        said = said.partition(". Did you mean")[0] if meant else said
-        say(f"{said}; {meant}" if meant else f"{said} (see {path} --help)")
+        text, meant = f"{message[:1].lower()}{message[1:]}", _meant(message)
+        text = text.partition(". Did you mean")[0] if meant else text
+        say(f"{text}; {meant}" if meant else f"{text} (see {path} --help)")
     sys.exit(error.exit_code)
 
 

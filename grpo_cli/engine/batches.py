@@ -10,9 +10,9 @@ import numpy as np
 
 from grpo_cli.batch import borders
 from grpo_cli.engine.chunk import Chunk
-from grpo_cli.engine.micro_batches import Loss, MicroBatches, rules_of
+from grpo_cli.engine.micro_batches import MicroBatches, rules_of
 from grpo_cli.engine.rows.fields import ACCUMULATED
-from grpo_cli.engine.totals import Totals
+from grpo_cli.engine.totals import TermSums, Totals
 from grpo_cli.errors import UsageError
 from grpo_cli.objective.arithmetic.exact_sums import ExactSum
 from grpo_cli.objective.breakdown import Breakdown
@@ -39,9 +39,11 @@ class BatchTotals:
     names: dict[Hashable, Mapping[str, Any]] = field(default_factory=dict)
     micro_batches: dict[Hashable, MicroBatches] = field(default_factory=dict)
     sizes: dict[Hashable, ExactSum] = field(default_factory=dict)
+    _mean: Totals | None = field(default=None, compare=False, repr=False)
 
     def add(self, chunk: Chunk, breakdown: Breakdown) -> None:
         """Adds the records of a chunk."""
+        self._mean = None
         if not self.by_field:
             self._of(()).add(breakdown)
             return
@@ -57,8 +59,8 @@ class BatchTotals:
         rules = rules_of(summary.breakdown.objective)
         cuts = summary.breakdown.batch.cuts(range(len(chunk.keys) + 1))
         for key, of, cut in zip(chunk.keys, chunk.of_batches, cuts, strict=True):
-            loss = Loss()
-            loss.add(summary, cut)
+            loss = TermSums()
+            loss.add_some(summary, cut)
             micro_batches = self.micro_batches.setdefault(key, MicroBatches())
             micro_batches.add(of.micro_batch, loss, rules)
 
@@ -89,6 +91,7 @@ class BatchTotals:
         mine, theirs = (f"{one.plan} per {one.batch}" for one in (self, later))
         if mine != theirs:
             raise UsageError(f"totals of different objectives do not merge: {mine}, and {theirs}")
+        self._mean = None
         for key, totals in later.totals.items():
             self._of(key).merge(totals)
         for key, size in later.sizes.items():
@@ -117,10 +120,11 @@ class BatchTotals:
         """The totals of the only batch; with ``--batch FIELD`` the mean over the batches."""
         if not self.by_field:
             return self._of(())
-        whole = Totals(self.batch, self.plan)
-        for totals in self.totals.values():
-            whole.add_batch(totals)
-        return whole
+        if self._mean is None:
+            self._mean = Totals(self.batch, self.plan)
+            for totals in self.totals.values():
+                self._mean.add_batch(totals)
+        return self._mean
 
     def rows(self) -> list[dict[str, Any]]:
         """One row for each batch: its fields, then its totals by name; none without fields.

@@ -100,7 +100,7 @@ class Chunk:
         return next(part for part in carefully(self.packed[:1]) if isinstance(part, Chunk))
 
     def run(self, work: Callable[[Chunk], T]) -> T:
-        """What ``work`` makes of the chunk.
+        """Returns the result of ``work`` on the chunk.
 
         Raises:
             InputError: where it fails, with the place of the first record to blame.
@@ -111,7 +111,7 @@ class Chunk:
             raise next(part for part in self.each(work) if isinstance(part, InputError)) from None
 
     def each(self, work: Callable[[Chunk], T]) -> Iterator[tuple[Chunk, T] | InputError]:
-        """What ``work`` makes of the records, in order; an error in the place of each bad one.
+        """Yields chunks with the results of ``work``, in order, and an error for each bad record.
 
         ``work`` is called again on parts of the chunk where it fails on the whole.
         """

@@ -13,12 +13,11 @@ import numpy as np
 from grpo_cli.engine.batches import BatchTotals
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import BatchStatistics, Evaluator
+from grpo_cli.engine.facts import Skipped
 from grpo_cli.engine.fold import Accumulator, first_pass, fold_pieces
-from grpo_cli.engine.packing import chunks
 from grpo_cli.engine.pieces import Pieces
 from grpo_cli.engine.reader import Reader
 from grpo_cli.engine.references import References, ReferenceSearch, lacks_kl, without_kl
-from grpo_cli.engine.skipped import Skipped
 from grpo_cli.engine.totals import Totals
 from grpo_cli.errors import InputError
 from grpo_cli.hyperparameters import Value
@@ -75,10 +74,10 @@ class EvaluationSums(Accumulator[Breakdown]):
                 self.of_first = {}
             yield error
 
-    def chunks(self, decoded: Iterable[DecodedChunk]) -> Iterator[Chunk | InputError]:
-        """Records that agree in the hyperparameters that the plan reads; errors in their places."""
-        read = self.evaluator.plan.settings
-        return chunks(decoded, with_headers=self.headers, settings=read)
+    @property
+    def plans(self) -> tuple[Plan, ...]:
+        """The only plan."""
+        return (self.evaluator.plan,)
 
     def evaluate(self, chunk: Chunk) -> Breakdown:
         """The chunk's breakdown."""
@@ -144,10 +143,10 @@ class StatisticsSums(Accumulator[BatchStatistics]):
 
     settings: ClassVar[tuple[str, ...]] = ("evaluator",)
 
-    def chunks(self, decoded: Iterable[DecodedChunk]) -> Iterator[Chunk | InputError]:
-        """Records that agree in the hyperparameters that the plan reads; errors in their places."""
-        read = self.evaluator.plan.settings
-        return chunks(decoded, with_headers=self.headers, settings=read)
+    @property
+    def plans(self) -> tuple[Plan, ...]:
+        """The only plan."""
+        return (self.evaluator.plan,)
 
     def evaluate(self, chunk: Chunk) -> BatchStatistics:
         """The chunk's part of the statistics."""
@@ -260,7 +259,7 @@ class Evaluation:
 
     @property
     def notices(self) -> list[str]:
-        """What is told once."""
+        """Sentences on the input and the numbers, each once."""
         reader, evaluated = self._reader, (self._evaluator.plan.variant,)
         other = other_row(reader.facts.named, evaluated)
         more = dict.fromkeys([*self._replaced(), *self._ungrouped()])
@@ -274,11 +273,11 @@ class Evaluation:
     def _ungrouped(self) -> Iterator[str]:
         """Says that groups are torn into their responses, where advantages are made of groups."""
         totals = self._sums.totals
-        said = self._reader.ungrouped(totals)
+        sentence = self._reader.ungrouped(totals)
         given = any(part.key == "adv" and part.name == "given" for part in totals.signed)
         in_groups = self._evaluator.plan.compares_groups and not given
-        if said is not None and (in_groups or totals.dead_groups == totals.groups):
-            yield said
+        if sentence is not None and (in_groups or totals.dead_groups == totals.groups):
+            yield sentence
 
     def _replaced(self) -> Iterator[str]:
         """Says which of the variant's own values the records replace by some of another scale."""
@@ -321,7 +320,7 @@ def on_policy_by_default(breakdown: Breakdown) -> bool:
 
 
 def _notices(breakdown: Breakdown) -> Iterator[str]:
-    """Facts of a chunk that are told once."""
+    """Sentences on the data of a chunk."""
     batch = breakdown.batch
     if on_policy_by_default(breakdown):
         engine = batch.log_probs_rollout is not None

@@ -184,7 +184,7 @@ class Evaluator:
         except MisnamedColumnError:
             raise
         except InputError:
-            return  # a hyperparameter is missing, which is told where the plan is evaluated
+            return  # a hyperparameter is missing, which is reported where the plan is evaluated
 
 
 def without_misnamed(

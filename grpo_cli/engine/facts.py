@@ -1,4 +1,4 @@
-"""What commands say once of their input: notices, its steps, keys that nothing reads."""
+"""What commands say of their input: records that were skipped, and facts worth a sentence."""
 
 from __future__ import annotations
 
@@ -13,6 +13,47 @@ from grpo_cli.records.fields import fields_of, read_fields
 from grpo_cli.records.translate import Notices
 from grpo_cli.records.unread import Unread, candidates, look
 from grpo_cli.variants.trainer import named_row
+
+ERRORS_KEPT = 20
+"""Errors of skipped records that are kept."""
+
+
+@dataclass
+class Skipped:
+    """The errors of records that were left out, in flat memory.
+
+    Attributes:
+        most: how many errors are kept; 0 for all.
+        count: how many there were.
+        first: those that are kept, in order.
+    """
+
+    most: int = ERRORS_KEPT
+    count: int = 0
+    first: list[InputError] = field(default_factory=list)
+
+    def add(self, error: InputError) -> None:
+        """Counts one more."""
+        self.merge(Skipped(count=1, first=[error]))
+
+    def merge(self, later: Skipped) -> None:
+        """Adds those of a piece of input that follows."""
+        self.count += later.count
+        room = self.most - len(self.first) if self.most else len(later.first)
+        self.first += later.first[:room]
+
+    @property
+    def more(self) -> int:
+        """How many are not kept."""
+        return self.count - len(self.first)
+
+    def __len__(self) -> int:
+        """How many records were left out."""
+        return self.count
+
+    def __iter__(self) -> Iterator[InputError]:
+        """The errors that are kept."""
+        return iter(self.first)
 
 
 @dataclass

@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from grpo_cli.engine.chunk import Chunk
-from grpo_cli.engine.facts import InputFacts
+from grpo_cli.engine.facts import InputFacts, Skipped
 from grpo_cli.engine.packing import chunks
 from grpo_cli.engine.pieces import Bundle, OnPiece
-from grpo_cli.engine.skipped import Skipped
 from grpo_cli.errors import InputError
 from grpo_cli.records import DecodedChunk, Piece
 
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from grpo_cli.engine.cluster.parts import PartFolder
     from grpo_cli.engine.cluster.tasks import Done
     from grpo_cli.engine.reader import Reader
+    from grpo_cli.variants.plan import Plan
 
 T = TypeVar("T")
 A = TypeVar("A", bound="Accumulator[Any]")
@@ -55,6 +55,14 @@ class Accumulator(ABC, Generic[T]):
     settings: ClassVar[tuple[str, ...]] = ()
 
     @property
+    def plans(self) -> tuple[Plan, ...]:
+        """The plans that records are evaluated for, whose hyperparameters alone part chunks.
+
+        Where there are none, records of a chunk agree in all their hyperparameters.
+        """
+        return ()
+
+    @property
     def complete(self) -> bool:
         """Whether a first pass need not read the rest of the input."""
         return False
@@ -75,7 +83,8 @@ class Accumulator(ABC, Generic[T]):
 
     def chunks(self, decoded: Iterable[DecodedChunk]) -> Iterator[Chunk | InputError]:
         """Records that are evaluated together; errors in the places of those that are bad."""
-        return chunks(decoded, with_headers=self.headers)
+        read = frozenset[str]().union(*(plan.settings for plan in self.plans))
+        return chunks(decoded, with_headers=self.headers, settings=read if self.plans else None)
 
     def evaluate(self, chunk: Chunk) -> T:
         """Returns what ``add`` needs of a chunk, and changes nothing.
@@ -204,7 +213,7 @@ def fold_pieces(
         reader: the files.
         make: makes an accumulator without records; it travels between processes.
         progress: called with the bytes and the sums of each piece that is done.
-        manifest: of the parts to which workers of a cluster write the output.
+        manifest: the folder to which workers of a cluster write the output.
         together: whether a cluster may merge the sums of pieces that follow each other.
 
     Raises:
@@ -232,7 +241,7 @@ def fold_pieces(
 
 
 def first_pass(reader: Reader, make: Callable[[], A]) -> A:
-    """Adds up the records of the input that can be used, before the fold that reports errors."""
+    """Adds up the records of the input that can be used; another fold reports the errors."""
     reader.keep_input()
     whole = make()
     for _, part, _ in _run(reader, FoldPiece(make, skip=True, most_errors=1), together=True):

@@ -6,49 +6,16 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from grpo_cli.batch import Cut
 from grpo_cli.engine.rows.fields import ACCUMULATED
-from grpo_cli.engine.totals import TermTotal, Totals, add_terms
+from grpo_cli.engine.totals import TermSums, Totals
 from grpo_cli.objective.accumulation import Rule, rule_of
 from grpo_cli.objective.arithmetic.exact_sums import added
 from grpo_cli.objective.objective import Objective
-from grpo_cli.objective.summary import Summary
 from grpo_cli.objective.terms import ENTROPY, KL, POLICY
 from grpo_cli.records import MicroBatch
 from grpo_cli.variants import framework_of
 
 Rules = tuple[tuple[str, Rule | None], ...]
-
-
-@dataclass(slots=True)
-class Loss:
-    """The terms of J summed over a micro-batch, and what it holds."""
-
-    records: int = 0
-    responses: int = 0
-    tokens: int = 0
-    terms: dict[str, TermTotal] = field(default_factory=dict)
-
-    def add(self, summary: Summary, cut: Cut) -> None:
-        """Adds some of the records of a breakdown."""
-        records, _, responses, tokens = cut.counts
-        self.records += records
-        self.responses += responses
-        self.tokens += tokens
-        add_terms(self.terms, summary, cut.responses)
-
-    def merge(self, other: Loss) -> None:
-        """Adds the sums of other records."""
-        self.records += other.records
-        self.responses += other.responses
-        self.tokens += other.tokens
-        for name, term in other.terms.items():
-            self.terms.setdefault(name, TermTotal()).merge(term)
-
-    def part(self, name: str) -> float:
-        """What a term adds to J of the micro-batch alone; 0 where there is none."""
-        term = self.terms.get(name, TermTotal())
-        return term.part(term.counted or 1.0)
 
 
 @dataclass
@@ -63,11 +30,11 @@ class MicroBatches:
         rules: for each term, how the trainer adds micro-batches up, as each record has it.
     """
 
-    losses: dict[MicroBatch, list[Loss]] = field(default_factory=dict)
+    losses: dict[MicroBatch, list[TermSums]] = field(default_factory=dict)
     given: set[tuple[bool, bool]] = field(default_factory=set)
     rules: set[Rules] = field(default_factory=set)
 
-    def add(self, place: MicroBatch, loss: Loss, rules: Rules) -> None:
+    def add(self, place: MicroBatch, loss: TermSums, rules: Rules) -> None:
         """Adds a record's loss."""
         self._add(place, loss)
         self.given.add(place.given)
@@ -77,13 +44,13 @@ class MicroBatches:
         """Adds the micro-batches of records that follow."""
         for place, several in later.losses.items():
             for loss in several:
-                copy = Loss()
+                copy = TermSums()
                 copy.merge(loss)
                 self._add(place, copy)
         self.given |= later.given
         self.rules |= later.rules
 
-    def _add(self, place: MicroBatch, loss: Loss) -> None:
+    def _add(self, place: MicroBatch, loss: TermSums) -> None:
         there = self.losses.setdefault(place, [])
         if there and place.number is not None:
             there[0].merge(loss)
@@ -139,9 +106,9 @@ class MicroBatches:
         held = [(getattr(one, unit), one.part(term)) for rank in self._ranks() for one in rank]
         return added([size * part for size, part in held]) / max(sum(size for size, _ in held), 1)
 
-    def _ranks(self) -> Iterable[Sequence[Loss]]:
+    def _ranks(self) -> Iterable[Sequence[TermSums]]:
         """The micro-batches of each rank."""
-        ranks: dict[Hashable, list[Loss]] = {}
+        ranks: dict[Hashable, list[TermSums]] = {}
         for place, several in self.losses.items():
             ranks.setdefault(place.rank, []).extend(several)
         return ranks.values()

@@ -121,11 +121,11 @@ def alike(chunk: DecodedChunk) -> Iterator[tuple[Items, Packed | None]]:
 
     Those are the unusual ones, and those among which a value is out of range.
     """
-    for items, packed in _packed(chunk):
+    for items, packed in packed_runs(chunk):
         yield items, None if packed is None or lay([packed]) is None else packed
 
 
-def _packed(chunk: DecodedChunk) -> Iterator[tuple[Items, Packed | None]]:
+def packed_runs(chunk: DecodedChunk) -> Iterator[tuple[Items, Packed | None]]:
     """Runs of objects with the same fields, and their columns; None where they are unusual."""
     if chunk.keys is not None and GROUPS not in chunk.keys:
         runs: Iterable[tuple[Fields | None, Iterable[Any]]] = [(fields_of(chunk.keys), chunk.items)]
@@ -137,7 +137,7 @@ def _packed(chunk: DecodedChunk) -> Iterator[tuple[Items, Packed | None]]:
 
 
 def _fields(raw: Raw | InputError) -> Fields | None:
-    """What an object's keys mean; None where it is no record, or they contradict each other."""
+    """The fields of an object; None where it is no record, or its keys contradict each other."""
     if isinstance(raw, InputError) or not isinstance(raw.value, dict):
         return None
     try:
@@ -149,11 +149,11 @@ def _fields(raw: Raw | InputError) -> Fields | None:
 def _parts(
     chunk: DecodedChunk, settings: Collection[str] | None, *, with_headers: bool
 ) -> Iterator[_Run | Chunk | Items]:
-    """What is alike, packed; what is not, as it is."""
+    """Records that are alike, packed; others as they are."""
     if chunk.columns is not None:
         yield _of_columns(chunk.columns, chunk.items, with_headers=with_headers)
         return
-    for items, packed in _packed(chunk):
+    for items, packed in packed_runs(chunk):
         if packed is None:
             yield items
             continue
@@ -176,7 +176,7 @@ def _read(given: Mapping[str, Value], names: Collection[str] | None) -> Mapping[
 
 
 def _of_columns(columns: Columns, items: Items, *, with_headers: bool) -> Chunk:
-    """What was read by columns; its rows are made where one of them turns out to be at fault."""
+    """A chunk of a table's columns; rows are made only where one of them turns out to be bad."""
     shown = columns.headers() if with_headers else []
     rows: Any = items
     return Chunk(shown, columns.batch, columns.settings, columns.advantages_given, rows)

@@ -28,7 +28,7 @@ FEATURES: Mapping[str, str] = {
     "rollout": "log_probs_rollout that differ from log_probs_old",
     "probable": "tokens whose probability moved further (a later epoch over the same rollouts)",
 }
-"""What a batch may have, and what to say of one that lacks it."""
+"""Features of batches, and how they are named where a batch lacks them."""
 
 _SIZES = ([3, 5], [2, 4])
 """Responses of the groups of each record."""
@@ -111,7 +111,7 @@ def same(left: float | None, right: float | None) -> bool:
 
 
 def tell_apart(left: Objective, right: Objective, missing: frozenset[str]) -> set[str]:
-    """Those of the missing features any one of which makes two objectives differ."""
+    """The missing features any one of which makes two objectives differ."""
 
     def agree(lacking: frozenset[str], *, probable: bool = False) -> bool:
         one, other = (value(each, lacking, probable=probable) for each in (left, right))

@@ -1,7 +1,7 @@
-"""The one reader: files → pieces → chunks of records, in this process or in several.
+"""The one reader: files → pieces, shared out among processes or a cluster.
 
-It finds the place of an error, stops or goes on behind it, keeps standard input where it is read
-twice, and remembers what is to be told once.
+It stops at a bad record or skips it, keeps standard input in a file where it is read twice, and
+collects the facts of the input that commands report.
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from grpo_cli.engine.chunk import Chunk
-from grpo_cli.engine.facts import InputFacts
+from grpo_cli.engine.facts import ERRORS_KEPT, InputFacts, Skipped
 from grpo_cli.engine.packing import chunks
 from grpo_cli.engine.pieces import Bundle, OnPiece, bundled
 from grpo_cli.engine.rows.fields import KINDS
-from grpo_cli.engine.skipped import FEW, Skipped
 from grpo_cli.engine.totals import Totals
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.records import (
@@ -48,6 +47,7 @@ if TYPE_CHECKING:
     from grpo_cli.engine.cluster.tasks import Done
 
 T = TypeVar("T")
+G = TypeVar("G")
 
 _EACH = "--batch FIELD evaluates each step as a batch of its own"
 ONE_STEP = "--where 'FIELD==N' takes the records of one step"
@@ -80,7 +80,7 @@ class Reader:
         reading: Reading = PLAIN,
         *,
         skip: bool = False,
-        most_errors: int = FEW,
+        most_errors: int = ERRORS_KEPT,
         jobs: int | None = 1,
         block_bytes: int = BLOCK,
         on: str | None = None,
@@ -100,15 +100,14 @@ class Reader:
 
     @property
     def notices(self) -> Notices:
-        """What is told once of the files; more is added to it."""
+        """Sentences on the files, each said once; commands add more."""
         return self.facts.notices
 
     def notes(self, *plans: Plan) -> Notices:
         """All of them, and what the plans say: another row than the records', an idle clip."""
         other = other_row(self.facts.named, [plan.variant for plan in plans]) if plans else {}
         idle = dict.fromkeys(plan.idle_clip for plan in plans)
-        said = {one: None for one in idle if one is not None}
-        return self.facts.sentences | other | said
+        return self.facts.sentences | other | {text: None for text in idle if text is not None}
 
     def ungrouped(self, totals: Totals) -> str | None:
         """What is wrong where every record is one response and says the group that it is of."""
@@ -133,8 +132,8 @@ class Reader:
         """
         for field, steps in self.facts.steps.items():
             if len(steps) > 1 and batch == "input":
-                said = f"the records of {len(steps):,} steps are evaluated as one batch"
-                return {f"{said}; {advice.replace('FIELD', field)}": None}
+                text = f"the records of {len(steps):,} steps are evaluated as one batch"
+                return {f"{text}; {advice.replace('FIELD', field)}": None}
         return {}
 
     def only(self, fields: Mapping[str, Any]) -> Reader:
@@ -161,8 +160,6 @@ class Reader:
                 )
         self.reading = replace(self.reading, batch=batch_fields(batch))
 
-    # ---- in this process ----------------------------------------------------------------------
-
     def __iter__(self) -> Iterator[Chunk]:
         """The chunks of all files.
 
@@ -170,40 +167,33 @@ class Reader:
             InputError: at the first bad record, unless it is to be skipped.
         """
         self.keep_input()
-        self.skipped = Skipped(self.most_errors)
-        read = False
-        for piece in self._pieces(as_spans=False):
-            decoded = self.reading.decoded(piece, self.notices)
-            for chunk in chunks(
-                self.facts.collect(decoded, self.reading.fields), with_headers=True
-            ):
-                read = True
-                if isinstance(chunk, Chunk):
-                    yield chunk
-                else:
-                    self.bad(chunk)
-        if not read and self.reading.selects:
-            raise self.nothing()
+        found = (chunks(decoded, with_headers=True) for decoded in self._decoded())
+        return self._good(chain.from_iterable(found), needed=self.reading.selects)
 
     def records(self) -> Iterator[tuple[Raw, Record]]:
-        """The records of all files one by one, beside the objects that they were read from.
+        """The records of all files one by one, with the objects that they were read from.
 
         Raises:
             InputError: at the first bad record, unless it is to be skipped.
         """
-        self.skipped = Skipped(self.most_errors)
-        read = False
+        found = (_with_record(raw) for decoded in self._decoded() for raw in one_by_one(decoded))
+        return self._good(found, needed=True)
+
+    def _decoded(self) -> Iterator[Iterator[DecodedChunk]]:
+        """The objects of each piece."""
         for piece in self._pieces(as_spans=False):
             decoded = self.reading.decoded(piece, self.notices)
-            for raw in one_by_one(self.facts.collect(decoded, self.reading.fields)):
-                read = True
-                found = raw if isinstance(raw, InputError) else record(raw)
-                if isinstance(found, InputError):
-                    self.bad(found)
-                else:
-                    assert isinstance(raw, Raw)
-                    yield raw.with_lists(), found
-        if not read:
+            yield self.facts.collect(decoded, self.reading.fields)
+
+    def _good(self, found: Iterable[G | InputError], *, needed: bool) -> Iterator[G]:
+        self.skipped = Skipped(self.most_errors)
+        for one in found:
+            needed = False
+            if isinstance(one, InputError):
+                self.bad(one)
+            else:
+                yield one
+        if needed:
             raise self.nothing()
 
     def nothing(self) -> InputError:
@@ -257,16 +247,6 @@ class Reader:
             raise error
         self.skipped.add(error)
 
-    def leave_out(self, skipped: Skipped) -> None:
-        """Stops at the first of the bad records of a piece, or remembers them.
-
-        Raises:
-            InputError: the error, unless it is to be skipped.
-        """
-        if skipped and not self.skip:
-            raise skipped.first[0]
-        self.skipped.merge(skipped)
-
     def keep_input(self) -> list[str]:
         """Keeps what can be read only once in files that can be read again; the names of these."""
         once = [at for at, one in enumerate(self._sources) if _only_once(one.path)]
@@ -288,35 +268,6 @@ class Reader:
                 shutil.copyfileobj(sys.stdin.buffer, kept)
         return kept.name
 
-    # ---- in several ---------------------------------------------------------------------------
-
-    def map(
-        self,
-        work: Callable[[Iterable[DecodedChunk]], T],
-        *,
-        together: bool = False,
-        by_columns: bool = False,
-        bundles: bool = False,
-        manifest: PartFolder | None = None,
-    ) -> Iterator[tuple[Piece | Bundle | Done, T]]:
-        """``work`` on the objects of every piece, in order; where reading fails, on all before.
-
-        What the results merge to is the same wherever the work is done, and however it is cut.
-
-        Args:
-            work: what is made of a piece; it travels between processes.
-            together: whether results of pieces that follow each other may come merged.
-            by_columns: whether tables may come as columns, with no more of their records than
-                an evaluation needs, which ``chunks`` understands.
-            bundles: whether small pieces, as of small files, are worked on together.
-            manifest: the folder to which workers of a cluster write rows.
-        """
-        on_piece = OnPiece(work, self.reading, by_columns)
-        found = self.run(on_piece, together=together, bundles=bundles, manifest=manifest)
-        for piece, result, facts in found:
-            self.facts.merge(facts)
-            yield piece, result
-
     def run(
         self,
         on_piece: OnPiece[T],
@@ -331,55 +282,56 @@ class Reader:
             on_piece: the work; it travels between processes.
             together: whether results of pieces that follow each other may come merged.
             bundles: whether small pieces, as of small files, are worked on together.
-            manifest: of the parts to which workers of a cluster write rows.
+            manifest: the folder to which workers of a cluster write the output.
         """
         if self._on is not None:
-            yield from self._on_cluster(on_piece, together=together, manifest=manifest)
+            from grpo_cli.engine.cluster.run import on_ray  # an extra
+
+            yield from on_ray(
+                self._on,
+                on_piece,
+                self._sources,
+                jobs=self._jobs,
+                size=self._task_bytes,
+                together=together,
+                manifest=manifest,
+            )
             return
         faults: list[Exception] = []
-        each = _before(self._pieces(as_spans=self._jobs != 1), faults)
+        each = _until_error(self._pieces(as_spans=self._jobs != 1), faults)
         pieces = bundled(each, self._block_bytes) if bundles else each
-        for piece, (result, facts) in self._shared_out(on_piece, pieces):
+        for piece, (result, facts) in self._share_out(on_piece, pieces):
             yield piece, result, facts
         if faults:
             raise faults[0]
 
-    def _on_cluster(
-        self, work: OnPiece[T], *, together: bool, manifest: PartFolder | None
-    ) -> Iterator[tuple[Done, T, InputFacts]]:
-        from grpo_cli.engine.cluster.run import on_ray  # an extra
-
-        assert self._on is not None
-        yield from on_ray(
-            self._on,
-            work,
-            self._sources,
-            jobs=self._jobs,
-            size=self._task_bytes,
-            together=together,
-            manifest=manifest,
-        )
-
-    def _shared_out(
+    def _share_out(
         self, work: Callable[[Piece | Bundle], T], pieces: Iterator[Piece | Bundle]
     ) -> Iterator[tuple[Piece | Bundle, T]]:
-        if self._jobs is None:
+        jobs = self._jobs
+        if jobs is None:
             beginning = list(islice(pieces, _WORTH_IT))
             pieces = chain(beginning, pieces)
-            if len(beginning) < _WORTH_IT:
-                return ((piece, work(piece)) for piece in pieces)
-        if self._jobs == 1:
-            return ((piece, work(piece)) for piece in pieces)
-        from grpo_cli.engine.pool import cores, in_order  # processes are slow to import too
+            jobs = 1 if len(beginning) < _WORTH_IT else 0
+        if jobs != 1:
+            from grpo_cli.engine.pool import cores, in_order  # processes are slow to import too
 
-        jobs = self._jobs or cores()
-        if jobs == 1:
-            return ((piece, work(piece)) for piece in pieces)
-        return in_order(work, pieces, jobs)
+            jobs = jobs or cores()
+            if jobs > 1:
+                return in_order(work, pieces, jobs)
+        return ((piece, work(piece)) for piece in pieces)
 
     def _pieces(self, *, as_spans: bool) -> Iterator[Piece]:
         for source in self._sources:
             yield from self.reading.pieces(source, self._block_bytes, as_spans=as_spans)
+
+
+def _with_record(raw: Raw | InputError) -> tuple[Raw, Record] | InputError:
+    found = raw if isinstance(raw, InputError) else record(raw)
+    if isinstance(found, InputError):
+        return found
+    assert isinstance(raw, Raw)
+    return raw.with_lists(), found
 
 
 def _remove(path: str, owner: int) -> None:
@@ -393,8 +345,8 @@ def _only_once(path: str) -> bool:
     return path == "-" or Path(path).is_fifo()
 
 
-def _before(pieces: Iterator[Piece], faults: list[Exception]) -> Iterator[Piece]:
-    """The pieces up to where reading fails, since some are read ahead; why goes to ``faults``."""
+def _until_error(pieces: Iterator[Piece], faults: list[Exception]) -> Iterator[Piece]:
+    """Yields pieces until an error, which it stores: some are read ahead."""
     try:
         yield from pieces
     except Exception as fault:

@@ -123,15 +123,15 @@ def without_kl(plans: Iterable[Plan], whose: str = "the records have") -> Notice
     if not left_out:
         return {}
     if len(left_out) == 1:
-        said = f"{left_out[0].variant} is evaluated without its KL penalty ({_penalty(*left_out)})"
+        text = f"{left_out[0].variant} is evaluated without its KL penalty ({_penalty(*left_out)})"
     else:
         named = [f"{plan.variant} {_penalty(plan)}" for plan in left_out[:_NAMED]]
         more = f"; and {len(left_out) - _NAMED} more" if len(left_out) > _NAMED else ""
-        said = (
+        text = (
             f"{len(left_out)} variants are evaluated without their KL penalty "
             f"({'; '.join(named)}{more})"
         )
-    return {f"{said}: {whose} no log_probs_ref; {_ADVICE}": None}
+    return {f"{text}: {whose} no log_probs_ref; {_ADVICE}": None}
 
 
 _ADVICE = "add that column (beside ratios: probs_old and probs_ref) to include it"

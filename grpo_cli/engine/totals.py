@@ -5,23 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from grpo_cli.batch import F64, Cut
-from grpo_cli.engine.rows.fields import total_row
+from grpo_cli.engine.rows.fields import TOTAL
 from grpo_cli.errors import UsageError
 from grpo_cli.objective.arithmetic.exact_sums import ExactSum, added
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.signature import Parts, common, line
 from grpo_cli.objective.summary import Summary
 from grpo_cli.objective.terms import ENTROPY, KL, POLICY
-
-_COUNTS = (
-    *("records", "groups", "responses", "tokens", "clipped_low", "clipped_high"),
-    *("dead_groups", "empty_responses", "on_policy"),
-)
 
 
 @dataclass
@@ -57,18 +52,57 @@ class TermTotal:
         return math.fsum(parts) / count
 
 
-def add_terms(terms: dict[str, TermTotal], summary: Summary, responses: slice) -> None:
-    """Adds some of the responses of a breakdown to the sums of its terms."""
-    for term in summary.breakdown.terms:
-        total = terms.setdefault(term.name, TermTotal())
-        total.add(term.coefficient, term.weighted_of(responses))
-        total.counted += term.counted(responses)
-    for name, weights in summary.breakdown.absent.items():
-        terms.setdefault(name, TermTotal()).counted += weights.counted(responses)
+@dataclass(kw_only=True)
+class TermSums:
+    """The terms of J summed over some records, such as a micro-batch, and how many these are."""
+
+    records: int = 0
+    responses: int = 0
+    tokens: int = 0
+    terms: dict[str, TermTotal] = field(default_factory=dict)
+
+    COUNTS: ClassVar[tuple[str, ...]] = ("records", "responses", "tokens")
+
+    def add_some(self, summary: Summary, cut: Cut) -> None:
+        """Adds some of the records of a breakdown."""
+        records, _, responses, tokens = cut.counts
+        self.records += records
+        self.responses += responses
+        self.tokens += tokens
+        self._add_terms(summary, cut)
+
+    def _add_terms(self, summary: Summary, cut: Cut) -> None:
+        for term in summary.breakdown.terms:
+            total = self._term(term.name)
+            total.add(term.coefficient, term.weighted_of(cut.responses))
+            total.counted += term.counted(cut.responses)
+        for name, weights in summary.breakdown.absent.items():
+            self._term(name).counted += weights.counted(cut.responses)
+
+    def merge(self, other: Self) -> None:
+        """Adds the sums of other records."""
+        self._add_counts_of(other)
+        for name, term in other.terms.items():
+            self._term(name).merge(term)
+
+    def _add_counts_of(self, other: Self) -> None:
+        for name in self.COUNTS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+    def _term(self, name: str) -> TermTotal:
+        return self.terms.setdefault(name, TermTotal())
+
+    def count(self, term: str) -> float:
+        """The denominator of a term that counts; 1 where nothing is counted."""
+        return (self.terms[term].counted if term in self.terms else 0.0) or 1.0
+
+    def part(self, term: str) -> float:
+        """What a term adds to J; 0 where there is none."""
+        return self.terms[term].part(self.count(term)) if term in self.terms else 0.0
 
 
 @dataclass
-class Totals:
+class Totals(TermSums):
     """What a batch adds up to, or the mean over several batches.
 
     Of one batch, a term's sum is divided by what its weights count over all records. With ``batch``
@@ -79,10 +113,7 @@ class Totals:
 
     batch: str
     plan: str = ""
-    records: int = 0
     groups: int = 0
-    responses: int = 0
-    tokens: int = 0
     clipped_low: int = 0
     clipped_high: int = 0
     dead_groups: int = 0
@@ -91,7 +122,6 @@ class Totals:
     ratio_min: float = math.inf
     ratio_max: float = -math.inf
     ratio: ExactSum = field(default_factory=ExactSum)
-    terms: dict[str, TermTotal] = field(default_factory=lambda: {POLICY: TermTotal()})
     products: dict[tuple[str, str], ExactSum] = field(default_factory=dict)
     counts: bool = True
     divisors: set[float] = field(default_factory=set)
@@ -100,34 +130,36 @@ class Totals:
     signatures: dict[str, Parts] = field(default_factory=dict)
     units: int = 0
 
-    # ---- adding -------------------------------------------------------------------------------
+    def __post_init__(self) -> None:
+        self._term(POLICY)
+
+    COUNTS: ClassVar[tuple[str, ...]] = (
+        *TermSums.COUNTS,
+        *("groups", "clipped_low", "clipped_high"),
+        *("dead_groups", "empty_responses", "on_policy"),
+    )
 
     def add(self, breakdown: Breakdown) -> None:
         """Adds the records of a breakdown."""
         self.add_some(Summary(breakdown), breakdown.batch.whole)
 
     def add_some(self, summary: Summary, cut: Cut) -> None:
-        """Adds some of the records of a breakdown, those of a step."""
-        self._add_counts(summary, cut)
-        self._add_ratios(summary, cut)
-        if self.batch == "record":
-            self._add_record_means(summary, cut.records)
-        else:
-            self._add_terms(summary, cut.responses)
-        self._add_facts(summary.breakdown)
-
-    def _add_counts(self, summary: Summary, cut: Cut) -> None:
-        records, groups, responses, tokens = cut.counts
-        self.records += records
-        self.groups += groups
-        self.responses += responses
-        self.tokens += tokens
-        clip = summary.breakdown.clip[cut.tokens]
+        """Adds some of the records of a breakdown, such as those of a step."""
+        super().add_some(summary, cut)
+        breakdown, weights = summary.breakdown, summary.breakdown.policy.weights
+        self.groups += cut.counts[1]
+        clip = breakdown.clip[cut.tokens]
         self.clipped_low += int(np.count_nonzero(clip < 0))
         self.clipped_high += int(np.count_nonzero(clip > 0))
         self.dead_groups += int(summary.dead_groups[cut.records].sum())
         self.empty_responses += int(np.count_nonzero(summary.responses.lengths[cut.responses] == 0))
         self.on_policy += int(np.count_nonzero(summary.on_policy[cut.records]))
+        self._add_ratios(summary, cut)
+        self.of.add(weights.of)
+        self.counts &= weights.counts is not None
+        self.divisors.add(float(weights.divisor))
+        self.kl_known &= not breakdown.kl_unknown
+        self.signatures.setdefault(breakdown.objective.signature, breakdown.objective.parts)
 
     def _add_ratios(self, summary: Summary, cut: Cut) -> None:
         ratio = summary.breakdown.ratio[cut.tokens]
@@ -137,19 +169,20 @@ class Totals:
         self.ratio_max = max(self.ratio_max, float(ratio.max()))
         self.ratio.add(summary.ratio_sums[cut.responses])
 
-    def _add_record_means(self, summary: Summary, records: slice) -> None:
+    def _add_terms(self, summary: Summary, cut: Cut) -> None:
+        if self.batch != "record":
+            super()._add_terms(summary, cut)
+            for name, other, product in summary.products:
+                self._product(name, other).add(product[cut.responses])
+            return
         for term, values in zip(summary.breakdown.terms, summary.record_values, strict=True):
-            self._term(term.name).add(term.coefficient, values[records])
-        self._product(POLICY, POLICY).add(summary.record_gradient_squares[records])
-
-    def _add_terms(self, summary: Summary, responses: slice) -> None:
-        add_terms(self.terms, summary, responses)
-        for name, other, product in summary.products:
-            self._product(name, other).add(product[responses])
+            self._term(term.name).add(term.coefficient, values[cut.records])
+        self._product(POLICY, POLICY).add(summary.record_gradient_squares[cut.records])
 
     def add_batch(self, other: Totals) -> None:
         """Adds the totals of one more batch to those of which these are the mean."""
         self.units += 1
+        self._add_counts_of(other)
         self._add_facts_of(other)
         for name, term in other.terms.items():
             for coefficient, part in term.sums.items():
@@ -157,22 +190,8 @@ class Totals:
                 self._term(name).add(coefficient, value)
         self._product(POLICY, POLICY).add(np.array([other.gradient_norm**2]))
 
-    def _term(self, name: str) -> TermTotal:
-        return self.terms.setdefault(name, TermTotal())
-
     def _product(self, name: str, other: str) -> ExactSum:
         return self.products.setdefault((name, other), ExactSum())
-
-    def _add_facts(self, breakdown: Breakdown) -> None:
-        weights = breakdown.policy.weights
-        self.of.add(weights.of)
-        self.counts &= weights.counts is not None
-        self.divisors.add(float(weights.divisor))
-        objective = breakdown.objective
-        self.kl_known &= not breakdown.kl_unknown
-        self.signatures.setdefault(objective.signature, objective.parts)
-
-    # ---- merging ------------------------------------------------------------------------------
 
     def merge(self, other: Totals) -> None:
         """Adds the totals of other records.
@@ -183,16 +202,13 @@ class Totals:
         mine, theirs = (f"{one.plan} per {one.batch}" for one in (self, other))
         if mine != theirs:
             raise UsageError(f"totals of different objectives do not merge: {mine}, and {theirs}")
+        super().merge(other)
         self.units += other.units
-        for term, total in other.terms.items():
-            self._term(term).merge(total)
         for pair, product in other.products.items():
             self._product(*pair).merge(product)
         self._add_facts_of(other)
 
     def _add_facts_of(self, other: Totals) -> None:
-        for name in _COUNTS:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
         self.ratio.merge(other.ratio)
         self.ratio_min = min(self.ratio_min, other.ratio_min)
         self.ratio_max = max(self.ratio_max, other.ratio_max)
@@ -203,13 +219,9 @@ class Totals:
         for signature, parts in other.signatures.items():
             self.signatures.setdefault(signature, parts)
 
-    # ---- reading ------------------------------------------------------------------------------
-
     def count(self, term: str) -> float:
         """The denominator of a term that counts, over the batch; 1 where nothing is counted."""
-        if self.batch != "input":
-            return max(self.averaged, 1)
-        return (self.terms[term].counted if term in self.terms else 0.0) or 1.0
+        return super().count(term) if self.batch == "input" else max(self.averaged, 1)
 
     @property
     def averaged(self) -> int:
@@ -219,10 +231,6 @@ class Totals:
     def value(self, term: str) -> float:
         """Σ w·value of a term; 0 where there is none."""
         return self.terms[term].value(self.count(term)) if term in self.terms else 0.0
-
-    def part(self, term: str) -> float:
-        """What a term adds to J; 0 where there is none."""
-        return self.terms[term].part(self.count(term)) if term in self.terms else 0.0
 
     def parts(self) -> dict[str, float]:
         """What each term adds to J, by its name."""
@@ -243,7 +251,7 @@ class Totals:
 
     def row(self) -> dict[str, Any]:
         """The totals by name, in the order in which they are printed."""
-        return total_row(self)
+        return {field.name: field.read(self) for field in TOTAL}
 
     @property
     def gradient_norm(self) -> float:
@@ -270,7 +278,7 @@ class Totals:
 
     @property
     def denominator_of(self) -> str:
-        """The same in words; ``or`` where it differs between records."""
+        """The denominator in words; ``or`` where it differs between records."""
         words = " or ".join(sorted(self.of))
         if self.batch == "input":
             return words

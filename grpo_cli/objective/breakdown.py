@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -149,7 +149,9 @@ class Breakdown:
     @cached_property
     def record_objective(self) -> F64:
         """[M] J of each record."""
-        return _total(self.active, self._record_values)
+        return _sum_of(
+            [_times(term.coefficient, self._record_values(term)) for term in self.active]
+        )
 
     @cached_property
     def record_gradient(self) -> F64:
@@ -180,11 +182,9 @@ class Breakdown:
     @cached_property
     def response_contribution(self) -> F64:
         """[R] Σ of the contributions of each response's tokens."""
-
-        def part(term: Term) -> F64:
-            return (term.coefficient * self.term_weight(term)) * term.sums
-
-        return _sum_of([part(term) for term in self.active])
+        return _sum_of(
+            [(term.coefficient * self.term_weight(term)) * term.sums for term in self.active]
+        )
 
     @cached_property
     def record_scale(self) -> F64:
@@ -244,12 +244,7 @@ class Breakdown:
         return _sum_of(parts) if parts else np.zeros(self.batch.responses.total)
 
 
-def _total(terms: list[Term], value: Callable[[Term], F64]) -> F64:
-    """Σ of coefficient·value, in the order of the terms."""
-    return _sum_of([_scaled(term.coefficient, value(term)) for term in terms])
-
-
-def _scaled(coefficient: float, values: F64) -> F64:
+def _times(coefficient: float, values: F64) -> F64:
     return values if coefficient == 1.0 else coefficient * values
 
 

@@ -64,6 +64,20 @@ def within(values: F64, low: float | None, high: float | None) -> Mask:
     return (values >= least) & (values <= most)
 
 
+def greatest(values: F64, responses: Segments) -> F64:
+    """[R] the greatest value of each response; 0 for one without tokens."""
+    found = np.zeros(responses.count)
+    filled = responses.lengths > 0
+    if responses.total:
+        found[filled] = np.maximum.reduceat(values, responses.starts[filled])
+    return found
+
+
+def binary_kl(p: F64, q: F64) -> F64:
+    """[N] p·log(p/q) + (1 − p)·log((1 − p)/(1 − q)), nats, of the token taken and any other."""
+    return p * np.log(p / q) + (1.0 - p) * np.log((1.0 - p) / (1.0 - q))
+
+
 def truncated(weight: F64, low: float | None, high: float | None) -> F64:
     """The weights held between the bounds; None: no bound."""
     return np.clip(weight, 0.0 if low is None else low, np.inf if high is None else high)
@@ -219,11 +233,7 @@ def off_policy_mask(
 
 @choice("correction", "off-policy-mask-old", off_policy_mask_threshold=1e-4)
 def off_policy_mask_old(
-    advantage: F64,
-    token_log_ratio: F64,
-    responses: Segments,
-    *,
-    off_policy_mask_threshold: float,
+    advantage: F64, token_log_ratio: F64, responses: Segments, *, off_policy_mask_threshold: float
 ) -> Correction:
     """``off-policy-mask`` with the trainer's old policy in the engine's place.
 

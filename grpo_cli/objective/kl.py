@@ -22,35 +22,9 @@ from grpo_cli.objective.results import Kl, times
 Estimator = Callable[[F64], tuple[F64, F64]]
 
 
-def k1(difference: F64) -> tuple[F64, F64]:
-    """k1 = d, d = log π_θ − log π_ref: unbiased, of either sign.
-
-    Its slope is 1 at every token, whatever the reference says.
-
-    References:
-        Schulman, Approximating KL Divergence, 2020.
-    """
-    return difference, np.ones_like(difference)
-
-
-def k2(difference: F64) -> tuple[F64, F64]:
-    """k2 = d²/2, d = log π_θ − log π_ref, with slope d: its gradient is that of the reverse KL."""
-    return 0.5 * difference * difference, difference
-
-
-def k3(difference: F64) -> tuple[F64, F64]:
-    """k3 = e^(−d) + d − 1, d = log π_θ − log π_ref: never negative, with slope 1 − e^(−d).
-
-    References:
-        Shao et al., DeepSeekMath, 2024 (arXiv 2402.03300), its unbiased estimator of the KL.
-    """
-    shrunk = np.expm1(-difference)
-    return shrunk + difference, -shrunk
-
-
-def absolute(difference: F64) -> tuple[F64, F64]:
-    """|d|, d = log π_θ − log π_ref, with slope sign(d)."""
-    return np.abs(difference), np.sign(difference)
+@choice("kl", "none", absent=True)
+def none() -> None:
+    """No KL term."""
 
 
 def in_loss(estimator: Estimator) -> Callable[..., Kl]:
@@ -97,6 +71,54 @@ def _clamped(
     return value, slope
 
 
+_FREE: Usual = {"kl_input_clamp": None, "kl_output_clamp": None}
+
+
+def estimator(name: str, *aliases: str) -> Callable[[Estimator], Estimator]:
+    """Registers an estimator as a penalty in the loss."""
+
+    def register(function: Estimator) -> Estimator:
+        choice("kl", name, *aliases, kl_weight="none", **_FREE)(in_loss(function))
+        return function
+
+    return register
+
+
+@estimator("k1", "kl")
+def k1(difference: F64) -> tuple[F64, F64]:
+    """k1 = d, d = log π_θ − log π_ref: unbiased, of either sign.
+
+    Its slope is 1 at every token, whatever the reference says.
+
+    References:
+        Schulman, Approximating KL Divergence, 2020.
+    """
+    return difference, np.ones_like(difference)
+
+
+@estimator("k2", "mse")
+def k2(difference: F64) -> tuple[F64, F64]:
+    """k2 = d²/2, d = log π_θ − log π_ref, with slope d: its gradient is that of the reverse KL."""
+    return 0.5 * difference * difference, difference
+
+
+@estimator("k3", "low_var_kl")
+def k3(difference: F64) -> tuple[F64, F64]:
+    """k3 = e^(−d) + d − 1, d = log π_θ − log π_ref: never negative, with slope 1 − e^(−d).
+
+    References:
+        Shao et al., DeepSeekMath, 2024 (arXiv 2402.03300), its unbiased estimator of the KL.
+    """
+    shrunk = np.expm1(-difference)
+    return shrunk + difference, -shrunk
+
+
+@estimator("abs")
+def absolute(difference: F64) -> tuple[F64, F64]:
+    """|d|, d = log π_θ − log π_ref, with slope sign(d)."""
+    return np.abs(difference), np.sign(difference)
+
+
 def weighed_then_clamped(value: F64, slope: F64, ratio: F64 | None) -> Kl:
     """ρ·k clamped to ±10, for frameworks that weigh before they clamp.
 
@@ -114,28 +136,12 @@ def weighed_then_clamped(value: F64, slope: F64, ratio: F64 | None) -> Kl:
     return Kl(np.clip(weighed, -10.0, 10.0), np.where(within, slope, 0.0), by_ratio)
 
 
-@choice("kl", "none", absent=True)
-def none() -> None:
-    """No KL term."""
-
-
 def left_out() -> None:
     """No KL penalty: no record has a reference, and β comes from the variant alone."""
 
 
 NO_REFERENCE = Bound("none(no reference)", Choice(left_out), {})
 """Replaces a KL penalty that no record has a reference for; its value is unknown, not 0."""
-
-
-def _register_in_loss(name: str, estimator: Estimator, *aliases: str) -> None:
-    free: Usual = {"kl_weight": "none", "kl_input_clamp": None, "kl_output_clamp": None}
-    choice("kl", name, *aliases, **free)(in_loss(estimator))
-
-
-_register_in_loss("k1", k1, "kl")
-_register_in_loss("k2", k2, "mse")
-_register_in_loss("k3", k3, "low_var_kl")
-_register_in_loss("abs", absolute)
 
 
 def straight_through(estimator: Estimator) -> Callable[..., Kl]:
@@ -195,7 +201,6 @@ def in_reward(estimator: Estimator) -> Callable[..., F64]:
 
 
 PLUS_STOPS = "the value of one estimator has the slope of k2"
-_FREE: Usual = {"kl_input_clamp": None, "kl_output_clamp": None}
 
 choice("kl", "k1+", "kl+", stops_gradient=PLUS_STOPS, **_FREE)(straight_through(k1))
 choice("kl", "abs+", stops_gradient=PLUS_STOPS, **_FREE)(straight_through(absolute))

@@ -200,11 +200,7 @@ def _kl_terms(
 
 
 def _entropy_terms(
-    batch: Batch,
-    objective: Objective,
-    inputs: Inputs,
-    weights: Weights,
-    kept: NDArray[Any] | None,
+    batch: Batch, objective: Objective, inputs: Inputs, weights: Weights, kept: NDArray[Any] | None
 ) -> Iterator[Term]:
     if objective.entropy is None or objective.entropy_coef == 0.0:
         return

@@ -76,3 +76,8 @@ class Row(Generic[T]):
 def vary(row: Row[T], **changes: Any) -> Row[T]:
     """The row with other stages or attributes, and without its aliases."""
     return replace(row, aliases=(), **changes)
+
+
+def words(names: str) -> frozenset[str]:
+    """The names in a text, as ``Row.reads`` has them."""
+    return frozenset(names.split())

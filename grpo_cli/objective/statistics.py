@@ -148,16 +148,11 @@ def of_records(batch: Batch, objective: Objective) -> Moments:
     """Each record's own statistics, for its responses."""
     whole = sample(batch, objective)
     ends = np.cumsum(record_tokens(batch) if whole.per_token else batch.records.lengths)
-    found = []
-    start = 0
-    for end in ends.tolist():
-        one = ExactMoments()
-        one.add(Sample(whole.values[start:end], whole.times[start:end]))
-        found.append(one.read())
-        start = end
-    table = np.array(found, dtype=np.float64).reshape(-1, 3)
-    spread = np.repeat(table, batch.records.lengths, axis=0)
-    return Moments(spread[:, 0], spread[:, 1], spread[:, 2])
+    starts = [0, *ends.tolist()]
+    sums = [BatchSums() for _ in ends]
+    for own, start, end in zip(sums, starts, starts[1:], strict=False):
+        own.moments.add(Sample(whole.values[start:end], whole.times[start:end]))
+    return Whole(sums, np.arange(len(sums))).moments(batch.records)
 
 
 def record_tokens(batch: Batch) -> I64:

@@ -108,19 +108,18 @@ class Summary:
     def dead(self) -> NDArray[np.bool_]:
         """[groups] whether every advantage of a group is 0."""
         found = np.ones(self.breakdown.batch.group_count, dtype=np.bool_)
-        found[self.breakdown.batch.groups[self._moved()]] = False
+        advantage = self.breakdown.response_advantage
+        if advantage is not None:
+            moved = np.flatnonzero(advantage)
+        else:
+            moved = self.responses.index[np.flatnonzero(self.breakdown.advantage)]
+        found[self.breakdown.batch.groups[moved]] = False
         return found
 
     @cached_property
     def dead_groups(self) -> I64:
         """[M] how many groups have no advantage but 0."""
         return np.bincount(self.breakdown.group_record[self.dead], minlength=self.records.count)
-
-    def _moved(self) -> I64:
-        """The responses that have an advantage other than 0."""
-        if self.breakdown.response_advantage is not None:
-            return np.flatnonzero(self.breakdown.response_advantage)
-        return self.responses.index[np.flatnonzero(self.breakdown.advantage)]
 
     @cached_property
     def local_groups(self) -> list[int]:

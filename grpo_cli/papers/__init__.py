@@ -1,15 +1,8 @@
 """Rows of the table of variants, as papers write them, and what of papers cannot be a row."""
 
-from grpo_cli.papers import advantage, basics, clipping, correction, selection, surrogate
+from grpo_cli.papers import advantage, basics, surrogate
 
-ROWS = {
-    **basics.ROWS,
-    **surrogate.ROWS,
-    **clipping.ROWS,
-    **advantage.ROWS,
-    **selection.ROWS,
-    **correction.ROWS,
-}
+ROWS = {**basics.ROWS, **surrogate.ROWS, **advantage.ROWS}
 
 
 UNSERVED = {

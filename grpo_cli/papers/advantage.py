@@ -1,19 +1,18 @@
-"""Papers that compute the advantage otherwise."""
+"""Papers that compute the advantage otherwise, learn from some responses only, or correct."""
 
 from __future__ import annotations
-
-from dataclasses import replace
 
 from grpo_cli.objective.row import use, vary
 from grpo_cli.papers.basics import GRPO
 
 _NO_KL = use("none")
-_REINFORCE = replace(
-    GRPO,
-    surrogate=use("reinforce"),
-    kl=_NO_KL,
-    aggregate=use("token-sum"),
+_REINFORCE = vary(GRPO, surrogate=use("reinforce"), kl=_NO_KL, aggregate=use("token-sum"))
+_TOKEN_MEANS = vary(GRPO, kl=_NO_KL, aggregate=use("token-mean"))
+_SIGNED = (
+    "The paper's objective is REINFORCE without a baseline; the clip and the token mean are its "
+    "released code's, and the gradient is the same at ratio 1. "
 )
+_SUBSET = "The code takes the other responses out of the batch, and so out of the denominator."
 
 ROWS = {
     "lite-ppo": vary(
@@ -113,5 +112,61 @@ ROWS = {
         "TRL's recipe is cispo with epsilon_high 5 (its cap is ε_high itself).",
         paper="2510.13786",
         aliases=("scalerl", "scale_rl"),
+    ),
+    "psr": vary(
+        _TOKEN_MEANS, advantage=use("signed", positive_weight=1.0, negative_weight=0.0)
+    ).named("Positive Sample Reinforcement", _SIGNED + _SUBSET, paper="2506.01347"),
+    "nsr": vary(
+        _TOKEN_MEANS, advantage=use("signed", positive_weight=0.0, negative_weight=1.0)
+    ).named("Negative Sample Reinforcement", _SIGNED + _SUBSET, paper="2506.01347"),
+    "w-reinforce": vary(
+        _TOKEN_MEANS, advantage=use("signed", positive_weight=0.1, negative_weight=1.0)
+    ).named(
+        "Weighted-REINFORCE (NSR with a little PSR)",
+        _SIGNED + "λ is -p positive_weight.",
+        paper="2506.01347",
+        aliases=("w_reinforce", "weighted-reinforce"),
+    ),
+    "gfpo": vary(_TOKEN_MEANS, advantage=use("shortest", gfpo_keep=8), until="trl 1.7.1").named(
+        "Group Filtered Policy Optimization, shortest responses",
+        "The others have advantage 0 and stay in the denominator, as in the paper's equation, "
+        "which was computed in 50 digits; it is of one prompt (--aggregate prompt-mean). No code "
+        "of the authors' is public. TRL's GFPOTrainer (until 1.7.1) took the others out, with ddof "
+        "1 and eps 1e-4: its filter was run. A KL and an entropy term may be added (--kl k3 "
+        "--beta …); adaptive difficulty needs the prompts before, which no record has.",
+        paper="2508.09726",
+    ),
+    "gfpo-efficiency": vary(_TOKEN_MEANS, advantage=use("token-efficient", gfpo_keep=8)).named(
+        "Group Filtered Policy Optimization, most reward per token",
+        "As gfpo, by reward over length.",
+        paper="2508.09726",
+        aliases=("gfpo_efficiency",),
+    ),
+    "tis": vary(_TOKEN_MEANS, correction=use("token-truncate", is_low=None, is_high=2.0)).named(
+        "GRPO with Truncated Importance Sampling",
+        "Yao et al., 2025, a blog post. The weight multiplies the clipped surrogate, outside "
+        "the clip. Bounds: slime and open-instruct [0, 2], OpenRLHF [0.5, 5], TRL's cap 3 on the "
+        "whole response by default.",
+        paper="",
+    ),
+    "icepop": vary(_TOKEN_MEANS, correction=use("token-mask", is_low=0.5, is_high=5.0)).named(
+        "GRPO with IcePop's token mask",
+        "A masked token stays in the denominator; SkyRL and AReaL offer it as a rejection, "
+        "and ROLL's defaults are [0.8, 1.2].",
+        paper="2510.18855",
+        aliases=("ice-pop",),
+    ),
+    "deepseek-v3.2": vary(
+        GRPO,
+        advantage=use("group-mean"),
+        kl=use("k3", beta=0.01, kl_weight="ratio"),
+        correction=use("off-policy-mask", off_policy_mask_threshold=1e-4),
+    ).named(
+        "DeepSeek-V3.2's GRPO (unbiased KL, off-policy sequence mask)",
+        "The paper states neither β nor the threshold; 1e-4 is slime's. Its π_old in the "
+        "mask is the engine's (log_probs_rollout); --correction off-policy-mask-old compares with "
+        "the trainer's, as slime does.",
+        paper="2512.02556",
+        aliases=("deepseek_v3.2",),
     ),
 }

@@ -43,7 +43,7 @@ def _decode_carefully(text: bytes) -> Any:
     try:
         value = json.loads(_unicode(text), parse_int=_integer)
     except json.JSONDecodeError as error:
-        raise _malformed(error.lineno, error.colno, _said(error)) from None
+        raise _malformed(error.lineno, error.colno, _describe(error)) from None
     except RecursionError:
         raise InputError("the JSON is nested too deeply") from None
     if b"\\ud" in text.lower():
@@ -72,7 +72,7 @@ def _integer(digits: str) -> int | float:
     return number if -(2**63) <= number < 2**64 else float(digits)
 
 
-def _said(error: json.JSONDecodeError) -> str:
+def _describe(error: json.JSONDecodeError) -> str:
     words = _WORDS.get(error.msg, error.msg[:1].lower() + error.msg[1:])
     rest = error.doc[error.pos :].strip()
     if words.startswith("expected"):

@@ -134,7 +134,7 @@ _SHORTEST_TYPO = 4
 
 
 class Fields(NamedTuple):
-    """What a set of keys means.
+    """The meaning of a set of keys.
 
     Attributes:
         names: canonical name → as written.
@@ -170,12 +170,12 @@ GROUPS = "groups"
 
 
 def canonical_name(key: str) -> str | None:
-    """What a key means, where that does not depend on the record's other keys."""
+    """The canonical name of a key, where that does not depend on the record's other keys."""
     return _CANONICAL.get(key)
 
 
 def read_fields(record: Mapping[str, object]) -> Fields:
-    """What the keys of ``record`` mean; a key whose value is null counts as absent.
+    """The meaning of a record's keys; a key whose value is null counts as absent.
 
     Raises:
         InputError: for two names of one thing, or a key that is one typing slip off a known name.
@@ -223,7 +223,7 @@ def _read_keys(keys: tuple[str, ...], nulls: tuple[str, ...]) -> Fields:
 
 @lru_cache(maxsize=1024)
 def fields_of(keys: tuple[str, ...]) -> Fields | None:
-    """What keys mean in records of which none has a null; None where they contradict each other."""
+    """The meaning of keys where no value is null; None where they contradict each other."""
     try:
         return read_fields(dict.fromkeys(keys, 0))
     except InputError:
@@ -254,7 +254,7 @@ _SOUND: Mapping[str, tuple[str, ...]] = {
     "entropies": ("entrop",),
     "values": ("value", "critic"),
 }
-"""What names of a column that is not known by them have in them; log-probs: ``may_mean``."""
+"""Parts of names that a column may have; for log-probs there is ``may_mean``."""
 
 
 def unknown_keys(name: str, unknown: Sequence[str]) -> str:

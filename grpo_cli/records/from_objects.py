@@ -200,7 +200,7 @@ def _settings(objects: Objects, fields: Fields) -> Sequence[Mapping[str, Value]]
 
 
 def headers(raws: Sequence[Raw], packed: Packed) -> list[Record]:
-    """What a report shows of plain records but their numbers.
+    """The records without their numbers, as reports show them.
 
     Args:
         raws: the records.

@@ -41,7 +41,7 @@ _BOUNDS: Mapping[str, tuple[float, float]] = {
     "sum_pi_squared": (0.0, 1.0),
     **dict.fromkeys(("values", "token_advantages"), (-LARGEST, LARGEST)),
 }
-"""What finite numbers a token column may hold; any, where it is not here."""
+"""The finite numbers that a token column may hold; any, where it is not here."""
 
 
 class Unusual(Exception):  # noqa: N818 - nothing is wrong with the records yet

@@ -34,7 +34,7 @@ def got(value: object) -> str:
 
 
 def _printed(text: str) -> str:
-    """What to do about numbers that were printed where they should have been written."""
+    """Advice on numbers that were printed where they should have been written."""
     if text.startswith(("tensor(", "array(")):
         return " (a tensor as it is printed; dump its .tolist())"
     if text.startswith("[") and text.endswith("]"):
@@ -56,7 +56,7 @@ def count(number: int, word: str) -> str:
 
 
 def index(flat: int, nested: int, widths: Sequence[int], shape: Sequence[int] | None) -> str:
-    """Where the element with a flat index stands, as the user nested it: ``[3][17]``.
+    """The place of the element with a flat index, as the user nested it: ``[3][17]``.
 
     Args:
         flat: index into the elements of all responses, one response after the other.
@@ -74,7 +74,7 @@ def index(flat: int, nested: int, widths: Sequence[int], shape: Sequence[int] | 
 
 
 def response(row: int, shape: Sequence[int] | None) -> str:
-    """Where a response stands: ``[3]``, or ``[0][3]`` where groups are nested."""
+    """The place of a response: ``[3]``, or ``[0][3]`` where groups are nested."""
     if shape is None:
         return f"[{row}]"
     group = 0
@@ -97,7 +97,7 @@ class Row(NamedTuple):
 
 
 class Origin(NamedTuple):
-    """What to say instead of a place in a record that the user never wrote.
+    """Places in the file, for places in a record that the user never wrote.
 
     Attributes:
         spelled: key of the record → what stands in the file, where ``{r}`` and ``{t}`` are the

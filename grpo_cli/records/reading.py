@@ -26,7 +26,7 @@ from grpo_cli.records.objects import decoded, raws
 from grpo_cli.records.open.blocks import Block, Source, Span, cut, first_line, spans
 from grpo_cli.records.open.ranges import Range, ranges
 from grpo_cli.records.open.remote import is_remote
-from grpo_cli.records.open.streams import BLOCK
+from grpo_cli.records.open.streams import BLOCK, is_whole, read_head
 from grpo_cli.records.record import DecodedChunk, Raw, in_chunks, one_by_one
 from grpo_cli.records.tables import pieces as tables
 from grpo_cli.records.tables.files import Rows
@@ -44,7 +44,7 @@ _NAMING = (b'"id"', b'"custom_id"', b'"prompts"')
 
 @dataclass(frozen=True)
 class Reading:
-    """What happens between the bytes of files and their records. It travels between processes.
+    """How the bytes of files become records. It travels between processes.
 
     Attributes:
         format: the only format that objects may be of; None: recognised by their content.
@@ -81,15 +81,17 @@ class Reading:
         """
         source = Source.of(source) if isinstance(source, str) else source
         grouping = self.grouping if self._takes_all else None
-        rows = tables.slices(source, grouping=grouping, whole=self.grouping is not None)
+        head = read_head(source.path)
+        rows = tables.slices(source, head, grouping=grouping, whole=self.grouping is not None)
         if rows is not None:
             return rows
         if self.grouping is not None:
-            return self._groups(source, size)
-        first = first_line(source) if as_spans and not is_remote(source.path) else None
-        if first is None or header_of(first):
-            return with_header(cut(source, size))
-        return spans(source, size)
+            return self._groups(source, size, head)
+        if as_spans and not is_remote(source.path) and not (is_whole(head) and len(head) <= size):
+            first = first_line(source.path, head)
+            if first is not None and not header_of(first):
+                return spans(source, size)
+        return with_header(cut(source, size, head))
 
     def ranges(self, source: Source, size: int) -> list[Range] | list[Rows] | None:
         """Cuts a file for workers that read it from anywhere; None where it cannot be cut.
@@ -100,10 +102,11 @@ class Reading:
         """
         if self.grouping is not None:
             return None
-        rows = tables.slices(source, grouping=None, whole=False)
+        head = read_head(source.path)
+        rows = tables.slices(source, head, grouping=None, whole=False)
         if rows is not None:
             return list(rows)
-        first = first_line(source)
+        first = first_line(source.path, head)
         return None if first is None or header_of(first) else ranges(source, size)
 
     @property
@@ -190,7 +193,7 @@ class Reading:
         return by_columns(piece, [str(path[0]) for path in self._by], by_rows)
 
     def nothing(self, beginning: Iterable[Raw | InputError]) -> InputError:
-        """What to say where no record is left; ``beginning``: the first that there were."""
+        """The error where no record is left; ``beginning``: the first objects of the input."""
         if not self.selects:
             return InputError("no records: there are only headers, or empty tables")
         flags = ["--where"] if self.where else []
@@ -244,10 +247,10 @@ class Reading:
                     continue
             yield one
 
-    def _groups(self, source: Source, size: int) -> Iterator[Block]:
+    def _groups(self, source: Source, size: int, head: bytes) -> Iterator[Block]:
         """Blocks that end where a group ends."""
         assert self.grouping is not None
-        blocks = with_header(cut(source, size))
+        blocks = with_header(cut(source, size, head))
         first = next(blocks)
         if first.document:
             yield first

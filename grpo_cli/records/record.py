@@ -21,7 +21,7 @@ DROPPED: Any = ...
 
 
 class MicroBatch(NamedTuple):
-    """Where in its optimiser step a record was trained on.
+    """A record's place in its optimiser step.
 
     Attributes:
         rank: the data-parallel rank; None if the record does not say.
@@ -76,7 +76,7 @@ class Raw:
 
     @property
     def number(self) -> int:
-        """What stands for a missing id, in every report and flag."""
+        """The record's number, which stands for a missing id in every report and flag."""
         return _number(self.line, self.prefix)
 
     @property
@@ -129,7 +129,7 @@ def listed(value: Any) -> Any:
 
 @dataclass(slots=True, eq=False)
 class Record:
-    """What a record says, under canonical names. R responses.
+    """A checked record, under canonical names. R responses.
 
     Token columns are kept as the bytes of float64 arrays, as they were written (masked tokens
     included); ``assemble`` lays them side by side and applies the mask.
@@ -191,7 +191,7 @@ class Record:
 
     @property
     def name(self) -> str | int | float:
-        """What every report and flag calls it: its id, or else its number."""
+        """Its name in every report and flag: its id, or else its number."""
         return _number(self.line, self.prefix) if self.id is None else self.id
 
 

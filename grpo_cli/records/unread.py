@@ -61,7 +61,7 @@ _LEFT_OUT = _set(
     "pad pads padded padding ignore ignored exclude excluded invalid env environment observation "
     "obs tool tools prompt prompts user system"
 )
-"""What masks may mark that does not count."""
+"""Words for tokens that do not count."""
 _WHICH_MASK = "a mask of what does not count? mask wants 1 where a token counts"
 
 PROMPT_TOO = "attention_mask"
@@ -168,7 +168,7 @@ class Unread:
 
 
 def candidates(unknown: Sequence[str]) -> tuple[str, ...]:
-    """Those of the keys without a meaning that no other part reads either."""
+    """The keys without a meaning that no other part reads either."""
     return tuple(
         key for key in unknown if key not in READ_ELSEWHERE and not key.startswith(FUNCTION)
     )
@@ -271,7 +271,7 @@ def _is_list(value: Any) -> bool:
 
 
 def _leaves(value: Any) -> Iterator[Any]:
-    """What nested lists hold, as far as it is asked for."""
+    """The values in nested lists, as far as they are asked for."""
     if not _is_list(value):
         yield value
         return

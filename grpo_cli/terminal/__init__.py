@@ -1,1 +1,1 @@
-"""What a person sees: tables, numbers, colours, progress, messages."""
+"""Output for people: tables, numbers, colours, progress, messages."""

@@ -21,10 +21,13 @@ def destination(path: str | None, flag: str = "--output") -> Iterator[BinaryIO]:
 
     Raises:
         UsageError: when the file cannot be written.
+        GrpoError: where the command was started without a standard output.
     """
     if path is None or path == "-":
         with naming("standard output"):
-            yield _standard_output()
+            if sys.stdout is None:
+                raise GrpoError("standard output is closed")
+            yield sys.stdout.buffer
             sys.stdout.buffer.flush()
         return
     place = Path(os.path.realpath(path))
@@ -36,17 +39,6 @@ def destination(path: str | None, flag: str = "--output") -> Iterator[BinaryIO]:
         return
     with naming(path), _renamed(path, flag, place) as stream:
         yield stream
-
-
-def _standard_output() -> BinaryIO:
-    """The bytes of standard output.
-
-    Raises:
-        GrpoError: where the command was started without one.
-    """
-    if sys.stdout is None:
-        raise GrpoError("standard output is closed")
-    return sys.stdout.buffer
 
 
 @contextmanager

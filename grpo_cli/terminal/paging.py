@@ -17,9 +17,9 @@ from grpo_cli.terminal.display import chosen
 from grpo_cli.terminal.screen import Screen, screen_of, written
 
 Beyond = Literal["cut", "page", "print"]
-"""What becomes of a page that is higher than the terminal: its end is cut, since its answer stands
+"""What to do with a page that is higher than the terminal: its end is cut, since its answer comes
 first; or it goes to the pager, since all of it was asked for; or it is printed, since its answer
-stands last."""
+comes last."""
 
 _STYLE = re.compile(r"\x1b\[[0-9;]*m")
 

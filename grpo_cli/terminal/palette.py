@@ -22,7 +22,7 @@ def number(step: int) -> int:
 
 
 def background(step: int) -> Rgb:
-    """The same as red, green and blue; white for 0."""
+    """The colour of a step as red, green and blue; white for 0."""
     if not step:
         return 255, 255, 255
     cube = number(step) - 16

@@ -31,7 +31,7 @@ class Series(NamedTuple):
     """Numbers in a row.
 
     Attributes:
-        name: what stands above the chart.
+        name: the title of the chart.
         values: None or NaN where there is none.
         marks: the indexes that are marked on the axis, as where something began.
     """
@@ -205,7 +205,7 @@ _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 
 
 def column_of(index: int, count: int, room: int) -> int:
-    """Where an index stands among ``room`` columns."""
+    """The column of an index among ``room`` columns."""
     return round(index * (room - 1) / (count - 1)) if count > 1 else 0
 
 

@@ -17,7 +17,7 @@ _PART_ENDS = re.compile(r"(?<=\|)| +")
 
 
 def wrapped(text: Text, width: int | None, indent: int = 0, *, bars: bool = False) -> Text:
-    """The text in lines of at most ``width`` cells; a longer word stands alone, and whole.
+    """The text in lines of at most ``width`` cells; a longer word has a line of its own.
 
     Args:
         text: one line.
@@ -34,16 +34,17 @@ def wrapped(text: Text, width: int | None, indent: int = 0, *, bars: bool = Fals
 
 
 def as_command(line: str, width: int | None) -> Text:
-    """A command in lines that a shell takes as one, and what is said behind it in a line below."""
+    """A command in lines that a shell takes as one, and its comment in lines below."""
     if width is None or cell_len(line) <= width:
         return Text(line)
     words, mark, comment = line.partition("  # ")
     whole = _QUOTED.sub(lambda found: found[0].replace(" ", _KEPT), words)
     whole = _WITH_VALUE.sub(rf"\1{_KEPT}", whole).replace(",", _COMMA)
     lines = wrapped(Text(whole), width - len(" \\"), 4).plain.replace("\n", " \\\n")
-    said = wrapped(Text(comment), width - len("    # ")).plain.split("\n") if mark else []
+    notes = wrapped(Text(comment), width - len("    # ")).plain.split("\n") if mark else []
     return Text(
-        lines.replace(_KEPT, " ").replace(_COMMA, ",") + "".join(f"\n    # {line}" for line in said)
+        lines.replace(_KEPT, " ").replace(_COMMA, ",")
+        + "".join(f"\n    # {line}" for line in notes)
     )
 
 

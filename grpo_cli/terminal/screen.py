@@ -23,7 +23,7 @@ _READABLE = 100
 
 
 class Screen(NamedTuple):
-    """What the result is read on.
+    """The screen or page that the result is read on.
 
     Attributes:
         width: the columns there are; None for no edge.
@@ -75,7 +75,7 @@ def _depth() -> Literal["256", "truecolor"]:
 
 
 def written(console: Console) -> str:
-    """What was printed so far, without spaces at the ends of lines, which a terminal would wrap."""
+    """The text printed so far, without spaces at the ends of lines, which a terminal would wrap."""
     assert isinstance(console.file, StringIO)
     return "".join(f"{_stripped(line)}\n" for line in console.file.getvalue().splitlines())
 

@@ -108,11 +108,7 @@ class Plan:
         return stage == "entropy" or name == WEIGHTS
 
     def objective(
-        self,
-        record: Mapping[str, Value],
-        *,
-        advantages_given: bool,
-        reference_given: bool = True,
+        self, record: Mapping[str, Value], *, advantages_given: bool, reference_given: bool = True
     ) -> Objective:
         """The objective for a record: flag > record > variant.
 
@@ -163,25 +159,16 @@ class Plan:
             if stage == "advantage" and WEIGHTS in given and can_be_weighed(choice):
                 choice = weighed(choice) if self._reads(stage, WEIGHTS) else choice
             bound[stage] = self._bind(stage, name, choice, given)
-        bound |= self._own_aggregates(given)
-        if self._has_entropy:
+        has_entropy = self.row.entropy is not None or "entropy_coef" in self.flags
+        for name, own in self._own_choices().items():
+            if name == "kl_aggregate" or has_entropy:
+                bound[name] = self._bind(name, *own, given)
+        if has_entropy:
             bound["entropy"] = self._bind("entropy", "bonus", BONUS, given)
         return Objective(name=self.variant, batch=self.batch, **bound)  # type: ignore[arg-type]
 
-    @property
-    def _has_entropy(self) -> bool:
-        return self.row.entropy is not None or "entropy_coef" in self.flags
-
-    def _own_aggregates(self, given: Mapping[str, Value]) -> dict[str, Bound | None]:
-        """The aggregations that the KL and the entropy have for themselves."""
-        return {
-            name: self._bind(name, *own, given)
-            for name, own in self._own_choices().items()
-            if name == "kl_aggregate" or self._has_entropy
-        }
-
     def _own_choices(self) -> dict[str, tuple[str, Choice]]:
-        """Their names and choices; a flag swaps the one that it names and no other."""
+        """The aggregations of the KL and the entropy alone; a flag swaps the one that it names."""
         found = {}
         for name in OWN_AGGREGATES:
             bound: Bound | None = getattr(self.row, name)

@@ -12,7 +12,7 @@ from grpo_cli import papers
 from grpo_cli.frameworks.framework import Framework
 from grpo_cli.hyperparameters import Value
 from grpo_cli.objective import objective
-from grpo_cli.objective.choice import Bound, Choice, table
+from grpo_cli.objective.choice import Bound, table
 from grpo_cli.objective.objective import Stage
 from grpo_cli.objective.row import Row, Use
 from grpo_cli.objective.terms import BONUS
@@ -111,15 +111,10 @@ STAGES: Mapping[str, Stage] = {
 """The stages in the order in which they run, with everybody's choices."""
 
 
-def _choices(stage: str) -> Mapping[str, Choice]:
-    if stage == "entropy":
-        return {"bonus": BONUS}
-    return STAGES["aggregate" if stage.endswith("_aggregate") else stage].choices
-
-
 def bind(stage: str, name: str, **values: Value) -> Bound:
     """The choice with the given hyperparameters; those not given take the choice's defaults."""
-    choice = _choices(stage)[name]
+    listed = STAGES.get("aggregate" if stage.endswith("_aggregate") else stage)
+    choice = BONUS if listed is None else listed.choices[name]
     return Bound(name, choice, {**choice.defaults, **values})
 
 

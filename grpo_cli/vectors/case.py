@@ -121,11 +121,8 @@ class Case:
         """Each micro-batch of each rank: the responses in it, and the case of them alone."""
         for micro_batches in self.split:
             for responses in micro_batches:
-                yield responses, replace(self, input=_rows(self.input, responses))
-
-
-def _rows(columns: Mapping[str, Any], responses: Sequence[int]) -> dict[str, Any]:
-    return {name: [column[i] for i in responses] for name, column in columns.items()}
+                rows = {name: [column[i] for i in responses] for name, column in self.input.items()}
+                yield responses, replace(self, input=rows)
 
 
 class Flag(NamedTuple):

@@ -9,7 +9,9 @@ from math import isfinite
 from typing import Any
 
 from grpo_cli.errors import UsageError
-from grpo_cli.vectors.case import FILES, RESULTS, VERSION, Case, cases, flags, stored
+from grpo_cli.vectors.case import FILES, RESULTS, VERSION, cases, flags, stored
+
+_SHOWN = ("id", "result", "topic", "flags", "choices", "comment")
 
 
 def listed(
@@ -33,7 +35,7 @@ def listed(
         if word is not None:
             _known(kind, word, known)
     return [
-        _row(case)
+        {name: getattr(case, name) for name in _SHOWN}
         for case in cases()
         if file in (None, case.file)
         and result in (None, case.result)
@@ -44,11 +46,7 @@ def listed(
 def listed_flags() -> list[dict[str, Any]]:
     """One row a flag: ``flag``, ``bug``, ``thread`` and the number of ``cases``."""
     return [
-        {
-            "flag": name,
-            **flag._asdict(),
-            "cases": sum(name in case.flags for case in cases()),
-        }
+        {"flag": name, **flag._asdict(), "cases": sum(name in case.flags for case in cases())}
         for name, flag in flags().items()
     ]
 
@@ -84,11 +82,6 @@ def _in_words(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_in_words(inner) for inner in value]
     return value
-
-
-def _row(case: Case) -> dict[str, Any]:
-    names = ("id", "result", "topic", "flags", "choices", "comment")
-    return {name: getattr(case, name) for name in names}
 
 
 def _known(kind: str, word: str, known: tuple[str, ...]) -> None:

@@ -78,7 +78,8 @@ def _convention(case: Case, returned: Answer, claims: Claims) -> Verdict:
         if pinned in (None, signature)
     }
     if not found:
-        return Verdict([f"{case.topic} {pinned!r} is claimed; the case has {_either(case)}"])
+        either = ", ".join(repr(signature) for signature in case.conventions)
+        return Verdict([f"{case.topic} {pinned!r} is claimed; the case has {either}"])
     for signature, problems in found.items():
         if not problems:
             return Verdict([], signature)
@@ -86,10 +87,6 @@ def _convention(case: Case, returned: Answer, claims: Claims) -> Verdict:
         return Verdict(found[pinned])
     lines = [f"{signature}: {problems[0]}" for signature, problems in found.items()]
     return Verdict([f"no convention for {case.topic} has this answer", *lines])
-
-
-def _either(case: Case) -> str:
-    return ", ".join(repr(signature) for signature in case.conventions)
 
 
 def _refused(

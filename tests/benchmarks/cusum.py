@@ -28,14 +28,15 @@ if __name__ == "__main__":
     sys.path[0] = str(ROOT)
 
 from grpo_cli.batch import F64  # noqa: E402
-from grpo_cli.commands.trend.departures import (  # noqa: E402
+from grpo_cli.commands.trend.onsets import (  # noqa: E402
     _TREND,
     LEAST_PAST,
     PAST,
+    _clean,
     _lines,
     mann_kendall,
+    onset,
 )
-from grpo_cli.commands.trend.onsets import _clean, onset  # noqa: E402
 from tests.benchmarks.trend import BASES, CORRELATIONS, LENGTHS, WITHIN, series  # noqa: E402
 
 BUDGET = {0.0: 0.0025, 0.3: 0.0025, 0.6: 0.015, 0.8: 0.045}

@@ -10,9 +10,9 @@ import pytest
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.check.pair import Pair
+from grpo_cli.commands.check.record_view import Place, View
 from grpo_cli.commands.check.rule import Finding
 from grpo_cli.commands.check.rules import rules_of
-from grpo_cli.commands.check.view import Place, View
 
 KEYS = {
     "log_probs_new": "logps",

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import typer
 
 from grpo_cli.commands.explain.choice import is_choice
-from grpo_cli.commands.help.topics import topics
+from grpo_cli.commands.help.view import topics
 from grpo_cli.commands.main import COMMANDS, application
 from grpo_cli.variants import NAMES
 from grpo_cli.vectors.case import FILES

@@ -67,7 +67,7 @@ def test_the_answer_is_the_same_bytes_for_all_blocks_and_jobs(dump):
 
 def test_records_read_one_by_one_give_the_same_answer(dump, monkeypatch):
     whole = answer(dump)
-    monkeypatch.setattr(views, "pack", lambda objects: None)
+    monkeypatch.setattr("grpo_cli.engine.packing.pack", lambda objects: None)
     assert answer(dump) == whole
 
 

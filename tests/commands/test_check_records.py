@@ -15,11 +15,11 @@ from checked import checked, rows_of
 from files import each
 
 from grpo_cli.batch import Segments
+from grpo_cli.commands.check.record_view import View
 from grpo_cli.commands.check.rule import Rule
 from grpo_cli.commands.check.rules import rules_of, table
 from grpo_cli.commands.check.rules.advantages import Scores, _follows
 from grpo_cli.commands.check.rules.padding import ENDS, PADS, edges, equal_runs, runs
-from grpo_cli.commands.check.view import View
 from grpo_cli.records import Raw
 
 Row = dict[str, Any]

@@ -7,22 +7,18 @@ from itertools import pairwise
 from typing import Any
 
 import orjson
-import pytest
 from checked import checked, rows_of
 from files import each
 
 from grpo_cli.commands.check.findings import Findings
+from grpo_cli.commands.check.record_view import Place
 from grpo_cli.commands.check.rule import Finding, Rule
-from grpo_cli.commands.check.rules import repeats
-from grpo_cli.commands.check.rules.repeats import collect_facts
-from grpo_cli.commands.check.run import Check, check
-from grpo_cli.commands.check.view import Place
-from grpo_cli.commands.check.views import _keys, views
+from grpo_cli.commands.check.run import check
+from grpo_cli.commands.check.views import views
 from grpo_cli.engine import Reader
-from grpo_cli.engine.fold import FoldPiece
 from grpo_cli.errors import InputError
 from grpo_cli.records import Raw
-from grpo_cli.records.record import DecodedChunk, in_chunks
+from grpo_cli.records.record import DecodedChunk
 
 Row = dict[str, Any]
 
@@ -255,113 +251,3 @@ def test_findings_are_in_the_order_of_files_and_records(tmp_path):
         ("0", 3, "probabilities"),
         ("1", 0, "probabilities"),
     ]
-
-
-@each("jobs", [1, 2])
-def test_the_first_record_that_cannot_be_read_ends_it(tmp_path, jobs):
-    path = tmp_path / "some.jsonl"
-    path.write_text('{"log_probs_new": [[-1.0]], "rewards": [1.0]}\n{"log_probs_new": [["x"]]}\n')
-    with pytest.raises(InputError):
-        check(Reader([str(path)], jobs=jobs))
-
-
-def test_what_stands_behind_what_cannot_be_read_is_not_looked_at():
-    """Unless such records are to be skipped: then all of them are counted."""
-    rows = [single(1), {"log_probs_new": [["x"]]}, single(2), {"log_probs_new": [["y"]]}]
-    decoded = [
-        DecodedChunk([Raw(row, "dump", at + 1, "", 100)], None) for at, row in enumerate(rows)
-    ]
-    for skip, records, bad in ((False, 1, 1), (True, 2, 2)):
-        part = FoldPiece(Check, skip, 0)(decoded)
-        assert (part.sums.records, part.skipped.count + (not skip)) == (records, bad)
-
-
-def test_three_findings_of_a_kind_are_kept_unless_told_otherwise(tmp_path):
-    rows = [single(at) | {"log_probs_new": [[0.5, -1.0, -1.0]]} for at in range(5)]
-    found = check(Reader(written(tmp_path, rows)))
-    assert found.more["probabilities"] == 2
-
-
-# ---- what is remembered of records ---------------------------------------------------------------
-
-
-def seen(rows: list[Row]) -> list[tuple[str, Any, Any, Any]]:
-    made = [Raw(row, "dump", at + 1, "", 100) for at, row in enumerate(rows)]
-    memory = repeats.InputMemory()
-    said = []
-    for raw in made:
-        for view in views(in_chunks([raw])):
-            assert not isinstance(view, InputError)
-            said += list(memory.add(collect_facts(view)))
-    said += list(memory.finish(uneven_found=False))
-    return [
-        (code, place.name, finding.response, dict(finding.evidence))
-        for code, finding, place in said
-    ]
-
-
-def rare(at: int) -> list[float]:
-    return [-20.0 - at, -1.0]
-
-
-def two(*at: int, **more: Any) -> Row:
-    return {"log_probs_new": [rare(one) for one in at], "rewards": [1.0, 0.0][: len(at)], **more}
-
-
-def test_only_the_latest_rows_are_remembered(monkeypatch):
-    """Of rows in five records three are remembered, those that were seen last."""
-    monkeypatch.setattr(repeats, "_MEMORY", 3)
-    assert seen([two(1, 2), two(3, 4), two(5, 1)]) == []
-    assert seen([two(1, 2), two(3, 3)])[0][1:3] == (1, 1)
-    copied = {"responses": 1, "of": 2, "first": "record 0, response 0"}
-    assert seen([two(1), two(2), two(5, 1)]) == [("duplicate", 2, 1, copied)]
-    assert seen([two(1), two(2), two(3), two(4), two(1)]) == []
-    assert [one[1] for one in seen([two(1), two(2), two(3), two(1)])] == [3]
-
-
-def test_only_the_latest_labels_are_remembered(monkeypatch):
-    monkeypatch.setattr(repeats, "_MEMORY", 2)
-    of = [two(at, group_ids=[label]) for at, label in enumerate("abcab")]
-    assert seen(of) == []
-    assert [one[:2] for one in seen([*of[:2], two(9, group_ids=["a"])])] == [("torn-group", 2)]
-
-
-def test_where_copies_stand():
-    """Record and response of the first copy, and of what it is a copy."""
-    (said,) = seen([two(1, 2), two(3, 2, id="x"), two(2, 1, id="y")][:2])
-    assert said == ("duplicate", "x", 1, {"responses": 1, "of": 2, "first": "record 0, response 1"})
-    (_, said) = seen([two(1, 2), two(3, 2, id="x"), two(2, 3, id="y")])
-    assert said[1:] == ("y", 0, {"responses": 2, "of": 2, "first": "record 0, response 1"})
-    swapped = {"log_probs_new": [rare(1)[::-1], rare(2)], "rewards": [1.0, 0.0]}
-    assert [one[2] for one in seen([two(1, 2), swapped])] == [1]  # in the same order
-    other = two(1, 2) | {"log_probs_old": [rare(1), rare(2)]}
-    swapped = two(1, 2) | {"log_probs_old": [rare(2), rare(1)]}
-    assert seen([other, swapped]) == []  # in all columns
-    assert [one[2] for one in seen([other, other])] == [0]
-
-
-def test_the_rarest_size_of_groups_is_the_odd_one():
-    """The first record that has it; its sizes are those of records whose groups are all alike."""
-    three = {"log_probs_new": [rare(40), rare(41), rare(42)], "rewards": [1.0, 0.0, 0.0]}
-    (said,) = seen([two(1, 2), three, two(3, 4), two(5, 6)])
-    assert said == ("uneven-groups", 1, None, {"sizes": {"2": 3, "3": 1}})
-    more = [three | {"log_probs_new": [rare(at + 50 * j) for j in range(3)]} for at in (7, 8, 9)]
-    (said,) = seen([*more, two(1, 2), two(3, 4)])
-    assert said == ("uneven-groups", 3, None, {"sizes": {"2": 2, "3": 3}})
-
-
-@pytest.mark.parametrize(
-    ("value", "keys"),
-    [
-        ({"a": 1, "b": [2]}, ("a", "b")),
-        ({}, ()),
-        ({"a": None}, None),
-        ([1, 2], None),
-        (3, None),
-        (InputError("bad"), None),
-    ],
-)
-def test_objects_are_compared_by_their_keys(value, keys) -> None:
-    """But for errors, what is no object, and objects with a null."""
-    item = value if isinstance(value, InputError) else Raw(value, "a.jsonl", 1, "", 0)
-    assert _keys(item) == keys

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from grpo_cli.commands.diff.diff import Answer, compare
-from grpo_cli.commands.diff.pairs import paired
+from grpo_cli.commands.diff.diff import RunDiff, RunStep, compare, pair
 from grpo_cli.commands.main import application
 from grpo_cli.commands.trend.origins import StepSource
 from grpo_cli.engine import Reader
@@ -53,7 +52,7 @@ def write(folder: Path, records: Records) -> Reader:
     return Reader(files([str(folder)]))
 
 
-def answer(tmp_path: Path, change: Callable[[Records], Any], tolerance: float = 0.0) -> Answer:
+def answer(tmp_path: Path, change: Callable[[Records], Any], tolerance: float = 0.0) -> RunDiff:
     other = copy.deepcopy(run())
     change(other)
     first, second = write(tmp_path / "a", run()), write(tmp_path / "b", other)
@@ -63,7 +62,7 @@ def answer(tmp_path: Path, change: Callable[[Records], Any], tolerance: float = 
 def test_a_run_and_itself_are_one(tmp_path: Path) -> None:
     found = answer(tmp_path, lambda records: None)
     assert found.same
-    assert (found.steps, found.records, found.agreed) == (3, 6, 2)
+    assert (found.steps, found.records, found.agreed_until) == (3, 6, 2)
 
 
 def test_records_are_found_by_their_id(tmp_path: Path) -> None:
@@ -100,7 +99,7 @@ def test_what_parts_is_told_with_its_place(change: str, tmp_path: Path) -> None:
     found = answer(tmp_path, lambda records: do(at(records)))
     (parting,) = found.partings
     width = len(at(run())["tokens"][response or 0])
-    assert found.agreed == 0
+    assert found.agreed_until == 0
     assert (parting.column, parting.step, parting.record) == (column, 1, "1/1")
     assert parting.response == response
     assert parting.token == (width - 1 if token == -1 else token)
@@ -124,7 +123,7 @@ def test_tolerance(tmp_path: Path) -> None:
 
 def test_steps_and_responses_that_one_run_lacks(tmp_path: Path) -> None:
     found = answer(tmp_path, lambda records: [records.pop() for _ in range(2)])
-    assert found.only == [(1, 2)]
+    assert found.only == [RunStep(1, 2)]
     assert not found.same
 
     def shorten(records: Records) -> None:
@@ -155,7 +154,7 @@ def unnamed(records: Records) -> None:
         del one["id"]
 
 
-def written(tmp_path: Path, first: Records, second: Records) -> Answer:
+def written(tmp_path: Path, first: Records, second: Records) -> RunDiff:
     readers = write(tmp_path / "a", first), write(tmp_path / "b", second)
     return compare(*readers, StepSource(), 0.0)
 
@@ -195,7 +194,7 @@ def test_a_run_that_counts_its_steps_from_1_is_the_same_run(tmp_path: Path) -> N
 
 def test_a_run_that_went_on_elsewhere_is_not_moved(tmp_path: Path) -> None:
     found = answer(tmp_path, lambda records: records.__delitem__(slice(2)))
-    assert (found.only, found.partings, [*found.notes]) == ([(1, 0)], [], [])
+    assert (found.only, found.partings, [*found.notes]) == ([RunStep(1, 0)], [], [])
 
 
 def test_two_runs_in_one_folder_are_no_run(tmp_path: Path) -> None:
@@ -237,7 +236,7 @@ def test_every_number_of_what_parts(tmp_path: Path) -> None:
     known = at(run())
     width = len(known["log_probs_new"][1])
     found = answer(tmp_path, change, 1e-6)
-    assert (found.agreed, found.steps, found.records) == (0, 1, 4)
+    assert (found.agreed_until, found.steps, found.records) == (0, 1, 4)
     tokens = [len(row) for one in run()[:4] for row in one["log_probs_new"]]
     assert found.tokens == sum(tokens)
     rows = [
@@ -306,8 +305,8 @@ def test_steps_that_either_run_has_alone(tmp_path: Path) -> None:
             one["step"] += 1
 
     found = answer(tmp_path, other)
-    assert found.only == [(1, 1), (1, 2), (2, 3)]
-    assert (found.steps, found.agreed, found.same) == (1, 0, False)
+    assert found.only == [RunStep(1, 1), RunStep(1, 2), RunStep(2, 3)]
+    assert (found.steps, found.agreed_until, found.same) == (1, 0, False)
 
 
 def in_orders(tmp_path: Path, *orders: list[int]) -> Any:
@@ -393,7 +392,7 @@ def test_runs_that_begin_at_any_two_numbers_are_the_same_run(
         for one in records:
             one["step"] += begin
     found = written(tmp_path, *runs)
-    assert (found.same, found.steps, found.agreed) == (True, 3, first + 2)
+    assert (found.same, found.steps, found.agreed_until) == (True, 3, first + 2)
     (note,) = found.notes
     assert note.startswith(f"step {first} of run 1 is step {second} of run 2: ")
 
@@ -426,9 +425,9 @@ def sampled(*texts: str) -> list[Record]:
     ],
 )
 def test_what_was_sampled_pairs_records(ours: str, theirs: str, pairs: str, noted: bool) -> None:
-    found = paired(sampled(*ours), sampled(*theirs))
+    found = pair(sampled(*ours), sampled(*theirs))
     names = [
-        "".join("-" if one is None or one.tokens is None else one.tokens[0][0] for one in pair)
-        for pair in found.pairs
+        "".join("-" if one is None or one.tokens is None else one.tokens[0][0] for one in both)
+        for both in found.pairs
     ]
     assert (" ".join(names), bool(found.note)) == (pairs, noted)

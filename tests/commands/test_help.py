@@ -17,8 +17,7 @@ from formats.dumps import nemo_rl
 
 from grpo_cli import evaluate
 from grpo_cli.commands import main
-from grpo_cli.commands.help.topics import PAGES, topics
-from grpo_cli.commands.help.view import laid_out
+from grpo_cli.commands.help.view import PAGES, laid_out, topics
 from grpo_cli.commands.main import COMMANDS
 from grpo_cli.terminal.screen import Screen
 

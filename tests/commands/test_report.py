@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 import pytest
 from drifting import BEGINS, drifting
 
-from grpo_cli.commands.report.choose import FOUND, WORST, Group, Kept, choose, sample, within
+from grpo_cli.commands.report.groups import FOUND, WORST, Group, choose, limit_tokens, sample
 from grpo_cli.commands.trend.step import Finding, Place, Step
 
 BLOCK = re.compile(r'<script type="application/octet-stream" id="([a-z0-9-]+)">([^<]*)</script>')
@@ -325,9 +325,9 @@ def groups(*priorities: int) -> list[Group]:
     return [Group({}, priority, 10 + at, "tokens") for at, priority in enumerate(priorities)]
 
 
-def kept_blocks(kept: Kept) -> dict[int, list[int]]:
+def kept_blocks(kept: dict[int, list[Group]]) -> dict[int, list[int]]:
     """The priorities of the groups that have their tokens."""
-    return {step: [one.priority for one in few if one.block] for step, few in kept.steps.items()}
+    return {step: [one.priority for one in few if one.block] for step, few in kept.items()}
 
 
 def test_the_least_of_a_step_are_its_sample():
@@ -355,8 +355,8 @@ def test_the_least_of_a_step_are_its_sample():
     ],
 )
 def test_a_budget_of_tokens(budget, first, second, lost):
-    kept = Kept({3: groups(70, WORST, 30, FOUND, 90), 1: groups(50, 20, 40, 95)})
-    assert within(kept, 2, budget) == lost
+    kept = {3: groups(70, WORST, 30, FOUND, 90), 1: groups(50, 20, 40, 95)}
+    assert limit_tokens(kept, 2, budget) == lost
     assert kept_blocks(kept) == {3: first, 1: second}
 
 

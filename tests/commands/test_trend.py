@@ -20,11 +20,9 @@ import pytest
 
 from grpo_cli.commands.options.objective import ObjectiveOptions
 from grpo_cli.commands.options.source import ReadingOptions
-from grpo_cli.commands.trend.conditions import read_condition
-from grpo_cli.commands.trend.departures import mann_kendall, theil_sen
-from grpo_cli.commands.trend.findings import command, findings
+from grpo_cli.commands.trend.findings import command, findings, read_condition
 from grpo_cli.commands.trend.metrics import METRICS, StepValues
-from grpo_cli.commands.trend.onsets import Series, onset, onsets
+from grpo_cli.commands.trend.onsets import Series, mann_kendall, onset, onsets, theil_sen
 from grpo_cli.commands.trend.options import flags_of
 from grpo_cli.commands.trend.origins import Clash, Origins, StepSource, changes, of_name, two_runs
 from grpo_cli.commands.trend.origins import run_of as name_of_run

@@ -13,7 +13,13 @@ import pytest
 
 from grpo_cli.commands.explain.logged import explain_log
 from grpo_cli.commands.main import application
-from grpo_cli.commands.trend.beside import as_logged, beside, compare, framework_of, shift_of
+from grpo_cli.commands.trend.comparison import (
+    as_logged,
+    compare,
+    compare_log,
+    framework_of,
+    shift_of,
+)
 from grpo_cli.commands.trend.logs import LogFile, is_log, read_log
 from grpo_cli.commands.trend.names import NAMES
 from grpo_cli.commands.trend.run import Run
@@ -36,7 +42,7 @@ def test_trl_logged_what_is_recomputed_from_its_tokens() -> None:
     """Its own trainer's trainer_state.json, of the run that the records are of."""
     log = read_log(str(STATE)).series
     made = run("trl", stages=SEQUENCE_MASK)
-    found = beside("trl", log, made.logged, made.steps)  # type: ignore[attr-defined]
+    found = compare_log("trl", log, made.logged, made.steps)  # type: ignore[attr-defined]
     *known, gradient = found.series
     assert len(known) == 9
     assert "loss" in [one.name for one in known]
@@ -49,12 +55,12 @@ def test_a_loss_that_differs_is_told_and_that_of_others_is_not_compared() -> Non
     """Without the correction that the trainer had, and under names of another framework."""
     log = read_log(str(STATE)).series
     plain = run("trl")
-    found = {one.name: one for one in beside("trl", log, plain.logged, plain.steps).series}  # type: ignore[attr-defined]
+    found = {one.name: one for one in compare_log("trl", log, plain.logged, plain.steps).series}  # type: ignore[attr-defined]
     assert (found["loss"].agrees, found["loss"].first) == (False, 0)
     assert found["loss"].logged == pytest.approx(-0.000783, abs=1e-6)
     verl = run("verl")
     others = {"actor/pg_loss": log["loss"], "actor/grad_norm": log["grad_norm"]}
-    told = beside("verl", others, verl.logged, verl.steps).series  # type: ignore[attr-defined]
+    told = compare_log("verl", others, verl.logged, verl.steps).series  # type: ignore[attr-defined]
     assert [(one.name, one.agrees, one.steps) for one in told] == [
         ("actor/pg_loss", False, 0),
         ("actor/grad_norm", False, 0),
@@ -69,7 +75,7 @@ def test_what_differs_is_told_with_what_it_is() -> None:
     lengths = {one.number: one.metrics["nll"] for one in made.steps}  # type: ignore[attr-defined]
     log["completions/mean_length"] = {step + 1: value for step, value in lengths.items()}
     log["reward"][31] += 0.5
-    found = {one.name: one for one in beside("trl", log, made.logged, made.steps).series}  # type: ignore[attr-defined]
+    found = {one.name: one for one in compare_log("trl", log, made.logged, made.steps).series}  # type: ignore[attr-defined]
     assert found["kl"].because == "it is 2 times ours at every step"
     assert found["completions/mean_length"].because == "it is nll"
     assert (found["reward"].first, found["reward"].because) == (30, "")

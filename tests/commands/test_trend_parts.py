@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 from files import each
 
-from grpo_cli.commands.trend.conditions import read_condition
-from grpo_cli.commands.trend.findings import findings
+from grpo_cli.commands.trend.findings import findings, read_condition
 from grpo_cli.commands.trend.metadata import add_metadata, cut_off
 from grpo_cli.commands.trend.metrics import ALL, METRICS
 from grpo_cli.commands.trend.onsets import LEAST

@@ -12,7 +12,7 @@ from files import each
 from grpo_cli import evaluate
 from grpo_cli.batch import Segments
 from grpo_cli.engine.rows.fields import RECORD, RESPONSE, TOKEN, TOTAL
-from grpo_cli.engine.rows.lists import bounds, exact_sums, extreme, fraction, kept, plain, whole
+from grpo_cli.engine.rows.source import bounds, exact_sums, extreme, fraction, kept, plain, whole
 from grpo_cli.engine.totals import Totals
 from grpo_cli.objective import pipeline
 from grpo_cli.records import assemble, parse

@@ -19,8 +19,8 @@ from grpo_cli import evaluate
 from grpo_cli.commands.eval.nested import encode_nested as encode_json
 from grpo_cli.engine import Evaluation, Reader, passing, pieces, pool
 from grpo_cli.engine.evaluation import _of_another_scale
+from grpo_cli.engine.facts import Skipped
 from grpo_cli.engine.pieces import Pieces, bundled
-from grpo_cli.engine.skipped import Skipped
 from grpo_cli.errors import InputError
 from grpo_cli.records import Block
 from grpo_cli.variants.plan import plan

@@ -26,6 +26,7 @@ from grpo_cli.engine.cluster import run, tasks
 from grpo_cli.engine.cluster.run import Flow
 from grpo_cli.engine.cluster.tasks import Answer, Done, Files, Job, Result, portions
 from grpo_cli.engine.facts import InputFacts
+from grpo_cli.engine.pieces import OnPiece
 from grpo_cli.engine.totals import Totals
 from grpo_cli.errors import GrpoError, InputError
 from grpo_cli.records import PLAIN, Reading, Source
@@ -344,7 +345,8 @@ def test_what_cannot_be_merged_comes_portion_by_portion(tmp_path, cluster):
         return [one.line for few in decoded for one in few.items]
 
     cluster(4)
-    found = [lines for _, lines in Reader([str(path)], on="ray", task_bytes=300).map(places)]
+    reader = Reader([str(path)], on="ray", task_bytes=300)
+    found = [lines for _, lines, _ in reader.run(OnPiece(places, reader.reading, False))]
     assert [line for lines in found for line in lines] == [*range(1, 51)]
     assert len(found) > 5
 

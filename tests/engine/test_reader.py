@@ -13,6 +13,7 @@ from grpo_cli.engine import Evaluation, Reader, chunk, packing, pool
 from grpo_cli.engine.chunk import Chunk, carefully
 from grpo_cli.engine.facts import InputFacts
 from grpo_cli.engine.packing import chunks
+from grpo_cli.engine.pieces import OnPiece
 from grpo_cli.engine.reader import _remove
 from grpo_cli.errors import InputError
 from grpo_cli.records import PLAIN, Block, DecodedChunk, Raw, record
@@ -36,6 +37,12 @@ def lines(folder: Path, count: int) -> str:
 
 def sizes(decoded):
     return sum(len(few.items) for few in decoded)
+
+
+def results(reader, work=sizes, *, by_columns=False, bundles=False):
+    """The pieces of the input, each with what the work makes of it."""
+    on_piece = OnPiece(work, reader.reading, by_columns)
+    return ((piece, result) for piece, result, _ in reader.run(on_piece, bundles=bundles))
 
 
 @pytest.fixture
@@ -66,23 +73,23 @@ def test_who_works(tmp_path, monkeypatch, shared_out, jobs, cores, blocks, worke
     monkeypatch.setattr(pool, "cores", lambda: cores)
     shared_out.clear()
     path = lines(tmp_path, blocks)
-    found = list(Reader([path], block_bytes=len(LINE) + 1, **jobs).map(sizes))
+    found = list(results(Reader([path], block_bytes=len(LINE) + 1, **jobs)))
     assert [result for _, result in found] == [1] * blocks
     assert shared_out == ([] if workers is None else [(workers, blocks)])
     alone = jobs.get("jobs", 1) == 1
-    assert {type(piece) for piece, _ in found} <= {Block if alone else Span}
+    assert {type(piece) for piece, _ in found} <= {Block if alone or blocks == 1 else Span}
 
 
 @each("jobs", [1, 2])
 def test_small_pieces_come_alone_unless_bundles_are_wanted(tmp_path, shared_out, jobs):
     path = lines(tmp_path, 6)
     reader = Reader([path], block_bytes=2 * len(LINE) + 2, jobs=jobs)
-    assert [result for _, result in reader.map(sizes)] == [2, 2, 2]
-    assert [result for _, result in reader.map(sizes, bundles=True)] == [2, 2, 2]
+    assert [result for _, result in results(reader)] == [2, 2, 2]
+    assert [result for _, result in results(reader, bundles=True)] == [2, 2, 2]
     paths = [path] * 4
     reader = Reader(paths, block_bytes=30 * len(LINE), jobs=jobs)
-    assert [result for _, result in reader.map(sizes)] == [6] * 4
-    assert [result for _, result in reader.map(sizes, bundles=True)] == [18, 6]
+    assert [result for _, result in results(reader)] == [6] * 4
+    assert [result for _, result in results(reader, bundles=True)] == [18, 6]
 
 
 def test_numbers_come_as_columns_only_where_they_are_wanted(tmp_path):
@@ -97,13 +104,13 @@ def test_numbers_come_as_columns_only_where_they_are_wanted(tmp_path):
         return [few.columns is not None for few in decoded]
 
     reader = Reader([table])
-    assert [result for _, result in reader.map(by_columns)] == [[False]]
-    assert [result for _, result in reader.map(by_columns, by_columns=True)] == [[True]]
+    assert [result for _, result in results(reader, by_columns)] == [[False]]
+    assert [result for _, result in results(reader, by_columns, by_columns=True)] == [[True]]
 
 
 def test_where_reading_fails_what_came_before_is_there(tmp_path):
     reader = Reader([lines(tmp_path, 2), str(tmp_path / "none.jsonl")])
-    found = reader.map(sizes)
+    found = results(reader)
     assert next(found)[1] == 2
     with pytest.raises(InputError, match=r"none\.jsonl: no such file"):
         next(found)

@@ -92,6 +92,70 @@ def test_the_picture_has_no_circle():
             del rest[part]
 
 
+KNOWN_CIRCLES: set[str] = set()
+"""A file of each circle that is still to be broken; to be empty."""
+
+
+def modules() -> dict[str, Path]:
+    """The files, by the names under which they are imported, without the package's own."""
+    named = {}
+    for path in PACKAGE.rglob("*.py"):
+        parts = path.relative_to(PACKAGE).with_suffix("").parts
+        named[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return named
+
+
+def files_imported(path: Path, known: dict[str, Path]) -> set[str]:
+    """The files that a file imports, inside functions and for types too."""
+    found: set[str] = set()
+    for node in statements(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names = {f"{node.module}.{alias.name}": node.module for alias in node.names}
+        elif isinstance(node, ast.Import):
+            names = {alias.name: alias.name for alias in node.names}
+        else:
+            continue
+        for name, room in names.items():
+            own, above = (one.removeprefix("grpo_cli.") for one in (name, room))
+            found |= {own if own in known else above} & known.keys()
+    return {name for name in found if known[name] != path}
+
+
+def test_files_have_no_circle():
+    known = modules()
+    rest = {name: files_imported(path, known) for name, path in known.items()}
+    free = {""}
+    while free:  # what imports nothing that is left, and is imported by nothing, is in no circle
+        free = {name for name, below in rest.items() if not below & rest.keys()}
+        free |= rest.keys() - set().union(*rest.values())
+        rest = {name: below for name, below in rest.items() if name not in free}
+    circles = []
+    while rest:
+        start = next((name for name in rest if name in KNOWN_CIRCLES), next(iter(rest)))
+        above, below = (_reached(start, graph) for graph in (rest, _turned(rest)))
+        circles.append(above & below)
+        rest = {name: ends - circles[-1] for name, ends in rest.items() if name not in circles[-1]}
+    found = [sorted(circle) for circle in circles if len(circle) > 1]
+    assert [circle for circle in found if not KNOWN_CIRCLES & set(circle)] == []
+
+
+def _turned(graph: dict[str, set[str]]) -> dict[str, set[str]]:
+    turned: dict[str, set[str]] = {name: set() for name in graph}
+    for name, below in graph.items():
+        for other in below & graph.keys():
+            turned[other].add(name)
+    return turned
+
+
+def _reached(start: str, graph: dict[str, set[str]]) -> set[str]:
+    reached, waiting = {start}, [start]
+    while waiting:
+        new = (graph[waiting.pop()] & graph.keys()) - reached
+        reached |= new
+        waiting += new
+    return reached
+
+
 EXTRAS = ("fsspec", "pyarrow", "ray", "zstandard")
 WITHOUT = f"""
 import sys

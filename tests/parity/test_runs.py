@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from grpo_cli.commands.trend.beside import beside
+from grpo_cli.commands.trend.comparison import compare_log
 from grpo_cli.commands.trend.logs import read_log
 from grpo_cli.commands.trend.names import NAMES
 from grpo_cli.commands.trend.run import Run
@@ -44,7 +44,7 @@ def test_what_trl_logs_over_several_micro_batches(model: str, tmp_path: Path) ->
     stages = {"correction": "trl/sequence-mask"}
     made = Run(Reader([str(path)]), plan("trl/grpo", stages=stages), names=NAMES["trl"])
     steps = made.read()
-    found = {one.name: one for one in beside("trl", log, made.logged, steps).series}
+    found = {one.name: one for one in compare_log("trl", log, made.logged, steps).series}
     assert len(json.loads(path.read_text().splitlines()[0])["group_ids"]) == 32
     for name in ("kl", "clip_ratio/region_mean", "clip_ratio/low_mean", "clip_ratio/high_mean"):
         assert found[name].agrees, found[name]

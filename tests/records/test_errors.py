@@ -9,7 +9,7 @@ from files import each
 from grpo_cli.errors import InputError
 from grpo_cli.records import Block, assemble, gather, parse, places, records
 from grpo_cli.records.fields import read_fields
-from grpo_cli.records.parse import mistaken
+from grpo_cli.records.parse.columns import guess_rows, guess_values
 from grpo_cli.records.parse.settings import read_settings
 from grpo_cli.records.places import Origin, Row
 
@@ -372,7 +372,7 @@ def test_integers_beyond_floats(value, text):
     ],
 )
 def test_what_numbers_seem_to_be(numbers, said):
-    found = mistaken.values(np.array(numbers))
+    found = guess_values(np.array(numbers))
     assert said in found
     assert bool(found) == bool(said)
 
@@ -393,10 +393,10 @@ def test_what_numbers_seem_to_be(numbers, said):
 )
 def test_what_lists_seem_to_be(row, count, deep, said):
     column = [[row] * count] if deep else [row] * count
-    found = mistaken.rows("lp", column, [len(row)] * count, deep=deep)
+    found = guess_rows("lp", column, [len(row)] * count, deep=deep)
     assert said in found
     assert bool(found) == bool(said)
-    assert mistaken.rows("lp", column, [len(row)] * count + [len(row) + 1], deep=deep) == ""
+    assert guess_rows("lp", column, [len(row)] * count + [len(row) + 1], deep=deep) == ""
 
 
 def test_what_is_said_of_a_record_is_of_it_alone():

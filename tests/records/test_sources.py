@@ -289,9 +289,9 @@ def test_what_cannot_be_cut_in_places(tmp_path):
         b"{\n}",
     ):
         (tmp_path / "a").write_bytes(data)
-        assert first_line(Source.of(str(tmp_path / "a"))) is None
+        assert first_line(str(tmp_path / "a"), sources.read_head(str(tmp_path / "a"))) is None
     for path in ("-", str(tmp_path), str(tmp_path / "none")):
-        assert first_line(Source.of(path)) is None
+        assert first_line(path, sources.read_head(path)) is None
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 100])
@@ -506,10 +506,13 @@ def test_wherever_ranges_are_cut_the_lines_are_the_same(tmp_path, monkeypatch, d
 
 @pytest.mark.parametrize("length", [8, 9, 32, 33, 1000])
 def test_of_a_file_as_much_is_read_as_tells_its_first_line(tmp_path, monkeypatch, length):
-    monkeypatch.setattr("grpo_cli.records.open.blocks.HEAD", 8)
+    monkeypatch.setattr("grpo_cli.records.open.remote.HEAD", 8)
     path = tmp_path / "a"
     path.write_bytes(b"{}".rjust(length - 1, b"\n") + b"\n" + LINE * 100)
-    assert first_line(Source.of(str(path))) == b"{}".rjust(length - 1, b"\n").strip()
+    assert (
+        first_line(str(path), sources.read_head(str(path)))
+        == b"{}".rjust(length - 1, b"\n").strip()
+    )
 
 
 @pytest.mark.parametrize("what", ["none", "longer", "shorter", "touched"])

@@ -19,8 +19,8 @@ from grpo_cli.commands.eval.nested import encode_nested
 from grpo_cli.commands.eval.printing import Printing, PrintingOptions
 from grpo_cli.commands.eval.run import notes
 from grpo_cli.engine.rows.fields import COLUMNS, FIELDS, RECORD_CONTEXT, RESPONSE_CONTEXT
-from grpo_cli.engine.rows.lists import one_number
 from grpo_cli.engine.rows.rows import rows
+from grpo_cli.engine.rows.source import one_number
 
 FORMATS = {**TEXT_FORMATS, "only": BARE}
 WORDS = ['a,"b"', "%s", "100%", "{}", "\0", "\n", "é", ""]

@@ -8,7 +8,7 @@ import typer
 
 from grpo_cli.commands.check.rules import codes
 from grpo_cli.commands.check.run import check as run
-from grpo_cli.commands.check.screen import print_codes, print_findings
+from grpo_cli.commands.check.view import print_codes, print_findings
 from grpo_cli.commands.options.everywhere import bundled
 from grpo_cli.commands.options.output import PageOptions
 from grpo_cli.commands.options.source import (

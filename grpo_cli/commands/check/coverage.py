@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from grpo_cli.commands.check.answer import NotChecked
+from grpo_cli.commands.check.record_view import View
 from grpo_cli.commands.check.rule import Rule
-from grpo_cli.commands.check.view import View
 from grpo_cli.records.fields import read_fields
 from grpo_cli.records.parse.settings import read_settings
 

@@ -11,8 +11,8 @@ import numpy as np
 import orjson
 
 from grpo_cli.commands.check.answer import Denominator
+from grpo_cli.commands.check.record_view import View
 from grpo_cli.commands.check.rules.rewards import are_dead
-from grpo_cli.commands.check.view import View
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.errors import GrpoError

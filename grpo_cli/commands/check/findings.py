@@ -6,8 +6,8 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 
 from grpo_cli.commands.check import answer
+from grpo_cli.commands.check.record_view import Place
 from grpo_cli.commands.check.rule import Finding, Rule
-from grpo_cli.commands.check.view import Place
 
 Key = tuple[int, int, int, int]
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, Segments
-from grpo_cli.commands.check.view import View
+from grpo_cli.commands.check.record_view import View
 
 _OVERFLOW = 50.0
 

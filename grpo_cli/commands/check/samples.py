@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from grpo_cli.commands.check.coverage import missing_needs
 from grpo_cli.commands.check.findings import Findings
 from grpo_cli.commands.check.pair import Pair
+from grpo_cli.commands.check.record_view import View
 from grpo_cli.commands.check.rule import Finding, Rule
 from grpo_cli.commands.check.rules import rules_of
-from grpo_cli.commands.check.view import View
 
 _LINES = 64
 """Small records on this many consecutive lines form a sample. Which ones depends only on their

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
 from typing import Any
 
-from grpo_cli.commands.check.view import Place, View
+from grpo_cli.commands.check.record_view import Place, View
+from grpo_cli.engine.packing import packed_runs
 from grpo_cli.errors import InputError
-from grpo_cli.records import DecodedChunk, Packed, Raw, Record, pack, record
+from grpo_cli.records import DecodedChunk, Packed, Raw, Record, record
 from grpo_cli.records.parse.assemble import layout, pack_records
 from grpo_cli.records.parse.record import record_id
 
@@ -21,46 +21,32 @@ _BY_TOKEN = "token_advantages"
 
 def views(decoded: Iterable[DecodedChunk]) -> Iterator[View | InputError]:
     """Yields views of the records in order, and errors in the places of unreadable records."""
-    waiting: list[Raw] = []
+    for chunk in _together(decoded):
+        for items, packed in packed_runs(chunk):
+            if packed is None:
+                yield from _one_by_one(items)
+            else:
+                raws: Any = items  # what is packed is no error
+                yield _view(packed, raws, packed.fields.names)
+
+
+def _together(decoded: Iterable[DecodedChunk]) -> Iterator[DecodedChunk]:
+    """Puts chunks with the same keys together."""
+    waiting: list[Raw | InputError] = []
     keys: tuple[str, ...] | None = None
     size = 0
     for chunk in decoded:
-        if waiting and (chunk.keys is None or chunk.keys != keys or size >= _TOGETHER):
-            yield from _alike(waiting)
+        if waiting and (chunk.keys != keys or size >= _TOGETHER):
+            yield DecodedChunk(waiting, keys)
             waiting, size = [], 0
         if chunk.keys is None:
-            yield from _unlike(chunk.items)
+            yield chunk
             continue
         keys = chunk.keys
-        waiting += chunk.items  # type: ignore[arg-type]  # a chunk with keys has no errors
-        size += sum([raw.size for raw in chunk.items])  # type: ignore[misc,union-attr]
+        waiting += chunk.items
+        size += sum([raw.size for raw in chunk.items if isinstance(raw, Raw)])
     if waiting:
-        yield from _alike(waiting)
-
-
-def _unlike(items: Iterable[Raw | InputError]) -> Iterator[View | InputError]:
-    """Yields views of records whose keys differ or were not compared."""
-    for keys, run in groupby(items, _keys):
-        if keys is None:
-            yield from _one_by_one(run)
-        else:
-            yield from _alike([raw for raw in run if isinstance(raw, Raw)])
-
-
-def _keys(raw: Raw | InputError) -> tuple[str, ...] | None:
-    plain = isinstance(raw, Raw) and isinstance(raw.value, dict)
-    if not plain or None in raw.value.values():  # type: ignore[union-attr]
-        return None
-    return tuple(raw.value)  # type: ignore[union-attr]
-
-
-def _alike(raws: list[Raw]) -> Iterator[View | InputError]:
-    """Yields views of records with the same keys, packed at once if possible."""
-    packed = pack([raw.value for raw in raws])
-    if packed is None:
-        yield from _one_by_one(raws)
-    else:
-        yield _view(packed, raws, packed.fields.names)
+        yield DecodedChunk(waiting, keys)
 
 
 def _view(packed: Packed, raws: Sequence[Raw], names: Mapping[str, str]) -> View:

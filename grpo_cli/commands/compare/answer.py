@@ -80,7 +80,7 @@ class Unserved(Answer):
 
 @dataclass(frozen=True)
 class Compared(Answer):
-    """What ``compare`` returns."""
+    """The answer of ``compare``."""
 
     variants: Sequence[ComparedVariant]
     differences: Sequence[FamilyDifference]

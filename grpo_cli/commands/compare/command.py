@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from grpo_cli.commands.compare.compare import Comparison
-from grpo_cli.commands.compare.plans import USUAL, names, plans
+from grpo_cli.commands.compare.compare import USUAL, Comparison, names, plans
 from grpo_cli.commands.compare.view import print_bars, print_comparison
 from grpo_cli.commands.options import complete
 from grpo_cli.commands.options.everywhere import bundled

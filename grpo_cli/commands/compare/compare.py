@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
 from functools import partial
 
 from grpo_cli.commands.compare.answer import Compared, Unserved
@@ -13,8 +14,10 @@ from grpo_cli.engine import Reader
 from grpo_cli.engine.evaluator import BatchStatistics, Evaluator
 from grpo_cli.engine.fold import fold
 from grpo_cli.engine.references import lacks_kl, without_kl
-from grpo_cli.errors import InputError
-from grpo_cli.variants.plan import Plan
+from grpo_cli.errors import InputError, UsageError
+from grpo_cli.hyperparameters import HyperparameterError, canonical
+from grpo_cli.variants import VARIANTS
+from grpo_cli.variants.plan import Plan, plan
 
 
 class Comparison:
@@ -93,4 +96,60 @@ def _unserved(variant: str, reason: InputError) -> Unserved:
 
 
 _IN_ARRAY = r"(?s)(?:(\[\d+\])\.)?(.*)"
-"""What begins a path where records are of an array or a table: the record's place."""
+"""The path of a field: the record's place, where records are in an array or a table; its name."""
+
+
+# ---- which variants -----------------------------------------------------------------------------
+
+USUAL = "grpo,dr,dapo,bnpo,gspo,cispo"
+
+
+def names(given: str) -> list[str]:
+    """The variants that are asked for, each once, under the names that they are listed by."""
+    found: dict[str, None] = {}
+    for name in filter(None, (part.strip() for part in given.split(","))):
+        found |= dict.fromkeys(_matching(name))
+    if not found:
+        raise UsageError("--variants: no name given")
+    return list(found)
+
+
+def _matching(name: str) -> Iterable[str]:
+    if name == "all":
+        return VARIANTS
+    if any(mark in name for mark in "*?["):
+        matching = [one for one in VARIANTS if fnmatchcase(one, name)]
+        if not matching:
+            raise UsageError(f"--variants: no variant matches {name!r}; see grpo variants")
+        return matching
+    return [plan(name).variant]
+
+
+def plans(
+    names: Sequence[str],
+    stages: Mapping[str, str],
+    hyperparameters: Mapping[str, object],
+    batch: str,
+) -> tuple[list[Plan], list[str]]:
+    """Each variant with the hyperparameters that it takes; and notes on those that do not take one.
+
+    Raises:
+        UsageError: for a hyperparameter that none of them takes.
+    """
+    try:
+        flags = canonical(hyperparameters)
+    except HyperparameterError as error:
+        raise UsageError(str(error)) from None
+    bare = [plan(name, stages=stages, batch=batch) for name in names]
+    notes = []
+    for flag in flags:
+        without = [one.variant for one in bare if flag not in one.takes()]
+        if len(without) == len(bare):
+            raise UsageError(f"{flag}: none of the variants takes it")
+        if without:
+            notes.append(f"{flag} is not for {', '.join(without)}")
+    made = []
+    for name, one in zip(names, bare, strict=True):
+        own = {flag: value for flag, value in flags.items() if flag in one.takes()}
+        made.append(plan(name, stages=stages, hyperparameters=own, batch=batch))
+    return made, notes

@@ -1,4 +1,4 @@
-"""What each variant comes to on a piece of the data, batch by batch, and how pieces merge."""
+"""Sums of each variant over a piece of the data, batch by batch; they merge."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from grpo_cli.objective.signature import Parts, common
 from grpo_cli.objective.terms import POLICY
 from grpo_cli.records import DecodedChunk, Raw, key_of
 from grpo_cli.records.record import in_chunks, one_by_one
+from grpo_cli.variants.plan import Plan
 
 NUMBERS = (
     *("objective", "loss", "policy", "kl", "clip_fraction", "clip_fraction_low"),
@@ -62,7 +63,7 @@ class BatchSide:
             self.dots.setdefault(pair, ExactSum()).merge(dot)
 
     def scale(self, part: str) -> float:
-        """What a part of the gradient is still to be multiplied by."""
+        """The factor that a part of the gradient still lacks."""
         return 1.0 / self.totals.count(part)
 
     def cosine(self, first: BatchSide) -> float | None:
@@ -181,6 +182,11 @@ class VariantSums(Accumulator[None], Generic[S]):
         self.evaluators = evaluators
         self.sums: dict[str, S | InputError] = {}
 
+    @property
+    def plans(self) -> tuple[Plan, ...]:
+        """Those of all variants."""
+        return tuple(one.plan for one in self.evaluators)
+
     def chunks(self, decoded: Iterable[DecodedChunk]) -> Iterator[Chunk | InputError]:
         """Chunks whose records are all of one batch; errors in the places of bad records."""
         for of_fields, some in groupby(decoded, key=_has_batch_fields):
@@ -256,9 +262,9 @@ class Sides(VariantSums[Side]):
                 batch.meet(gradient, first, chunk)
 
 
-def _has_batch_fields(few: DecodedChunk) -> bool:
+def _has_batch_fields(chunk: DecodedChunk) -> bool:
     """Whether its records say which batch they belong to."""
-    return few.keys is None and few.columns is None and any(map(_batch_key, few.items))
+    return chunk.keys is None and chunk.columns is None and any(map(_batch_key, chunk.items))
 
 
 def _batch_key(item: Raw | InputError) -> Hashable:

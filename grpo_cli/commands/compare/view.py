@@ -161,13 +161,12 @@ _MOST = 6
 
 def _distance(row: Replaced) -> float:
     """How many times as large, or as small, one of the values is."""
-    pairs = [pair for pair in row.hyperparameters.values() if all(map(_has_size, pair))]
+    pairs = [
+        pair  # without "mixed", where records differ, and 0
+        for pair in row.hyperparameters.values()
+        if all(isinstance(value, int | float) and value for value in pair)
+    ]
     return max((abs(math.log(abs(used / own))) for own, used in pairs), default=0.0)
-
-
-def _has_size(value: object) -> bool:
-    """Whether it is a number but 0; where records differ it is ``mixed``."""
-    return isinstance(value, int | float) and bool(value)
 
 
 def _print_skipped(console: Console, screen: Screen, skipped: Sequence[Unserved]) -> None:

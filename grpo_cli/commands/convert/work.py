@@ -1,4 +1,4 @@
-"""What is done with the records of a piece, in any process: lines of them, or their columns."""
+"""Converts the records of a piece, in any process: to lines, or to columns."""
 
 from __future__ import annotations
 
@@ -78,8 +78,8 @@ def _objects(
     decoded: Iterable[DecodedChunk],
 ) -> Iterator[Together | InputError]:
     """Objects that are records: many alike with their columns, others alone; errors."""
-    for few in decoded:
-        for items, packed in alike(few):
+    for chunk in decoded:
+        for items, packed in alike(chunk):
             if packed is not None:
                 yield items, packed  # type: ignore[misc]  # none of them is an error
                 continue
@@ -89,7 +89,7 @@ def _objects(
 
 
 def _fault(raw: Raw) -> InputError | None:
-    """What is wrong with a record, as its evaluation would say; None for a good one."""
+    """The error that evaluating the record would raise; None for a good one."""
     found = record(raw)
     if isinstance(found, InputError):
         return found
@@ -127,7 +127,7 @@ def _line(raw: Raw) -> bytes | Unnamed:
 
 
 def _opening(value: dict[str, Any], line: bytes, number: int) -> bytes | None:
-    """What begins the line with an id, spaced as it is; None where more than that differs."""
+    """The beginning of the line with an id, spaced alike; None where more than that differs."""
     key = b"{" + orjson.dumps(next(iter(value), "")) + b":"
     if "id" in value or not line.startswith(key):
         return None

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
-from grpo_cli.commands.diff.diff import Answer, Parting, compare
+from grpo_cli.commands.diff.diff import Parting, RunDiff, compare
 from grpo_cli.commands.options.everywhere import bundled
 from grpo_cli.commands.options.objective import number
 from grpo_cli.commands.options.output import PageOptions
@@ -81,29 +81,17 @@ def diff(
         refuse_unopened([place for run in runs for place in run])
         readers = [Reader(run, source.reading(), skip=skip) for run in runs]
         answer = compare(readers[0], readers[1], step_source, tolerance or 0.0)
-        document = _document(answer)
-        page.write(document, lambda console, screen: _print(console, screen, answer), beyond="cut")
-        tell_notes(readers[0].notes() | readers[1].notes() | answer.notes, quiet=page.quiet)
+        page.write(answer, lambda console, screen: _print(console, screen, answer), beyond="cut")
+        tell_notes(
+            readers[0].notes() | readers[1].notes() | dict.fromkeys(answer.notes), quiet=page.quiet
+        )
     raise typer.Exit(0 if answer.same else NO)
 
 
-def _document(answer: Answer) -> dict[str, Any]:
-    return {
-        "same": answer.same,
-        "agreed_until": answer.agreed,
-        "steps": answer.steps,
-        "records": answer.records,
-        "tokens": answer.tokens,
-        "notes": list(answer.notes),
-        "only": [{"run": run, "step": step} for run, step in answer.only],
-        "partings": answer.partings,
-    }
-
-
-def _print(console: Console, screen: Screen, answer: Answer) -> None:
+def _print(console: Console, screen: Screen, answer: RunDiff) -> None:
     looked = f"{answer.records:,} records, {answer.tokens:,} tokens"
-    for run, step in answer.only[:3]:
-        console.print(Text(f"step {step} is in run {run} only", "magenta"))
+    for one in answer.only[:3]:
+        console.print(Text(f"step {one.step} is in run {one.run} only", "magenta"))
     if len(answer.only) > 3:
         console.print(Text(f"… and {len(answer.only) - 3:,} steps more", "magenta"))
     if not answer.partings:
@@ -111,7 +99,11 @@ def _print(console: Console, screen: Screen, answer: Answer) -> None:
         console.print(Text(f"{text}: {answer.steps:,} steps, {looked}", "bold green"))
         return
     first = answer.partings[0]
-    before = "from the first step" if answer.agreed is None else f"after step {answer.agreed}"
+    before = (
+        "from the first step"
+        if answer.agreed_until is None
+        else f"after step {answer.agreed_until}"
+    )
     console.print(Text(f"the runs part {before} ({looked} compared)", "bold red"))
     console.print(Text(f"{_place(first)}: {first.column}, {first.meaning}", "bold"))
     console.print(Text("  {} against {}".format(*_both(first))))
@@ -132,9 +124,9 @@ def _print(console: Console, screen: Screen, answer: Answer) -> None:
 
 
 def _both(one: Parting) -> tuple[str, str]:
-    """What stands in either run; with all digits, where fewer show no difference."""
-    few = shown(one.first), shown(one.second)
-    return few if few[0] != few[1] else (repr(one.first), repr(one.second))
+    """The values in either run; with all digits, where fewer show no difference."""
+    short = shown(one.first), shown(one.second)
+    return short if short[0] != short[1] else (repr(one.first), repr(one.second))
 
 
 def _place(one: Parting) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from grpo_cli.commands.check.cheap import cheap
+from grpo_cli.commands.check.first_record import first_error
 from grpo_cli.commands.eval.formats import format_of
 from grpo_cli.commands.eval.printing import PrintingOptions
 from grpo_cli.commands.eval.run import Run
@@ -57,7 +57,7 @@ def evaluate(
             encode=encode,
             progress=bar.advance,
             manifest=manifest,
-            look=None if printing.quiet else cheap,
+            look=None if printing.quiet else first_error,
             rows=wanted.weighs,
         )
         if manifest is not None:

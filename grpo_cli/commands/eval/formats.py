@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from tempfile import SpooledTemporaryFile
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
@@ -14,7 +14,7 @@ from grpo_cli.commands.emit import BARE, TEXT_FORMATS, TextFormat
 from grpo_cli.commands.eval.lines import encode_lines
 from grpo_cli.commands.eval.nested import encode_nested
 from grpo_cli.commands.eval.printing import ONLY, Printing
-from grpo_cli.commands.eval.run import Run
+from grpo_cli.commands.eval.run import Run, limited, totals_of
 from grpo_cli.engine.evaluation import Encode
 from grpo_cli.engine.rows.fields import Level
 from grpo_cli.terminal.destination import naming
@@ -50,39 +50,6 @@ def format_of(name: str) -> Format:
 
         return Format(parquet.encode, parquet.write)
     return {"json": _JSON, "table": _TABLE}[name]
-
-
-def limited(
-    run: Run, printing: Printing, count: Callable[[Any, int], tuple[Any, int]]
-) -> Iterator[list[Any]]:
-    """Yields the pieces of the first rows; the others are evaluated and not printed.
-
-    Args:
-        run: the evaluation.
-        printing: says how many rows are printed.
-        count: returns the first rows of a piece, at most so many, and how many they are.
-    """
-    if not printing.limit:
-        yield from run
-        return
-    room = printing.limit
-    for pieces in run:
-        first = []
-        for piece in pieces if room else ():
-            kept, rows = count(piece, room)
-            first.append(kept)
-            room -= rows
-            if not room:
-                break
-        yield first
-
-
-def totals_of(run: Run, printing: Printing, variant: str) -> list[dict[str, Any]]:
-    """The rows of level ``batch``: one, or one for each value of the fields of ``--batch``."""
-    rows = run.batches if printing.by else [{"signature": run.signature, **run.total}]
-    rows = rows[: printing.limit or None]
-    names = printing.names_of_totals(rows)
-    return [{name: {"variant": variant, **row}.get(name) for name in names} for row in rows]
 
 
 def _nesting(printing: Printing) -> dict[str, Any]:

@@ -23,8 +23,8 @@ from grpo_cli.engine.rows.fields import (
     Field,
     Level,
 )
-from grpo_cli.engine.rows.lists import bounds, one_number
-from grpo_cli.engine.rows.rows import Source
+from grpo_cli.engine.rows.rows import record_fields
+from grpo_cli.engine.rows.source import Source, bounds, one_number
 
 if TYPE_CHECKING:
     from grpo_cli.objective.breakdown import Breakdown
@@ -60,14 +60,14 @@ def encode_lines(
 
 
 def _records(source: Source, fields: tuple[str, ...], lines: TextFormat) -> Iterator[bytes]:
-    columns = _read(source.record_fields, fields, source)
+    columns = _read(record_fields(source), fields, source)
     for row in zip(*(columns[name] for name in fields), strict=True):
         yield lines.row(row, fields)
 
 
 def _responses(source: Source, fields: tuple[str, ...], lines: TextFormat) -> Iterator[bytes]:
     columns = _read(RESPONSE, fields, source)
-    about = [field for field in source.record_fields if field.name not in columns]
+    about = [field for field in record_fields(source) if field.name not in columns]
     shared = _read(about, fields, source)
     for at, (begin, end) in enumerate(pairwise(bounds(source.summary.records))):
         own: list[Iterable[Any]] = [
@@ -135,7 +135,7 @@ def _token_columns(source: Source, fields: tuple[str, ...]) -> Columns:
 def _shared(source: Source, fields: tuple[str, ...], lines: TextFormat) -> dict[str, list[str]]:
     """[R] the cells of what a record, or a response, says of all its tokens."""
     counts = source.summary.records.lengths.tolist()
-    about = _read(_of(source.record_fields, (*source.by, *RECORD_CONTEXT)), fields, source)
+    about = _read(_of(record_fields(source), (*source.by, *RECORD_CONTEXT)), fields, source)
     of_records = {name: list(map(lines.cell, values)) for name, values in about.items()}
     own = _read(_of(RESPONSE, RESPONSE_CONTEXT), fields, source)
     return {

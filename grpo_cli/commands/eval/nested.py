@@ -6,13 +6,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
 import orjson
 
 from grpo_cli.engine.rows.fields import RECORD_CONTEXT, RESPONSE_CONTEXT, Level, names
-from grpo_cli.engine.rows.lists import one_number
 from grpo_cli.engine.rows.rows import Row, rows
 from grpo_cli.terminal.numbers import escaped_json
 
@@ -21,7 +19,6 @@ if TYPE_CHECKING:
     from grpo_cli.records.record import Record
 
 _OPTIONS = orjson.OPT_SERIALIZE_NUMPY
-_MANY = 64  # tokens of which a look at whether they are one number is worth it
 _LARGE = 1 << 17  # bytes of which 8 KiB are a small part
 
 
@@ -49,28 +46,12 @@ def encode_nested(
     if fields is not None:
         by = tuple(records[0].batch or ())
         result = [_selected(row, level, fields, by) for row in result]
-    if level == "token":
-        for row in result:
-            for response in row["responses"]:
-                response["tokens"] = _shortened(response["tokens"])
     option = _OPTIONS | orjson.OPT_APPEND_NEWLINE if lines else _OPTIONS
     return [_fitted(escaped_json(orjson.dumps(row, option=option))) for row in result]
 
 
-def _shortened(tokens: Row) -> Row:
-    """The same columns; those of one number over and over, as weights are, are text already."""
-    return {name: _text(values) for name, values in tokens.items()}
-
-
-def _text(values: Any) -> Any:
-    if not isinstance(values, np.ndarray) or len(values) < _MANY or not one_number(values):
-        return values
-    number = orjson.dumps(values[:1], option=_OPTIONS)[1:-1]
-    return orjson.Fragment(b"[%b%b]" % ((number + b",") * (len(values) - 1), number))
-
-
 def _fitted(piece: bytes) -> bytes:
-    """The same bytes in no more memory than they need; orjson leaves room for 8 KiB."""
+    """Copies bytes to no more memory than they need; orjson leaves room for 8 KiB."""
     return memoryview(piece).tobytes() if len(piece) < _LARGE else piece
 
 

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, BinaryIO
 
-from grpo_cli.commands.eval.formats import limited, totals_of
 from grpo_cli.commands.eval.printing import Printing
-from grpo_cli.commands.eval.run import Run
+from grpo_cli.commands.eval.run import Run, limited, totals_of
 from grpo_cli.engine.evaluation import Encode
 from grpo_cli.engine.rows.tables import batch_of, column, none_of, row_of, texts
 from grpo_cli.errors import InputError, UsageError

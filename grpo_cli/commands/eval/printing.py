@@ -1,4 +1,4 @@
-"""What ``eval`` prints: which rows, which fields of them, in which format."""
+"""The options of what ``eval`` prints: which rows, which fields of them, in which format."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ONLY = "only"
 
 
 class Printing(NamedTuple):
-    """What to print, without contradictions.
+    """The rows to print, without contradictions.
 
     Attributes:
         level: what one row is.
@@ -57,7 +57,7 @@ class Printing(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class PrintingOptions:
-    """What one row is, which fields it has, in which format, and where it goes."""
+    """The level of rows, their fields, their format, and where they go."""
 
     level: Annotated[Level, typer.Option("--level", help="What one row is.")] = "record"
     format: Annotated[
@@ -119,7 +119,7 @@ class PrintingOptions:
         return format_of(self.format, as_json=self.json)
 
     def printing(self, by: tuple[str, ...] = ()) -> Printing:
-        """What to print, checked.
+        """The rows to print, checked.
 
         Args:
             by: the fields that ``--batch`` names.

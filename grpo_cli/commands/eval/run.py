@@ -1,10 +1,11 @@
-"""An evaluation whose errors are told at its end, with notes on what its totals hide."""
+"""An evaluation that prints its errors at its end, with notes on what its totals hide."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from grpo_cli.commands.eval.printing import Printing
 from grpo_cli.commands.options.source import tell_errors, tell_skipped
 from grpo_cli.engine import Evaluation, Reader
 from grpo_cli.errors import GrpoError, InputError, UsageError
@@ -122,3 +123,36 @@ def _on_policy(still: int, records: int, gradient_norm: float) -> str:
 
 def _of(part: int, whole: int, name: str) -> str:
     return f"{part:,} of {counted(whole, name)}"
+
+
+def limited(
+    run: Run, printing: Printing, count: Callable[[Any, int], tuple[Any, int]]
+) -> Iterator[list[Any]]:
+    """Yields the pieces of the first rows; the others are evaluated and not printed.
+
+    Args:
+        run: the evaluation.
+        printing: says how many rows are printed.
+        count: returns the first rows of a piece, at most so many, and how many they are.
+    """
+    if not printing.limit:
+        yield from run
+        return
+    room = printing.limit
+    for pieces in run:
+        first = []
+        for piece in pieces if room else ():
+            kept, rows = count(piece, room)
+            first.append(kept)
+            room -= rows
+            if not room:
+                break
+        yield first
+
+
+def totals_of(run: Run, printing: Printing, variant: str) -> list[dict[str, Any]]:
+    """The rows of level ``batch``: one, or one for each value of the fields of ``--batch``."""
+    rows = run.batches if printing.by else [{"signature": run.signature, **run.total}]
+    rows = rows[: printing.limit or None]
+    names = printing.names_of_totals(rows)
+    return [{name: {"variant": variant, **row}.get(name) for name in names} for row in rows]

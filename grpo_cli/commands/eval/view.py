@@ -21,7 +21,7 @@ from grpo_cli.engine.rows.fields import (
     spare,
 )
 from grpo_cli.engine.rows.fields import names as names_of
-from grpo_cli.engine.rows.lists import same
+from grpo_cli.engine.rows.source import same
 from grpo_cli.terminal.grid import Column, Style, column, fitting, grid, print_hidden
 from grpo_cli.terminal.numbers import aligned, counted, percent, shown, shown_among, token_text
 from grpo_cli.terminal.prose import wrapped
@@ -31,7 +31,7 @@ Row = Mapping[str, Any]
 Size = Callable[[Row], float]
 
 ROWS: Mapping[Level, str] = {"record": "records", "response": "responses", "token": "tokens"}
-"""What the rows of a level are called, and counted as in the totals."""
+"""The level → the key of the totals that counts its rows."""
 
 
 # ---- totals ------------------------------------------------------------------------------------
@@ -48,7 +48,9 @@ def summary(total: Row, signature: str, width: int | None = None) -> Table:
     """The totals in words and numbers, the signature, and what they hide."""
     lines = _lines()
     room = None if width is None else max(width - _LABEL, _NARROWEST)
-    numbers = aligned([_signed(_number(total, name)) for name in _ALIGNED])
+    size = total["gradient_norm"]
+    texts = [shown_among(total[name], size if name in SUMS else None) for name in _ALIGNED]
+    numbers = aligned([text if text.startswith("-") else f" {text}" for text in texts])
     for name, number in zip(_ALIGNED, numbers, strict=True):
         lines.add_row(_label(name), Text(number, "bold" if name in _ALIGNED[:2] else ""))
     for name, text in _details(total):
@@ -57,10 +59,6 @@ def summary(total: Row, signature: str, width: int | None = None) -> Table:
     for note in notes(total):
         lines.add_row(Text("note", "magenta"), wrapped(Text(f" {note}"), room, 1))
     return lines
-
-
-def _number(total: Row, name: str) -> str:
-    return shown_among(total[name], total["gradient_norm"] if name in SUMS else None)
 
 
 def chosen(total: Row, names: Sequence[str]) -> Table:
@@ -80,10 +78,6 @@ def _lines() -> Table:
 
 def _label(name: str) -> Text:
     return Text(name.replace("_", " "), "cyan")
-
-
-def _signed(number: str) -> str:
-    return number if number.startswith("-") else f" {number}"
 
 
 def _details(total: Row) -> Iterator[tuple[str, str]]:
@@ -157,7 +151,7 @@ _SPARE_TOTALS = (
     *("clip_fraction_high", "ratio_min", "denominator", "dead_groups", "groups", "ratio_max"),
     *("policy", "ratio_mean", "responses", "kl", "objective", "tokens", "clip_fraction"),
 )
-"""What a narrow terminal leaves out of a batch's line, the first to go first."""
+"""Columns that a narrow terminal leaves out of a batch's line, the first to go first."""
 
 
 def print_rows(
@@ -274,26 +268,17 @@ def _token_columns(
             values = [record[name]] * count
         columns.append(_token_column(name, values))
     if fields is None and whole is not None:
-        columns.append(
-            _share(tokens["gradient"][:count], whole, sum(map(_size, record["responses"])))
-        )
+        number = sum(len(one["tokens"]["position"]) for one in record["responses"])
+        columns.append(_share(tokens["gradient"][:count], whole, number))
     return columns
-
-
-def _size(response: Row) -> int:
-    return len(response["tokens"]["position"])
 
 
 def _token_column(name: str, values: Sequence[Any]) -> Column:
     if name == "token":
         return column(name, values, show=lambda text: token_text(text or ""))
     if name == "clip":
-        return column(name, values, show=_side, style=_SIDE_STYLES.__getitem__)
+        return column(name, values, show=lambda side: side or "·", style=_SIDE_STYLES.__getitem__)
     return column(name, values)
-
-
-def _side(clip: str | None) -> str:
-    return clip or "·"
 
 
 _SIDE_STYLES = {"low": "bold cyan", None: "dim", "high": "bold magenta"}

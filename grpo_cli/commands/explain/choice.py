@@ -44,20 +44,19 @@ def _described(place: str, name: str) -> dict[str, Any]:
         "description": description,
         "symbols": symbols(place, description, choice.hyperparameters),
         "hyperparameters": {one: HYPERPARAMETERS[one].meaning for one in choice.hyperparameters},
-        "variants": [row for row, variant in VARIANTS.items() if _makes(variant, place, name)],
+        "variants": [
+            row
+            for row, variant in VARIANTS.items()
+            if isinstance(bound := getattr(variant, place), Bound) and bound.name == name
+        ],
     }
 
 
 def _paragraphs(doc: str) -> list[str]:
-    """The paragraphs of a docstring, without what is said to programmers."""
+    """The paragraphs of a docstring, without those for programmers."""
     sections = [section.replace("``", "") for section in doc.split("\n\n")]
     wanted = [one for one in sections if not one.startswith(("Args:", "Returns:", "Raises:"))]
     return [" ".join(one.split()) for one in wanted]
-
-
-def _makes(variant: object, place: str, name: str) -> bool:
-    bound = getattr(variant, place)
-    return isinstance(bound, Bound) and bound.name == name
 
 
 def print_choice(console: Console, screen: Screen, page: dict[str, Any]) -> None:
@@ -177,7 +176,7 @@ _TOLD = (
 
 
 _NOT_BEFORE = {"A": "(?! [a-z])", "s": "(?![−)])"}
-"""What follows an article, or the index of a sum."""
+"""Excludes an article, and the index of a sum."""
 
 
 def symbols(stage: str, paragraphs: Iterable[str], taken: Collection[str]) -> dict[str, str]:
@@ -191,17 +190,17 @@ def symbols(stage: str, paragraphs: Iterable[str], taken: Collection[str]) -> di
     text = " ".join(one for one in paragraphs if not one.startswith("References:"))
     of_stage = _SYMBOLS.get(stage, {})
     known = {**of_stage, **_EVERYWHERE, **of_stage}  # in this order, the stage's own meanings
-    said = {name: _said(meaning, taken) for name, meaning in known.items()}
+    meanings = {name: _meaning(meaning, taken) for name, meaning in known.items()}
     used = text
     while True:  # symbols in a meaning have meanings as well
-        found = {name: one for name, one in said.items() if one and _is_open(name, used, text)}
+        found = {name: one for name, one in meanings.items() if one and _is_open(name, used, text)}
         more = " ".join([text, *found.values()])
         if more == used:
             return found
         used = more
 
 
-def _said(meaning: Meaning, taken: Collection[str]) -> str:
+def _meaning(meaning: Meaning, taken: Collection[str]) -> str:
     if isinstance(meaning, str):
         return meaning
     return next((name for name in meaning if name in taken), "")

@@ -75,8 +75,8 @@ def explain_topic(
     with failures(as_json=page.json):
         topic = None if topic is None else _as_listed(topic)
         if topic is not None and is_log(topic):
-            said = explain_log(read_log(topic))
-            page.write(said, lambda console, screen: print_log(console, screen, said))
+            log = explain_log(read_log(topic))
+            page.write(log, lambda console, screen: print_log(console, screen, log))
             return
         if topic is not None and _is_variant(topic):
             _no_file(topic, "variant", loading.record, response)

@@ -100,9 +100,14 @@ def _explained(
         raise InputError("no record can be read")
     source.notices.update(without_kl([plan] if lacks_kl(totals.signed) else []))
     source.notices.update(dict.fromkeys(plan.assumed(first.settings)))
-    steps = _worked(evaluator, first, response)
+    count = first.batch.responses.count
+    if response is not None and not 0 <= response < count:
+        raise UsageError(f"--response {response}: the record has responses 0 to {count - 1}")
+    steps = worked(first, first.run(evaluator.evaluate), response)
     total = totals.row()
-    reasons = why(total, facts, _computes(plan))
+    own = plan.row.advantage
+    computes = "group-std" if own.choice.given else own.name
+    reasons = why(total, facts, computes)
     if (alone := source.ungrouped(totals)) is not None:
         reasons.insert(0, Reason("ungrouped", alone))
     document = {
@@ -114,16 +119,3 @@ def _explained(
         "record": steps,
     }
     return document, batches
-
-
-def _computes(plan: Plan) -> str:
-    """The choice that would compute advantages from rewards: the variant's own where it has one."""
-    own = plan.row.advantage
-    return "group-std" if own.choice.given else own.name
-
-
-def _worked(evaluator: Evaluator, alone: Chunk, response: int | None) -> dict[str, Any]:
-    count = alone.batch.responses.count
-    if response is not None and not 0 <= response < count:
-        raise UsageError(f"--response {response}: the record has responses 0 to {count - 1}")
-    return worked(alone, alone.run(evaluator.evaluate), response)

@@ -1,4 +1,4 @@
-"""What of the data decides why a loss is what it is, added up over the input."""
+"""The sums over the input that decide why a loss is what it is."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ class Facts:
 
     @property
     def parts(self) -> dict[str, float]:
-        """What J is made of: they add up to it."""
+        """The parts of J, which add up to it."""
         count = self.counted or 1.0
         found = {
             "positive_advantages": self.above.value() / count,
@@ -211,7 +211,7 @@ class Facts:
         return found
 
     def _part(self, term: str) -> float:
-        """What another term adds to J."""
+        """The part of J from another term."""
         total = self.others.get(term, TermTotal())
         return total.part(total.counted or 1.0) + 0.0
 

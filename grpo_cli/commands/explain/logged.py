@@ -1,4 +1,4 @@
-"""What a trainer's log says by itself, what its numbers mean, and what they cannot say."""
+"""A trainer's log explained: what its numbers mean, and what they cannot say."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ UNKNOWN = (
     "--loss X)",
     "whether trainer and engine agree, where that is not logged",
 )
-"""What no log can say."""
+"""Questions that no log answers."""
 
 
 def explain_log(file: LogFile) -> dict[str, Any]:
-    """What a log says, as a document."""
+    """The explanation of a log, as a document."""
     log, nonfinite = file
     steps = sorted({step for part in file for series in part.values() for step in series})
     return {
@@ -52,10 +52,10 @@ def explain_log(file: LogFile) -> dict[str, Any]:
 
 def _not_finite(file: LogFile) -> Iterator[str]:
     """Where NaN and infinities are, the earliest first."""
-    said = not_finite(file)
-    if said:
-        yield from said[:-1]
-        yield f"{said[-1]}; what follows leaves such values out"
+    sentences = not_finite(file)
+    if sentences:
+        yield from sentences[:-1]
+        yield f"{sentences[-1]}; what follows leaves such values out"
 
 
 def _series(log: Log, names: tuple[str, ...]) -> tuple[str, F64] | None:

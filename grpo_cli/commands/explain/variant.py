@@ -34,7 +34,7 @@ SYMBOLS: Mapping[str, str] = {
     "entropy": "H",
     "entropy_aggregate": "w″",
 }
-"""What each stage makes, as the formula writes it."""
+"""The symbol of each stage's result in the formula."""
 
 _MOST_DIFFERENCES = 2
 
@@ -180,7 +180,7 @@ class Choices:
         return bool(bound.values.get("entropy_coef"))
 
     def _same_value(self, stage: str, theirs: Bound) -> bool:
-        """Whether J and the gradient on the probe do not change when one stands for the other."""
+        """Whether J and the gradient on the probe do not change when one replaces the other."""
         if not all(map(_complete, (*self._stages.values(), theirs))):
             return False
         other = probe.gradients(Objective(name="", **{**self._stages, stage: theirs}))

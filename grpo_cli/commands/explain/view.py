@@ -31,17 +31,14 @@ def print_why(console: Console, screen: Screen, document: Entry) -> None:
     """Prints the loss, what J is made of, and the reasons."""
     total, parts = document["total"], document["parts"]
     loss = shown_among(total["loss"], total["gradient_norm"])
-    whose = f" of the batch: {_counts(total)}" if total["records"] > 1 else ""
-    console.print(Text.assemble(("loss ", "cyan"), (loss, "bold"), whose))
+    counts = ", ".join(counted(total[f"{noun}s"], noun) for noun in ("record", "response", "token"))
+    batch = f" of the batch: {counts}" if total["records"] > 1 else ""
+    console.print(Text.assemble(("loss ", "cyan"), (loss, "bold"), batch))
     width = screen.reading
     console.print(wrapped(Text(_made_of(parts, total["objective"])), width, len("J  = ")))
     console.print(Text("\nwhy", "bold"))
     for reason in document["why"]:
         console.print(wrapped(Text(f"  · {reason['text']}"), width, 4))
-
-
-def _counts(total: Entry) -> str:
-    return ", ".join(counted(total[f"{noun}s"], noun) for noun in ("record", "response", "token"))
 
 
 _PARTS = {
@@ -111,8 +108,9 @@ def print_worked(console: Console, screen: Screen, record: Entry, records: int) 
     _step(console, screen, record["stages"]["surrogate"])
     if record["stages"]["kl"] == NO_REFERENCE.choice.summary:
         _step(console, screen, NO_REFERENCE.choice.summary)
-    places = _places(record["responses"])
-    parts = _contributions(record, places)
+    contributions = [response["contribution"] for response in record["responses"]]
+    places = decimals(contributions)
+    parts = adding_up(contributions, record["objective"], places)
     hidden: dict[str, None] = {}
     for response in record["responses"]:
         if response.get("tokens"):
@@ -159,15 +157,6 @@ def _group(group: Entry, groups: int) -> Iterator[str]:
 
 def _factor(value: float) -> str:
     return f"({shown(value)})" if value < 0 else shown(value)
-
-
-def _places(responses: Sequence[Entry]) -> int:
-    return decimals([response["contribution"] for response in responses])
-
-
-def _contributions(record: Entry, places: int) -> list[str]:
-    values = [response["contribution"] for response in record["responses"]]
-    return adding_up(values, record["objective"], places)
 
 
 def _print_tokens(
@@ -293,8 +282,8 @@ def _sum(record: Entry, parts: Sequence[str], places: int, records: int) -> Iter
     else:
         yield f"J = Σ contributions = {total}"
     yield from _terms(record, places)
-    whose = " of this record alone" if records > 1 else ""
-    yield f"loss{whose} = −J = {fixed(record['loss'], places)}"
+    alone = " of this record alone" if records > 1 else ""
+    yield f"loss{alone} = −J = {fixed(record['loss'], places)}"
 
 
 def _terms(record: Entry, places: int) -> Iterator[str]:

@@ -27,7 +27,7 @@ class Reason(NamedTuple):
 
 
 def why(total: Mapping[str, Any], facts: Facts, computes: str) -> list[Reason]:
-    """What makes the loss what it is, the decisive first; what the gradient does comes last.
+    """The reasons why the loss is what it is, the decisive first; the gradient comes last.
 
     Args:
         total: the batch's numbers by name.
@@ -125,7 +125,7 @@ _LOGARITHM = ": the surrogate holds log π_θ, which is negative"
 
 
 def _does(part: float) -> str:
-    """What a part of J does to it."""
+    """Says whether a part of J adds to it."""
     return f"add {shown(part)}" if part >= 0 else f"take away {shown(-part)}"
 
 
@@ -247,7 +247,7 @@ _SURE = 2.0
 
 
 def rising(steps: Steps) -> Iterator[Reason]:
-    """What makes the loss rise, where the reward rises with it."""
+    """Why the loss rises, where the reward rises with it."""
     if sum(map(len, steps.losses)) < _FEWEST:
         return
     losses, rewards, penalties = (

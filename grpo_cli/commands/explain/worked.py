@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from grpo_cli.batch import F64, I64
+from grpo_cli.batch import F64
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.objective.advantage.weighed import WEIGHTS, summed
 from grpo_cli.objective.breakdown import Breakdown
@@ -84,7 +84,7 @@ def _groups(chunk: Chunk, breakdown: Breakdown) -> Iterator[Row]:
     if WEIGHTS in values_of:
         whole = summed(rewards.reshape(len(whole), -1), values_of[WEIGHTS])
     ddof = values_of.get("std_ddof")
-    labels = chunk.records[0].group_labels
+    labels, own = chunk.records[0].group_labels, breakdown.response_advantage
     for group in range(chunk.batch.group_count):
         members = np.flatnonzero(chunk.batch.groups == group)
         values = whole[members].tolist()
@@ -96,7 +96,7 @@ def _groups(chunk: Chunk, breakdown: Breakdown) -> Iterator[Row]:
             "mean": mean,
             "std": _std(values, mean, ddof) if isinstance(ddof, int) else None,
             "std_ddof": ddof,
-            "advantages": _advantages(breakdown, members),
+            "advantages": None if own is None else own[members].tolist(),
         }
 
 
@@ -105,25 +105,23 @@ def _std(values: list[float], mean: float, ddof: int) -> float | None:
     return math.sqrt(math.fsum((x - mean) ** 2 for x in values) / free) if free > 0 else None
 
 
-def _advantages(breakdown: Breakdown, members: I64) -> list[float] | None:
-    own = breakdown.response_advantage
-    return None if own is None else own[members].tolist()
-
-
 def _response(chunk: Chunk, breakdown: Breakdown, at: int, *, shown: bool) -> Row:
     responses = chunk.batch.responses
     start, length = int(responses.starts[at]), int(responses.lengths[at])
     own = breakdown.response_advantage
+
+    def sums(term: str) -> float | None:
+        found = breakdown.term(term)
+        return None if found is None else float(found.sums[at])
+
     row: Row = {
         "index": at,
         "advantage": None if own is None else float(own[at]),
         "length": length,
         "weight": float(breakdown.weight[at]),
         "surrogate_sum": float(breakdown.policy.sums[at]),
-        "kl_sum": _sum(breakdown, KL, at),
-        **(
-            {} if breakdown.term(ENTROPY) is None else {"entropy_sum": _sum(breakdown, ENTROPY, at)}
-        ),
+        "kl_sum": sums(KL),
+        **({} if breakdown.term(ENTROPY) is None else {"entropy_sum": sums(ENTROPY)}),
         "contribution": float(breakdown.response_contribution[at]),
         "gradient_norm": float(np.linalg.norm(breakdown.gradient[start : start + length])),
     }
@@ -132,20 +130,15 @@ def _response(chunk: Chunk, breakdown: Breakdown, at: int, *, shown: bool) -> Ro
     return row
 
 
-def _sum(breakdown: Breakdown, term: str, response: int) -> float | None:
-    found = breakdown.term(term)
-    return None if found is None else float(found.sums[response])
-
-
 def _tokens(chunk: Chunk, breakdown: Breakdown, at: int) -> tuple[list[Row], Row | None]:
     """The tokens of a response that matter, in order, and the sum of the others."""
     responses = chunk.batch.responses
     start, length = int(responses.starts[at]), int(responses.lengths[at])
     columns = {name: values[start : start + length] for name, values in _columns(breakdown).items()}
-    few = responses.total <= SMALL or length <= 2 * TOP
+    all_shown = responses.total <= SMALL or length <= 2 * TOP
     size = np.abs(columns["gradient"]) + np.abs(columns["contribution"])
     order = np.argsort(-size, kind="stable")
-    kept = np.arange(length) if few else np.sort(order[:TOP])
+    kept = np.arange(length) if all_shown else np.sort(order[:TOP])
     words = chunk.records[0].tokens
     rows = []
     for token in kept.tolist():
@@ -166,6 +159,7 @@ def _tokens(chunk: Chunk, breakdown: Breakdown, at: int) -> tuple[list[Row], Row
 def _columns(breakdown: Breakdown) -> dict[str, F64]:
     """[N] the steps of each token, from log-probs to its part of J."""
     batch, values = breakdown.batch, breakdown.objective.surrogate.values
+    surrogate, correction = breakdown.surrogate, breakdown.correction
     columns: dict[str, F64 | None] = {
         "position": _positions(breakdown),
         "log_probs_new": batch.log_probs_new,
@@ -180,21 +174,14 @@ def _columns(breakdown: Breakdown) -> dict[str, F64]:
         columns["bounded"] = np.clip(breakdown.ratio, 1.0 - low, 1.0 + high) * breakdown.advantage
     columns |= {
         "clip": breakdown.clip.astype(np.float64),
-        "correction": breakdown.correction,
-        "surrogate": _corrected(breakdown),
+        "correction": correction,
+        "surrogate": surrogate if correction is None else correction * surrogate,
         "kl": breakdown.kl if breakdown.beta else None,
         "entropy": None if breakdown.term(ENTROPY) is None else breakdown.batch.entropies,
         "contribution": breakdown.contribution,
         "gradient": breakdown.gradient,
     }
     return {name: column + 0.0 for name, column in columns.items() if column is not None}
-
-
-def _corrected(breakdown: Breakdown) -> F64:
-    if breakdown.correction is None:
-        return breakdown.surrogate
-    product: F64 = breakdown.correction * breakdown.surrogate
-    return product
 
 
 def _positions(breakdown: Breakdown) -> F64:

@@ -8,9 +8,8 @@ import typer
 from rich.console import Console
 
 from grpo_cli.commands import main
-from grpo_cli.commands.help import topics
 from grpo_cli.commands.help.manual import manual
-from grpo_cli.commands.help.view import laid_out, print_contents
+from grpo_cli.commands.help.view import laid_out, print_contents, text, topics
 from grpo_cli.commands.options import complete
 from grpo_cli.terminal.destination import destination
 from grpo_cli.terminal.messages import failures
@@ -42,12 +41,12 @@ def show_help(*, topic: Topic = None, man: Man = False) -> None:
     """  # noqa: D301 - \b is for the help's formatter
     with failures():
         if man:
-            page = manual(main.application(), topics.topics())
+            page = manual(main.application(), topics())
             with destination(None) as stream:
                 stream.write(page.encode())
             return
         name = None if topic is None else complete.known("grpo help", topic, _names())
-        if name is None or name in topics.topics():
+        if name is None or name in topics():
             _print_page(name)
     if name is not None and name in main.COMMANDS:
         main.application(name)([name, "--help"], prog_name="grpo")
@@ -57,13 +56,13 @@ def show_help(*, topic: Topic = None, man: Man = False) -> None:
 def _print_page(topic: str | None) -> None:
     def draw(console: Console, screen: Screen) -> None:
         if topic is None:
-            print_contents(console, screen, main.described(), topics.topics())
+            print_contents(console, screen, main.described(), topics())
         else:
-            console.file.write(f"{laid_out(screen, topics.text(topic)).rstrip()}\n")
+            console.file.write(f"{laid_out(screen, text(topic)).rstrip()}\n")
 
     with destination(None) as stream:
         print_page(stream, draw, "page")
 
 
 def _names() -> list[str]:
-    return [*dict.fromkeys([*topics.topics(), *main.COMMANDS])]
+    return [*dict.fromkeys([*topics(), *main.COMMANDS])]

@@ -65,7 +65,7 @@ class PanelCommand(TyperCommand):
 
 
 def panel_of(flags: list[str]) -> str:
-    """The panel that an option stands in."""
+    """The panel of an option."""
     found = (name for name, known in PANELS.items() if not set(flags).isdisjoint(known))
     return next(found, _OWN)
 

@@ -67,6 +67,6 @@ def _prose(text: str) -> Iterator[str]:
 
 
 def _escaped(text: str) -> str:
-    """Text that roff takes as it stands."""
+    """Text as roff needs it."""
     escaped = text.replace("\\", r"\e").replace("-", r"\-")
     return re.sub(r"^([.'])", r"\\&\1", escaped)

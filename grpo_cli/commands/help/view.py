@@ -1,9 +1,10 @@
-"""A page of help: laid out on a terminal, as it was written in a pipe."""
+"""The pages of ``grpo help``, Markdown files: laid out on a terminal, in a pipe as they are."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 
 from rich.console import Console
 from rich.padding import Padding
@@ -11,6 +12,20 @@ from rich.text import Text
 
 from grpo_cli.terminal.prose import as_command, wrapped
 from grpo_cli.terminal.screen import Screen, written
+
+PAGES = Path(__file__).parent / "pages"
+
+
+def topics() -> Mapping[str, str]:
+    """Topic → the first line of its page, which says what is in it."""
+    first = {path.stem: text(path.stem).partition("\n")[0] for path in sorted(PAGES.glob("*.md"))}
+    return {topic: line.lstrip("# ").rstrip() for topic, line in first.items()}
+
+
+def text(topic: str) -> str:
+    """The page as it was written."""
+    return (PAGES / f"{topic}.md").read_text(encoding="utf-8")
+
 
 _INDENT = 2
 _PARTS = re.compile(
@@ -22,7 +37,7 @@ _COMMENT = re.compile(r"<!--.*?-->\n?", re.DOTALL)
 
 
 def laid_out(screen: Screen, page: str) -> str:
-    """A page for a terminal, whose examples keep their lines; in a pipe it is as it was written."""
+    """A page for a terminal, whose examples keep their lines; in a pipe it is unchanged."""
     if not (screen.terminal or screen.color):
         return page
     console = screen.console()

@@ -54,7 +54,7 @@ class VariantOption:
 
 @dataclass(frozen=True, kw_only=True)
 class StageOptions:
-    """What is done to any variant: the stages replaced, the hyperparameters set."""
+    """Changes to any variant: the stages replaced, the hyperparameters set."""
 
     advantage: Annotated[str | None, _stage("advantage", "Replace how advantages are made.")] = None
     ratio: Annotated[str | None, _stage("ratio", "Replace the level of the ratio.")] = None

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from grpo_cli.commands.emit import Row, write_answer
+from grpo_cli.commands.emit import Row, as_json, as_row, write_rows
+from grpo_cli.commands.options.place import destination
 from grpo_cli.errors import UsageError
 
 if TYPE_CHECKING:  # rich is imported where it prints
@@ -74,9 +75,33 @@ class PageOptions:
         beyond: Beyond = "page",
         notes: Iterable[str] = (),
     ) -> None:
-        """Writes an answer as ``write_answer`` does; one that ``failed`` into no file."""
+        """Writes an answer that is complete.
+
+        Args:
+            answer: what JSON contains.
+            draw: prints the table.
+            rows: what the other formats contain; None if the answer has no rows.
+            failed: whether there is no answer, which is written to no file.
+            beyond: what to do with a table that is higher than the terminal.
+            notes: what is going to be printed below the table.
+
+        Raises:
+            UsageError: for a format of rows, if there are none; if the file cannot be written.
+        """
         kind = format_of(self.format, as_json=self.as_json)
         if failed and self.output not in (None, "-"):
             return
-        notes = () if self.quiet else notes
-        write_answer(self.output, kind, answer, draw, rows=rows, beyond=beyond, notes=notes)
+        with destination(self.output) as stream:
+            if kind == "json":
+                stream.write(as_json(answer) + b"\n")
+            elif kind == "table":
+                from grpo_cli.terminal.paging import print_page
+
+                print_page(stream, draw, beyond, notes=() if self.quiet else notes)
+            elif rows is None:
+                raise UsageError(f"--format {kind}: this answer is no table; it has --json")
+            else:
+                listed = list(map(as_row, rows))
+                names = list(dict.fromkeys(name for row in listed for name in row))
+                if names:
+                    write_rows(stream, kind, listed, names)

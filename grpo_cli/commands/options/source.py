@@ -12,7 +12,7 @@ import typer
 from grpo_cli import hyperparameters
 from grpo_cli.commands.options import complete
 from grpo_cli.engine import Reader
-from grpo_cli.engine.skipped import FEW, Skipped
+from grpo_cli.engine.facts import ERRORS_KEPT, Skipped
 from grpo_cli.errors import InputError, UnopenedError, UsageError
 from grpo_cli.records import Reading
 from grpo_cli.records.choose.grouping import Grouping
@@ -136,7 +136,7 @@ class RecordOption:
 
 @dataclass(frozen=True, kw_only=True)
 class ErrorOptions:
-    """What is done about records that cannot be used."""
+    """Whether to stop at records that cannot be used."""
 
     on_error: Annotated[
         Literal["stop", "skip"],
@@ -150,7 +150,7 @@ class ErrorOptions:
             min=0,
             help="With --on-error skip: tell the first N errors; 0 for all.",
         ),
-    ] = FEW
+    ] = ERRORS_KEPT
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,1 +1,1 @@
-"""What ``grpo show --html`` and ``grpo report --html`` draw in a browser."""
+"""The pages of ``grpo show --html`` and ``grpo report``."""

@@ -34,7 +34,7 @@ QUANTITIES: Mapping[str, tuple[str, str]] = {
     "entropy": ("entropies", "entropy of the policy"),
     "log_prob": ("log_probs_new", "log π_θ"),
 }
-"""What the reader can colour tokens by: the column that gives the colour, and in words."""
+"""The quantities that can colour tokens: the column that gives the colour, and in words."""
 
 _BATCH = ("log_probs_new", "log_probs_old", "log_probs_ref", "log_probs_rollout", "entropies")
 _TOKEN = ("advantage", "surrogate", "correction", "kl", "weight", "contribution", "gradient")
@@ -117,7 +117,7 @@ def _finite(value: Any) -> Any:
 
 
 def _columns(breakdown: Breakdown) -> Iterator[tuple[str, F64]]:
-    """What the page knows of the tokens, each column after those that it may be guessed from."""
+    """The columns of the page, each after those that it may be guessed from."""
     batch = breakdown.batch
     for name in _BATCH:
         values = getattr(batch, name)
@@ -151,7 +151,7 @@ def _encoded(tokens: _Tokens) -> tuple[dict[str, dict[str, Any]], list[bytes]]:
 
 
 def _quantities(columns: Mapping[str, F64]) -> Iterator[dict[str, Any]]:
-    """What tokens can be coloured by, and the number at which the colour is full."""
+    """The quantities that the page can colour by, and the number at which the colour is full."""
     for name, (column, words) in QUANTITIES.items():
         if column not in columns:
             continue

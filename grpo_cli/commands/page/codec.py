@@ -87,10 +87,10 @@ def _direct(values: F64) -> Iterator[Way]:
 
 def _digits(values: F64) -> list[int]:
     """The fewest decimals, up to 9, with which the first values are written."""
-    few = values[: min(len(values), 256)]
+    first = values[: min(len(values), 256)]
     for digits in range(10):
         # Most columns have none, which their first value says more quickly than all of them.
-        if _may_be_decimal(few[:1].tolist(), digits) and _whole(few, digits) is not None:
+        if _may_be_decimal(first[:1].tolist(), digits) and _whole(first, digits) is not None:
             return [digits]
     return []
 

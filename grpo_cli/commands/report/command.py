@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -22,18 +23,17 @@ from grpo_cli.commands.options.source import (
     tell_skipped,
 )
 from grpo_cli.commands.page.block import finite
-from grpo_cli.commands.report.choose import Choice, Kept, choose, within
-from grpo_cli.commands.report.groups import Keeper
-from grpo_cli.commands.trend.beside import Beside, as_logged, beside, framework_of
+from grpo_cli.commands.report.groups import Choice, Group, KeptGroups, choose, limit_tokens
+from grpo_cli.commands.trend.comparison import LogComparison, as_logged, compare_log, framework_of
+from grpo_cli.commands.trend.drawings import head, page
 from grpo_cli.commands.trend.findings import findings as look
-from grpo_cli.commands.trend.logs import read_beside
+from grpo_cli.commands.trend.logs import read_finite
 from grpo_cli.commands.trend.names import NAMES
 from grpo_cli.commands.trend.options import LogFile, flags_of
 from grpo_cli.commands.trend.origins import StepSource
-from grpo_cli.commands.trend.page import head, page
 from grpo_cli.commands.trend.run import Run
 from grpo_cli.commands.trend.step import Finding, Step
-from grpo_cli.engine import Reader
+from grpo_cli.engine.fold import first_pass
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.terminal.messages import failures
 
@@ -123,18 +123,19 @@ def report(
         reader = reading.reader(places, None)
         reader.keep_input()
         step_source = StepSource.of_flag(options.step, places)
-        log, unread = read_beside(options.log)
+        log, unread = read_finite(options.log)
         whose = None if log is None else framework_of(log, NAMES)
         names = None if whose is None else NAMES[whose]
         run = Run(reader, plan, step_source, names, one_run=options.one_run, command="report")
         steps = run.read()
         compared = None
         if log is not None and whose is not None:
-            compared = beside(whose, log, as_logged(whose, run, steps), steps)
+            compared = compare_log(whose, log, as_logged(whose, run, steps), steps)
         found = look(steps, flags_of(objective, reading))
         choice = choose(steps, found, most=options.steps, groups=options.groups, seed=options.seed)
-        kept = _kept(reader, Keeper(plan, step_source, choice, run.statistics))
-        lost = within(kept, options.groups, options.tokens)
+        make = partial(KeptGroups, plan, step_source, choice, run.statistics)
+        kept = first_pass(reader, make).steps
+        lost = limit_tokens(kept, options.groups, options.tokens)
         with destination(output) as stream:
             for part in _page(steps, found, choice, kept, lost, places, run, compared):
                 stream.write(part.encode())
@@ -159,28 +160,21 @@ def _page_among(files: list[str], output: str | None) -> tuple[list[str], str | 
     return [file for file in files if file not in pages], pages[0]
 
 
-def _kept(reader: Reader, keeper: Keeper) -> Kept:
-    kept = Kept()
-    for _, part in reader.map(keeper):
-        kept.merge(part)
-    return kept
-
-
 def _page(
     steps: Sequence[Step],
     findings: Sequence[Finding],
     choice: Choice,
-    kept: Kept,
+    kept: Mapping[int, Sequence[Group]],
     lost: int,
     places: Sequence[str],
     run: Run,
-    log: Beside | None,
+    log: LogComparison | None,
 ) -> Iterator[str]:
     blocks: list[tuple[str, str]] = []
     numbered: dict[str, list[dict[str, Any]]] = {}
-    for step in sorted(kept.steps):
+    for step in sorted(kept):
         rows = numbered[str(step)] = []
-        for group in kept.steps[step]:
+        for group in kept[step]:
             facts = finite(group.facts) | {"tokens": group.tokens, "block": None}
             if group.block:
                 facts["block"] = f"block-{len(blocks)}"

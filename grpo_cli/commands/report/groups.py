@@ -1,57 +1,208 @@
-"""The groups of the steps that a report keeps, and the tokens of some of them."""
+"""The groups of a run that a report keeps, and the tokens of some of them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+import random
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+from itertools import chain
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from grpo_cli.commands.page.block import block
-from grpo_cli.commands.report.choose import FOUND, WORST, Choice, Group, Kept, sample
 from grpo_cli.commands.trend.measure import rewards_of
 from grpo_cli.commands.trend.origins import RecordStep, StepSource
+from grpo_cli.commands.trend.step import Finding, Place, Step
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import BatchStatistics, Evaluator
+from grpo_cli.engine.fold import Accumulator
 from grpo_cli.errors import InputError
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.records import DecodedChunk, Raw, Record, record
 from grpo_cli.variants.plan import Plan
 
+Owner = tuple[str, str | int | float]
+"""A record: its file, and what ``--record`` takes."""
+
 
 @dataclass(frozen=True)
-class Keeper:
-    """Evaluates the records of the steps that are kept, in any process.
+class Choice:
+    """What is kept of a run.
+
+    Attributes:
+        steps: the number of each step that is kept, and why.
+        found: record → the responses in it that findings point at.
+        worst: record → the responses that are worst in a step that is kept.
+        groups: how many groups of a step are sampled as well.
+        seed: of the sample.
+    """
+
+    steps: Mapping[int, str]
+    found: Mapping[Owner, frozenset[int]]
+    worst: Mapping[Owner, frozenset[int]]
+    groups: int
+    seed: int
+
+    def priority(self, *name: object) -> int:
+        """A number that decides about a sample: equal for equal names, in any process."""
+        text = "\\0".join(map(str, (self.seed, *name)))
+        return int.from_bytes(blake2b(text.encode("utf-8", "replace"), digest_size=8).digest())
+
+
+def choose(
+    steps: Sequence[Step], findings: Sequence[Finding], *, most: int, groups: int, seed: int
+) -> Choice:
+    """Keeps what findings point at and the ends of the run, and samples the rest.
+
+    Args:
+        steps: all of the run, by number.
+        findings: what was found.
+        most: how many steps are kept where findings do not point at more.
+        groups: how many groups of a step are sampled.
+        seed: of the sample.
+    """
+    numbers = [step.number for step in steps]
+    kept = dict(_pointed_at(numbers, findings))
+    for number in (numbers[0], numbers[-1]) if numbers else ():
+        kept.setdefault(number, "end")
+    rest = [number for number in numbers if number not in kept]
+    room = max(most - len(kept), 0)
+    sampled = rest if len(rest) <= room else random.Random(seed).sample(rest, room)
+    why = "all" if len(rest) <= room else "sampled"
+    kept |= dict.fromkeys(sampled, why)
+    found = _owners(one.worst for one in findings if one.worst is not None)
+    worst = _owners(chain(*(step.worst.values() for step in steps if step.number in kept)))
+    in_order = {number: kept[number] for number in numbers if number in kept}
+    return Choice(in_order, found, worst, groups, seed)
+
+
+def _pointed_at(numbers: Sequence[int], findings: Sequence[Finding]) -> Mapping[int, str]:
+    """The step before each onset, the onset, and the worst step."""
+    kept: dict[int, str] = {}
+    for finding in findings:
+        at = numbers.index(finding.onset)
+        for number in (finding.onset, finding.worst_step, numbers[max(at - 1, 0)]):
+            kept[number] = "finding"
+    return kept
+
+
+def _owners(places: Iterable[Place]) -> dict[Owner, frozenset[int]]:
+    found: dict[Owner, frozenset[int]] = {}
+    for place in places:
+        owner = (place.source, place.record)
+        found[owner] = found.get(owner, frozenset()) | {place.response}
+    return found
+
+
+FOUND, WORST = -2, -1
+"""The priorities of groups that a finding points at, and of the worst of a step."""
+
+
+@dataclass
+class Group:
+    """One group of a step.
+
+    Attributes:
+        facts: the numbers that the page shows.
+        priority: the least of a step are its sample, after those that something points at.
+        tokens: how many it has.
+        block: its tokens, as the page reads them; "" where they are not kept.
+    """
+
+    facts: dict[str, Any]
+    priority: int
+    tokens: int
+    block: str = ""
+
+
+def sample(groups: Sequence[Group], most: int) -> list[Group]:
+    """The groups that something points at, and the first by priority of the others."""
+    pointed = [group for group in groups if group.priority < 0]
+    others = (group for group in groups if group.priority >= 0)
+    return pointed + sorted(others, key=lambda group: group.priority)[:most]
+
+
+def limit_tokens(steps: Mapping[int, Sequence[Group]], most: int, budget: int) -> int:
+    """Leaves out the tokens of sampled groups where all of them are too many.
+
+    What findings point at stays; then come the worst of each step, then every step's first sampled
+    group before another's second.
+
+    Args:
+        steps: all groups of each step; the blocks of those that are left out are removed.
+        most: how many of a step are sampled.
+        budget: tokens in all.
+
+    Returns:
+        How many groups lost their tokens.
+    """
+    ranked = []
+    for step, groups in steps.items():
+        chosen = sample(groups, most)
+        for group in groups:
+            if not any(group is one for one in chosen):
+                group.block = ""
+        pointed = sum(group.priority < 0 for group in chosen)  # they stand before the others
+        ranked += [
+            (min(group.priority, max(at - pointed, 0)), step, group)
+            for at, group in enumerate(chosen)
+            if group.block
+        ]
+    lost = 0
+    for rank, _, group in sorted(ranked, key=lambda one: one[:2]):
+        budget -= 0 if rank == FOUND else group.tokens  # those come first
+        if budget < 0:
+            group.block, lost = "", lost + 1
+    return lost
+
+
+@dataclass
+class KeptGroups(Accumulator[None]):
+    """The groups of the steps that are kept, in the order of the files, and the tokens of some.
+
+    Records that cannot be read are left out: they were reported when the steps were measured.
 
     Attributes:
         plan: the objective.
-        step_source: how records say their step.
+        step_source: how the step of a record is found.
         choice: what is kept.
         statistics: those of each step, where the plan wants some.
+        steps: the groups of each step.
     """
 
     plan: Plan
     step_source: StepSource
     choice: Choice
     statistics: BatchStatistics | None
+    steps: dict[int, list[Group]] = field(default_factory=dict)
 
-    def __call__(self, decoded: Iterable[DecodedChunk]) -> Kept:
-        """The groups of a piece. What cannot be read was told when the steps were measured."""
+    by_columns: ClassVar[bool] = False
+    settings: ClassVar[tuple[str, ...]] = ("plan", "step_source", "choice", "statistics")
+
+    def read(self, decoded: Iterable[DecodedChunk]) -> Iterator[InputError]:
+        """Adds the records of the steps that are kept."""
         made: dict[int, list[_Made]] = {}
-        for few in decoded:
-            for raw in few.items:
+        for chunk in decoded:
+            for raw in chunk.items:
                 step = self._step(raw)
                 if step is not None and isinstance(raw, Raw):
                     made.setdefault(step, []).extend(self._groups(raw, step))
-        kept = Kept({step: [one.group for one in several] for step, several in made.items()})
         for step, several in made.items():
-            chosen = {id(one) for one in sample(kept.steps[step], self.choice.groups)}
+            groups = [one.group for one in several]
+            chosen = {id(group) for group in sample(groups, self.choice.groups)}
             for one in several:
                 if id(one.group) in chosen and one.breakdown is not None:
                     one.group.block = block(one.raw, one.record, one.breakdown, one.rows)
-        return kept
+            self.steps.setdefault(step, []).extend(groups)
+        yield from ()
+
+    def merge(self, later: KeptGroups) -> None:
+        """Adds the groups of the input that follows."""
+        for step, groups in later.steps.items():
+            self.steps.setdefault(step, []).extend(groups)
 
     def _step(self, raw: Raw | InputError) -> int | None:
         try:
@@ -90,7 +241,7 @@ class Keeper:
             yield _Made(group, raw.with_lists(), found, breakdown, rows)
 
     def _evaluated(self, chunk: Chunk, step: int) -> Breakdown | None:
-        """The record on its own; None where the objective needs what it has not."""
+        """The record alone; None if it lacks what the objective needs."""
         try:
             chunk = replace(chunk, of_batches=[RecordStep(step)])
             return chunk.run(Evaluator(self.plan, self.statistics).evaluate)
@@ -111,7 +262,7 @@ class _Made(NamedTuple):
 def _facts(
     found: Record, chunk: Chunk, breakdown: Breakdown | None, rows: list[int]
 ) -> dict[str, Any]:
-    """What is told of a group: its rewards, lengths, and how far its tokens went."""
+    """The facts of a group: its rewards, lengths, and how far its tokens went."""
     batch = chunk.batch
     lengths = batch.responses.lengths[rows].tolist()
     facts: dict[str, Any] = {

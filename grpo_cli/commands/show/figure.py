@@ -14,7 +14,7 @@ from grpo_cli.terminal.palette import STEPS, Rgb, background, ink
 
 _COLUMNS = 104
 _CELL, _LINE = 6.6, 18.0
-"""What a letter takes in a monospaced font of 11 px, and what a line takes."""
+"""The width of a letter in a monospaced font of 11 px, and the height of a line."""
 _EDGE = 12.0
 _WIDTH = _COLUMNS * _CELL + 2 * _EDGE
 _MOST = 4_000

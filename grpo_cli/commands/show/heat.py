@@ -45,8 +45,8 @@ def left_out(picture: Picture) -> int:
 def _head(picture: Picture, screen: Screen) -> Iterator[Text]:
     record = picture.record
     numbers = ("objective", "loss", "gradient_norm")
-    said = ", ".join(f"{name.replace('_', ' ')} {shown(record[name])}" for name in numbers)
-    name = Text.assemble((f"record {shown(record['id'])}", "bold"), f": {said}")
+    totals = ", ".join(f"{name.replace('_', ' ')} {shown(record[name])}" for name in numbers)
+    name = Text.assemble((f"record {shown(record['id'])}", "bold"), f": {totals}")
     yield wrapped(name, screen.width, 2)
     yield wrapped(Text(record["signature"], "dim"), screen.edge, 2, bars=True)
     if picture.remark:
@@ -57,7 +57,7 @@ def _head(picture: Picture, screen: Screen) -> Iterator[Text]:
 
 
 def _legend(picture: Picture, screen: Screen) -> Iterator[Text]:
-    """What the colours and the marks mean; in two lines where one has no room for it."""
+    """The meaning of colours and marks; in two lines where one has no room for it."""
     marks = [(f"  {mark} clipped {side}", "underline") for side, mark in MARKS.items()]
     if not picture.scale:
         return
@@ -128,7 +128,7 @@ _TABLE = (
     "gradient",
 )
 _SPARE = ("advantage", "kl", "difference", "position", "ratio", "gradient")
-"""What a narrow terminal goes without, the first to go first."""
+"""Columns that a narrow terminal leaves out, the first to go first."""
 
 
 def _columns(rows: Sequence[dict[str, Any]]) -> Iterator[Column]:

@@ -31,10 +31,10 @@ COLORS: Mapping[str, str] = {
     "surrogate": "surrogate s",
     "weight": "weight w",
 }
-"""What tokens can be coloured by, in words."""
+"""The quantities that can colour tokens, in words."""
 
 MARKS = {"low": "▾", "high": "▴"}
-"""What stands behind a token that the clip bound, by the side: no colour is needed to tell."""
+"""The mark after a clipped token, by the side of the clip, for readers without colours."""
 
 _SATURATED = 0.98
 
@@ -112,7 +112,7 @@ class Picture:
 
     @property
     def legend(self) -> str:
-        """What full colour means."""
+        """The values of full colour."""
         if self.color_by == "ratio":
             return f"{brief(np.exp(-self.scale))} … 1 … {brief(np.exp(self.scale))}"
         return f"{brief(-self.scale)} … 0 … {brief(self.scale)}"
@@ -148,11 +148,11 @@ def picture(
 
 
 _TELLING = ("gradient", "contribution", "mismatch", "kl", "advantage")
-"""What says most of tokens, the first first."""
+"""The most informative quantities, the best first."""
 
 
 def _remark(record: Row, color_by: str) -> str | None:
-    """What to say where the policy has not moved, or where no token has a colour."""
+    """A sentence where the policy has not moved, or where no token has a colour."""
     still = not _scale(record, "ratio")
     bare = not _scale(record, color_by)
     if not (still or bare) or not any(row["length"] for row in record["responses"]):

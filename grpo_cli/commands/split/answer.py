@@ -49,7 +49,7 @@ class UnservedAggregate(Answer):
 
 @dataclass(frozen=True)
 class SplitUp(Answer):
-    """What ``split`` returns."""
+    """The answer of ``split``."""
 
     variant: str
     signature: str

@@ -1,4 +1,4 @@
-"""What a split does, as a table."""
+"""The table of ``split``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is done with the records of a piece, in any process: seven sums of each response."""
+"""Seven sums of each response of a piece, in any process."""
 
 from __future__ import annotations
 

@@ -17,20 +17,17 @@ from grpo_cli.commands.options.source import (
     tell_notes,
     tell_skipped,
 )
-from grpo_cli.commands.trend.beside import as_logged, beside, renamed
-from grpo_cli.commands.trend.conditions import Condition, read_condition
-from grpo_cli.commands.trend.coverage import coverage
-from grpo_cli.commands.trend.figure import figure
+from grpo_cli.commands.trend.comparison import Trend, as_logged, compare_log, renamed
+from grpo_cli.commands.trend.drawings import alone, figure, page
+from grpo_cli.commands.trend.findings import Condition, coverage, read_condition
 from grpo_cli.commands.trend.findings import findings as look
-from grpo_cli.commands.trend.follow import Follow
-from grpo_cli.commands.trend.logs import read_beside
+from grpo_cli.commands.trend.follow import Follow, Watch
+from grpo_cli.commands.trend.logs import read_finite
 from grpo_cli.commands.trend.metrics import METRICS, functions, metric
 from grpo_cli.commands.trend.options import TrendOptions, flags_of
 from grpo_cli.commands.trend.output import write
-from grpo_cli.commands.trend.page import alone, page
 from grpo_cli.commands.trend.run import Run
 from grpo_cli.commands.trend.step import Finding, Step
-from grpo_cli.commands.trend.watch import Watch
 from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.records.open.folders import files as expanded
@@ -69,13 +66,13 @@ def trend(
             raise typer.Exit(_follow(files or [], plan, conditions, objective, reading, options))
         places = paths(files)
         reader = reading.reader(places, None)
-        log, unread = read_beside(options.log)
+        log, unread = read_finite(options.log)
         whose, names = options.reads(log)
         run = Run(reader, plan, options.step_source(places), names, one_run=options.one_run)
         steps = run.read()
         found = look(steps, flags_of(objective, reading))
         logged = as_logged(whose, run, steps)
-        compared = None if log is None else beside(whose, log, logged, steps)
+        compared = None if log is None else compare_log(whose, log, logged, steps)
         _check_fields(columns, steps)
         shown_steps = steps if options.names == "grpo" else renamed(steps, logged)
         missing = unserved(run.missing.values(), "trend", reader, objective)
@@ -91,18 +88,8 @@ def trend(
             with destination(options.output) as stream:
                 asked = columns if options.names == "grpo" else ()
                 covered = coverage(steps, asked, run.missing, on_policy=not run.moved)
-                write(
-                    stream,
-                    shown_steps,
-                    found,
-                    plan,
-                    columns,
-                    options,
-                    run,
-                    compared,
-                    covered,
-                    notes,
-                )
+                answer = Trend(plan.variant, signatures, shown_steps, found, compared)
+                write(stream, answer, columns, options, covered, notes)
         tell_notes(notes, quiet=options.quiet)
         code = _finish(run, conditions, found, steps, options)
     raise typer.Exit(code)

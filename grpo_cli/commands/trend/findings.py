@@ -1,25 +1,29 @@
-"""Where a run changed: the onsets of its metrics, and the limits that frameworks publish."""
+"""The findings of a run: changes and passed limits; what was looked at; and ``--fail-on``."""
 
 from __future__ import annotations
 
 import math
+import operator
+import re
 import shlex
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from grpo_cli.batch import F64
-from grpo_cli.commands.trend.metrics import METRICS, Metric
+from grpo_cli.commands.options import complete
+from grpo_cli.commands.trend.metrics import ALL, METRICS, OBJECTIVE, Metric
 from grpo_cli.commands.trend.metrics import metric as metric_of
 from grpo_cli.commands.trend.onsets import LEAST, Onset, Series, onsets, vanished
 from grpo_cli.commands.trend.step import Finding, Flags, Place, Step, series_of
+from grpo_cli.errors import UsageError
+from grpo_cli.objective.inputs import MissingColumnError
 from grpo_cli.terminal.numbers import shown
 
 
 class Limit(NamedTuple):
-    """A bound that a framework publishes; told when most of five steps pass it, or of all."""
+    """A bound that a framework publishes; a finding if most of five steps, or of all, pass it."""
 
     metric: str
     bound: float
@@ -38,22 +42,11 @@ _OF, _MOST = 5, 3
 _NO_FLAGS = Flags()
 
 
-class _Known(NamedTuple):
-    """Some of the steps, by their places."""
-
-    all: Sequence[Step]
-    places: Sequence[int]
-
-    def at(self, place: int) -> Step:
-        """One of them."""
-        return self.all[self.places[place]]
-
-
 class _Watched(NamedTuple):
-    """A series in which onsets are looked for: the steps that have it, and its values."""
+    """A metric, the steps that have it, and its values there."""
 
     metric: Metric
-    steps: _Known
+    steps: Sequence[Step]
     values: F64
 
 
@@ -64,29 +57,19 @@ def findings(steps: Sequence[Step], flags: Flags = _NO_FLAGS) -> list[Finding]:
         steps: by number.
         flags: what goes into the commands.
     """
-    watched = _watched(steps)
-    pairs = zip(watched, _onsets(watched), strict=True)
+    known = (metric_of(name) for name in (steps[0].metrics if steps else ()))
+    series = [_watched(one, steps) for one in known if one is not None and one.watched]
+    series = [one for one in series if len(one.values) >= LEAST]
+    pairs = zip(series, _onsets(series), strict=True)
     found = [_found(one, onset, flags) for one, onset in pairs if onset is not None]
     found += [one for limit in LIMITS for one in _beyond(limit, steps, flags)]
     return sorted(found, key=lambda one: one.onset)
 
 
-def _watched(steps: Sequence[Step]) -> list[_Watched]:
-    """The series that are long enough."""
-    known = map(metric_of, steps[0].metrics if steps else ())
-    watched = (_series(one, steps) for one in known if one is not None and one.watched)
-    return [one for one in watched if len(one.values) >= LEAST]
-
-
-def _series(metric: Metric, steps: Sequence[Step]) -> _Watched:
-    return _Watched(metric, *_known(metric.name, steps))
-
-
-def _known(name: str, steps: Sequence[Step]) -> tuple[_Known, F64]:
-    """The steps that have a metric, and its values."""
-    values = series_of(steps, name)
+def _watched(metric: Metric, steps: Sequence[Step]) -> _Watched:
+    values = series_of(steps, metric.name)
     places = np.flatnonzero(~np.isnan(values))
-    return _Known(steps, places.tolist()), values[places]
+    return _Watched(metric, [steps[place] for place in places.tolist()], values[places])
 
 
 def _onsets(watched: Sequence[_Watched]) -> list[Onset | None]:
@@ -101,11 +84,11 @@ def _onsets(watched: Sequence[_Watched]) -> list[Onset | None]:
 
 
 def _found(watched: _Watched, found: Onset, flags: Flags) -> Finding:
-    metric, known, values = watched
-    worst = _farthest(values, found)
-    told = _sentence(metric, found, values, known)
-    one = _finding(metric, found.kind, known.at(found.at), told, known.at(worst), flags)
-    return replace(one, score=float(found.score))
+    metric, steps, values = watched
+    after = values[found.at :]
+    worst = steps[found.at + int(after.argmax() if found.up else after.argmin())]
+    begun, sentence = steps[found.at], _sentence(metric, found, values, steps[found.at].number)
+    return _finding(metric, found.kind, begun, sentence, worst, flags, float(found.score))
 
 
 def _scaled(values: F64, metric: Metric) -> F64:
@@ -115,13 +98,7 @@ def _scaled(values: F64, metric: Metric) -> F64:
     return np.log(np.maximum(values, values[values > 0.0].min() / 2))
 
 
-def _farthest(values: F64, found: Onset) -> int:
-    after = values[found.at :]
-    return found.at + int(after.argmax() if found.up else after.argmin())
-
-
-def _sentence(metric: Metric, found: Onset, values: F64, known: _Known) -> str:
-    step = known.at(found.at).number
+def _sentence(metric: Metric, found: Onset, values: F64, step: int) -> str:
     if math.isinf(found.score):
         return f"{metric.name} is exactly 0 from step {step} on: {shown(found.before)} before"
     before = float(np.median(values[max(0, found.at - 30) : found.at]))
@@ -140,7 +117,7 @@ def _sentence(metric: Metric, found: Onset, values: F64, known: _Known) -> str:
 
 
 def _beyond(limit: Limit, steps: Sequence[Step], flags: Flags) -> Iterator[Finding]:
-    known, values = _known(limit.metric, steps)
+    metric, known, values = _watched(METRICS[limit.metric], steps)
     passed = values > limit.bound if limit.above else values < limit.bound
     most = min(_MOST, len(values) // 2 + 1)
     for at in np.flatnonzero(passed).tolist():
@@ -150,16 +127,21 @@ def _beyond(limit: Limit, steps: Sequence[Step], flags: Flags) -> Iterator[Findi
         worst = int(values.argmax() if limit.above else values.argmin())
         sentence = (
             f"{limit.metric} is {'above' if limit.above else 'below'} {limit.bound} "
-            f"from step {known.at(at).number} on, {shown(float(values[worst]))} at its worst; "
+            f"from step {known[at].number} on, {shown(float(values[worst]))} at its worst; "
             f"the limit is that of {limit.source}"
         )
-        begun, farthest = known.at(at), known.at(worst)
-        yield _finding(METRICS[limit.metric], "limit", begun, sentence, farthest, flags)
+        yield _finding(metric, "limit", known[at], sentence, known[worst], flags, math.inf)
         return
 
 
 def _finding(
-    metric: Metric, kind: str, begun: Step, sentence: str, worst: Step, flags: Flags
+    metric: Metric,
+    kind: str,
+    begun: Step,
+    sentence: str,
+    worst: Step,
+    flags: Flags,
+    score: float,
 ) -> Finding:
     at_first, at_worst = _place(metric, begun), _place(metric, worst)
     return Finding(
@@ -170,6 +152,7 @@ def _finding(
         command(begun, at_first, metric.worst, flags),
         worst.number,
         at_worst,
+        score,
         cause=_cause(metric, begun, at_first, flags),
         worst_command=command(worst, at_worst, metric.worst, flags),
     )
@@ -188,17 +171,17 @@ def command(step: Step, place: Place | None, kind: str | None, flags: Flags) -> 
     Where the objective cannot be evaluated, that is left to ``grpo check``.
     """
     words, token = flags.words, place is not None and place.token is not None
-    said = f"  # step {step.number}"
+    comment = f"  # step {step.number}"
     if place is not None and token:
-        said += f", token #{place.token} of response {place.response}: {shown(place.value)}"
+        comment += f", token #{place.token} of response {place.response}: {shown(place.value)}"
     if step.metrics.get("objective", 0.0) is None:
-        return shlex.join(["grpo", "check", *_there(step, place), *flags.reading]) + said
+        return shlex.join(["grpo", "check", *_there(step, place), *flags.reading]) + comment
     if place is None or not token:
         there = [*_there(step, place), "--level", "response"]
-        return shlex.join(["grpo", "eval", *there, *words]) + said
+        return shlex.join(["grpo", "eval", *there, *words]) + comment
     color = ["--color-by", _COLORS.get(kind or "", kind or "ratio")]
     response = ["--response", str(place.response)]
-    return shlex.join(["grpo", "show", *_there(step, place), *response, *color, *words]) + said
+    return shlex.join(["grpo", "show", *_there(step, place), *response, *color, *words]) + comment
 
 
 def _cause(metric: Metric, step: Step, place: Place | None, flags: Flags) -> str:
@@ -218,3 +201,149 @@ def _there(step: Step, place: Place | None) -> list[str]:
     if not step.shares_file or step.key is None:
         return [step.file]
     return [step.file, "--where", f"{step.key}=={step.number}"]
+
+
+# ---- what was looked at -------------------------------------------------------------------------
+
+
+class Coverage(NamedTuple):
+    """What a verdict about a run is based on.
+
+    Attributes:
+        steps: how many steps there are.
+        watched: how many series were long enough to look for changes in them.
+        limited: whether there is a series of which a framework publishes a limit.
+        missing: what the records lack → the series that need it.
+        assumed: the series that are constant because no record has log_probs_old.
+    """
+
+    steps: int
+    watched: int
+    limited: bool
+    missing: Mapping[str, Sequence[str]]
+    assumed: Sequence[str]
+
+    @property
+    def verdict(self) -> str:
+        """The sentence for a run in which nothing was found."""
+        limits = "; no limit passed" if self.limited else ""
+        if self.steps < LEAST:
+            are = f"there {'is' if self.steps == 1 else 'are'} {self.steps}"
+            return f"shifts and drifts are looked for in {LEAST} steps, {are}{limits}"
+        if not self.watched:
+            return f"no series has a value in {LEAST} steps, so no change can be found{limits}"
+        series = f"{self.watched} series" if self.watched > 1 else "1 series"
+        return f"no change found in {series} over {self.steps:,} steps{limits}"
+
+    @property
+    def gaps(self) -> list[str]:
+        """A sentence for the series that were not computed, and one for those that say nothing."""
+        sentences = []
+        if self.missing:
+            reasons = (
+                f"{', '.join(names)} ({'needs' if len(names) == 1 else 'need'} {what})"
+                for what, names in self.missing.items()
+            )
+            sentences.append(f"not computed: {'; '.join(reasons)}")
+        if self.assumed:
+            sentences.append(
+                f"constant by assumption: {', '.join(self.assumed)} (log_probs_old is missing, so "
+                "every ratio is taken as 1)"
+            )
+        return sentences
+
+
+def coverage(
+    steps: Sequence[Step],
+    fields: Collection[str] | None,
+    missing: Mapping[str, MissingColumnError],
+    *,
+    on_policy: bool,
+) -> Coverage:
+    """The coverage of a run.
+
+    Args:
+        steps: by number.
+        fields: the columns that were asked for; None for those that are shown unasked.
+        missing: the columns for want of which nothing was evaluated.
+        on_policy: whether no record has log_probs_old.
+    """
+    counts = {one.name: _known(one, steps) for one in ALL}
+    assumed = [one for one in ALL if on_policy and one.worst == "ratio" and counts[one.name]]
+    watched = [one for one in ALL if one.watched and counts[one.name] >= LEAST]
+    lacks: dict[str, list[str]] = {}
+    for one in ALL if steps else ():
+        asked = one.usual if fields is None else one.name in fields
+        if asked and not counts[one.name]:
+            lacks.setdefault(_needed(one, missing), []).append(one.name)
+    return Coverage(
+        len(steps),
+        len([one for one in watched if one not in assumed]),
+        any(counts[limit.metric] for limit in LIMITS),
+        lacks,
+        [one.name for one in assumed if fields is None or one.name in fields],
+    )
+
+
+def _known(metric: Metric, steps: Sequence[Step]) -> int:
+    return int(np.count_nonzero(~np.isnan(series_of(steps, metric.name)))) if steps else 0
+
+
+def _needed(metric: Metric, missing: Mapping[str, MissingColumnError]) -> str:
+    """What a metric needs, as far as the records lack it."""
+    if metric.needs != OBJECTIVE or not missing:
+        return metric.needs
+    columns = dict.fromkeys(one.path.rpartition(".")[2] for one in missing.values())
+    return ", ".join(columns)
+
+
+# ---- --fail-on ----------------------------------------------------------------------------------
+
+_TESTS: Mapping[str, Callable[[float, float], bool]] = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    ">": operator.gt,
+    "<": operator.lt,
+}
+_CONDITION = re.compile(r"\s*([\w./-]+)\s*(>=|<=|>|<)\s*(\S+)\s*")
+FINDINGS = "findings"
+
+
+class Condition(NamedTuple):
+    """A test of ``--fail-on``; without a metric it holds where anything was found."""
+
+    text: str
+    metric: str = ""
+    test: str = ""
+    bound: float = 0.0
+
+    def answer(self, steps: Sequence[Step], findings: Sequence[Finding]) -> str | None:
+        """Why it holds, in a sentence; None if it does not."""
+        if not self.metric:
+            count = "one finding" if len(findings) == 1 else f"{len(findings)} findings"
+            return count if findings else None
+        for step in steps:
+            value = step.metrics.get(self.metric)
+            if value is not None and _TESTS[self.test](value, self.bound):
+                return f"{self.text}: {shown(value)} at step {step.number}"
+        return None
+
+
+def read_condition(text: str) -> Condition:
+    """The condition that a flag spells.
+
+    Raises:
+        UsageError: for text that is no condition, or an unknown metric.
+    """
+    if text.strip() == FINDINGS:
+        return Condition(text)
+    found = _CONDITION.fullmatch(text)
+    if found is None:
+        raise UsageError(f"--fail-on: expected METRIC>NUMBER or {FINDINGS}, got {text!r}")
+    name = found[1]
+    metric = name if metric_of(name) else complete.known("--fail-on", name, METRICS)
+    try:
+        bound = float(found[3])
+    except ValueError:
+        raise UsageError(f"--fail-on: expected a number after {found[2]}, got {found[3]}") from None
+    return Condition(text.strip(), metric, found[2], bound)

@@ -107,7 +107,7 @@ def read_log(path: str) -> LogFile:
     return LogFile(finite, nonfinite)
 
 
-def read_beside(path: str | None) -> tuple[Log | None, dict[str, None]]:
+def read_finite(path: str | None) -> tuple[Log | None, dict[str, None]]:
     """The finite series of ``--log`` and notes about the others; None where no log is given."""
     if path is None:
         return None, {}
@@ -149,8 +149,8 @@ def _of_lines(data: bytes, no_document: InputError) -> list[Mapping[str, Any]]:
         try:
             rows.append(decode(line))
         except InputError as error:
-            at, said = (number, error) if rows else (no_document.line, no_document)
-            raise InputError(f"{_EXPECTED}: {said.message}", line=at) from None
+            at, reported = (number, error) if rows else (no_document.line, no_document)
+            raise InputError(f"{_EXPECTED}: {reported.message}", line=at) from None
     return rows
 
 
@@ -190,11 +190,11 @@ _MOST = 5
 def not_finite(file: LogFile) -> list[str]:
     """Sentences that say where NaN and infinities are, the earliest first."""
     found = sorted(file.nonfinite.items(), key=lambda one: min(one[1]))
-    said = [_where(name, values, file.series.get(name, {})) for name, values in found[:_MOST]]
+    sentences = [_where(name, values, file.series.get(name, {})) for name, values in found[:_MOST]]
     if len(found) > _MOST:
         rest = ", ".join(name for name, _ in found[_MOST:])
-        said.append(f"{len(found) - _MOST} other series are not finite at some steps: {rest}")
-    return said
+        sentences.append(f"{len(found) - _MOST} other series are not finite at some steps: {rest}")
+    return sentences
 
 
 def _where(name: str, values: Mapping[int, float], finite: Mapping[int, float]) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from grpo_cli.commands.trend.responses import Responses
@@ -53,19 +53,6 @@ class Metric(NamedTuple):
 
 _ASKED = 23
 """The ``spare`` from which a column is shown only where it is asked for."""
-
-
-def _looked_up(
-    prefix: str,
-    family: str,
-    worst: str,
-    name: str,
-    read: Callable[[StepValues], float | None],
-    spare: int,
-    **more: Any,
-) -> Metric:
-    """A metric with a place to look at."""
-    return Metric(prefix + name, family, read, spare, worst=worst, **more)
 
 
 class StepValues:
@@ -197,25 +184,28 @@ OBJECTIVE = "the columns of the objective"
 """What the numbers of the update need; which of them is missing, the evaluation says."""
 
 
-def _plain(
-    family: str,
-    needs: str,
-    name: str,
-    read: Callable[[StepValues], float | None],
-    spare: int,
-    **more: Any,
-) -> Metric:
-    return Metric(name, family, read, spare, needs=needs, **more)
+def _columns(
+    family: str, needs: str, worst: str | None = None, prefix: str = ""
+) -> Callable[..., Metric]:
+    """A constructor of metrics of one family that need the same columns of records."""
+
+    def make(
+        name: str, read: Callable[[StepValues], float | None], spare: int, **more: Any
+    ) -> Metric:
+        return Metric(prefix + name, family, read, spare, worst=worst, needs=needs, **more)
+
+    return make
 
 
-_of_reward = partial(_plain, "signal", "rewards")
-_of_groups = partial(_plain, "signal", "rewards in groups of two and more")
-_of_answers = partial(_plain, "signal", "rewards that are 0 or 1")
-_of_update = partial(_plain, "update", OBJECTIVE)
-_of_length = partial(_looked_up, "", "signal", "length", needs="tokens")
-_of_kl = partial(_looked_up, "", "update", "kl", needs="log_probs_ref")
-_of_ratio = partial(_looked_up, "", "update", "ratio", needs=OBJECTIVE)
-_of_mismatch = partial(_looked_up, "mismatch.", "mismatch", "mismatch", needs="log_probs_rollout")
+_of_reward = _columns("signal", "rewards")
+_of_groups = _columns("signal", "rewards in groups of two and more")
+_of_answers = _columns("signal", "rewards that are 0 or 1")
+_of_update = _columns("update", OBJECTIVE)
+_of_gradient = _columns("update", OBJECTIVE, "gradient")
+_of_length = _columns("signal", "tokens", "length")
+_of_kl = _columns("update", "log_probs_ref", "kl")
+_of_ratio = _columns("update", OBJECTIVE, "ratio")
+_of_mismatch = _columns("mismatch", "log_probs_rollout", "mismatch", "mismatch.")
 
 ALL = (
     # ---- what comes in
@@ -249,7 +239,7 @@ ALL = (
     Metric("nll", "signal", _negative_log_prob, 6, worst="nll", drift="up", needs="log_probs_new"),
     # ---- what is done with it
     _of_update("objective", lambda step: step.objective, 33, watched=False),
-    _of_update("loss", _loss, 1, worst="gradient"),
+    _of_gradient("loss", _loss, 1),
     _of_kl("kl", _kl, 31, watched=False),
     _of_kl("kl_k1", _mean("kl_k1", "kl"), 32, watched=False),
     _of_kl("kl_k3", _mean("kl_k3", "kl"), 3, log=True),

@@ -12,7 +12,7 @@ from grpo_cli.commands.options import complete
 from grpo_cli.commands.options.objective import ObjectiveOptions, number
 from grpo_cli.commands.options.output import Json, Output, Quiet, TableFormat, format_of
 from grpo_cli.commands.options.source import ReadingOptions
-from grpo_cli.commands.trend.beside import framework_of
+from grpo_cli.commands.trend.comparison import framework_of
 from grpo_cli.commands.trend.logs import Log
 from grpo_cli.commands.trend.metrics import METRICS, metric
 from grpo_cli.commands.trend.names import NAMES, Read
@@ -137,7 +137,7 @@ class TrendOptions:
         ]
 
     def reads(self, log: Log | None) -> tuple[str, Mapping[str, Read] | None]:
-        """Whose metrics are to be computed beside ours."""
+        """The framework whose metrics are computed as well, and these."""
         whose: str = self.names
         if log is not None and whose == "grpo":
             whose = framework_of(log, NAMES)

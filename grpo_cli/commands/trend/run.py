@@ -4,20 +4,189 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import partial
+from typing import ClassVar
 
+from grpo_cli.batch import F64, borders
+from grpo_cli.commands.trend.measure import ChunkNumbers, rewards_of
+from grpo_cli.commands.trend.metadata import add_metadata, has_metadata, metadata_of, tokens_of
 from grpo_cli.commands.trend.metrics import StepValues, values
 from grpo_cli.commands.trend.names import Read
-from grpo_cli.commands.trend.origins import StepSource, changes, two_runs
-from grpo_cli.commands.trend.run_sums import RunSums, StepStatistics
+from grpo_cli.commands.trend.origins import Origins, RecordStep, StepSource, changes, two_runs
 from grpo_cli.commands.trend.step import Step, with_equal_metrics
+from grpo_cli.commands.trend.sums import StepSums
 from grpo_cli.engine import Reader
+from grpo_cli.engine.chunk import Chunk
+from grpo_cli.engine.evaluation import NO_OLD, StatisticsSums, on_policy_by_default
 from grpo_cli.engine.evaluator import BatchStatistics, Evaluator
-from grpo_cli.engine.fold import first_pass, fold_pieces
-from grpo_cli.engine.references import without_kl
+from grpo_cli.engine.fold import Accumulator, first_pass, fold_pieces
+from grpo_cli.engine.packing import chunks
+from grpo_cli.engine.references import References, without_kl
+from grpo_cli.errors import InputError
+from grpo_cli.objective.breakdown import Breakdown
+from grpo_cli.objective.inputs import MissingColumnError
+from grpo_cli.records import DecodedChunk, Raw
+from grpo_cli.records.formats.texts import NoLogProbsError
 from grpo_cli.records.translate import Notices
 from grpo_cli.variants.plan import Plan
+
+Evaluated = tuple[Breakdown | MissingColumnError, F64 | None]
+"""What became of a chunk, and [R] its rewards."""
+
+
+@dataclass
+class RunSums(Accumulator[Evaluated]):
+    """The sums of a run by step, and what there is to report of it.
+
+    Attributes:
+        evaluator: which objective; with the statistics of each step, where it wants some.
+        step_source: how the step of a record is found.
+        logged: whether the sums of frameworks' metrics are wanted too.
+        steps: the sums of each step.
+        notices: notes, each printed once.
+        missing: the columns for want of which nothing was evaluated, by the error's text.
+        signatures: of the objectives that ran, each with the first step that has it.
+        moved: whether a record that was evaluated has log_probs_old.
+        origins: the files of each step.
+        references: which records have a reference.
+    """
+
+    evaluator: Evaluator
+    step_source: StepSource
+    logged: bool = False
+    steps: dict[int, StepSums] = field(default_factory=dict)
+    notices: Notices = field(default_factory=dict)
+    missing: dict[str, MissingColumnError] = field(default_factory=dict)
+    signatures: dict[str, int] = field(default_factory=dict)
+    moved: bool = False
+    origins: Origins = field(default_factory=Origins)
+    references: References = field(default_factory=References)
+
+    headers = True
+    by_columns: ClassVar[bool] = False
+    bundles: ClassVar[bool] = True
+    settings: ClassVar[tuple[str, ...]] = ("evaluator", "step_source", "logged")
+
+    def chunks(self, decoded: Iterable[DecodedChunk]) -> Iterator[Chunk | InputError]:
+        """Records that are evaluated together, each with its step as its batch."""
+        found = (with_steps(chunk, self.step_source, self) for chunk in decoded)
+        return chunks(found, with_headers=True, settings=self.evaluator.plan.settings)
+
+    def evaluate(self, chunk: Chunk) -> Evaluated:
+        """The chunk's breakdown, or the column that it lacks, and its rewards."""
+        try:
+            breakdown = self.evaluator.evaluate(chunk)
+        except MissingColumnError as missing:
+            return missing, rewards_of(chunk, None)
+        return breakdown, rewards_of(chunk, breakdown)
+
+    def add(self, chunk: Chunk, found: Evaluated) -> None:
+        """Adds the records of a chunk to the sums of their steps."""
+        evaluated, rewards = found
+        steps: list[RecordStep] = chunk.of_batches  # type: ignore[assignment]  # of with_steps
+        breakdown = None if isinstance(evaluated, MissingColumnError) else evaluated
+        if isinstance(evaluated, MissingColumnError):
+            self.missing.setdefault(str(evaluated), evaluated)
+        else:
+            self.signatures.setdefault(evaluated.objective.signature, steps[0].number)
+            self.references.add(chunk, self.evaluator.plan, evaluated.objective)
+            assumed = on_policy_by_default(evaluated)
+            self.moved |= not assumed
+            self.notices |= {NO_OLD: None} if assumed else {}
+        cuts = [*chunk.batch.cuts(borders([step.number for step in steps]))]
+        numbers = ChunkNumbers(chunk, breakdown, rewards, cuts, logged=self.logged)
+        for at, cut in enumerate(cuts):
+            first = cut.records.start
+            sums = self.of_step(steps[first], chunk.records[first].source)
+            numbers.add_to(sums, at, self.evaluator.plan.batch)
+        for at, (step, record) in enumerate(zip(steps, chunk.records, strict=True)):
+            if step.metadata is not None:
+                sums = self.of_step(step, record.source)
+                add_metadata(sums, step.number, step.metadata, partial(tokens_of, chunk, at))
+
+    def add_rewards(self, record: NoLogProbsError) -> None:
+        """Adds a record that has no log-probs."""
+        source, signal = record.source or "", record.signal
+        number = self.step_source.number(signal.step, source, record.line)
+        self.origins.add(number, source, record.line)
+        step = RecordStep(number, None if signal.step is None else signal.key)
+        self.of_step(step, source).rows.add(signal.rewards, signal.lengths, signal.group)
+        self.notices[f"only rewards, and lengths where they are told: {record.message}"] = None
+
+    def of_step(self, step: RecordStep, file: str) -> StepSums:
+        """The sums of a step; ``file`` has its first record, where the step is new."""
+        known = self.steps.get(step.number)
+        if known is None:
+            known = self.steps[step.number] = StepSums(file, step.field)
+        return known
+
+    def merge(self, later: RunSums) -> None:
+        """Adds the records that follow."""
+        for number, sums in later.steps.items():
+            if number in self.steps:
+                self.steps[number].merge(sums)
+            else:
+                self.steps[number] = sums
+        self.notices |= later.notices
+        self.missing = later.missing | self.missing
+        for signature, step in later.signatures.items():
+            self.signatures[signature] = min(step, self.signatures.get(signature, step))
+        self.moved |= later.moved
+        self.origins.merge(later.origins)
+        self.references.merge(later.references)
+
+
+@dataclass
+class StepStatistics(StatisticsSums):
+    """The statistics of each step that an evaluator needs before it evaluates."""
+
+    step_source: StepSource = field(default_factory=StepSource)
+
+    headers = True
+    by_columns: ClassVar[bool] = False
+    bundles: ClassVar[bool] = True
+    settings: ClassVar[tuple[str, ...]] = ("evaluator", "step_source")
+
+    def chunks(self, decoded: Iterable[DecodedChunk]) -> Iterator[Chunk | InputError]:
+        """Records that are evaluated together, each with its step as its batch."""
+        found = (with_steps(chunk, self.step_source) for chunk in decoded)
+        return chunks(found, with_headers=False, settings=self.evaluator.plan.settings)
+
+
+def with_steps(
+    decoded: DecodedChunk, step_source: StepSource, run: RunSums | None = None
+) -> DecodedChunk:
+    """The records, each with its step as its batch; an error in the place of one without a step.
+
+    Those that have only rewards are left out. They are added to the run, as the files of all are.
+    """
+    metadata = decoded.keys is None or has_metadata(decoded.keys)
+    kept: list[Raw | InputError] = []
+    before = None
+    for item in decoded.items:
+        try:
+            if isinstance(item, NoLogProbsError):
+                if run is not None:
+                    run.add_rewards(item)
+                continue
+            if isinstance(item, InputError):
+                raise item
+            step = step_source.of_record(item)
+        except InputError as error:
+            kept.append(error)
+            continue
+        if metadata and run is not None:
+            step.metadata = metadata_of(item.value)
+        if run is not None and step.number != before:
+            run.origins.add(step.number, item.source, item.line)
+            before = step.number
+        item.batch = step
+        kept.append(item)
+    failed = any(isinstance(item, InputError) for item in kept)
+    return DecodedChunk(kept, None if failed else decoded.keys)
+
 
 _AUTOMATIC = StepSource()
 

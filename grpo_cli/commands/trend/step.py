@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from grpo_cli.batch import F64
+from grpo_cli.commands.answer import Answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +35,12 @@ class Place:
 
     def __reduce__(self) -> tuple[object, ...]:
         """Many travel: this takes a tenth of the time that dataclasses take."""
-        own = (self.source, self.line, self.record, self.response, self.token, self.value)
-        return Place, own
+        values = (self.source, self.line, self.record, self.response, self.token, self.value)
+        return Place, values
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class Step(Answer):
     """A step of a run.
 
     Attributes:
@@ -59,6 +60,11 @@ class Step:
     worst: Mapping[str, Place]
     shares_file: bool = False
     key: str | None = None
+
+    def fields(self) -> dict[str, Any]:
+        """Its row: the metrics by name, and the worst places."""
+        head = {"step": self.number, "file": self.file}
+        return {**head, **self.metrics, "worst": dict(self.worst)}
 
 
 class Flags(NamedTuple):
@@ -105,7 +111,7 @@ class Finding:
         onset: the step at which it began.
         sentence: what happened, in numbers.
         command: what shows the step at which it began: its worst record and token.
-        worst_step: the step that lies farthest from what was usual.
+        worst_step: the step that is farthest from what was usual.
         worst: where in that step.
         score: by how many standard errors; of a limit, infinite.
         cause: the command that may explain it, of the step at which it began.

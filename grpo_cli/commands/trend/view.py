@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.text import Text
 
 from grpo_cli.batch import F64
-from grpo_cli.commands.trend.beside import Beside, Comparison
-from grpo_cli.commands.trend.coverage import Coverage
+from grpo_cli.commands.trend.comparison import Comparison, LogComparison
+from grpo_cli.commands.trend.findings import Coverage
 from grpo_cli.commands.trend.metrics import ALL, METRICS, metric
 from grpo_cli.commands.trend.onsets import LEAST
 from grpo_cli.commands.trend.step import Finding, Step, series_of
@@ -25,11 +25,6 @@ from grpo_cli.terminal.screen import Screen
 _NEAR = 5
 """Steps within which findings of one family are one event."""
 _EDGES = 120  # columns of charts where there is no terminal
-
-
-def rows(steps: Sequence[Step]) -> Iterator[dict[str, Any]]:
-    """One dict a step, in the order of its fields."""
-    return ({"step": step.number, "file": step.file, **step.metrics} for step in steps)
 
 
 def known(steps: Sequence[Step]) -> list[str]:
@@ -139,7 +134,7 @@ def print_verdict(console: Console, screen: Screen, covered: Coverage, *, found:
 def print_findings(console: Console, screen: Screen, findings: Sequence[Finding]) -> None:
     """Prints what was found, each with the command that shows where.
 
-    What began together, and is of one family, is told once, by what is surest.
+    Findings of one family that began together are printed as one, the surest first.
     """
     for together in _together(findings):
         first, *others = sorted(together, key=_surest)
@@ -154,8 +149,8 @@ def print_findings(console: Console, screen: Screen, findings: Sequence[Finding]
 def print_finding(console: Console, screen: Screen, finding: Finding) -> None:
     """Prints what was found, in words."""
     head = (f"step {finding.onset}", "bold magenta")
-    said = finding.sentence.replace(f" at step {finding.onset}:", ":", 1)
-    line = Text.assemble(head, f"  {finding.kind}  {said}")
+    sentence = finding.sentence.replace(f" at step {finding.onset}:", ":", 1)
+    line = Text.assemble(head, f"  {finding.kind}  {sentence}")
     console.print(wrapped(line, screen.reading, 2))
 
 
@@ -213,20 +208,20 @@ def print_charts(
         console.print(Text(line))
 
 
-def print_beside(console: Console, screen: Screen, beside: Beside) -> None:
+def print_log_comparison(console: Console, screen: Screen, compared: LogComparison) -> None:
     """Prints each logged series with what was recomputed of it, and why they differ."""
-    console.print(Text(f"\nthe log, under the names of {beside.framework}", "bold"))
-    if not beside.series:
+    console.print(Text(f"\nthe log, under the names of {compared.framework}", "bold"))
+    if not compared.series:
         console.print(Text("none of its series is one that is recomputed", "bold"))
         return
     styles = {"agrees": "green", "unknown": "dim", "differs": "bold red"}
-    for one in beside.series:
-        verdict, words = apart(one)
+    for one in compared.series:
+        verdict, words = verdict_of(one)
         line = Text.assemble((f"{verdict} ", styles[verdict]), words)
         console.print(wrapped(line, screen.reading, 2))
 
 
-def apart(one: Comparison) -> tuple[str, str]:
+def verdict_of(one: Comparison) -> tuple[str, str]:
     """Whether a logged series agrees with what was recomputed of it, and the rest of the line."""
     if one.agrees:
         return "agrees", f"{one.name}, {one.steps} steps"

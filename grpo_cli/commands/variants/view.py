@@ -21,7 +21,7 @@ _SPARE: Sequence[str] = (
     *("hyperparameters", "version", "checked", "correction", "kl", "ratio", "paper"),
     *("advantage", "aggregate", "surrogate"),
 )
-"""What there may be no room for, the first to go first."""
+"""Columns that a narrow terminal leaves out, the first to go first."""
 
 
 def print_all(
@@ -65,7 +65,7 @@ def print_choices(console: Console, screen: Screen, stages: Mapping[str, Entry])
 
 
 def _also(row: Entry, about: str) -> str:
-    """What a row is, its other names, and the last release that has it."""
+    """A row's title, its other names, and the last release that has it."""
     others = f"also {', '.join(row['aliases'])}" if row["aliases"] else ""
     until = f"until {row['until']}" if row.get("until") else ""
     more = "; ".join(part for part in (others, until) if part)

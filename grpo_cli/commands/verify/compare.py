@@ -226,18 +226,12 @@ def _is_float16(values: F64) -> Flags:
     return short
 
 
-def _bfloat16_step(values: F64) -> F64:
-    _, exponent = np.frexp(values)
-    return np.ldexp(np.ones_like(values), exponent - 8)
-
-
-def _float16_step(values: F64) -> F64:
-    return np.spacing(np.abs(values).astype(np.float16)).astype(np.float64)
-
-
 _FORMATS: Mapping[str, tuple[Callable[[F64], Flags], Callable[[F64], F64]]] = {
-    "bfloat16": (_is_bfloat16, _bfloat16_step),
-    "float16": (_is_float16, _float16_step),
+    "bfloat16": (_is_bfloat16, lambda values: np.ldexp(1.0, np.frexp(values)[1] - 8)),
+    "float16": (
+        _is_float16,
+        lambda values: np.spacing(np.abs(values).astype(np.float16)).astype(np.float64),
+    ),
 }
 """Format → whether a number is one of its numbers, and how far it is to the next."""
 

@@ -81,7 +81,7 @@ class Session:
     def call(self, function: Any, *arguments: Any, **options: Any) -> Any:
         """Has a worker call a function; the references to what it returns.
 
-        A task that takes no core has a worker beside those of the cores, which Ray soon ends, and
+        A task that takes no core has a worker besides those of the cores, which Ray soon ends, and
         starts again for the next: that is for reading from afar, and too dear for what is short.
         """
         if function not in self._functions:

@@ -94,7 +94,7 @@ class Result(NamedTuple):
 
     done: Done
     value: Any
-    told: InputFacts
+    facts: InputFacts
 
 
 class Answer(NamedTuple):

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
-from grpo_cli.engine.rows.lists import (
+from grpo_cli.engine.rows.source import (
+    Source,
     bounds,
     exact_sums,
     extreme,
@@ -23,10 +24,6 @@ from grpo_cli.engine.rows.lists import (
 )
 from grpo_cli.objective.breakdown import record_sums
 from grpo_cli.objective.terms import ENTROPY, KL, POLICY
-
-if TYPE_CHECKING:
-    from grpo_cli.engine.rows.rows import Source
-    from grpo_cli.engine.totals import Totals
 
 Level = Literal["batch", "record", "response", "token"]
 LEVELS: tuple[Level, ...] = get_args(Level)
@@ -95,10 +92,14 @@ def _record_entropy(source: Source) -> list[Any]:
     return plain(source.breakdown.record_value(ENTROPY))
 
 
-def _record_clip(*sides: str) -> Callable[[Source], list[float | None]]:
+def _clip_fraction(level: str, *sides: str) -> Callable[[Source], list[float | None]]:
+    """The share of a record's or a response's tokens that the clip bound on some sides."""
+
     def read(source: Source) -> list[float | None]:
-        counts = sum(source.summary.records.sum(getattr(source.summary, side)) for side in sides)
-        return fraction(np.asarray(counts).tolist(), source.record_lengths)
+        counts = np.sum([getattr(source.summary, f"clipped_{side}") for side in sides], axis=0)
+        if level == "record":
+            return fraction(source.summary.records.sum(counts).tolist(), source.record_lengths)
+        return fraction(counts.tolist(), source.response_lengths)
 
     return read
 
@@ -126,9 +127,9 @@ RECORD = (
         "response_count", lambda source: source.summary.records.lengths.tolist(), 7, kind="whole"
     ),
     Field("tokens", lambda source: source.record_lengths, 2, kind="whole"),
-    Field("clip_fraction", _record_clip("clipped_low", "clipped_high"), 1),
-    Field("clip_fraction_low", _record_clip("clipped_low"), 13),
-    Field("clip_fraction_high", _record_clip("clipped_high"), 12),
+    Field("clip_fraction", _clip_fraction("record", "low", "high"), 1),
+    Field("clip_fraction_low", _clip_fraction("record", "low"), 13),
+    Field("clip_fraction_high", _clip_fraction("record", "high"), 12),
     Field(
         "ratio_mean",
         lambda source: fraction(
@@ -212,14 +213,6 @@ def _response_kl(source: Source) -> list[Any]:
     return plain(breakdown.term_weight(term) * term.sums)
 
 
-def _response_clip(*sides: str) -> Callable[[Source], list[float | None]]:
-    def read(source: Source) -> list[float | None]:
-        counts = sum(getattr(source.summary, side) for side in sides)
-        return fraction(np.asarray(counts).tolist(), source.response_lengths)
-
-    return read
-
-
 RESPONSE = (
     Field("response", _indexes, kind="whole"),
     Field("group", _groups, 5, same, kind="any"),
@@ -230,9 +223,9 @@ RESPONSE = (
     Field("policy", lambda s: plain(s.breakdown.weight * s.breakdown.policy.sums), 7),
     Field("kl", _response_kl, 4),
     Field("contribution", lambda source: plain(source.breakdown.response_contribution)),
-    Field("clip_fraction", _response_clip("clipped_low", "clipped_high"), 2),
-    Field("clip_fraction_low", _response_clip("clipped_low"), 11),
-    Field("clip_fraction_high", _response_clip("clipped_high"), 10),
+    Field("clip_fraction", _clip_fraction("response", "low", "high"), 2),
+    Field("clip_fraction_low", _clip_fraction("response", "low"), 11),
+    Field("clip_fraction_high", _clip_fraction("response", "high"), 10),
     Field("ratio_mean", lambda s: fraction(s.summary.ratio_sums.tolist(), s.response_lengths), 6),
     Field("ratio_min", lambda s: extreme(np.minimum, s.breakdown.ratio, s.summary.responses), 9),
     Field("ratio_max", lambda s: extreme(np.maximum, s.breakdown.ratio, s.summary.responses), 3),
@@ -336,8 +329,3 @@ COLUMNS: dict[Level, tuple[str, ...]] = {
     "token": ("id", "response", *names("token")),
 }
 """What a row has unless other fields are chosen."""
-
-
-def total_row(total: Totals) -> dict[str, Any]:
-    """The totals by name."""
-    return {field.name: field.read(total) for field in TOTAL}

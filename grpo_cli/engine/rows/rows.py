@@ -6,71 +6,24 @@ Arrays stay arrays (contiguous slices), so that no loop runs over tokens.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property, partial
+from functools import partial
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from grpo_cli.engine.rows.fields import CONTRIBUTION, RECORD, RESPONSE, TOKEN, Field, Level
-from grpo_cli.engine.rows.lists import bounds
-from grpo_cli.objective.summary import Summary
+from grpo_cli.engine.rows.source import Source, bounds
 
 if TYPE_CHECKING:
-    from grpo_cli.batch import I64
     from grpo_cli.objective.breakdown import Breakdown
     from grpo_cli.records.record import Record
 
 Row = dict[str, Any]
 
 
-class Source:
-    """What fields are read from: M records and their breakdown, R responses, N tokens."""
-
-    def __init__(self, records: Sequence[Record], breakdown: Breakdown) -> None:
-        self.records = records
-        self.breakdown = breakdown
-        self.summary = Summary(breakdown)
-
-    @cached_property
-    def record_fields(self) -> tuple[Field, ...]:
-        """The fields of a record: those that name its batch, ``RECORD``, its contribution."""
-        by = (Field(name, partial(_of_batch, name), kind="any") for name in self.by)
-        return (*by, *RECORD, CONTRIBUTION)
-
-    @property
-    def by(self) -> tuple[str, ...]:
-        """The fields that ``--batch`` names."""
-        return tuple(self.records[0].batch or ()) if self.records else ()
-
-    @property
-    def records_count(self) -> int:
-        """M."""
-        return len(self.records)
-
-    @property
-    def responses_count(self) -> int:
-        """R."""
-        return self.breakdown.batch.responses.count
-
-    @cached_property
-    def record_lengths(self) -> list[int]:
-        """[M] tokens of each record."""
-        return self.summary.record_tokens.lengths.tolist()
-
-    @cached_property
-    def response_lengths(self) -> list[int]:
-        """[R] tokens of each response."""
-        return self.summary.responses.lengths.tolist()
-
-    @cached_property
-    def positions(self) -> I64:
-        """[N] each token's index in its response as written."""
-        batch = self.breakdown.batch
-        if batch.positions is not None:
-            return batch.positions
-        responses = batch.responses
-        return np.arange(responses.total) - np.repeat(responses.starts, responses.lengths)
+def record_fields(source: Source) -> tuple[Field, ...]:
+    """The fields of a record: those that name its batch, ``RECORD``, its contribution."""
+    by = (Field(name, partial(_of_batch, name), kind="any") for name in source.by)
+    return (*by, *RECORD, CONTRIBUTION)
 
 
 def _of_batch(name: str, source: Source) -> list[Any]:
@@ -90,7 +43,7 @@ def rows(
     if not records:
         return []
     source = Source(records, breakdown)
-    fields = source.record_fields
+    fields = record_fields(source)
     result = _rows(fields if weighs or level != "record" else fields[:-1], source)
     if level in ("response", "token"):
         responses = _rows(RESPONSE, source)
@@ -114,7 +67,7 @@ def _tokens(source: Source) -> Iterator[dict[str, Any]]:
 
 
 def lacking(record: Record) -> set[str]:
-    """The columns of tokens that a record has not, though others beside it may."""
+    """The columns of tokens that a record lacks, though other records may have them."""
     written = {"token": record.tokens, "token_id": record.token_ids}
     return {name for name, values in written.items() if values is None}
 

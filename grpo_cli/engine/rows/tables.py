@@ -22,7 +22,8 @@ from grpo_cli.engine.rows.fields import (
     Kind,
     Level,
 )
-from grpo_cli.engine.rows.rows import Source
+from grpo_cli.engine.rows.rows import record_fields
+from grpo_cli.engine.rows.source import Source
 from grpo_cli.records.tables.files import package
 
 if TYPE_CHECKING:
@@ -106,14 +107,14 @@ def texts(values: Sequence[Any]) -> list[str | None]:
 
 
 def _records(source: Source, fields: tuple[str, ...]) -> dict[str, Any]:
-    found = _read(source.record_fields, fields, source)
+    found = _read(record_fields(source), fields, source)
     return {name: column(name, values) for name, values in found}
 
 
 def _responses(source: Source, fields: tuple[str, ...]) -> dict[str, Any]:
     columns = {name: column(name, values) for name, values in _read(RESPONSE, fields, source)}
     counts = source.summary.records.lengths
-    return _about(source.record_fields, [*{*fields} - {*columns}], source, counts) | columns
+    return _about(record_fields(source), [*{*fields} - {*columns}], source, counts) | columns
 
 
 def _tokens(source: Source, fields: tuple[str, ...]) -> dict[str, Any]:
@@ -122,7 +123,7 @@ def _tokens(source: Source, fields: tuple[str, ...]) -> dict[str, Any]:
     own = [name for name in fields if name not in (*context, *RESPONSE_CONTEXT)]
     about = [name for name in context if name in fields]
     of_response = [name for name in RESPONSE_CONTEXT if name in fields]
-    columns = _about(source.record_fields, about, source, summary.record_tokens.lengths)
+    columns = _about(record_fields(source), about, source, summary.record_tokens.lengths)
     columns |= _about(RESPONSE, of_response, source, summary.responses.lengths)
     count = summary.responses.total
     for name, values in _read(TOKEN, [name for name in own if name != "clip"], source):

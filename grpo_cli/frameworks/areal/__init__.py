@@ -9,11 +9,5 @@ from grpo_cli.frameworks.areal.rows import ROWS
 from grpo_cli.frameworks.framework import Framework
 
 FRAMEWORK = Framework(
-    name="areal",
-    choices=(
-        choices,
-        correction,
-    ),
-    rows=ROWS,
-    accumulation="by tokens",
+    name="areal", choices=(choices, correction), rows=ROWS, accumulation="by tokens"
 )

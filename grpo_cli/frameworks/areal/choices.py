@@ -1,4 +1,8 @@
-"""AReaL's advantage, ratio, KL and denominator."""
+"""AReaL's advantages, ratio, denominator, and KL in the reward.
+
+Its decoupled loss takes the KL of the engine that sampled. The sequence ratio is over the tokens
+that the rejection kept.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +22,7 @@ from grpo_cli.objective.correction import within
 from grpo_cli.objective.kl import Estimator, in_reward, k1, k2, k3
 from grpo_cli.objective.results import Moments, Ratio, Weights
 
-_USUAL: Usual = {
-    "reward_bias": -0.5,
-    "reward_scaling": 10.0,
-    "reward_clip": 20.0,
-    "std_eps": 1e-5,
-}
+_USUAL: Usual = {"reward_bias": -0.5, "reward_scaling": 10.0, "reward_clip": 20.0, "std_eps": 1e-5}
 
 
 def _whiten(values: F64, moments: Moments, *, std_eps: float) -> F64:

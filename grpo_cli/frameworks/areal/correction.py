@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, Segments
 from grpo_cli.objective.choice import Usual, choice
-from grpo_cli.objective.correction import by_mean, importance, masked, within
+from grpo_cli.objective.correction import binary_kl, by_mean, greatest, importance, masked, within
 from grpo_cli.objective.results import Correction
 
 sequence_mask = importance(
@@ -92,6 +94,13 @@ def _of_low_mean(squares: F64, threshold: float) -> NDArray[np.bool_]:
     return kept
 
 
+_AGGREGATES: Mapping[str, Callable[[F64, Segments], F64]] = {
+    "mean": lambda metric, responses: responses.mean(metric),
+    "sum": lambda metric, responses: responses.sum(metric),
+    "max": greatest,
+}
+"""By response, [R]; 0 for one without tokens."""
+
 _EDGE = 1e-8  # probabilities are held this far from 0 and 1 in the binary KL
 
 
@@ -150,7 +159,7 @@ def rejection(
         if of_ratio:
             weight = responses.spread(np.exp(responses.mean(difference)))
         metric = _metric(log_probs_old, log_probs_rollout, rejection_metric)
-        found = _aggregated(metric, responses, rejection_agg)
+        found = _AGGREGATES[rejection_agg](metric, responses)
         inside = responses.spread(within(np.exp(found) if of_ratio else found, is_low, is_high))
         reached = ~inside
     if rejection_action == "mask":
@@ -171,20 +180,4 @@ def _metric(log_probs_old: F64, log_probs_rollout: F64, name: str) -> F64:
     old, engine = (
         np.clip(np.exp(logs), _EDGE, 1.0 - _EDGE) for logs in (log_probs_old, log_probs_rollout)
     )
-    return np.maximum(_binary_kl(old, engine), _binary_kl(engine, old))
-
-
-def _binary_kl(p: F64, q: F64) -> F64:
-    return p * np.log(p / q) + (1.0 - p) * np.log((1.0 - p) / (1.0 - q))
-
-
-def _aggregated(metric: F64, responses: Segments, how: str) -> F64:
-    """[R] 0 for a response without tokens."""
-    if how == "mean":
-        return responses.mean(metric)
-    if how == "sum":
-        return responses.sum(metric)
-    found, filled = np.zeros(responses.count), responses.lengths > 0
-    if responses.total:
-        found[filled] = np.maximum.reduceat(metric, responses.starts[filled])
-    return found
+    return np.maximum(binary_kl(old, engine), binary_kl(engine, old))

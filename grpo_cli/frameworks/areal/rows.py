@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from grpo_cli.objective.row import Row, use, vary
+from grpo_cli.objective.row import Row, use, vary, words
 
-_READS = frozenset(
-    {
-        *("epsilon_low", "epsilon_high", "dual_clip", "tau_pos", "tau_neg", "beta"),
-        *("reward_bias", "reward_scaling", "reward_clip", "std_eps"),
-        *("is_low", "is_high", "m2_threshold"),
-        *("rejection_metric", "rejection_level", "rejection_agg", "rejection_action"),
-    }
+_READS = words(
+    "epsilon_low epsilon_high dual_clip tau_pos tau_neg beta reward_bias reward_scaling "
+    "reward_clip std_eps is_low is_high m2_threshold rejection_metric rejection_level "
+    "rejection_agg rejection_action"
 )
 """Of PPOActorConfig, its NormConfig (eps) and RejectionSamplingConfig; the clamp of the KL is a
 constant (areal/utils/data.py)."""

@@ -8,9 +8,4 @@ from grpo_cli.frameworks.framework import Framework
 from grpo_cli.frameworks.liger import choices
 from grpo_cli.frameworks.liger.rows import ROWS
 
-FRAMEWORK = Framework(
-    name="liger",
-    choices=(choices,),
-    rows=ROWS,
-    accumulation="mean",
-)
+FRAMEWORK = Framework(name="liger", choices=(choices,), rows=ROWS, accumulation="mean")

@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from grpo_cli.frameworks.trl.rows import ROWS as TRL
-from grpo_cli.objective.row import Row, Use, use, vary
+from grpo_cli.objective.row import Row, Use, use, vary, words
 
 _NO_CORRECTION = use("none")
-_READS = frozenset({"epsilon_low", "epsilon_high", "delta", "beta", "kl_weight"})
+_READS = words("epsilon_low epsilon_high delta beta kl_weight")
 """What LigerFusedLinearGRPOLoss takes, where these rows use it."""
 
 

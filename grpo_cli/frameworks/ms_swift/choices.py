@@ -195,11 +195,7 @@ def _weighed(name: str, weigh: Weigh, doc: str) -> None:
     """Registers the masks times π_old/μ, which weighs policy term and KL alike."""
 
     def weight(
-        log_probs_old: F64,
-        log_probs_rollout: F64,
-        responses: Segments,
-        *,
-        is_high: float | None,
+        log_probs_old: F64, log_probs_rollout: F64, responses: Segments, *, is_high: float | None
     ) -> Correction:
         difference = np.clip(log_probs_old - log_probs_rollout, -_FARTHEST, _FARTHEST)
         found = weigh(difference, responses, None, is_high)

@@ -10,16 +10,14 @@ from dataclasses import replace
 
 from grpo_cli.frameworks.framework import Change
 from grpo_cli.frameworks.liger.rows import relative
-from grpo_cli.objective.row import Row, Use, use
+from grpo_cli.objective.row import Row, Use, use, words
 
 _SWIFT = "ms-swift 4.6.0"
-_READS = frozenset(
-    {
-        *("epsilon_low", "epsilon_high", "delta", "tau_pos", "tau_neg", "beta", "real_tau"),
-        *("fipo_decay_rate", "fipo_clip_low", "fipo_clip_high", "fipo_safety_threshold"),
-        *("off_policy_mask_threshold", "top_entropy_quantile", "max_completion_length"),
-        *("gradient_accumulation_steps", "num_items_in_batch", "num_processes"),
-    }
+_READS = words(
+    "epsilon_low epsilon_high delta tau_pos tau_neg beta real_tau fipo_decay_rate "
+    "fipo_clip_low fipo_clip_high fipo_safety_threshold off_policy_mask_threshold "
+    "top_entropy_quantile max_completion_length gradient_accumulation_steps "
+    "num_items_in_batch num_processes"
 )
 """Of GRPOArguments and the Trainer; the clamps of the KL are constants."""
 _CLAMPED = use("k3", beta=0.04, kl_weight="none", kl_input_clamp=20.0, kl_output_clamp=10.0)

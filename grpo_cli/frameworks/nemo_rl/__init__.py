@@ -8,9 +8,4 @@ from grpo_cli.frameworks.framework import Framework
 from grpo_cli.frameworks.nemo_rl import choices
 from grpo_cli.frameworks.nemo_rl.rows import ROWS
 
-FRAMEWORK = Framework(
-    name="nemo-rl",
-    choices=(choices,),
-    rows=ROWS,
-    accumulation="whole step",
-)
+FRAMEWORK = Framework(name="nemo-rl", choices=(choices,), rows=ROWS, accumulation="whole step")

@@ -1,4 +1,9 @@
-"""NeMo-RL's advantages, KL estimates, mask and denominator."""
+"""NeMo-RL's advantages, KL estimates, mask and denominator.
+
+The clamp of its importance-weighted KL estimates acts on the product. An estimate k(d), with
+d = log π_θ − log π_ref, is an expectation under the policy that sampled; weighted with w = π_θ/π it
+is one under π_θ, and has the score function in its gradient: ∂(w·k)/∂log π_θ = w·(k + k′).
+"""
 
 from __future__ import annotations
 

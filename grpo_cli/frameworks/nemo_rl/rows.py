@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from grpo_cli.objective.row import Row, use, vary
+from grpo_cli.objective.row import Row, use, vary, words
 
-_READS = frozenset(
-    {
-        *("epsilon_low", "epsilon_high", "dual_clip"),
-        *("beta", "kl_input_clamp", "kl_output_clamp"),
-        *("is_low", "is_high", "advantage_clip_low", "advantage_clip_high"),
-    }
+_READS = words(
+    "epsilon_low epsilon_high dual_clip beta kl_input_clamp kl_output_clamp is_low is_high "
+    "advantage_clip_low advantage_clip_high"
 )
 """Of ClippedPGLossConfig and the clip of advantages (nemo_rl/algorithms/grpo.py); what is added to
 stds and counts is a constant."""

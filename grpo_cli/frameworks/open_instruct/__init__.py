@@ -8,8 +8,5 @@ from grpo_cli.frameworks.open_instruct import choices
 from grpo_cli.frameworks.open_instruct.rows import ROWS
 
 FRAMEWORK = Framework(
-    name="open-instruct",
-    choices=(choices,),
-    rows=ROWS,
-    accumulation="whole step",
+    name="open-instruct", choices=(choices,), rows=ROWS, accumulation="whole step"
 )

@@ -14,12 +14,7 @@ from grpo_cli.objective.choice import Usual, choice
 from grpo_cli.objective.results import Correction, Weights
 
 _CLAMP = 10.0
-_USUAL: Usual = {
-    "is_low": None,
-    "is_high": 2.0,
-    "rho_mask_low": None,
-    "rho_mask_high": None,
-}
+_USUAL: Usual = {"is_low": None, "is_high": 2.0, "rho_mask_low": None, "rho_mask_high": None}
 
 
 @choice("correction", "open-instruct/rho", **_USUAL)

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from grpo_cli.objective.row import Row, use, vary
+from grpo_cli.objective.row import Row, use, vary, words
 
-_READS = frozenset(
-    {
-        *("epsilon_low", "epsilon_high", "beta"),
-        *("is_low", "is_high", "rho_mask_low", "rho_mask_high"),
-    }
-)
+_READS = words("epsilon_low epsilon_high beta is_low is_high rho_mask_low rho_mask_high")
 """Of GRPOExperimentConfig (open_instruct/grpo_utils.py); the clamp of the KL is a constant."""
 
 DAPO = Row(

@@ -8,9 +8,4 @@ from grpo_cli.frameworks.framework import Framework
 from grpo_cli.frameworks.openrlhf import choices
 from grpo_cli.frameworks.openrlhf.rows import ROWS
 
-FRAMEWORK = Framework(
-    name="openrlhf",
-    choices=(choices,),
-    rows=ROWS,
-    accumulation="whole step",
-)
+FRAMEWORK = Framework(name="openrlhf", choices=(choices,), rows=ROWS, accumulation="whole step")

@@ -17,6 +17,7 @@ from grpo_cli.objective.advantage.group import group_mean, group_std, leave_one_
 from grpo_cli.objective.advantage.tokens import less_kl_to_come, whiten_floored
 from grpo_cli.objective.arithmetic.groups import Groups
 from grpo_cli.objective.choice import choice, table
+from grpo_cli.objective.correction import binary_kl
 from grpo_cli.objective.kl import Estimator, k1, k2, k3
 from grpo_cli.objective.results import Correction, Kl, Moments, Sample, Weights, per_token
 
@@ -162,22 +163,9 @@ _EDGE = 1e-6  # probabilities are held this far from 0 and 1, so that the logari
 Divergence = Callable[[F64, F64], F64]
 
 
-def binary_kl(engine: F64, trainer: F64) -> F64:
-    """[N] p·log(p/q) + (1 − p)·log((1 − p)/(1 − q)), nats, p the engine's probability."""
-    left = engine * np.log(engine / trainer)
-    return left + (1.0 - engine) * np.log((1.0 - engine) / (1.0 - trainer))
-
-
 def tv(engine: F64, trainer: F64) -> F64:
     """[N] |p − q|."""
     return np.abs(engine - trainer)
-
-
-def _divergence(of: Divergence, log_probs_old: F64, log_probs_rollout: F64) -> F64:
-    engine, trainer = (
-        np.clip(np.exp(logs), _EDGE, 1.0 - _EDGE) for logs in (log_probs_rollout, log_probs_old)
-    )
-    return of(engine, trainer)
 
 
 def gated(of: Divergence, *, by_response: bool) -> Callable[..., Correction]:
@@ -190,7 +178,8 @@ def gated(of: Divergence, *, by_response: bool) -> Callable[..., Correction]:
         *,
         rejection_threshold: float,
     ) -> Correction:
-        found = _divergence(of, log_probs_old, log_probs_rollout)
+        logs = (log_probs_rollout, log_probs_old)
+        found = of(*(np.clip(np.exp(one), _EDGE, 1.0 - _EDGE) for one in logs))
         kept = (
             responses.spread(responses.mean(found) <= rejection_threshold)
             if by_response

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from grpo_cli.objective.row import Row, Use, use, vary
+from grpo_cli.objective.row import Row, Use, use, vary, words
 
 
 def _vllm(choice: str) -> Use:
@@ -10,11 +10,8 @@ def _vllm(choice: str) -> Use:
     return use(choice, is_low=0.5, is_high=5.0)
 
 
-_READS = frozenset(
-    {
-        *("epsilon_low", "epsilon_high", "dual_clip", "beta", "reward_clip"),
-        *("is_low", "is_high", "rejection_threshold"),
-    }
+_READS = words(
+    "epsilon_low epsilon_high dual_clip beta reward_clip is_low is_high rejection_threshold"
 )
 """Of PolicyLoss, reward.clip_range and kl.init_coef; the clamps on log ratios and on the KL are
 constants (openrlhf/models)."""

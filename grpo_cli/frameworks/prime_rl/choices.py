@@ -1,16 +1,16 @@
-"""prime-rl's surrogates, against the engine that sampled, and its advantages."""
+"""prime-rl's advantages and surrogates; the ratio of these is ``rollout``, w = π_θ/π_rollout."""
 
 from __future__ import annotations
 
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64
 from grpo_cli.objective.arithmetic.groups import Groups
 from grpo_cli.objective.choice import choice
-from grpo_cli.objective.results import PerToken, Surrogate, side
+from grpo_cli.objective.results import PerToken, Surrogate
+from grpo_cli.objective.surrogate.gates import dropping
 
 
 @choice("advantage", "prime-rl/length-penalty", num_output_tokens_weight=0.25)
@@ -47,17 +47,9 @@ def from_teacher(log_ratio_ref: F64) -> PerToken:
     return PerToken(-log_ratio_ref)
 
 
-Mask = NDArray[np.bool_]
-
-
 @choice("surrogate", "prime-rl/ipo", ipo_threshold=0.3)
 def ipo(
-    ratio: F64,
-    advantage: F64,
-    log_probs_new: F64,
-    log_probs_rollout: F64,
-    *,
-    ipo_threshold: float,
+    ratio: F64, advantage: F64, log_probs_new: F64, log_probs_rollout: F64, *, ipo_threshold: float
 ) -> Surrogate:
     """prime-rl's ipo: s = w·A, 0 where |π_θ − π_rollout| > threshold, whatever the sign of A.
 
@@ -71,7 +63,7 @@ def ipo(
     """
     moved = np.exp(log_probs_new) - np.exp(log_probs_rollout)
     high, low = moved > ipo_threshold, moved < -ipo_threshold
-    return _dropped(ratio, advantage, high & (advantage != 0), low & (advantage != 0))
+    return dropping(ratio, advantage, high & (advantage != 0), low & (advantage != 0))
 
 
 @choice("surrogate", "prime-rl/icepop", is_low=0.2, is_high=5.0)
@@ -96,7 +88,7 @@ def icepop(
     most = math.inf if is_high is None else math.log(is_high) if is_high else -math.inf
     log_ratio = log_probs_new - log_probs_rollout
     high, low = log_ratio > most, log_ratio < least
-    return _dropped(ratio, advantage, high & (advantage != 0), low & (advantage != 0))
+    return dropping(ratio, advantage, high & (advantage != 0), low & (advantage != 0))
 
 
 @choice(
@@ -124,10 +116,4 @@ def ref_kl(
         divergence_low: δ, in probability.
     """
     low = np.exp(log_probs_new) - np.exp(log_probs_rollout) < -divergence_low
-    return _dropped(ratio, -log_ratio_ref, np.zeros_like(low), low)
-
-
-def _dropped(ratio: F64, advantage: F64, high: Mask, low: Mask) -> Surrogate:
-    kept = ~(high | low) & (advantage != 0)
-    value = np.multiply(ratio, advantage, out=np.zeros_like(ratio), where=kept)
-    return Surrogate(value, side(high, low), value, None)
+    return dropping(ratio, -log_ratio_ref, np.zeros_like(low), low)

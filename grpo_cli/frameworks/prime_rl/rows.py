@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from grpo_cli.frameworks.framework import Change
-from grpo_cli.objective.row import Row, use, vary
+from grpo_cli.objective.row import Row, use, vary, words
 
 GRPO = Row(
     title="prime-rl's grpo with its default loss, ipo: a symmetric trust region",
@@ -16,9 +16,7 @@ GRPO = Row(
     kl=use("square-rollout", beta=0.0),
     correction=use("none"),
     aggregate=use("token-mean"),
-    reads=frozenset(
-        {"divergence_low", "divergence_high", "ipo_threshold", "is_low", "is_high", "beta"}
-    ),
+    reads=words("divergence_low divergence_high ipo_threshold is_low is_high beta"),
     checked="executed",
     version="349283d",
     note="One ratio π_θ/π_rollout, unclipped, and dropped where |π_θ − π_rollout| > eps (-p "

@@ -8,9 +8,4 @@ from grpo_cli.frameworks.framework import Framework
 from grpo_cli.frameworks.roll import choices
 from grpo_cli.frameworks.roll.rows import ROWS
 
-FRAMEWORK = Framework(
-    name="roll",
-    choices=(choices,),
-    rows=ROWS,
-    accumulation="whole step",
-)
+FRAMEWORK = Framework(name="roll", choices=(choices,), rows=ROWS, accumulation="whole step")

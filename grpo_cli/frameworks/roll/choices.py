@@ -1,4 +1,7 @@
-"""ROLL's segments, ratio, surrogate, correction and denominator."""
+"""ROLL's segments, ratio, surrogate, correction and denominators, where they are not verl's.
+
+A segment is a run of tokens of a response between those that the mask takes out.
+"""
 
 from __future__ import annotations
 

@@ -6,11 +6,9 @@ coefficient is 0 by default.
 
 from __future__ import annotations
 
-from grpo_cli.objective.row import Row, use, vary
+from grpo_cli.objective.row import Row, use, vary, words
 
-_READS = frozenset(
-    {"epsilon_low", "epsilon_high", "dro_beta", "beta", "global_batch_size", "dp_size"}
-)
+_READS = words("epsilon_low epsilon_high dro_beta beta global_batch_size dp_size")
 """Of the pipeline's configuration, by ROLL's own names; ROLL's c follows its pg_clip."""
 
 _PPO = Row(

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64, Segments
 from grpo_cli.frameworks.verl.advantage import grpo
+from grpo_cli.frameworks.verl.choices import padded_binary_kl
 from grpo_cli.objective.arithmetic.groups import Groups
 from grpo_cli.objective.choice import Composed, Usual, call, choice, parameters, table
 from grpo_cli.objective.correction import within
@@ -152,11 +153,9 @@ def dppo_kl(
         Qi et al., DPPO, 2026 (arXiv 2602.04879), equation 14.
     """
     anchor = log_probs_old if log_probs_rollout is None else log_probs_rollout
-    new, old = np.exp(log_probs_new), np.exp(anchor)
-    others = np.log((1.0 - old + 1e-8) / (1.0 - new + 1e-8))
-    divergence = old * (anchor - log_probs_new) + (1.0 - old) * others
-    high = (advantage > 0) & (new > old) & (divergence > divergence_high)
-    low = (advantage < 0) & (new < old) & (divergence > divergence_low)
+    divergence, risen = padded_binary_kl(anchor, log_probs_new)
+    high = (advantage > 0) & (risen > 0) & (divergence > divergence_high)
+    low = (advantage < 0) & (risen < 0) & (divergence > divergence_low)
     return _anchored(advantage, log_probs_new - anchor, high, low)
 
 

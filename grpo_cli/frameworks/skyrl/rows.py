@@ -9,16 +9,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from grpo_cli.objective.row import Row, use, vary
+from grpo_cli.objective.row import Row, use, vary, words
 
 _FREE = use("token")
 
-_READS = frozenset(
-    {
-        *("epsilon_low", "epsilon_high", "tau_pos", "tau_neg", "divergence_low", "divergence_high"),
-        *("clip_cov_ratio", "clip_cov_lb", "clip_cov_ub", "clip_cov_seed"),
-        *("kl_cov_ratio", "ppo_kl_coef", "beta"),
-    }
+_READS = words(
+    "epsilon_low epsilon_high tau_pos tau_neg divergence_low divergence_high clip_cov_ratio "
+    "clip_cov_lb clip_cov_ub clip_cov_seed kl_cov_ratio ppo_kl_coef beta"
 )
 """Of AlgorithmConfig; clip_cov_seed stands for SkyRL's random draws."""
 

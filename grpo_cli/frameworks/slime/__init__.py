@@ -10,9 +10,5 @@ from grpo_cli.frameworks.slime.rows import ROWS
 from grpo_cli.frameworks.slime.settings import read
 
 FRAMEWORK = Framework(
-    name="slime",
-    choices=(choices,),
-    rows=ROWS,
-    read=read,
-    accumulation="whole step",
+    name="slime", choices=(choices,), rows=ROWS, read=read, accumulation="whole step"
 )

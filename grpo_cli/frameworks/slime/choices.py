@@ -1,4 +1,4 @@
-"""slime's advantages, its importance-weighted KL and its denominator."""
+"""slime's advantages, its KL, which is clamped after its weight, and its denominator."""
 
 from __future__ import annotations
 

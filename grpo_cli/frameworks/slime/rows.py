@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from grpo_cli.objective.row import Row, use, vary
+from grpo_cli.objective.row import Row, use, vary, words
 
-_READS = frozenset(
-    {
-        *("epsilon_low", "epsilon_high", "dual_clip", "beta", "kl_weight"),
-        *("is_low", "is_high", "off_policy_mask_threshold"),
-    }
+_READS = words(
+    "epsilon_low epsilon_high dual_clip beta kl_weight is_low is_high off_policy_mask_threshold"
 )
 """Of slime's arguments; what is added to the std, and clamps of the KL, are constants."""
 

@@ -7,9 +7,4 @@ from grpo_cli.frameworks.framework import Framework
 from grpo_cli.frameworks.tinker import choices
 from grpo_cli.frameworks.tinker.rows import ROWS
 
-FRAMEWORK = Framework(
-    name="tinker",
-    choices=(choices,),
-    rows=ROWS,
-    accumulation="sum",
-)
+FRAMEWORK = Framework(name="tinker", choices=(choices,), rows=ROWS, accumulation="sum")

@@ -12,10 +12,7 @@ from grpo_cli.frameworks.trl.settings import read
 
 FRAMEWORK = Framework(
     name="trl",
-    choices=(
-        aggregate,
-        choices,
-    ),
+    choices=(aggregate, choices),
     rows=ROWS,
     earlier=EARLIER,
     changes=CHANGES,

@@ -10,19 +10,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 from grpo_cli.frameworks.framework import Change
-from grpo_cli.objective.row import Row, Use, use, vary
+from grpo_cli.objective.row import Row, Use, use, vary, words
 
 _CLIP = use("clip", epsilon_low=0.2, epsilon_high=0.2)
 _MASKS = "With use_vllm, --correction trl/sequence-mask (TRL's default mode) or another of trl/…"
 
-_READS = frozenset(
-    {
-        *("epsilon_low", "epsilon_high", "delta", "tau_pos", "tau_neg", "beta", "kl_weight"),
-        *("vespo_k_pos", "vespo_lambda_pos", "vespo_k_neg", "vespo_lambda_neg"),
-        *("off_policy_mask_threshold", "top_entropy_quantile", "max_completion_length"),
-        *("gradient_accumulation_steps", "steps_per_generation"),
-        *("num_items_in_batch", "num_processes"),
-    }
+_READS = words(
+    "epsilon_low epsilon_high delta tau_pos tau_neg beta kl_weight vespo_k_pos "
+    "vespo_lambda_pos vespo_k_neg vespo_lambda_neg off_policy_mask_threshold "
+    "top_entropy_quantile max_completion_length gradient_accumulation_steps "
+    "steps_per_generation num_items_in_batch num_processes"
 )
 """What GRPOTrainer reads of GRPOConfig and its batch; its std_eps and ddof are constants."""
 

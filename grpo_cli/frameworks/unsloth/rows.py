@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from grpo_cli.frameworks.framework import Change
 from grpo_cli.frameworks.trl.rows import ROWS as TRL
-from grpo_cli.objective.row import Row, Use, use, vary
+from grpo_cli.objective.row import Row, Use, use, vary, words
 
 _NOTE = (
     "The KL is clamped, its log ratio to ±20 and the weighed estimate to ±10, where TRL has no "
@@ -16,12 +16,10 @@ _NOTE = (
 )
 
 
-READS = frozenset(
-    {
-        *("epsilon_low", "epsilon_high", "delta", "tau_pos", "tau_neg", "beta", "kl_weight"),
-        *("gradient_accumulation_steps", "num_items_in_batch", "num_processes"),
-        *("steps_per_generation", "max_completion_length"),
-    }
+READS = words(
+    "epsilon_low epsilon_high delta tau_pos tau_neg beta kl_weight "
+    "gradient_accumulation_steps num_items_in_batch num_processes steps_per_generation "
+    "max_completion_length"
 )
 """What grpo_compute_loss takes."""
 

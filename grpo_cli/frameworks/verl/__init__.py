@@ -12,11 +12,7 @@ from grpo_cli.frameworks.verl.settings import read
 
 FRAMEWORK = Framework(
     name="verl",
-    choices=(
-        advantage,
-        choices,
-        correction,
-    ),
+    choices=(advantage, choices, correction),
     rows=ROWS,
     earlier=EARLIER,
     changes=CHANGES,

@@ -116,15 +116,20 @@ def dppo_kl(
     References:
         Qi et al., DPPO, 2026 (arXiv 2602.04879).
     """
-    new, old = np.exp(log_probs_new), np.exp(log_probs_old)
-    others = np.log((1.0 - old + 1e-8) / (1.0 - new + 1e-8))
-    divergence = old * (log_probs_old - log_probs_new) + (1.0 - old) * others
+    divergence, risen = padded_binary_kl(log_probs_old, log_probs_new)
     outside = np.where(
         advantage > 0,
-        (divergence > epsilon_high) & (new > old),
-        (divergence > epsilon_low) & (new < old),
+        (divergence > epsilon_high) & (risen > 0),
+        (divergence > epsilon_low) & (risen < 0),
     )
     return _divergence(ratio, advantage, log_probs_new, outside, dual_clip)
+
+
+def padded_binary_kl(log_probs_old: F64, log_probs_new: F64) -> tuple[F64, F64]:
+    """[N] KL of (p, 1 − p) against (q, 1 − q) with 1e-8 inside its second logarithm; [N] q − p."""
+    new, old = np.exp(log_probs_new), np.exp(log_probs_old)
+    others = np.log((1.0 - old + 1e-8) / (1.0 - new + 1e-8))
+    return old * (log_probs_old - log_probs_new) + (1.0 - old) * others, new - old
 
 
 def _divergence(

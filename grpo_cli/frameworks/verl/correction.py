@@ -13,7 +13,7 @@ from grpo_cli.batch import F64, Segments
 from grpo_cli.hyperparameters import HyperparameterError
 from grpo_cli.objective.arithmetic.groups import Groups
 from grpo_cli.objective.choice import Composed, Usual, call, choice, reading
-from grpo_cli.objective.correction import chain
+from grpo_cli.objective.correction import chain, greatest
 from grpo_cli.objective.results import Correction
 
 _SAFE = 20.0  # verl's bound on a log ratio
@@ -58,18 +58,9 @@ def _statistic(difference: F64, responses: Segments, name: str) -> F64:
     if name.startswith("token"):
         return value
     if name.startswith("seq_max"):
-        return _greatest(value, responses)
+        return greatest(value, responses)
     total = responses.sum(value)
     return total / (responses.lengths + _TINY) if name.startswith("seq_mean") else total
-
-
-def _greatest(value: F64, responses: Segments) -> F64:
-    """[R] the greatest value of each response; 0 for one without tokens."""
-    found = np.zeros(responses.count)
-    filled = responses.lengths > 0
-    if responses.total:
-        found[filled] = np.maximum.reduceat(value, responses.starts[filled])
-    return found
 
 
 def _bounds(statistics: str, threshold: float | str | None) -> Iterator[tuple[str, float, float]]:

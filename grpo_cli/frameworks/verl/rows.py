@@ -14,20 +14,15 @@ from dataclasses import replace
 
 from grpo_cli.frameworks.framework import Change
 from grpo_cli.hyperparameters import Value
-from grpo_cli.objective.row import Row, Use, use, vary
+from grpo_cli.objective.row import Row, Use, use, vary, words
 
 _TOKEN_MEAN = use("verl/token-mean")
 _FREE = use("token")
-_READS = frozenset(
-    {
-        *("epsilon_low", "epsilon_high", "dual_clip", "tau_pos", "tau_neg", "dro_beta"),
-        *("clip_cov_ratio", "clip_cov_lb", "clip_cov_ub", "clip_cov_seed"),
-        *("kl_cov_ratio", "ppo_kl_coef", "beta"),
-        *("dp_size", "batch_num_tokens", "global_batch_size"),
-        *("loss_scale_factor", "response_length"),
-        *("rollout_is", "rollout_is_threshold", "rollout_is_batch_normalize"),
-        *("rollout_rs", "rollout_rs_threshold"),
-    }
+_READS = words(
+    "epsilon_low epsilon_high dual_clip tau_pos tau_neg dro_beta clip_cov_ratio clip_cov_lb "
+    "clip_cov_ub clip_cov_seed kl_cov_ratio ppo_kl_coef beta dp_size batch_num_tokens "
+    "global_batch_size loss_scale_factor response_length rollout_is rollout_is_threshold "
+    "rollout_is_batch_normalize rollout_rs rollout_rs_threshold"
 )
 """What verl's losses read of ActorConfig, PolicyLossConfig and RolloutCorrectionConfig; the clamps
 on log ratios are constants of its code. clip_cov_seed stands for its random draws."""
@@ -226,5 +221,5 @@ EARLIER = {
         entropy_aggregate=_GSPO.aggregate,
         note="As verl 0.8.0 and 0.9.0 computed it: seq-mean-token-mean whatever loss_agg_mode "
         "says; KL and entropy follow it.",
-    ),
+    )
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
 from grpo_cli.objective.choice import choice
@@ -201,6 +202,13 @@ def _masked(
 ) -> Surrogate:
     above = (advantage > 0) & (risen > 0) & (change > high)
     below = (advantage < 0) & (risen < 0) & (change > low)
+    return dropping(ratio, advantage, above, below)
+
+
+def dropping(
+    ratio: F64, advantage: F64, above: NDArray[np.bool_], below: NDArray[np.bool_]
+) -> Surrogate:
+    """ρ·A with slope ρ·A, value and slope 0 where a bound was crossed."""
     kept = ~(above | below) & (advantage != 0)
     value = np.multiply(ratio, advantage, out=np.zeros_like(ratio), where=kept)
     return Surrogate(value, side(above, below), value, None)

@@ -168,12 +168,7 @@ def _drawn(
 
 @choice("surrogate", "gmpo", "geo_mean", epsilon_low=0.4, epsilon_high=0.4)
 def gmpo(
-    log_ratio: F64,
-    advantage: F64,
-    responses: Segments,
-    *,
-    epsilon_low: float,
-    epsilon_high: float,
+    log_ratio: F64, advantage: F64, responses: Segments, *, epsilon_low: float, epsilon_high: float
 ) -> Surrogate:
     """GMPO: s = A·exp((1/|o|) Σₜ cₜ), the geometric mean of the token ratios, each clipped first.
 

@@ -116,7 +116,7 @@ def _by_key(
 
 
 def again(key: Key, line: int | None, before: int | None, grouping: Grouping) -> InputError:
-    """What is wrong with a group whose key was there before."""
+    """The error for a group whose key was there before."""
     name, shown = grouping.named, orjson.dumps(_label(key), default=str).decode()
     place = f"line {before} on" if before is not None else "before"
     message = f"the group {name} = {shown} was there from {place} and comes back here"
@@ -134,7 +134,7 @@ def _anywhere(items: Iterable[tuple[int | None, T]], key_of: KeyOf[T]) -> Iterat
 
 
 def _label(key: Key) -> object:
-    """What a key is called: its value, or with several fields ``120/3``; None for a long one."""
+    """The name of a key: its value, or with several fields ``120/3``; None for a long one."""
     if not isinstance(key, tuple):
         return key
     if len(key) == 1:

@@ -201,7 +201,7 @@ def _label(record: dict[str, Any], label: object, rows: Sequence[Raw], *, by_siz
 
 
 def _origin(rows: Sequence[Raw], parts: Sequence[Part]) -> Origin:
-    """Where the merged record's parts stand in the file."""
+    """The places in the file of the merged record's parts."""
     value, fields = rows[0].value, parts[0][0]
     own = rows[0].origin.spelled if rows[0].origin is not None else {}
     single = _is_single(value, fields)
@@ -216,7 +216,7 @@ def _origin(rows: Sequence[Raw], parts: Sequence[Part]) -> Origin:
 
 
 def _indexes(name: str, value: Any, *, single: bool) -> str:
-    """What follows a key in a row: the indexes of the response and the token, as it is nested."""
+    """The end of a place in a row: the indexes of the response and the token, as it is nested."""
     if not isinstance(value, list):
         return ""
     if single:

@@ -45,7 +45,7 @@ class Missing(Exception):  # noqa: N818 - the caller says what that means
 
 
 def look_up(value: Any, path: Path) -> Any:
-    """What stands at a path; a number may index a list with or without brackets.
+    """The value at a path; a number may index a list with or without brackets.
 
     Raises:
         Missing: where it leads nowhere.

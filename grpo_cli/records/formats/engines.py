@@ -116,7 +116,7 @@ def _put_words(record: Object, words: list[list[Any]], ids: list[Any]) -> None:
 
 
 def _word(token: Object) -> Any:
-    """The token's text; a piece of a character is told by its bytes."""
+    """The token's text; its bytes where it is a piece of a character."""
     text, data = token.get("token"), token.get("bytes")
     if isinstance(data, list) and data and isinstance(text, str) and "\ufffd" in text:
         return bytes(data).decode("utf-8", "backslashreplace")

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from grpo_cli.errors import InputError
 from grpo_cli.records.open.foreign import LOOKED_AT, foreign
-from grpo_cli.records.open.remote import HEAD, Address, address, is_remote
+from grpo_cli.records.open.remote import address, is_remote
 from grpo_cli.records.open.streams import (
     BLOCK,
     LIMIT,
@@ -30,7 +30,7 @@ from grpo_cli.records.open.streams import (
 Lines = tuple[int, list[bytes]]
 
 _JOINED = 1 << 16
-_MANY = 1 << 16  # lines of a span: each is an object of some 50 bytes beside its own
+_MANY = 1 << 16  # lines of a span: each is an object of some 50 bytes more than its text
 _FETCH = 1 << 18  # read at once where spans are cut
 
 
@@ -123,8 +123,13 @@ class Source(NamedTuple):
         return cls(shown(path), address(path) if is_remote(path) else path)
 
 
-def cut(source: str | Source, size: int = BLOCK) -> Iterator[Block]:
-    """Cuts a file (``-`` for standard input) into blocks; JSON and JSONL are told apart by content.
+def cut(source: str | Source, size: int = BLOCK, head: bytes = b"") -> Iterator[Block]:
+    """Cuts a file (``-`` for standard input) into blocks; its content says whether it is JSONL.
+
+    Args:
+        source: the file.
+        size: what is read for a block, in bytes.
+        head: its first bytes, where they were read.
 
     Raises:
         InputError: for a file that cannot be read, has nothing in it, or is one document of more
@@ -132,7 +137,7 @@ def cut(source: str | Source, size: int = BLOCK) -> Iterator[Block]:
     """
     source = Source.of(source) if isinstance(source, str) else source
     try:
-        with unpacked(source.path) as stream:
+        with unpacked(source.path, head) as stream:
             limit = Limit.of(source.path)
             yield from _blocks(source.name, blocks(stream, size, limit), limit)
     except InputError as error:
@@ -150,18 +155,18 @@ def _blocks(name: str, everything: Iterator[Lines], limit: Limit) -> Iterator[Bl
         yield Block(name, line, lines)
 
 
-def first_line(source: Source) -> bytes | None:
+def first_line(path: str, head: bytes) -> bytes | None:
     """The first line with anything in it; None where a file cannot be read at any place.
 
     That is what is packed, a pipe, not in UTF-8, one document, or no text.
+
+    Args:
+        path: the file.
+        head: its first bytes.
     """
-    path = source.path
-    if not isinstance(path, Address) and (path == "-" or not Path(path).is_file()):
+    if not head or not plain(head) or foreign(head[:LOOKED_AT], path):
         return None
     size = version_of(path).size
-    head = path.head if isinstance(path, Address) else read_bytes(path, 0, min(size, HEAD))
-    if not plain(head) or foreign(head[:LOOKED_AT], path):
-        return None
     while len(head) < min(size, LIMIT) and b"\n" not in head.lstrip(b"\n\r\t "):
         head += read_bytes(path, len(head), min(size, 4 * len(head)))
     first = head.lstrip(b"\n\r\t ").partition(b"\n")[0]

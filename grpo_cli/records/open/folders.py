@@ -23,13 +23,13 @@ _OTHERS = re.compile(
     r"|eval_results|metrics|.*_metadata|metadata|dataset_info|state)\.jsonl?"
     r"|(adapter_)?model.*\.safetensors.*|(optimizer|scheduler|training_args|rng_state.*)\.pt"
 )
-"""What trainers write beside their dumps."""
+"""Other files that trainers write next to their dumps."""
 _OTHER_FOLDERS = re.compile(r"\..*|__pycache__|checkpoints?([-_]\d+)?|weights|wandb|tensorboard")
 _TWICE = (
     *(("effective", "all"), ("train", "eval")),
     *(("train_data", other) for other in ("rollout_data", "dashboard_columns", "trajectory_data")),
 )
-"""Folders, beside which others have the same rollouts again, or those of an evaluation."""
+"""Folders whose siblings have the same rollouts again, or those of an evaluation."""
 _FEW = 3
 
 

@@ -1,4 +1,4 @@
-"""What is no JSON, told from how it begins or is called: what it is, how it becomes records."""
+"""Recognises files that are no JSON, by their first bytes or name, and says how to convert them."""
 
 from __future__ import annotations
 

@@ -238,7 +238,7 @@ def _one_thread() -> Any:
 
 
 class _Stream(io.RawIOBase):
-    """A remote file; where all of it is read, the next part is fetched beside the work."""
+    """A remote file; where all of it is read, the next part is fetched during the work."""
 
     def __init__(self, path: Address, *, whole: bool) -> None:
         self._path = path

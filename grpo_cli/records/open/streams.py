@@ -32,7 +32,7 @@ _UTF8_BOM, _UTF16_BOMS = b"\xef\xbb\xbf", (b"\xff\xfe", b"\xfe\xff")
 _STEP = 128 << 10  # unpacked at once
 _SHORT = 64  # bytes of a line that is short
 _SHORT_BLOCK = 1 << 19  # bytes of short lines
-_FIRST = 1 << 14  # bytes by which lines are told to be short
+_FIRST = 1 << 14  # bytes that decide whether lines are short
 _BUFFER = 1 << 20  # of packed data; no more is read at once, so that a fault takes nothing with it
 
 
@@ -41,14 +41,39 @@ def shown(path: str) -> str:
     return "<stdin>" if path == "-" else os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
+def read_head(path: str) -> bytes:
+    """The first bytes of a file, all of a small one; nothing of what can be read only once."""
+    if isinstance(path, Address):
+        return path.head
+    try:
+        if path == "-" or not Path(path).is_file():
+            return b""
+        with Path(path).open("rb", 0) as stream:
+            return stream.read(remote.HEAD)
+    except OSError:
+        return b""  # whoever opens it to read all of it says what is wrong
+
+
+def is_whole(head: bytes) -> bool:
+    """Whether these first bytes of a file are all that it has."""
+    return 0 < len(head) < remote.HEAD
+
+
 @contextmanager
-def unpacked(path: str) -> Iterator[io.BufferedReader]:
+def unpacked(path: str, head: bytes = b"") -> Iterator[io.BufferedReader]:
     """The unpacked bytes of a file, or of standard input for ``-``.
+
+    Args:
+        path: the file.
+        head: its first bytes, where they were read; one that is all in them is not opened again.
 
     Raises:
         InputError: (without its source) for a file that cannot be opened, read or unpacked.
     """
     try:
+        if is_whole(head):
+            yield _unpacked(io.BufferedReader(io.BytesIO(head)), path)
+            return
         with _opened(path) as stream:
             yield _unpacked(stream, path)
     except (OSError, EOFError, zlib.error) as error:
@@ -294,7 +319,7 @@ def _fill(stream: Any, data: bytearray, held: int) -> tuple[int, Exception | Non
 def _parts(data: bytearray, end: int) -> Iterator[tuple[bytearray, int]]:
     """The first ``end`` bytes, whole lines; where some are short, so many as memory has room for.
 
-    A line is an object of some 50 bytes beside its own: 4 MiB of ``{}`` would take 80 MB.
+    A line is an object of some 50 bytes more than its text: 4 MiB of ``{}`` would take 80 MB.
     """
     start = 0
     if any(_are_short(data, at, end) for at in range(0, end, _SHORT_BLOCK)):

@@ -12,7 +12,7 @@ from grpo_cli.batch import F64, Batch
 from grpo_cli.errors import InputError
 from grpo_cli.records import places
 from grpo_cli.records.packed import LOG_PROBS, Packed, integers, lay, number_groups
-from grpo_cli.records.parse import mistaken
+from grpo_cli.records.parse.columns import guess_values
 from grpo_cli.records.parse.scores import WITHIN
 from grpo_cli.records.record import Record
 
@@ -26,7 +26,7 @@ _EXPECTED = {
 
 
 def layout(record: Record) -> Hashable:
-    """What records must have in common to be assembled together."""
+    """The key that records must have in common to be assembled together."""
     rewards = record.rewards
     first = rewards[0] if rewards else None
     return (
@@ -55,7 +55,7 @@ def assemble(records: Sequence[Record]) -> Batch:
 
 
 def pack_records(records: Sequence[Record]) -> Packed:
-    """Records of one layout as columns, whatever their values."""
+    """The columns of records of one layout, masked tokens included."""
     first = records[0]
     counts = integers([len(record.widths) for record in records])
     columns = {name: _join([record.columns[name] for record in records]) for name in first.columns}
@@ -81,6 +81,7 @@ def pack_records(records: Sequence[Record]) -> Packed:
         reward_names=first.reward_names,
         derived=first.derived,
         misnamed=first.misnamed,
+        settings=[record.hyperparameters for record in records],
     )
 
 
@@ -89,7 +90,7 @@ def _join(parts: Sequence[Any]) -> F64:
 
 
 def find_faults(records: Sequence[Record]) -> dict[int, InputError]:
-    """What is wrong with each of some records of one layout whose values are out of range."""
+    """The errors of those of some records of one layout whose values are out of range."""
     packed = pack_records(records)
     ends = np.cumsum([sum(record.widths) for record in records])
     found: dict[int, InputError] = {}
@@ -107,13 +108,13 @@ def find_faults(records: Sequence[Record]) -> dict[int, InputError]:
 
 
 def _fault(record: Record, number: int, name: str, own: F64, at: int, packed: Packed) -> InputError:
-    """What is wrong with a record: the number at ``at`` of its ``own`` ones of a column."""
+    """The error for the number at ``at`` of a record's ``own`` ones of a column."""
     value = float(own[at])
     kind = _EXPECTED.get(name, "a number") if name not in packed.derived else "a number"
     kind = kind if np.isfinite(value) else "a finite number"
     message = f"expected {kind}, got {places.got(value)}"
     if name in LOG_PROBS:
-        message += mistaken.values(own)  # of the record alone, whatever it is assembled with
+        message += guess_values(own)  # of the record alone, whatever it is assembled with
     place = places.index(at, record.nested, record.widths, record.shape)
     name = "advantages" if name == "token_advantages" else name
     path = f"{record.prefix}{record.names.get(name, name)}{place}"

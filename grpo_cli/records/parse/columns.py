@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import reduce
 from operator import iconcat
 from typing import Any
 
 import numpy as np
 
+from grpo_cli.batch import F64
 from grpo_cli.errors import InputError
 from grpo_cli.records import places
 from grpo_cli.records.packed import Unusual, pack_bits, pack_floats
-from grpo_cli.records.parse import mistaken
 from grpo_cli.records.places import count, got
 
 _LEVELS = ("group", "response")
@@ -35,8 +35,6 @@ class Shape:
         rows: how long each of the innermost lists is.
         outer: the number of responses of each group, for 3 levels.
         single: whether a flat list is the tokens of one response.
-        filled: whether none of the lists is empty.
-        size: the number of tokens as written, N.
     """
 
     key: str
@@ -45,12 +43,6 @@ class Shape:
     rows: list[int]
     outer: list[int] | None = None
     single: bool = False
-    filled: bool = field(init=False)
-    size: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.filled = 0 not in self.rows
-        self.size = sum(self.rows)
 
     @property
     def widths(self) -> list[int]:
@@ -59,11 +51,11 @@ class Shape:
 
     @property
     def doubt(self) -> str:
-        """What to add where something else has a level less than the column."""
-        return mistaken.rows(self.key, self.value, self.rows, deep=self.nested == 3)
+        """Advice where something else has a level less than the column."""
+        return guess_rows(self.key, self.value, self.rows, deep=self.nested == 3)
 
     def place(self, flat: int) -> str:
-        """Where the token with a flat index stands."""
+        """The place of the token with a flat index, for messages."""
         return places.index(flat, self.nested, self.rows, self.outer)
 
 
@@ -115,7 +107,8 @@ def flatten(key: str, value: object, shape: Shape) -> list[Any]:
     """
     try:
         rows = _rows(value, shape)
-        if list(map(len, rows)) == shape.rows and (shape.filled or set(map(type, rows)) == {list}):
+        alike = list(map(len, rows)) == shape.rows
+        if alike and (0 not in shape.rows or set(map(type, rows)) == {list}):
             return _join(rows)
     except TypeError:  # an element without a length
         pass
@@ -183,7 +176,7 @@ def _pack_carefully(key: str, flat: list[Any], shape: Shape, mask: bytes | None)
         if not _is_number(value) and not (masked and (value is None or type(value) is bool)):
             message = f"expected a number, got {got(value)}"
             if set(map(type, flat)) == {list}:
-                message += mistaken.rows(key, flat, [*map(len, flat)], deep=True)
+                message += guess_rows(key, flat, [*map(len, flat)], deep=True)
             raise InputError(message, path=key + shape.place(at))
         numbers.append(np.nan if value is None else places.as_float(value))
     return struct.pack(f"{len(numbers)}d", *numbers)
@@ -203,14 +196,12 @@ def read_mask(key: str, value: object, shape: Shape) -> bytes | None:
     try:
         data = pack_bits(flat)
     except (Unusual, TypeError, ValueError):
-        data = bytes([_bit(key, at, bit, shape) for at, bit in enumerate(flat)])
+        for at, bit in enumerate(flat):
+            if not isinstance(bit, float | int) or bit not in (0, 1):
+                message = f"expected 0 or 1, got {got(bit)}"
+                raise InputError(message, path=key + shape.place(at)) from None
+        data = bytes([bit == 1 for bit in flat])
     return data if b"\0" in data else None
-
-
-def _bit(key: str, at: int, value: object, shape: Shape) -> bool:
-    if isinstance(value, float | int) and value in (0, 1):
-        return value == 1
-    raise InputError(f"expected 0 or 1, got {got(value)}", path=key + shape.place(at))
 
 
 _FROM = {"probs_old": "log_probs_old", "probs_ref": "log_probs_ref"}
@@ -257,3 +248,49 @@ def _log(key: str, column: bytes, shape: Shape, mask: bytes | None) -> np.ndarra
         raise InputError(f"expected a {wanted}, got {came}", path=key + shape.place(at))
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.log(values)
+
+
+# ---- what is no log-probs ---------------------------------------------------------------------
+
+_MANY, _ENOUGH = 0.2, 6  # so large a part of so many values is no rounding
+_LOGITS = "look like logits: take log_softmax of them, and each token's own entry"
+_WIDE = 1000
+"""From here on rows of equal length are a vocabulary rather than the tokens of responses."""
+
+
+def guess_values(column: F64) -> str:
+    """Names what a record's column seems to hold, where that is no log-probs."""
+    numbers = column[np.isfinite(column)]
+    if numbers.size < _ENOUGH or np.mean(numbers > 0.0) < _MANY:
+        return ""
+    if numbers.min() < 0.0:
+        return f"; these {_LOGITS}"
+    if numbers.max() <= 1.0:
+        return "; these look like probabilities: take their natural logarithm"
+    return "; these look like −log p, as losses are: negate them"
+
+
+def guess_rows(key: str, column: list[Any], lengths: Sequence[int], *, deep: bool) -> str:
+    """Names what a column seems to hold that is nested a level deeper than others.
+
+    Args:
+        key: the column as written.
+        column: what stands there, lists in lists.
+        lengths: how long each of the innermost lists is.
+        deep: whether there is such a list where others have a number.
+    """
+    first = column
+    while first and type(first[0]) is list:
+        first = first[0]
+    numbers = all(isinstance(value, float | int) for value in first)
+    if len(set(lengths)) > 1 or len(first) < 2 or not numbers:
+        return ""
+    above = sum(value > 0 for value in first)
+    if not deep and (lengths[0] < _WIDE or above < _MANY * len(first)):
+        return ""
+    if above:
+        return f"; the {lengths[0]:,} numbers in each list of {key} {_LOGITS}"
+    return (
+        f"; {key} is nested as several groups are: if its {lengths[0]:,} numbers in each list are "
+        "of the words of the vocabulary, dump the entry of the token taken"
+    )

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 STEPS = ("step", "global_step", "_step", "Step", "training/global_step", "trainer/global_step")
-"""What a log calls its steps."""
+"""Names of steps in logs."""
 NESTED = ("data", "metrics", "values", "log")
-"""What a row's numbers may be kept under."""
+"""Keys that a row's numbers may be under."""
 _HISTORY = "log_history"
 _TEXTS = frozenset(("prompt", "input", "response", "completion", "output", "text", "messages"))
 _LOGGED = frozenset(("loss", "grad_norm", "learning_rate", "lr", "epoch", "entropy"))
@@ -34,7 +34,7 @@ def is_logged(value: Mapping[str, Any]) -> bool:
 
 
 def advice(source: str) -> str:
-    """What a log is, and the commands that read it."""
+    """A sentence on what a log is, and the commands that read it."""
     file = "FILE" if source == "<stdin>" else shlex.quote(source)
     return (
         "this is a trainer's log, which holds no tokens: "

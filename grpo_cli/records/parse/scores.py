@@ -1,4 +1,4 @@
-"""What belongs to whole responses: rewards, baselines, advantages, and the group of each."""
+"""Values of whole responses: rewards, baselines, advantages, and the group of each."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _is_nested(value: list[Any], outer: list[int]) -> bool:
 
 
 def _doubt(shape: Shape, size: int, what: str) -> str:
-    """What to say where the column may be meant for other responses than its nesting says.
+    """Advice where the column may be meant for other responses than its nesting says.
 
     One list of numbers may be one response's tokens, and lists for each token all of its words'.
     """

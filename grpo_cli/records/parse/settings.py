@@ -29,20 +29,29 @@ def read_settings(record: Mapping[str, object], fields: Fields) -> Mapping[str, 
     nested = record[key] if key is not None else {}
     if not isinstance(nested, dict):
         raise InputError(f"expected an object, got {got(nested)}", path=key or "")
-    given = tuple((name, name, record[name]) for name in fields.hyperparameters)
-    given += tuple((f"{key}.{name}", name, value) for name, value in nested.items())
-    if _framework(record).get("name") == "verl":
-        given = _as_verl_reads(given)
+    given = [(name, name, record[name]) for name in fields.hyperparameters]
+    given += [(f"{key}.{name}", name, value) for name, value in nested.items()]
+    if _framework(record).get("name") == "verl":  # clip_ratio stands in for null sides alone
+        both = next((value for _, name, value in given if name == "clip_ratio"), None)
+        given = [
+            (path, name, both if value is None and name in _VERL_SIDES else value)
+            for path, name, value in given
+            if name != "clip_ratio"
+        ]
     # True == 1, so a cache that did not see the types would take one for the other.
     types = tuple([type(value) for *_, value in given])
     try:
-        return _checked(given, types)
+        return _read_cached(tuple(given), types)
     except TypeError:  # a list or an object cannot be a cache's key
-        return _check(given)
+        return _read(tuple(given))
+
+
+_VERL_SIDES = ("clip_ratio_low", "clip_ratio_high")
+"""They are 0.2 where verl's configuration does not say."""
 
 
 def trainer_weights(record: Mapping[str, Any], functions: int) -> Mapping[str, Value]:
-    """What each of several reward functions counts, where the record's ``framework`` says it.
+    """The weights of several reward functions, where the record's ``framework`` gives them.
 
     That is how TRL's settings say it. Rewards that are one number have the weights in them already.
 
@@ -53,7 +62,7 @@ def trainer_weights(record: Mapping[str, Any], functions: int) -> Mapping[str, V
     if weights is None:
         return NO_SETTINGS
     path = "framework.reward_weights"
-    found = _one(path, "reward_weights", weights)
+    found = _canonical(path, "reward_weights", weights)
     if (given := str(found["reward_weights"]).count(",") + 1) != functions:
         raise InputError(f"expected {functions} (one per reward function), got {given}", path=path)
     return found
@@ -64,46 +73,27 @@ def _framework(record: Mapping[str, object]) -> Mapping[str, object]:
     return framework if isinstance(framework, dict) else {}
 
 
-_SIDES = ("clip_ratio_low", "clip_ratio_high")
-
-
-def _as_verl_reads(given: _Given) -> _Given:
-    """Verl's settings without its ``clip_ratio``, which stands in for null sides alone.
-
-    ``clip_ratio_low`` and ``clip_ratio_high`` are 0.2 where verl's configuration does not say.
-    """
-    both = next((value for _, name, value in given if name == "clip_ratio"), None)
-    kept = [one for one in given if one[1] != "clip_ratio"]
-    return tuple(
-        (path, name, both if value is None and name in _SIDES else value)
-        for path, name, value in kept
-    )
-
-
 @lru_cache(maxsize=1024)
-def _checked(given: _Given, types: tuple[type, ...]) -> Mapping[str, Value]:
+def _read_cached(given: _Given, types: tuple[type, ...]) -> Mapping[str, Value]:
     del types
-    return _check(given)
+    return _read(given)
 
 
-def _check(given: _Given) -> Mapping[str, Value]:
+def _read(given: _Given) -> Mapping[str, Value]:
     broad: dict[str, tuple[Value, str]] = {}
     exact: dict[str, tuple[Value, str]] = {}
     for path, name, value in given:
-        values = _one(path, name, value)
-        _merge(exact if len(values) == 1 else broad, values, path)
+        values = _canonical(path, name, value)
+        for own, one in values.items():
+            before, where = (exact if len(values) == 1 else broad).setdefault(own, (one, path))
+            if before != one:
+                contradiction = f"{got(one)} contradicts {where}, which is {got(before)}"
+                raise InputError(contradiction, path=path)
     return {name: value for name, (value, _) in sorted((broad | exact).items())}
 
 
-def _one(path: str, name: str, value: object) -> Mapping[str, Value]:
+def _canonical(path: str, name: str, value: object) -> Mapping[str, Value]:
     try:
         return canonical({name: value})
     except HyperparameterError as error:
         raise InputError(error.message, path=path) from None
-
-
-def _merge(into: dict[str, tuple[Value, str]], values: Mapping[str, Value], path: str) -> None:
-    for name, value in values.items():
-        before, where = into.setdefault(name, (value, path))
-        if before != value:
-            raise InputError(f"{got(value)} contradicts {where}, which is {got(before)}", path=path)

@@ -76,7 +76,7 @@ def _safetensors(path: str) -> dict[str, Any]:
 
 
 def _check_offsets(header: dict[str, Any], size: int) -> None:
-    """Tensors lie within the data and apart from each other."""
+    """Refuses tensors that are not within the data, or overlap."""
     before = 0
     ends = [one["data_offsets"][1] for one in header.values()]
     if ends and max(ends) > size:

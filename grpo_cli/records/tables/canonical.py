@@ -15,7 +15,7 @@ from grpo_cli.records.record import Raw
 def canonical(raw: Raw, place: int) -> dict[str, Any]:
     """A record's object under canonical names.
 
-    It keeps everything else that the object has beside them, and is given the id that reports
+    It keeps everything else that the object has, and is given the id that reports
     call it by where it stands elsewhere now.
 
     Args:

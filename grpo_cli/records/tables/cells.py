@@ -66,7 +66,7 @@ def as_json(text: Any) -> dict[str, Any]:
 
 
 def is_single(pa: Any, schema: Any) -> bool:
-    """Whether a row is one response: flat token columns beside a number for the response."""
+    """Whether a row is one response: flat token columns, and a number for the response."""
     flat, deep = False, {}
     for field in schema:
         name = canonical_name(field.name)

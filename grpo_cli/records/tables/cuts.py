@@ -104,7 +104,7 @@ class _Groups:
             self.last = key
 
     def end(self, rows: int) -> None:
-        """Says that the last group is short; what it lacks is told where it is put together."""
+        """Says that the last group is short; the error is made where it is put together."""
         short = rows % self.grouping.size if self.grouping.size else 0
         if short:
             self.faults[rows - short] = InputError("")
@@ -140,7 +140,7 @@ def _cut(
             bounds = np.append(np.concatenate(starts), firsts[-1])
             faults = groups.take(bounds)
         except (pa.ArrowException, OSError, ValueError):
-            # What is damaged is told by whoever reads the rest, which is looked at row by row.
+            # Whoever reads the rest, row by row, says what is damaged.
             bounds, faults = np.array([begin, firsts[-1]]), {-1: InputError("")}
         yield _piece(source, firsts, bounds, faults, per_row)
 

@@ -8,12 +8,11 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from itertools import islice
-from pathlib import Path
 
 from grpo_cli.errors import InputError
 from grpo_cli.records.choose.grouping import Grouping
 from grpo_cli.records.open.blocks import Source
-from grpo_cli.records.open.remote import Address
+from grpo_cli.records.open.streams import version_of
 from grpo_cli.records.record import Raw
 from grpo_cli.records.tables.files import WHOLE, Rows
 
@@ -43,41 +42,28 @@ def raws(piece: Rows) -> Iterator[Raw | InputError]:
 
 
 def slices(
-    source: Source, *, grouping: Grouping | None = None, whole: bool
+    source: Source, head: bytes, *, grouping: Grouping | None = None, whole: bool
 ) -> Iterator[Rows] | None:
     """The pieces of a binary file; None for text.
 
     Args:
         source: the file.
+        head: its first bytes.
         grouping: what rows are put together, where that is all that happens to them.
         whole: whether all of it is one piece, where it cannot be cut between groups.
 
     Raises:
         InputError: where the package that reads it is missing, or it is damaged.
     """
-    kind = _kind(source)
+    kind = kind_of(head[:9], source.path)
     if kind is None:
         return None
-    path = source.path
-    size = path.version.size if isinstance(path, Address) else Path(path).stat().st_size
+    size = version_of(source.path).size
     if kind in WHOLE:
         return iter([Rows(source.name, source.path, kind, None, 0, size)])
     from grpo_cli.records.tables import arrow
 
     return arrow.slices(source, kind, size, grouping=grouping, whole=whole)
-
-
-def _kind(source: Source) -> str | None:
-    if isinstance(source.path, Address):
-        return kind_of(source.path.head[:9], source.path)
-    if source.path == "-" or not Path(source.path).is_file():
-        return None
-    try:
-        with Path(source.path).open("rb") as stream:
-            head = stream.read(9)
-    except OSError:
-        return None  # what is wrong is told by whoever reads it as text
-    return kind_of(head, source.path)
 
 
 def kind_of(head: bytes, path: str) -> str | None:

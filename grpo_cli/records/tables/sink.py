@@ -44,7 +44,7 @@ class Sink:
     ) -> None:
         if kind is None:
             self._write()
-        with nullcontext() if kind is None else suppress(Exception):  # told already
+        with nullcontext() if kind is None else suppress(Exception):  # an error is on its way
             if self._writer is not None:
                 self._writer.close()
 

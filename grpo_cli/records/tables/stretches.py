@@ -20,7 +20,7 @@ from grpo_cli.records.tables.files import Rows, damage, package
 from grpo_cli.records.translate import is_plain
 
 FRAMEWORK = "framework"
-"""What says which framework computed the records; read beside their numbers."""
+"""The column that names the framework which computed the records."""
 
 Items = Iterator[Raw | InputError]
 

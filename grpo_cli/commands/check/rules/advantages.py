@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from grpo_cli.batch import F64, I64
+from grpo_cli.commands.check.record_view import View
 from grpo_cli.commands.check.rule import Finding, rule
-from grpo_cli.commands.check.view import View
 
 _LEAST_PAIRS = 10
 _DISCORDANT, _REVERSED = 0.15, 0.9

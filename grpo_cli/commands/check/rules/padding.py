@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64, Segments
+from grpo_cli.commands.check.record_view import View
 from grpo_cli.commands.check.rule import Finding, rule
-from grpo_cli.commands.check.view import View
 
 
 def edges(responses: Segments, *, end: bool) -> I64:

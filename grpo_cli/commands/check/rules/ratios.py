@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from grpo_cli.commands.check.pair import Pair
+from grpo_cli.commands.check.record_view import View
 from grpo_cli.commands.check.rule import Finding, rule
 from grpo_cli.commands.check.rules.rewards import are_dead
-from grpo_cli.commands.check.view import View
 
 _EXTREME = 20.0
 _EXTREME_ADVICE = (

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import I64
+from grpo_cli.commands.check.record_view import Place, View
 from grpo_cli.commands.check.rule import Finding, rule
 from grpo_cli.commands.check.rules.rewards import count_sizes, describe_uneven
-from grpo_cli.commands.check.view import Place, View
 
 _COPY_CHANCE = math.log(1e-6)
 _HASH_FACTORS = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9)

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from grpo_cli.batch import F64, I64
+from grpo_cli.commands.check.record_view import LOG_PROBS, View
 from grpo_cli.commands.check.rule import Finding, rule
 from grpo_cli.commands.check.rules.padding import edges, runs
-from grpo_cli.commands.check.view import LOG_PROBS, View
 from grpo_cli.commands.trend.metadata import ENDINGS, cut_off
 from grpo_cli.records.fields import read_fields
 from grpo_cli.records.parse.settings import read_settings

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
+from grpo_cli.commands.check.record_view import View
 from grpo_cli.commands.check.rule import Finding, rule
-from grpo_cli.commands.check.view import View
 
 _NOISE = 2.0**-20
 """8 relative roundings of float32: what the order of adding a few rewards can change."""

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.check.pair import Pair
+from grpo_cli.commands.check.record_view import View
 from grpo_cli.commands.check.rule import Finding, rule
-from grpo_cli.commands.check.view import View
 
 # ---- bases ---------------------------------------------------------------------------------------
 

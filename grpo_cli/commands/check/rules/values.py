@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
+from grpo_cli.commands.check.record_view import View
 from grpo_cli.commands.check.rule import Finding, rule
-from grpo_cli.commands.check.view import View
 
 _ROUNDING = 1e-4
 

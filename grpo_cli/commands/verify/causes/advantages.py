@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -119,8 +118,7 @@ def _formula_words(
 
 def by_formula(case: Case, pair: tuple[str, str], epsilon: float) -> Breakdown:
     """Evaluates the record with advantages (r − centre)/(scale + ε)."""
-    assert case.batch.rewards is not None
-    rewards = case.batch.rewards
+    rewards = _rewards(case)
     offsets = rewards - _statistic(_CENTRES[pair[0]], rewards, case.batch)
     scale = _statistic(_SCALES[pair[1]], rewards, case.batch)
     scale = scale if pair[1] == "1" else scale + epsilon
@@ -223,12 +221,17 @@ def other_sign(case: Case) -> Iterator[Cause]:
             lambda case: case.with_advantages(-case.breakdown.advantage),
         )
     if batch.rewards is not None and not case.objective.advantage.choice.given:
-        yield Cause("advantage", "wrong sign of the rewards", _with_negative_rewards)
+        yield Cause(
+            "advantage",
+            "wrong sign of the rewards",
+            lambda case: case.with_columns(rewards=-_rewards(case)),
+        )
 
 
-def _with_negative_rewards(case: Case) -> Breakdown:
-    assert case.batch.rewards is not None
-    return case.evaluated(replace(case.batch, rewards=-case.batch.rewards))
+def _rewards(case: Case) -> F64:
+    if case.batch.rewards is None:
+        raise ValueError("there are no rewards")
+    return case.batch.rewards
 
 
 # ---- changed by a number, or exchanged: solved for from the gradient ----------------------------
@@ -293,11 +296,11 @@ def _by_length(case: Case, a: F64, found: F64, known: Flags) -> Iterator[Cause]:
     for power, verb in ((1.0, "times"), (-1.0, "divided by")):
         scale = float(np.median(found[loud] / (a[loud] * lengths[loud] ** power)))
         words = f"advantages weighted by length: A {verb} the response's tokens, times {scale:.5g}"
-        yield _cause(words, partial(_powered, power=power, scale=scale))
+        yield _cause(words, _powered(power, scale))
 
 
-def _powered(a: F64, n: F64, power: float, scale: float) -> F64:
-    return a * np.maximum(n, 1.0) ** power * scale
+def _powered(power: float, scale: float) -> Change:
+    return lambda a, n: a * np.maximum(n, 1.0) ** power * scale
 
 
 def _exchanged(a: F64, found: F64, known: Flags) -> Iterator[Cause]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.choice import Bound, Choice
 from grpo_cli.objective.objective import Objective
 from grpo_cli.objective.pipeline import evaluate
+from grpo_cli.objective.terms import Term
 from grpo_cli.records import Record
 from grpo_cli.variants import bind
 from grpo_cli.variants.plan import Plan
@@ -118,6 +119,14 @@ class Case:
         """The record with other data, or with other stages."""
         objective = replace(self.objective, **stages) if stages else self.objective  # type: ignore[arg-type]
         return evaluate(self.batch if batch is None else batch, objective)
+
+    def with_columns(self, **columns: Any) -> Breakdown:
+        """The record with other columns in its batch."""
+        return self.evaluated(replace(self.batch, **columns))
+
+    def with_terms(self, change: Callable[[Term], Term]) -> Breakdown:
+        """The record's evaluation with its terms changed."""
+        return replace(self.breakdown, terms=tuple(map(change, self.breakdown.terms)))
 
     def with_advantages(self, advantages: F64) -> Breakdown:
         """The record with other advantages, [R] or [N]."""

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
-from grpo_cli.commands.verify.causes.case import Case, Cause, round_number
+from grpo_cli.commands.verify.causes.case import Case, Cause, round_number, swapped
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.choice import Bound, Choice
 from grpo_cli.objective.results import Surrogate, side, unbound
@@ -147,15 +147,12 @@ def reinforce(case: Case) -> Iterator[Cause]:
     """Yields the log-prob in the place of the ratio."""
     if case.batch.log_probs_new is not None:
         words = "log-prob for the ratio (reinforce): A·log π_θ"
-        yield Cause("surrogate", words, _log_prob)
+        yield swapped("surrogate", words, Bound("reinforce", Choice(_log_prob), {}))
 
 
-def _log_prob(case: Case) -> Breakdown:
-    def surrogate(log_probs_new: F64, advantage: F64) -> Surrogate:
-        value = log_probs_new * advantage
-        return Surrogate(value, unbound(len(value)), None, advantage)
-
-    return case.evaluated(surrogate=Bound("reinforce", Choice(surrogate), {}))
+def _log_prob(log_probs_new: F64, advantage: F64) -> Surrogate:
+    value = log_probs_new * advantage
+    return Surrogate(value, unbound(len(value)), None, advantage)
 
 
 # ---- the two bounds, solved for: which tokens have a gradient, and what the others add ----------
@@ -199,11 +196,12 @@ def windows(case: Case) -> Iterator[Cause]:
         words = window_words(low, high, *own)
         # an ε that moves no token in or out is fitted to the loss alone: believed if it is round
         if fits and words and (seen or (round_number(low) and round_number(high))):
-            yield Cause("surrogate", words, partial(_with_bounds, low=1.0 - low, high=1.0 + high))
+            bounds = partial(_fixed, bounds=(1.0 - low, 1.0 + high))
+            yield Cause("surrogate", words, partial(bounded, form=right, bounds=bounds))
 
 
-def _with_bounds(case: Case, low: float, high: float) -> Breakdown:
-    return bounded(case, right, lambda *_: (low, high))
+def _fixed(*_: float, bounds: tuple[float, float]) -> tuple[float, float]:
+    return bounds
 
 
 def side_of(case: Case, alive: Flags, turn: float) -> Side | None:
@@ -261,7 +259,8 @@ def weights(case: Case) -> Iterator[Cause]:
     yield _capped(f"bound at {name} = {other:g}", other)
     words = "stop-gradient of the weight missing: a gradient flows through the ratio too"
     yield Cause("surrogate", words, partial(_with_cap, cap=cap, moving=True))
-    yield Cause("surrogate", "ratio for the weight times the log-prob (ρ·A)", _plain)
+    words = "ratio for the weight times the log-prob (ρ·A)"
+    yield swapped("surrogate", words, Bound("unclipped", Choice(_unclipped), {}))
 
 
 def _caps(surrogate: Bound) -> tuple[float, float] | None:
@@ -291,12 +290,9 @@ def _with_cap(case: Case, cap: float, *, moving: bool = False) -> Breakdown:
     return case.evaluated(surrogate=Bound("cispo", Choice(surrogate), {}))
 
 
-def _plain(case: Case) -> Breakdown:
-    def surrogate(ratio: F64, advantage: F64) -> Surrogate:
-        value = ratio * advantage
-        return Surrogate(value, np.zeros(len(value), np.int8), value, None)
-
-    return case.evaluated(surrogate=Bound("unclipped", Choice(surrogate), {}))
+def _unclipped(ratio: F64, advantage: F64) -> Surrogate:
+    value = ratio * advantage
+    return Surrogate(value, unbound(len(value)), value, None)
 
 
 def solved_cap(case: Case) -> Iterator[Cause]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -22,23 +21,17 @@ Numerator = Callable[[Case], F64]
 Divisor = Callable[[Case], float]
 
 
-def _ones(case: Case) -> F64:
-    return np.ones(case.batch.responses.count)
-
-
 def _lengths(case: Case) -> F64:
     return np.maximum(case.batch.responses.lengths, 1).astype(np.float64)
 
 
-def _written(case: Case) -> F64:
-    return np.maximum(np.array(case.record.widths), 1).astype(np.float64)
-
-
 # how a response's weight goes with its length → the numerator, and what is counted then
 _FORMS: Mapping[str, Numerator] = {
-    "": _ones,
+    "": lambda case: np.ones(case.batch.responses.count),
     "its response's tokens": lambda case: 1.0 / _lengths(case),
-    "its response's tokens as written, masked ones too": lambda case: 1.0 / _written(case),
+    "its response's tokens as written, masked ones too": lambda case: (
+        1.0 / np.maximum(case.record.widths, 1)
+    ),
     "its length as a factor": _lengths,
     "the root of its length": lambda case: 1.0 / np.sqrt(_lengths(case)),
 }
@@ -49,10 +42,6 @@ def _constant(case: Case) -> float:
     given = values.get("max_completion_length", values.get("response_length"))
     own = case.objective.aggregate.values.get("max_completion_length")
     return _number(own if given is None else given)
-
-
-def _items(case: Case) -> float:
-    return _number(case.record.hyperparameters.get("num_items_in_batch"))
 
 
 def _number(value: object) -> float:
@@ -102,7 +91,10 @@ _EQUAL: tuple[tuple[str, Divisor], ...] = (
         "the tokens with those of responses that are masked whole (truncated ones count still)",
         _with_cut,
     ),
-    ("num_items_in_batch", _items),
+    (
+        "num_items_in_batch",
+        lambda case: _number(case.record.hyperparameters.get("num_items_in_batch")),
+    ),
     ("max_completion_length alone", _constant),
     ("the number of groups", lambda case: float(case.batch.group_count)),
 )
@@ -226,15 +218,16 @@ def everything_times(case: Case, factor: float) -> Breakdown:
     """Multiplies J, and with it its gradient."""
     weights = {id(term.weights): term.weights for term in case.breakdown.terms}
     scaled = {key: w._replace(numerator=factor * w.numerator) for key, w in weights.items()}
-    terms = tuple(t._replace(weights=scaled[id(t.weights)]) for t in case.breakdown.terms)
-    return replace(case.breakdown, terms=terms)
+    return case.with_terms(lambda term: term._replace(weights=scaled[id(term.weights)]))
 
 
 def separate_factors(case: Case) -> Iterator[Cause]:
     """Yields a factor that only the gradient has, or only the loss."""
-    gradient, loss = _gradient_factor(case), _loss_factor(case)
-    if gradient is None or loss is None:
+    ours, wanted, loss = case.breakdown.gradient, case.gradient, _loss_factor(case)
+    square = float(ours @ ours)
+    if wanted is None or loss is None or not square:
         return
+    gradient = float(ours @ wanted) / square
     if abs(loss - 1.0) <= case.tolerance.rtol or abs(gradient - loss) > 1e-3 * abs(gradient):
         words = f"only the gradient: it is ours times {gradient:.5g}, the loss is right"
         yield Cause("aggregate", words, partial(_scaled, loss=1.0, gradient=gradient))
@@ -247,12 +240,6 @@ def separate_factors(case: Case) -> Iterator[Cause]:
             yield Cause("aggregate", words, partial(_scaled, loss=loss, gradient=gradient))
 
 
-def _gradient_factor(case: Case) -> float | None:
-    ours, wanted = case.breakdown.gradient, case.gradient
-    square = float(ours @ ours)
-    return None if wanted is None or not square else float(ours @ wanted) / square
-
-
 def _loss_factor(case: Case) -> float | None:
     ours = float(case.breakdown.record_objective[0])
     return None if case.loss is None or not ours else case.loss / ours
@@ -263,7 +250,7 @@ def _scaled(case: Case, loss: float, gradient: float) -> Breakdown:
         slope = None if term.slope is None else gradient * term.slope
         return term._replace(values=loss * term.values, sums=loss * term.sums, slope=slope)
 
-    return replace(case.breakdown, terms=tuple(map(scaled, case.breakdown.terms)))
+    return case.with_terms(scaled)
 
 
 # ---- factors, where there is only one number to go by -------------------------------------------

@@ -29,7 +29,11 @@ def penalties(case: Case) -> Iterator[Cause]:
         "β of the wrong sign (−β): the KL is added to the objective",
         partial(_times, factor=-1.0),
     )
-    yield Cause("kl", "KL without gradient (detached)", _constant)
+    yield Cause(
+        "kl",
+        "KL without gradient (detached)",
+        lambda case: _on_kl(case, lambda kl: kl._replace(slope=None)),
+    )
     if own.values.get("kl_weight") == "ratio":
         words = "KL without gradient (detached), but for that of its weight"
         only_weight = _changed(own, lambda kl: kl._replace(grad_log_prob=np.zeros_like(kl.value)))
@@ -37,7 +41,11 @@ def penalties(case: Case) -> Iterator[Cause]:
     if case.batch.log_probs_ref is not None:
         words = "KL direction reversed: log π_ref − log π_θ where log π_θ − log π_ref is meant"
         yield swapped("kl", words, _changed(own, lambda kl: kl, turn=-1.0))
-        yield Cause("kl", "KL to the old policy where the reference is meant", _to_old)
+        yield Cause(
+            "kl",
+            "KL to the old policy where the reference is meant",
+            lambda case: case.with_columns(log_probs_ref=case.batch.log_probs_old),
+        )
     yield from _weights(own)
     for name, choice in STAGES["kl"].choices.items():
         if name == own.name or choice.absent or choice.in_reward:
@@ -47,21 +55,12 @@ def penalties(case: Case) -> Iterator[Cause]:
             yield swapped("kl", f"KL estimator {name} where {own.name} is meant", bound)
 
 
-def _on_kl(breakdown: Breakdown, change: Callable[[Term], Term]) -> Breakdown:
-    terms = tuple(change(term) if term.name == KL else term for term in breakdown.terms)
-    return replace(breakdown, terms=terms)
+def _on_kl(case: Case, change: Callable[[Term], Term]) -> Breakdown:
+    return case.with_terms(lambda term: change(term) if term.name == KL else term)
 
 
 def _times(case: Case, factor: float) -> Breakdown:
-    return _on_kl(case.breakdown, lambda kl: kl._replace(coefficient=factor * kl.coefficient))
-
-
-def _constant(case: Case) -> Breakdown:
-    return _on_kl(case.breakdown, lambda kl: kl._replace(slope=None))
-
-
-def _to_old(case: Case) -> Breakdown:
-    return case.evaluated(replace(case.batch, log_probs_ref=case.batch.log_probs_old))
+    return _on_kl(case, lambda kl: kl._replace(coefficient=factor * kl.coefficient))
 
 
 def _weights(own: Bound) -> Iterator[Cause]:

@@ -61,7 +61,7 @@ def _times(case: Case, pick: Pick, times: float) -> Breakdown:
         sums = case.batch.responses.sum(values)
         return term._replace(values=values, sums=sums, slope=slope)
 
-    return replace(case.breakdown, terms=tuple(counted(term) for term in case.breakdown.terms))
+    return case.with_terms(counted)
 
 
 # ---- solved for in the gradient -----------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The cheap check of the first record, which ``eval`` repeats in one line."""
+"""The check of the first record, which ``eval`` repeats in one line."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from files import each
 from typer.testing import CliRunner
 
-from grpo_cli.commands.check.cheap import _suspicious, _widths, cheap
+from grpo_cli.commands.check.first_record import _suspicious, _widths, first_error
 from grpo_cli.commands.main import app
 from grpo_cli.engine import Reader
 
@@ -48,7 +48,7 @@ def told(path, *flags):
 
 def test_what_is_sane_is_passed_over(tmp_path):
     path = written(tmp_path, near)
-    assert [line for chunk in Reader([path]) for line in cheap(chunk)] == []
+    assert [line for chunk in Reader([path]) for line in first_error(chunk)] == []
     assert told(path) == []
 
 
@@ -72,8 +72,8 @@ def test_eval_repeats_what_check_would_call_an_error(tmp_path, old, begins):
 def test_the_line_is_the_same_however_the_input_is_cut(tmp_path):
     path = written(tmp_path, foreign, more=40)
     assert told(path, "--jobs", "1") == told(path, "--jobs", "2")
-    one = [line for chunk in Reader([path], block_bytes=1) for line in cheap(chunk)]
-    assert one == [line for chunk in Reader([path]) for line in cheap(chunk)]
+    one = [line for chunk in Reader([path], block_bytes=1) for line in first_error(chunk)]
+    assert one == [line for chunk in Reader([path]) for line in first_error(chunk)]
     assert told(written(tmp_path, foreign, sane_before=1)) == []
 
 
@@ -127,7 +127,7 @@ def test_columns_that_go_little_together(correlation, suspicious, scale):
 )
 def test_how_many_tokens_are_looked_at(tmp_path, monkeypatch, most, widths):
     """Those of the first record, from the first on."""
-    monkeypatch.setattr("grpo_cli.commands.check.cheap._MOST", most)
+    monkeypatch.setattr("grpo_cli.commands.check.first_record._MOST", most)
     (chunk,) = Reader([written(tmp_path, near, more=2)])
     assert _widths(chunk).tolist() == [*widths, 0, 0, 0][:4]
 
@@ -139,7 +139,7 @@ def test_the_first_16384_tokens_are_looked_at(tmp_path):
         record = {"log_probs_new": [[*row, *[-1.0] * 3]], "log_probs_old": [old], "rewards": [1.0]}
         path = tmp_path / "long.jsonl"
         path.write_bytes(orjson.dumps(record))
-        assert bool([line for chunk in Reader([str(path)]) for line in cheap(chunk)]) is words
+        assert bool([line for chunk in Reader([str(path)]) for line in first_error(chunk)]) is words
 
 
 @each(("tokens", "is_told"), [(23, False), (24, True)])
@@ -147,4 +147,4 @@ def test_fewer_than_24_tokens_are_too_few(tmp_path, tokens, is_told):
     record = {"log_probs_new": [[-1.0] * tokens], "log_probs_old": [[-30.0] * tokens]}
     path = tmp_path / "few.jsonl"
     path.write_bytes(orjson.dumps(record | {"rewards": [1.0]}))
-    assert bool([line for chunk in Reader([str(path)]) for line in cheap(chunk)]) is is_told
+    assert bool([line for chunk in Reader([str(path)]) for line in first_error(chunk)]) is is_told

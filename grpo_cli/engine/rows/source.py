@@ -1,14 +1,62 @@
-"""Arrays of a whole chunk → lists of values that can be printed."""
+"""What the fields of rows are read from, and lists of it that can be printed."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from grpo_cli.batch import F64, Segments
+from grpo_cli.batch import F64, I64, Segments
 from grpo_cli.objective.arithmetic.exact_sums import added
+from grpo_cli.objective.breakdown import Breakdown
+from grpo_cli.objective.summary import Summary
+from grpo_cli.records.record import Record
+
+
+class Source:
+    """What fields are read from: M records and their breakdown, R responses, N tokens."""
+
+    def __init__(self, records: Sequence[Record], breakdown: Breakdown) -> None:
+        self.records = records
+        self.breakdown = breakdown
+        self.summary = Summary(breakdown)
+
+    @property
+    def by(self) -> tuple[str, ...]:
+        """The fields that ``--batch`` names."""
+        return tuple(self.records[0].batch or ()) if self.records else ()
+
+    @property
+    def records_count(self) -> int:
+        """M."""
+        return len(self.records)
+
+    @property
+    def responses_count(self) -> int:
+        """R."""
+        return self.breakdown.batch.responses.count
+
+    @cached_property
+    def record_lengths(self) -> list[int]:
+        """[M] tokens of each record."""
+        return self.summary.record_tokens.lengths.tolist()
+
+    @cached_property
+    def response_lengths(self) -> list[int]:
+        """[R] tokens of each response."""
+        return self.summary.responses.lengths.tolist()
+
+    @cached_property
+    def positions(self) -> I64:
+        """[N] each token's index in its response as written."""
+        batch = self.breakdown.batch
+        if batch.positions is not None:
+            return batch.positions
+        responses = batch.responses
+        return np.arange(responses.total) - np.repeat(responses.starts, responses.lengths)
 
 
 def bounds(segments: Segments) -> list[int]:

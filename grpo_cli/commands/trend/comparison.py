@@ -1,15 +1,16 @@
-"""Logged series beside recomputed ones: do they agree, and if not, what else does?"""
+"""Logged series against recomputed ones: do they agree, and if not, what else does?"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from grpo_cli.commands.answer import Answer
 from grpo_cli.commands.trend.logs import Log
 from grpo_cli.commands.trend.metrics import functions
-from grpo_cli.commands.trend.step import Step
+from grpo_cli.commands.trend.step import Finding, Step
 from grpo_cli.terminal.numbers import shown
 
 _SAME = 1e-4
@@ -46,7 +47,7 @@ class Comparison:
     Attributes:
         name: as logged.
         steps: how many were compared.
-        agrees: whether all agree.
+        agrees: whether all of them agree.
         first: the first step that does not, by the number in the records.
         logged, recomputed: the values there.
         because: what explains the difference, where something does.
@@ -55,10 +56,10 @@ class Comparison:
     name: str
     steps: int
     agrees: bool
-    first: int | None
-    logged: float | None
-    recomputed: float | None
-    because: str
+    first: int | None = None
+    logged: float | None = None
+    recomputed: float | None = None
+    because: str = ""
 
 
 def framework_of(log: Log, names: Mapping[str, Mapping[str, object]]) -> str:
@@ -93,7 +94,7 @@ def compare(log: Log, series: Series, others: Series) -> list[Comparison]:
         _compared(name, log[name], series[name], others, shift) for name in series if name in log
     ]
     return found + [
-        Comparison(name, 0, agrees=False, first=None, logged=None, recomputed=None, because=why)
+        Comparison(name, 0, agrees=False, because=why)
         for name in log
         if name not in series and (why := _UNKNOWN.get(name.rpartition("/")[2]))
     ]
@@ -102,24 +103,24 @@ def compare(log: Log, series: Series, others: Series) -> list[Comparison]:
 def _compared(
     name: str,
     logged: Mapping[int, float],
-    ours: Mapping[int, float | None],
+    recomputed: Mapping[int, float | None],
     others: Series,
     shift: int,
 ) -> Comparison:
     pairs = [
-        (step - shift, value, own)
+        (step - shift, value, known)
         for step, value in sorted(logged.items())
-        if (own := ours.get(step - shift)) is not None
+        if (known := recomputed.get(step - shift)) is not None
     ]
     near = _LEAST_OF.get(name, _NEAR)
     wrong = [pair for pair in pairs if not _alike(pair[1], pair[2], near)]
     if not wrong:
         because = "" if pairs else "the records lack what it is made of"
-        return Comparison(name, len(pairs), bool(pairs), None, None, None, because)
-    step, value, own = wrong[0]
+        return Comparison(name, len(pairs), agrees=bool(pairs), because=because)
+    first, value, known = wrong[0]
     because = _because(pairs, logged, others, shift)
     return Comparison(
-        name, len(pairs), agrees=False, first=step, logged=value, recomputed=own, because=because
+        name, len(pairs), agrees=False, first=first, logged=value, recomputed=known, because=because
     )
 
 
@@ -129,28 +130,25 @@ def _because(
     others: Series,
     shift: int,
 ) -> str:
-    ratios = [value / own for _, value, own in pairs if own]
+    ratios = [value / known for _, value, known in pairs if known]
     if len(ratios) >= _LEAST and max(ratios) - min(ratios) <= _SAME * abs(ratios[0]):
         return f"it is {shown(ratios[0])} times ours at every step"
     for name, series in others.items():
-        known = [(value, series.get(step - shift)) for step, value in logged.items()]
-        apart = [pair for pair in known if pair[1] is not None]
-        if len(apart) >= _LEAST and all(_alike(*pair) for pair in apart) and _varies(apart):
+        both = ((value, series.get(step - shift)) for step, value in logged.items())
+        known = [pair for pair in both if pair[1] is not None]
+        varies = len({value for value, _ in known}) > 1
+        if len(known) >= _LEAST and all(_alike(*pair) for pair in known) and varies:
             return f"it is {name}"
     return ""
 
 
-def _varies(pairs: Sequence[tuple[float, float | None]]) -> bool:
-    return len({value for value, _ in pairs}) > 1
-
-
-def _alike(value: float, own: float | None, near: float = _NEAR) -> bool:
-    return own is not None and math.isclose(value, own, rel_tol=_SAME, abs_tol=near)
+def _alike(value: float, other: float | None, near: float = _NEAR) -> bool:
+    return other is not None and math.isclose(value, other, rel_tol=_SAME, abs_tol=near)
 
 
 @dataclass(frozen=True)
-class Beside:
-    """A log beside the run that it is of.
+class LogComparison(Answer):
+    """A log compared with the run that it is of.
 
     Attributes:
         framework: whose names were looked for.
@@ -162,10 +160,32 @@ class Beside:
     series: list[Comparison]
     logged: Series
 
-    @property
-    def told(self) -> dict[str, object]:
-        """What the JSON document has of it."""
+    def fields(self) -> dict[str, Any]:
+        """What the JSON has of it."""
         return {"framework": self.framework, "series": self.series}
+
+
+@dataclass(frozen=True)
+class Trend(Answer):
+    """The answer of ``trend``.
+
+    Attributes:
+        variant: the variant.
+        signatures: of the objectives that ran.
+        steps: the steps, by number.
+        findings: where the run changed, the earliest first.
+        log: the comparison with a log; None without ``--log``.
+    """
+
+    variant: str
+    signatures: Sequence[str]
+    steps: Sequence[Step]
+    findings: Sequence[Finding]
+    log: LogComparison | None = None
+
+    def fields(self) -> dict[str, Any]:
+        """The JSON, without a log where none is given."""
+        return {name: value for name, value in super().fields().items() if value is not None}
 
 
 def as_logged(framework: str, run: Run, steps: Sequence[Step]) -> Logged:
@@ -182,12 +202,12 @@ def as_logged(framework: str, run: Run, steps: Sequence[Step]) -> Logged:
     }
 
 
-def beside(
+def compare_log(
     framework: str,
     log: Log,
     logged: Mapping[int, Mapping[str, float | None]],
     steps: Sequence[Step],
-) -> Beside:
+) -> LogComparison:
     """Compares a log with what a framework would have logged at each step of a run."""
     names = next(iter(logged.values()), {})
     series = {name: {step: row[name] for step, row in logged.items()} for name in names}
@@ -200,7 +220,7 @@ def beside(
         name: {step - shift: value for step, value in values.items()}
         for name, values in log.items()
     }
-    return Beside(framework, compare(log, series, others), aligned)
+    return LogComparison(framework, compare(log, series, others), aligned)
 
 
 def renamed(steps: Sequence[Step], logged: Logged) -> list[Step]:

@@ -9,7 +9,7 @@ import numpy as np
 from grpo_cli.batch import F64, I64
 from grpo_cli.engine.chunk import Chunk
 
-_CHEAP = frozenset({"filler", "unrelated", "extreme-ratio"})
+_RULES = frozenset({"filler", "unrelated", "extreme-ratio"})
 _LEAST, _MOST = 24, 1 << 14
 _PAIRS = (
     ("log_probs_new", "log_probs_old"),
@@ -19,10 +19,11 @@ _PAIRS = (
 _BEYOND, _BELOW, _DOUBT, _LEAST_FILLED, _LITTLE = 20.0, -50.0, -0.3, 3, 0.3
 
 
-def cheap(chunk: Chunk) -> Iterator[str]:
-    """Yields the first error of ``_CHEAP`` in the first record's first 16,384 tokens, if any.
+def first_error(chunk: Chunk) -> Iterator[str]:
+    """Yields the first error of ``_RULES`` in the first record's first 16,384 tokens, if any.
 
-    A few reductions decide whether the rules of ``grpo check`` are loaded at all.
+    A few reductions decide whether the rules of ``grpo check`` are loaded at all: they take 16 µs
+    of a record of 154 tokens, where loading the rules takes 10 ms.
     """
     widths = _widths(chunk)
     tokens = int(widths.sum())
@@ -60,8 +61,8 @@ def _suspicious(first: F64, second: F64) -> bool:
 
 def _first_error(columns: Mapping[str, F64], widths: I64) -> Iterator[str]:
     from grpo_cli.commands.check.pair import Pair  # not loaded for sane records
+    from grpo_cli.commands.check.record_view import View
     from grpo_cli.commands.check.rules import rules_of
-    from grpo_cli.commands.check.view import View
 
     view = View(
         places=(),
@@ -73,7 +74,7 @@ def _first_error(columns: Mapping[str, F64], widths: I64) -> Iterator[str]:
         groups=np.zeros(len(widths), dtype=np.int64),
         names={},
     )
-    rules = [rule for rule in rules_of("pair") if rule.code in _CHEAP]
+    rules = [rule for rule in rules_of("pair") if rule.code in _RULES]
     for names in view.pairs:
         pair = Pair(view, names)
         for rule in rules:
