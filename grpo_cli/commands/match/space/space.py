@@ -246,9 +246,14 @@ class Space:
         same: dict[str, list[str]],
     ) -> None:
         self.options, self.grids, self.reasons, self.same = options, grids, reasons, same
-        pieces = [grid.columns(number) for number, grid in enumerate(grids)]
-        for name in [*pieces[0]]:
-            setattr(self, name, np.concatenate([piece.pop(name) for piece in pieces]))
+        types: dict[str, np.dtype[np.generic]] = {}
+        columns: dict[str, bytearray] = {}  # which grow in place: there may be a million
+        for number, grid in enumerate(grids):
+            for name, piece in grid.columns(number).items():
+                types[name] = piece.dtype
+                columns.setdefault(name, bytearray()).extend(piece.tobytes())
+        for name, column in columns.items():
+            setattr(self, name, np.frombuffer(column, types[name]))
 
     def own(self, chosen: slice) -> dict[str, Index]:
         """[n] each: entropy bonus, and aggregations, that conventions have of their row."""

@@ -120,6 +120,7 @@ class ExactTotals(Pass):
                     made = evaluator.evaluate(chunk)
                     totals.add(made)
                     totals.reach(edges(made.ratio, made.advantage))
+                    del made  # before the next plan's columns are made
             except GrpoError:
                 self.found[at] = None
 

@@ -141,8 +141,11 @@ class Sums(Pass):
     def merge(self, later: Sums) -> None:
         """Adds other records."""
         for name in ("policy", "size", "direct", "kl", "entropy", "counted"):
-            total: F64 = getattr(self, name)
-            total += getattr(later, name)
+            total, more = getattr(self, name), getattr(later, name)
+            if self.records:
+                total += more
+            else:  # arrays from another process cannot be written to
+                setattr(self, name, np.require(more, requirements="W"))
         self.records += later.records
         self.left_out |= later.left_out
         self.features.merge(later.features)

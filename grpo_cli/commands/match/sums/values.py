@@ -57,10 +57,10 @@ def scan(space: Space, sums: Sums, batch: str, question: Question, measured: Mea
         question: the number and its records.
         measured: the statistics of its records.
     """
-    policy, kl, size = columns = np.empty((3, len(space.bits)))
+    policy, kl, size = (np.empty(len(space.bits)) for _ in range(3))
     for start in range(0, len(space.bits), _BLOCK):
         part = slice(start, start + _BLOCK)
-        columns[:, part] = _values(space, sums, batch, part)
+        policy[part], kl[part], size[part] = _values(space, sums, batch, part)
     policy *= question.target.sign
     kl *= question.target.sign
     _evaluate_dropping(space, sums, question, measured, (policy, kl))
@@ -113,12 +113,10 @@ def _sorted(
     space: Space, columns: tuple[F64, F64, F64], chosen: Index
 ) -> tuple[Index, NDArray[np.int64]]:
     """Conventions by value and bits, and where each value starts."""
-    hashed = np.concatenate(
-        [
-            _hashed(space, columns, chosen[start : start + _BLOCK])
-            for start in range(0, max(len(chosen), 1), _BLOCK)
-        ]
-    )
+    hashed = np.empty(len(chosen), np.uint64)
+    for start in range(0, len(chosen), _BLOCK):
+        part = slice(start, start + _BLOCK)
+        hashed[part] = _hashed(space, columns, chosen[part])
     order = np.lexsort((space.bits[chosen], hashed)).astype(np.int32)
     hashed = hashed[order]
     new = np.ones(len(hashed), np.bool_)
