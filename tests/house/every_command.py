@@ -208,6 +208,7 @@ def run(command: list[str]) -> tuple[str, dict]:
     """One command in this process: exit code, both streams, and the page that it wrote."""
     from typer.testing import CliRunner
 
+    sys.argv = ["grpo", *command]  # pages have the command that made them
     own = tempfile.mkdtemp(dir=".")
     written = [f"{own}/{word}" if word in ("page.html", "page.svg") else word for word in command]
     with contextlib.redirect_stdout(io.StringIO()):
