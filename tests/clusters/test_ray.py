@@ -104,7 +104,7 @@ def test_compare_says_the_same(cluster, files):
     here = Comparison(plans, Reader(files, skip=True)).result()
     there = Comparison(plans, Reader(files, skip=True, on="ray", task_bytes=70_000)).result()
     assert there == here
-    assert here["variants"][0]["variant"] == "dr"
+    assert here.variants[0].variant == "dr"
 
 
 def test_split_and_convert_say_the_same(cluster, files):
