@@ -28,7 +28,7 @@ def main() -> None:
 def _leave(code: int) -> None:
     """Ends the process when everything is written and removed that has to be.
 
-    Taking apart all that was imported would be a tenth of the time that a small file takes.
+    Freeing all that was imported would be a tenth of the time that a small file takes.
     """
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):

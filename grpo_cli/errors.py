@@ -58,7 +58,7 @@ class InputError(GrpoError):
 
 
 class UnopenedError(InputError):
-    """Several inputs that cannot be opened, told together; reads as the first of them."""
+    """Several inputs that cannot be opened, reported together; reads as the first of them."""
 
     def __init__(self, errors: Sequence[InputError]) -> None:
         first = errors[0]

@@ -75,7 +75,7 @@ def sequence_eps(token_log_ratio: F64, responses: Segments, *, count_eps: float)
         count_eps: ε, tokens. A sum of 60 nats over one token moves ρᵢ by 6e-7 with ε = 1e-8.
 
     References:
-        NeMo-RL's masked_mean, in double precision: in single precision ε is lost beside a count.
+        NeMo-RL's masked_mean, in double precision: in single precision ε is lost in a count.
         OpenRLHF's GSPO divides by the count itself, ROLL's counts are in single precision.
     """
     divisors = np.where(responses.lengths > 0, responses.lengths + count_eps, 1.0)

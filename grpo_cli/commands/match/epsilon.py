@@ -1,7 +1,7 @@
 """The ε that makes a convention give a number, where none is given.
 
 J of a clipped objective does not fall as ε rises: what a larger ε lets through never counts for
-less. So two values of ε between whose J the number lies have one between them that gives it, and
+less. So two values of ε whose J enclose the number have one between them that gives it, and
 few steps find it. Any convention fits with some ε; it is evidence where that ε is a round number.
 """
 
@@ -150,7 +150,7 @@ def _curves(
 def _crossing(
     curves: F64, factors: Sequence[Factor], target: LoggedNumber
 ) -> Iterator[tuple[Factor, int, int, tuple[float, float]]]:
-    """Factor, curve, step, and how far off both ends are, where the number lies between them."""
+    """Factor, curve, step, and how far off both ends are, for a number between them."""
     for factor in factors:
         off = factor.times * curves - target.value
         within = (off[:, :-1] < 0) != (off[:, 1:] < 0)

@@ -1,4 +1,4 @@
-"""The quantities that a record may expect, by name, and what trainers log beside the loss.
+"""The quantities that a record may expect, by name, and what trainers log with the loss.
 
 Every function takes the breakdown of one or more records and gives a number per token [N] or per
 record [M]; None where the objective has no such quantity, NaN for a record that has none.

@@ -60,14 +60,14 @@ function readColumn(source, spec, record) {
 const FAR = -(2 ** 31);
 
 // Adds the differences to the bits of what the expression gives.
-function near(apart, far, expression, record) {
+function near(steps, far, expression, record) {
   const result = Float64Array.from(calculated(expression, record));
   const bits = new Uint32Array(result.buffer);
   let next = 0;
-  for (let at = 0; at < apart.length; at++) {
-    if (apart[at] === FAR) result[at] = far[next++];
-    else if (apart[at] !== 0) {
-      const low = bits[2 * at] + apart[at];
+  for (let at = 0; at < steps.length; at++) {
+    if (steps[at] === FAR) result[at] = far[next++];
+    else if (steps[at] !== 0) {
+      const low = bits[2 * at] + steps[at];
       bits[2 * at] = low >>> 0;
       bits[2 * at + 1] += Math.floor(low / 2 ** 32);
     }

@@ -134,7 +134,7 @@ function furthestOf(ranges, size, most) {
   return kept.sort((a, b) => size(b) - size(a) || a - b).slice(0, most);
 }
 
-// How many tokens have which value; counts on a log scale, what lies beyond an edge in the last bin.
+// How many tokens have which value; counts on a log scale, what is beyond an edge in the last bin.
 function histogram(record, quantity, width) {
   const [bins, height, foot] = [Math.min(61, Math.floor(width / 7)), 130, 22];
   const values = record.columns[quantity.column];
@@ -148,11 +148,11 @@ function histogram(record, quantity, width) {
   }
   const most = Math.log1p(Math.max(...counts, 1));
   const at = (value) => ((value + edge) / (2 * edge)) * width;
-  const told = (value) => shown(isRatio ? Math.exp(value) : value + quantity.middle, 4);
+  const label = (value) => shown(isRatio ? Math.exp(value) : value + quantity.middle, 4);
   const parts = counts.map((count, bin) => {
     const tall = (height * Math.log1p(count)) / most;
     const [low, high] = [-edge + (2 * edge * bin) / bins, -edge + (2 * edge * (bin + 1)) / bins];
-    const title = draw("title", {}, `${shown(count)} tokens from ${told(low)} to ${told(high)}`);
+    const title = draw("title", {}, `${shown(count)} tokens from ${label(low)} to ${label(high)}`);
     return draw("rect", { class: "bin", x: at(low), y: height - tall, width: width / bins - 1, height: tall }, title);
   });
   for (const [index, end] of ends.entries()) {
@@ -164,7 +164,7 @@ function histogram(record, quantity, width) {
   }
   parts.push(draw("line", { class: "axis", x1: 0, x2: width, y1: height, y2: height }));
   for (const [share, anchor] of [[-1, "start"], [-0.5, "middle"], [0, "middle"], [0.5, "middle"], [1, "end"]]) {
-    parts.push(draw("text", { x: at(share * edge), y: height + 15, "text-anchor": anchor }, told(share * edge)));
+    parts.push(draw("text", { x: at(share * edge), y: height + 15, "text-anchor": anchor }, label(share * edge)));
   }
   const label = `histogram of ${quantity.words}`;
   return draw("svg", { viewBox: `0 0 ${width} ${height + foot}`, role: "img", "aria-label": label }, ...parts);

@@ -238,7 +238,7 @@ def _rewards(case: Case) -> F64:
 
 
 def effective_advantages(case: Case) -> F64 | None:
-    """[R] the advantage that explains each response's gradient; NaN where none can be told.
+    """[R] the advantage that explains each response's gradient; NaN where none can be solved for.
 
     Every surrogate of the family is proportional to A on either side of 0, so the gradient with
     A = 1 and with A = −1 says what any A gives. None where a response is explained by no A.

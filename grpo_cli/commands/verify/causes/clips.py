@@ -162,7 +162,7 @@ class Side(NamedTuple):
     """One bound on the ratio.
 
     Attributes:
-        least, most: between which ratios the gradients say that it lies.
+        least, most: the ratios between which the gradients place it.
         clipped: [N] the tokens that it binds.
         slope: ∂J/∂bound, the sum of w·A over them.
     """
