@@ -257,9 +257,9 @@ def find_unrelated(pair: Pair) -> Iterator[Finding]:
     """Finds columns whose probabilities do not correlate.
 
     Of one policy at two temperatures that differ by a factor of two, the probabilities of the
-    tokens taken correlate by more than 0.8, whatever the noise; of other tokens by 0. They are between 0 and 1,
-    so that no single token decides. Reported where the correlation is below 0.3, that of
-    the log-probs too, and below 0.8 by
+    tokens taken correlate by more than 0.8, whatever the noise; of other tokens by 0. They are
+    between 0 and 1, so that no single token decides. Reported where the correlation is below 0.3,
+    that of the log-probs too, and below 0.8 by
     4.5 standard errors (Fisher's z, one in 300,000) over a sample; or where that many responses
     alone are below 0.3 that chance makes so many once in a million (Chernoff). A model that is
     sure of nothing (the probabilities spread by less than 0.2, as in tests with random weights)
