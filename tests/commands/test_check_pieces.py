@@ -10,7 +10,7 @@ import numpy as np
 import orjson
 import pytest
 
-from grpo_cli.commands.check import views
+from grpo_cli.commands.check import read_views
 from grpo_cli.commands.check.run import check
 from grpo_cli.engine import Reader
 
@@ -73,7 +73,7 @@ def test_records_read_one_by_one_give_the_same_answer(dump, monkeypatch):
 
 def test_how_much_is_looked_at_together_changes_nothing(dump, monkeypatch):
     whole = answer(dump)
-    monkeypatch.setattr(views, "_TOGETHER", 1)
+    monkeypatch.setattr(read_views, "_TOGETHER", 1)
     assert answer(dump) == whole
 
 

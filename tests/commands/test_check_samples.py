@@ -11,10 +11,10 @@ from checked import checked, rows_of
 from files import each
 
 from grpo_cli.commands.check.findings import Findings
+from grpo_cli.commands.check.read_views import views
 from grpo_cli.commands.check.record_view import Place
 from grpo_cli.commands.check.rule import Finding, Rule
 from grpo_cli.commands.check.run import check
-from grpo_cli.commands.check.views import views
 from grpo_cli.engine import Reader
 from grpo_cli.errors import InputError
 from grpo_cli.records import Raw

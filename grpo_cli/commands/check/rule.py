@@ -95,7 +95,7 @@ def _contradictions(rule: Rule) -> Iterable[str]:
 
 
 DECLARED: dict[tuple[str, Scope], Rule] = {}
-"""Every rule that was declared so far; ``rules.table`` imports all of them."""
+"""Every rule that was declared so far; ``rules.table()`` imports all of them."""
 
 Find = TypeVar("Find", bound=Callable[..., Iterable[Finding]])
 

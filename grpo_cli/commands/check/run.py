@@ -14,6 +14,7 @@ from grpo_cli.commands.check.answer import Checked
 from grpo_cli.commands.check.coverage import SkippedRules, count_skipped, missing_needs, not_checked
 from grpo_cli.commands.check.denominators import LossCount, count_zero_gradient, denominators
 from grpo_cli.commands.check.findings import Findings
+from grpo_cli.commands.check.read_views import views
 from grpo_cli.commands.check.record_view import View
 from grpo_cli.commands.check.rule import ORDER
 from grpo_cli.commands.check.rules import rule_named, rules_of, table
@@ -24,7 +25,6 @@ from grpo_cli.commands.check.samples import (
     join_views,
     select_records,
 )
-from grpo_cli.commands.check.views import views
 from grpo_cli.engine import Reader
 from grpo_cli.engine.fold import Accumulator, fold_pieces
 from grpo_cli.errors import InputError
