@@ -20,9 +20,8 @@ import pytest
 from files import evaluation
 
 from grpo_cli.engine import pool
-from grpo_cli.engine.passing import receive
 from grpo_cli.engine.pieces import Pieces
-from grpo_cli.engine.pool import WorkerError
+from grpo_cli.engine.pool import WorkerError, receive
 from grpo_cli.errors import InputError
 from grpo_cli.records.open.streams import BLOCK
 from grpo_cli.variants.plan import plan

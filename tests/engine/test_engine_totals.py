@@ -17,7 +17,7 @@ from files import evaluation
 
 from grpo_cli import evaluate
 from grpo_cli.commands.eval.nested import encode_nested as encode_json
-from grpo_cli.engine import Evaluation, Reader, passing, pieces, pool
+from grpo_cli.engine import Evaluation, Reader, pieces, pool
 from grpo_cli.engine.evaluation import _of_another_scale
 from grpo_cli.engine.facts import Skipped
 from grpo_cli.engine.pieces import Pieces, bundled
@@ -224,19 +224,19 @@ def test_the_cores_that_a_process_may_use(monkeypatch, text, quota):
 @pytest.mark.parametrize("sockets", [True, False])
 def test_a_result_comes_as_it_was_sent(monkeypatch, sockets):
     """Large texts beside the message, where that is known; arrays in it, to be written to."""
-    monkeypatch.setattr(passing, "_SOCKETS", sockets)
+    monkeypatch.setattr(pool, "_SOCKETS", sockets)
     result = [Pieces([b"a" * 40_000, b"bc"]), np.arange(3.0), Pieces([b"d" * 41_000]), "e"]
     monkeypatch.setattr(pieces, "_LARGE", 40_000)
     ours, theirs = multiprocessing.Pipe()
-    passing.send(ours, result)
+    pool.send(ours, result)
     message, sizes = theirs.recv()
     assert sizes == [40_000, 41_000][: 2 * sockets]
     assert (b"a" * 9 in message) != sockets
     if sockets:
-        with passing._socket(theirs) as stream:
-            stream.recv(81_000, passing.socket.MSG_WAITALL)
-    passing.send(ours, result)
-    found = passing.receive(theirs)
+        with pool._socket(theirs) as stream:
+            stream.recv(81_000, pool.socket.MSG_WAITALL)
+    pool.send(ours, result)
+    found = pool.receive(theirs)
     found[1] += 1.0
     assert (found[0], found[1].tolist(), found[2:]) == (result[0], [1.0, 2.0, 3.0], result[2:])
 
@@ -251,10 +251,10 @@ def test_a_text_that_comes_in_parts_is_put_together():
             return self.parts.pop(0)
 
     asked = []
-    assert passing._read(Dripping(b"ab", b"c", b"de"), 5) == b"abcde"
-    assert asked == [(size, passing.socket.MSG_WAITALL) for size in (5, 3, 2)]
+    assert pool._read(Dripping(b"ab", b"c", b"de"), 5) == b"abcde"
+    assert asked == [(size, pool.socket.MSG_WAITALL) for size in (5, 3, 2)]
     with pytest.raises(EOFError):
-        passing._read(Dripping(b"ab", b""), 5)
+        pool._read(Dripping(b"ab", b""), 5)
 
 
 def test_what_can_be_read_once_is_kept_to_be_read_again(tmp_path):

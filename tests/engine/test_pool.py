@@ -13,9 +13,8 @@ import pytest
 from files import each
 
 from grpo_cli.engine import memory, pool
-from grpo_cli.engine.passing import receive, send
 from grpo_cli.engine.pieces import Bundle
-from grpo_cli.engine.pool import WorkerError, in_order
+from grpo_cli.engine.pool import WorkerError, in_order, receive, send
 from grpo_cli.errors import InputError
 from grpo_cli.records import Block
 from grpo_cli.records.open.blocks import Span
