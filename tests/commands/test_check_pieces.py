@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -95,3 +96,24 @@ def test_every_scope_has_rules_in_the_order_of_their_ranks():
         ranks = [rule.rank for rule in rules_of(scope)]
         assert ranks
         assert ranks == sorted(ranks)
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf, 1e200])
+@pytest.mark.parametrize("more", [{}, {"entropies": [[0.5], [0.5]]}], ids=["plain", "entropies"])
+@pytest.mark.parametrize("name", ["rewards", "advantages"])
+def test_scores_that_are_no_numbers_are_an_error(grpo, tmp_path, wrong, more, name):
+    rows = {"log_probs_new": [[-1.0], [-1.0]], "log_probs_old": [[-1.1], [-0.9]], **more}
+    path = tmp_path / "in.jsonl"
+    path.write_text(json.dumps(rows | {name: [wrong, 1.0]}) + "\n")
+    result = grpo("check", str(path))
+    assert result.exit_code == 3
+    assert result.stderr.startswith(f"grpo: {path}:1: {name}[0]: ")
+
+
+def test_tokens_that_are_nested_in_several_ways(grpo, tmp_path):
+    deep = {"log_probs_new": [[[-1.0, -2.0]], [[-1.0]]], "tokens": [[["a", "b"]], [["c"]]]}
+    flat = {"log_probs_new": [[-1.0, -2.0], [-1.0]], "tokens": [["a", "b"], ["c"]]}
+    path = tmp_path / "in.jsonl"
+    rows = [deep | {"rewards": [[1.0], [0.0]]}, flat | {"rewards": [1.0, 0.0]}]
+    path.write_text("".join(json.dumps(row) + "\n" for row in [*rows, *rows[::-1]]))
+    assert grpo("check", str(path)).exit_code == 0

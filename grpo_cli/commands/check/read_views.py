@@ -9,6 +9,7 @@ from grpo_cli.commands.check.record_view import Place, View
 from grpo_cli.engine.packing import packed_runs
 from grpo_cli.errors import InputError
 from grpo_cli.records import DecodedChunk, Packed, Raw, Record, record
+from grpo_cli.records.packed import are_scores
 from grpo_cli.records.parse.assemble import layout, pack_records
 from grpo_cli.records.parse.record import record_id
 
@@ -23,7 +24,7 @@ def views(decoded: Iterable[DecodedChunk]) -> Iterator[View | InputError]:
     """Yields views of the records in order, and errors in the places of unreadable records."""
     for chunk in _together(decoded):
         for items, packed in packed_runs(chunk):
-            if packed is None:
+            if packed is None or not are_scores(packed.scores.values()):
                 yield from _one_by_one(items)
             else:
                 raws: Any = items  # what is packed is no error

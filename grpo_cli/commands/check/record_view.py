@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -253,13 +254,23 @@ class View:
             flat += _joined(value[key])
         if len(flat) != self.written.total:
             return None
-        if flat and isinstance(flat[0], str):
-            numbers = {word: number for number, word in enumerate(dict.fromkeys(flat))}
-            flat = [numbers[word] for word in flat]
         try:
+            if flat and isinstance(flat[0], str):
+                numbers = self.words if key == self.names.get("tokens") else _numbered(flat)
+                flat = [numbers[word] for word in flat]
             return np.array(flat, dtype=np.int64)
         except (TypeError, ValueError, OverflowError):
             return None
+
+    @cached_property
+    def words(self) -> Mapping[str, int]:
+        """The number of each different string in ``tokens``, as in ``ids``.
+
+        Raises:
+            TypeError: where tokens are nested in several ways.
+        """
+        key = self.names["tokens"]
+        return _numbered(chain.from_iterable(_joined(value[key]) for value in self.values))
 
     @cached_property
     def counted_ids(self) -> I64 | None:
@@ -273,10 +284,11 @@ class View:
         key = self.names.get("token_ids")
         if key is not None:
             return f"token {number}"
-        words: dict[str, None] = {}
-        for value in self.values:
-            words |= dict.fromkeys(_joined(value[self.names["tokens"]]))
-        return repr(list(words)[number])
+        return repr(list(self.words)[number])
+
+
+def _numbered(words: Iterable[str]) -> dict[str, int]:
+    return {word: number for number, word in enumerate(dict.fromkeys(words))}
 
 
 def _joined(rows: Any) -> list[Any]:

@@ -77,10 +77,12 @@ class Comparison:
         batches = self.sides[0].batches.values() if self.sides else ()
         names = ("records", "groups", "responses", "tokens")
         return Compared(
-            variants=[line for batch in zip(*lines, strict=True) for line in batch],
-            differences=differences(self.sides),
-            replaced=replaced(self.sides),
-            skipped=[_unserved(it, self.skipped[it]) for it in self._order if it in self.skipped],
+            variants=tuple(line for batch in zip(*lines, strict=True) for line in batch),
+            differences=tuple(differences(self.sides)),
+            replaced=tuple(replaced(self.sides)),
+            skipped=tuple(
+                _unserved(it, self.skipped[it]) for it in self._order if it in self.skipped
+            ),
             **{name: sum(getattr(one.totals, name) for one in batches) for name in names},
         )
 

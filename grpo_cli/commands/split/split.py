@@ -40,8 +40,8 @@ def split(base: Plan, responses: Responses, cutting: Cut) -> SplitUp:
     return SplitUp(
         variant=base.variant,
         signature=responses.objective.signature,
-        splits=rows,
-        skipped=skipped,
+        splits=tuple(rows),
+        skipped=tuple(skipped),
         responses=cutting.responses,
         micro_batch=cutting.micro_batch,
         micro_batches=len(cutting.sizes),

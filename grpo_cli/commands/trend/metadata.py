@@ -37,8 +37,10 @@ def has_metadata(keys: Iterable[str]) -> bool:
     return any(map(is_metadata, keys))
 
 
-def metadata_of(value: Mapping[str, Any]) -> dict[str, Any] | None:
+def metadata_of(value: Any) -> dict[str, Any] | None:
     """The fields of a record that ``add_metadata`` reads; None where there is nothing."""
+    if not isinstance(value, dict):
+        return None  # an error, which is reported where the record is read
     return {key: one for key, one in value.items() if is_metadata(key)} or None
 
 

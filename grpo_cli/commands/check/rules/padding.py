@@ -207,11 +207,10 @@ def _special_ids(view: View) -> tuple[frozenset[int], frozenset[int]]:
         settings = view.values[0]
         ends = ENDS | _ids_of_setting(settings, "eos_token_id")
         return ends, (PADS | _ids_of_setting(settings, "pad_token_id")) - ends
-    words: dict[str, None] = {}
-    for value in view.values:
-        for row in value[view.names["tokens"]]:
-            words |= dict.fromkeys(row if isinstance(row, list) else [row])
-    numbers = {word: number for number, word in enumerate(words)}
+    try:
+        numbers = view.words
+    except TypeError:  # nested in several ways: ``View.ids`` has none
+        return frozenset(), frozenset()
     ends, pads = (
         frozenset(numbers[word] for word in some if word in numbers)
         for some in (_END_WORDS, _PAD_WORDS)
