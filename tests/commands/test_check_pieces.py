@@ -99,10 +99,11 @@ def test_every_scope_has_rules_in_the_order_of_their_ranks():
 
 
 @pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf, 1e200])
-@pytest.mark.parametrize("more", [{}, {"entropies": [[0.5], [0.5]]}], ids=["plain", "entropies"])
+@pytest.mark.parametrize("column", ["entropies", "values"])
 @pytest.mark.parametrize("name", ["rewards", "advantages"])
-def test_scores_that_are_no_numbers_are_an_error(grpo, tmp_path, wrong, more, name):
-    rows = {"log_probs_new": [[-1.0], [-1.0]], "log_probs_old": [[-1.1], [-0.9]], **more}
+def test_scores_that_are_no_numbers_are_an_error(grpo, tmp_path, wrong, column, name):
+    rows = {"log_probs_new": [[-1.0], [-1.0]], "log_probs_old": [[-1.1], [-0.9]]}
+    rows[column] = [[0.5], [0.5]]
     path = tmp_path / "in.jsonl"
     path.write_text(json.dumps(rows | {name: [wrong, 1.0]}) + "\n")
     result = grpo("check", str(path))

@@ -148,5 +148,5 @@ def test_trend_skips_what_is_no_object(grpo):
     row = '{"step": %d, "log_probs_new": [[-1.0], [-1.0]], "rewards": [0, 1]}\n'
     Path("run.jsonl").write_text(row % 1 + "[1, 2, 3]\n" + row % 2)
     outcome = grpo("trend", "run.jsonl", "--on-error", "skip", "--json")
-    assert (outcome.code, b"run.jsonl:2: " in outcome.err) == (3, True)
+    assert (outcome.code, b'"line":2,' in outcome.err) == (3, True)
     assert [step["step"] for step in json.loads(outcome.out)["steps"]] == [1, 2]

@@ -9,7 +9,7 @@ from grpo_cli.commands.check.record_view import Place, View
 from grpo_cli.engine.packing import packed_runs
 from grpo_cli.errors import InputError
 from grpo_cli.records import DecodedChunk, Packed, Raw, Record, record
-from grpo_cli.records.packed import are_scores
+from grpo_cli.records.packed import LOG_PROBS, are_scores
 from grpo_cli.records.parse.assemble import layout, pack_records
 from grpo_cli.records.parse.record import record_id
 
@@ -24,11 +24,20 @@ def views(decoded: Iterable[DecodedChunk]) -> Iterator[View | InputError]:
     """Yields views of the records in order, and errors in the places of unreadable records."""
     for chunk in _together(decoded):
         for items, packed in packed_runs(chunk):
-            if packed is None or not are_scores(packed.scores.values()):
+            if packed is None or _has_wrong_scores(packed):
                 yield from _one_by_one(items)
             else:
                 raws: Any = items  # what is packed is no error
                 yield _view(packed, raws, packed.fields.names)
+
+
+def _has_wrong_scores(packed: Packed) -> bool:
+    """Whether rewards or advantages are an error.
+
+    Of records of log-probs alone they are not: what is wrong with one hides no finding of others.
+    """
+    more = not packed.columns.keys() <= {*LOG_PROBS, _BY_TOKEN}
+    return more and not are_scores(packed.scores.values())
 
 
 def _together(decoded: Iterable[DecodedChunk]) -> Iterator[DecodedChunk]:
