@@ -148,11 +148,11 @@ function histogram(record, quantity, width) {
   }
   const most = Math.log1p(Math.max(...counts, 1));
   const at = (value) => ((value + edge) / (2 * edge)) * width;
-  const label = (value) => shown(isRatio ? Math.exp(value) : value + quantity.middle, 4);
+  const formatted = (value) => shown(isRatio ? Math.exp(value) : value + quantity.middle, 4);
   const parts = counts.map((count, bin) => {
     const tall = (height * Math.log1p(count)) / most;
     const [low, high] = [-edge + (2 * edge * bin) / bins, -edge + (2 * edge * (bin + 1)) / bins];
-    const title = draw("title", {}, `${shown(count)} tokens from ${label(low)} to ${label(high)}`);
+    const title = draw("title", {}, `${shown(count)} tokens from ${formatted(low)} to ${formatted(high)}`);
     return draw("rect", { class: "bin", x: at(low), y: height - tall, width: width / bins - 1, height: tall }, title);
   });
   for (const [index, end] of ends.entries()) {
@@ -164,7 +164,7 @@ function histogram(record, quantity, width) {
   }
   parts.push(draw("line", { class: "axis", x1: 0, x2: width, y1: height, y2: height }));
   for (const [share, anchor] of [[-1, "start"], [-0.5, "middle"], [0, "middle"], [0.5, "middle"], [1, "end"]]) {
-    parts.push(draw("text", { x: at(share * edge), y: height + 15, "text-anchor": anchor }, label(share * edge)));
+    parts.push(draw("text", { x: at(share * edge), y: height + 15, "text-anchor": anchor }, formatted(share * edge)));
   }
   const label = `histogram of ${quantity.words}`;
   return draw("svg", { viewBox: `0 0 ${width} ${height + foot}`, role: "img", "aria-label": label }, ...parts);
