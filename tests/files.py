@@ -13,11 +13,18 @@ from typing import Any, TypeVar
 
 import pytest
 
+from grpo_cli.batch import Batch
 from grpo_cli.engine import Evaluation, Reader
-from grpo_cli.records import PLAIN, Raw, Reading, Record, record
+from grpo_cli.records import PLAIN, Raw, Reading, Record, lay, pack, record
 from grpo_cli.variants.plan import Plan
 
 T = TypeVar("T")
+
+
+def gather(objects: Sequence[dict[str, Any]]) -> Batch | None:
+    """The batch of records that have the same keys, packed at once; None if one is not plain."""
+    packed = pack(objects)
+    return None if packed is None else lay([packed])
 
 
 def some(every: Sequence[T], count: int) -> Sequence[T]:

@@ -63,9 +63,9 @@ class Reader:
         reading: how the files become records.
         skip: whether to go on behind records that cannot be read.
         most_errors: how many of their errors are kept; 0 for all.
-        jobs: worker processes of ``map``; None: the cores available where the input is large.
+        jobs: worker processes of ``run``; None: the cores available where the input is large.
         block_bytes: text that is read, or goes to a worker, at once.
-        on: the Ray that ``map`` runs on, as ``--on`` names it; None: this machine.
+        on: the Ray that ``run`` works on, as ``--on`` names it; None: this machine.
         task_bytes: text of a task there; None: as it suits.
 
     Attributes:
@@ -210,12 +210,12 @@ class Reader:
 
     @property
     def on_cluster(self) -> bool:
-        """Whether ``map`` runs on a cluster."""
+        """Whether ``run`` works on a cluster."""
         return self._on is not None
 
     @property
     def nodes(self) -> int:
-        """How many machines of a cluster work on it; none before ``map``, and without a cluster."""
+        """How many machines of a cluster work on it; none before ``run``, and without a cluster."""
         if self._on is None:
             return 0
         from grpo_cli.engine.cluster import session  # an extra

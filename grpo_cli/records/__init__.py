@@ -1,7 +1,7 @@
 """Bytes → records → batches. Whatever leaves this package is float64, finite and consistent."""
 
 from grpo_cli.records.choose.batches import key_of
-from grpo_cli.records.from_objects import gather, headers, pack
+from grpo_cli.records.from_objects import headers, pack
 from grpo_cli.records.objects import raws, read, record, records
 from grpo_cli.records.open.blocks import Block, Source, Span, cut, spans
 from grpo_cli.records.packed import Packed, lay
@@ -26,7 +26,6 @@ __all__ = [
     "assemble",
     "cut",
     "find_faults",
-    "gather",
     "headers",
     "key_of",
     "lay",

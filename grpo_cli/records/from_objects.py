@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from grpo_cli.batch import F64, Batch
+from grpo_cli.batch import F64
 from grpo_cli.errors import InputError
 from grpo_cli.hyperparameters import Value
 from grpo_cli.records.fields import Fields, read_fields
@@ -28,7 +28,6 @@ from grpo_cli.records.packed import (
     Packed,
     Unusual,
     integers,
-    lay,
     number_groups,
     number_labels,
     pack_bits,
@@ -45,12 +44,6 @@ Flat = list[Any] | NDArray[Any]
 _REFUSED = (
     *(Unusual, InputError, TypeError, ValueError, LookupError, struct.error, OverflowError),
 )
-
-
-def gather(objects: Objects) -> Batch | None:
-    """The batch of records that have the same keys, in the same order; None if not plain."""
-    packed = pack(objects)
-    return None if packed is None else lay([packed])
 
 
 def pack(objects: Objects) -> Packed | None:

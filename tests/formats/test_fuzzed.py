@@ -5,13 +5,13 @@ import zipfile
 
 import numpy as np
 import pytest
-from files import evaluation, raws, records
+from files import evaluation, gather, raws, records
 
 from formats import dumps
 from formats.dumps import NEW, OLD, REWARDS, lines
 from grpo_cli.commands.eval.nested import encode_nested as encode_json
 from grpo_cli.errors import InputError
-from grpo_cli.records import PLAIN, gather, record
+from grpo_cli.records import PLAIN, record
 from grpo_cli.records.choose.grouping import Grouping
 from grpo_cli.records.choose.where import read_conditions
 from grpo_cli.records.decode import decode

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import orjson
 import pytest
-from files import evaluation
+from files import evaluation, gather
 from typer.testing import CliRunner
 
 from formats import dumps
@@ -17,7 +17,7 @@ from formats.dumps import ADVANTAGES, GROUPS, IDS, NEW, OLD, REWARDS, WORDS, lin
 from grpo_cli.commands.eval.nested import encode_nested as encode_json
 from grpo_cli.commands.main import application
 from grpo_cli.errors import InputError
-from grpo_cli.records import PLAIN, Reading, gather
+from grpo_cli.records import PLAIN, Reading
 from grpo_cli.records.choose.grouping import Grouping
 from grpo_cli.records.tables import arrays, parquet
 from grpo_cli.records.tables.arrow import _rows_at_once

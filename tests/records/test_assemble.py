@@ -3,11 +3,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from files import gather
 from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_cli.batch import Batch
-from grpo_cli.records import assemble, gather, layout, parse, read
+from grpo_cli.records import assemble, layout, parse, read
 
 DATA = Path(__file__).parents[1] / "data"
 COLUMNS = ("log_probs_new", "log_probs_old", "log_probs_ref", "entropies", "token_advantages")

@@ -4,10 +4,10 @@ import json
 
 import numpy as np
 import pytest
-from files import each
+from files import each, gather
 
 from grpo_cli.errors import InputError
-from grpo_cli.records import Block, assemble, gather, parse, places, records
+from grpo_cli.records import Block, assemble, parse, places, records
 from grpo_cli.records.fields import read_fields
 from grpo_cli.records.parse.columns import guess_rows, guess_values
 from grpo_cli.records.parse.settings import read_settings

@@ -1,4 +1,4 @@
-"""A fold on Ray: what ``Reader.map`` does where ``--on`` says so.
+"""A fold on Ray: what ``Reader.run`` does where ``--on`` says so.
 
 What is held here does not grow with the input: portions are made as they are needed, a bounded
 number of tasks is under way, and bytes stay on the nodes that read them.
