@@ -174,7 +174,7 @@ class Evaluation:
         plan: which objective.
         encode: a breakdown's bytes, one piece per record; None when only totals are wanted.
         progress: called with the bytes and tokens of each piece that is done.
-        manifest: the folder to which workers of a cluster write the output.
+        part_folder: the folder to which workers of a cluster write the output.
         look: what there is to tell of the first record; it travels between processes.
         rows: whether ``encode`` reads weights of tokens or responses, so that the denominators of
             their batches have to be known first.
@@ -187,7 +187,7 @@ class Evaluation:
         *,
         encode: Encode | None,
         progress: Progress | None = None,
-        manifest: PartFolder | None = None,
+        part_folder: PartFolder | None = None,
         look: Look | None = None,
         rows: bool = False,
     ) -> None:
@@ -196,7 +196,7 @@ class Evaluation:
         evaluator = Evaluator(plan, rows=rows, skip=reader.skip)
         self._evaluator, self._encode, self._look = evaluator, encode, look
         self._progress = progress
-        self._manifest = manifest
+        self._part_folder = part_folder
         self._sums = EvaluationSums(evaluator)
         self._notices: Notices = {}
 
@@ -213,7 +213,7 @@ class Evaluation:
             reader,
             partial(EvaluationSums, evaluator, self._encode, self._look),
             progress=None if self._progress is None else self._advance,
-            manifest=self._manifest,
+            part_folder=self._part_folder,
             together=self._encode is None,
         ):
             self._sums = sums

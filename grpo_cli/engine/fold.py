@@ -201,7 +201,7 @@ def fold_pieces(
     make: Callable[[], A],
     *,
     progress: Callable[[int, A], None] | None = None,
-    manifest: PartFolder | None = None,
+    part_folder: PartFolder | None = None,
     together: bool = False,
 ) -> Iterator[A]:
     """Yields the sums of all records so far, after each piece of the input.
@@ -213,7 +213,7 @@ def fold_pieces(
         reader: the files.
         make: makes an accumulator without records; it travels between processes.
         progress: called with the bytes and the sums of each piece that is done.
-        manifest: the folder to which workers of a cluster write the output.
+        part_folder: the folder to which workers of a cluster write the output.
         together: whether a cluster may merge the sums of pieces that follow each other.
 
     Raises:
@@ -224,7 +224,7 @@ def fold_pieces(
     work = FoldPiece(make, reader.skip, reader.most_errors)
     read = False
     # No name for it: an error keeps what has one, and with it the processes that work ahead.
-    for piece, part, facts in _run(reader, work, together=together, manifest=manifest):
+    for piece, part, facts in _run(reader, work, together=together, part_folder=part_folder):
         reader.facts.merge(facts)
         read |= facts.named is not None
         whole.merge(part)
@@ -233,8 +233,8 @@ def fold_pieces(
         yield whole.sums
         if whole.error is not None:
             raise whole.error
-    if manifest is not None and manifest.kept:
-        kept = f"{manifest.kept} parts were there, and are in no number told here"
+    if part_folder is not None and part_folder.kept:
+        kept = f"{part_folder.kept} parts were there, and are in no number told here"
         reader.notices[kept] = None
     elif not read and (reader.reading.selects or whole.sums.needs_records):
         raise reader.nothing()
@@ -252,8 +252,8 @@ def first_pass(reader: Reader, make: Callable[[], A]) -> A:
 
 
 def _run(
-    reader: Reader, work: FoldPiece[A], *, together: bool, manifest: PartFolder | None = None
+    reader: Reader, work: FoldPiece[A], *, together: bool, part_folder: PartFolder | None = None
 ) -> Iterator[tuple[Piece | Bundle | Done, Folded[A], InputFacts]]:
     sums = work.make()
     on_piece = OnPiece(work, reader.reading, sums.by_columns)
-    return reader.run(on_piece, together=together, bundles=sums.bundles, manifest=manifest)
+    return reader.run(on_piece, together=together, bundles=sums.bundles, part_folder=part_folder)

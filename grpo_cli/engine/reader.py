@@ -274,7 +274,7 @@ class Reader:
         *,
         together: bool = False,
         bundles: bool = False,
-        manifest: PartFolder | None = None,
+        part_folder: PartFolder | None = None,
     ) -> Iterator[tuple[Piece | Bundle | Done, T, InputFacts]]:
         """Yields the result and the facts of every piece, in order; of all before, on an error.
 
@@ -282,7 +282,7 @@ class Reader:
             on_piece: the work; it travels between processes.
             together: whether results of pieces that follow each other may come merged.
             bundles: whether small pieces, as of small files, are worked on together.
-            manifest: the folder to which workers of a cluster write the output.
+            part_folder: the folder to which workers of a cluster write the output.
         """
         if self._on is not None:
             from grpo_cli.engine.cluster.run import on_ray  # an extra
@@ -294,7 +294,7 @@ class Reader:
                 jobs=self._jobs,
                 size=self._task_bytes,
                 together=together,
-                manifest=manifest,
+                part_folder=part_folder,
             )
             return
         faults: list[Exception] = []

@@ -230,12 +230,12 @@ def test_parts_are_whole_where_a_node_is_killed(cluster, files, tmp_path):
     cluster.wait_for_nodes()
     encode = partial(encode_lines, level="token", fields=("id", "line", "ratio"), lines=JSONL)
     reader = Reader(files, skip=True, on="ray", task_bytes=8_000)
-    manifest = PartFolder(Parts(str(tmp_path / "out"), ".jsonl"), {"a": 1}, resume=False)
-    found = Evaluation(reader, plan("dr"), encode=encode, manifest=manifest)
+    part_folder = PartFolder(Parts(str(tmp_path / "out"), ".jsonl"), {"a": 1}, resume=False)
+    found = Evaluation(reader, plan("dr"), encode=encode, part_folder=part_folder)
     for number, _ in enumerate(found):
         if number == 5:
             cluster.remove_node(node, allow_graceful=False)
-    manifest.close(complete=True)
+    part_folder.close(complete=True)
     expected = Evaluation(Reader(files, skip=True), plan("dr"), encode=encode)
     parts = sorted((tmp_path / "out").glob("part-*"))
     assert len(parts) > 30
@@ -253,7 +253,7 @@ def test_parts_in_a_store_whose_connections_fail(cluster, store, files):
         reader = Reader(files, skip=True, on="ray", task_bytes=60_000)
         parts = Parts("s3://runs/out", ".jsonl")
         listed = PartFolder(parts, {"a": 1}, resume=resume)
-        for _ in Evaluation(reader, plan("dr"), encode=encode, manifest=listed):
+        for _ in Evaluation(reader, plan("dr"), encode=encode, part_folder=listed):
             pass
         listed.close(complete=True)
         return listed

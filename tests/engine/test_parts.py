@@ -38,17 +38,17 @@ def cluster(monkeypatch):
 def write(paths, folder, *, resume=False, skip=True, size=2_000, variant="dr", head=b""):
     reader = Reader(paths, skip=skip, on="ray", task_bytes=size)
     about = {"objective": variant, "inputs": reader.inputs}
-    manifest = PartFolder(
+    part_folder = PartFolder(
         Parts(str(folder), ".jsonl", partial(joined, head=head)), about, resume=resume
     )
-    found = Evaluation(reader, plan(variant), encode=ENCODE, manifest=manifest)
+    found = Evaluation(reader, plan(variant), encode=ENCODE, part_folder=part_folder)
     complete = False
     try:
         assert [row for rows in found for row in rows] == []
         complete = True
     finally:
-        manifest.close(complete=complete)
-    return found, manifest
+        part_folder.close(complete=complete)
+    return found, part_folder
 
 
 def parts(folder: Path) -> list[Path]:
@@ -148,7 +148,7 @@ def test_parquet_parts_are_the_rows(files, tmp_path):  # noqa: F811
     reader = Reader(files, skip=True, on="ray", task_bytes=4_000)
     listed = PartFolder(Parts(str(folder), ".parquet", write_batches), {}, resume=False)
     encode = partial(batch_of, level="token", fields=("line", "position", "ratio"))
-    found = Evaluation(reader, plan("dr"), encode=encode, manifest=listed)
+    found = Evaluation(reader, plan("dr"), encode=encode, part_folder=listed)
     assert [row for rows in found for row in rows] == []
     listed.close(complete=True)
     tables = [pyarrow.parquet.read_table(part) for part in parts(folder)]

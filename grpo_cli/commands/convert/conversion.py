@@ -95,7 +95,7 @@ class Conversion:
 
     def _pieces(self, listed: PartFolder | None = None) -> Iterator[list[Any]]:
         make = partial(Converted, self._as_table)
-        for whole in fold_pieces(self._reader, make, manifest=listed):
+        for whole in fold_pieces(self._reader, make, part_folder=listed):
             self._whole = whole
             pieces, whole.pieces = whole.pieces, Pieces()
             self._told = tell_errors(self._reader.skipped, self._told, as_json=self._as_json)

@@ -44,11 +44,11 @@ def evaluate(
         reader = reading.reader(places, chosen.record)
         bar = Bar(places, wanted=printing.bar(streams=format.streams), nodes=lambda: reader.nodes)
         encode = None if wanted.level == "batch" else format.encode(wanted)
-        manifest = None
+        part_folder = None
         if check_parts(printing.output, reader, resume=printing.resume):
             from grpo_cli.commands.eval.parts import folder_of, write_parts  # of a cluster
 
-            manifest = folder_of(printing, wanted, plan, reader)
+            part_folder = folder_of(printing, wanted, plan, reader)
         run = Run(
             reader,
             plan,
@@ -56,13 +56,13 @@ def evaluate(
             advise=lambda error: advised(error, "eval", reader, objective),
             encode=encode,
             progress=bar.advance,
-            manifest=manifest,
+            part_folder=part_folder,
             look=None if printing.quiet else first_error,
             rows=wanted.weighs,
         )
-        if manifest is not None:
+        if part_folder is not None:
             with bar:
-                raise typer.Exit(write_parts(run, manifest, quiet=printing.quiet))
+                raise typer.Exit(write_parts(run, part_folder, quiet=printing.quiet))
         with destination(printing.output) as stream:
             with bar:
                 format.write(run, wanted, plan.variant, stream)

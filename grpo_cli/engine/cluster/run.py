@@ -50,7 +50,7 @@ def on_ray(
     jobs: int | None,
     size: int | None,
     together: bool,
-    manifest: PartFolder | None = None,
+    part_folder: PartFolder | None = None,
 ) -> Iterator[Result]:
     """The results of ``work`` on every portion of the files, in order.
 
@@ -61,18 +61,18 @@ def on_ray(
         jobs: how many tasks run at once; None for as many as there are cores.
         size: bytes of a task; None for the usual.
         together: whether results are small.
-        manifest: the folder to which workers write rows; None where rows come here.
+        part_folder: the folder to which workers write rows; None where rows come here.
 
     Raises:
         InputError: where the input cannot be read, after everything before it.
         ClusterError: where the cluster fails.
     """
     connected = session(on, jobs)
-    parts = None if manifest is None else manifest.parts
+    parts = None if part_folder is None else part_folder.parts
     cluster = Cluster(connected, Job(work, versions(), parts), jobs)
     usual = _SIZE if together or parts is not None else _ROWS
     cut = portions(list(map(_from_anywhere, sources)), work.reading, size or usual)
-    found = iter(Flow(cluster, cut, manifest))
+    found = iter(Flow(cluster, cut, part_folder))
     try:
         for answer in found:
             yield from answer.results
