@@ -90,6 +90,13 @@ def until(what: Callable[[], object], seconds: float = PATIENCE) -> bool:
     return bool(what())
 
 
+def sizes(folder: Path) -> Iterator[int]:
+    """Of the files in a folder, but for those that vanish meanwhile, as :mod:`tempfile`'s trials do."""
+    for path in folder.iterdir():
+        with suppress(FileNotFoundError):
+            yield path.stat().st_size
+
+
 def idle(processes: Sequence[int]) -> bool:
     """Whether they sleep, and take no processor time for a while."""
     before = [*map(_state, processes)]

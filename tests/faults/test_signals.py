@@ -15,7 +15,7 @@ import pytest
 from fuzz.product import environment
 
 from faults import TIMES
-from faults.runs import PATIENCE, Run, clean, idle, moments, until
+from faults.runs import PATIENCE, Run, clean, idle, moments, sizes, until
 
 OLD = "an older result\n"
 MANY = 6
@@ -59,7 +59,7 @@ def test_an_older_file_stays_as_it_was_when_a_command_is_ended(large):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_nothing_is_left_beside_the_output(large, number):
     with Run(*EVAL, "-o", "out", *[str(large)] * MANY) as run:
-        assert until(lambda: any(path.stat().st_size for path in Path().iterdir()))
+        assert until(lambda: any(sizes(Path())))
         run.signal(number)
         run.end()
     assert [*Path().iterdir()] == []
@@ -70,7 +70,7 @@ def test_nothing_is_left_in_the_temporary_folder(large, folder, number):
     """Standard input that is read twice is kept there."""
     words = ("eval", "--advantage", "batch-whiten", "--beta", "0", "--level", "batch", "-")
     with large.open("rb") as data, Run(*words, env={"TMPDIR": str(folder)}, stdin=data) as run:
-        assert until(lambda: any(path.stat().st_size for path in folder.iterdir()))
+        assert until(lambda: any(sizes(folder)))
         run.signal(number)
         run.end()
     assert [*folder.iterdir()] == []
@@ -78,7 +78,7 @@ def test_nothing_is_left_in_the_temporary_folder(large, folder, number):
 
 def test_ctrl_c_is_130_and_leaves_nothing(large):
     with Run(*EVAL, "-o", "out", *[str(large)] * MANY) as run:
-        assert until(lambda: any(path.stat().st_size for path in Path().iterdir()))
+        assert until(lambda: any(sizes(Path())))
         os.killpg(run.process.pid, signal.SIGINT)  # as a terminal does: the workers get it too
         code, _, err = run.end()
     assert (code, clean(err)) == (130, True)
