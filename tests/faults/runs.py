@@ -9,6 +9,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -91,7 +92,7 @@ def until(what: Callable[[], object], seconds: float = PATIENCE) -> bool:
 
 
 def sizes(folder: Path) -> Iterator[int]:
-    """Of the files in a folder, but for those that vanish meanwhile, as :mod:`tempfile`'s trials do."""
+    """Of a folder's files; those that vanish meanwhile, as :mod:`tempfile`'s trials do, are left out."""
     for path in folder.iterdir():
         with suppress(FileNotFoundError):
             yield path.stat().st_size
