@@ -92,7 +92,7 @@ def until(what: Callable[[], object], seconds: float = PATIENCE) -> bool:
 
 
 def sizes(folder: Path) -> Iterator[int]:
-    """Of a folder's files; those that vanish meanwhile, as :mod:`tempfile`'s trials do, are left out."""
+    """Of a folder's files, without those that vanish meanwhile (:mod:`tempfile` tries folders)."""
     for path in folder.iterdir():
         with suppress(FileNotFoundError):
             yield path.stat().st_size

@@ -67,7 +67,7 @@ def test_nothing_is_left_beside_the_output(large, number):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_nothing_is_left_in_the_temporary_folder(large, folder, number):
-    """Standard input that is read twice is kept there; :mod:`tempfile` tries the folder with less."""
+    """Standard input that is read twice is kept there (:mod:`tempfile` tries it with 4 bytes)."""
     words = ("eval", "--advantage", "batch-whiten", "--beta", "0", "--level", "batch", "-")
     with large.open("rb") as data, Run(*words, env={"TMPDIR": str(folder)}, stdin=data) as run:
         assert until(lambda: sum(sizes(folder)) > 4096)
