@@ -12,10 +12,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import command
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from grpo_cli.commands.main import app
 from grpo_cli.commands.match import search
 from grpo_cli.commands.match.space.kinds import Kinds
 from grpo_cli.variants.plan import Plan
@@ -61,11 +61,7 @@ KEPT = 6
 @pytest.fixture
 def grpo() -> Callable[..., Result]:
     """Runs a command in this process."""
-
-    def run(*arguments: str, stdin: str | None = None) -> Result:
-        return CliRunner().invoke(app, arguments, input=stdin)
-
-    return run
+    return command.run
 
 
 def _in_bash(line: str, **variables: str) -> subprocess.CompletedProcess[str]:
