@@ -93,7 +93,7 @@ class _PaddedRecord:
     def __init__(self, view: View, record: int, column: F64, runs: I64) -> None:
         rows, tokens = view.rows_of(record), view.tokens_of(record)
         self.record = record
-        self.responses = Segments(view.responses.lengths[rows])
+        self.responses = Segments(view.lengths[rows])
         self.values = column[tokens]
         self.runs = runs[rows]
         ids = view.counted_ids

@@ -62,7 +62,7 @@ def find_extreme_ratios(pair: Pair) -> Iterator[Finding]:
 @rule("extreme-ratio", "error", _EXTREME_MEANING, rank=60)
 def find_extreme_given_ratios(view: View) -> Iterator[Finding]:
     """Finds given ratios beyond e^±20."""
-    ratios = view.column("ratios")
+    ratios = view.columns.get("ratios")
     if ratios is None:
         return
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -100,7 +100,7 @@ _ON_POLICY_ADVICE_DEAD = (
 @rule("on-policy", "info", "Every ratio is exactly 1.", rank=50)
 def find_on_policy(view: View) -> Iterator[Finding]:
     """Finds records whose ratios are all exactly 1: old = new at every token, or no old at all."""
-    new = view.column("log_probs_new")
+    new = view.columns.get("log_probs_new")
     if new is None:
         return
     counted = view.tokens > 0
@@ -109,14 +109,14 @@ def find_on_policy(view: View) -> Iterator[Finding]:
     advice = [
         _ON_POLICY_ADVICE if some else _ON_POLICY_ADVICE_DEAD for some in has_gradient.tolist()
     ]
-    old = view.column("log_probs_old")
+    old = view.columns.get("log_probs_old")
     if old is not None:
         differs = view.records.sum(view.responses.sum((new != old).astype(np.int64)))
         for record in np.flatnonzero(counted & (differs == 0)).tolist():
             n = int(view.tokens[record])
             words = f"old = new at all {n:,} tokens: every ratio is exactly 1"
             yield Finding("info", words, advice[record], {"tokens": n}, record)
-    elif "log_probs_old" not in view.columns and not view.has("ratios"):
+    elif not {"log_probs_old", "ratios"} & {*view.packed.columns}:
         for record in np.flatnonzero(counted).tolist():
             words = "log_probs_old is missing: taken as on-policy, every ratio is 1"
             tokens = {"tokens": int(view.tokens[record])}

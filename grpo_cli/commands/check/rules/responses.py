@@ -9,12 +9,10 @@ from typing import Any
 import numpy as np
 
 from grpo_cli.batch import F64, I64
-from grpo_cli.commands.check.record_view import LOG_PROBS, View
+from grpo_cli.commands.check.record_view import View
 from grpo_cli.commands.check.rule import Finding, rule
 from grpo_cli.commands.check.rules.padding import edges, runs
 from grpo_cli.commands.trend.metadata import ENDINGS, cut_off
-from grpo_cli.records.fields import read_fields
-from grpo_cli.records.parse.settings import read_settings
 
 # ---- masks ---------------------------------------------------------------------------------------
 
@@ -27,7 +25,7 @@ _LEAST_INVERTED = 12
 )
 def find_inverted_masks(view: View) -> Iterator[Finding]:
     """Finds masks whose counted tokens are all 0.0 in every column, and their masked ones not."""
-    columns = [view.columns[name] for name in LOG_PROBS if view.has(name)]
+    columns = [view.packed.columns[name] for name in view.log_probs]
     if view.mask is None or not columns:
         return
     zero = np.logical_and.reduce([column == 0.0 for column in columns])
@@ -64,7 +62,7 @@ def find_mask_faults(view: View) -> Iterator[Finding]:
     """Finds masks of whole responses, and masks with holes, as tool results leave."""
     if view.mask is None:
         return
-    empty = (view.responses.lengths == 0) & (view.widths > 0)
+    empty = (view.lengths == 0) & (view.widths > 0)
     taken = view.records.sum(empty.astype(np.int64))
     for record in np.flatnonzero(taken).tolist():
         count = int(view.counts[record])
@@ -128,16 +126,16 @@ def find_prompts(view: View) -> Iterator[Finding]:
     given = [*_find_given_prompts(view)]
     yield from given
     found = {finding.record for finding in given}
-    new = view.column("log_probs_new")
+    new = view.columns.get("log_probs_new")
     if new is None or not len(new):
         return
     ids = view.counted_ids
     words: Any = new if ids is None else ids
     for group in _groups_that_start_alike(view, words).tolist():
         members = view.members(group)
-        record, _ = view.local(int(members[0]))
+        record = int(view.records.index[members[0]])
         shared = 0 if record in found else _common_prefix_length(view, words, members)
-        lengths = view.responses.lengths[members]
+        lengths = view.lengths[members]
         if shared and not (lengths == shared).all():
             yield from _find_shared_prompt(view, new, members, shared)
 
@@ -180,7 +178,7 @@ def _tolerance(values: Any, words: Any) -> Any:
 def _common_prefix_length(view: View, words: Any, members: I64) -> int:
     """Returns the length of the longest common beginning of a group."""
     starts = view.responses.starts[members]
-    size = int(view.responses.lengths[members].min())
+    size = int(view.lengths[members].min())
     step, at = 16, 0
     while at < size:
         width = min(step, size - at)
@@ -195,7 +193,7 @@ def _common_prefix_length(view: View, words: Any, members: I64) -> int:
 
 
 def _find_given_prompts(view: View) -> Iterator[Finding]:
-    key = next((key for key in _PROMPT_KEYS if view.values and key in view.values[0]), None)
+    key = next((key for key in _PROMPT_KEYS if key in view.values[0]), None)
     ids = view.counted_ids
     if key is None or ids is None or "token_ids" not in view.names:
         return
@@ -213,7 +211,7 @@ def _find_given_prompt(
     for row in range(int(view.counts[record])):
         prompt = prompts[min(row, len(prompts) - 1)] if nested else prompts
         at = int(view.responses.starts[start + row])
-        size = min(len(prompt), int(view.responses.lengths[start + row]))
+        size = min(len(prompt), int(view.lengths[start + row]))
         if 1 < len(prompt) == size and ids[at : at + size].tolist() == prompt:
             yield Finding(
                 "error",
@@ -255,7 +253,7 @@ def find_retokenised(view: View) -> Iterator[Finding]:
     Text that is decoded and encoded again, between an agent's turns or by a chat template, may
     become other tokens, to which the engine's log-probs do not belong.
     """
-    if not view.values or "token_ids" not in view.names or view.ids is None:
+    if "token_ids" not in view.names or view.ids is None:
         return
     key = next((key for key in _SAMPLED_KEYS if any(key in value for value in view.values)), None)
     if key is None:
@@ -365,17 +363,14 @@ def find_cut_responses(view: View) -> Iterator[Finding]:
     """
     declared = [cut_off(value) for value in view.values]
     yield from _find_declared_cuts(declared)
-    lengths = view.responses.lengths
+    lengths = view.lengths
     longest = np.maximum.reduceat(lengths, view.records.starts)
     hits = view.records.sum((lengths == view.records.spread(longest)).astype(np.int64))
-    fields = read_fields(view.values[0])
-    settable = bool(fields.hyperparameters) or "hyperparameters" in fields.names
     undeclared = np.array([endings is None for endings in declared], dtype=np.bool_)
     likely = undeclared & (longest >= 2) & (hits >= 0.1 * view.counts)
     for record in np.flatnonzero(likely).tolist():
-        settings = read_settings(view.values[record], fields) if settable else {}
         count, length = int(hits[record]), int(longest[record])
-        named = settings.get("max_completion_length") == length
+        named = view.packed.settings[record].get("max_completion_length") == length
         if not named and (count < 3 or count == view.counts[record]):
             continue
         yield Finding(

@@ -35,7 +35,7 @@ def _range_by_group(view: View, values: F64) -> tuple[F64, F64]:
 
 def _has_advantages(view: View) -> NDArray[np.bool_]:
     """Returns [groups] whether given advantages are not all 0, so that the group has a gradient."""
-    if view.rewards is None or not view.advantages_given:
+    if view.rewards is None or "advantages" not in view.names:
         return np.zeros(len(view.sizes), dtype=np.bool_)
     if view.advantages is None:
         return np.ones(len(view.sizes), dtype=np.bool_)
@@ -95,7 +95,7 @@ def find_near_dead_groups(view: View) -> Iterator[Finding]:
     the std_eps of 1e-4 that TRL adds, above the 1e-9 of others, so that |A| is 0.001 or 1.
     """
     values = _scores(view)
-    if values is None or (view.advantages_given and view.rewards is not None):
+    if values is None or ("advantages" in view.names and view.rewards is not None):
         return
     low, high = _range_by_group(view, values)
     size = 1.0 if view.rewards is None else np.maximum(1.0, np.maximum(np.abs(low), np.abs(high)))
@@ -126,7 +126,7 @@ def find_near_dead_groups(view: View) -> Iterator[Finding]:
 )
 def find_reward_noise(view: View) -> Iterator[Finding]:
     """Finds two rewards of a group that differ by at most 8 float32 roundings of the larger."""
-    if view.summed is None or view.advantages_given:
+    if view.summed is None or "advantages" in view.names:
         return
     order = np.lexsort((view.summed, view.groups))
     values, groups = view.summed[order], view.groups[order]
@@ -152,7 +152,9 @@ def find_singleton_groups(view: View) -> Iterator[Finding]:
     The record must name its groups or have rewards. Given advantages were computed when the group
     was complete, so that nothing is found then.
     """
-    if view.advantages_given or not (view.names_groups or view.rewards is not None):
+    if ("advantages" in view.names) or not (
+        ({"group_ids", "group_size"} & view.names.keys()) or view.rewards is not None
+    ):
         return
     for group in np.flatnonzero(view.sizes == 1).tolist():
         hint = " (rows that carry a uid: --group-by uid)" if "group_ids" in view.names else ""

@@ -88,7 +88,7 @@ def find_log_bases_by_entropy(view: View) -> Iterator[Finding]:
     Of tokens drawn from a policy at temperature 1 the mean of −log p is the mean entropy. Where
     the two differ by the factor of a base, within 10 % and by 6 standard errors, it is the base.
     """
-    entropies, new = view.column("entropies"), view.log_probs.get("log_probs_new")
+    entropies, new = view.columns.get("entropies"), view.log_probs.get("log_probs_new")
     if entropies is None or new is None:
         return
     for record in np.flatnonzero(view.tokens >= _BASE_ENTROPIES).tolist():

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
-from grpo_cli.commands.check.record_view import View
+from grpo_cli.commands.check.record_view import BY_TOKEN, View, find_bad
 from grpo_cli.commands.check.rule import Finding, rule
 
 _ROUNDING = 1e-4
@@ -91,10 +91,39 @@ def _explain_positive(values: F64, positive: F64) -> tuple[str, str]:
     )
 
 
+@rule(
+    "bad-score", "error", "Rewards or advantages that are NaN, infinite or beyond ±1e100.", rank=9
+)
+def find_bad_scores(view: View) -> Iterator[Finding]:
+    """Finds rewards and advantages that no command evaluates; null of several functions is fine."""
+    for name in ("rewards", "advantages"):
+        scores, rows = view.packed.scores.get(name), np.arange(len(view.lengths))
+        if scores is None and name == "advantages" and BY_TOKEN in view.packed.columns:
+            counted = slice(None) if view.mask is None else view.mask
+            scores, rows = view.packed.columns[BY_TOKEN][counted], view.responses.index
+        if scores is None or not find_bad(scores).any():
+            continue
+        values = np.where(find_bad(scores), scores, 0.0).reshape(len(scores), -1)
+        bad = np.flatnonzero((values != 0.0).any(axis=1))
+        records = view.records.index[rows[bad]]
+        for record in np.unique(records).tolist():
+            mine = bad[records == record]
+            count, of = len(np.unique(rows[mine])), int(view.counts[record])
+            value = next(value for value in values[mine[0]].tolist() if value)
+            yield Finding(
+                "error",
+                f"{view.key(name)} is {value:g} at {count:,} of {of:,} responses",
+                "find out what computed it: eval and training need a finite number; drop the "
+                "response, or the group, whose baseline is lost too",
+                {"column": name, "responses": count, "of": of},
+                **view.at(int(rows[mine[0]])),
+            )
+
+
 @rule("negative-entropy", "error", "Entropies below 0.", rank=12)
 def find_negative_entropies(view: View) -> Iterator[Finding]:
     """Finds entropies below 0 by more than rounding: no distribution over words has one."""
-    values = view.column("entropies")
+    values = view.columns.get("entropies")
     if values is None:
         return
     negative = values < -_ROUNDING
