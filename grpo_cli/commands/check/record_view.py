@@ -104,12 +104,12 @@ class Tokens:
     def _record_tokens(self) -> Segments:
         return Segments(self.tokens)
 
-    def at(self, response: int) -> dict[str, int]:
+    def at(self, response: int) -> dict[str, Any]:
         """Returns the place of a response as the fields of a finding."""
         record = int(self.records.index[response])
         return {"record": record, "response": int(response - self.records.starts[record])}
 
-    def place(self, token: int) -> dict[str, int]:
+    def place(self, token: int) -> dict[str, Any]:
         """Returns the place of a token as the fields of a finding."""
         return {
             **self.at(int(self.responses.index[token])),

@@ -118,7 +118,7 @@ class Check(Accumulator[Any]):
         if self._edge is not None:
             source, view = self._edge
             compare_samples(view, self.findings, source)
-        uneven = bool(self.findings.codes["uneven-groups"])
+        uneven = bool(self.findings.count_by(0)["uneven-groups"])
         found = [*self._memory.finish(uneven_found=uneven)]
         if any(code == "torn-group" for code, _, _ in found):
             self.findings.drop("singleton-group")
@@ -126,15 +126,15 @@ class Check(Accumulator[Any]):
 
     def result(self) -> Checked:
         """Returns the answer."""
-        findings, rows = self.findings, self.findings.rows
+        rows, counts = self.findings.rows, self.findings.count_by(0)
+        limit, severities = self.findings.limit, self.findings.count_by(1)
         kinds = dict.fromkeys(row.code for row in rows)
-        severities: dict[str, int] = {name: findings.severities[name] for name in ORDER}
         return Checked(
             ok=not severities["error"],
             findings=rows,
-            more={code: findings.more[code] for code in kinds if code in findings.more},
-            counts={code: findings.codes[code] for code in kinds},
-            severities=severities,
+            more={code: counts[code] - limit for code in kinds if limit and counts[code] > limit},
+            counts={code: counts[code] for code in kinds},
+            severities={name: severities[name] for name in ORDER},
             records=self.records,
             responses=self.responses,
             tokens=self.tokens,

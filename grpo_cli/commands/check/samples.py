@@ -46,7 +46,7 @@ def find_in_pairs(records: Tokens) -> Iterator[tuple[Rule, Finding]]:
             for finding in rule.find(pair):
                 sample = records.sample_index[finding.record]
                 if not before[sample]:
-                    explained[sample] |= finding.severity != "info"
+                    explained[sample] |= (finding.severity or rule.severities[0]) != "info"
                     yield rule, finding
 
 

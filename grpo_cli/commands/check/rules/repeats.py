@@ -200,7 +200,6 @@ def find_copies(copies: list[Copy], of: int) -> Iterator[Finding]:
     """Yields the copies among the responses of one record."""
     response, first = copies[0]
     yield Finding(
-        "warning",
         f"{len(copies)} of {of} responses occur already, the first of them in {first}: all "
         "log-probs are equal to the last bit",
         "copies weigh double; look at how the batch was gathered (repeat, padding to a multiple "
@@ -221,10 +220,10 @@ def find_torn_groups(label: object, first: Place, facts: Facts, count: int) -> I
     """Yields the first group of which several records have a response each."""
     given = "; the advantages given are used as they are" if facts.given else ""
     yield Finding(
-        "info" if facts.given else "warning",
         f"a group is torn over records: {label!r} is in record {first.name} and others too "
         f"({count:,} such){given}",
         f"--group-by {facts.label_key} puts rows of one {facts.label_key} together, so that they "
         "share a baseline",
         {"records": count, "key": facts.label_key},
+        severity="info" if facts.given else "warning",
     )

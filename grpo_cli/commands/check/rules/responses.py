@@ -41,7 +41,6 @@ def find_inverted_masks(view: View) -> Iterator[Finding]:
     )
     for record in np.flatnonzero(bad).tolist():
         yield Finding(
-            "error",
             f"the mask is inverted: all {int(kept[record]):,} tokens that count have log-probs of "
             f"0.0, and {int(taken[record] - empty[record]):,} of {int(taken[record]):,} that do "
             "not count have others",
@@ -67,13 +66,13 @@ def find_mask_faults(view: View) -> Iterator[Finding]:
     for record in np.flatnonzero(taken).tolist():
         count = int(view.counts[record])
         yield Finding(
-            "error" if taken[record] == count else "warning",
             f"the mask takes every token of {int(taken[record])} of {count} responses",
             "such responses still count where the aggregation counts responses; drop them if they "
             "should not, or look at how the mask was made",
             {"empty": int(taken[record]), "of": count},
             record=record,
             response=int(np.argmax(empty[view.rows_of(record)])),
+            severity="error" if taken[record] == count else "warning",
         )
     yield from _find_holes(view)
 
@@ -89,12 +88,12 @@ def _find_holes(view: View) -> Iterator[Finding]:
         count = len(np.unique(rows[found]))
         place = view.place(int(holes[found[0]]))
         yield Finding(
-            "info",
             f"the mask has holes between tokens in {count:,} of {int(view.counts[record]):,} "
             "responses",
             "right for tool results and other text the policy did not write; wrong otherwise",
             {"responses": count, "of": int(view.counts[record]), "holes": len(found)},
             **(place | {"token": place["token"] + 1}),
+            severity="info",
         )
 
 
@@ -147,7 +146,6 @@ def _find_shared_prompt(view: View, new: F64, members: I64, shared: int) -> Iter
     chance = (len(members) - 1) * max(map(math.fsum, begun.tolist()))
     if chance < _PROMPT_CHANCE:
         yield Finding(
-            "error",
             f"all {len(members)} responses begin with the same {shared} tokens, which has "
             f"probability e^{chance:.0f} if they were sampled: prompt tokens count",
             _PROMPT_ADVICE,
@@ -214,7 +212,6 @@ def _find_given_prompt(
         size = min(len(prompt), int(view.lengths[start + row]))
         if 1 < len(prompt) == size and ids[at : at + size].tolist() == prompt:
             yield Finding(
-                "error",
                 f"the response begins with the {len(prompt)} tokens of {key}: they count",
                 _PROMPT_ADVICE,
                 {"tokens": len(prompt), "key": key},
@@ -278,7 +275,6 @@ def _compare_ids(view: View, record: int, rows: list[Any], key: str) -> Iterator
     if differing:
         row, at = differing[0]
         yield Finding(
-            "error",
             f"the trained token ids ({view.key('token_ids')}) of {len(differing)} of {len(rows)} "
             f"responses are not those that were sampled ({key}), here from token {at} on",
             "keep the ids that the engine gave and never encode its text again: log-probs belong "
@@ -329,7 +325,6 @@ def find_loops(view: View) -> Iterator[Finding]:
         part, count = view.rows_of(record), int(view.counts[record])
         row = part.start + int(np.argmax(best[part]))
         yield Finding(
-            "info",
             f"{int(looping[record])} of {count} responses end in a loop, one phrase of "
             f"{int(period[row])} tokens repeated over {int(best[row])}: degenerate repetition",
             "no padding, but no text either: it is sampled surely, fills the length and gets the "
@@ -374,7 +369,6 @@ def find_cut_responses(view: View) -> Iterator[Finding]:
         if not named and (count < 3 or count == view.counts[record]):
             continue
         yield Finding(
-            "info",
             f"{count} of {int(view.counts[record])} responses have exactly the greatest length, "
             f"{length}" + (" (max_completion_length)" if named else ""),
             _CUT_ADVICE,
@@ -392,7 +386,6 @@ def _find_declared_cuts(declared: Sequence[list[bool] | None]) -> Iterator[Findi
     for record, endings in enumerate(declared):
         if endings and any(endings):
             yield Finding(
-                "info",
                 f"{sum(endings)} of {len(endings)} responses were cut, as the record says itself",
                 _CUT_ADVICE,
                 {"responses": sum(endings), "of": len(endings), "named": True},

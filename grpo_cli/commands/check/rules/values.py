@@ -29,7 +29,6 @@ def find_non_finite(view: View) -> Iterator[Finding]:
             at = part.start + int(np.argmax(bad[part]))
             count, of = int(bad[part].sum()), part.stop - part.start
             yield Finding(
-                "error",
                 f"{view.key(name)} is {values[at]:g} at {count:,} of {of:,} tokens",
                 "find out why the engine returned none; mask these tokens or drop the rows, and "
                 "never fill them with 0.0, which means probability 1",
@@ -58,7 +57,6 @@ def find_positive_log_probs(view: View) -> Iterator[Finding]:
             finite, positive = inside[np.isfinite(inside)], inside[above[part]]
             words, advice = _explain_positive(finite, positive)
             yield Finding(
-                "error",
                 f"{view.key(name)} has {len(positive):,} of {len(inside):,} values above 0; "
                 f"{words}",
                 advice,
@@ -111,7 +109,6 @@ def find_bad_scores(view: View) -> Iterator[Finding]:
             count, of = len(np.unique(rows[mine])), int(view.counts[record])
             value = next(value for value in values[mine[0]].tolist() if value)
             yield Finding(
-                "error",
                 f"{view.key(name)} is {value:g} at {count:,} of {of:,} responses",
                 "find out what computed it: eval and training need a finite number; drop the "
                 "response, or the group, whose baseline is lost too",
@@ -132,7 +129,6 @@ def find_negative_entropies(view: View) -> Iterator[Finding]:
         same = np.unique(values[part][low])
         filled = f", all of them {same[0]:g}: a filler" if len(same) == 1 else ""
         yield Finding(
-            "error",
             f"{view.key('entropies')} is negative at {int(low.sum()):,} of {len(low):,} tokens"
             f"{filled}; an entropy is at least 0",
             "take −Σ p·log p over the words, not −log p of fillers (padding filled with a log-prob "
