@@ -5,8 +5,8 @@
     python tests/benchmarks/shapes.py naive trl dump.jsonl    # prints J of GRPO, checks nothing
 
 Log-probs are float32 written as the double that they are, as ``tolist`` of a tensor gives them.
-Where the fields come from: the hooks of this package, whose writer these use, for TRL and verl (with
-the settings of ``tests/data/rollouts``, which were recorded); ``tests/formats/dumps.py`` cites the
+Where the fields come from: the hooks of this package, whose writer these use, for TRL and verl (the
+settings are those of ``tests/data/rollouts``, which were recorded); ``tests/formats/dumps.py`` cites the
 sources of the other frameworks.
 """
 
@@ -62,7 +62,11 @@ class Shape(NamedTuple):
 
 # ---- numbers ------------------------------------------------------------------------------------
 
-WORDS = [f"{start}{end}" for start in (" ", "", "Ġ") for end in "the of so we 12 = + x2 (a then".split()]
+WORDS = [
+    f"{start}{end}"
+    for start in (" ", "", "Ġ")
+    for end in ["the", "of", "so", "we", "12", "=", "+", "x2", "(a", "then"]
+]
 
 
 class Rollout(NamedTuple):
@@ -120,15 +124,22 @@ def trl(draw: np.random.Generator, tokens: int) -> Iterator[Object]:
             "advantages": made.advantages,
             "rewards": made.rewards,
             "hyperparameters": {
-                **{"epsilon_low": 0.2, "epsilon_high": 0.2, "beta": 0.04},
+                "epsilon_low": 0.2,
+                "epsilon_high": 0.2,
+                "beta": 0.04,
                 "max_completion_length": 2 * tokens,
                 "num_items_in_batch": 8 * GROUP * tokens - step % 97,
-                **{"gradient_accumulation_steps": 8, "steps_per_generation": 8},
+                "gradient_accumulation_steps": 8,
+                "steps_per_generation": 8,
             },
             "framework": {
-                **{"name": "trl", "version": "1.16.0", "loss_type": "grpo"},
-                **{"importance_sampling_level": "token", "use_bias_correction_kl": True},
-                **{"off_policy_mask_threshold": None, "scale_rewards": "group"},
+                "name": "trl",
+                "version": "1.16.0",
+                "loss_type": "grpo",
+                "importance_sampling_level": "token",
+                "use_bias_correction_kl": True,
+                "off_policy_mask_threshold": None,
+                "scale_rewards": "group",
             },
         }
         yield record | {"expected": expected(record, "trl/grpo")}
@@ -153,8 +164,12 @@ def verl(draw: np.random.Generator, tokens: int) -> Iterator[Object]:
             "advantages": made.of_tokens(made.advantages),
             "framework": {"name": "verl", "version": "0.9.1", "policy_loss": "vanilla"},
             "hyperparameters": {
-                **{"epsilon_low": 0.2, "epsilon_high": 0.2, "beta": 0.0},
-                **{"response_length": 2 * tokens, "clip_ratio_c": 3.0, "dp_size": 1},
+                "epsilon_low": 0.2,
+                "epsilon_high": 0.2,
+                "beta": 0.0,
+                "response_length": 2 * tokens,
+                "clip_ratio_c": 3.0,
+                "dp_size": 1,
                 "batch_num_tokens": sum(map(len, made.ids)),
             },
             "step": number // 8,
@@ -227,7 +242,9 @@ def verifiers(draw: np.random.Generator) -> Iterator[Object]:
             "ok": True,
             "traces": [
                 {
-                    **{"id": f"trace-{number}", "task": {"name": "math"}, "agent": {"name": "a"}},
+                    "id": f"trace-{number}",
+                    "task": {"name": "math"},
+                    "agent": {"name": "a"},
                     "nodes": nodes,
                     "rewards": {"right": {"score": made.rewards[0], "weight": 1.0}},
                 }
@@ -245,9 +262,15 @@ def prime_rl(draw: np.random.Generator) -> Iterator[Object]:
         size = len(prompt) + len(ids)
         ratio = (np.array(new) - np.array(old)).tolist()
         yield {
-            **{"schema_version": 1, "step": number // 64, "export_step": number // 64, "rank": 0},
-            **{"micro_step": number % 8, "micro_sequence_idx": number % 64},
-            **{"export_sequence_idx": number, "run_id": None, "env_name": "math"},
+            "schema_version": 1,
+            "step": number // 64,
+            "export_step": number // 64,
+            "rank": 0,
+            "micro_step": number % 8,
+            "micro_sequence_idx": number % 64,
+            "export_sequence_idx": number,
+            "run_id": None,
+            "env_name": "math",
             "token_ids": prompt + ids,
             "position_ids": [*range(size)],
             "loss_mask": [False] * len(prompt) + [True] * len(ids),
@@ -268,7 +291,10 @@ def prime_rl(draw: np.random.Generator) -> Iterator[Object]:
 def unipo(draw: np.random.Generator) -> Iterator[Object]:
     """A header, then a step of two prompts a line."""
     yield {
-        **{"type": "header", "task": "math", "algorithm": "grpo", "totalSteps": 100},
+        "type": "header",
+        "task": "math",
+        "algorithm": "grpo",
+        "totalSteps": 100,
         "hparams": {"gamma": 1.0, "clip_eps": 0.2, "kl_coef": 0.04, "learning_rate": 1e-6},
     }
     for step in count():
@@ -328,7 +354,9 @@ def slime(draw: np.random.Generator) -> Iterator[Object]:
         for at in range(GROUP):
             width = len(made.ids[at])
             yield {
-                **{"data_parallel_rank": 0, "sample_index": number, "rollout_position": None},
+                "data_parallel_rank": 0,
+                "sample_index": number,
+                "rollout_position": None,
                 "tokens": np.concatenate([prompt, made.ids[at]]),
                 "total_lengths": len(prompt) + width,
                 "response_lengths": width,
@@ -360,26 +388,24 @@ def rows(draw: np.random.Generator) -> Iterator[Object]:
 
 
 def settings(draw: np.random.Generator, tokens: int = 150) -> Iterator[Object]:
-    """ε and β that differ from record to record, as a sweep or an adaptive KL has them."""
+    """ε and β that differ from record to record: sixteen runs of a sweep that write to one file."""
     for number in count():
-        made = rollout(draw, tokens)
-        yield {
-            "id": number,
-            "step": number // 8,
-            "log_probs_new": made.new,
-            "log_probs_old": made.old,
-            "log_probs_ref": made.ref,
-            "rewards": made.rewards,
-            "hyperparameters": {
-                **{"epsilon_low": 0.2, "epsilon_high": 0.2 + 0.001 * (number % 89)},
-                "beta": 0.04 * 0.999 ** (number % 1009),
-            },
-        }
+        given = {"epsilon_low": 0.2, "epsilon_high": 0.2 + 0.02 * (number % 4)}
+        yield _given(draw, number, tokens, given | {"beta": 0.01 * (number // 4 % 4 + 1)})
 
 
 def tiny(draw: np.random.Generator) -> Iterator[Object]:
-    """Two tokens of four responses, each record with settings of its own."""
-    return settings(draw, 2)
+    """Two tokens of eight responses, each record with a β of its own."""
+    for number in count():
+        given = {"epsilon_low": 0.2, "epsilon_high": 0.2, "beta": 0.04 * 0.999**number}
+        yield _given(draw, number, 2, given)
+
+
+def _given(draw: np.random.Generator, number: int, tokens: int, given: Object) -> Object:
+    made = rollout(draw, tokens)
+    logs = {"log_probs_new": made.new, "log_probs_old": made.old, "log_probs_ref": made.ref}
+    about = {"id": number, "step": number // 16}
+    return about | logs | {"rewards": made.rewards, "hyperparameters": given}
 
 
 def steps(draw: np.random.Generator) -> Iterator[Object]:
@@ -483,7 +509,7 @@ SHAPES = {
     "trl": Shape("TRL hook, 8 × 200 tokens", lambda draw: trl(draw, 200), of_records),
     "trl-short": Shape("TRL hook, 8 × 20 tokens", lambda draw: trl(draw, 20), of_records),
     "verl": Shape("verl hook, 8 × 250 tokens", lambda draw: verl(draw, 250), of_records),
-    "settings": Shape("ε and β differ by record, 8 × 150", settings, of_records),
+    "settings": Shape("ε and β that alternate by record, 8 × 150", settings, of_records),
     "verl-rows": Shape(
         "verl rollout dump, a row a response", verl_rows, of_rows, ("--group-by", "uid")
     ),

@@ -50,7 +50,7 @@ def merge(rows: Sequence[Raw], label: object, *, by_size: bool) -> Raw:
     _label(record, label, rows, by_size=by_size)
     again = None
     if all(raw.again is not None for raw in rows):
-        again = partial(_again, [raw.dropped() for raw in rows], label, by_size)
+        again = partial(_again, [raw.dropped() for raw in rows], label, by_size=by_size)
     return Raw(
         record,
         first.source,
@@ -65,7 +65,7 @@ def merge(rows: Sequence[Raw], label: object, *, by_size: bool) -> Raw:
     )
 
 
-def _again(rows: Sequence[Raw], label: object, by_size: bool) -> Any:
+def _again(rows: Sequence[Raw], label: object, *, by_size: bool) -> Any:
     return merge(rows, label, by_size=by_size).kept
 
 
