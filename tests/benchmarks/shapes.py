@@ -5,9 +5,8 @@
     python tests/benchmarks/shapes.py naive trl dump.jsonl    # prints J of GRPO, checks nothing
 
 Log-probs are float32 written as the double that they are, as ``tolist`` of a tensor gives them.
-Where the fields come from: the hooks of this package, whose writer these use, for TRL and verl (the
-settings are those of ``tests/data/rollouts``, which were recorded); ``tests/formats/dumps.py`` cites the
-sources of the other frameworks.
+The fields of TRL and verl are those that the hooks of this package write, with the settings of
+``tests/data/rollouts``; ``tests/formats/dumps.py`` cites the sources of the other frameworks.
 """
 
 from __future__ import annotations
