@@ -25,8 +25,6 @@ from grpo_cli.engine import Evaluation, Reader
 from grpo_cli.engine.cluster import run, tasks
 from grpo_cli.engine.cluster.run import Flow
 from grpo_cli.engine.cluster.tasks import Answer, Done, Files, Job, Result, portions
-from grpo_cli.engine.facts import InputFacts
-from grpo_cli.engine.pieces import OnPiece
 from grpo_cli.engine.totals import Totals
 from grpo_cli.errors import GrpoError, InputError
 from grpo_cli.records import PLAIN, Reading, Source
@@ -249,7 +247,7 @@ class MadeUp(Played):
     """Answers that nobody has worked for."""
 
     def evaluate(self, number, portion) -> int:
-        return self._later(lambda: Answer([Result(Done("", 1, 1), Totals("input"), InputFacts())]))
+        return self._later(lambda: Answer([Result(Done("", 1, 1), Totals("input"))]))
 
 
 def made_up(count: int) -> Iterator[Files]:
@@ -335,20 +333,6 @@ def test_split_has_the_same_responses(unnamed, cluster, variant):
         assert [str(one) for one in reader.skipped] == [
             f"{unnamed[0]}:21: log_probs_new[0][0]: expected a log-prob <= 0, got 0.5"
         ]
-
-
-def test_what_cannot_be_merged_comes_portion_by_portion(tmp_path, cluster):
-    path = tmp_path / "a.jsonl"
-    path.write_bytes(b"\n".join([GOOD] * 50))
-
-    def places(decoded):
-        return [one.line for few in decoded for one in few.items]
-
-    cluster(4)
-    reader = Reader([str(path)], on="ray", task_bytes=300)
-    found = [lines for _, lines, _ in reader.run(OnPiece(places, reader.reading, False))]
-    assert [line for lines in found for line in lines] == [*range(1, 51)]
-    assert len(found) > 5
 
 
 def test_a_reference_that_only_some_records_have_is_one_error_wherever_they_are(tmp_path, cluster):

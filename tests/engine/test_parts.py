@@ -16,12 +16,11 @@ from grpo_cli.commands.convert.command import PACKS
 from grpo_cli.commands.convert.conversion import Conversion
 from grpo_cli.commands.emit import JSONL
 from grpo_cli.commands.eval.lines import encode_lines
-from grpo_cli.commands.eval.parquet import write_batches
+from grpo_cli.commands.eval.parquet import batch_of, write_batches
 from grpo_cli.commands.main import application
 from grpo_cli.engine import Evaluation, Reader
 from grpo_cli.engine.cluster import run
 from grpo_cli.engine.cluster.parts import PartFolder, Parts, joined
-from grpo_cli.engine.rows.tables import batch_of
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.variants.plan import plan
 

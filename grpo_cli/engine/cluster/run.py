@@ -10,8 +10,9 @@ from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
+from grpo_cli.engine.accumulator import A, FoldPiece
 from grpo_cli.engine.cluster.parts import PartFolder
 from grpo_cli.engine.cluster.session import Session, session
 from grpo_cli.engine.cluster.tasks import (
@@ -25,13 +26,11 @@ from grpo_cli.engine.cluster.tasks import (
     portions,
     versions,
 )
-from grpo_cli.engine.pieces import OnPiece
 from grpo_cli.errors import GrpoError
 from grpo_cli.records import Source
 from grpo_cli.records.open.ranges import Range, look
 from grpo_cli.records.open.remote import Address
 
-T = TypeVar("T")
 Ref = Any
 
 _SIZE = 64 << 20
@@ -44,7 +43,7 @@ _GIVEN_UP = 10.0
 
 def on_ray(
     on: str,
-    work: OnPiece[T],
+    work: FoldPiece[A],
     sources: Sequence[Source],
     *,
     jobs: int | None,
