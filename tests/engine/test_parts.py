@@ -121,7 +121,8 @@ def test_an_error_leaves_whole_parts_before_it(files, tmp_path):  # noqa: F811
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
 def test_converted_parts_are_the_records(files, tmp_path, kind):  # noqa: F811
     def rows(paths) -> bytes:
-        encode = partial(encode_lines, level="token", fields=("id", "ratio", "loss"), lines=JSONL)
+        fields = ("id", "ratio", "gradient")
+        encode = partial(encode_lines, level="token", fields=fields, lines=JSONL)
         found = Evaluation(Reader(paths, skip=True), plan("dr"), encode=encode)
         return b"".join(row for some in found for row in some)
 
