@@ -21,7 +21,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "engine"))
 from store import Proxy
-from test_engine_same_bytes import made
+from mixed import made
 
 SEED = 2_016
 NODE = {"num_cpus": 2, "object_store_memory": 150 << 20}
