@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -25,9 +24,9 @@ from grpo_cli.commands.trend.run import RunSums, make_step
 from grpo_cli.commands.trend.step import Finding, Flags, Step, with_equal_metrics
 from grpo_cli.commands.trend.sums import StepSums
 from grpo_cli.commands.trend.view import print_command, print_finding, sparing
+from grpo_cli.engine.accumulator import fold_decoded
 from grpo_cli.engine.evaluator import Evaluator
-from grpo_cli.engine.facts import ERRORS_KEPT, InputFacts
-from grpo_cli.engine.fold import FoldPiece
+from grpo_cli.engine.facts import InputFacts
 from grpo_cli.engine.references import References, without_kl
 from grpo_cli.errors import InputError
 from grpo_cli.records import Block, Reading, Source
@@ -175,10 +174,9 @@ class Follow:
         notices: Notices = {}
         decoded = self._reading.decoded(piece, notices)  # type: ignore[arg-type]
         plan = self._evaluator.plan
-        work = FoldPiece(
-            partial(RunSums, self._evaluator, self._step_source), self._skip, ERRORS_KEPT
-        )
-        folded = work(self._facts.collect(decoded, self._reading.fields))
+        sums = RunSums(self._evaluator, self._step_source)
+        collected = self._facts.collect(decoded, self._reading.fields)
+        folded = fold_decoded(sums, collected, self._facts, skip=self._skip)
         if folded.error is not None:
             raise folded.error
         part = folded.sums
