@@ -1,7 +1,4 @@
-"""What the mutator begins with: small inputs of every shape and format that is read.
-
-``OBJECTS`` has for each a list of JSON objects, as text, so that each use gets its own copy.
-"""
+"""What is changed: small inputs of every shape and format that is read."""
 
 from __future__ import annotations
 
@@ -136,9 +133,15 @@ def _cut(value: Any, depth: int) -> Any:
 
 @cache
 def objects() -> dict[str, str]:
-    """Name → the JSON text of a list of objects."""
+    """Name → the JSON text of a list of objects, so that each use gets its own copy."""
     every = {**_shapes(), **_expected(), **_formats(), **_dumped()}
     return {name: json.dumps(value) for name, value in every.items()}
+
+
+@cache
+def usable() -> list[str]:
+    """The names of those that can be evaluated as they are."""
+    return [name for name in objects() if "bad_" not in name and name not in dumps.texts()]
 
 
 @cache

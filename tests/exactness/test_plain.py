@@ -1,43 +1,31 @@
-"""The product against ``plain.py``, on made-up records in files: every number, at every level.
+"""Every number at every level against ``plain.py``, on made-up records in files.
 
-    python tests/fuzz/differential.py --records 1000000 --seed 1 --jobs 4
+    GRPO_FILES=1000 pytest tests/exactness/test_plain.py
 
 Records come nested, padded with a mask, under aliases, with empty responses, dead groups and
 several groups each; a file of them is one batch. Numbers agree when they differ by at most 1e-12 of
-the magnitudes that cancel in them. Exit code 1: some do not, and the first record of each such file
-is printed.
+the magnitudes that cancel in them.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import random
-import subprocess
-import sys
-import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from math import fsum, nan, sqrt
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import orjson
+import pytest
+from command import run
 
-TESTS = Path(__file__).resolve().parent.parent
-if __name__ == "__main__":
-    sys.path[0] = str(TESTS)
-    sys.path.insert(1, str(TESTS.parent))
-
-from fuzz import plain  # noqa: E402
-from fuzz.examine import sandbox  # noqa: E402
-from fuzz.product import environment, run  # noqa: E402
+from exactness import plain
 
 RTOL = 1e-12
-BATCH = 1000
-"""Records of a file."""
-_COLUMNS = {"new": "log_probs_new", "old": "log_probs_old", "ref": "log_probs_ref"}
+SEED = 20
+FILES = int(os.environ.get("GRPO_FILES", "6"))
 _ALIASES = {
     "new": ("log_probs_new", "logps", "per_token_logps", "new_log_probs"),
     "old": ("log_probs_old", "old_log_probs", "old_per_token_logps", "prox_logp"),
@@ -176,21 +164,19 @@ def printed(rows: list[dict[str, Any]]) -> list[Any]:
     return values
 
 
-def compare(records: list[plain.Record], variant: str, draw: random.Random) -> tuple[int, str]:
-    """How many numbers of a file were compared, and what differs first."""
+def compare(records: list[plain.Record], variant: str, draw: random.Random) -> str:
+    """What differs first between the numbers of a file; empty where none does."""
     lines = [orjson.dumps(dressed(record, draw)) for record in records]
     Path("in.jsonl").write_bytes(b"\n".join(lines))
     flags = ["-v", variant] + (["--beta", "0.04"] if variant == "trl/grpo" else [])
-    document = run(["eval", "in.jsonl", *flags, "--level", "token", "--json", "-q"])
-    if document.code:
-        return 0, document.err.decode()
-    found = orjson.loads(document.out)
+    document = run("eval", "in.jsonl", *flags, "--level", "token", "--json", "-q")
+    assert document.exit_code == 0, document.stderr
+    found = orjson.loads(document.stdout)
     wanted, total = expected(records, variant)
     names = (*_OF_RECORD, "tokens")
-    said = _differing(wanted, printed(found["records"])) or _differing(
+    return _differing(wanted, printed(found["records"])) or _differing(
         total, [found["total"][name] for name in names]
     )
-    return len(wanted) + len(total), said
 
 
 def _differing(wanted: list[Pair], found: list[Any]) -> str:
@@ -207,68 +193,34 @@ def _differing(wanted: list[Pair], found: list[Any]) -> str:
     )
 
 
-def campaign(seed: int, numbers: range, batch: int = BATCH) -> tuple[int, int, list[str]]:
-    """So many files: how many records and numbers were compared, and what differs."""
-    count, compared, bad = 0, 0, []
+def differing(seed: int, files: Iterable[int], size: int) -> list[str]:
+    """What differs in made-up files of so many records, each under the next of the objectives."""
     variants = [*plain.RULES]
-    with sandbox():
-        for number in numbers:
-            draw = random.Random(f"differential {seed}/{number}")
-            records = [made(draw) for _ in range(batch)]
-            variant = variants[number % len(variants)]
-            size, said = compare(records, variant, draw)
-            count, compared = count + len(records), compared + size
-            if said:
-                bad.append(
-                    f"file {number}, {variant}: {_narrowed(records, variant, number)} {said}"
-                )
-    return count, compared, bad
+    found = []
+    for number in files:
+        draw = random.Random(f"{seed}/{number}")
+        records = [made(draw) for _ in range(size)]
+        variant = variants[number % len(variants)]
+        said = compare(records, variant, draw)
+        found += [f"file {number}, {variant}: {said}"] * bool(said)
+    return found
 
 
-def _narrowed(records: list[plain.Record], variant: str, number: int) -> str:
-    """The first record that differs on its own."""
-    for at, record in enumerate(records):
-        if compare([record], variant, random.Random(number))[1]:
-            return f"record {at} {json.dumps(record)}"
-    return "no record alone"
+def test_every_number_of_six_objectives(folder: Path) -> None:
+    assert differing(SEED, range(FILES), 60) == []
 
 
-def main() -> int:
-    """Does what the command line says."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--records", type=int, default=6000)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--files", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.files:
-        print(json.dumps(campaign(given.seed, range(*map(int, given.files.split(","))))))
-        return 0
-    began = time.monotonic()
-    files = -(-given.records // BATCH)
-    results = [*_shared_out(given.seed, files, given.jobs)]
-    records, numbers = (sum(row[at] for row in results) for at in (0, 1))
-    bad = [said for row in results for said in row[2]]
-    seconds = time.monotonic() - began
-    print(f"{records:,} records, {numbers:,} numbers, {len(bad)} files differ: {seconds:.0f} s")
-    print(*bad[:20], sep="\n")
-    return int(bool(bad))
+@pytest.mark.parametrize("variant", plain.RULES)
+def test_a_window_that_is_a_millionth_wider_is_noticed(
+    variant: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rule = plain.RULES[variant]
+    monkeypatch.setitem(plain.RULES, variant, rule._replace(high=rule.high + 1e-6))
+    assert differing(SEED, [[*plain.RULES].index(variant)], 60)
 
 
-def _shared_out(seed: int, files: int, jobs: int) -> Iterator[Any]:
-    command = [sys.executable, __file__, "--seed", str(seed), "--files"]
-    started = [
-        subprocess.Popen(
-            [*command, f"{first},{files},{jobs}"], stdout=subprocess.PIPE, env=environment()
-        )
-        for first in range(min(jobs, files))
-    ]
-    for process in started:
-        out, _ = process.communicate()
-        if process.returncode:
-            raise SystemExit(f"a worker ended with {process.returncode}")
-        yield json.loads(out)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current one."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
