@@ -255,33 +255,17 @@ class Wide:
         return tuple(one if one is None else one.double() for one in self.forward(*args, **kwargs))
 
 
-class Engine:
-    """What vLLM would be: the trainer's own log-probs with noise; the first may be missing."""
+def engine(trainer: Any, *, scores_all: bool) -> tiny.Engine:
+    """The trainer's own log-probs with noise; the first of a response may be missing."""
+    draw, unscored = np.random.default_rng(SEED), 0 if scores_all else 1
 
-    def __init__(self, trainer: Any, *, scores_all: bool) -> None:
-        self.trainer, self.generate = trainer, trainer._generate
-        self.unscored = 0 if scores_all else 1
-        self.draw = np.random.default_rng(SEED)
-        trainer._generate, trainer.use_vllm = self, True
+    def score(prompt: list[int], response: list[int]) -> list[float | None]:
+        taken = tiny.log_probs(trainer, prompt, response, trainer.temperature)
+        noise = 0.15 * draw.standard_normal(len(response))
+        found = (taken + torch.tensor(noise)).clamp(max=-1e-9).tolist()
+        return [None] * unscored + found[unscored:]
 
-    def __call__(self, prompts: list[Any]) -> Any:
-        trainer = self.trainer
-        trainer.use_vllm = False
-        result = list(self.generate(prompts))
-        trainer.use_vllm = True
-        result[4] = [
-            [None] * self.unscored + self._log_probs(prompt, response)[self.unscored :]
-            for prompt, response in zip(result[0], result[1], strict=True)
-        ]
-        return tuple(result)
-
-    @torch.no_grad()
-    def _log_probs(self, prompt: list[int], response: list[int]) -> list[float]:
-        logits = self.trainer.model(torch.tensor([[*prompt, *response]])).logits
-        kept = logits[0, len(prompt) - 1 : -1].double() / self.trainer.temperature
-        taken = kept.log_softmax(-1).gather(1, torch.tensor(response)[:, None])[:, 0]
-        noise = 0.15 * self.draw.standard_normal(len(response))
-        return (taken + torch.tensor(noise)).clamp(max=-1e-9).tolist()
+    return tiny.Engine(trainer, score)
 
 
 @cache
@@ -308,7 +292,7 @@ def train(kind: type, config: type, row: Configuration, folder: Path, number: in
         # A token without one is said to agree with the old policy or with the current one: TRL's
         # correction takes the first, its off-policy mask the second, and a record has one number.
         both = row["engine"] != "uncorrected" and row.get("off_policy_mask_threshold") is not None
-        Engine(trainer, scores_all=both)
+        engine(trainer, scores_all=both)
     torch.set_default_dtype(torch.float64)
     try:
         with record(trainer, path):
