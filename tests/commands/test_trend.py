@@ -145,8 +145,13 @@ def test_where_a_step_is_worst_by_hand(tmp_path: Path) -> None:
     assert second["worst"]["kl"]["token"] == 0
 
 
-@each("flags", [NO_KL, ("-v", "grpo"), (*NO_KL, "--batch", "record"), ("-v", "gspo"),
-                ("-v", "verl/vanilla", "-p", "entropy_coef=0.1"), ("-v", "reinforce++")])  # fmt: skip
+@each(
+    "flags",
+    [
+        NO_KL, ("-v", "grpo"), (*NO_KL, "--batch", "record"), ("-v", "gspo"), ("-v", "reinforce++"),
+        ("-v", "verl/vanilla", "-p", "entropy_coef=0.1"),
+    ],
+)  # fmt: skip
 def test_totals_are_those_of_eval(tmp_path: Path, flags: tuple[str, ...]) -> None:
     """Of one file, of a step in several, and where records differ in their settings."""
     made = make(tmp_path / "a", records=9)
@@ -204,9 +209,9 @@ def test_sums_are_exact_however_many_numbers_they_have(tmp_path: Path) -> None:
     rewards = [*whole, 1e16, 1.0, *(-one for one in whole), -1e16]
     for parts in (1, 3, 40):
         records = [
-            {"step": 0, "log_probs": [[-1.0]] * len(rewards[at::parts]), "rewards": rewards[at::parts]}
-            for at in range(parts)
-        ]  # fmt: skip
+            {"step": 0, "log_probs": [[-1.0]] * len(some), "rewards": some}
+            for some in (rewards[at::parts] for at in range(parts))
+        ]
         found = metrics(write(tmp_path / "a.jsonl", records))
         assert found["reward_mean"] == 1.0 / len(rewards)
     log_probs = [[-(10.0 ** -draw.randint(0, 9))] for _ in range(999)]
@@ -273,7 +278,7 @@ def test_small_steps_that_are_evaluated_together_keep_what_is_theirs(tmp_path: P
 def test_a_record_that_is_left_out_makes_no_step_and_says_nothing(
     tmp_path: Path, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever else is wrong with it or with its neighbours; the first is reported where it ends."""
+    """Whatever else is wrong with it or with its neighbours."""
     in_blocks(monkeypatch, size)
     good = {"step": 2, "rewards": [0.0, 1.0], "truncated": [True, False]}
     good |= {name: [[-0.1], [-0.1]] for name in COLUMNS}
@@ -308,7 +313,9 @@ def test_steps_have_the_same_columns_each_in_the_order_of_the_first_step(tmp_pat
 def test_a_step_is_a_batch_of_its_own(tmp_path: Path) -> None:
     """Batch statistics of one step do not look at another."""
     make(tmp_path)
-    assert steps(tmp_path, "-v", "reinforce++")[1] == metrics(tmp_path / "1.jsonl", "-v", "reinforce++")
+    assert steps(tmp_path, "-v", "reinforce++")[1] == metrics(
+        tmp_path / "1.jsonl", "-v", "reinforce++"
+    )
 
 
 # ---- responses and groups -----------------------------------------------------------------------
@@ -599,7 +606,11 @@ def test_several_rewards_count_as_the_objective_weighs_them(tmp_path: Path) -> N
 def test_reward_functions_that_trls_hook_wrote_besides_their_sum(tmp_path: Path) -> None:
     """What is no number counts nothing; those of the sum's parts are added to them."""
     more = {"rewards/right": [1.0, None, 2, "3"], "rewards/y": 0.5, "x": [7.0]}
-    rows = [PLAIN | {"step": 0}, PLAIN | {"step": 1} | more, PLAIN | {"step": 1, "rewards/right": [0.0]}]
+    rows = [
+        PLAIN | {"step": 0},
+        PLAIN | {"step": 1} | more,
+        PLAIN | {"step": 1, "rewards/right": [0.0]},
+    ]
     rows += [PLAIN | {"step": 2, "rewards": {"right": [1.0, 0.0]}, "rewards/right": [4.0]}]
     found = steps(write(tmp_path / "a.jsonl", rows))
     assert [one["rewards/right/mean"] for one in found] == [None, 1.0, 5 / 3]
@@ -617,3 +628,21 @@ def test_every_column_is_in_every_format(tmp_path: Path) -> None:
     table = run("trend", path, "-v", "dr", "--fields", "mismatch.k3,nll").stdout.split()
     assert table[:3] == ["step", "mismatch.k3", "nll"]
     assert trend(path)["signatures"][0].startswith("dr|")
+
+
+def test_what_a_narrow_table_goes_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reward functions first; at last the loss; never rewards and lengths."""
+    row = record(random.Random(9), 0, 0)
+    rows = [[0.5] * len(one) for one in row["log_probs_new"]]
+    row |= {"entropies": rows, "finish_reasons": ["stop"] * 4, "weight_versions": [0] * 4,
+            "tokens": [["a"] * len(one) for one in rows]}  # fmt: skip
+    row["rewards"] = {"a": row["rewards"], "b": [0.0, 1.0, 1.0, 0.0]}
+    path = write(tmp_path / "a.jsonl", [row])
+    monkeypatch.setenv("COLUMNS", "12")
+    shown = " ".join(run("trend", path, *NO_KL, "-p", "reward_weights=1,0").stdout.split())
+    assert shown.partition("hidden at 12 columns: ")[2].partition(" (see")[0].split(", ") == [
+        "rewards/b/mean", "rewards/a/mean", "repetition", "longest_quarter", "staleness",
+        "ratio_mean", "ess", "mismatch.k1", "ratio_p999", "clip_low", "clip_high", "reward_std",
+        "pass_at_k", "reward_group_std", "groups_equal", "truncated", "mismatch.mean_abs",
+        "mismatch.p999", "nll", "entropy", "mismatch.k3", "kl_k3", "gradient_norm", "loss",
+    ]  # fmt: skip

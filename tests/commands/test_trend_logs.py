@@ -439,7 +439,7 @@ FILES = {
     "trainer_state.json": json.dumps(
         {"log_history": [{"step": 1, "reward": 0.5}, {"step": 2, "reward": 1}]}
     ),
-    "metrics.jsonl": '{"step": 1, "reward": 0.5, "note": "x"}\n{"step": 2, "reward": 1, "n": null}\n',
+    "metrics.jsonl": '{"step": 1, "reward": 0.5, "n": "x"}\n{"step": 2, "reward": 1, "n": null}\n',
     "verl.jsonl": '{"step": 1, "data": {"reward": 0.5}}\n{"step": 2, "data": {"reward": 1.0}}\n',
     "wandb.csv": '"Step","run-7 - reward","run-7 - reward__MIN"\n1,0.5,0.1\n2,1.0,\n',
     "run-x-tag-reward.csv": "Wall time,Step,Value\n1700000000.0,1,0.5\n1700000001.0,2,1.0\n",

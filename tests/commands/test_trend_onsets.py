@@ -209,7 +209,11 @@ def test_what_is_found_and_what_is_not(tmp_path: Path) -> None:
     )
     for at, one in enumerate(found[:15]):
         assert one is not None
-        assert (one.kind == "shift" or at >= 10, one.up, abs(one.at - 30) <= 4) == (True, at < 5, True)
+        assert (one.kind == "shift" or at >= 10, one.up, abs(one.at - 30) <= 4) == (
+            True,
+            at < 5,
+            True,
+        )
     assert found[15:17] == [None, None]
     assert sum(one is not None for one in found[17:]) <= 2
 
@@ -238,9 +242,8 @@ def test_an_onset_anywhere_in_a_long_series_is_found(tmp_path: Path) -> None:
     found = seen(tmp_path / "a.jsonl", *long)
     assert [one and one[:2] for one in found] == [(begin, "shift") for begin in begins]
     for one, other in zip(found, seen(tmp_path / "a.jsonl", *near), strict=True):
-        assert one is not None and other is not None
-        factor = 1 + math.log(801 / 400) / 15  # asks more, and changes no score
-        assert factor > 1
+        assert one is not None
+        assert other is not None
         assert one[1:] == other[1:]
 
 
@@ -266,7 +269,7 @@ def test_so_many_steps_are_looked_at(count: int, tmp_path: Path) -> None:
     assert (seen(tmp_path / "a.jsonl", values) != [None]) is (count == 16)
 
 
-# ---- which columns are watched for what -----------------------------------------------------------
+# ---- which columns are watched for what -------------------------------------------------------
 
 DRIFTS = {
     "reward_mean": -1, "length_mean": 1, "repetition": 1, "entropy": 1, "nll": 1, "clip_low": 1,
@@ -336,8 +339,8 @@ def test_what_spans_orders_of_magnitude_is_looked_at_by_its_logarithm(tmp_path: 
     assert found_in(series(tmp_path / "a.jsonl", {"x": values.tolist()})) == {}
     values = np.exp(draw.normal(0.0, 0.02, 60)) / 10
     values[[20, 33]] = 0.0
-    for each in (values, np.zeros(60)):
-        assert "mismatch.mean_abs" not in found_in(mismatched(tmp_path / "a.jsonl", each))
+    for some in (values, np.zeros(60)):
+        assert "mismatch.mean_abs" not in found_in(mismatched(tmp_path / "a.jsonl", some))
 
 
 @each(
@@ -355,9 +358,10 @@ def test_from_when_on_numbers_are_exactly_0(
         found = found_in(mismatched(tmp_path / "a.jsonl", values)).get("mismatch.mean_abs", [])
         said = [one["sentence"] for one in found if "exactly 0" in one["sentence"]]
         before = f"{(zero_from + 1) / 200:.6g}"  # the median
-        assert said == [
-            f"mismatch.mean_abs is exactly 0 from step {zero_from} on: {before} before"
-        ] * told
+        assert (
+            said
+            == [f"mismatch.mean_abs is exactly 0 from step {zero_from} on: {before} before"] * told
+        )
 
 
 LIMITS = [
@@ -390,14 +394,18 @@ def test_limits(name: str, bound: float, side: str, source: str, tmp_path: Path)
 
 
 def test_too_few_effective_tokens_are_below_a_limit(tmp_path: Path) -> None:
-    rows = {"log_probs": [[-9.0] * 9], "log_probs_rollout": [[-9.0] * 8 + [-15.0]], "rewards": [1.0]}
+    rows = {
+        "log_probs": [[-9.0] * 9],
+        "log_probs_rollout": [[-9.0] * 8 + [-15.0]],
+        "rewards": [1.0],
+    }
     path = write(tmp_path / "a.jsonl", [rows | {"step": step} for step in range(3)])
     (found,) = [one for one in trend(path)["findings"] if one["metric"] == "mismatch.ess"]
     assert found["sentence"].startswith("mismatch.ess is below 0.3 from step 0 on, ")
     assert "verl docs/algo/rollout_corr.md:1001" in found["sentence"]
 
 
-# ---- --fail-on ------------------------------------------------------------------------------------
+# ---- --fail-on --------------------------------------------------------------------------------
 
 
 @each(
@@ -414,7 +422,11 @@ def test_a_condition_names_the_first_step_that_it_holds_for(
     values = [1.0, 2.0, 3.5, 3.5]
     rows = (PLAIN | {"step": at, "entropies": [[x, x], [x]]} for at, x in enumerate(values, 1))
     result = run("trend", write(tmp_path / "a.jsonl", rows), "-v", "dr", "--fail-on", text)
-    told = "" if step is None else f"grpo: --fail-on {text.strip()}: {values[step - 1]:g} at step {step}"
+    told = (
+        ""
+        if step is None
+        else f"grpo: --fail-on {text.strip()}: {values[step - 1]:g} at step {step}"
+    )
     assert (result.exit_code, told in result.stderr) == (int(step is not None), True)
 
 
@@ -433,7 +445,7 @@ def test_conditions_that_cannot_be_read(text: str, tmp_path: Path) -> None:
     assert (result.exit_code, "--fail-on" in result.stderr) == (2, True)
 
 
-# ---- real runs, and the commands of findings --------------------------------------------------------
+# ---- real runs, and the commands of findings --------------------------------------------------
 
 
 def test_a_healthy_run_of_trl_is_silent() -> None:
@@ -473,12 +485,17 @@ def test_every_kind_of_finding_has_commands_that_run(
             row[f"log_probs_{name}"] = [
                 [x - far * size * draw.uniform(0.2, 0.9) for x in each] for each in old
             ]
-        row |= {"rewards": [draw.random() * far for _ in old], "entropies": [[far + draw.random()] * len(x) for x in old]}
+        row |= {
+            "rewards": [draw.random() * far for _ in old],
+            "entropies": [[far + draw.random()] * len(x) for x in old],
+        }
         rows.append(row)
     path = write(tmp_path / "run.jsonl", rows)
     flags = ("-v", "trl/grpo", "--beta", "0.1", "--from", "canonical")
     found = answer("trend", path, *flags)["findings"]
-    commands = {one["metric"]: (one["command"], one["cause"]) for one in found if one["onset"] == 30}
+    commands = {
+        one["metric"]: (one["command"], one["cause"]) for one in found if one["onset"] == 30
+    }
     assert len(commands) > 15
     kinds = {tuple(line.split()[:2]) for pair in commands.values() for line in pair}
     assert kinds == {("grpo", word) for word in ("show", "check", "eval", "explain")}
@@ -503,7 +520,7 @@ def test_a_finding_without_an_objective_is_shown_by_check(tmp_path: Path) -> Non
         assert " --where 'step>=0'  #" in one["command"]
 
 
-# ---- the verdict ----------------------------------------------------------------------------------
+# ---- the verdict ------------------------------------------------------------------------------
 
 WHOLE = {
     "log_probs_old": [[-0.9, -0.2], [-1.2]],
@@ -567,7 +584,10 @@ def test_what_the_objective_lacks_is_why_the_update_has_no_series(tmp_path: Path
     assert f"in {count} series over" in said
     update = "clip_low, clip_high, gradient_norm, longest_quarter, ratio_mean, ratio_p999, ess"
     assert f"loss, kl_k3, {update} (need log_probs_ref)" in said
-    path = write(path, ({"step": step} | PLAIN | {"log_probs_ref": [[-1.0] * 2, [-1.0]]} for step in range(20)))
+    path = write(
+        path,
+        ({"step": step} | PLAIN | {"log_probs_ref": [[-1.0] * 2, [-1.0]]} for step in range(20)),
+    )
     said, _ = verdict(path, "-v", "dr", "--fields", "loss,kl_k3,mismatch.k3,mismatch.ess")
     assert said.endswith("not computed: mismatch.k3, mismatch.ess (need log_probs_rollout)")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import shlex
 from pathlib import Path
@@ -44,7 +43,8 @@ def test_the_step_of_a_name(
 @each(
     ("fields", "step"),
     [
-        ({"step": 3}, 3), ({"global_step": 4.0}, 4), ({"step": "05"}, 5), ({"meta": {"step": 6}}, 6),
+        ({"step": 3}, 3), ({"global_step": 4.0}, 4), ({"step": "05"}, 5),
+        ({"meta": {"step": 6}}, 6),
         ({"step": True, "iteration": 2}, 2), ({"step": 1, "global_step": 9}, 1), ({}, 77),
         ({"step": -(2**63)}, -(2**63)), ({"step": 2**63 - 1}, 2**63 - 1),
     ],
@@ -54,7 +54,9 @@ def test_the_step_of_a_record(fields: dict[str, Any], step: int, tmp_path: Path)
 
 
 def test_the_step_that_is_asked_for(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.jsonl", [PLAIN | {"step": 9, "at": {"update": [0, n]}} for n in (4, 2)])
+    path = write(
+        tmp_path / "a.jsonl", [PLAIN | {"step": 9, "at": {"update": [0, n]}} for n in (4, 2)]
+    )
     other = write(tmp_path / "b.jsonl", [PLAIN | {"step": 9}])
     assert numbers(path, "--step", "at.update[1]") == [2, 4]
     assert numbers(other, path, "--step", "file") == [0, 1]
@@ -63,9 +65,10 @@ def test_the_step_that_is_asked_for(tmp_path: Path) -> None:
 @each(
     ("fields", "flags", "said"),
     [
-        ({}, (), "a.jsonl:2: which step is this? no field (step, global_step, training_step, …) and "
-         "no number in the file's name"),
-        ({"step": 1}, ("--step", "when"), "a.jsonl:1: when: which step is this? expected a whole number"),
+        ({}, (), "a.jsonl:2: which step is this? no field (step, global_step, training_step, …) "
+         "and no number in the file's name"),
+        ({"step": 1}, ("--step", "when"),
+         "a.jsonl:1: when: which step is this? expected a whole number"),
         *(({"step": step}, (), "a.jsonl:2: expected a step of at most 64 bits, got ")
           for step in (2**63, 2**70, 1e300, "9" * 5000)),
     ],
@@ -106,7 +109,9 @@ def test_the_run_of_a_name(first: str, second: str, same: bool, tmp_path: Path) 
     for name in (first, second):
         write(tmp_path / name, [PLAIN | {"step": 1}])
     result = run("trend", tmp_path / first, tmp_path / second, "-v", "dr")
-    assert (result.exit_code, "both have step 1" in result.stderr) == ((0, False) if same else (2, True))
+    assert (result.exit_code, "both have step 1" in result.stderr) == (
+        (0, False) if same else (2, True)
+    )
     assert numbers(tmp_path / first, tmp_path / second, "--one-run") == [1]
 
 

@@ -68,7 +68,9 @@ def found_in(path: Path, *flags: str) -> dict[str, list[dict[str, Any]]]:
     """The findings of a run, by metric."""
     found: dict[str, list[dict[str, Any]]] = {}
     for one in trend(path, *flags)["findings"]:
-        found.setdefault(one["metric"].removeprefix("rewards/").removesuffix("/mean"), []).append(one)
+        found.setdefault(one["metric"].removeprefix("rewards/").removesuffix("/mean"), []).append(
+            one
+        )
     return found
 
 

@@ -36,7 +36,9 @@ def test_what_trl_logs_over_several_micro_batches(model: str, tmp_path: Path) ->
     path = runs.train(model, tmp_path, "healthy", 3, **settings)
     log = tmp_path / "out" / "trainer_state.json"
     flags = ("-v", "trl/grpo", "--correction", "trl/sequence-mask")
-    found = {one["name"]: one for one in answer("trend", path, *flags, "--log", log)["log"]["series"]}
+    found = {
+        one["name"]: one for one in answer("trend", path, *flags, "--log", log)["log"]["series"]
+    }
     assert len(json.loads(path.read_text().splitlines()[0])["group_ids"]) == 32
     for name in ("kl", "clip_ratio/region_mean", "clip_ratio/low_mean", "clip_ratio/high_mean"):
         assert found[name]["agrees"], found[name]

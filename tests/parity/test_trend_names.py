@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 import torch
+from command import answer
 from tensordict import TensorDict
 from verl import DataProto
 from verl.trainer.ppo.rollout_corr_helper import compute_offpolicy_metrics
 from verl.utils.debug.metrics import calculate_debug_metrics
-
-from command import answer
 
 SINGLE = 2e-5
 """Relative: verl computes in float32, and the records hold what it was given."""
