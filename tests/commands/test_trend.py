@@ -631,18 +631,19 @@ def test_every_column_is_in_every_format(tmp_path: Path) -> None:
 
 
 def test_what_a_narrow_table_goes_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reward functions first; at last the loss; never rewards and lengths."""
+    """Reward functions first; last of all the loss and the rewards."""
     row = record(random.Random(9), 0, 0)
     rows = [[0.5] * len(one) for one in row["log_probs_new"]]
     row |= {"entropies": rows, "finish_reasons": ["stop"] * 4, "weight_versions": [0] * 4,
             "tokens": [["a"] * len(one) for one in rows]}  # fmt: skip
     row["rewards"] = {"a": row["rewards"], "b": [0.0, 1.0, 1.0, 0.0]}
     path = write(tmp_path / "a.jsonl", [row])
-    monkeypatch.setenv("COLUMNS", "12")
+    monkeypatch.setenv("COLUMNS", "18")
     shown = " ".join(run("trend", path, *NO_KL, "-p", "reward_weights=1,0").stdout.split())
-    assert shown.partition("hidden at 12 columns: ")[2].partition(" (see")[0].split(", ") == [
+    assert shown.partition("hidden at 18 columns: ")[2].partition(" (see")[0].split(", ") == [
         "rewards/b/mean", "rewards/a/mean", "repetition", "longest_quarter", "staleness",
         "ratio_mean", "ess", "mismatch.k1", "ratio_p999", "clip_low", "clip_high", "reward_std",
         "pass_at_k", "reward_group_std", "groups_equal", "truncated", "mismatch.mean_abs",
         "mismatch.p999", "nll", "entropy", "mismatch.k3", "kl_k3", "gradient_norm", "loss",
+        "reward_mean",
     ]  # fmt: skip
