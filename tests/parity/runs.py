@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+import subprocess
 import sys
 import tempfile
 import warnings
@@ -194,13 +195,10 @@ def _single(value: Any) -> Any:
 
 def judge(path: Path) -> list[Any]:
     """What ``grpo trend`` finds in a run."""
-    from grpo_cli.commands.trend.findings import findings
-    from grpo_cli.commands.trend.run import steps
-    from grpo_cli.commands.trend.step import Flags
-    from grpo_cli.engine import Reader
-    from grpo_cli.variants.plan import plan
-
-    return findings(steps(Reader([str(path)]), plan("trl/grpo")), Flags(["-v", "trl/grpo"]))
+    command = [sys.executable, "-m", "grpo_cli", "trend", str(path), "-v", "trl/grpo", "--json"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
+    found: list[Any] = json.loads(done.stdout)["findings"]
+    return found
 
 
 def main() -> None:
@@ -227,14 +225,14 @@ def main() -> None:
             if not given.judge:
                 continue
             found = judge(path)
-            onsets = [one.onset for one in found]
+            onsets = [one["onset"] for one in found]
             if fault == "healthy":
                 healthy, alarms = healthy + 1, alarms + bool(found)
             else:
                 runs, right = runs + 1, right + any(abs(at - ONSET) <= WITHIN for at in onsets)
             print(f"{fault} seed {seed}: {onsets}", flush=True)
             for one in found:
-                print(f"    {one.kind} {one.sentence}", flush=True)
+                print(f"    {one['kind']} {one['sentence']}", flush=True)
     if given.judge:
         print(
             f"found within {WITHIN} steps: {right} of {runs}; false alarms: {alarms} of {healthy}"
