@@ -432,7 +432,7 @@ NOTE = "the records of 3 steps are evaluated as one batch"
         "eval --level batch",
         "compare -v grpo,dr",
         "split -n 2",
-        "match --loss 0.1234",
+        "match --loss 0.1234 --kl none --aggregate token-mean --surrogate clip",
         "eval -f csv",
     ],
 )
