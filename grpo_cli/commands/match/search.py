@@ -18,7 +18,7 @@ from grpo_cli.batch import F64
 from grpo_cli.commands.match.candidate import Candidate, distinguishing
 from grpo_cli.commands.match.epsilon import brackets, solve
 from grpo_cli.commands.match.fit import FLOAT32, factors_of
-from grpo_cli.commands.match.question import LoggedNumber, Question
+from grpo_cli.commands.match.question import LoggedNumber, Question, Stream
 from grpo_cli.commands.match.run import Run
 from grpo_cli.commands.match.space.options import Sample
 from grpo_cli.commands.match.space.space import Depth, Known, build
@@ -152,7 +152,9 @@ class Search:
 
     def _with_epsilon(self, run: Run, question: Question, found: SearchResult) -> SearchResult:
         """The answer with a round ε, where chance does not give it."""
-        data, target = question.data.in_memory(), question.target  # it is read some forty times
+        target, data = question.target, question.data
+        if isinstance(data, Stream):  # it is read some forty times
+            data = data.loaded()
 
         def losses(plans: Sequence[Plan]) -> F64:
             totals = exactly([Evaluator(plan) for plan in plans], data)

@@ -119,6 +119,7 @@ class Sums(Pass):
         records: how many.
         left_out: the corrections that took tokens out of a denominator, or of the KL.
         features: which of the probe's features the records have.
+        references: whether records have a reference; both where only some have.
     """
 
     settings = (*Pass.settings, "_options", "_measured")
@@ -136,6 +137,7 @@ class Sums(Pass):
         self.records = 0
         self.left_out: set[Key] = set()
         self.features = Features()
+        self.references: set[bool] = set()
 
     def merge(self, later: Sums) -> None:
         """Adds other records."""
@@ -148,6 +150,7 @@ class Sums(Pass):
         self.records += later.records
         self.left_out |= later.left_out
         self.features.merge(later.features)
+        self.references |= later.references
 
     def add(self, chunk: Chunk, found: None) -> None:
         """Adds a chunk's records."""
@@ -164,6 +167,7 @@ class Sums(Pass):
             ):
                 into += rows[:, member] / divisors
             self.features.add(chunk.batch)
+        self.references.add(chunk.has_reference)
         self.records += chunk.batch.records.count
         self.left_out |= terms.left_out
 
