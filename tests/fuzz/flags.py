@@ -109,6 +109,7 @@ _SOURCE: Mapping[str, Callable[[Draw], str]] = {
     "--group-by": _list_of(path),
     "--group-size": _mostly(("1", "2", "2", "4"), _ODD_COUNTS),
     "--group-anywhere": lambda _: "",
+    "--unpack": _mostly(("4G", "500M", "1000"), ("0", "x", "")),
     "--record": _id,
     "--on-error": _mostly(("skip",), ("stop", "x")),
 }
