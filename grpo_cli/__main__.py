@@ -31,14 +31,17 @@ def _leave(code: int) -> None:
     Freeing all that was imported would be a tenth of the time that a small file takes.
     """
     atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
+    from grpo_cli.terminal.destination import standard_output
+
+    results = standard_output()
+    for stream in (results, sys.stderr):
         try:
             if stream is not None:
                 stream.flush()
         except ValueError:  # it is closed
             continue
         except OSError as error:  # Python's own end would try again, and exit with 120
-            if not code and stream is sys.stdout:
+            if not code and stream is results:
                 sys.stderr.write(f"grpo: standard output: {error.strerror}\n")
                 code = 3
     os._exit(code)

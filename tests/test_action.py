@@ -46,6 +46,31 @@ def test_the_action(tmp_path, quick, inputs, code, said):
     assert ("grpo verify" in text) == (inputs.get("VERIFY") != "false")
 
 
+def test_a_dump_says_nothing_to_the_runner(tmp_path, quick):
+    evil = "\\n::error::x ##[error]y ```"
+    (tmp_path / "a.jsonl").write_text(
+        f'{{"id": "{evil}", "log_probs_new": [[-1.0], [-1.0]], "rewards": [1.0, 1.0]}}\n' * 2
+    )
+    environment = {**os.environ, "PATH": f"{quick}{os.pathsep}{os.environ['PATH']}"}
+    environment |= {"DUMP": "a.jsonl", "GITHUB_STEP_SUMMARY": str(tmp_path / "summary")}
+    done = subprocess.run(
+        [ACTION / "run.sh"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    lines = done.stdout.splitlines()
+    begins = [at for at, line in enumerate(lines) if line.startswith("::stop-commands::")]
+    ends = [lines.index(f"::{lines[at].rpartition('::')[2]}::", at) for at in begins[:1]]
+    assert (begins[0], len(begins), ends[0] < begins[1]) == (0, 2, True)
+    text = (tmp_path / "summary").read_text()
+    assert "y " in text
+    assert "##[" not in done.stdout + text
+    assert text.count("```") == 2 * text.count("### ")
+
+
 def test_every_input_reaches_the_script():
     text, script = (ACTION / "action.yml").read_text(), (ACTION / "run.sh").read_text()
     for name in ("dump", "options", "variant", "verify"):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import fields, is_dataclass
-from html import escape
 from typing import Any
+
+from grpo_cli.terminal.numbers import markup
 
 
 class Answer:
@@ -46,14 +47,14 @@ def _is_rows(value: Any) -> bool:
 
 def html_table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     """An HTML table; numbers are right-justified."""
-    head = "".join(f"<th>{escape(name)}</th>" for name in heads)
+    head = "".join(f"<th>{markup(name)}</th>" for name in heads)
     body = "".join(f"<tr>{''.join(map(_html_cell, row))}</tr>" for row in rows)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def html_page(parts: Sequence[str], notes: Iterable[str] = ()) -> str:
     """Tables, and lines of text below."""
-    lines = "".join(f"<div><small>{escape(note)}</small></div>" for note in notes)
+    lines = "".join(f"<div><small>{markup(note)}</small></div>" for note in notes)
     return f"<div>{''.join(parts)}{lines}</div>"
 
 
@@ -62,4 +63,4 @@ def _html_cell(value: Any) -> str:
         return f'<td style="text-align:right" title="{value!r}">{value:.6g}</td>'
     if isinstance(value, int) and not isinstance(value, bool):
         return f'<td style="text-align:right">{value}</td>'
-    return f'<td style="text-align:left">{escape("–" if value is None else str(value))}</td>'
+    return f'<td style="text-align:left">{markup("–" if value is None else str(value))}</td>'

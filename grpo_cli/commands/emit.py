@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any, BinaryIO, NamedTuple
@@ -54,7 +55,7 @@ def _json_cell(value: Any) -> str:
 
 def _json_line(cells: Sequence[str], names: Names) -> str:
     pairs = zip(names, cells, strict=True)
-    return "{" + ",".join([f'"{name}":{cell}' for name, cell in pairs]) + "}"
+    return "{" + ",".join([f"{_json_cell(name)}:{cell}" for name, cell in pairs]) + "}"
 
 
 def _csv_cell(value: Any) -> str:
@@ -74,14 +75,19 @@ def _csv_line(cells: Sequence[str], _: Names) -> str:
 
 
 def _csv_head(names: Names) -> bytes:
-    return ",".join(names).encode() + b"\n"
+    return ",".join(map(_csv_cell, names)).encode() + b"\n"
 
 
 def _markdown_cell(value: Any) -> str:
     """As in a table (6 significant digits), but strings are not cut."""
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return (visible(value) if isinstance(value, str) else shown(value)).replace("|", "\\|")
+    text = visible(value) if isinstance(value, str) else shown(value)
+    return _MARKS.sub(r"\1\1\\\2", text)
+
+
+_MARKS = re.compile(r"(\\*)([|<])")
+"""What would end a cell, or begin HTML, and backslashes before it, which would be for it."""
 
 
 def _markdown_line(cells: Sequence[str], _: Names) -> str:
@@ -90,7 +96,7 @@ def _markdown_line(cells: Sequence[str], _: Names) -> str:
 
 def _markdown_head(names: Names) -> bytes:
     rule = _markdown_line(["---"] * len(names), ())
-    return f"{_markdown_line(names, ())}\n{rule}\n".encode()
+    return f"{_markdown_line([*map(_markdown_cell, names)], ())}\n{rule}\n".encode()
 
 
 def _bare_cell(value: Any) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import signal
 import sys
 import traceback
@@ -18,6 +17,7 @@ from grpo_cli.commands.help.layout import FrontPage, PanelCommand
 from grpo_cli.commands.options.everywhere import displayed
 from grpo_cli.errors import GrpoError
 from grpo_cli.terminal.messages import say, tell
+from grpo_cli.terminal.numbers import shell_line
 from grpo_cli.version import VERSION
 
 BUG = 70
@@ -203,7 +203,7 @@ def _meant(message: str) -> str:
         if command is None:
             return ""
         words.remove(command)
-        return f"options follow the command: grpo {shlex.join([command, *words])}"
+        return f"options follow the command: grpo {shell_line([command, *words])}"
     if not message.startswith("No such command"):
         return ""
     if word in _WORDS:
@@ -212,7 +212,7 @@ def _meant(message: str) -> str:
     from grpo_cli.variants import NAMES
 
     if Path(word).exists() or word.endswith((".json", ".jsonl", ".gz", ".zst", ".parquet")):
-        return f"for a file: grpo eval {shlex.join(sys.argv[1:])}"
+        return f"for a file: grpo eval {shell_line(sys.argv[1:])}"
     if word in NAMES:
         return f"{word} is a variant: grpo eval FILE -v {word}, or grpo explain {word}"
     return f"for the page: grpo help {word}" if word in topics() else ""

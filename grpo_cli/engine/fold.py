@@ -40,6 +40,8 @@ class Accumulator(ABC, Generic[T]):
         error: the one at which work stopped. ``add`` and ``merge`` set it where the whole input
             cannot be used, though records may be skipped.
         headers: whether chunks carry what is shown of each record.
+        in_order: whether records have to come in their order; if not, those of equal settings are
+            evaluated together even where they alternate with others (``Mixed``).
         by_columns: whether tables may come as columns, which only ``chunks`` understands.
         bundles: whether small pieces, as of small files, are read together.
         needs_records: whether an input without any record is an error.
@@ -49,6 +51,7 @@ class Accumulator(ABC, Generic[T]):
 
     error: InputError | None = None
     headers: bool = False
+    in_order: bool = True
     by_columns: ClassVar[bool] = True
     bundles: ClassVar[bool] = False
     needs_records: ClassVar[bool] = False
@@ -81,10 +84,15 @@ class Accumulator(ABC, Generic[T]):
                 if self.error is not None:
                     return
 
-    def chunks(self, decoded: Iterable[DecodedChunk]) -> Iterator[Chunk | InputError]:
+    def chunks(self, decoded: Iterable[DecodedChunk]) -> Iterator[Any]:
         """Records that are evaluated together; errors in the places of those that are bad."""
         read = frozenset[str]().union(*(plan.settings for plan in self.plans))
-        return chunks(decoded, with_headers=self.headers, settings=read if self.plans else None)
+        return chunks(
+            decoded,
+            with_headers=self.headers,
+            settings=read if self.plans else None,
+            in_order=self.in_order,
+        )
 
     def evaluate(self, chunk: Chunk) -> T:
         """Returns what ``add`` needs of a chunk, and changes nothing.

@@ -6,10 +6,37 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from io import TextIOWrapper
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TextIO
 
 from grpo_cli.errors import GrpoError, UsageError
+
+_KEPT: list[TextIOWrapper] = []
+
+
+def standard_output() -> TextIO | None:
+    """The stream of the results; None where the command was started without one."""
+    return _KEPT[0] if _KEPT else sys.stdout
+
+
+def keep_standard_output() -> None:
+    """Keeps standard output for the results alone: what libraries print goes to standard error.
+
+    Processes that are started from here on inherit standard error in its place.
+    """
+    stream = sys.stdout
+    try:
+        if _KEPT or stream.fileno() != 1:
+            return
+        stream.flush()
+        results = os.fdopen(os.dup(1), "wb")
+    except (AttributeError, OSError, ValueError):  # there is none, or it is no file
+        return
+    other = os.open(os.devnull, os.O_WRONLY) if sys.stderr is None else 2
+    os.dup2(other, 1)
+    _KEPT.append(TextIOWrapper(results, stream.encoding, stream.errors))
+    sys.stdout = sys.stderr
 
 
 @contextmanager
@@ -25,10 +52,11 @@ def destination(path: str | None, flag: str = "--output") -> Iterator[BinaryIO]:
     """
     if path is None or path == "-":
         with naming("standard output"):
-            if sys.stdout is None:
+            results = standard_output()
+            if results is None:
                 raise GrpoError("standard output is closed")
-            yield sys.stdout.buffer
-            sys.stdout.buffer.flush()
+            yield results.buffer
+            results.buffer.flush()
         return
     place = Path(os.path.realpath(path))
     if place.is_symlink():

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from grpo_cli.terminal.numbers import aligned, shown
+from grpo_cli.terminal.numbers import aligned, shown, visible
 from grpo_cli.terminal.prose import wrapped
 from grpo_cli.terminal.screen import Screen
 
@@ -69,7 +69,7 @@ def column(
 def _header(name: str) -> str:
     """A name, a word to the line; very short words share a line."""
     lines: list[str] = []
-    for word in name.split("_"):
+    for word in visible(name).split("_"):
         if lines and min(len(word), len(lines[-1])) <= _HARDLY:
             lines[-1] += f" {word}"
         else:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+import os
 import re
-from collections.abc import Sequence
+import shlex
+from collections.abc import Iterable, Sequence
+from html import escape
 from typing import Any
 
 import orjson
@@ -58,6 +61,33 @@ def visible(text: str) -> str:
     return "".join(
         one if one.isprintable() else one.encode("unicode_escape").decode() for one in text
     )
+
+
+def cleaned(text: str) -> str:
+    """Several lines of text in which nothing else moves the cursor."""
+    return text if text.isprintable() else "\n".join(map(visible, text.split("\n")))
+
+
+def markup(text: str) -> str:
+    """Text for HTML and SVG: nothing in it is markup, or changes the direction of text."""
+    return escape(visible(text))
+
+
+def shell_line(words: Iterable[str]) -> str:
+    """Words as a shell takes them; what cannot be printed is escaped as in bash."""
+    return " ".join(map(_shell_word, words))
+
+
+def _shell_word(word: str) -> str:
+    if word.isprintable():
+        return shlex.quote(word)
+    return "$'" + "".join(map(_shell_letter, word)) + "'"
+
+
+def _shell_letter(letter: str) -> str:
+    if letter.isprintable():
+        return f"\\{letter}" if letter in "\\'" else letter
+    return "".join(f"\\x{one:02x}" for one in os.fsencode(letter))
 
 
 def token_text(text: str) -> str:

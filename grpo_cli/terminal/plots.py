@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import os
-import sys
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
@@ -16,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.cells import cell_len, set_cell_size
 
+from grpo_cli.terminal.destination import standard_output
 from grpo_cli.terminal.numbers import brief, visible
 from grpo_cli.terminal.prose import within
 
@@ -43,7 +43,7 @@ class Series(NamedTuple):
 
 def ascii_only() -> bool:
     """Whether standard output is not known to show more than ASCII."""
-    encoding = (getattr(sys.stdout, "encoding", None) or "utf-8").lower()
+    encoding = (getattr(standard_output(), "encoding", None) or "utf-8").lower()
     return not encoding.startswith("utf") or os.environ.get("TERM") == "dumb"
 
 

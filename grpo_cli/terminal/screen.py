@@ -9,13 +9,16 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import sys
+from collections.abc import Iterable
 from io import StringIO
 from typing import BinaryIO, Literal, NamedTuple
 
 from rich.console import Console
+from rich.segment import Segment
 
+from grpo_cli.terminal.destination import standard_output
 from grpo_cli.terminal.display import colored
+from grpo_cli.terminal.numbers import cleaned
 
 _NO_EDGE = 100_000
 _USUAL_WIDTH = 80
@@ -57,7 +60,7 @@ class Screen(NamedTuple):
             shades: whether colours are numbers: exactly those of the palette, as many as the
                 terminal has. Else they are the terminal's own sixteen, of its own theme.
         """
-        return Console(
+        return _Clean(
             file=StringIO(),
             width=_NO_EDGE,
             force_terminal=self.color,
@@ -67,6 +70,15 @@ class Screen(NamedTuple):
             markup=False,
             emoji=False,
             legacy_windows=False,
+        )
+
+
+class _Clean(Console):
+    """A console that writes no control character but ends of lines, and those of its styles."""
+
+    def _render_buffer(self, buffer: Iterable[Segment]) -> str:
+        return super()._render_buffer(
+            Segment(cleaned(one.text), one.style, one.control) for one in buffer
         )
 
 
@@ -92,7 +104,7 @@ _END = re.compile(r"(?: |\x1b\[[0-9;]*m)+$")
 def screen_of(stream: BinaryIO) -> Screen:
     """The terminal behind the stream; or a page as wide as COLUMNS says, else 80 columns."""
     if not stream.isatty():
-        to_stdout = stream is getattr(sys.stdout, "buffer", None)
+        to_stdout = stream is getattr(standard_output(), "buffer", None)
         return Screen(_columns(), color=to_stdout and colored(terminal=False))
     size = shutil.get_terminal_size()
     return Screen(size.columns, colored(terminal=True), size.lines)

@@ -84,9 +84,7 @@ def test_what_is_interrupted_leaves_nothing(file, scratch, tmp_path, number, cod
     out = tmp_path / ("out" if number == signal.SIGINT else "out.jsonl")
     place = f"{out}/" if number == signal.SIGINT else str(out)
     started = grpo("eval", *[file] * 40, *ARGUMENTS, "--on", "ray", "-j", "2", "-o", place)
-    while not works(scratch):
-        assert started.poll() is None, started.communicate()
-        time.sleep(0.1)
+    find(scratch, "ray::evaluate", started)
     started.send_signal(number)
     _, said = started.communicate(timeout=60)
     assert (started.returncode, said) == (code, "")
@@ -99,19 +97,56 @@ def test_what_is_interrupted_leaves_nothing(file, scratch, tmp_path, number, cod
     assert gone(scratch)
 
 
-def works(scratch: Path) -> bool:
-    """Whether a worker of the Ray in the folder evaluates something."""
-    parents, titles = {}, {}
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            titles[process.name] = (process / "cmdline").read_bytes().decode(errors="replace")
-            parents[process.name] = (process / "stat").read_text().rpartition(")")[2].split()[1]
-        except OSError:
-            continue
-    return any(
-        title.startswith("ray::evaluate") and f"{scratch}/" in titles.get(parents.get(number), "")
-        for number, title in titles.items()
-    )
+def find(scratch: Path, title: str, started: subprocess.Popen) -> int:
+    """Waits for a process of the Ray in the folder whose command line has these words."""
+    while started.poll() is None:
+        for process in Path("/proc").glob("[0-9]*"):
+            try:
+                words = (process / "cmdline").read_bytes().decode(errors="replace")
+                parent = (process / "stat").read_text().rpartition(")")[2].split()[1]
+                its = Path("/proc", parent, "cmdline").read_bytes().decode(errors="replace")
+            except OSError:
+                continue
+            if title in words and f"{scratch}/" in words + its:
+                return int(process.name)
+        time.sleep(0.01)
+    raise AssertionError(started.communicate())
+
+
+@pytest.mark.parametrize("kind", ["table", "json", "jsonl", "csv", "markdown"])
+def test_what_ray_says_of_a_dead_worker_is_not_in_the_results(file, scratch, kind):
+    words = ("eval", *[file] * 4, "-v", "gspo", "--format", kind, "-q")
+    started = grpo(*words, "--on", "ray", "-j", "2")
+    os.kill(find(scratch, "ray::evaluate", started), signal.SIGKILL)
+    out, said = started.communicate(timeout=300)
+    assert (started.returncode, out) == run(*words)[:2]
+    assert "(raylet)" in said
+
+
+@pytest.mark.parametrize("title", ["default_worker.py", "ray::IDLE"])
+def test_a_worker_that_dies_at_the_start_is_replaced(file, scratch, title):
+    started = grpo("eval", *[file] * 4, *ARGUMENTS, "--on", "ray", "-j", "2")
+    os.kill(find(scratch, title, started), signal.SIGKILL)
+    assert started.communicate(timeout=120)[0] == run("eval", *[file] * 4, *ARGUMENTS)[1]
+
+
+def test_a_ray_that_cannot_start_is_one_line(file, scratch):
+    started = grpo("eval", file, "--on", "ray", "-j", "2")
+    os.kill(find(scratch, "dashboard/agent.py", started), signal.SIGKILL)
+    out, said = started.communicate(timeout=120)
+    assert (started.returncode, out, said.count("\n")) == (70, "", 1)
+    assert said.startswith("grpo: cannot start Ray: ")
+    assert gone(scratch)
+
+
+@pytest.mark.parametrize("seconds", [1.0, 2.5, 4.0])
+def test_ctrl_c_ends_the_start_of_ray(file, scratch, seconds):
+    started = grpo("eval", *[file] * 40, *ARGUMENTS, "--on", "ray", "-j", "2")
+    time.sleep(seconds)
+    started.send_signal(signal.SIGINT)
+    assert started.communicate(timeout=20)[1] == ""
+    assert started.returncode == 130
+    assert gone(scratch)
 
 
 def test_workers_without_memory(file, scratch):

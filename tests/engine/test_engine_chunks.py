@@ -146,6 +146,7 @@ def sizes(records: list[dict], variant: str = "dr") -> list[int]:
     """How many records are evaluated together."""
     block = Block("a", 1, [json.dumps(one).encode() for one in records])
     sums = EvaluationSums(Evaluator(plan(variant)))
+    sums.in_order = True
     return [len(one.packed) for one in sums.chunks(PLAIN.decoded(block, {}))]
 
 

@@ -35,7 +35,7 @@ BELOW: dict[str, set[str]] = {
         *("errors", "hyperparameters", "version", "vectors"),
     },
     "__init__": {"api", "errors", "variants", "version"},
-    "__main__": {"commands"},
+    "__main__": {"commands", "terminal"},
 }
 """What may import what: each part, and the parts below it that it knows."""
 

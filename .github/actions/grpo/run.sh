@@ -4,14 +4,18 @@ set -uo pipefail
 summary=${GITHUB_STEP_SUMMARY:-/dev/stdout}
 export COLUMNS=120 NO_COLOR=1
 worst=0
+stop=$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')
+
+# What a dump contains is not for the runner: commands in it, or the end of a block of code.
+harmless() { sed -e 's/##\[/# #[/g' -e "s/\`\`\`/\"\"\"/g"; }
 
 section() {
   local output code
-  output=$("$@" 2>&1)
+  output=$("$@" 2>&1 | harmless; exit "${PIPESTATUS[0]}")
   code=$?
   # a job summary has room for a megabyte
   printf '### %s\n\n```\n%s\n```\n\n' "$1 $2: exit code $code" "${output:0:200000}" >>"$summary"
-  printf '%s\n' "$output"
+  printf '::stop-commands::%s\n%s\n::%s::\n' "$stop" "$output" "$stop"
   if [ "$code" -gt "$worst" ]; then worst=$code; fi
 }
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple
@@ -14,6 +13,7 @@ from grpo_cli.commands.options.output import Json, Quiet, TableFormat, format_of
 from grpo_cli.commands.options.place import Resume
 from grpo_cli.engine.rows.fields import ACCUMULATED, COLUMNS, FIELDS, Level
 from grpo_cli.errors import UsageError
+from grpo_cli.terminal.destination import standard_output
 
 FormatName = Literal[TableFormat, "parquet"]
 ONLY = "only"
@@ -137,8 +137,9 @@ class PrintingOptions:
         """Whether a progress bar would help: not where results stream to the same terminal."""
         streams = streams and self.level != "batch"
         to_file = self.output is not None
+        stdout = standard_output()
         return not self.quiet and (
-            to_file or not (streams and sys.stdout is not None and sys.stdout.isatty())
+            to_file or not (streams and stdout is not None and stdout.isatty())
         )
 
     def _check(self) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path as File
@@ -24,6 +22,7 @@ from grpo_cli.objective.inputs import MisnamedColumnError
 from grpo_cli.objective.signature import Parts
 from grpo_cli.records import Raw, Record
 from grpo_cli.records.choose.where import Missing, Path, look_up, read_path
+from grpo_cli.terminal.numbers import shell_line
 from grpo_cli.variants.plan import Plan, plan
 
 _TARGETS = ("loss", "objective")
@@ -276,8 +275,7 @@ def convention(
 def command(made: Plan, paths: Sequence[str], only: str, times: float) -> str:
     """``grpo eval … --only loss``, and what multiplies the number where a factor is wanted."""
     words = ["grpo", "eval", *paths, *made.words]
-    line = shlex.join([*words, "--level", "batch", "--only", only])
-    line = os.fsencode(line).decode("utf-8", "backslashreplace")
+    line = shell_line([*words, "--level", "batch", "--only", only])
     if times == 1.0:
         return line
     scale = f"* {times:g}" if times > 1.0 else f"/ {1.0 / times:g}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -17,6 +16,7 @@ import typer
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.terminal.display import Display, When, displaying
 from grpo_cli.terminal.messages import failures
+from grpo_cli.terminal.numbers import shell_line
 
 
 def bundled(command: Callable[..., None]) -> Callable[..., None]:
@@ -120,7 +120,7 @@ def displayed(command: Callable[..., None]) -> Callable[..., None]:
 
 def command_line() -> str:
     """``grpo`` and its arguments, as a shell takes them."""
-    return shlex.join(["grpo", *sys.argv[1:]])
+    return shell_line(["grpo", *sys.argv[1:]])
 
 
 _FLAGS = {"output": "-o", "html": "--html", "svg": "--svg"}

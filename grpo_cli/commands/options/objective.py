@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from grpo_cli.commands.options.everywhere import command_line
 from grpo_cli.engine import Reader
 from grpo_cli.errors import GrpoError, UsageError
 from grpo_cli.objective.inputs import MissingColumnError
+from grpo_cli.terminal.numbers import shell_line
 from grpo_cli.variants import STAGES
 from grpo_cli.variants.plan import OWN_AGGREGATES, Plan, plan
 
@@ -226,7 +226,7 @@ def _typed(command: str, paths: Sequence[str]) -> str:
     line = command_line()
     if line.startswith(f"grpo {command} ") and len(line) <= _LONG:
         return line
-    return f"grpo {command} {shlex.join(paths) if len(paths) <= _FEW else 'FILE…'}"
+    return f"grpo {command} {shell_line(paths) if len(paths) <= _FEW else 'FILE…'}"
 
 
 def _ways(named: str | None) -> list[str]:

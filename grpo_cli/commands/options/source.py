@@ -22,6 +22,7 @@ from grpo_cli.records.fields import ALIASES, canonical_name
 from grpo_cli.records.formats import CANONICAL, FORMATS
 from grpo_cli.records.open.folders import files as expanded
 from grpo_cli.records.open.streams import unopened
+from grpo_cli.terminal.destination import keep_standard_output
 from grpo_cli.terminal.messages import say, tell
 from grpo_cli.terminal.numbers import counted
 from grpo_cli.variants import NAMES
@@ -215,6 +216,8 @@ def make_reader(
     paths: Sequence[str], reading: Reading, errors: ErrorOptions, work: WorkOptions
 ) -> Reader:
     """A reader of the files."""
+    if work.on is not None:
+        keep_standard_output()  # Ray prints to it
     return Reader(
         paths,
         reading,

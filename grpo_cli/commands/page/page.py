@@ -6,11 +6,10 @@ import hashlib
 import json
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
-from html import escape
 from importlib.resources import files
 from typing import Any
 
-from grpo_cli.terminal.numbers import visible
+from grpo_cli.terminal.numbers import markup
 from grpo_cli.terminal.palette import STEPS
 
 _SCRIPTS = (
@@ -47,10 +46,10 @@ def html(
     yield '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
     yield f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
     yield '<meta name="viewport" content="width=device-width">\n'
-    yield f"<title>{_text(title)}</title>\n"
+    yield f"<title>{markup(title)}</title>\n"
     yield f"<style>\n{_asset('style.css')}{_colors()}</style></head>\n"
-    yield f"<body>\n<header><h1>{_text(title)}</h1><p>{_text(place)}</p>\n"
-    yield f"<p><code>{_text(command)}</code><br><code>{_text(signature)}</code></p></header>\n"
+    yield f"<body>\n<header><h1>{markup(title)}</h1><p>{markup(place)}</p>\n"
+    yield f"<p><code>{markup(command)}</code><br><code>{markup(signature)}</code></p></header>\n"
     yield "<main><noscript><p>The numbers are drawn by a script.</p></noscript></main>\n"
     for name, data in (
         ("settings", json.dumps(settings, allow_nan=False).replace("<", "\\u003c")),
@@ -73,8 +72,3 @@ def _colors() -> str:
         if step:
             rules.append(f".s{step + STEPS} {{ background: rgb({color} / {share:.3f}); }}\n")
     return "".join(rules)
-
-
-def _text(text: str) -> str:
-    """Text that is harmless in HTML, without what moves or hides letters."""
-    return escape(visible(text))

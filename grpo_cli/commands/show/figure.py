@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from html import escape
 from typing import NamedTuple
 
 from rich.cells import cell_len
 
 from grpo_cli.commands.show.picture import COLORS, MARKS, Picture, Response
-from grpo_cli.terminal.numbers import shown
+from grpo_cli.terminal.numbers import markup, shown
 from grpo_cli.terminal.palette import STEPS, Rgb, background, ink
 
 _COLUMNS = 104
@@ -57,7 +56,7 @@ def svg(title: str, width: float, height: float, parts: Sequence[str], style: st
     size = f'viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" height="{height:.0f}"'
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img">\n'
-        f"<title>{escape(title)}</title>\n<style>{_STYLE}{style}</style>\n"
+        f"<title>{markup(title)}</title>\n<style>{_STYLE}{style}</style>\n"
         f'<rect width="100%" height="100%" fill="#fff"/>\n' + "\n".join(parts) + "\n</svg>\n"
     )
 
@@ -107,7 +106,7 @@ def _drawn(words: list[_Word], top: float) -> Iterator[str]:
 def _span(word: _Word) -> str:
     color = f' fill="{ink(word.step)}"' if ink(word.step) != "#000000" else ""
     left = _EDGE + word.column * _CELL
-    return f'<tspan x="{left:.1f}"{color}>{escape(word.text)}</tspan>'
+    return f'<tspan x="{left:.1f}"{color}>{markup(word.text)}</tspan>'
 
 
 def _scale(picture: Picture) -> Iterator[str]:
@@ -148,7 +147,7 @@ def labelled(left: float, base: float, text: str, kind: str = "", *, anchor: str
     """Text at a place: the start of its base line, or what ``anchor`` says."""
     attribute = f' class="{kind}"' if kind else ""
     attribute += f' text-anchor="{anchor}"' if anchor else ""
-    return f'<text{attribute} x="{left:.1f}" y="{base:.1f}">{escape(text)}</text>'
+    return f'<text{attribute} x="{left:.1f}" y="{base:.1f}">{markup(text)}</text>'
 
 
 def _box(left: float, top: float, width: float, height: float, color: Rgb) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-from html import escape
 from typing import Any
 
 from grpo_cli.commands.options.everywhere import command_line
@@ -15,6 +14,7 @@ from grpo_cli.commands.trend.comparison import LogComparison
 from grpo_cli.commands.trend.metrics import metric
 from grpo_cli.commands.trend.step import Finding, Step
 from grpo_cli.commands.trend.view import known, usual, verdict_of
+from grpo_cli.terminal.numbers import markup
 
 Head = Mapping[str, Any]
 Log = LogComparison | None
@@ -166,4 +166,4 @@ def _chart(
             continue
         height = top + _HIGH * (1 - (value - low) / (high - low))
         path, pen = f"{path}{pen}{x(at):.1f} {height:.1f}", "L"
-    yield f'<path d="{path}"><title>{escape(name)}</title></path>'
+    yield f'<path d="{path}"><title>{markup(name)}</title></path>'

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import operator
 import re
-import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -19,7 +18,7 @@ from grpo_cli.commands.trend.onsets import LEAST, Onset, Series, onsets, vanishe
 from grpo_cli.commands.trend.step import Finding, Flags, Place, Step, series_of
 from grpo_cli.errors import UsageError
 from grpo_cli.objective.inputs import MissingColumnError
-from grpo_cli.terminal.numbers import shown
+from grpo_cli.terminal.numbers import shell_line, shown
 
 
 class Limit(NamedTuple):
@@ -175,20 +174,20 @@ def command(step: Step, place: Place | None, kind: str | None, flags: Flags) -> 
     if place is not None and token:
         comment += f", token #{place.token} of response {place.response}: {shown(place.value)}"
     if step.metrics.get("objective", 0.0) is None:
-        return shlex.join(["grpo", "check", *_there(step, place), *flags.reading]) + comment
+        return shell_line(["grpo", "check", *_there(step, place), *flags.reading]) + comment
     if place is None or not token:
         there = [*_there(step, place), "--level", "response"]
-        return shlex.join(["grpo", "eval", *there, *words]) + comment
+        return shell_line(["grpo", "eval", *there, *words]) + comment
     color = ["--color-by", _COLORS.get(kind or "", kind or "ratio")]
     response = ["--response", str(place.response)]
-    return shlex.join(["grpo", "show", *_there(step, place), *response, *color, *words]) + comment
+    return shell_line(["grpo", "show", *_there(step, place), *response, *color, *words]) + comment
 
 
 def _cause(metric: Metric, step: Step, place: Place | None, flags: Flags) -> str:
     """What may explain the finding: faults of the data, or why the loss is what it is."""
     explains = "explain" if metric.name in _OF_LOSS and place is not None else "check"
     taken = flags.words if explains == "explain" else flags.reading
-    return shlex.join(["grpo", explains, *_there(step, place), *taken])
+    return shell_line(["grpo", explains, *_there(step, place), *taken])
 
 
 _OF_LOSS = ("loss",)

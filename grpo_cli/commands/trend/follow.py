@@ -37,7 +37,7 @@ from grpo_cli.records.open.streams import plain, shown, split
 from grpo_cli.records.translate import Notices
 from grpo_cli.terminal.grid import print_hidden
 from grpo_cli.terminal.messages import say
-from grpo_cli.terminal.numbers import escaped_json
+from grpo_cli.terminal.numbers import escaped_json, visible
 from grpo_cli.terminal.screen import screen_of, written
 from grpo_cli.variants.plan import Plan
 from grpo_cli.variants.trainer import other_row
@@ -344,7 +344,7 @@ class Watch:
         """The names of the columns, and of those that there is no room for."""
         console = self._screen.console()
         print_hidden(console, self._screen, self._hidden, "--fields")
-        names = [f"{name:>{_width(name)}}" for name in self._fields]
+        names = [f"{visible(name):>{_width(name)}}" for name in self._fields]
         above = written(console).lstrip("\n")
         return f"{above}{_BETWEEN.join(['step'.rjust(_STEP), *names])}\n"
 
@@ -360,7 +360,7 @@ class Watch:
 
 
 def _width(name: str) -> int:
-    return max(len(name), _NUMBER)
+    return max(len(visible(name)), _NUMBER)
 
 
 def _fitting(names: Sequence[str], width: int | None) -> tuple[list[str], list[str]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -18,6 +17,7 @@ from grpo_cli.records import BatchFields, Raw
 from grpo_cli.records.choose.batches import STEP_FIELDS
 from grpo_cli.records.choose.where import Missing, Path, look_up, read_path, spelled
 from grpo_cli.records.places import got
+from grpo_cli.terminal.numbers import shell_line
 
 _NAMED = re.compile(
     r"(?:steps?|global[_-]?steps?|iter(?:ation)?|rollouts?|update|batch)[_-]?(\d+)(?!\d)", re.I
@@ -303,9 +303,9 @@ def two_runs(clash: Clash, files: Sequence[str], command: str = "trend") -> Usag
     places = _places(files, clash)
     pages = _pages(places) if command == "report" else [[] for _ in places]
     shown = [*zip(places, pages, strict=True)][:_MOST]
-    each = "; ".join(shlex.join(["grpo", command, place, *page]) for place, page in shown)
+    each = "; ".join(shell_line(["grpo", command, place, *page]) for place, page in shown)
     more = f"; … {len(places) - _MOST:,} more" if len(places) > _MOST else ""
-    two = f"; side by side: {shlex.join(['grpo', 'diff', *places])}" if len(places) == 2 else ""
+    two = f"; side by side: {shell_line(['grpo', 'diff', *places])}" if len(places) == 2 else ""
     return UsageError(
         f"{clash.first} and {clash.second} both have step {clash.step}: these are {len(places)} "
         f"runs. Each by itself: {each}{more}{two}; --one-run takes them as parts of one"

@@ -6,14 +6,16 @@ number of tasks is under way, and bytes stay on the nodes that read them.
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from grpo_cli.engine.cluster.parts import PartFolder
-from grpo_cli.engine.cluster.session import Session, session
+from grpo_cli.engine.cluster.session import Session, session, within
 from grpo_cli.engine.cluster.tasks import (
     Answer,
     ClusterError,
@@ -40,6 +42,8 @@ _ROWS = 8 << 20
 """Bytes of a task whose rows come here: they are several times as many, and wait for their turn."""
 _GIVEN_UP = 10.0
 """Seconds for tasks that are given up to be over."""
+_LOOK, _LONG = 1.0, 60.0
+"""Seconds after which Ctrl-C is noticed, and those after which a wait is."""
 
 
 def on_ray(
@@ -239,9 +243,13 @@ class Cluster:
         return self._session.call(evaluate, self._job, number, portion, *before)
 
     def wait(self, refs: list[Ref]) -> list[Ref]:
-        """Waits until a task is over; those that are."""
-        wait = self._ray.wait
-        wait(refs, num_returns=1, fetch_local=False)
+        """Waits until a task is over; those that are. Says so where it takes long."""
+        wait, waited = self._ray.wait, 0.0
+        while not wait(refs, num_returns=1, timeout=_LOOK, fetch_local=False)[0]:
+            self._session.check_begun()
+            waited += _LOOK
+            if waited % _LONG == 0.0:
+                _say(f"waiting for Ray: none of {len(refs)} tasks ended in {waited:.0f} s")
         over: list[Ref] = wait(refs, num_returns=len(refs), timeout=0, fetch_local=False)[0]
         return over
 
@@ -260,13 +268,16 @@ class Cluster:
 
     def cancel(self, refs: list[Ref]) -> None:
         """Gives up tasks."""
-        for ref in refs:
-            try:
-                self._ray.cancel(ref, force=True)
-            except Exception:
-                continue
+        within(_GIVEN_UP, lambda: [self._ray.cancel(ref, force=True) for ref in refs])
         if refs and self._writes:  # or one of them writes a part behind the error
             self._ray.wait(refs, num_returns=len(refs), timeout=_GIVEN_UP, fetch_local=False)
+
+
+def _say(text: str) -> None:
+    """Prints a note while the command waits."""
+    with suppress(AttributeError, OSError):  # there may be no standard error
+        sys.stderr.write(f"grpo: note: {text}\n")
+        sys.stderr.flush()
 
 
 def _why(error: Exception) -> str:

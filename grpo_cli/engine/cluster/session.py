@@ -10,17 +10,20 @@ import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from grpo_cli.engine.cluster.tasks import ClusterError
-from grpo_cli.errors import UsageError
+from grpo_cli.engine.cluster.tasks import ClusterError, versions
+from grpo_cli.errors import GrpoError, UsageError
 
 _STORE = 1 << 30  # bytes of shared memory, where Ray is started here
 _RETRIES = 5
 _IDLE = 60_000  # milliseconds until a worker that has nothing to do is ended
+_REGISTERED = 30  # seconds for a worker that was started to report; another is started then
+_BEGUN = 120.0  # seconds for the first worker of a Ray that is started here
+_ENDED = 10.0  # seconds for Ray to end in order
 _ATTEMPTS = 3
 # Ray's words where the process that the head starts for each client ended at once, or kept silent.
 _NOT_SERVED = ("Starting Ray client server failed", "Proxy failed to Connect to backend")
@@ -42,6 +45,8 @@ class Session:
         self._looked = 0.0
         self._size = 1, 1
         self._functions: dict[Any, Any] = {}
+        self._first: Any = None
+        self._started = 0.0
         atexit.register(self.close)
         with _kept_signals(), _connecting(address):
             if address is None:
@@ -59,9 +64,15 @@ class Session:
             object_store_memory=_STORE,
             include_dashboard=False,
             _temp_dir=self._folder,
-            _system_config={"idle_worker_killing_time_threshold_ms": _IDLE},
+            # Ray's client waits for ever for workers of the first job that die as they start.
+            _system_config={
+                "idle_worker_killing_time_threshold_ms": _IDLE,
+                "worker_register_timeout_seconds": _REGISTERED,
+                "prestart_worker_first_driver": False,
+            },
             **_QUIET,
         )
+        self._first, self._started = self.call(versions), time.monotonic()
 
     def _join(self, address: str) -> None:
         """Joins a cluster, to which this package travels.
@@ -97,11 +108,43 @@ class Session:
             self._size = cores, sum(bool(node["Alive"]) for node in self.ray.nodes())
         return self._size
 
+    def check_begun(self) -> None:
+        """Refuses to wait longer for the first worker of a Ray that was started here.
+
+        Raises:
+            ClusterError: where none has begun in two minutes.
+        """
+        if self._first is not None and time.monotonic() - self._started > _BEGUN:
+            if not self.ray.wait([self._first], timeout=0)[0]:
+                raise ClusterError(f"cannot start Ray: no worker began in {_BEGUN:.0f} s")
+            self._first = None
+
     def close(self) -> None:
-        """Ends what was started here, and what is under way elsewhere."""
-        self.ray.shutdown()
+        """Ends what was started here, and what is under way elsewhere.
+
+        A Ray that lost a process may wait for it for ever; then its others are killed.
+        """
+        if not within(_ENDED, self.ray.shutdown):
+            from ray._private import worker
+
+            atexit.unregister(worker.shutdown)  # which would wait again
+            if worker._global_node is not None:
+                worker._global_node.kill_all_processes(check_alive=False, allow_graceful=False)
         if self._folder:
             shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def within(seconds: float, function: Callable[[], object]) -> bool:
+    """Whether a call is over in time; its errors are ignored."""
+
+    def run() -> None:
+        with suppress(Exception):
+            function()
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return not thread.is_alive()
 
 
 _QUIET: dict[str, Any] = {
@@ -185,7 +228,9 @@ def _connecting(address: str | None) -> Iterator[None]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
-    except (ConnectionError, RuntimeError, ValueError, ImportError, TimeoutError) as error:
+    except GrpoError:
+        raise
+    except Exception as error:  # Ray raises that
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         traced = any("Traceback" in line for line in lines)  # of a server: its end says what it is
         reason = lines[-1] if traced else " ".join(lines[:3]) or type(error).__name__
