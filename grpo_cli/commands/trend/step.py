@@ -13,7 +13,11 @@ import numpy as np
 from grpo_cli.batch import F64
 from grpo_cli.commands.answer import Answer
 from grpo_cli.commands.trend.metrics import METRICS, StepValues, values
+from grpo_cli.commands.trend.names import WHOLE
 from grpo_cli.commands.trend.sums import KINDS, StepSums
+
+
+_WHOLE = WHOLE | {one.name for one in METRICS.values() if one.whole}
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +142,7 @@ def _plain(name: str, value: float) -> float | None:
     """A value as it is printed: None for NaN, whole numbers as such."""
     if value != value:
         return None
-    return int(value) if name in METRICS and METRICS[name].whole else value
+    return int(value) if name in _WHOLE else value
 
 
 class Flags(NamedTuple):
