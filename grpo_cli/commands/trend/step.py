@@ -16,7 +16,6 @@ from grpo_cli.commands.trend.metrics import METRICS, StepValues, values
 from grpo_cli.commands.trend.names import WHOLE
 from grpo_cli.commands.trend.sums import KINDS, StepSums
 
-
 _WHOLE = WHOLE | {one.name for one in METRICS.values() if one.whole}
 
 
