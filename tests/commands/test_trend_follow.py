@@ -180,6 +180,56 @@ def test_a_replaced_file_says_everything_anew(tmp_path: Path) -> None:
     assert rewards(follow) == {0: 1.5, 1: 0.5, 2: 0.5}
 
 
+def test_a_file_that_was_truncated_and_filled_again_says_everything_anew(tmp_path: Path) -> None:
+    """As a training does that is started again: the same inode, and no size that shrinks."""
+    path = tmp_path / "a.jsonl"
+    for other in (line(0, 3.0) + line(1, 4.0) * 20, line(0) + line(1, 4.0) + line(2, 5.0)):
+        follow = following(path)
+        path.write_text(line(0) + line(1))
+        follow.poll()
+        path.write_text(other)
+        while follow.poll():
+            pass
+        assert numbers(follow) == at_once(path)
+        assert f"{path} was written anew: it is read from its start" in follow.notices
+
+
+def test_a_file_that_is_rotated_is_finished_first(tmp_path: Path) -> None:
+    path, old = tmp_path / "a.jsonl", tmp_path / "a.jsonl.1"
+    follow = following(path)
+    path.write_text(line(0) + line(1))
+    follow.poll()
+    with path.open("a") as stream:
+        stream.write(line(2))
+        stream.flush()
+        path.rename(old)
+        path.write_text(line(4))
+        stream.write(line(3, 7.0))
+        stream.flush()
+        while follow.poll():
+            pass
+        stream.write(line(3, 9.0))
+    while follow.poll():
+        pass
+    assert rewards(follow) == {0: 0.5, 1: 0.5, 2: 0.5, 3: 4.0, 4: 0.5}
+    assert f"{path} is called {old} now" in follow.notices
+    assert not any("no longer counts" in note for note in follow.notices)
+
+
+def test_nul_bytes_are_a_write_that_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    follow = following(path)
+    path.write_bytes(line(0).encode() + b"\0" * 500)
+    assert follow.poll()
+    assert not follow.poll()
+    with path.open("r+b") as stream:
+        stream.seek(len(line(0)))
+        stream.write(line(1).encode())
+    while follow.poll():
+        pass
+    assert [*rewards(follow)] == [0, 1]
+
+
 def test_a_run_that_was_resumed_says_its_steps_anew(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     follow = following(tmp_path)
