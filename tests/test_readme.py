@@ -18,6 +18,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from command import COMMANDS, answer
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
@@ -77,8 +78,6 @@ def test_commands_print_what_is_said_of_them(block, tmp_path, quick):
 
 
 def test_every_command_is_in_the_readme_or_on_a_page():
-    from grpo_cli.commands.main import COMMANDS
-
     text = "".join(map(_text, documents().values()))
     assert [name for name in COMMANDS if f"`grpo {name}" not in text] == []
 
@@ -104,9 +103,8 @@ def test_every_alias_is_on_the_page_about_input():
 
 
 def alias_table() -> str:
-    from grpo_cli.records.fields import ALIASES
-
-    rows = "".join(f"| {name} | {', '.join(other) or '–'} |\n" for name, other in ALIASES.items())
+    names = answer("formats")["names"]
+    rows = "".join(f"| {name} | {', '.join(other) or '–'} |\n" for name, other in names.items())
     return f"| name | also accepted |\n|---|---|\n{rows}"
 
 
@@ -117,7 +115,7 @@ def parity_report() -> ModuleType:
 
 
 def parity_table(measured: dict[str, Any] | None = None) -> str:
-    """The tables that the parity run's own output makes; test_others_golden.py compares them."""
+    """The tables that the parity run itself makes; frameworks/test_golden.py compares them."""
     return "\n".join(parity_report().tables(measured, swapped=False)).strip() + "\n"
 
 

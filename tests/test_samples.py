@@ -7,10 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
+from command import run
 
 from grpo_cli import evaluate
-from grpo_cli.commands.main import app
 
 SAMPLES = Path(__file__).parent.parent / "samples"
 
@@ -77,7 +76,7 @@ def test_trl_slice():
 @pytest.mark.parametrize("path", sorted(SAMPLES.glob("*.json*")), ids=lambda path: path.name)
 def test_every_sample_runs(path):
     variant = "dr" if path.name.startswith("dr_") else "grpo"
-    result = CliRunner().invoke(app, ["eval", str(path), "--json", "-v", variant])
+    result = run("eval", path, "--json", "-v", variant)
     bad = path.name.startswith("bad_")
     assert result.exit_code == (3 if bad else 0)
     if bad:

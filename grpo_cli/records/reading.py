@@ -336,7 +336,7 @@ class Reading:
             if value is raw.value:
                 yield raw
             elif value is not None:
-                yield replace(raw, kept=value, text=None, arrays=False)
+                yield replace(raw, kept=value, again=None, arrays=False)
 
 
 PLAIN = Reading()

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,10 +14,6 @@ from typing import Any
 import command
 import pytest
 from typer.testing import Result
-
-from grpo_cli.commands.match import search
-from grpo_cli.commands.match.space.kinds import Kinds
-from grpo_cli.variants.plan import Plan
 
 RECORD: dict[str, Any] = {
     "log_probs_new": [[-0.9, -0.2], [-1.1]],
@@ -34,28 +29,6 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("TERM", "xterm-256color")
-
-
-@pytest.fixture(scope="session", autouse=True)
-def spaces() -> Iterator[None]:
-    """What ``match`` tries depends on the records and the flags alone: it is made once for each."""
-    kept: dict[bytes, Any] = {}
-
-    def build(base: Plan, kinds: Kinds, *asked: Any) -> Any:
-        wanted = pickle.dumps((base, kinds.record, asked))
-        space = kept.pop(wanted) if wanted in kept else made(base, kinds, *asked)
-        for last_asked in [*kept][: 1 - KEPT]:
-            del kept[last_asked]
-        kept[wanted] = space
-        return space
-
-    made, search.build = search.build, build
-    yield
-    search.build = made
-
-
-KEPT = 6
-"""Spaces: some megabytes each."""
 
 
 @pytest.fixture

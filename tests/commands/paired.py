@@ -1,4 +1,4 @@
-"""Two columns of log-probs as rules see them, and what a rule says of them."""
+"""Two columns of log-probs, and what ``grpo check`` finds in them."""
 
 from __future__ import annotations
 
@@ -8,19 +8,18 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from grpo_cli import check
 from grpo_cli.batch import F64
-from grpo_cli.commands.check.pair import Pair
-from grpo_cli.commands.check.record_view import Place, View
-from grpo_cli.commands.check.rule import Finding
-from grpo_cli.commands.check.rules import rules_of
 
 KEYS = {
     "log_probs_new": "logps",
     "log_probs_old": "old_logps",
-    "log_probs_rollout": "engine_logps",
+    "log_probs_rollout": "rollout_logprobs",
     "log_probs_ref": "ref_logps",
 }
 UPDATE, ENGINE = ("log_probs_new", "log_probs_old"), ("log_probs_old", "log_probs_rollout")
+REFERENCE = ("log_probs_new", "log_probs_ref")
+Names = tuple[str, str]
 
 
 class Sample(NamedTuple):
@@ -36,39 +35,42 @@ def sample(a: Any, b: Any, widths: Sequence[int] | None = None) -> Sample:
     return Sample(a, b, [len(a)] if widths is None else list(widths))
 
 
-def view(columns: dict[str, F64], widths: list[list[int]], claims: str = "") -> View:
-    """A record of each list of widths."""
-    flat = [width for row in widths for width in row]
-    counts = np.array([len(row) for row in widths])
-    return View(
-        places=[Place(at, "dump", at + 1, at, claims) for at in range(len(widths))],
-        values=(),
-        counts=counts,
-        widths=np.array(flat),
-        columns=columns,
-        mask=None,
-        groups=np.repeat(np.arange(len(widths)), counts),
-        names=KEYS,
-    )
+def apart(change: Any) -> Sample:
+    """Columns that differ so far, at log-probs that have nothing to do with it."""
+    change = np.array(change, dtype=np.float64)
+    base = -0.25 - 6.0 * (np.arange(len(change)) * 37 % 101 / 101.0) ** 2
+    return sample(base + np.minimum(change, 0.0), base - np.maximum(change, 0.0))
 
 
-def told(code: str, samples: list[Sample], names: tuple[str, str], claims: str = "") -> Any:
-    """What the rule says of each sample, all of which it sees at once: number → findings."""
-    columns = {
-        names[0]: np.concatenate([one.a for one in samples]),
-        names[1]: np.concatenate([one.b for one in samples]),
-    }
-    (rule,) = [rule for rule in rules_of("pair") if rule.code == code]
-    found: dict[int, list[Finding]] = {}
-    for finding in rule.find(Pair(view(columns, [one.widths for one in samples], claims), names)):
-        found.setdefault(finding.record, []).append(finding)
+def as_record(one: Sample, names: Names, number: int, claims: bool) -> dict[str, Any]:
+    """The sample as a record, of other keys than its neighbours: it is compared on its own."""
+    cuts = np.cumsum(one.widths)[:-1]
+    a, b = ([part.tolist() for part in np.split(column, cuts)] for column in (one.a, one.b))
+    record: dict[str, Any] = {KEYS["log_probs_new"]: a, KEYS[names[0]]: a, KEYS[names[1]]: b}
+    if names == REFERENCE:
+        record[KEYS["log_probs_old"]] = a
+    if number % 2:
+        record["entropies"] = [[0.5] * width for width in one.widths]
+    if number % 4 > 1:
+        record["rewards"] = [0.5 + at for at in range(len(one.widths))]
+    if number % 8 > 3:
+        record["group_ids"] = [0] * len(one.widths)
+    return record | ({"ppo_epochs": 1} if claims else {})
+
+
+def told(samples: Sequence[Sample], names: Names, claims: bool = False) -> list[list[Any]]:
+    """The findings in each sample."""
+    records = [as_record(one, names, at, claims) for at, one in enumerate(samples)]
+    found: list[list[Any]] = [[] for _ in samples]
+    for finding in check(records, limit=0).findings:
+        found[int(finding.record)].append(finding)
     return found
 
 
 Said = dict[str, Any]
 
 
-def same(finding: Finding, wanted: Said) -> None:
+def same(finding: Any, wanted: Said) -> None:
     """A finding has these words, this place, severity and evidence, and no other evidence."""
     wanted = dict(wanted)
     assert wanted.pop("words", "") in finding.message

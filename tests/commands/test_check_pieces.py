@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import orjson
 import pytest
+from files import each
 
-from grpo_cli.commands.check import read_views
 from grpo_cli.commands.check.run import check
 from grpo_cli.engine import Reader
 
@@ -49,33 +49,26 @@ def dump(tmp_path: Path) -> str:
 
 
 def answer(path: str, **options: Any) -> bytes:
-    found = check(Reader([path], **options), limit=3)
-    looked = (found.records, found.responses, found.tokens)
-    rows = [row.document() for row in found.findings]
-    return orjson.dumps([rows, sorted(found.counts.items()), looked])
+    return orjson.dumps(check(Reader([path], **options), limit=3).document())
 
 
 def test_the_answer_is_the_same_bytes_for_all_blocks_and_jobs(dump):
     whole = answer(dump)
-    rows, counts, looked = orjson.loads(whole)
-    assert looked[0] == 400
-    assert {"duplicate", "uneven-groups", "probabilities"} <= {code for code, _ in counts}
-    assert any(row["evidence"].get("records", 1) > 1 for row in rows)
+    found = orjson.loads(whole)
+    assert found["records"] == 400
+    assert {"duplicate", "uneven-groups", "probabilities"} <= {*found["counts"]}
+    assert any(row["evidence"].get("records", 1) > 1 for row in found["findings"])
     for size in (3_000, 20_000, 77_777):
         assert answer(dump, block_bytes=size) == whole
     assert answer(dump, block_bytes=20_000, jobs=2) == whole
 
 
-def test_records_read_one_by_one_give_the_same_answer(dump, monkeypatch):
-    whole = answer(dump)
-    monkeypatch.setattr("grpo_cli.engine.packing.pack", lambda objects: None)
-    assert answer(dump) == whole
-
-
-def test_how_much_is_looked_at_together_changes_nothing(dump, monkeypatch):
-    whole = answer(dump)
-    monkeypatch.setattr(read_views, "_TOGETHER", 1)
-    assert answer(dump) == whole
+def test_records_read_one_by_one_give_the_same_answer(dump, tmp_path):
+    """A null among their keys keeps records from being read at once."""
+    rows = [orjson.loads(line) | {"note": None} for line in Path(dump).read_bytes().splitlines()]
+    path = tmp_path / "noted.jsonl"
+    path.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
+    assert answer(str(path)) == answer(dump).replace(b"dump.jsonl", b"noted.jsonl")
 
 
 def test_codes_are_listed_with_severity_and_meaning(grpo):
@@ -87,28 +80,20 @@ def test_codes_are_listed_with_severity_and_meaning(grpo):
     assert all(row["code"] in shown.stdout for row in rows)
 
 
-def test_every_scope_has_rules_in_the_order_of_their_ranks():
-    from grpo_cli.commands.check.rule import SCOPES
-    from grpo_cli.commands.check.rules import rules_of, table
-
-    assert {*table()} == {rule for scope in SCOPES for rule in rules_of(scope)}
-    for scope in SCOPES:
-        ranks = [rule.rank for rule in rules_of(scope)]
-        assert ranks
-        assert ranks == sorted(ranks)
-
-
-@pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf, 1e200])
-@pytest.mark.parametrize("column", ["entropies", "values"])
-@pytest.mark.parametrize("name", ["rewards", "advantages"])
-def test_scores_that_are_no_numbers_are_an_error(grpo, tmp_path, wrong, column, name):
-    rows = {"log_probs_new": [[-1.0], [-1.0]], "log_probs_old": [[-1.1], [-0.9]]}
-    rows[column] = [[0.5], [0.5]]
+@each("wrong", [math.nan, math.inf, -math.inf, 1e200])
+@each("name", ["rewards", "advantages"])
+@each("more", [{}, {"entropies": [[0.5], [0.5]]}, {"values": [[0.5], [0.5]]}, {"note": None}])
+def test_scores_that_are_no_numbers_are_a_finding_in_all_records_alike(
+    grpo, tmp_path, wrong, name, more
+):
+    rows = {"log_probs_new": [[-1.0], [-1.0]], "log_probs_old": [[-1.1], [-0.9]]} | more
     path = tmp_path / "in.jsonl"
-    path.write_text(json.dumps(rows | {name: [wrong, 1.0]}) + "\n")
-    result = grpo("check", str(path))
-    assert result.exit_code == 3
-    assert result.stderr.startswith(f"grpo: {path}:1: {name}[0]: ")
+    path.write_text(json.dumps(rows | {name: [1.0, wrong]}) + "\n")
+    result = grpo("check", str(path), "--json")
+    assert result.exit_code == 1, result.stderr
+    (found,) = [one for one in json.loads(result.stdout)["findings"] if one["severity"] == "error"]
+    assert (found["code"], found["record"], found["response"]) == ("bad-score", 0, 1)
+    assert found["message"] == f"{name} is {wrong:g} at 1 of 2 responses"
 
 
 def test_tokens_that_are_nested_in_several_ways(grpo, tmp_path):

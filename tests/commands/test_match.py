@@ -5,218 +5,177 @@ from __future__ import annotations
 import json
 import math
 import shlex
-from dataclasses import replace
-from functools import cache
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from files import some
+from command import answer, run
+from files import each
 from planted import DUMPS, record, std, telling, write
 
-from grpo_cli.commands.compare.compare import Comparison
-from grpo_cli.commands.match import run, search
-from grpo_cli.commands.match.candidate import Candidate, Families
-from grpo_cli.commands.match.fit import Factor
-from grpo_cli.commands.match.question import InMemory, LoggedNumber, Question, Stream, half_unit
-from grpo_cli.commands.match.search import Search
-from grpo_cli.commands.match.space.kinds import Kinds, scales_with_advantage
-from grpo_cli.commands.match.space.space import Depth
-from grpo_cli.commands.match.sums.exact import Exact, edges, exactly, unbound
-from grpo_cli.commands.match.sums.sums import add_up
-from grpo_cli.commands.match.sums.terms import Terms, distinct
-from grpo_cli.engine import Reader, probe
-from grpo_cli.engine.chunk import Chunk
-from grpo_cli.engine.evaluator import Evaluator
-from grpo_cli.engine.totals import Totals
-from grpo_cli.errors import GrpoError, UsageError
-from grpo_cli.objective.pipeline import evaluate
-from grpo_cli.variants import VARIANTS
-from grpo_cli.variants.plan import plan
+from grpo_cli import UsageError, compare, evaluate, match
 
-
-def answer(path, loss, *, of="loss", rtol=None, betas=(), jobs=1, block=1 << 20, **options):
-    text = loss if isinstance(loss, str) else repr(float(loss))
-    question = Question(LoggedNumber.parse(of, text, rtol), *records_of(path, jobs, block))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run, "add_up", added_up)
-        return Search(plan(options.pop("variant", "grpo"), **options), betas).answer([question])
-
-
-@cache
-def records_of(path, jobs, block):
-    reader = Reader([str(path)], jobs=jobs, block_bytes=block)
-    return Stream(reader), next(iter(reader))
-
-
-def added_up(options, measured, data):
-    """Sums do not depend on the number either: those of a file are made once."""
-    asked = id(options), id(data)
-    if asked not in SUMS:
-        SUMS[asked] = options, add_up(options, measured, data)
-    return SUMS[asked][1]
-
-
-SUMS = {}
-"""Beside the options, so that no others take their place in memory."""
-
-
-NO_KL = {"kl": "none"}
-NARROW = {"kl": "none", "aggregate": "token-mean"}
-"""Stages that stay: a tenth of the conventions, for what is the same however many there are."""
-MEAN = {"aggregate": "response-mean"}
-AS_FLAGS = ("--kl", "none", "--aggregate", "token-mean")
-STANDARDISED = {"advantage": "group-std"}
-GIVEN = {"epsilon": 0.2}
-"""What is given is not searched for."""
+KNOWN = {"epsilon_low": 0.2, "epsilon_high": 0.28, "beta": 0.04}
+KNOWN |= {"gradient_accumulation_steps": 4, "max_completion_length": 64}
+"""What logs say of hyperparameters: it is not searched for."""
+NARROW = {"kl": "none", "aggregate": "token-mean", "surrogate": "clip"}
+"""Stages that stay: a hundredth of the conventions, for what is the same however many there are."""
+FLAGS = ("--kl", "none", "--aggregate", "token-mean", "--surrogate", "clip")
+FEW = (*FLAGS, "--epsilon", "0.2")
 
 
 @pytest.fixture(scope="module")
-def telling_path(tmp_path_factory):
-    return write(tmp_path_factory.mktemp("match") / "telling", telling())
+def path(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(write(tmp_path_factory.mktemp("match") / "telling", telling()))
 
 
-def test_arrays_are_one_where_every_bit_is():
-    row = np.array([0.25, -1.0, 3.0])
-    rows = [row, row[[1, 0, 2]], np.full(3, np.nan), row.copy(), np.zeros(3), np.full(3, np.nan)]
-    places, kept = distinct([*rows, -np.zeros(3), row + 1e-16])
-    assert places.tolist() == [0, 1, 2, 0, 3, 2, 4, 5]
-    np.testing.assert_array_equal(kept[places[3]], row)
+@pytest.fixture(scope="module")
+def known(tmp_path_factory: pytest.TempPathFactory) -> str:
+    made = telling(hyperparameters=KNOWN)
+    return str(write(tmp_path_factory.mktemp("match") / "known", made))
 
 
-@pytest.mark.parametrize("variant", ["grpo", "dr-grpo"])
-def test_a_large_input_that_a_row_gives_is_read_twice(tmp_path, variant):
-    """For all sums, and for exact totals: where no correction drops tokens."""
-    path = write(tmp_path / "bare", [{**one, "log_probs_rollout": None} for one in telling()])
-    source, first = records_of(path, 1, 1 << 20)
-    loss = loss_of(path, variant)
-    read = []
+@pytest.fixture(scope="module")
+def losses(known: str) -> dict[str, float]:
+    """Each row's loss on the records whose hyperparameters are known."""
+    return {row.variant: row.loss for row in compare(known, "all").variants}
 
-    class Counted:
-        def fold(self, *work):
-            read.append(work)
-            return source.fold(*work)
 
-    question = Question(LoggedNumber.parse("loss", repr(loss)), Counted(), first)
-    found = Search(plan("grpo"), large=True).answer([question])
-    assert len(read) == 2
+def narrow(path: object, text: object, *words: object) -> Any:
+    return answer("match", path, f"--loss={text}", *FEW, *words)
+
+
+# ---- rows, changes, numbers ---------------------------------------------------------------------
+
+
+def test_rows_find_themselves(known, losses) -> None:
+    """Also with four digits, which put the published row first."""
+    for name, text in (
+        ("dapo", ".17g"), ("verl/vanilla", ".17g"), ("gspo", ".4g"), ("skyrl/regular", ".4g"),
+    ):  # fmt: skip
+        found = match(known, loss=f"{losses[name]:{text}}")
+        assert name in found.matches[0].variants, name
+        assert found.matches[0].value == losses[name], name
+        assert found.matches[0].hits_expected <= found.chance_hits
+
+
+def test_rows_find_themselves_where_each_record_is_a_batch(known) -> None:
+    loss = evaluate(known, "rloo", batch="record").loss
+    found = match(known, loss=loss, batch="record")
+    assert "rloo" in found.matches[0].variants
     assert found.matches[0].value == loss
-    assert found.matches[0].unbound == answer(path, loss).matches[0].unbound
 
 
-@pytest.fixture(scope="module")
-def known_path(tmp_path_factory):
-    """The same with all hyperparameters said, as logs have them."""
-    said = {"epsilon_low": 0.2, "epsilon_high": 0.28, "beta": 0.04}
-    said |= {"gradient_accumulation_steps": 4, "max_completion_length": 64}
-    path = tmp_path_factory.mktemp("match") / "known"
-    return write(path, telling(hyperparameters=said))
+@each("name", ["grpo", "cispo"])
+def test_losses_that_trl_logged(name, tmp_path) -> None:
+    line = (DUMPS / f"trl-1.16.0-{name}.jsonl").read_text().splitlines()[-1]
+    (tmp_path / "one").write_text(line)
+    found = match(str(tmp_path / "one"), loss=json.loads(line)["expected"]["loss"], rtol=1e-5)
+    assert any(f"trl/{name}" in one.variants for one in found.matches)
 
 
-def loss_of(path, variant, batch="input", **options):
-    made = plan(variant, batch=batch, **options)
-    return Comparison([made], Reader([str(path)])).result().variants[0].loss
+@each(("times", "name"), [(0.25, "dapo"), (-0.25, "roll/tis"), (1.0, "trl/dapo")])
+def test_factors_that_the_records_explain(known, losses, times, name) -> None:
+    """With all rows that give the number; no factor without a meaning."""
+    same = {row for row, loss in losses.items() if loss == losses[name]}
+    found = match(known, loss=f"{times * losses[name]:.12g}")
+    first = found.matches[0]
+    assert (first.factor * (-1.0 if first.sign_flipped else 1.0)) == times
+    assert ("gradient_accumulation_steps" in (first.factor_meaning or "")) == (abs(times) != 1.0)
+    listed = {row for one in found.matches for row in one.variants}
+    listed |= {made.partition("|")[0] for one in found.matches for made in one.same}
+    assert same <= listed
+    assert {abs(one.factor) for one in found.matches} <= {1.0, 0.25, 4.0}
 
 
-def test_sums_of_policy_terms_are_those_of_the_pipeline(telling_path):
-    """Of tokens with advantages of their own, two looks at the tokens serve them all."""
-    _, first = records_of(telling_path, 1, 1 << 20)
-    options = search.build(plan("grpo"), Kinds(first), (), Depth.WIDE).options
-    with np.errstate(all="ignore"):
-        sums = Terms(options, first, {}).directs(np.eye(first.batch.responses.count))
-    looked = {True: 0, False: 0}
-    for at in range(0, len(sums), 23):
-        objective = options.directs.plans[at].objective({}, advantages_given=False)
-        expected = evaluate(first.batch, objective).policy.sums
-        np.testing.assert_allclose(sums[at], expected, rtol=1e-9, atol=1e-9, err_msg=str(at))
-        looked[options.directs.details[at] == "by token"] += 1
-    assert min(looked.values()) > 9
+PLAIN = {
+    "advantage": {"advantage": "group-mean"},
+    "pair": {"ratio": "token", "surrogate": "clip"},
+    "kl": {"kl": "none"},
+    "aggregate": {"aggregate": "response-mean"},
+}
+RATIO_WEIGHT = {"kl_weight": "ratio"}
+AXES: list[tuple[str, dict[str, str], dict[str, Any], float]] = [
+    *(("advantage", {"advantage": "group-std"}, {"std_ddof": ddof, "std_eps": eps, "std_min": 0.0},
+       4.0 + bool(ddof or eps != 1e-8)) for ddof in (0, 1) for eps in (1e-8, 1e-6, 1e-4, 0.0)),
+    ("advantage", {"advantage": "leave-one-out"}, {}, 4.0),
+    ("advantage", {"advantage": "raw"}, {}, 7.0),
+    ("pair", {"ratio": "sequence", "surrogate": "clip"}, {}, 4.0),
+    ("pair", {"ratio": "product", "surrogate": "clip"}, {}, 7.0),
+    ("pair", {"ratio": "token", "surrogate": "unclipped"}, {}, 4.0),
+    ("pair", {"ratio": "token", "surrogate": "reinforce"}, {}, 5.0),
+    ("pair", {"ratio": "token", "surrogate": "cispo"}, {}, 5.0),
+    ("pair", {"ratio": "sequence", "surrogate": "unclipped"}, {}, 9.0),
+    ("pair", {"ratio": "sequence", "surrogate": "cispo"}, {}, 10.0),
+    *(("kl", {"kl": name}, {"beta": 0.04}, 4.0) for name in ("k1", "k2", "k3")),
+    ("kl", {"kl": "abs"}, {"beta": 0.04}, 5.0),
+    *(("kl", {"kl": name}, {"beta": 0.04} | RATIO_WEIGHT, 6.0) for name in ("k1", "k2", "k3")),
+    *(("aggregate", {"aggregate": name}, {}, 4.0)
+      for name in ("token-mean", "token-sum", "prompt-mean", "sum")),
+    *(("aggregate", {"aggregate": "token-sum-norm"}, {"max_completion_length": length}, 7.0)
+      for length in (128, 768, 32768)),
+]  # fmt: skip
+"""The axis, what is changed on it in a row of the plain choices, and its bits at most."""
 
 
-def test_exact_totals_are_those_of_the_pipeline_whatever_a_correction_drops():
-    """Of every row, where ratios are far off and rewards and engine differ: to the bit."""
-    flags = {"beta": 0.04, "max_completion_length": 64}
-    chunk = Chunk((), probe.probe(probable=True), flags, advantages_given=False)
-    evaluators = [Evaluator(plan(name)) for name in VARIANTS]
-    found = exactly(evaluators, InMemory([chunk, chunk]))
-    compared = 0
-    for evaluator, totals in zip(evaluators, found, strict=True):
-        expected = Totals(evaluator.plan.batch)
-        try:
-            for _ in range(2):
-                expected.add(evaluator.evaluate(chunk))
-        except GrpoError:
-            continue
-        assert totals is not None, evaluator.plan.variant
-        assert totals.parts() == expected.parts(), evaluator.plan.variant
-        compared += 1
-    assert compared > 150
+@each(("axis", "changed", "flags", "bits"), AXES)
+def test_changes_of_every_axis_are_found(path, axis, changed, flags, bits) -> None:
+    """What the search adds up of each is what eval gives of it: else it would not be found."""
+    fixed = {k: v for name, some in PLAIN.items() if name != axis for k, v in some.items()}
+    clips = (fixed | changed)["surrogate"] in ("clip", "cispo") if axis == "pair" else True
+    own = {"epsilon": 0.2} if clips else {}
+    loss = evaluate(path, stages=PLAIN["pair"] | fixed | changed, **own, **flags).loss
+    found = match(path, loss=repr(loss), stages=fixed, epsilon=0.2)
+    best = min((one.bits for one in found.matches if one.difference == 0.0), default=math.inf)
+    assert best <= bits
+    assert found.matches[0].difference == 0.0
 
 
-@pytest.mark.parametrize("beta", [0.0, 0.04])
-def test_rows_whose_correction_drops_tokens_are_found_as_they_stand(tmp_path, beta):
-    records = telling()
+@each(
+    ("variant", "stages"),
+    [
+        ("trl/sapo", {"aggregate": "prompt-mean", "surrogate": "unclipped"}),
+        ("skyrl/regular", {"kl": "k2"}),
+        ("dapo", {"surrogate": "reinforce", "advantage": "leave-one-out"}),
+        ("gspo", {"kl": "k1", "aggregate": "token-sum"}),
+    ],
+)
+def test_changes_in_a_row_are_found(known, variant, stages) -> None:
+    loss = evaluate(known, variant, stages=stages).loss
+    assert match(known, loss=f"{loss:.10g}").matches[0].value == pytest.approx(loss, rel=1e-12)
+
+
+@each("stages", [{}, {"aggregate": "token-sum"}])
+def test_policies_that_need_their_own_advantages_are_found(tmp_path, stages) -> None:
+    """What BAPO clips depends on the signs of all: no sum for A = 1 and another for A = −1 do."""
+    lengths, rewards = [6, 9, 5, 7], [1.0, 0.0, 0.4, 0.1]
+    records = [record(at, lengths, rewards, hyperparameters=KNOWN) for at in (1, 2)]
+    path, fixed = str(write(tmp_path / "bapo", records)), {"kl": "none", "ratio": "token"}
+    first = match(path, loss=evaluate(path, "bapo", stages=fixed | stages).loss, stages=fixed)
+    first = first.matches[0]
+    assert "bapo" in first.signature
+    assert first.difference == 0.0
+
+
+@each("beta", [0.0, 0.04])
+def test_rows_whose_correction_drops_tokens_are_found(tmp_path, beta) -> None:
+    records = telling(hyperparameters=KNOWN | {"beta": beta})
     for one in records:
-        rows = one["log_probs_old"]
         one["log_probs_rollout"] = [
             [x + (0.9 if at % 3 else -0.9) if x < -1.0 else x for at, x in enumerate(row)]
-            for row in rows
+            for row in one["log_probs_old"]
         ]
-    path = write(tmp_path / "off", records)
-    name, flags = "verl/decoupled_seq_is_rs", {"hyperparameters": {"beta": beta}}
-    made = plan(name).objective({}, advantages_given=False)
-    assert not evaluate(records_of(path, 1, 1 << 20)[1].batch, made).kept.all()
-    found = answer(path, loss_of(path, name, **flags), **flags)
-    assert (found.matches[0].plan.variant, found.matches[0].plan.swapped) == (name, {})
-    assert name in found.unmodified.nearest.rows
+    path = str(write(tmp_path / "off", records))
+    name = "verl/decoupled_seq_is_rs"
+    seen = evaluate(path, name)
+    found = match(path, loss=seen.loss)
+    assert name in found.matches[0].variants
+    assert name in found.released.nearest.variants
 
 
-def test_a_clip_that_looks_at_other_tokens_is_not_taken_token_by_token():
-    by_token = {
-        name: scales_with_advantage(
-            plan(name).objective({"beta": 0.1}, advantages_given=False), by_token=True
-        )
-        for name in ("grpo", "cispo", "sapo", "gmpo", "kl-cov", "bapo")
-    }
-    assert by_token == {"grpo": True, "cispo": True, "sapo": True} | dict.fromkeys(
-        ("gmpo", "kl-cov", "bapo"), False
-    )
-
-
-def own_losses(path, batch="input"):
-    plans = [plan(name, batch=batch) for name in VARIANTS]
-    compared = Comparison(plans, Reader([str(path)])).result()
-    return {row.variant: row.loss for row in compared.variants}
-
-
-@pytest.mark.parametrize(
-    ("text", "half"),
-    [("0.0256", 5e-5), ("0.02560", 5e-6), ("-1.20e-3", 5e-6), ("12", 0.5), ("3.", 0.5)],
-)
-def test_the_tolerance_follows_from_the_digits(text, half):
-    assert half_unit(text) == pytest.approx(half)
-
-
-@pytest.mark.parametrize("batch", ["input", "record"])
-def test_rows_find_themselves(telling_path, batch):
-    losses = own_losses(telling_path, batch)
-    for name, loss in [*losses.items()][:: 17 if batch == "input" else 31]:
-        if loss == 0.0:
-            continue
-        found = answer(telling_path, loss, batch=batch)
-        assert any(name in one.rows for one in found.matches), name
-        assert found.matches[0].value == loss, name
-
-
-@pytest.mark.parametrize("name", some(["grpo", "dapo", "dr_grpo", "gspo", "cispo"], 3))
-def test_trl_logged_losses(name, tmp_path):
-    line = (DUMPS / f"trl-1.16.0-{name}.jsonl").read_text().splitlines()[-1]
-    path = tmp_path / "one"
-    path.write_text(line)
-    found = answer(path, json.loads(line)["expected"]["loss"], rtol=1e-5)
-    assert any(f"trl/{name}" in one.rows for one in found.matches)
-
-
-def test_planted_std_is_told_from_its_neighbours(telling_path):
+def test_a_std_is_told_from_its_neighbours(path) -> None:
+    """ddof 0 and ε 1e-4, by definition, with a clip and means over responses."""
     values = []
     for one in telling():
         mean, sigma = np.mean(one["rewards"]), std(one["rewards"], 0)
@@ -225,489 +184,455 @@ def test_planted_std_is_told_from_its_neighbours(telling_path):
             advantage = (reward - mean) / (sigma + 1e-4)
             free, bounded = ratios * advantage, np.clip(ratios, 0.8, 1.2) * advantage
             values.append(np.minimum(free, bounded).mean())
-    found = answer(telling_path, -float(np.mean(values)))
-    bound = found.matches[0].plan.objective({}, advantages_given=False).advantage
-    assert bound.values["std_ddof"] == 0
-    assert bound.values["std_eps"] == 1e-4
+    found = match(path, loss=-float(np.mean(values)), stages={"kl": "none"}, epsilon=0.2)
+    assert "adv:group-std[ddof=0,eps=0.0001," in found.matches[0].signature
     assert not found.by_chance
 
 
-@pytest.mark.parametrize("times", [0.25, 4.0, -1.0, -0.25])
-def test_a_factor_that_the_records_explain(known_path, times):
-    loss = loss_of(known_path, "dapo")
-    first = answer(known_path, f"{times * loss:.8g}").matches[0]
-    assert first.times == times
-    assert "dapo" in first.rows
-    if abs(times) != 1.0:
-        assert "gradient_accumulation_steps" in first.factor.meaning
+CISPO = {"kl": "none", "advantage": "group-std", "aggregate": "token-mean", "ratio": "token"}
 
 
-@pytest.mark.parametrize(
-    ("name", "other"), [("trl/dapo", "unsloth/dapo"), ("roll/tis", "roll/cispo")]
-)
-@pytest.mark.parametrize("times", [1.0, -0.25])
-def test_all_rows_that_give_the_number_are_listed(known_path, times, name, other):
-    losses = own_losses(known_path)
-    same = {row for row, loss in losses.items() if loss == losses[name]}
-    assert other in same
-    found = answer(known_path, f"{times * losses[name]:.12g}")
-    listed = {row for one in found.matches for row in one.rows}  # with another factor: by signature
-    listed |= {made.partition("|")[0] for one in found.matches for made in one.members}
-    assert same <= listed
-
-
-def test_no_factor_without_a_meaning(known_path):
-    loss = loss_of(known_path, "dapo")
-    found = answer(known_path, f"{loss / 16:.8g}")
-    assert {abs(one.times) for one in found.matches} <= {1.0, 0.25, 4.0}
-
-
-def test_four_digits_put_the_published_row_first(known_path):
-    for name in ("dapo", "dr", "gspo", "rloo", "verl/vanilla", "areal/dapo", "skyrl/regular"):
-        found = answer(known_path, f"{loss_of(known_path, name):.4g}")
-        assert name in found.matches[0].rows, name
-        assert found.matches[0].chance <= found.chance
-
-
-@pytest.mark.parametrize(
-    ("variant", "stages"),
+@each(
+    ("variant", "stages", "flags", "asked", "words"),
     [
-        ("trl/sapo", {"aggregate": "prompt-mean"}),
-        ("skyrl/regular", {"kl": "k2"}),
-        ("areal/dapo", {"surrogate": "unclipped"}),
-        ("dapo", {"surrogate": "reinforce", "advantage": "leave-one-out"}),
-        ("gspo", {"kl": "k1", "aggregate": "token-sum"}),
-        ("sapo", {"aggregate": "token-mean"}),
-        ("dapo", {"aggregate": "token-sum", "surrogate": "cispo"}),
-        ("trl/sapo", {"aggregate": "prompt-mean", "surrogate": "unclipped"}),
+        ("grpo", {}, {"beta": 0.03, "epsilon": 0.2}, {"epsilon": 0.2}, "--beta 0.03"),
+        ("grpo", {}, {"beta": 0.37}, {"betas": [0.1, 0.37], "epsilon": 0.2}, "--beta 0.37"),
+        ("dr", {"aggregate": "token-sum-norm"}, {"max_completion_length": 256},
+         {"stages": {"aggregate": "token-sum-norm", "kl": "none"}, "epsilon": 0.2},
+         "-p max_completion_length=256"),
+        ("bnpo", {"kl": "none"}, {"epsilon": 0.15},
+         {"stages": CISPO}, "--epsilon-low 0.15"),
+        ("cispo", {}, {"epsilon": 0.33}, {"stages": CISPO}, "--epsilon-low 0.33"),
     ],
-)
-def test_changes_in_a_row_are_found(known_path, variant, stages):
-    loss = loss_of(known_path, variant, stages=stages)
-    found = answer(known_path, f"{loss:.10g}")
-    assert found.matches[0].value == pytest.approx(loss, rel=1e-12)
-
-
-def test_beta_is_solved_for(telling_path):
-    loss = loss_of(telling_path, "grpo", hyperparameters={"beta": 0.03})
-    first = answer(telling_path, f"{loss:.8g}").matches[0]
-    assert first.plan.flags["beta"] == 0.03
-    assert first.value == loss
-
-
-def test_epsilon_is_searched(telling_path):
-    wanted = {"epsilon": 0.15, "beta": 0.005}
-    loss = loss_of(telling_path, "bnpo", hyperparameters=wanted)
-    stages = STANDARDISED | {"aggregate": "token-mean"}
-    found = answer(telling_path, f"{loss:.8g}", stages=stages)
-    assert found.matches[0].plan.flags["epsilon_low"] == 0.15
-    assert any(one.value == loss for one in found.matches)
-
-
-@pytest.mark.parametrize(
-    ("variant", "epsilon"), some([("dapo", 0.137), ("grpo", 0.2137), ("cispo", 0.33)], 2)
-)
-def test_epsilon_is_solved_for(telling_path, variant, epsilon):
-    loss = loss_of(telling_path, variant, hyperparameters={"epsilon": epsilon})
-    stages = MEAN | STANDARDISED if variant == "grpo" else NO_KL
-    found = answer(telling_path, f"{loss:.10g}", stages=stages)
+)  # fmt: skip
+def test_hyperparameters_are_solved_for_or_searched(
+    path, variant, stages, flags, asked, words
+) -> None:
+    loss = evaluate(path, variant, stages=stages, **flags).loss
+    found = match(path, loss=f"{loss:.10g}", **asked)
     assert found.reproduced
-    first = found.matches[0]
-    assert first.plan.flags["epsilon_high"] == epsilon
-    assert variant in first.plan.variant
-    assert abs(first.difference) <= 1e-9 * abs(loss)
+    assert any(words in one.command and one.value == loss for one in found.matches)
 
 
-def test_a_constant_length_is_found(telling_path):
-    stages = {"aggregate": "token-sum-norm"}
-    made = {"max_completion_length": 256}
-    loss = loss_of(telling_path, "dr", stages=stages, hyperparameters=made)
-    found = answer(telling_path, f"{loss:.8g}")
-    lengths = {match.plan.flags.get("max_completion_length"): match for match in found.matches}
-    assert lengths[256].value == loss  # a row with a std of ½ gives it too, with another length
+def test_the_other_sign_the_objective_and_noise_of_float32(path) -> None:
+    made = evaluate(path, "dapo", stages=NARROW, epsilon=0.2)
+    flags: dict[str, Any] = {"stages": NARROW, "epsilon": 0.2}
+    for asked, flipped in (
+        ({"objective": made.objective}, False),
+        ({"objective": made.loss}, True),
+        ({"loss": float(np.float32(made.loss * (1 + 1e-7)))}, False),
+    ):
+        found = match(path, **asked, **flags)
+        first = next(one for one in found.matches if abs(one.value) == abs(made.loss))
+        assert first.sign_flipped is flipped
+        assert all(abs(one.difference) < 1e-6 * abs(made.loss) for one in found.matches)
 
 
-def test_objective_is_the_other_sign(telling_path):
-    loss = loss_of(telling_path, "dr")
-    found = answer(telling_path, -loss, of="objective")
-    assert "dr" in found.matches[0].rows
-    assert found.matches[0].times == 1.0
+def test_entropies_are_a_part_of_the_number(tmp_path) -> None:
+    one = record(3, [4, 6, 5], [1.0, 0.0, 0.5])
+    one["entropies"] = [[0.5 + 0.1 * t for t in range(len(row))] for row in one["log_probs_old"]]
+    path = str(write(tmp_path / "a", [one]))
+    loss = evaluate(path, "dapo", entropy_coef=0.1, epsilon=0.2).loss
+    stages = {"aggregate": "token-mean", "ratio": "token"}
+    first = match(path, loss=loss, variant="dapo", entropy_coef=0.1, epsilon=0.2).matches[0]
+    assert first.value == loss
+    assert "entropy_coef" in first.command
+    del one["entropies"]
+    lacking = str(write(tmp_path / "b", [record(4, [2, 2], [1.0, 0.0]), one]))
+    both = match([*map(str, (path, lacking))] and path, loss=loss, stages=stages, epsilon=0.2)
+    assert both.matches == () or both.matches[0].value != loss
 
 
-def test_a_list_of_betas(telling_path):
-    shifted = loss_of(telling_path, "grpo", hyperparameters={"beta": 0.37})
-    first = answer(telling_path, f"{shifted:.9g}", betas=[0.1, 0.37]).matches[0]
-    assert first.plan.flags["beta"] == 0.37
+def test_some_records_have_advantages_by_token(tmp_path) -> None:
+    """And others rewards: such a file is matched where its first record has them by token."""
+    first, *more = [{**one, "log_probs_rollout": None} for one in telling()]
+    by_token = [[0.5 - at / 7 for at in range(len(row))] for row in first["log_probs_new"]]
+    records = [{**first, "advantages": by_token, "rewards": None}, *more]
+    path, flags = str(write(tmp_path / "first", records)), {"stages": NARROW, "epsilon": 0.2}
+    loss = evaluate(path, **flags).loss
+    assert match(path, loss=loss, **flags).matches[0].value == loss
+    path = str(write(tmp_path / "last", records[::-1]))
+    with pytest.raises(UsageError, match="put one by token first"):
+        match(path, loss=loss, **flags)
 
 
-def test_float32_noise_is_within_the_tolerance(telling_path):
-    loss = loss_of(telling_path, "dapo")
-    found = answer(telling_path, float(np.float32(loss * (1 + 1e-7))), stages=NARROW)
-    assert any(one.plan.variant == "dapo" and one.value == loss for one in found.matches)
+# ---- digits and chance --------------------------------------------------------------------------
 
 
-def test_nothing_reproduces_it(telling_path):
-    found = answer(telling_path, 123.456789, stages=NARROW, hyperparameters=GIVEN)
+@each(
+    ("text", "half"),
+    [("0.0256", 5e-5), ("0.02560", 5e-6), ("-1.20e-3", 5e-6), ("12", 0.5), ("3.", 0.5)],
+)
+def test_the_tolerance_follows_from_the_digits(path, text, half) -> None:
+    found = match(path, loss=text, stages=NARROW, epsilon=0.2)
+    assert found.tolerance == pytest.approx(half)
+    assert found.rtol == pytest.approx(half / abs(float(text)))
+
+
+def test_chance_is_how_often_numbers_are_hit(path) -> None:
+    """Of 20 numbers, and falls with their digits; a hit of few says nothing."""
+    draw = np.random.default_rng(7)
+    stages = PLAIN["pair"] | PLAIN["kl"]
+    hits, chance = [], []
+    for number in draw.uniform(0.05, 0.4, 20).tolist():
+        found = match(path, loss=f"{number:.3f}", stages=stages, epsilon=0.2)
+        hits.append(found.match_count)
+        chance.append(found.chance_hits)
+    assert sum(chance) / 2 < sum(hits) < 2 * sum(chance)
+    loss = evaluate(path, "dapo", stages=NARROW, epsilon=0.2).loss
+    by_digits = [
+        match(path, loss=f"{loss:.{digits}g}", stages=NARROW, epsilon=0.2).matches[0].hits_expected
+        for digits in (3, 5, 8)
+    ]
+    assert by_digits[0] > 10 * by_digits[1] > 100 * by_digits[2]
+
+
+@each("text", ["77", "0.04"])
+def test_hits_by_chance_alone_are_a_no(path, text) -> None:
+    result = run("match", path, "--loss", text, "--kl", "none", "--epsilon", "0.2", "--json")
+    found = json.loads(result.stdout)
+    assert result.exit_code == 1
+    assert not found["reproduced"]
+    assert not found["matches"] or found["by_chance"]
+    assert all(one["hits_expected"] >= 0.3 for one in found["matches"][:1])
+
+
+def test_the_nearest_say_what_would_make_them_fit(path) -> None:
+    found = match(path, loss="123.456789", stages=NARROW, epsilon=0.2)
     assert not found.matches
     off = [abs(one.difference) for one in found.nearest]
     assert off == sorted(off)
-    assert len(off) >= 3
+    assert len(off) == 5
     for one in found.nearest:
-        assert one.value * one.needs["factor"] == pytest.approx(123.456789)
+        assert one.bits <= 8.0
+        assert one.value * one.would_need["factor"] == pytest.approx(123.456789)
+    stages = {"aggregate": "response-mean", "surrogate": "clip", "ratio": "token"}
+    made = evaluate(path, stages=stages, beta=0.0371, epsilon=0.2).loss + 3e-9
+    found = match(path, loss=f"{made:.12g}", stages=stages, epsilon=0.2)
+    needing = [one for one in found.nearest if one.would_need.get("beta", -1.0) > 0]
+    for one in needing:
+        words = shlex.split(one.command)[1:]
+        again = run(*words, "--beta", repr(one.would_need["beta"]))
+        assert float(again.stdout) == pytest.approx(made, rel=1e-9)
+    assert needing
 
 
-def test_the_nearest_say_which_beta_would_fit(telling_path):
-    loss = loss_of(telling_path, "grpo", hyperparameters={"beta": 0.0371}) + 3e-9
-    found = answer(telling_path, f"{loss:.12g}", stages=MEAN, hyperparameters=GIVEN)
-    plain = {one.plan.variant: one for one in found.nearest if "beta" in one.needs}
-    for one in plain.values():
-        made = {**one.plan.flags, "beta": one.needs["beta"]}
-        with_it = loss_of(
-            telling_path, one.plan.variant, stages=one.plan.swapped, hyperparameters=made
-        )
-        assert with_it == pytest.approx(loss, rel=1e-9)
-    assert plain
+# ---- what would tell them apart -----------------------------------------------------------------
+
+BARE = {"log_probs_new": [[-1.0], [-2.0]], "rewards": [1.0, 0.0]}
+FOUR = {"log_probs_new": [[-1.0]] * 4}
+PAIRS = [0, 0, 1, 1]
+OLD = {"log_probs_old": [[-1.0], [-2.0]]}
+WORDS = {
+    "lengths": "responses of unequal lengths",
+    "sizes": "groups of unequal sizes",
+    "ratios": "ratios off 1, some beyond the clip (a later epoch over the same rollouts)",
+    "spreads": "rewards whose spread differs between groups, without a group mean of 0",
+    "rollout": "log_probs_rollout that differ from log_probs_old",
+}
 
 
-@pytest.mark.parametrize("text", some(["0.04142", "-0.2718", "0.1618"], 1))
-def test_a_random_number_of_few_digits_is_chance(telling_path, text):
-    found = answer(telling_path, text, stages=NO_KL)
-    assert found.chance > 1.0
-    assert not found.matches or found.by_chance
+def lacking(*records: dict[str, Any]) -> set[str]:
+    """What the data are said to lack, of many conventions that give a number."""
+    said = {"hyperparameters": {name: KNOWN[name] for name in ("epsilon_low", "epsilon_high")}}
+    rows = [one | said for one in records]
+    stages = {"kl": "none", "ratio": "token"}
+    found = match(rows, loss=f"{evaluate(rows, stages=stages).loss or 0.5:.2g}", stages=stages)
+    assert found.match_count > 1
+    return {name for name, words in WORDS.items() if words in found.tell_apart}
 
 
-def test_bapo_is_evaluated_with_its_advantages(tmp_path):
-    """What it clips depends on the signs of all: no sum for A = 1 and another for A = −1 do."""
-    path = write(
-        tmp_path / "bapo", [record(at, [6, 9, 5, 7], [1.0, 0.0, 0.4, 0.1]) for at in (1, 2)]
-    )
-    for swapped in ({}, {"aggregate": "token-sum"}):
-        found = answer(path, loss_of(path, "bapo", stages=swapped))
-        assert "bapo" in found.matches[0].plan.variant
-        assert found.matches[0].difference == 0.0
-
-
-def test_within_rounding_of_large_sums_is_chance(telling_path):
-    """× 64 of what float32 may lose there hides digits that were typed: it counts as hidden."""
-    loss = loss_of(telling_path, "dapo")
-    for one in answer(telling_path, loss).matches:
-        assert abs(one.difference) < 1e-6 * abs(loss)
-
-
-@pytest.fixture(scope="module")
-def few_path(tmp_path_factory):
-    few = [record(3, [4, 6, 5], [1.0, 0.0, 0.5])]
-    return write(tmp_path_factory.mktemp("match") / "few", few)
-
-
-@pytest.mark.parametrize("text", some(["77", "-12.5"], 1))
-def test_chance_hits_alone_are_a_no(few_path, text):
-    found = answer(few_path, text, stages=NO_KL)
-    assert not found.reproduced
-    assert all(one.chance >= 0.3 for one in found.matches[:1])
-
-
-def test_chance_falls_with_the_digits(telling_path):
-    loss = loss_of(telling_path, "dapo")
-    found = [answer(telling_path, f"{loss:.{digits}g}", stages=NO_KL) for digits in (3, 5, 8)]
-    counts = [one.matches[0].chance for one in found]
-    assert counts[0] > 10 * counts[1] > 100 * counts[2]
-
-
-def test_masks_on_probabilities_are_told_from_each_other(few_path):
-    """Of tokens that are hardly probable neither drops any."""
-    first = records_of(few_path, 1, 1 << 20)[1]
-    by_change, by_kl = (plan(name, stages=NARROW) for name in ("dppo-tv", "dppo-kl"))
-    conventions = Families(first, {})
-    assert conventions.add(Candidate(by_change, Factor(1.0)))
-    assert conventions.add(Candidate(by_kl, Factor(1.0)))
-    assert not conventions.add(Candidate(replace(by_change), Factor(1.0)))
-    made = [first.objective(one) for one in (by_change, by_kl)]
-    assert probe.tell_apart(*made, frozenset({"probable"})) == {"probable"}
-    assert not probe.tell_apart(*made, frozenset({"lengths"}))
-
-
-def test_ambiguous_on_equal_lengths(tmp_path):
-    equal = record(3, [4, 4, 4], [1.0, 0.0, 0.5])
-    path = write(tmp_path / "b", [equal])
-    found = answer(path, loss_of(path, "dapo"))
-    assert len(found.matches) > 1
-    assert probe.FEATURES["lengths"] in found.tell_apart
-    assert probe.FEATURES["ratios"] not in found.tell_apart  # this data has them
-
-
-def test_a_flag_keeps_its_stage(telling_path):
-    loss = loss_of(telling_path, "dapo")
-    found = answer(telling_path, loss, stages=NARROW | MEAN, hyperparameters=GIVEN)
-    assert not any("dapo" in one.rows for one in found.matches)
-    tried = [*found.matches, *found.nearest]
-    assert {one.plan.swapped["aggregate"] for one in tried} == {"response-mean"}
-
-
-def test_probe_agrees_only_with_itself_without_features():
-    batch = probe.probe(frozenset(probe.FEATURES))
-    assert len(set(batch.responses.lengths.tolist())) == 1
-    assert np.array_equal(batch.log_probs_new, batch.log_probs_old)
-    whole = probe.probe()
-    assert (whole.log_probs_new <= 0).all()
-    assert (whole.log_probs_ref <= 0).all()
-    assert (whole.log_probs_rollout <= 0).all()
+@each(
+    ("records", "has"),
+    [
+        ([BARE], set()),
+        ([BARE | {"log_probs_new": [[-1.0], [-2.0, -1.0]]}], {"lengths"}),
+        ([BARE, BARE | {"log_probs_new": [[-1.0], [-2.0, -1.0]]}], {"lengths"}),
+        ([BARE | {"log_probs_old": [[-1.0], [-2.5]]}], {"ratios"}),
+        ([FOUR | {"rewards": [1.0, 0.0, 0.0, 0.5], "groups": PAIRS}], {"spreads"}),
+        ([FOUR | {"rewards": [1.0, 0.0, 0.0, 1.0000001], "groups": PAIRS}], set()),
+        ([FOUR | {"rewards": [1.0, 0.0, 0.0, 1.0], "groups": [0, 0, 0, 1]}], {"sizes", "spreads"}),
+        ([BARE, BARE | {"rewards": [0.5, 0.0]}], {"spreads"}),
+    ],
+)
+def test_what_would_tell_conventions_apart_is_what_the_data_lack(records, has) -> None:
+    """All records have a part in it, not those of the first chunk alone."""
+    found = lacking(*records)
+    assert not found & has
+    assert found
 
 
 # ---- as users run it ----------------------------------------------------------------------------
 
 
-def asked(grpo, *words):
-    return json.loads(grpo("match", *words, "--json").stdout)
-
-
-def test_the_printed_command_gives_the_printed_value(grpo, known_path):
-    cases = [("dapo", 0.25), ("lite-ppo", 1.0), ("openrlhf/ppo", -1.0)]
-    for variant, times in some(cases, 2):
-        text = f"{times * loss_of(known_path, variant):.9g}"
-        first = asked(grpo, str(known_path), f"--loss={text}")["matches"][0]
-        words = shlex.split(first["command"].partition(" | awk")[0])[1:]
-        printed = float(grpo(*words).stdout)
+def test_the_printed_command_gives_the_printed_value(known, losses) -> None:
+    for variant, times in (("dapo", 0.25), ("openrlhf/ppo", -1.0)):
+        text = f"{times * losses[variant]:.9g}"
+        first = answer("match", known, f"--loss={text}")["matches"][0]
+        line, _, scale = first["command"].partition(" | awk ")
+        printed = float(run(*shlex.split(line)[1:]).stdout)
         assert printed * first["factor"] == first["value"]
+        assert scale in ("", "'{printf \"%.17g\\n\", $1 / 4}'", "'{printf \"%.17g\\n\", $1 * 4}'")
 
 
-def test_what_is_piped_is_gone_over_as_a_file_is(grpo, few_path):
-    loss = f"--loss={loss_of(few_path, 'grpo', stages=NARROW):.6g}"
-    text = few_path.read_text()
-    piped = json.loads(grpo("match", loss, "--json", *AS_FLAGS, stdin=text).stdout)
-    by_name = asked(grpo, str(few_path), loss, *AS_FLAGS)
-    values = [one["value"] for one in by_name["matches"]]
-    assert [one["value"] for one in piped["matches"]] == values
-    assert values
+def test_a_command_says_nothing_that_its_row_and_the_records_say_anyway(tmp_path) -> None:
+    made = record(5, [5, 9], [1.0, 0.0], hyperparameters={"beta": 0.04, "epsilon_low": 0.1})
+    path = write(tmp_path / "a b.jsonl", [made])
+    stages = {"ratio": "sequence", "aggregate": "token-mean", "advantage": "group-std", "kl": "k3"}
+    flags = {"beta": 0.04, "epsilon_low": 0.2, "epsilon_high": 0.2, "std_eps": 1e-6}
+    loss = evaluate(str(path), stages=stages, **flags).loss
+    words = [word for name, choice in stages.items() for word in (f"--{name}", choice)]
+    words += ["--epsilon-low", "0.2", "--epsilon-high", "0.2", "-p", "std_eps=1e-6", "-v", "grpo"]
+    first = answer("match", path, f"--loss={loss!r}", *words)["matches"][0]
+    assert first["command"].startswith(f"grpo eval {shlex.quote(str(path))} -v ")
+    chosen = first["command"].partition(" -v ")[2].split()
+    assert first["value"] == loss
+    assert "--beta" not in chosen  # the record says it
+    assert "k3" not in chosen or chosen[0] != "grpo"
+    assert {"--epsilon-low", "std_eps=1e-06"} <= {*chosen}
 
 
-def test_several_numbers_together(grpo, known_path):
-    made = json.loads(grpo("eval", str(known_path), "-v", "bnpo", "--json").stdout)["total"]
-    given = [f"--loss={made['loss']:.4g}", f"--kl={made['kl']:.4g}"]
-    given += [f"--clip-fraction={made['clip_fraction']:.4g}"]
-    given += [f"--gradient-norm={made['gradient_norm']:.4g}"]
-    few = ("--advantage", "group-std")
-    alone = asked(grpo, str(known_path), given[0], *few)
-    together = asked(grpo, str(known_path), *given, *few)
+def test_files_processes_and_streams_give_the_same_answer(tmp_path) -> None:
+    """Each file is a piece of work of its own."""
+    rows = [record(seed, [3, 7, 5], [1.0, 0.0, 0.3]) for seed in range(12)]
+    whole = write(tmp_path / "all", rows)
+    parts = [write(tmp_path / f"part{at}", rows[at : at + 4]) for at in (0, 4, 8)]
+    loss = evaluate(str(whole), "lite-ppo", stages=NARROW, epsilon=0.2).loss
+    words = (f"--loss={loss:.9g}", *FEW)
+
+    def said(*files: object, **more: Any) -> Any:
+        found = answer("match", *words, *files, **more)
+        matches = [(one["signature"], one["value"], one["factor"]) for one in found["matches"]]
+        return matches, found["tried"], found["tell_apart"], found["not_tried"]
+
+    base = said(whole)
+    assert any(signature.startswith("lite-ppo|") for signature, _, _ in base[0])
+    for jobs in (1, 2):
+        assert said(*parts, "--jobs", jobs) == base
+    assert said(stdin=whole.read_text()) == base
+
+
+def test_large_inputs_are_searched_narrowly_first(losses, known, monkeypatch) -> None:
+    monkeypatch.setattr("grpo_cli.commands.match.ask._LARGE", 0)
+    large, loss = match(known, loss=losses["dr"]), losses["dr"]
+    assert (large.matches[0].value, "dr" in large.matches[0].variants) == (loss, True)
+    monkeypatch.undo()
+    small = match(known, loss=loss)
+    assert large.tried < small.tried
+    assert large.matches[0].any_from == small.matches[0].any_from
+
+
+def test_several_numbers_together(known) -> None:
+    total = answer("eval", known, "-v", "bnpo", "--level", "batch")["total"]
+    given = [f"--loss={total['loss']:.3g}", f"--kl={total['kl']:.4g}"]
+    given += [f"--clip-fraction={total['clip_fraction']:.4g}"]
+    given += [f"--gradient-norm={total['gradient_norm']:.4g}"]
+    few = ("--advantage", "group-std", "--ratio", "token")
+    alone = answer("match", known, given[0], *few)
+    together = answer("match", known, *given, *few)
     assert "agg:token-mean" in together["matches"][0]["signature"].replace("verl/", "")
     assert together["match_count"] < alone["match_count"]
-    wrong = asked(grpo, str(known_path), given[0], "--gradient-norm=17.3", *few)
-    assert not wrong["matches"]
+    assert not answer("match", known, given[0], "--gradient-norm=17.3", *few)["matches"]
 
 
-def test_numbers_that_the_records_carry(grpo, tmp_path):
-    made = []
-    for seed in range(1, 5):
+def logged(tmp_path: Path, rows: list[dict[str, Any]], *words: str) -> Any:
+    return run("match", write(tmp_path / "run", rows), *words, *FEW, "--json")
+
+
+def carrying(step: int | None, loss: Any, **more: Any) -> dict[str, Any]:
+    made = record(1, [2, 3], [1.0, 0.0], metrics={"loss": loss}, **more)
+    return made if step is None else made | {"step": step}
+
+
+def test_numbers_that_the_records_carry(tmp_path) -> None:
+    """A gradient norm besides leaves fewer; a wrong one, of any step, none."""
+    rows = []
+    for seed in (1, 2, 3):
         one = record(seed, [3, 7, 5, 2], [1.0, 0.0, 0.3, 0.6], step=seed)
-        loss = loss_of(write(tmp_path / "one", [one]), "dapo")
-        made.append(one | {"metrics": {"loss": float(f"{loss:.4g}")}})
-    found = asked(grpo, str(write(tmp_path / "run", made)), "--logged", "loss=metrics.loss")
-    assert found["questions"] == [4, 4]
-    assert "dapo" in found["matches"][0]["variants"]
-    assert found["chance_hits"] < 1e-3
-    assert not found["by_chance"]
+        made = compare([one], "dapo", stages=NARROW, epsilon=0.2).variants[0]
+        metrics = {"loss": float(f"{made.loss:.3g}"), "norm": float(f"{made.gradient_norm:.4g}")}
+        rows.append(one | {"metrics": metrics})
+    of_loss = ("--logged", "loss=metrics.loss")
+    alone = json.loads(logged(tmp_path, rows, *of_loss).stdout)
+    assert alone["questions"] == [3, 3]
+    assert alone["chance_hits"] < 1e-3
+    assert not alone["by_chance"]
+    words = (*of_loss, "--logged", "gradient-norm=metrics.norm")
+    both = json.loads(logged(tmp_path, rows, *words).stdout)
+    assert both["questions"] == [6, 3]
+    assert 0 < both["match_count"] <= alone["match_count"]
+    assert " --where step==3 " in both["matches"][0]["command"]
+    rows[0]["metrics"]["norm"] *= 1.5
+    assert not json.loads(logged(tmp_path, rows, *words).stdout)["matches"]
 
 
-def test_records_of_a_step_may_differ_in_what_they_say(grpo, tmp_path):
+@each(
+    ("rows", "count", "words"),
+    [
+        ([(1, 0.5), (1, 0.5), (2, 0.5), (2, 0.25), (1, 0.5)], 4, "--where step==1"),
+        ([(3, True), (3, "0.5"), (3, None), (4, 2)], 1, "--where step==4"),
+        ([(None, 0.5), (None, 0.5)], 2, "--record 1"),
+        ([(step, step / 8) for step in range(1, 90)], 64, "--where step==64"),
+    ],
+)
+def test_records_of_one_step_and_one_number_are_one_question(tmp_path, rows, count, words) -> None:
+    """Where they follow each other; 64 questions are enough."""
+    words_of = ("--logged", "loss=metrics.loss", "--ratio", "token", "--advantage", "group-mean")
+    result = logged(tmp_path, [carrying(*row) for row in rows], *words_of)
+    found = json.loads(result.stdout)
+    assert found["questions"] == [count, count]
+    assert f" {words} " in (found["matches"] or found["nearest"])[0]["command"]
+
+
+def test_records_of_a_step_may_differ_in_what_they_say(tmp_path) -> None:
     """In their hyperparameters, and in the columns that they have: each is taken as it is."""
     first = record(1, [3, 7, 5, 2], [1.0, 0.0, 0.3, 0.6], hyperparameters={"beta": 0.5})
     second = record(2, [4, 4], [1.0, 0.0], hyperparameters={"beta": 0.0})
     del second["log_probs_ref"]
-    loss = loss_of(write(tmp_path / "both", [first, second]), "dapo", stages={"kl": "k3"})
-    made = [one | {"step": 1, "metrics": {"loss": loss}} for one in (first, second)]
-    path = str(write(tmp_path / "run", made))
-    words = ["-v", "dapo", "--kl", "k3", "--logged", "loss=metrics.loss"]
-    found = asked(grpo, path, *words)
+    loss = evaluate([first, second], "dapo", stages={"kl": "k3"}).loss
+    rows = [one | {"step": 1, "metrics": {"loss": loss}} for one in (first, second)]
+    words = ("-v", "dapo", "--kl", "k3", "--logged", "loss=metrics.loss")
+    found = answer("match", write(tmp_path / "run", rows), *words)
     assert found["questions"] == [1, 1]
     assert found["matches"][0]["value"] == loss
     assert "dapo" in found["matches"][0]["command"]
 
 
-def test_several_numbers_that_the_records_carry(grpo, tmp_path):
-    """A gradient norm beside the loss: what has only the loss is out; a wrong one leaves none."""
-    made = []
-    for seed in (1, 2):
-        one = record(seed, [3, 7, 5, 2], [1.0, 0.0, 0.3, 0.6], step=seed)
-        step = Reader([str(write(tmp_path / "one", [one]))])
-        (row,) = Comparison([plan("dapo")], step).result().variants
-        logged = {"loss": float(f"{row.loss:.3g}"), "norm": float(f"{row.gradient_norm:.4g}")}
-        made.append(one | {"metrics": logged})
-    path = str(write(tmp_path / "run", made))
-    words = ["--logged", "loss=metrics.loss"]
-    alone = asked(grpo, path, *words)
-    both = asked(grpo, path, *words, "--logged", "gradient-norm=metrics.norm")
-    assert both["questions"] == [4, 2]
-    assert both["match_count"] < alone["match_count"]
-    assert "dapo" in both["matches"][0]["variants"]
-    made[0]["metrics"]["norm"] *= 1.5  # of the first record: every step counts
-    path = str(write(tmp_path / "wrong", made))
-    words += AS_FLAGS  # else nothing is searched for long
-    assert not asked(grpo, path, *words, "--logged", "gradient_norm=metrics.norm")["matches"]
-    told = grpo("match", path, *words, *words)
-    assert told.exit_code == 2
-    assert "once" in told.stderr
+@each(
+    ("words", "code", "said"),
+    [
+        ((), 2, "one of them"),
+        (("--loss=0.1", "--objective=0.1"), 2, "one of them"),
+        (("--loss=0.1", "--logged", "loss=metrics.loss"), 2, "takes the number from the records"),
+        (("--loss=abc",), 2, "number"),
+        (("--loss=0.1", "--rtol=-1e-3"), 2, "--rtol: expected a number >= 0, got -0.001"),
+        (("--objective=0.0",), 2, "--objective 0 tells no conventions apart"),
+        (("--loss=0.1", "--kl", "k9"), 2, "k9"),
+        (("--logged", "loss"), 2, "expected NAME=PATH"),
+        (("--logged", "reward=metrics.reward"), 2, "NAME being one of loss, objective, kl, clip_"),
+        (("--logged", "kl=metrics.kl"), 2, "give loss=PATH or objective=PATH once"),
+        (("--logged", "loss=a", "--logged", "kl=a", "--logged", "kl=b"), 2, "number once"),
+        (("--logged", "loss=metrics.none"), 3, "no record has a number at metrics.none"),
+        (("--logged", "kl=metrics.kl", "--logged", "loss = metrics.none"), 3, "at metrics.none"),
+    ],
+)
+def test_what_is_asked_is_checked(known, words, code, said) -> None:
+    result = run("match", known, *words)
+    assert (result.exit_code, said in result.stderr) == (code, True), result.stderr
 
 
-def test_any_jobs_and_blocks_give_the_same_bytes(tmp_path):
-    many = [record(seed, [3, 7, 5], [1.0, 0.0, 0.3]) for seed in range(40)]
-    path = write(tmp_path / "many", many)
-    text = f"{loss_of(path, 'lite-ppo'):.6g}"
-    seen = {
-        repr([(one.value, one.plan.variant, one.times) for one in found.matches])
-        for found in (
-            answer(path, text, stages=NARROW, hyperparameters=GIVEN),
-            answer(path, text, block=3000, stages=NARROW, hyperparameters=GIVEN),
-            answer(path, text, jobs=2, block=3000, stages=NARROW, hyperparameters=GIVEN),
-        )
-    }
-    assert len(seen) == 1
-    assert "lite-ppo" in seen.pop()
+def test_bad_records_are_skipped_and_counted_once(tmp_path) -> None:
+    good = json.dumps(record(1, [2, 3], [1.0, 0.0]))
+    (tmp_path / "a").write_text(f"{good}\n{{}}\n{good}\n")
+    result = run("match", tmp_path / "a", "--loss=0.123", *FEW, "--on-error", "skip")
+    assert result.exit_code == 3
+    assert "skipped 1 record" in result.stderr
+    assert run("match", tmp_path / "a", "--loss=0.123", *FEW).exit_code == 3
 
 
-def test_entropies_are_a_part_of_it(grpo, tmp_path):
-    one = record(3, [4, 6, 5], [1.0, 0.0, 0.5])
-    one["entropies"] = [[0.5 + 0.1 * t for t in range(len(row))] for row in one["log_probs_old"]]
-    path = write(tmp_path / "a", [one])
-    flags = ("-v", "dapo", "-p", "entropy_coef=0.1")
-    loss = json.loads(grpo("eval", str(path), *flags, "--json").stdout)["total"]["loss"]
-    first = asked(grpo, str(path), *flags, f"--loss={loss!r}")["matches"][0]
-    assert first["value"] == loss
-    assert "entropy_coef" in first["command"]
-
-
-def test_the_verdict_says_what_the_rows_give_as_they_stand(grpo, tmp_path):
-    said = {"epsilon_low": 0.2, "epsilon_high": 0.28, "beta": 0.04, "max_completion_length": 64}
-    said |= {"gradient_accumulation_steps": 1}
-    records = telling(hyperparameters=said)
+def test_the_verdict_says_what_the_unmodified_rows_give(tmp_path) -> None:
+    records = telling(hyperparameters=KNOWN | {"gradient_accumulation_steps": 1})
     for one in records:
         one["framework"] = {"name": "trl", "loss_type": "dr_grpo"}
-    path = write(tmp_path / "named", records)
-    logged = loss_of(path, "trl/dr_grpo")
+    path = str(write(tmp_path / "named", records))
+    values = {row.variant: row.loss for row in compare(path, "all").variants}
+    number = values["trl/dr_grpo"]
 
-    def head(text):
-        return grpo("match", str(path), f"--loss={text}").stdout.splitlines()[:3]
+    def head(text: str) -> list[str]:
+        return run("match", path, f"--loss={text}").stdout.splitlines()[:3]
 
-    said = head(f"{logged:.9g}")
-    assert said[2] == "trl/dr_grpo, which the records name, gives it"
-    assert "trl/dr_grpo" in said[1].partition("as it stands: ")[2]
-    flipped = head(f"{-logged:.9g}")
+    lines = head(f"{number:.9g}")
+    assert lines[2] == "trl/dr_grpo, which the records name, gives it"
+    assert "trl/dr_grpo" in lines[1].partition("as it stands: ")[2]
+    flipped = head(f"{-number:.9g}")
     assert "trl/dr_grpo" in flipped[1].partition("as it stands, but for the sign: ")[2]
     assert flipped[2].endswith(": not it")
-    found = asked(grpo, str(path), f"--loss={1.0137 * logged:.6g}")
+    found = answer("match", path, f"--loss={1.0137 * number:.6g}")
     nearest, recorded = found["released"]["nearest"], found["released"]["recorded"]
-    assert recorded["value"] == logged
-    values = own_losses(path)
+    assert recorded["value"] == number
     assert values[nearest["variants"][0]] == nearest["value"]
-    assert min(abs(value - found["target"]) for value in values.values()) == abs(
-        nearest["difference"]
-    )
+    off = min(abs(value - found["target"]) for value in values.values())
+    assert off == abs(nearest["difference"])
 
 
-def test_kl_is_a_number_or_an_estimator(grpo, known_path):
-    words = ["match", str(known_path), "--loss=0.1"]
-    assert grpo(*words, "--kl", "k9").exit_code == 2
-    assert grpo(*words, "--kl", "k1").exit_code in (0, 1)
-
-
-def test_what_is_asked_is_checked(grpo, known_path):
-    for words, said in (
-        ([], "one of them"),
-        (["--loss=0.1", "--objective=0.1"], "one of them"),
-        (["--loss=0.1", "--logged", "loss=metrics.loss"], "takes the number from the records"),
-        (["--loss=abc"], "number"),
-        (["--loss=0.1", "--rtol=-1e-3"], "--rtol: expected a number >= 0, got -0.001"),
-        (["--objective=0.0"], "--objective 0 tells no conventions apart"),
-    ):
-        told = grpo("match", str(known_path), *words)
-        assert (told.exit_code, said in told.stderr) == (2, True), told.stderr
-    told = grpo("match", str(known_path), "--logged", "loss=metrics.nothing")
-    assert told.exit_code == 3
-    assert "no record has a number" in told.stderr
-    assert math.isfinite(LoggedNumber.parse("loss", "0.5").rtol)
-
-
-def test_distances_in_place_of_the_list(grpo, dump):
-    path = str(dump({}))
-    few = (*AS_FLAGS, "--advantage", "group-std", "--surrogate", "clip")  # else it takes long
-    loss = grpo("eval", path, *few, "--level", "batch", "--only", "loss").stdout.strip()
-    lines = grpo("match", path, "--loss", loss, "--plot", *few).stdout.splitlines()
+def test_distances_in_place_of_the_list(path) -> None:
+    few = (*FEW, "--advantage", "group-std")
+    loss = run("eval", path, *few, "--level", "batch", "--only", "loss").stdout.strip()
+    lines = run("match", path, f"--loss={loss}", "--plot", *few).stdout.splitlines()
     (head,) = (at for at, line in enumerate(lines) if line.startswith("off by, in units"))
-    assert lines[head + 1].startswith("grpo")
     assert lines[head + 1].split()[-1] == "0"
-    few = (*few, "--epsilon", "0.2")
-    nothing = grpo("match", path, "--loss", "123.456", "--plot", *few).stdout.splitlines()
+    nothing = run("match", path, "--loss", "123.456", "--plot", *few).stdout.splitlines()
     (head,) = (at for at, line in enumerate(nothing) if line.startswith("off by, in units"))
-    document = json.loads(grpo("match", path, "--loss", "123.456", "--json", *few).stdout)
+    document = answer("match", path, "--loss", "123.456", *few)
     off = document["nearest"][0]["difference"] / document["tolerance"]
     assert float(nothing[head + 1].split()[-1]) == pytest.approx(off, rel=1e-2)
     assert nothing[0].startswith("nothing reproduces")
     assert max(map(len, nothing)) <= 80
 
 
-def still(tmp_path):
-    """Records of which A > 0 tokens go up to e^0.1, and those with A < 0 down to e^−0.3."""
-    moves = [[0.1, 0.05, -0.9, 0.02], [-0.3, 0.7, -0.1]]
+# ---- ε that clips nothing -----------------------------------------------------------------------
+
+
+def reaching(up: float, down: float, gain_down: float = -0.9, loss_up: float = 0.7) -> Any:
+    """Log ratios of A > 0 go up to one, of A < 0 down to the other."""
+    moves = [[up, 0.05, gain_down, 0.02], [down, loss_up, -0.1]]
     old = [[-1.0] * 4, [-1.0] * 3]
     new = [[a + b for a, b in zip(*rows, strict=True)] for rows in zip(old, moves, strict=True)]
-    one = {"log_probs_new": new, "log_probs_old": old, "rewards": [1.0, 0.0], "beta": 0.0}
-    return write(tmp_path / "still", [one])
+    return [{"log_probs_new": new, "log_probs_old": old, "rewards": [1.0, 0.0], "beta": 0.0}]
 
 
-def test_an_epsilon_that_clips_nothing_is_left_open(tmp_path, grpo):
-    path = still(tmp_path)
-    loss = loss_of(path, "dapo", hyperparameters={"epsilon_low": 0.3, "epsilon_high": 0.28})
-    words = ("match", str(path), f"--loss={loss!r}", *AS_FLAGS)
-    result = grpo(*words, "--epsilon-low", "0.3", "--json")
-    assert result.exit_code == 0  # one is told: nothing is open
-    assert not any(one["any_from"] for one in json.loads(result.stdout)["matches"])
-    found = next(one for one in answer(path, loss).matches if one.unbound)
-    assert found.unbound == pytest.approx(
-        {"epsilon_low": 1 - math.exp(-0.3), "epsilon_high": math.exp(0.1) - 1}
-    )
-    for name, edge in found.unbound.items():
-        both = {"epsilon_low": 0.5, "epsilon_high": 0.5}
-        for value, same in ((edge + 1e-12, True), (0.9, True), (edge - 1e-3, False)):
-            with_it = loss_of(path, "dapo", hyperparameters=both | {name: value})
-            assert (with_it == pytest.approx(loss, rel=1e-13)) is same, (name, value)
-    shown = grpo(*words).stdout
+BOTH = {"epsilon_low": 1 - math.exp(-0.3), "epsilon_high": math.exp(0.1) - 1}
+
+
+@each(
+    ("variant", "rows", "flags", "wanted"),
+    [
+        ("dapo", reaching(0.1, -0.3), {"epsilon": 0.35}, BOTH),
+        ("dapo", reaching(0.1, -0.3), {"epsilon_low": 0.3, "epsilon_high": 0.28}, BOTH),
+        ("dapo", reaching(0.1, -0.3), {"epsilon_low": 0.25, "epsilon_high": 0.28},
+         {"epsilon_high": BOTH["epsilon_high"]}),
+        ("dapo", reaching(0.6, -0.6), {"epsilon": 0.2}, {}),
+        ("dapo", reaching(-0.1, 0.2, loss_up=0.3), {"epsilon": 0.2},
+         {"epsilon_low": 1 - math.exp(-0.1), "epsilon_high": math.exp(0.05) - 1}),
+        ("cispo", reaching(0.1, -0.3), {"epsilon_low": 0.7, "epsilon_high": 2.0},
+         {"epsilon_low": 1 - math.exp(-0.9), "epsilon_high": math.exp(0.7) - 1}),
+        ("sapo", reaching(0.1, -0.3), {}, {}),
+        # a cap on A < 0: where it acts, ε_high may matter to it
+        ("dapo", reaching(0.1, -0.3), {"epsilon": 0.35, "delta": 1.5},
+         {"epsilon_low": BOTH["epsilon_low"]}),
+        ("dapo", reaching(0.1, -0.3), {"epsilon": 0.35, "delta": 2.5}, BOTH),
+        ("dapo", reaching(0.1, -0.3), {"epsilon": 0.35, "dual_clip": 1.5},
+         {"epsilon_low": BOTH["epsilon_low"]}),
+    ],
+)  # fmt: skip
+def test_an_epsilon_that_clips_nothing_is_left_open(variant, rows, flags, wanted) -> None:
+    """From which on, by the ratios that are reached on either side."""
+    made = [rows[0] | {"hyperparameters": {}}]
+    said = {name: value for name, value in flags.items() if name not in ("delta", "dual_clip")}
+    kept = {name: value for name, value in flags.items() if name not in said}
+    both = {"epsilon_low": said.get("epsilon"), "epsilon_high": said.get("epsilon")} | said
+    both = {name: value for name, value in both.items() if value is not None and name != "epsilon"}
+    stages = {"kl": "none", "aggregate": "token-mean"}
+    stages |= {"surrogate": "clip"} if kept else {}
+    loss = evaluate(made, variant, stages=stages, **both, **kept).loss
+    found = match(made, loss=repr(loss), variant=variant, stages=stages, **kept)
+    if wanted:
+        open_ones = [one.any_from for one in found.matches if one.any_from]
+        assert any(one == pytest.approx(wanted) for one in open_ones), open_ones
+    else:
+        named = [one for one in found.matches if f"{variant}|" in one.signature]
+        assert not any(one.any_from for one in named)
+
+
+def test_an_open_epsilon_is_shown_unless_it_is_given(tmp_path) -> None:
+    path = write(tmp_path / "still", reaching(0.1, -0.3))
+    loss = evaluate(str(path), "dapo", epsilon_low=0.3, epsilon_high=0.28).loss
+    words = ("match", path, f"--loss={loss!r}", "--kl", "none", "--aggregate", "token-mean")
+    for low, same in ((BOTH["epsilon_low"] + 1e-12, True), (BOTH["epsilon_low"] - 1e-3, False)):
+        again = evaluate(str(path), "dapo", epsilon_low=low, epsilon_high=0.28).loss
+        assert (again == pytest.approx(loss, rel=1e-13)) is same
+    shown = run(*words).stdout
     assert "any epsilon_low ≥ 0.2592 and any epsilon_high ≥ 0.1052 gives the same" in shown
-
-
-def test_how_far_the_ratios_go_does_not_depend_on_where_the_data_is_cut():
-    ratio = np.array([0.7, 1.3, 1.1, 0.9, 1.6, 0.2])
-    advantage = np.array([1.0, -1.0, 1.0, -1.0, 0.0, 0.0])
-    expected = [[0.7, 1.1], [0.9, 1.3]]
-    assert edges(ratio, advantage).tolist() == expected
-    for cut in range(7):
-        total = Exact("input")
-        for part in (slice(cut), slice(cut, None)):
-            total.reach(edges(ratio[part], advantage[part]))
-        assert total.reached.tolist() == expected
-
-
-@pytest.mark.parametrize("capped", ["delta", "dual_clip"])
-def test_where_another_bound_acts_no_epsilon_is_said_to_be_open(capped):
-    reached = np.array([[0.9, 1.05], [0.95, 2.5]])
-    values = {"epsilon_low": 0.2, "epsilon_high": 0.2, "delta": None, "dual_clip": None}
-    made = plan("two-sided", hyperparameters={}).objective({}, advantages_given=False)
-    surrogate = replace(made.surrogate, values=values)
-    assert set(unbound(replace(made, surrogate=surrogate), reached)) == {
-        "epsilon_low",
-        "epsilon_high",
-    }
-    surrogate = replace(made.surrogate, values=values | {capped: 2.0})
-    assert set(unbound(replace(made, surrogate=surrogate), reached)) == {"epsilon_low"}
-
-
-def test_some_records_have_advantages_by_token(tmp_path):
-    """And others rewards: such a file is matched where its first record has them by token."""
-    first, *more = [{**one, "log_probs_rollout": None} for one in telling()]
-    by_token = [[0.5 - at / 7 for at in range(len(row))] for row in first["log_probs_new"]]
-    records = [{**first, "advantages": by_token, "rewards": None}, *more]
-    path = write(tmp_path / "first", records)
-    loss = loss_of(path, "grpo", stages=NARROW, hyperparameters=GIVEN)
-    found = answer(path, loss, stages=NARROW, hyperparameters=GIVEN)
-    assert found.matches[0].value == loss
-    path = write(tmp_path / "last", records[::-1])
-    with pytest.raises(UsageError, match="put one by token first"):
-        answer(path, loss, stages=NARROW, hyperparameters=GIVEN)
+    result = run(*words, "--epsilon-low", "0.3", "--json")
+    assert result.exit_code == 0
+    assert not any(one["any_from"] for one in json.loads(result.stdout)["matches"])

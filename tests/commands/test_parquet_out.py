@@ -10,8 +10,8 @@ import orjson
 import pytest
 from typer.testing import CliRunner
 
+from grpo_cli.commands.eval.parquet import column, texts
 from grpo_cli.commands.main import application
-from grpo_cli.engine.rows.tables import column, texts
 from grpo_cli.records.tables import sink
 
 pa = pytest.importorskip("pyarrow")

@@ -14,15 +14,14 @@ from typing import Any
 import pytest
 from files import each
 from formats import dumps
+from trended import steps
 from typer.testing import CliRunner
 
 from grpo_cli.commands.trend import follow as follow_module
 from grpo_cli.commands.trend.findings import read_condition
 from grpo_cli.commands.trend.follow import Follow, Watch, _is_lines
 from grpo_cli.commands.trend.origins import StepSource
-from grpo_cli.commands.trend.run import steps
 from grpo_cli.commands.trend.step import Flags
-from grpo_cli.engine import Reader
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.records import PLAIN
 from grpo_cli.variants.plan import plan
@@ -38,6 +37,16 @@ def following(*paths: Path) -> Follow:
     return Follow([str(path) for path in paths], PLAIN, plan("dapo"), StepSource())
 
 
+def numbers(follow: Follow) -> list[dict[str, Any]]:
+    return [{"step": one.number, "file": one.file, **one.metrics} for one in follow.steps()]
+
+
+def at_once(path: Path) -> list[dict[str, Any]]:
+    """The same steps, read when the file is complete."""
+    found = steps(path, "-v", "dapo")
+    return [{name: one[name] for name in one if name != "worst"} for one in found]
+
+
 def rewards(follow: Follow) -> dict[int, Any]:
     return {step.number: step.metrics["reward_mean"] for step in follow.steps()}
 
@@ -51,7 +60,7 @@ def test_a_file_that_grows_gives_what_reading_it_at_once_gives(tmp_path: Path) -
         path.write_text(text[:cut])
         follow.poll()
         assert not follow.poll()
-    assert follow.steps() == steps(Reader([str(path)]), plan("dapo"))
+    assert numbers(follow) == at_once(path)
 
 
 def test_new_files_in_a_folder(tmp_path: Path) -> None:
@@ -181,7 +190,7 @@ def test_a_file_that_was_truncated_and_filled_again_says_everything_anew(tmp_pat
         path.write_text(other)
         while follow.poll():
             pass
-        assert follow.steps() == steps(Reader([str(path)]), plan("dapo"))
+        assert numbers(follow) == at_once(path)
         assert f"{path} was written anew: it is read from its start" in follow.notices
 
 
@@ -432,6 +441,6 @@ def test_a_first_line_with_settings_is_of_all_lines_whenever_they_come(tmp_path:
         text += json.dumps({**step, "step": number}) + "\n"
         path.write_text(text)
         assert follow.poll()
-    assert follow.steps() == steps(Reader([str(path)]), plan("dapo"))
+    assert numbers(follow) == at_once(path)
     path.write_text(text.partition("\n")[2])
-    assert follow.steps() != steps(Reader([str(path)]), plan("dapo"))
+    assert numbers(follow) != at_once(path)

@@ -1,289 +1,505 @@
-"""Faults planted in what real trainers returned: the stage, the place and the cause are named."""
+"""``grpo verify``: what agrees, what differs and where, what is refused, and what is noted."""
 
 from __future__ import annotations
 
-import copy
+import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orjson
 import pytest
+from command import answer, run
+from files import each
+from mistakes import FLAGS, LENGTHS, compute, difference, expects
+from mistakes import RECORD as WORKED
+from planted import write
 
-import grpo_cli
-from grpo_cli.commands.verify.answer import Verdict
-from grpo_cli.errors import InputError
-from grpo_cli.records import cut, raws
+from grpo_cli import InputError, evaluate, verify
 
 ROLLOUTS = Path(__file__).parent.parent / "data" / "rollouts"
-FILES = sorted(ROLLOUTS.glob("*.jsonl"))
-
-Row = dict[str, Any]
-
-
-def load(name: str) -> list[Row]:
-    return [raw.value for block in cut(str(ROLLOUTS / name)) for raw in raws(block)]
-
-
-def verify(row: Row, variant: str | None = None, rtol: float = 1e-4, **flags: Any) -> Verdict:
-    """The verdict on a record."""
-    (verdict,) = grpo_cli.verify(row, variant, rtol=rtol, **flags).records
-    return verdict
+DAPO = ROLLOUTS / "trl-1.16.0-dapo.jsonl"
+RECORD: dict[str, Any] = {
+    "log_probs_new": [[-0.9, -0.2], [-1.1]],
+    "log_probs_old": [[-1.0, -0.25], [-1.0]],
+    "rewards": [1.0, 0.0],
+}
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_real_dumps_agree_with_what_their_trainer_computed(path):
-    verdicts = [verify(row) for row in load(path.name)]
-    assert all(one.agrees for one in verdicts), [one.first for one in verdicts]
-    assert all("loss" in one.compared and "loss_gradient" in one.compared for one in verdicts)
+def dapo(at: int = 2) -> dict[str, Any]:
+    row: dict[str, Any] = json.loads(DAPO.read_text().splitlines()[at])
+    return row
 
 
-def test_real_dumps_agree_far_below_the_default_tolerance():
-    # float32 trainers to 1e-5, verl's float64 cases (with float32 statistics) to 1e-6
-    assert all(verify(row, rtol=1e-5).agrees for row in load("trl-1.16.0-grpo.jsonl"))
-    assert all(verify(row, rtol=1e-6).agrees for row in load("verl-0.9.1-cases.jsonl"))
+def changed(tmp_path: Path, change: Any, *, among: bool = True) -> str:
+    """The third of TRL's records with its expected numbers changed, among the others or alone."""
+    row = dapo()
+    change(row["expected"])
+    rows = [dapo(at) for at in range(8)]
+    rows[2] = row
+    return str(write(tmp_path / "dump.jsonl", rows if among else [row]))
 
 
-# ---- planted in a record whose every number is worked out here, in plain Python ------------------
-
-NEW = [[-1.0, -0.4, -2.0], [-0.7, -1.2], [-0.3, -0.9, -0.5, -1.4]]
-OLD = [[-1.5, -0.4, -1.6], [-0.6, -1.9], [-0.8, -0.8, -0.5, -1.0]]
-REF = [[-1.1, -0.5, -1.9], [-0.9, -1.0], [-0.3, -0.7, -0.8, -1.2]]
-REWARDS = [1.0, 0.0, 0.5]
-MEAN = 0.5
-STD = 0.5  # of [1, 0, 0.5] with ddof 1
-BETA = 0.04
+# ---- what agrees --------------------------------------------------------------------------------
 
 
-def worked(
-    *,
-    inverted: bool = False,
-    clip: bool = True,
-    sign: float = 1.0,
-    ddof: int = 1,
-    beta: float = BETA,
-    mean: str = "response",
-    scale: float = 1.0,
-    reverse: bool = False,
-) -> Row:
-    """GRPO with one thing wrong, token by token: loss, ∂loss/∂log π, advantages, ratios, KL."""
-    std = STD if ddof == 1 else math.sqrt(1.0 / 6.0)
-    advantages = [(reward - MEAN) / (std + 1e-8) for reward in REWARDS]
-    total, gradient, ratios, kls = 0.0, [], [], []
-    tokens = sum(map(len, NEW))
-    for new, old, ref, advantage in zip(NEW, OLD, REF, advantages, strict=True):
-        weight = {
-            "response": 1.0 / (3 * len(new)),
-            "token": 1.0 / tokens,
-            "sum": 1.0 / 3,
-        }[mean] * scale
-        rows: list[float] = []
-        for n, o, r in zip(new, old, ref, strict=True):
-            ratio = math.exp(o - n if inverted else n - o)
-            slope = -ratio if inverted else ratio
-            bounded = min(max(ratio, 0.8), 1.2)
-            surrogate = min(ratio * advantage, bounded * advantage) if clip else ratio * advantage
-            free = surrogate == ratio * advantage
-            x = n - r if reverse else r - n
-            kl = math.exp(x) - x - 1.0
-            dkl = (math.exp(x) - 1.0) * (1.0 if reverse else -1.0)
-            total += weight * (surrogate - beta * kl)
-            rows.append(-sign * weight * (slope * advantage * free - beta * dkl))
-            ratios.append(ratio)
-            kls.append(kl)
-        gradient.append(rows)
-    cuts = np.cumsum([len(row) for row in NEW])[:-1]
-    return {
-        "loss": -sign * total,
-        "loss_gradient": gradient,
-        "advantages": advantages,
-        "ratio": [list(row) for row in np.split(ratios, cuts)],
-        "kl": [list(row) for row in np.split(kls, cuts)],
+@pytest.mark.parametrize("path", sorted(ROLLOUTS.glob("*.jsonl")), ids=lambda path: path.stem)
+def test_real_dumps_agree_with_what_their_trainer_computed(path) -> None:
+    found = verify(str(path))
+    assert found.agrees, [one.first for one in found.records]
+    assert all({"loss", "loss_gradient"} <= {*one.compared} for one in found.records)
+
+
+def test_real_dumps_agree_far_below_the_default_tolerance() -> None:
+    """float32 trainers to 1e-5, verl's float64 cases (with float32 statistics) to 1e-6."""
+    for name, rtol in (("trl-1.16.0-grpo", 1e-5), ("verl-0.9.1-cases", 1e-6)):
+        assert verify(str(ROLLOUTS / f"{name}.jsonl"), rtol=rtol).agrees
+
+
+def test_a_real_dump_as_users_run_it() -> None:
+    result = run("verify", DAPO)
+    assert result.exit_code == 0
+    assert result.stdout.startswith("8 records agree: loss_gradient, loss, ")
+    assert "8 records evaluated as -v trl/dapo" in result.stderr
+    assert "not compared: metrics.entropy" in result.stderr
+    assert run("verify", DAPO, "-q").stderr == ""
+
+
+def test_what_eval_prints_of_its_tokens_can_be_expected(tmp_path) -> None:
+    path = write(tmp_path / "a.jsonl", [RECORD | {"log_probs_ref": RECORD["log_probs_old"]}])
+    words = ("-f", "jsonl", "--nest", "--level", "token")
+    row = json.loads(run("eval", path, *words).stdout)
+    expected = {"objective": row["objective"], "kl": row["kl"]}
+    for name in ("ratio", "surrogate", "weight", "contribution", "gradient", "log_ratio"):
+        expected[name] = [one["tokens"][name] for one in row["responses"]]
+    expected["advantages"] = [one["advantage"] for one in row["responses"]]
+    write(path, [RECORD | {"log_probs_ref": RECORD["log_probs_old"], "expected": expected}])
+    result = run("verify", path, "--rtol", "1e-12", "--atol", "0")
+    assert result.exit_code == 0, result.stdout
+
+
+def test_sums_that_cancel_are_compared_with_what_cancels() -> None:
+    row = {"log_probs_new": [[-1.0], [-2.0]], "rewards": [1.0, 0.0]}
+    assert verify(row | {"expected": {"loss": 3e-8}}, "dr").agrees
+    assert not verify(row | {"expected": {"loss": 3e-5}}, "dr").agrees
+    ones = [[-1.0]] * 3  # TRL's RLOO gives a response without tokens the term A
+    masked = {"log_probs_new": ones, "log_probs_old": ones, "mask": [[0]] * 3, "beta": 0.0}
+    masked |= {"advantages": [0.1, 0.2, -0.3]}
+    assert evaluate(masked, "trl/rloo").loss != 0.0
+    assert verify(masked | {"expected": {"loss": 0.0}}, "trl/rloo").agrees
+
+
+def test_what_float32_leaves_of_a_kl_of_nothing_is_rounding() -> None:
+    """Advantages of 0 and a reference that is the policy but for rounding, k3 in float32."""
+    new = np.linspace(-3.0, -0.5, 8, dtype=np.float32)
+    ref = new + np.float32(2e-7) * np.arange(-4, 4, dtype=np.float32)
+    x = ref - new
+    k3 = np.exp(x) - x - np.float32(1.0)
+    slope = (np.float32(1.0) - np.exp(x)) * np.float32(0.04 / 8)
+    assert np.abs(k3).max() > 100 * np.abs(x.astype(float) ** 2).max()  # nothing but rounding
+    rows = {"log_probs_new": [new.tolist()], "log_probs_old": [new.tolist()]}
+    rows |= {"log_probs_ref": [ref.tolist()], "advantages": [0.0], "beta": 0.04}
+    for more, agrees in ((0.0, True), (1e-6, False)):
+        expected = {"loss": float(0.04 * k3.mean()) + more, "loss_gradient": [slope.tolist()]}
+        for count in (1, 3):  # one by one, and together
+            assert verify([rows | {"expected": expected}] * count, "trl/grpo").agrees is agrees
+
+
+# ---- where it differs ---------------------------------------------------------------------------
+
+
+@each(
+    ("keys", "factor", "key", "response", "token"),
+    [
+        (("advantages", "loss"), 1.1, "advantages", 0, None),
+        (("ratio", "kl", "gradient"), 1.1, "ratio", 0, 0),
+        (("kl", "loss"), 1.1, "kl", 0, 0),
+        (("gradient", "loss"), 1.1, "gradient", 0, 0),
+        (("loss",), 1.1, "loss", None, None),
+    ],
+)
+def test_the_first_stage_that_differs_is_named_with_its_place(
+    keys, factor, key, response, token
+) -> None:
+    seen = evaluate(WORKED, **FLAGS).breakdown
+    j, slopes = compute()
+    cuts = np.cumsum(LENGTHS)[:-1]
+    by_token = {"ratio": seen.ratio, "kl": seen.kl}
+    expected: dict[str, Any] = {
+        name: [part.tolist() for part in np.split(factor * values, cuts)]
+        for name, values in by_token.items()
     }
-
-
-def record(expected: Row, **more: Any) -> Row:
-    kept = {
-        "log_probs_new": NEW,
-        "log_probs_old": OLD,
-        "log_probs_ref": REF,
-        "rewards": REWARDS,
-    }
-    return copy.deepcopy(kept | more | {"expected": expected})
-
-
-def test_what_is_worked_out_by_hand_agrees():
-    verdict = verify(record(worked()), "grpo", rtol=1e-9)
-    assert verdict.agrees
-    assert verdict.compared == ("advantages", "ratio", "kl", "loss_gradient", "loss")
-
-
-PLANTED: list[tuple[Row, tuple[str, ...], str, int | None, int | None, str]] = [
-    # what is wrong, what is expected, the key, response and token that first differ, the cause
-    ({"ddof": 0}, ("advantages", "loss"), "advantages", 0, None, "ddof 0 where 1 is meant"),
-    ({"inverted": True}, ("ratio", "loss"), "ratio", 0, 0, "ratio inverted"),
-    ({"inverted": True}, ("loss_gradient", "loss"), "loss_gradient", 0, 0, "ratio inverted"),
-    ({"inverted": True}, ("loss",), "loss", None, None, "ratio inverted"),
-    ({"clip": False}, ("ratio", "loss_gradient", "loss"), "loss_gradient", 0, 0, "clip missing"),
-    ({"clip": False}, ("loss",), "loss", None, None, "clip missing"),
-    ({"sign": -1.0}, ("loss_gradient", "loss"), "loss_gradient", 0, 0, "wrong sign"),
-    ({"sign": -1.0}, ("loss",), "loss", None, None, "wrong sign"),
-    ({"beta": 0.0}, ("kl", "loss"), "loss", None, None, "KL missing"),
-    ({"reverse": True}, ("kl", "loss"), "kl", 0, 0, "KL direction reversed"),
-    (
-        {"mean": "sum"},
-        ("loss_gradient", "loss"),
-        "loss_gradient",
-        0,
-        0,
-        "sum where a mean is meant",
-    ),
-    ({"mean": "sum"}, ("loss",), "loss", None, None, "sum where a mean is meant"),
-    # of 9 tokens in 3 responses, those of the first (3 tokens) weigh 1/9 either way
-    ({"mean": "token"}, ("loss_gradient", "loss"), "loss_gradient", 1, 0, "token-mean"),
-    ({"ddof": 0}, ("loss",), "loss", None, None, "ddof 0"),
-]
-
-
-@pytest.mark.parametrize(("wrong", "keys", "key", "response", "token", "cause"), PLANTED)
-def test_planted_faults_are_named(wrong, keys, key, response, token, cause):
-    everything = worked(**wrong)
-    verdict = verify(record({name: everything[name] for name in keys}), "grpo")
-    first = verdict.first
-    assert first is not None
+    expected |= {"loss": -factor * j, "advantages": [factor * a for a in WORKED["advantages"]]}
+    expected["gradient"] = [[factor * slope for slope in row] for row in slopes]
+    first = difference({name: expected[name] for name in keys})
     assert (first.key, first.response, first.token) == (key, response, token)
-    assert cause in first.causes[0]
 
 
-@pytest.mark.parametrize(
-    ("variant", "cap", "said"),
+def test_all_that_differs_is_listed_in_the_order_of_the_stages() -> None:
+    expected = {"loss": 9.0, "ratio": [[9.0, 9.0]], "advantages": [1.0], "gradient": [[9.0, 9.0]]}
+    row = {"log_probs_new": [[-1.0, -2.0]], "advantages": [1.0], "expected": expected}
+    (found,) = verify(row, "dr").records
+    assert found.first is not None
+    assert (found.first.key, found.first.differing, found.first.of) == ("ratio", 2, 2)
+    assert found.also == ("gradient", "loss")
+    assert found.compared == ("advantages", "ratio", "gradient", "loss")
+
+
+def test_tokens_are_named_by_their_position_as_written() -> None:
+    row = {"log_probs_new": [[-1.0] * 3] * 2, "mask": [[0, 1, 1], [0, 0, 1]]}
+    expected = {"ratio": [[None, 1.0, 1.0], [None, None, 2.0]]}
+    (found,) = verify(row | {"rewards": [1.0, 0.0], "expected": expected}, "dr").records
+    assert found.first is not None
+    assert (found.first.response, found.first.token) == (1, 2)
+
+
+def test_a_difference_as_users_run_it(tmp_path) -> None:
+    def negate(expected: dict[str, Any]) -> None:
+        expected["loss"] *= -1
+        del expected["loss_gradient"]
+
+    result = run("verify", changed(tmp_path, negate))
+    assert result.exit_code == 1
+    for said in ("differs record dapo/2", "wrong sign", "1 of 8 records differs"):
+        assert said in result.stdout
+
+    def nudge(expected: dict[str, Any]) -> None:
+        expected["loss_gradient"][3][1] += 1.0
+
+    document = answer("verify", changed(tmp_path, nudge))
+    assert [row["agrees"] for row in document["records"]] == [at != 2 for at in range(8)]
+    row = document["records"][2]
+    first = row["first"]
+    assert (row["id"], first["stage"], first["response"], first["token"], first["differing"]) == (
+        *("dapo/2", "gradient", 3, 1, 1),
+    )
+    assert first["expected"] - first["got"] == pytest.approx(1.0, rel=1e-3)
+    assert first["cause"] is None
+    assert document["records"][0]["first"] is None
+
+
+def test_the_stage_is_that_of_the_cause(tmp_path) -> None:
+    def negate(expected: dict[str, Any]) -> None:
+        expected["loss"] *= -1
+        expected["loss_gradient"] = [[-x for x in row] for row in expected["loss_gradient"]]
+
+    found = verify(changed(tmp_path, negate)).records[2].first
+    assert found is not None
+    assert (found.key, found.stage) == ("loss_gradient", "loss")
+    assert "wrong sign" in (found.cause or "")
+
+
+def test_flags_win_over_what_the_record_says() -> None:
+    for words, code in (
+        (("-v", "trl/dapo"), 0),
+        (("-v", "dr"), 1),
+        (("--surrogate", "unclipped"), 1),
+    ):
+        assert run("verify", DAPO, *words, "-q").exit_code == code
+    assert "aggregate" in run("verify", DAPO, "-v", "dr", "-q").stdout
+
+
+def test_tolerances(tmp_path) -> None:
+    def nudge(expected: dict[str, Any]) -> None:
+        expected["loss"] *= 1.001
+        expected["metrics"]["clip_ratio/high_mean"] *= 1 + 1e-5  # logged in float32
+
+    path = changed(tmp_path, nudge)
+    for words, code in (
+        ((), 1), (("--rtol", "0.01"), 0), (("--atol", "0.1"), 0), (("--rtol", "-1"), 2),
+    ):  # fmt: skip
+        result = run("verify", path, *words)
+        assert result.exit_code == code, words
+        assert "high_mean differs" not in result.stderr
+    assert "high_mean differs" not in run("verify", path, "--rtol=1e-9", "--atol=1e-6").stderr
+
+
+def test_half_precision_is_named_and_agrees(tmp_path) -> None:
+    def to_half(times: float) -> Any:
+        def change(expected: dict[str, Any]) -> None:
+            rows = expected["loss_gradient"]
+            expected["loss_gradient"] = [[float(np.float16(times * x)) for x in r] for r in rows]
+
+        return change
+
+    result = run("verify", changed(tmp_path, to_half(1.0)))
+    assert result.exit_code == 0
+    assert "loss_gradient was rounded to float16" in result.stderr
+    assert run("verify", changed(tmp_path, to_half(1.01))).exit_code == 1
+
+
+# ---- metrics ------------------------------------------------------------------------------------
+
+
+def test_a_metric_that_differs_does_not_make_the_loss_wrong(tmp_path) -> None:
+    path = changed(tmp_path, lambda made: made["metrics"].update({"clip_ratio/low_mean": 0.5}))
+    result = run("verify", path)
+    assert result.exit_code == 0
+    (said,) = [line for line in result.stderr.splitlines() if "low_mean differs" in line]
+    assert re.fullmatch(
+        r"grpo: note: metrics.clip_ratio/low_mean differs in 1 record "
+        r"\(\S+: yours 0.5, grpo's \S+\); a metric alone fails no record",
+        said,
+    )
+    assert "metrics.clip_ratio/high_mean" in result.stdout
+    assert "metrics.clip_ratio/low_mean" not in result.stdout
+    document, found = answer("verify", path), verify(path)
+    assert document["agrees"]
+    assert document["metrics_differ"] == found.metrics_differ == {"metrics.clip_ratio/low_mean": 1}
+    assert [len(row["metrics"]) for row in document["records"]] == [0, 0, 1, 0, 0, 0, 0, 0]
+    assert document["records"][2]["metrics"][0]["expected"] == 0.5
+    assert [one.key for one in found.records[2].metrics] == ["metrics.clip_ratio/low_mean"]
+
+
+def test_metrics_decide_where_nothing_else_is_expected() -> None:
+    row = dapo() | {"expected": {"metrics": {"clip_ratio/low_mean": 0.5}}}
+    first = verify(row).records[0].first
+    assert first is not None
+    assert (first.key, first.stage) == ("metrics.clip_ratio/low_mean", "metrics")
+
+
+def test_the_names_of_eval_are_compared() -> None:
+    """Ratios e^0.1, e^0.05, e^−0.1, none of them beyond 0.2; dr divides by two responses."""
+    a = [0.5, 0.5, -0.5]
+    slopes = [r * w / 2 for r, w in zip(map(math.exp, (0.1, 0.05, -0.1)), a, strict=True)]
+    right = {"clip_fraction": 0.0, "gradient_norm": math.hypot(*slopes)}
+    assert verify(RECORD | {"expected": right}, "dr").agrees
+    for name, value in right.items():
+        assert not verify(RECORD | {"expected": right | {name: value + 0.1}}, "dr").agrees
+
+
+# ---- what cannot be compared --------------------------------------------------------------------
+
+
+@each(
+    ("expected", "said"),
     [
-        ("cispo", 2.5, "epsilon_high: the ratio is capped at 2.5 where 5 is meant"),
-        ("cispo", 6.5, "epsilon_high: the ratio is capped at 6.5 where 5 is meant"),
-        ("cispo", 4.0, "bound at ε_high = 4"),
-        ("trl/cispo", 1.2, "bound at 1 + ε_high = 1.2"),
+        ({}, "expected: nothing is there to be compared"),
+        ({"loss": None}, "expected: nothing is there to be compared"),
+        ({"loss": [1]}, "expected.loss: expected a number, got a list"),
+        ({"loss": "x"}, 'expected.loss: expected a number, got "x"'),
+        ([1.0], "expected: expected an object, got a list"),
+        ({"gradient": 1.0}, "expected.gradient: expected a list of numbers, got 1"),
+        ({"advantages": [1.0]}, "expected.advantages: expected 2 numbers (one per response)"),
+        ({"ratio": [[1.0], [1.0]]}, "expected.ratio[0]: expected 2 numbers (one per token), got 1"),
+        ({"metrics": {"kl": "x"}}, 'expected.metrics.kl: expected a number, got "x"'),
+        ({"metrics": {"mine": 1.0}}, "expected: metrics.mine cannot be compared"),
+        ({"metrics": 5}, "expected.metrics: expected an object, got 5"),
+        ({"losss": 1.0}, "expected.losss: verify knows no such key; did you mean loss?"),
+        ({"loss": 0.1, "loss_grad": []}, "did you mean loss_gradient?"),
+        ({"adv": []}, "verify knows no such key; did you mean advantage?"),
+        ({"clip": []}, "expected.clip: verify knows no such key; known are advantages, advantage,"),
+        ({"loss_gradient": [[None, None], [None]]}, "loss_gradient cannot be compared"),
     ],
 )
-def test_another_cap_of_cispo_is_named(variant, cap, said):
-    """min(ρ, cap)·A/4 at each of four tokens, in the gradient; 5 is cispo's own cap, TRL's 0.2."""
-    moved = [[1.2, 2.0], [0.1, 1.9]]
-    new = [[-0.5, -0.7], [-0.2, -0.3]]
-    old = [[n - m for n, m in zip(*rows, strict=True)] for rows in zip(new, moved, strict=True)]
-    slope = [
-        [-min(math.exp(m), cap) * a / 4.0 for m in row]
-        for row, a in zip(moved, (1.0, -1.0), strict=True)
-    ]
-    row = {"log_probs_new": new, "log_probs_old": old, "advantages": [1.0, -1.0]}
-    verdict = verify(row | {"expected": {"loss_gradient": slope}}, variant)
-    assert verdict.first.key == "loss_gradient"
-    assert said in verdict.first.causes
-
-
-def test_mean_where_a_sum_is_meant():
-    verdict = verify(
-        record({"loss": worked(beta=0.0)["loss"]}),
-        "grpo",
-        stages={"aggregate": "token-sum"},
-        beta=0.0,
-    )
-    assert any(one.startswith("mean where a sum is meant") for one in verdict.first.causes)
-
-
-def test_accumulation_factor_is_named_by_its_hyperparameter():
-    row = record(
-        worked(scale=0.25), hyperparameters={"gradient_accumulation_steps": 4, "beta": BETA}
-    )
-    del row["expected"]["kl"]
-    verdict = verify(row, "grpo")
-    assert verdict.first.causes[0].startswith("off by the accumulation factor")
-    assert "gradient_accumulation_steps = 4" in verdict.first.causes[0]
-
-
-def test_mask_ignored():
-    wide = [[*row, -3.0] for row in NEW]
-    old = [[*row, -2.0] for row in OLD]
-    mask = [[1] * len(row) + [0] for row in NEW]
-    whole = verify(
-        {
-            "log_probs_new": wide,
-            "log_probs_old": old,
-            "rewards": REWARDS,
-            "expected": {"loss": 9.0},
-        },
-        "dr",
-    )
-    assert whole.first is not None
-    masked = {
-        "log_probs_new": wide,
-        "log_probs_old": old,
-        "mask": mask,
-        "rewards": REWARDS,
-        "expected": {"loss": whole.first.got},
-    }
-    assert "mask ignored" in verify(masked, "dr").first.causes[0]
-
-
-def test_a_single_wrong_token_is_found_where_it_is():
-    row = copy.deepcopy(load("trl-1.16.0-dapo.jsonl")[3])
-    row["expected"]["loss_gradient"][5][2] += 1e-3
-    first = verify(row).first
-    assert first is not None
-    assert (first.key, first.response, first.token, first.differing) == ("loss_gradient", 5, 2, 1)
-    assert first.expected == pytest.approx(first.got + 1e-3, rel=1e-4)
-
-
-def test_tokens_are_named_by_their_position_as_written():
-    row = {
-        "log_probs_new": [[-1.0, -1.0, -1.0], [-1.0, -1.0, -1.0]],
-        "mask": [[0, 1, 1], [0, 0, 1]],
-        "rewards": [1.0, 0.0],
-        "expected": {"ratio": [[None, 1.0, 1.0], [None, None, 2.0]]},
-    }
-    first = verify(row, "dr").first
-    assert first is not None
-    assert (first.response, first.token) == (1, 2)
-
-
-def test_real_losses_with_a_planted_fault_are_explained():
-    moved = load("trl-1.16.0-dapo.jsonl")[3]
-    halved = copy.deepcopy(moved)
-    halved["hyperparameters"]["steps_per_generation"] = 1
-    assert not verify(halved).agrees
-    negative = copy.deepcopy(moved)
-    negative["expected"]["loss"] *= -1
-    assert "wrong sign" in verify(negative).first.causes[0]
-
-
-def test_an_unexplained_difference_has_no_cause():
-    row = record({"loss": 0.123})
-    assert verify(row, "grpo").first.causes == ()
-
-
-def test_a_loss_that_cancels_to_0_is_compared_with_what_cancels():
-    row = {"log_probs_new": [[-1.0], [-2.0]], "rewards": [1.0, 0.0], "expected": {"loss": 3e-8}}
-    assert verify(row, "dr").agrees
-    row["expected"]["loss"] = 3e-5
-    assert not verify(row, "dr").agrees
-
-
-@pytest.mark.parametrize(
-    ("expected", "path"),
-    [
-        ({"advantages": [1.0]}, "expected.advantages"),
-        ({"ratio": [[1.0], [1.0], [1.0]]}, "expected.ratio[0]"),
-        ({"loss": "x"}, "expected.loss"),
-        ({"gradient": 1.0}, "expected.gradient"),
-        ([1.0], "expected"),
-    ],
-)
-def test_what_cannot_be_read_is_an_input_error(expected, path):
+def test_what_cannot_be_compared_is_bad_input(expected, said) -> None:
     with pytest.raises(InputError) as error:
-        verify(record({}) | {"expected": expected}, "grpo")
-    assert error.value.path == path
+        verify(RECORD | {"expected": expected}, "dr")
+    assert said in str(error.value)
 
 
-def test_a_framework_without_a_row_says_how_to_go_on():
-    with pytest.raises(InputError, match="name one with -v"):
-        verify(record({"loss": 0.0}, framework={"name": "trl", "loss_type": "unheard-of"}))
+@each("value", ["NaN", "Infinity", "-Infinity", "1e400"])
+def test_what_is_not_finite_never_agrees(tmp_path, value) -> None:
+    for where in ('{"loss": X}', '{"loss_gradient": [[X, 0.1], [0.2]]}'):
+        text = f'{json.dumps(RECORD)[:-1]}, "expected": {where.replace("X", value)}}}\n'
+        (tmp_path / "dump.jsonl").write_text(text)
+        assert run("verify", tmp_path / "dump.jsonl", "-v", "dr").exit_code in (1, 3)
+
+
+def test_a_nan_of_no_token_is_neither_agreement_nor_a_wrong_loss(dump) -> None:
+    """verl's mean over nothing is NaN (tests/parity/test_verl_hook.py); a NaN elsewhere differs."""
+    verl = {"framework": {"name": "verl", "policy_loss": "gspo"}, "advantages": [1.0, 2.0]}
+    nan = {"expected": {"policy_loss": float("nan")}}
+    none = verl | nan | {"log_probs_new": [[], []], "log_probs_old": [[], []]}
+    some = verl | {"log_probs_new": [[-1.0], []], "log_probs_old": [[-1.0], []]}
+
+    def verified(*records: dict[str, Any]) -> Any:
+        return run("verify", dump(*map(json.dumps, records)))
+
+    result = verified(none, some | {"expected": {"policy_loss": -1.0}})
+    assert result.exit_code == 0
+    assert "1 record agrees: policy_loss" in result.stdout
+    said = "grpo: note: no token counts in 1 record: your loss is NaN (0/0), grpo's 0; not compared"
+    assert said in result.stderr.splitlines()
+    assert verified(some | nan).exit_code == 1
+    result = verified(none)
+    assert result.exit_code == 3
+    assert "no token counts in a record that expects a number" in result.stderr
+
+
+def test_records_that_expect_nothing(dump) -> None:
+    result = run("verify", dump({}))
+    assert (result.exit_code, result.stdout) == (3, "")
+    assert '"expected"' in result.stderr
+    loss = evaluate(str(dump({}))).loss
+    result = run("verify", dump({}, {"expected": {"loss": loss}}, {}))
+    assert result.exit_code == 0
+    assert '2 of 3 records have no "expected"' in result.stderr
+    assert "1 record agrees: loss" in result.stdout
+
+
+def test_bad_records_stop_or_are_skipped(dump) -> None:
+    bad = '{"log_probs_new": [[1.0]], "expected": {"loss": 0}}'
+    path = dump(bad, {"expected": {"loss": 9}})
+    assert run("verify", path).exit_code == 3
+    result = run("verify", path, "--on-error", "skip")
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"grpo: {path}:1: ")
+    assert "skipped 1 of 2 records" in result.stderr
+
+
+def test_notes_on_what_was_read_are_those_of_eval(dump) -> None:
+    masks = {"loss_mask": [[1, 1], [1]], "response_mask": [[1, 1], [1]]}
+    path = dump(RECORD | masks | {"expected": {"loss": 9.0}})
+    words = (path, "-v", "grpo", "--beta", "0")
+    note = run("eval", *words).stderr.splitlines()[0]
+    assert "mask" in note
+    assert note in run("verify", *words).stderr.splitlines()
+    assert not run("verify", *words, "--quiet").stderr
+
+
+# ---- what the framework says --------------------------------------------------------------------
+
+
+@each("name", ["a.jsonl", "a.json"])
+def test_a_framework_without_a_row_is_named_with_its_place(tmp_path, name) -> None:
+    """Of lines, and of an array in which the object has a place of its own."""
+    named = [{"name": "trl", "loss_type": loss} for loss in ("grpo", "nope")]
+    rows = [RECORD | {"expected": {"loss": 0.1}, "framework": one} for one in named]
+    path = tmp_path / name
+    path.write_text("\n".join(map(json.dumps, rows)) if name == "a.jsonl" else json.dumps(rows))
+    said = "no variant reproduces trl's 'nope'; name one with -v"
+    place = f"{path}:2: framework" if name == "a.jsonl" else f"{path}: [1].framework"
+    result = run("verify", path)
+    assert (result.exit_code, result.stderr) == (3, f"grpo: {place}: {said}\n")
+    assert run("verify", path, "-v", "dr").exit_code == 1
+
+
+def test_settings_of_the_framework_are_used() -> None:
+    """A < 0 and mean log μ/π above the threshold: the second response is masked out."""
+    row = {"log_probs_new": [[-1.0], [-2.0]], "log_probs_old": [[-1.0], [-1.0]]}
+    row |= {"advantages": [1.0, -1.0], "expected": {"loss": -0.5}}
+    for threshold, agrees in ((0.5, True), (None, False)):
+        settings = {"name": "trl", "loss_type": "grpo", "off_policy_mask_threshold": threshold}
+        assert verify(row | {"framework": settings}).agrees is agrees
+    settings = {"name": "trl", "loss_type": "grpo", "scale_rewards": "none"}
+    assert verify(RECORD | {"framework": settings, "expected": {"advantages": [0.5, -0.5]}}).agrees
     with pytest.raises(InputError, match="name one with stages="):
-        verify(record({"loss": 0.0}, framework={"name": "verl", "loss_agg_mode": "unheard-of"}))
+        verify(RECORD | {"expected": {"loss": 0.0}, "framework": {
+            "name": "verl", "loss_agg_mode": "unheard-of",
+        }})  # fmt: skip
+
+
+def test_the_rows_that_were_taken_are_noted(tmp_path) -> None:
+    """The first five, and how many were evaluated otherwise."""
+    losses = ["grpo", "dapo", "dr_grpo", "bnpo", "cispo", "sapo", "gspo"]
+    rows = []
+    for at, loss in enumerate(losses):
+        settings = {"name": "trl", "loss_type": loss} if loss != "gspo" else {
+            "name": "trl", "loss_type": "grpo", "importance_sampling_level": "sequence"
+        }  # fmt: skip
+        rows += [RECORD | {"framework": settings, "expected": {"loss": 0.0}}] * (at + 1)
+        rows[-1] |= {"hyperparameters": {"max_completion_length": 64}}
+    result = run("verify", write(tmp_path / "a.jsonl", rows), "--causes", "0")
+    said = [line.partition("note: ")[2] for line in result.stderr.splitlines()]
+    taken = [line for line in said if "evaluated as" in line]
+    assert len(taken) == 5
+    assert taken[0].startswith("1 record evaluated as -v trl/")
+    assert taken[4].startswith("5 records evaluated as -v trl/")
+    assert "… and 13 more otherwise (see the signatures of --json)" in said
+
+
+# ---- many records -------------------------------------------------------------------------------
+
+
+def test_what_explained_one_record_is_tried_on_the_next(tmp_path) -> None:
+    """With a search allowed for none, one and all; the same whatever the processes."""
+    negative = -evaluate(RECORD, "dr").loss
+    path = write(tmp_path / "a.jsonl", [RECORD | {"expected": {"loss": negative}}] * 4)
+    outputs = set()
+    for most, named in (("0", 0), ("1", 4), ("9", 4)):
+        for jobs in ("1", "2"):
+            words = ("verify", path, "-v", "dr", "--json", "--causes", most, "--jobs", jobs)
+            output = run(*words).stdout
+            rows = json.loads(output)["records"]
+            assert sum(row["first"]["cause"] is not None for row in rows) == named
+            outputs.add(output)
+    assert len(outputs) == 2
+
+
+def test_no_more_is_said_of_records_that_are_not_searched(tmp_path) -> None:
+    """Mistakes that nothing explains: a pattern is named of as many as are searched."""
+    row = RECORD | {"expected": {"gradient": [[0.013, -0.2], [0.37]]}}
+    path = write(tmp_path / "a.jsonl", [row] * 4)
+    for most in (0, 1, 9):
+        result = run("verify", path, "-v", "dr", "--json", "--causes", most)
+        firsts = [row["first"] for row in json.loads(result.stdout)["records"]]
+        assert [first["cause"] for first in firsts] == [None] * 4
+        assert sum(first["pattern"] is not None for first in firsts) == min(most, 4)
+        assert ("no cause was searched for" in result.stderr) is (most < 4)
+
+
+def test_what_is_remembered_is_not_said_of_other_settings() -> None:
+    """β twice as large in two records whose β are not the same: each has its own cause."""
+    rows = []
+    for beta in (0.1, 0.3):
+        row = RECORD | {"log_probs_ref": [[-1.3, -0.1], [-1.4]]}
+        seen = evaluate(row, beta=2 * beta)
+        expected = {"objective": seen.objective, "gradient": seen.gradient}
+        rows.append(row | {"hyperparameters": {"beta": beta}, "expected": expected})
+    found = [row.first.cause for row in verify(rows, "grpo").records if row.first]
+    assert found == ["β is 0.2 where 0.1 is meant", "β is 0.6 where 0.3 is meant"]
+
+
+WRONG = ({"stages": {"surrogate": "unclipped"}}, {"std_ddof": 0}, {"beta": 0.1})
+
+
+def differing(count: int) -> list[dict[str, Any]]:
+    """Records with a mistake that changes; every seventh is right, half of them are masked."""
+    random = np.random.default_rng(3)
+    rows = []
+    for at in range(count):
+        old = [random.uniform(-3, -0.1, length) for length in (4, 6, 3, 5)]
+        record: dict[str, Any] = {
+            "log_probs_new": [np.minimum(row + random.normal(0, 0.3, len(row)), 0) for row in old],
+            "log_probs_old": old,
+            "log_probs_ref": [row - 0.1 for row in old],
+            "rewards": random.integers(0, 90, 4) / 10 + 0.05 * np.arange(4),
+        }
+        masked = at // 6 % 2 == 1
+        if masked:
+            record["mask"] = [[1] * (len(row) - 1) + [0] for row in old]
+        record = orjson.loads(orjson.dumps(record, option=orjson.OPT_SERIALIZE_NUMPY))
+        wrong: dict[str, Any] = {} if at % 7 == 6 else WRONG[at % len(WRONG)]
+        seen = evaluate(record, **wrong)
+        gradient = [[*row, None] for row in seen.gradient] if masked else seen.gradient
+        record["expected"] = {"loss": seen.loss * (1.0 if at % 11 else 1.3), "gradient": gradient}
+        rows.append(orjson.loads(orjson.dumps(record, option=orjson.OPT_SERIALIZE_NUMPY)))
+    return rows
+
+
+def test_no_answer_depends_on_what_is_evaluated_together(tmp_path) -> None:
+    """A record is judged with its neighbours of one layout, or alone in its file."""
+    rows = [row | {"id": at} for at, row in enumerate(differing(24))]
+    together = answer("verify", write(tmp_path / "all.jsonl", rows), "--causes", "5")["records"]
+    for at, (row, found) in enumerate(zip(rows, together, strict=True)):
+        (alone,) = answer("verify", write(tmp_path / "all.jsonl", [row]))["records"]
+        for first in filter(None, (alone["first"], found["first"])):
+            del first["cause"], first["causes"], first["stages"], first["stage"], first["pattern"]
+        assert alone == found | {"line": 1}, at
+    assert 16 < sum(not row["agrees"] for row in together) < 24
+
+
+def test_an_error_among_records_that_are_judged_together(tmp_path) -> None:
+    rows = [row | {"id": at} for at, row in enumerate(differing(6))]
+    rows[3] = RECORD | {"log_probs_new": [[0.9, -0.2], [-1.1]], "expected": {"loss": 0.0}}
+    path = write(tmp_path / "some.jsonl", rows)
+    assert run("verify", path).stderr.startswith(f"grpo: {path}:4: ")
+    skipped = json.loads(run("verify", path, "--json", "--on-error", "skip").stdout)
+    assert [row["id"] for row in skipped["records"]] == [0, 1, 2, 4, 5]
+
+
+def test_expects_is_what_the_definitions_give() -> None:
+    assert verify(WORKED | {"expected": expects(compute())}, "grpo", rtol=1e-9, **FLAGS).agrees

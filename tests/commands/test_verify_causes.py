@@ -1,92 +1,410 @@
-"""Wrong implementations of TRL's loss, written down independently: each is named for what it is.
+"""Every mistake that ``verify`` knows, made by definition in plain Python, is named for what it is.
 
-The records, the wrong losses and gradients, and the words that count as right are those of the
-experiment in tests/benchmarks, whose loss gives what TRL gave (test_answers.py).
+What a cause gives has to be what the definition gives, to 1e-8: else it is not named.
 """
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
+import math
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
-import numpy as np
 import pytest
 from files import each
-from planted import record
+from mistakes import (
+    ENGINE,
+    FAR,
+    HIGH,
+    LENGTHS,
+    LOW,
+    MOVES,
+    NEW,
+    RECORD,
+    A,
+    Outcome,
+    causes,
+    check,
+    clip,
+    compute,
+    difference,
+    subtract,
+)
 
 from grpo_cli import evaluate
-from grpo_cli.commands.verify.causes.case import Case
-from grpo_cli.commands.verify.compare import Tolerance
-from grpo_cli.records import Raw
-from grpo_cli.records import record as read
-from grpo_cli.variants.plan import plan
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
-
-from trials import verify
-from trials.task import Task
-from trials.wrong.catalogue import MISTAKES
-from trials.wrong.expectations import EXPECTATIONS
-
-SEEDS = (0, 1, 2, 3)
 
 
-@each("mistake", MISTAKES, ids=lambda mistake: mistake.name)
-def test_a_wrong_implementation_is_named(mistake) -> None:
-    """In a real record or a simulated one: the first seed of building that can show it."""
-    asked = (verify.ask_one(Task("verify", f"wrong/{mistake.name}", seed)) for seed in SEEDS)
-    counts = next(one for one in asked if one)
-    cases = [case for count in counts.values() for case in count.cases]
-    assert counts[verify.RIGHT].hits == 1, cases
-    assert counts[verify.MISLEADING].hits == 0, cases
-    assert counts[verify.STAGE].hits == 1
+def test_the_right_numbers_agree() -> None:
+    with pytest.raises(AssertionError, match="it agrees"):
+        causes(compute())
 
 
-@pytest.mark.parametrize("name", EXPECTATIONS)
-@pytest.mark.parametrize("seed", SEEDS[:2])
-def test_what_else_may_be_expected(name: str, seed: int) -> None:
-    counts = verify.ask_one(Task("verify", f"expected/{name}", seed))
-    assert all(count.hits == count.of == 1 for count in counts.values())
+# ---- advantages ---------------------------------------------------------------------------------
+
+SIGMA = math.sqrt(1.640625)  # of A: its deviations' squares add up to 4.921875
+CENTRED = (1.3125, -0.1875, 0.5625, -1.6875)
+CHANGED: dict[str, Sequence[float]] = {
+    "wrong sign of the advantages": [-1.0, 0.5, -0.25, 2.0],
+    "sign of the advantages lost: |A| where A is meant": [1.0, 0.5, 0.25, 2.0],
+    "only positive advantages count: A < 0 is taken as 0": [1.0, 0.0, 0.25, 0.0],
+    "only negative advantages count: A > 0 is taken as 0": [0.0, -0.5, 0.0, -2.0],
+    "only the sign of the advantages counts": [1.0, -1.0, 1.0, -1.0],
+    "advantages shifted by one row: each response has that of the one before": (
+        *(-2.0, 1.0, -0.5, 0.25),
+    ),
+    "advantages shifted by one row: each response has that of the one after": (
+        *(-0.5, 0.25, -2.0, 1.0),
+    ),
+    "advantages in reverse order of the responses": [-2.0, 0.25, -0.5, 1.0],
+    "the first response's advantage is used for all": [1.0] * 4,
+    "advantages centred on their median": [1.125, -0.375, 0.375, -1.875],
+    "advantages centred on their mean": CENTRED,
+    "advantages whitened (ddof 1): normalised over the record": [
+        x / (SIGMA + 1e-8) for x in CENTRED
+    ],
+    "advantages whitened (ddof 0): normalised over the record": [
+        x / (math.sqrt(1.23046875) + 1e-8) for x in CENTRED
+    ],
+    "advantages divided by the std of the record's advantages": [x / (SIGMA + 1e-8) for x in A],
+    "advantages weighted by length: A times the response's tokens over their mean": (
+        *(0.8, -0.2, 0.4, -2.4),
+    ),
+    "advantages weighted by length: A times the response's tokens": [2.0, -0.5, 1.0, -6.0],
+    "advantages weighted by length: A divided by the response's tokens": [
+        *(0.5, -0.5, 0.0625, -2.0 / 3.0)
+    ],
+    # with a number that is solved for
+    "advantages clipped to ±0.75": [0.75, -0.5, 0.25, -0.75],
+    "advantages clipped to ±1.5": [1.0, -0.5, 0.25, -1.5],
+    "advantages shifted by a constant: A + 0.3": [1.3, -0.2, 0.55, -1.7],
+    "advantages shifted by a constant: A − 0.1234": [0.8766, -0.6234, 0.1266, -2.1234],
+    "advantages weighted by length: A times the response's tokens, times 0.37": (
+        *(0.74, -0.185, 0.37, -2.22),
+    ),
+    "advantages weighted by length: A divided by the response's tokens, times 1.7": [
+        *(0.85, -0.85, 0.10625, -1.7 * 2 / 3)
+    ],
+    "advantages in another order: 2 of 4 responses have that of another response "
+    "(response 0 that of response 2)": [0.25, -0.5, 1.0, -2.0],
+    "advantages in another order: 3 of 4 responses have that of another response "
+    "(response 0 that of response 1)": [-0.5, -2.0, 0.25, 1.0],
+}
 
 
-@pytest.mark.parametrize("seed", [121, 139])
-def test_nearly_equal_rewards_in_float32_agree(seed: int) -> None:
-    """Rewards of 0.98 to 0.99 whose std is 0.005: float32 leaves 1e-5 of the scale."""
-    counts = verify.ask_one(Task("verify", "right/simulated", seed))
-    assert counts[verify.FALSE].hits == 0
+@each(("words", "a"), CHANGED.items())
+def test_advantages_that_were_changed(words, a) -> None:
+    check(words, compute(a=a))
 
 
-def case_of(change) -> Case:
-    """A record whose gradients are ours, changed: [R, T] lists of a response's own."""
-    made = record(3, [6, 9, 4], [1.0, 0.0, 0.4], hyperparameters={"beta": 0.04})
-    ours = evaluate(made, "grpo").breakdown
-    rows = np.split(ours.gradient, ours.batch.responses.starts[1:])
-    wrong = read_of(made | {"expected": {"gradient": [change(*one) for one in enumerate(rows)]}})
-    return Case.of(wrong, plan("grpo"), Tolerance())
+@each(
+    ("a", "believed"),
+    [([1.0, -0.5, 0.25, -1.2345], False), ([0.4321, -0.4321, 0.25, -0.4321], True)],
+)
+def test_a_bound_of_one_response_is_believed_if_it_is_round(a, believed) -> None:
+    """Of the two largest either may be the bound; a single one may be anything."""
+    found = causes(compute(a=a))
+    assert any(words.startswith("advantages clipped") for words in found) is believed
 
 
-def may_be(case: Case) -> list[bool]:
-    return [case.other_weights, case.other_advantages, case.other_kl_weights]
+def test_wrong_signs_of_what_has_no_advantage_for_each_response() -> None:
+    """Advantages of tokens, and of rewards less their mean."""
+    tokens = [[a] * n for a, n in zip(A, LENGTHS, strict=True)]
+    tokens[2][1] = -0.75
+    turned = [[-a for a in row] for row in tokens]
+    found = difference({"advantages": turned}, advantages=tokens)
+    assert found.causes == ("wrong sign of the advantages",)
+    rewards = {"advantages": None, "rewards": [1.0, 0.0, 0.0, 0.5]}
+    expected = {"advantages": [-0.625, 0.375, 0.375, -0.125]}
+    found = difference(expected, stages={"advantage": "group-mean"}, **rewards)
+    assert "wrong sign of the rewards" in found.causes
 
 
-def read_of(value):
-    return read(Raw(value, "data.jsonl", 1, "", 0))
+@each("gamma", [0.95, 0.9, 1.02, 0.5])
+def test_discounts_are_named_by_their_number(gamma) -> None:
+    """γ^k, k the tokens behind, or before."""
+    behind = [gamma**k for n in LENGTHS for k in range(n - 1, -1, -1)]
+    before = [gamma**k for n in LENGTHS for k in range(n)]
+    for counts, way in ((behind, "start"), (before, "end")):
+        words = f"advantages discounted towards the {way} of each response: A times {gamma} per"
+        numbers = compute(counts=counts, beta=0.0)
+        check(f"{words} position", numbers, flags={"beta": 0.0})
 
 
-def test_what_no_number_of_a_response_gives_is_not_looked_for_among_those() -> None:
-    """Weights make multiples of our gradient, whatever they are; noise at the tokens is none."""
-    weighed = case_of(lambda at, row: ((at - 0.3) * row).tolist())
-    assert weighed.other_weights
-    random = np.random.default_rng(1)
-    noisy = case_of(lambda _, row: (row * random.uniform(0.5, 1.5, len(row))).tolist())
-    assert may_be(noisy) == [False, False, False]
-    near = case_of(lambda _, row: (row * (1 + 1e-5 * random.normal(size=len(row)))).tolist())
-    assert may_be(near) == [True, True, True]
+@each("gamma", [0.3, 0.95, 1.05])
+def test_discounts_of_ratios_of_whole_responses(gamma) -> None:
+    """The advantage of a token is in the gradients of all tokens of its response."""
+    stages, flags = {"ratio": "sequence"}, {"beta": 0.0}
+    behind = [[a * gamma**k for k in range(n - 1, -1, -1)] for a, n in zip(A, LENGTHS, strict=True)]
+    seen = evaluate(RECORD | {"advantages": behind}, stages=stages, beta=0.0, epsilon=9.0)
+    expected = {"objective": seen.objective, "gradient": seen.gradient}
+    flags |= {"epsilon_low": 9.0, "epsilon_high": 9.0}
+    found = difference(expected, stages=stages, flags=flags, rtol=1e-6)
+    words = f"advantages discounted towards the start of each response: A times {gamma} per"
+    assert found.causes == (f"{words} position",)
 
 
-def test_other_advantages_may_be_what_their_two_signs_add_up_to() -> None:
-    case = case_of(lambda _, row: row.tolist())
-    again = case.with_advantages(np.array([-0.7, 2.0, 0.1]))
-    rows = np.split(again.gradient, again.batch.responses.starts[1:])
-    assert case_of(lambda at, _: rows[at].tolist()).other_advantages
-    assert not case_of(lambda at, _: rows[at].tolist()).other_kl_weights
+# ---- rewards ------------------------------------------------------------------------------------
+
+REWARDS = [1.0, 0.2, 0.6, 0.1, 0.9, 0.4, 0.4]
+GROUPS = [[0, 1, 2, 3], [4, 5, 6]]
+CENTRES: dict[str, tuple[bool, Callable[[list[float], int], float]]] = {
+    "mean": (True, lambda r, _: statistics.fmean(r)),
+    "none": (True, lambda r, _: 0.0),
+    "median": (True, lambda r, _: statistics.median(r)),
+    "others": (True, lambda r, at: (math.fsum(r) - r[at]) / (len(r) - 1)),
+    "batch": (False, lambda r, _: statistics.fmean(r)),
+}
+SCALES: dict[str, tuple[bool, Callable[[list[float]], float]]] = {
+    "1": (True, lambda _: 1.0),
+    "std 1": (True, statistics.stdev),
+    "std 0": (True, statistics.pstdev),
+    "var 1": (True, statistics.variance),
+    "var 0": (True, statistics.pvariance),
+    "batch 1": (False, statistics.stdev),
+    "batch 0": (False, statistics.pstdev),
+}
+OF_CENTRES = {
+    "none": "the rewards are not centred (no baseline)",
+    "median": "centred on the group's median",
+    "others": "leave-one-out: centred on the mean of the others",
+    "batch": "centred on the mean of the batch, all groups together",
+}
+OF_SCALES = {
+    "1": "not divided by the std",
+    "std 0": "ddof 0 where 1 is meant",
+    "var 1": "divided by the variance (std²) for the std",
+    "var 0": "divided by the variance (ddof 0) for the std",
+    "batch 1": "batch-std: divided by the std of the batch",
+    "batch 0": "batch-std: divided by the std of the batch, ddof 0",
+}
+WHOLE = {
+    ("none", "1"): "the rewards as they are (raw) for advantages",
+    ("mean", "1"): "group-mean: advantages not divided by the std",
+    ("batch", "batch 1"): "batch-whiten: mean and std of the batch, groups ignored",
+}
+
+
+def standardise(
+    centre: str, scale: str, eps: float, rewards: Sequence[float] = REWARDS
+) -> list[float]:
+    """(r − centre)/(scale + ε), of the group or of all."""
+    found = []
+    for group in GROUPS:
+        for at, number in enumerate(group):
+            own = [rewards[one] for one in group]
+            (grouped, middle), (by_group, spread) = CENTRES[centre], SCALES[scale]
+            off = rewards[number] - (middle(own, at) if grouped else middle([*rewards], number))
+            added = 0.0 if scale == "1" else eps
+            found.append(off / (spread(own if by_group else [*rewards]) + added))
+    return found
+
+
+def rewarded(advantages: list[float], rewards: Sequence[float] = REWARDS, **more: Any) -> list[str]:
+    rows = [[-0.5, -0.7]] * 7
+    columns: dict[str, Any] = {"log_probs_new": rows, "log_probs_old": rows, "log_probs_ref": rows}
+    columns |= {"log_probs_rollout": None, "advantages": None, "rewards": [*rewards]}
+    columns["groups"] = [0, 0, 0, 0, 1, 1, 1]
+    return [*difference({"advantages": advantages}, **columns, **more).causes]
+
+
+def formulas() -> Iterator[tuple[str, str, str]]:
+    for centre in CENTRES:
+        for scale in SCALES:
+            words = [OF_CENTRES.get(centre, ""), OF_SCALES.get(scale, "")]
+            said = WHOLE.get((centre, scale), ", ".join(filter(None, words)))
+            if said:
+                yield centre, scale, said
+
+
+@each(("centre", "scale", "words"), formulas())
+def test_advantages_by_other_formulas(centre, scale, words) -> None:
+    """Of rewards in two groups; the row standardises by group, with ddof 1."""
+    assert words in rewarded(standardise(centre, scale, 1e-8), rtol=1e-9)
+
+
+@each(
+    ("stages", "flags", "formula", "words"),
+    [
+        ({}, {"std_ddof": 0}, ("mean", "std 1"), "ddof 1 where 0 is meant"),
+        ({"advantage": "group-mean"}, {}, ("mean", "std 1"), "divided by the group's std (ddof 1)"),
+        ({"advantage": "leave-one-out"}, {}, ("mean", "1"), WHOLE["mean", "1"]),
+    ],
+)
+def test_formulas_are_named_by_how_they_differ_from_the_rows(stages, flags, formula, words) -> None:
+    assert rewarded(standardise(*formula, 1e-8), stages=stages, flags=flags)[0] == words
+
+
+@each("eps", [0.0, 1e-6, 1e-5, 1e-4])
+def test_an_eps_is_named_by_its_number(eps) -> None:
+    """Rewards that hardly differ: no other ε gives the advantages."""
+    values = [0.5, 0.5002, 0.5001, 0.4999, 0.7, 0.7001, 0.6998]
+    a = standardise("mean", "std 1", eps, values)
+    found = rewarded(a, values, flags={"std_eps": 1e-3}, rtol=1e-7)
+    assert found == [f"std_eps {eps:g} where 0.001 is meant"]
+
+
+# ---- clips, ratios, weights of CISPO ------------------------------------------------------------
+
+
+def _greatest(ratio: float, a: float) -> Outcome:
+    """The larger of both products: bounded where that loses least."""
+    if a > 0:
+        return (ratio * a, ratio * a) if ratio >= 1 - LOW else ((1 - LOW) * a, 0.0)
+    return (ratio * a, ratio * a) if ratio <= 1 + HIGH else ((1 + HIGH) * a, 0.0)
+
+
+def _only_bounded(ratio: float, a: float) -> Outcome:
+    inside = 1 - LOW <= ratio <= 1 + HIGH
+    return (ratio * a, ratio * a) if inside else (min(max(ratio, 0.8), 1.3) * a, 0.0)
+
+
+def _linear(ratio: float, a: float, constant: float = 1.0) -> Outcome:
+    value, slope = clip(constant + math.log(ratio), a)
+    return value, a if slope == value else 0.0
+
+
+THROUGH = "clip straight-through: the value is clipped, the gradient of clipped tokens is not"
+DETACHED = "ratio detached (stop-gradient): the policy term has no gradient"
+CLIPS: dict[str, Callable[[float, float], Outcome]] = {
+    "clip missing (unclipped)": lambda r, a: (r * a, r * a),
+    "max for min of the clipped and the unclipped product": _greatest,
+    "no min: only the clipped product counts, on both sides of A": _only_bounded,
+    "lower clip missing": lambda r, a: clip(r, a, low=-math.inf),
+    "upper clip missing": lambda r, a: clip(r, a, high=math.inf),
+    "epsilon_low and epsilon_high swapped": lambda r, a: clip(r, a, 0.7, 1.2),
+    "epsilon_low used on both sides": lambda r, a: clip(r, a, 0.8, 1.2),
+    "epsilon_high used on both sides": lambda r, a: clip(r, a, 0.7, 1.3),
+    "lower bound 1/(1 + ε_high) where 1 − ε_low is meant": lambda r, a: clip(r, a, 10 / 13, 1.3),
+    "upper bound 1/(1 − ε_low) where 1 + ε_high is meant": lambda r, a: clip(r, a, 0.8, 1.25),
+    "clip in log space: the log-ratio is clipped to −ε_low and ε_high": lambda r, a: clip(
+        r, a, math.exp(-0.2), math.exp(0.3)
+    ),
+    THROUGH: lambda r, a: (clip(r, a)[0], r * a),
+    "clipped tokens left out: they add nothing to the value": lambda r, a: (clip(r, a)[1],) * 2,
+    DETACHED: lambda r, a: (clip(r, a)[0], 0.0),
+    "1 + log ratio for the ratio: no exp": _linear,
+    "log ratio for the ratio: no exp": lambda r, a: _linear(r, a, 0.0),
+}
+
+
+@each(("words", "form"), CLIPS.items())
+def test_wrong_clips(words, form) -> None:
+    check(words, compute(lambda m, a, _: form(math.exp(m), a)))
+
+
+@each(
+    ("flags", "words", "cap"),
+    [
+        ({}, "dual clip 3 added", 3.0),
+        ({"dual_clip": 3.0}, "dual clip missing", math.inf),
+        ({"dual_clip": 1.5}, "dual clip 3 added", 3.0),
+        ({"delta": 1.7}, "delta missing", math.inf),
+    ],
+)
+def test_caps_that_are_missing_or_too_many(flags, words, cap) -> None:
+    """ρ = 4 and 2 with A = −2: 3·A in the place of ρ·A, or 1.7·A, or no cap at all."""
+    moves = [*MOVES[:3], [math.log(4.0), math.log(2.0), -0.05]]
+
+    def policy(m: float, a: float, _: float) -> Outcome:
+        ratio = math.exp(m)
+        return (cap * a, 0.0) if a < 0 and ratio > cap else clip(ratio, a)
+
+    check(words, compute(policy, moves=moves), log_probs_old=subtract(NEW, moves), flags=flags)
+
+
+@each(
+    ("low", "high", "words"),
+    [
+        (0.2, 0.27, "epsilon_high 0.27 where 0.3 is meant"),
+        (0.2, 0.45, "epsilon_high 0.45 where 0.3 is meant"),
+        (0.1, 0.3, "epsilon_low 0.1 where 0.2 is meant"),
+        (0.3, 0.45, "epsilon_low 0.3 where 0.2 is meant, epsilon_high 0.45 where 0.3 is meant"),
+        (0.25, 0.25, "epsilon_low 0.25 where 0.2 is meant, epsilon_high 0.25 where 0.3 is meant"),
+    ],
+)
+def test_another_epsilon_is_named_by_its_number(low, high, words) -> None:
+    """Either, both the same, or both in proportion."""
+    check(words, compute(lambda m, a, _: clip(math.exp(m), a, 1 - low, 1 + high)))
+
+
+@each(
+    ("own", "wrong", "words"),
+    [
+        ((0.0, 0.3), (0.0, 0.1), "epsilon_high 0.1 where 0.3 is meant"),
+        ((0.2, 0.0), (0.1, 0.0), "epsilon_low 0.1 where 0.2 is meant"),
+    ],
+)
+def test_an_epsilon_of_0_is_a_number_too(own, wrong, words) -> None:
+    low, high = wrong
+    numbers = compute(lambda m, a, _: clip(math.exp(m), a, 1 - low, 1 + high))
+    check(words, numbers, flags=dict(zip(("epsilon_low", "epsilon_high"), own, strict=True)))
+
+
+INVERTED = "ratio inverted: π_old/π_θ where π_θ/π_old is meant"
+
+
+def _inverted(m: float, a: float, _: float) -> Outcome:
+    value, slope = clip(math.exp(-m), a)
+    return value, -slope
+
+
+REFERENCE = "ratio to the reference where π_old is meant (ref for old)"
+RATIOS = {
+    "ratio taken as 1: old := new": compute(moves=[[0.0] * n for n in LENGTHS]),
+    REFERENCE: compute(moves=FAR),
+    "ratio to the rollout engine's log-probs where π_old is meant": compute(moves=ENGINE),
+    INVERTED: compute(_inverted),
+    "old log-probs taken from the new ones with their gradient: "
+    "the ratio is 1 and no gradient comes through": compute(lambda _, a, __: (a, 0.0)),
+    "ratio detached (stop-gradient): nothing flows through it": compute(
+        lambda m, a, _: (clip(math.exp(m), a)[0], 0.0)
+    ),
+    "log-prob for the ratio (reinforce): A·log π_θ": compute(lambda _, a, new: (new * a, a)),
+}
+
+
+@each(("words", "numbers"), RATIOS.items())
+def test_wrong_ratios(words, numbers) -> None:
+    check(words, numbers)
+
+
+def test_wrong_ratios_of_whole_responses_and_of_given_ones() -> None:
+    check(f"{REFERENCE}, token by token", RATIOS[REFERENCE], stages={"ratio": "sequence"})
+    bare = dict.fromkeys([name for name in RECORD if name.startswith("log_probs")])
+    given = {"ratios": [[math.exp(m) for m in row] for row in MOVES], "flags": {"beta": None}}
+    stages = {"aggregate": "response-mean"}
+    check(INVERTED, compute(_inverted, beta=0.0), "dapo", stages=stages, **bare, **given)
+
+
+def cispo(cap: float, m: float, a: float, new: float, *, moving: bool = False) -> Outcome:
+    """min(ρ, cap)·A·log π_θ, whose weight is a constant, or is not."""
+    weight = min(math.exp(m), cap)
+    through = weight * a * new if moving and math.exp(m) <= cap else 0.0
+    return weight * a * new, weight * a + through
+
+
+@each(
+    ("variant", "epsilon", "own", "other", "words"),
+    [
+        ("cispo", 0.3, 1.3, 0.3, "bound at ε_high = 0.3"),
+        ("trl/cispo", 1.1, 1.1, 2.1, "bound at 1 + ε_high = 2.1"),
+        ("cispo", 0.0, 1.0, 0.0, "bound at ε_high = 0"),
+    ],
+)
+def test_wrong_weights_of_cispo(variant, epsilon, own, other, words) -> None:
+    stages = {"kl": "k3", "aggregate": "response-mean"}
+    flags = {"epsilon_low": None, "epsilon_high": epsilon, "kl_weight": "none"}
+    moving = "stop-gradient of the weight missing: a gradient flows through the ratio too"
+    wrong = {
+        "bound missing: the weight is not clipped": compute(lambda *at: cispo(math.inf, *at)),
+        words: compute(lambda *at: cispo(other, *at)),
+        moving: compute(lambda *at: cispo(own, *at, moving=True)),
+        "ratio for the weight times the log-prob (ρ·A)": compute(
+            lambda m, a, _: (math.exp(m) * a, math.exp(m) * a)
+        ),
+    }
+    for cap in (1.4, 1.02):  # among the ratios, and below most of them
+        capped = f"epsilon_high: the ratio is capped at {cap:g} where {own:g} is meant"
+        wrong[capped] = compute(lambda *at, cap=cap: cispo(cap, *at))  # type: ignore[misc]
+    for said, numbers in wrong.items():
+        check(said, numbers, variant, stages=stages, flags=flags)

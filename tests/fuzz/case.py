@@ -1,4 +1,4 @@
-"""One input of the fuzzer: a command line with a file, made from a seed and a number."""
+"""One input: a command line with a file, drawn by hypothesis or kept because it once broke."""
 
 from __future__ import annotations
 
@@ -6,21 +6,22 @@ import base64
 import gzip
 import json
 import random
-import re
-from dataclasses import dataclass, replace
-from itertools import count
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from formats import dumps
+from hypothesis import strategies as st
 
-from fuzz import flags, layout, tables
-from fuzz.mutate import mutated
-from fuzz.templates import objects
+from fuzz import layout, tables
+from fuzz.beginnings import objects, usable
+from fuzz.changes import changed
+from fuzz.words import SEEDS, command_lines
 
 CORPUS = Path(__file__).parent / "corpus"
 FILE = "FILE"
 """What stands for the file in a command line."""
+_NAMES = ("in.jsonl",) * 30 + ("in.json", "in put.jsonl", "-in.jsonl", "a=b.jsonl", "dr", "é.jsonl")
+_ODD_NAMES = ("\x1b[31m.jsonl", "\udcff.jsonl", "\u202ein.jsonl", "x" * 300, "a\nb.jsonl", "")
 
 
 @dataclass(frozen=True)
@@ -32,12 +33,14 @@ class Case:
         data: what is in it.
         name: what it is called.
         how: how the objects were laid out.
+        seed: which of the relations are looked at.
     """
 
     words: tuple[str, ...]
     data: bytes
     name: str = "in.jsonl"
     how: str = ""
+    seed: int = 0
 
     @property
     def command(self) -> str:
@@ -67,113 +70,53 @@ class Case:
         places = [at for at, word in enumerate(self.words[:-1]) if word in flags]
         return self.words[places[-1] + 1] if places else None
 
-    def saved(self) -> dict[str, Any]:
-        """As JSON."""
-        return {"words": [*self.words], "name": self.name, "how": self.how, **_text(self.data)}
+    def __repr__(self) -> str:
+        """As a file of the corpus has it: hypothesis prints the smallest case that fails."""
+        return json.dumps({"words": self.words, "name": self.name, "how": self.how} | self._data())
 
-    @classmethod
-    def loaded(cls, value: dict[str, Any]) -> Case:
-        """From JSON."""
-        packed = base64.b64decode(value.get("gzip", ""))
-        data = value["text"].encode() if "text" in value else gzip.decompress(packed)
-        return cls(tuple(value["words"]), data, value["name"], value["how"])
-
-
-def _text(data: bytes) -> dict[str, str]:
-    try:
-        return {"text": data.decode()}
-    except UnicodeDecodeError:
-        return {"gzip": base64.b64encode(gzip.compress(data, mtime=0)).decode()}
+    def _data(self) -> dict[str, str]:
+        try:
+            return {"text": self.data.decode()}
+        except UnicodeDecodeError:
+            return {"gzip": base64.b64encode(gzip.compress(self.data, mtime=0)).decode()}
 
 
-_NAMES = ("in.jsonl",) * 30 + ("in.json", "in put.jsonl", "-in.jsonl", "a=b.jsonl", "dr", "é.jsonl")
-_ODD_NAMES = ("\x1b[31m.jsonl", "\udcff.jsonl", "\u202ein.jsonl", "x" * 300, "a\nb.jsonl", "")
+def kept(place: Path) -> Case:
+    """A case of the corpus."""
+    value = json.loads(place.read_text(encoding="utf-8"))
+    text, packed = value.get("text", ""), base64.b64decode(value.get("gzip", ""))
+    data = gzip.decompress(packed) if packed else text.encode()
+    return Case(tuple(value["words"]), data, value["name"], value["how"])
 
 
-def made(seed: int, number: int) -> Case:
-    """The case with this number; the same for the same seed, whatever ran before it."""
-    draw = random.Random(f"{seed}/{number}")
-    command, words = flags.command(draw)
-    data, name, how = _file(draw)
-    if draw.random() < 0.02:
-        name = draw.choice(_ODD_NAMES) + name[2:]
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    """Every command with flags, on every kind of file that is read, changed in a few places."""
+    command, words = draw(command_lines())
+    begin = draw(st.sampled_from(usable()))
+    changes = draw(st.lists(SEEDS, max_size=4))
+    seed = draw(SEEDS)
+    data, name, how = _file(begin, changes, random.Random(seed))
     file = ["--", FILE] if name.startswith("-") else [FILE]
-    return Case((command, *words, *file), data, name, how)
+    return Case((command, *words, *file), data, name, how, seed)
 
 
-def _file(draw: random.Random) -> tuple[bytes, str, str]:
-    if draw.random() < 0.0001:
+def _file(begin: str, changes: list[int], draw: random.Random) -> tuple[bytes, str, str]:
+    kind = draw.random()
+    if kind < 0.0001:
         data, ending = layout.bomb(draw)
         return data, f"in.jsonl{ending}", "bomb"
-    values = _objects(draw)
-    if draw.random() < 0.15:
+    values: list[Any] = json.loads(objects()[begin])
+    if kind < 0.08:  # two formats in one file, or one that fails as it is
+        values += json.loads(objects()[draw.choice((*objects(),))])
+    for seed in changes:
+        changed(values, random.Random(seed))
+    if kind > 0.85:
         data, ending = tables.table(values, draw)
         return data, f"in{ending}", "table"
     data, how = layout.laid_out(values, draw)
     data, ending = layout.packed(data, draw)
-    return data, draw.choice(_NAMES) + ending, how if not ending else "packed"
-
-
-_TEXTS = frozenset(dumps.texts())
-
-
-def _objects(draw: random.Random) -> list[Any]:
-    every = objects()
-    chosen = draw.choice((*every,))
-    for _ in range(2):
-        if "bad_" in chosen or chosen in _TEXTS:  # they fail as they are
-            chosen = draw.choice((*every,))
-    found = json.loads(every[chosen])
-    if draw.random() < 0.08:  # two formats in one file
-        found += json.loads(every[draw.choice((*every,))])
-    return mutated(found, draw)
-
-
-@dataclass(frozen=True)
-class Kept:
-    """A case of the corpus.
-
-    Attributes:
-        slug: what its file is called.
-        case: the case.
-        finding: what was wrong with it when it was found.
-        known: why that is not right yet; empty where it is.
-    """
-
-    slug: str
-    case: Case
-    finding: str
-    known: str = ""
-
-
-def corpus(folder: Path = CORPUS) -> list[Kept]:
-    """Every case that was kept, by name."""
-    found = []
-    for place in sorted(folder.glob("*.json")):
-        value = json.loads(place.read_text(encoding="utf-8"))
-        case = Case.loaded(value)
-        found.append(Kept(place.stem, case, value["finding"], value.get("known", "")))
-    return found
-
-
-def slug(kind: str) -> str:
-    """A finding's kind as the name of a file."""
-    return re.sub(r"[^a-z0-9]+", "-", kind.lower()).strip("-")[:100]
-
-
-def keep(kept: Kept, folder: Path = CORPUS) -> Path:
-    """Writes a case into the corpus, beside another of its kind that was mended before."""
-    folder.mkdir(parents=True, exist_ok=True)
-    value = {"finding": kept.finding, "known": kept.known, **kept.case.saved()}
-    text = json.dumps(value, indent=1) + "\n"
-    for number in count(1):
-        place = folder / (f"{kept.slug}.json" if number == 1 else f"{kept.slug}-{number}.json")
-        if not place.exists() or place.read_text(encoding="utf-8") == text:
-            place.write_text(text, encoding="utf-8")
-            return place
-    raise AssertionError
-
-
-def smaller(case: Case, data: bytes) -> Case:
-    """The same command with other data; what else was known of them holds no longer."""
-    return replace(case, data=data, how="table" if case.how == "table" else "damaged")
+    name = draw.choice(_NAMES)
+    if draw.random() < 0.02:
+        name = draw.choice(_ODD_NAMES) + name[2:]
+    return data, name + ending, "packed" if ending else how

@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from fuzz.mutate import text_of
+from fuzz.changes import text_of
 
 _BITS: tuple[bytes, ...] = (
     *(b"", b"\n", b"\r\n", b"\0", b"\xff", b"\xef\xbb\xbf", b"\xff\xfe", b"NaN", b"null", b"1e999"),

@@ -3,7 +3,7 @@
 The exit code is a promised one; every error is one line on standard error and nothing else is
 there; no traceback, no warning of a library; JSON is valid JSON without NaN, CSV has a value for
 each column; nothing that moves a terminal's cursor gets out; a file is written whole or not at all,
-and nothing is left beside it; 10 s and 300 MB are enough (``match``: 360 MB).
+and nothing is left beside it; 40 s and 300 MB are enough (``match``: 360 MB).
 """
 
 from __future__ import annotations
@@ -170,8 +170,6 @@ def _read_csv(out: bytes) -> None:
     for row in rows[1:]:
         if len(row) != len(rows[0]):
             raise ValueError(f"{len(row)} values for {len(rows[0])} columns: {row[:5]}")
-        if {"nan", "inf", "-inf", "NaN", "Infinity"} & {*row}:
-            pass  # text of a token may be anything; numbers are compared with JSON's
 
 
 def _read_canonical(out: bytes) -> None:

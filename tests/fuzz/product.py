@@ -1,7 +1,4 @@
-"""The product as the harnesses drive it: its command line in this process, or as a real process.
-
-This is the only file here that knows a name inside the package.
-"""
+"""``grpo`` in this process with exit code, time and memory watched, or as a real process."""
 
 from __future__ import annotations
 
@@ -13,21 +10,26 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from importlib import import_module
 from pathlib import Path
-from types import FunctionType, ModuleType
+from types import FunctionType
 from typing import Any, NamedTuple
 
 import numpy as np
+import typer.main
+
+from grpo_cli.commands import main
+from grpo_cli.engine import memory
+
+# All commands with their flags take longer to build than most commands take to run.
+typer.main.get_command = cache(typer.main.get_command)
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-_ENTRIES = ("grpo_cli.commands.main", "grpo_cli.cli.main")
-SECONDS = 20.0
-"""How much processor time a command may take with a small input."""
+SECONDS = 40.0
+"""How much processor time a command may take with a small input, on a busy machine."""
 BLOCK = 4 << 20
 """The size of the blocks that input is read in, as the package's defaults have it."""
 
@@ -54,30 +56,14 @@ class Outcome:
     megabytes: float = 0.0
 
 
-@cache
-def entry() -> ModuleType:
-    """The module with ``main`` and ``app``.
-
-    Raises:
-        ModuleNotFoundError: where none of the places has it.
-    """
-    for name in _ENTRIES:
-        try:
-            return import_module(name)
-        except ModuleNotFoundError as error:
-            if error.name is None or not name.startswith(error.name):
-                raise
-    raise ModuleNotFoundError(f"no command line at {' or '.join(_ENTRIES)}")
-
-
 def run(arguments: Sequence[str], stdin: bytes | None = None) -> Outcome:
     """Runs a command in this process as ``main`` would, exit code and all."""
     out, err = _stream(b""), _stream(b"", "backslashreplace")
     before = _reset_peak()
     trouble, code = "", 70
-    with _streams(_stream(stdin or b""), out, err), _arguments(arguments), _quick(), _timed():
+    with _streams(_stream(stdin or b""), out, err), _arguments(arguments), _spared(), _timed():
         try:
-            entry().main()
+            main.main()
         except SystemExit as ended:
             code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
         except TooLongError:
@@ -197,35 +183,19 @@ def _arguments(arguments: Sequence[str]) -> Iterator[None]:
 
 
 @contextmanager
-def _quick() -> Iterator[None]:
-    """Spares what a process does once: building the commands, setting its memory up."""
-    kept = [(module, name, getattr(module, name)) for module, name, _ in _spared()]
-    for module, name, instead in _spared():
-        setattr(module, name, instead)
-    handlers = {number: signal.getsignal(number) for number in _SIGNALS}
+def _spared() -> Iterator[None]:
+    """Without what a process does once and would undo what pytest needs: signals, memory."""
+    kept = {number: signal.getsignal(number) for number in _SIGNALS}
+    settle, memory.settle = memory.settle, lambda: np.seterr(all="ignore")
     try:
         yield
     finally:
-        for module, name, value in kept:
-            setattr(module, name, value)
-        for number, handler in handlers.items():
+        memory.settle = settle
+        for number, handler in kept.items():
             signal.signal(number, handler)
 
 
 _SIGNALS = (signal.SIGPIPE, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-@cache
-def _spared() -> list[tuple[ModuleType, str, Callable[..., Any]]]:
-    import typer.main
-
-    found = [(typer.main, "get_command", cache(typer.main.get_command))]
-    if callable(made := getattr(entry(), "application", None)):
-        found.append((entry(), "application", cache(made)))
-    memory = sys.modules.get("grpo_cli.engine.memory")
-    if hasattr(memory, "settle"):
-        found.append((memory, "settle", lambda: np.seterr(all="ignore")))  # the rest of it once
-    return found
 
 
 @contextmanager
@@ -284,9 +254,3 @@ def watched(arguments: Sequence[str], limit: float, seconds: float = 300) -> Wat
             time.sleep(0.003)
         err.seek(0)
         return Watched(peak, child.returncode, err.read())
-
-
-def process_megabytes() -> float:
-    """The resident memory of this process."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / (1 << 20)

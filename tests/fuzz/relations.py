@@ -196,25 +196,19 @@ def jobs(case: Case, _: Outcome, folder: Path) -> Iterator[Finding]:
     yield from _same("--jobs 3", case, one, other)
 
 
-CHEAP: tuple[tuple[Relation, float], ...] = (
-    (stdin, 0.1),
-    (array, 0.25),
-    (blocks, 0.08),
-    (converted, 0.3),
-    (written, 0.05),
+RELATIONS: tuple[tuple[Relation, float], ...] = (
+    *((stdin, 0.1), (array, 0.25), (blocks, 0.08), (converted, 0.3), (written, 0.05)),
+    (jobs, 0.002),
 )
-"""The relations that take a millisecond or two, and how often each is looked at."""
+"""How often each is looked at; the last one starts processes."""
 
 
-def related(
-    case: Case, outcome: Outcome, folder: Path, draw: random.Random, share: float, *, thorough: bool
-) -> Iterator[Finding]:
-    """What differs; ``share`` of the cases run as real processes too, ``thorough`` in all ways."""
+def related(case: Case, outcome: Outcome, folder: Path, *, thorough: bool) -> Iterator[Finding]:
+    """What differs, in those relations that the case's seed says, or ``thorough`` in all."""
     if "-" in case.words or (case.command == "explain" and "." not in case.name):
         return  # it reads standard input as well, or explains a variant
-    for relation, often in CHEAP:
-        wanted = thorough or draw.random() < often
+    draw = random.Random(case.seed)
+    for relation, often in RELATIONS:
+        wanted = draw.random() < often or (thorough and relation is not jobs)
         if wanted and (case.is_text or relation not in (stdin, blocks)):
             yield from relation(case, outcome, folder)
-    if draw.random() < share:
-        yield from jobs(case, outcome, folder)

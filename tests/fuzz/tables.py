@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from fuzz.changes import Raw
 from fuzz.layout import damaged
-from fuzz.mutate import Raw
 
 Object = dict[str, Any]
 KINDS = ("parquet", "arrow", "arrow-stream", "npz", "safetensors", "slime")

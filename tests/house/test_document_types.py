@@ -11,10 +11,9 @@ from typing import Any
 
 import orjson
 import pytest
-from typer.testing import CliRunner
+from command import run
 
 from grpo_cli import check, compare, match, split, verify
-from grpo_cli.commands.main import app
 
 TESTS = Path(__file__).parent.parent
 DAPO = str(TESTS / "data/rollouts/trl-1.16.0-dapo.jsonl")
@@ -25,7 +24,7 @@ SHIFTED = str(TESTS.parent / "samples/temperature.jsonl")
 
 def printed(*arguments: str) -> bytes:
     """What a command prints on standard output."""
-    return CliRunner().invoke(app, arguments).stdout_bytes
+    return run(*arguments).stdout_bytes
 
 
 def as_printed(document: dict[str, Any]) -> bytes:

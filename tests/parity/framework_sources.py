@@ -61,15 +61,9 @@ _KEPT_DECORATORS = {"dataclass", "staticmethod", "classmethod"}
 
 
 class Clones(NamedTuple):
-    """Git directories by repository, bare ones do; wheels by name, packed or unpacked.
-
-    ``loaded`` takes ``path:name`` of each class that is loaded, where it is given: configurations,
-    whose defaults no call shows.
-    """
+    """Git directories by repository, bare ones do; wheels by name, packed or unpacked."""
 
     paths: dict[str, Path]
-    commits: dict[str, str] = COMMITS
-    loaded: set[str] | None = None
 
     def text(self, repository: str, path: str) -> str:
         """The file at the repository's commit, or in the wheel."""
@@ -77,7 +71,7 @@ class Clones(NamedTuple):
             return _in_wheel(self.paths[repository], f"-{COMMITS[repository].split()[-1]}-", path)
         if "/" not in repository:
             return (self.paths[repository] / path).read_text()
-        where = f"{(AUTHORS | self.commits)[repository]}:{path}"
+        where = f"{(AUTHORS | COMMITS)[repository]}:{path}"
         command = ["git", "-C", str(self.paths[repository]), "show", where]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
@@ -88,8 +82,6 @@ class Clones(NamedTuple):
         wanted = set(names)
         found = [_bare(node) for node in _definitions(self.text(repository, path), wanted)]
         assert {node.name for node in found} == wanted, wanted - {node.name for node in found}
-        if self.loaded is not None:
-            self.loaded.update(f"{path}:{n.name}" for n in found if isinstance(n, ast.ClassDef))
         module = ast.Module(body=[_FUTURE, *found], type_ignores=[])
         space = {**_STAND_INS, **known}
         exec(compile(ast.fix_missing_locations(module), f"{repository}:{path}", "exec"), space)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -72,11 +70,6 @@ def computed(
     loss = AsyncGRPOTrainer.compute_loss(stand_in, lambda **_: output, inputs)
     (gradient,) = torch.autograd.grad(loss, leaf)
     return Computed(loss=loss.item(), gradient=gradient.numpy())
-
-
-def runs() -> dict[str, Callable[[], object]]:
-    """The row → a run of what it reproduces, for the fingerprints."""
-    return {"trl/async_grpo": partial(computed, ragged(21, "usual"))}
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from functools import partial
 from importlib.metadata import version
 from typing import Any
 
@@ -61,18 +60,6 @@ ESTIMATORS = {
 
 def test_the_version_is_the_one_that_the_rows_name() -> None:
     assert version("verl") == "0.9.1"
-
-
-def runs() -> dict[str, Callable[[], object]]:
-    """Row, or advantage → a run of what it reproduces, for the fingerprints."""
-    batch = ragged(0, "usual", group_size=4)
-    found: dict[str, Callable[[], object]] = {
-        f"{name} advantage": partial(verl_functions.advantages, batch, estimator, norm=norm)
-        for name, (estimator, norm) in ESTIMATORS.items()
-    }
-    for loss, own in LOSSES.items():
-        found[f"verl/{loss}"] = partial(verl_functions.compute, batch, loss, beta=0.1, **own)
-    return found
 
 
 def stages_for(loss: str, mode: str, **more: str) -> dict[str, str]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from importlib.metadata import version
 from typing import Any
 
@@ -230,12 +229,6 @@ def preset_loss(preset: str, batch: Ragged) -> tuple[float, Any]:
     if config.bypass_mode:
         return bypass(batch, "token-mean", settings | {"loss_type": config.loss_type})
     return decoupled(batch, "token-mean", settings)
-
-
-def runs() -> dict[str, Callable[[], object]]:
-    """Row → a run of what it reproduces, for the fingerprints."""
-    batch = preset_batch(350, "usual")
-    return {f"verl/{preset}": partial(preset_loss, preset, batch) for preset in PRESETS}
 
 
 @pytest.mark.parametrize("preset", PRESETS)

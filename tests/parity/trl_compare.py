@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-from trl import GRPOTrainer, RLOOTrainer
-from trl.experimental.gmpo import GMPOTrainer
+from trl import GRPOTrainer
 
 from grpo_cli.hyperparameters import canonical
 from grpo_cli.variants.plan import plan
 
 from . import trl_trainers
 from .agreement import AGREEMENT, FLOOR
-from .batches import Ragged, ragged
+from .batches import Ragged
 from .ours import evaluated, flat
 
 FRAMEWORK = "trl 1.16.0"
@@ -103,23 +100,6 @@ def compare(
         "loss_gradient": [row.tolist() for row in batch.counted(theirs.gradient)],
         "metrics": {name: v for name, v in theirs.metrics.items() if name.startswith(METRICS)},
     }
-
-
-def runs() -> dict[str, Callable[[], object]]:
-    """Row → a run of what it reproduces, with every part of it switched on."""
-    batch = ragged(0, "usual", group_size=4)
-    settings = {
-        "beta": 0.1,
-        "entropy_coef": 0.01,
-        "off_policy_mask_threshold": 0.0,
-        "top_entropy_quantile": 0.5,
-    }
-    found: dict[str, Callable[[], object]] = {
-        row: partial(trl_trainers.compute, batch, **own, **settings) for row, own in ROWS.items()
-    }
-    found["trl/rloo"] = partial(trl_trainers.compute, batch, RLOOTrainer)
-    found["trl/gmpo"] = partial(trl_trainers.compute, batch, GMPOTrainer, beta=0.1)
-    return found
 
 
 METRICS = ("kl", "clip_ratio/low_mean", "clip_ratio/high_mean", "cispo_clip_ratio")

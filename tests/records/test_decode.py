@@ -144,7 +144,7 @@ def test_a_mistake_is_of_its_own_chunk(monkeypatch):
 
 
 def test_what_is_dropped_is_decoded_again_from_its_text():
-    with_text, without = Raw([1], "d", 1, "", 3, b"[2]"), Raw([1], "d", 1, "", 3)
+    with_text, without = Raw([1], "d", 1, "", 3, lambda: [2]), Raw([1], "d", 1, "", 3)
     for raw in (with_text, without):
         raw.drop()
     assert (with_text.kept, with_text.value, with_text.value) == (DROPPED, [2], [2])

@@ -1,7 +1,11 @@
-"""Makes the vectors: ``cd tests && python -m vectors.make``.
+"""Computes what the vectors expect: ``cd tests && python -m vectors.make``.
 
-The cases come from ``cases/``, their expected values from ``oracle/``, and the frameworks that
-returned them from ``executed.json``, which ``tests/parity/vectors`` writes.
+A case is written by hand into a file of grpo_cli/vectors/v1: input, choices, flags, and what it
+expects, with null for each number. This fills in the numbers, by the oracle, and which frameworks
+returned them (``executed.json``, of ``pytest tests/parity/vectors --write-golden``).
+
+Every log-prob, reward and advantage is a multiple of 1/32 below 8 where a case has bfloat16 among
+its dtypes: such numbers are exact in it.
 """
 
 from __future__ import annotations
@@ -11,102 +15,60 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mpmath import mpf
-
-from vectors.cases import (
-    advantage,
-    aggregate,
-    clip,
-    corrected,
-    correction,
-    entropy,
-    estimators,
-    invalid,
-    invariance,
-    kl,
-    kl_bounds,
-    masked,
-    metrics,
-    sequences,
-    soft,
-    surrogates,
-)
-from vectors.cases.vector import Vector
 from vectors.oracle.objective import expected
-from vectors.oracle.terms import number
 
 HERE = Path(__file__).parent
 TARGET = HERE.parents[1] / "grpo_cli/vectors/v1"
-FILES: Mapping[str, list[Vector]] = {
-    "advantage": [*advantage.CASES, *estimators.CASES],
-    "clip": [*clip.CASES, *sequences.CASES, *surrogates.CASES, *soft.CASES, *masked.CASES],
-    "kl": [*kl.CASES, *kl_bounds.CASES, *estimators.IN_REWARD],
-    "aggregate": [*aggregate.CASES, *entropy.CASES],
-    "correction": [*correction.CASES, *corrected.CASES],
-    "metrics": metrics.CASES,
-    "invariance": invariance.CASES,
-}
-TOLERANCES = {
-    "float64": {"relative": 1e-7, "absolute": 1e-9},
-    "float32": {"relative": 2e-5, "absolute": 1e-6},
-    "bfloat16": {"relative": 4e-2, "absolute": 1e-2},
-}
-"""verl adds 1e-8 to some denominators, which a float64 shows."""
+FILES = ("advantage", "clip", "kl", "aggregate", "correction", "metrics", "invariance")
+CLAMPED = {"kl-clamp", "kl-overflow"}
+"""The topics whose conventions are a clamp of the estimate, "10", or none."""
 
 
 def main() -> None:
-    executed = json.loads((HERE / "executed.json").read_text(encoding="utf-8"))
     for name in FILES:
-        text = rendered(document(name, executed))
-        (TARGET / f"{name}.json").write_text(text, encoding="utf-8")
+        path = TARGET / f"{name}.json"
+        path.write_text(rendered(document(json.loads(path.read_text("utf-8")))), encoding="utf-8")
 
 
-def vectors(name: str) -> list[Vector]:
-    """The cases of a file; the invalid ones stand last."""
-    return [*FILES[name], *(vector for file, vector in invalid.CASES if file == name)]
+def document(written: Mapping[str, Any]) -> dict[str, Any]:
+    """A file with its numbers computed."""
+    executed = json.loads((HERE / "executed.json").read_text(encoding="utf-8"))
+    cases = [
+        {name: value for name, value in case.items() if name != "executed"}
+        | answers(case)
+        | ({"executed": executed[case["id"]]} if case["id"] in executed else {})
+        for case in written["cases"]
+    ]
+    return {**written, "cases": cases}
 
 
-def document(name: str, executed: Mapping[str, list[str]]) -> dict[str, Any]:
-    cases = [entry(name, vector, executed) for vector in vectors(name)]
-    return {"schema": 1, "file": name, "tolerances": TOLERANCES, "cases": cases}
-
-
-def entry(name: str, vector: Vector, executed: Mapping[str, list[str]]) -> dict[str, Any]:
-    case_id = f"{name}/{vector.name}"
-    made: dict[str, Any] = {
-        "id": case_id,
-        "comment": vector.comment,
-        "flags": list(vector.flags),
-        "choices": vector.choices,
-        "same_under": {stage: list(names) for stage, names in vector.same_under.items()},
-        "hyperparameters": vector.hyperparameters,
-        "split": vector.split,
-        "dtypes": list(vector.dtypes) if len(vector.dtypes) < len(TOLERANCES) else None,
-        "input": vector.columns,
-        "result": vector.result,
-        "topic": vector.topic or vector.refuses,
-        **answers(vector),
-        "executed": executed.get(case_id),
-    }
-    return {key: value for key, value in made.items() if value not in (None, {}, "")}
-
-
-def answers(vector: Vector) -> dict[str, Any]:
-    """What is expected: of the case, or of each convention."""
-    wanted, how = tuple(vector.wanted), {**vector.how, "split": vector.split}
-    if vector.refuses:
+def answers(case: Mapping[str, Any], **other: str) -> dict[str, Any]:
+    """What a case expects, or each of its conventions; ``other``: choices in place of its own."""
+    how = {**case["choices"], **case.get("hyperparameters", {}), **other}
+    how["split"] = case.get("split")
+    if "expected" in case:
+        return {"expected": computed(case, case["expected"], how)}
+    if "conventions" not in case:
         return {}
-    if not vector.signatures:
-        return {"expected": expected(vector.columns, how, wanted)}
-    return {
-        "conventions": {
-            name: {
-                "used_by": list(signature.used_by),
-                **(signature.value or expected(vector.columns, {**how, **signature.how}, wanted)),
-            }
-            for name, signature in vector.signatures.items()
-        }
-    }
+    conventions = {}
+    for name, stated in case["conventions"].items():
+        chosen = {"kl_output_clamp": 10.0} if case["topic"] in CLAMPED and name == "10" else {}
+        conventions[name] = computed(case, stated, how | {case["topic"]: name} | chosen)
+    return {"conventions": conventions}
+
+
+def computed(
+    case: Mapping[str, Any], stated: Mapping[str, Any], how: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Loss, gradient, advantages and metrics, those that are stated.
+
+    What is not finite stays as it is stated: the oracle has no such number.
+    """
+    if isinstance(stated.get("loss"), str):
+        return dict(stated)
+    names = [name for name in stated if name not in ("used_by", "metrics")]
+    wanted = (*names, *stated.get("metrics", {}))
+    return {**stated, **expected(case["input"], how, wanted)}
 
 
 # ---- text: one key a line, so that a change is a line --------------------------------------------
@@ -124,18 +86,7 @@ def lines(case: Mapping[str, Any]) -> str:
 
 
 def flat(value: Any) -> str:
-    return json.dumps(words(value), ensure_ascii=False, allow_nan=False)
-
-
-def words(value: Any) -> Any:
-    """Numbers that are not finite as words, which JSON has none for."""
-    if isinstance(value, float):
-        return number(mpf(value)) if value - value else value
-    if isinstance(value, Mapping):
-        return {key: words(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [words(inner) for inner in value]
-    return value
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
 if __name__ == "__main__":

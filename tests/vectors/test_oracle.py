@@ -7,8 +7,25 @@ from typing import Any
 import pytest
 from files import each
 
-from vectors.cases.vector import columns, scored
 from vectors.oracle.objective import expected
+
+
+def columns(
+    new: list[list[float]], groups: list[int] | None = None, **more: list[Any]
+) -> dict[str, Any]:
+    """An input: one prompt unless ``groups`` says otherwise, every token counts."""
+    tokens = {
+        f"log_probs_{name}": more.pop(name) for name in ("old", "ref", "rollout") if name in more
+    }
+    mask = [[1] * len(row) for row in new]
+    return {
+        "log_probs_new": new,
+        **tokens,
+        **more,
+        "mask": mask,
+        "group_ids": groups or [0] * len(new),
+    }
+
 
 # trl 1.10.0.dev0 executed on this batch in float64: two prompts of two responses
 TRL = columns(
@@ -86,7 +103,8 @@ def test_estimators_printed_this(
     choice: str, how: dict[str, Any], rewards: list[float], wanted: list[float]
 ) -> None:
     how = {"advantage": choice, "std_ddof": 1, "std_eps": 1e-4} | how
-    found = expected(scored([float(r) for r in rewards]), how, ("advantages",))["advantages"]
+    given = columns([[-1.0]] * len(rewards), rewards=rewards)
+    found = expected(given, how, ("advantages",))["advantages"]
     assert found[:2] == pytest.approx(wanted, abs=1e-6)
 
 

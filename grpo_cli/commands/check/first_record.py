@@ -61,18 +61,18 @@ def _suspicious(first: F64, second: F64) -> bool:
 
 def _first_error(columns: Mapping[str, F64], widths: I64) -> Iterator[str]:
     from grpo_cli.commands.check.pair import Pair  # not loaded for sane records
-    from grpo_cli.commands.check.record_view import View
+    from grpo_cli.commands.check.record_view import Tokens
     from grpo_cli.commands.check.rules import rules_of
 
-    view = View(
+    starts = np.cumsum(widths) - widths
+    view = Tokens(
         places=(),
-        values=(),
-        counts=np.array([len(widths)]),
-        widths=widths,
-        columns=columns,
-        mask=None,
-        groups=np.zeros(len(widths), dtype=np.int64),
         names={},
+        counts=np.array([len(widths)]),
+        lengths=widths,
+        positions=np.arange(widths.sum()) - np.repeat(starts, widths),
+        columns=columns,
+        samples=np.zeros(1, dtype=np.int64),
     )
     rules = [rule for rule in rules_of("pair") if rule.code in _RULES]
     for names in view.pairs:

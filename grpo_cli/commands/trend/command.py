@@ -17,7 +17,7 @@ from grpo_cli.commands.options.source import (
     tell_notes,
     tell_skipped,
 )
-from grpo_cli.commands.trend.comparison import Trend, as_logged, compare_log, renamed
+from grpo_cli.commands.trend.comparison import Trend, compare_log
 from grpo_cli.commands.trend.drawings import alone, figure, page
 from grpo_cli.commands.trend.findings import Condition, coverage, read_condition
 from grpo_cli.commands.trend.findings import findings as look
@@ -27,7 +27,7 @@ from grpo_cli.commands.trend.metrics import METRICS, functions, metric
 from grpo_cli.commands.trend.options import TrendOptions, flags_of
 from grpo_cli.commands.trend.output import write
 from grpo_cli.commands.trend.run import Run
-from grpo_cli.commands.trend.step import Finding, Step
+from grpo_cli.commands.trend.step import Finding, Steps
 from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.records.open.folders import files as expanded
@@ -67,14 +67,13 @@ def trend(
         places = paths(files)
         reader = reading.reader(places, None)
         log, unread = read_finite(options.log)
-        whose, names = options.reads(log)
-        run = Run(reader, plan, options.step_source(places), names, one_run=options.one_run)
+        whose = options.framework(log)
+        run = Run(reader, plan, options.step_source(places), whose, one_run=options.one_run)
         steps = run.read()
         found = look(steps, flags_of(objective, reading))
-        logged = as_logged(whose, run, steps)
-        compared = None if log is None else compare_log(whose, log, logged, steps)
+        compared = compare_log(whose, log, run.logged, steps)
         _check_fields(columns, steps)
-        shown_steps = steps if options.names == "grpo" else renamed(steps, logged)
+        shown_steps = steps if options.names == "grpo" else steps.with_metrics(run.logged)
         missing = unserved(run.missing.values(), "trend", reader, objective)
         notes = reader.notes(plan) | missing | run.notices | unread
         signatures = list(run.signatures)
@@ -138,13 +137,13 @@ def _follow(
         return watch.run(2.0 if options.every is None else options.every)
 
 
-def _check_fields(columns: Sequence[str] | None, steps: Sequence[Step]) -> None:
+def _check_fields(columns: Sequence[str] | None, steps: Steps) -> None:
     """Refuses the mean of a reward function that is not there.
 
     Raises:
         UsageError: with those that are.
     """
-    there = functions(steps[0].metrics) if steps else []
+    there = functions(steps.metrics) if steps else []
     for name in columns or ():
         if name not in METRICS and metric(name) and name not in there:
             has = f"there are {', '.join(there)}" if there else "the records have one reward each"
@@ -155,7 +154,7 @@ def _finish(
     run: Run,
     conditions: Sequence[Condition],
     found: Sequence[Finding],
-    steps: Sequence[Step],
+    steps: Steps,
     options: TrendOptions,
 ) -> int:
     tell_errors(run.skipped, as_json=options.kind == "json")

@@ -13,22 +13,22 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
 
 import orjson
 
 from grpo_cli.commands.trend.findings import Condition, findings
-from grpo_cli.commands.trend.metrics import StepValues
+from grpo_cli.commands.trend.measure import sums_of_rewards
 from grpo_cli.commands.trend.origins import Origins, StepSource, two_runs
-from grpo_cli.commands.trend.run import RunSums, make_step
-from grpo_cli.commands.trend.step import Finding, Flags, Step, with_equal_metrics
-from grpo_cli.commands.trend.sums import StepSums
+from grpo_cli.commands.trend.run import RunSums
+from grpo_cli.commands.trend.step import Finding, Flags, Step, Steps
+from grpo_cli.commands.trend.sums import StepSums, joined
 from grpo_cli.commands.trend.view import print_command, print_finding, sparing
+from grpo_cli.engine.accumulator import fold_decoded
 from grpo_cli.engine.evaluator import Evaluator
-from grpo_cli.engine.facts import ERRORS_KEPT, InputFacts
-from grpo_cli.engine.fold import FoldPiece
+from grpo_cli.engine.facts import InputFacts
 from grpo_cli.engine.references import References, without_kl
 from grpo_cli.errors import InputError
 from grpo_cli.records import Block, Reading, Source
@@ -214,10 +214,9 @@ class Follow:
         notices: Notices = {}
         decoded = self._reading.decoded(piece, notices)  # type: ignore[arg-type]
         plan = self._evaluator.plan
-        work = FoldPiece(
-            partial(RunSums, self._evaluator, self._step_source), self._skip, ERRORS_KEPT
-        )
-        folded = work(self._facts.collect(decoded, self._reading.fields))
+        sums = RunSums(self._evaluator, self._step_source)
+        collected = self._facts.collect(decoded, self._reading.fields)
+        folded = fold_decoded(sums, collected, self._facts, skip=self._skip)
         if folded.error is not None:
             raise folded.error
         part = folded.sums
@@ -242,7 +241,8 @@ class Follow:
         self._files.clear()
 
     def _add_steps(self, known: _File, part: RunSums) -> None:
-        for step, sums in part.steps.items():
+        for sums in chain.from_iterable(table.each() for table in part.tables):
+            step = int(sums.numbers[0])
             back = known.last is not None and step < known.last
             if back and known.ordered and step in known.steps:
                 self._note(f"{shown(known.path)}: the run goes back to step {step}: it was resumed")
@@ -250,7 +250,7 @@ class Follow:
             elif back:
                 known.ordered = False
             if step in known.steps:
-                known.steps[step].merge(sums)
+                known.steps[step] = joined([known.steps[step], sums])
             else:
                 known.steps[step] = sums
             known.last = step
@@ -258,19 +258,11 @@ class Follow:
     def _note(self, text: str) -> None:
         self.notices[text] = None
 
-    def steps(self) -> list[Step]:
+    def steps(self) -> Steps:
         """The steps so far, by number."""
-        found: dict[int, StepSums] = {}
-        for known in sorted(self._files.values(), key=lambda one: one.path):
-            for step, sums in known.steps.items():
-                found.setdefault(step, StepSums(sums.file, sums.key)).merge(sums)
-        shared = any(len(known.steps) > 1 for known in self._files.values())
-        return with_equal_metrics(
-            [
-                make_step(number, StepValues(found[number]), shares_file=shared)
-                for number in sorted(found)
-            ]
-        )
+        files = sorted(self._files.values(), key=lambda one: one.path)
+        tables = [*chain.from_iterable(known.steps.values() for known in files)]
+        return Steps.of(joined(tables or [sums_of_rewards([])]))
 
 
 def _named(folder: Path, inode: tuple[int, int]) -> str | None:
@@ -290,7 +282,7 @@ def _is_lines(path: str) -> bool:
     return plain(head) and not head.lstrip().startswith(b"[") and not binary
 
 
-def finished(before: Sequence[Step], now: Sequence[Step], *, last: bool) -> Iterator[Step]:
+def finished(before: Sequence[Step], now: Steps, *, last: bool) -> Iterator[Step]:
     """The steps that are new, or other than they were; the last one when it will not change."""
     known = {step.number: step for step in before}
     for step in now if last else now[:-1]:
@@ -338,7 +330,7 @@ class Watch:
         if fields is None:
             self._fields, self._hidden = _fitting(self._fields, self._screen.width)
         self._as_json, self._conditions, self._flags = as_json, conditions, flags
-        self._before: list[Step] = []
+        self._before: Sequence[Step] = []
         self._printed: set[str] = set()
         self._begun = False
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -15,7 +15,7 @@ from grpo_cli.commands.options.source import ReadingOptions
 from grpo_cli.commands.trend.comparison import framework_of
 from grpo_cli.commands.trend.logs import Log
 from grpo_cli.commands.trend.metrics import METRICS, metric
-from grpo_cli.commands.trend.names import NAMES, Read
+from grpo_cli.commands.trend.names import NAMES
 from grpo_cli.commands.trend.origins import StepSource
 from grpo_cli.commands.trend.step import Flags
 from grpo_cli.variants.plan import as_flags
@@ -136,12 +136,9 @@ class TrendOptions:
             for name in names
         ]
 
-    def reads(self, log: Log | None) -> tuple[str, Mapping[str, Read] | None]:
-        """The framework whose metrics are computed as well, and these."""
-        whose: str = self.names
-        if log is not None and whose == "grpo":
-            whose = framework_of(log, NAMES)
-        return whose, NAMES.get(whose)
+    def framework(self, log: Log | None) -> str | None:
+        """The framework whose metrics are computed as well."""
+        return framework_of(log) if self.names == "grpo" else self.names
 
     def step_source(self, places: Sequence[str]) -> StepSource:
         """How the step of a record is found."""

@@ -46,7 +46,7 @@ def write(
         _print(stream, answer, columns, options, covered, notes)
     else:
         steps = answer.steps
-        every = [*steps[0].metrics] if steps else [*METRICS]
+        every = [*steps.metrics] if steps else [*METRICS]
         names = columns or (every if options.kind == "jsonl" else known(steps))
         write_rows(stream, options.kind, steps, [*_CONTEXT, *names])
 

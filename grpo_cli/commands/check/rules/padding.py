@@ -93,7 +93,7 @@ class _PaddedRecord:
     def __init__(self, view: View, record: int, column: F64, runs: I64) -> None:
         rows, tokens = view.rows_of(record), view.tokens_of(record)
         self.record = record
-        self.responses = Segments(view.responses.lengths[rows])
+        self.responses = Segments(view.lengths[rows])
         self.values = column[tokens]
         self.runs = runs[rows]
         ids = view.counted_ids
@@ -120,7 +120,6 @@ def _find_padding_in_record(part: _PaddedRecord, *, end: bool) -> Iterator[Findi
         or int(runs.max()) >= _LONG
     )
     yield Finding(
-        "error" if sure else "warning",
         f"{rows:,} of {len(runs):,} responses {'end' if end else 'begin'} in a run of one "
         f"log-prob ({value + 0.0:g}), the longest of {int(runs.max()):,} tokens: padding counts",
         _PADDING_ADVICE,
@@ -134,6 +133,7 @@ def _find_padding_in_record(part: _PaddedRecord, *, end: bool) -> Iterator[Findi
         },
         record=part.record,
         response=at,
+        severity="error" if sure else "warning",
     )
 
 
@@ -256,7 +256,6 @@ def find_padding_ids(view: View) -> Iterator[Finding]:
         row = part.start + int(np.argmax(hit[part]))
         tokens = int(runs[part][hit[part]].sum())
         yield Finding(
-            "error",
             f"{rows_hit:,} of {of:,} responses end in {view.word(int(last[row]))}, "
             f"behind the end of text: {tokens:,} tokens of padding count",
             "end the mask with the end of text: it counts, what follows does not",
@@ -318,7 +317,6 @@ def find_masked_ends(view: View) -> Iterator[Finding]:
         part, of = view.rows_of(record), int(view.counts[record])
         row = part.start + int(np.argmax(hit[part]))
         yield Finding(
-            "warning",
             f"the mask takes the end of text ({view.word(int(first[row]))}) of "
             f"{int(hit[part].sum()):,} of {of:,} responses: the last token counts not",
             "the policy chose to stop, and does not learn when to: a mask made from the id of "

@@ -63,7 +63,7 @@ def collect_facts(view: View) -> Facts:
         records.tolist(),
         digests.tolist(),
         list(_single_labels(view)),
-        view.advantages_given,
+        "advantages" in view.names,
         view.names.get("group_ids", ""),
         counted,
         first,
@@ -76,7 +76,7 @@ def _rare_responses(view: View) -> I64:
     Two samples are equal with probability e^L, L being the log-prob of the response; below 1e-6
     an equal row is a copy (short answers that the policy is sure of are not).
     """
-    new = view.column("log_probs_new")
+    new = view.columns.get("log_probs_new")
     if new is None:
         return np.zeros(0, dtype=np.int64)
     with np.errstate(invalid="ignore"):
@@ -105,7 +105,7 @@ def _digest(view: View) -> NDArray[np.uint64]:
 def _single_labels(view: View) -> list[tuple[int, str, Any]]:
     """Returns (record, step, label) of records whose groups have one response each."""
     key = view.names.get("group_ids")
-    if not key or not view.values:
+    if not key:
         return []
     single = np.ones(len(view.counts), dtype=np.bool_)
     np.logical_and.at(single, view.records.index[view.first_members], view.sizes == 1)
@@ -200,7 +200,6 @@ def find_copies(copies: list[Copy], of: int) -> Iterator[Finding]:
     """Yields the copies among the responses of one record."""
     response, first = copies[0]
     yield Finding(
-        "warning",
         f"{len(copies)} of {of} responses occur already, the first of them in {first}: all "
         "log-probs are equal to the last bit",
         "copies weigh double; look at how the batch was gathered (repeat, padding to a multiple "
@@ -221,10 +220,10 @@ def find_torn_groups(label: object, first: Place, facts: Facts, count: int) -> I
     """Yields the first group of which several records have a response each."""
     given = "; the advantages given are used as they are" if facts.given else ""
     yield Finding(
-        "info" if facts.given else "warning",
         f"a group is torn over records: {label!r} is in record {first.name} and others too "
         f"({count:,} such){given}",
         f"--group-by {facts.label_key} puts rows of one {facts.label_key} together, so that they "
         "share a baseline",
         {"records": count, "key": facts.label_key},
+        severity="info" if facts.given else "warning",
     )

@@ -1,0 +1,454 @@
+"""Wrong penalties, denominators, tokens and factors are named for what they are, by definitions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from files import each
+from mistakes import (
+    BETA,
+    FAR,
+    FLAGS,
+    LENGTHS,
+    MOVES,
+    NEW,
+    RECORD,
+    Outcome,
+    Rows,
+    causes,
+    check,
+    compute,
+    difference,
+    expects,
+    k3,
+    subtract,
+)
+
+from grpo_cli import evaluate, verify
+
+# ---- KL -----------------------------------------------------------------------------------------
+
+
+def weighted(d: float, m: float, *, value: bool = True, slope: bool = True) -> Outcome:
+    """ρ·k, and what of it is differentiated: ρ, k or both."""
+    ratio, (k, dk) = math.exp(m), k3(d)
+    return ratio * k, (ratio * k if value else 0.0) + (ratio * dk if slope else 0.0)
+
+
+def _backwards(d: float, _: float) -> Outcome:
+    return math.exp(d) - 1 - d, math.exp(d) - 1
+
+
+def _weighted_backwards(d: float, m: float) -> Outcome:
+    k, dk = _backwards(d, m)
+    return math.exp(m) * k, math.exp(m) * (k + dk)
+
+
+MISSING = "KL missing (β = 0)"
+ADDED = "β of the wrong sign (−β): the KL is added to the objective"
+TO_OLD = "KL to the old policy where the reference is meant"
+REVERSED = "KL direction reversed: log π_ref − log π_θ where log π_θ − log π_ref is meant"
+STILL = "KL without gradient (detached)"
+STILL_WEIGHT = "KL's weight detached: no gradient flows through the ratio"
+PLAIN = {
+    MISSING: compute(beta=0.0),
+    ADDED: compute(beta=-BETA),
+    STILL: compute(penalty=lambda d, _: (k3(d)[0], 0.0)),
+    REVERSED: compute(penalty=_backwards),
+    TO_OLD: compute(far=MOVES),
+    "KL weighted by the ratio": compute(penalty=weighted),
+    f"KL weighted by the ratio, and {STILL_WEIGHT}": compute(
+        penalty=lambda d, m: weighted(d, m, value=False)
+    ),
+    "KL estimator k1 where k3 is meant": compute(penalty=lambda d, _: (d, 1.0)),
+    "KL estimator k2 where k3 is meant": compute(penalty=lambda d, _: (d * d / 2, d)),
+    "KL estimator abs where k3 is meant": compute(
+        penalty=lambda d, _: (abs(d), math.copysign(1, d))
+    ),
+    "KL estimator k3+ where k3 is meant": compute(penalty=lambda d, _: (k3(d)[0], d)),
+    "β is 0.1 where 0.05 is meant": compute(beta=0.1),
+    "β is 0.025 where 0.05 is meant": compute(beta=0.025),
+    "β is 0.0502 where 0.05 is meant": compute(beta=0.0502),
+    "KL aggregated by itself, as token-mean, where response-mean is meant": compute(
+        kl_weight=lambda _: 0.1
+    ),
+    "KL aggregated by itself, as token-sum, where response-mean is meant": compute(
+        kl_weight=lambda _: 0.25
+    ),
+    # the sum over responses is four times their mean: a β that somebody may have typed
+    "β is 0.2 where 0.05 is meant": compute(kl_weight=lambda row: 1.0 / LENGTHS[row]),
+    "KL weighted by the ratio, and another denominator: each token is divided by the number of "
+    "tokens (token-mean over this micro-batch, its local count), where responses, each by its own "
+    "tokens are meant": (compute(penalty=weighted, weight=lambda _: 0.1)),
+}
+WEIGHTED = {
+    MISSING: compute(beta=0.0),
+    ADDED: compute(penalty=weighted, beta=-BETA),
+    STILL: compute(penalty=lambda d, m: (weighted(d, m)[0], 0.0)),
+    "KL without gradient (detached), but for that of its weight": compute(
+        penalty=lambda d, m: weighted(d, m, slope=False)
+    ),
+    REVERSED: compute(penalty=_weighted_backwards),
+    TO_OLD: compute(penalty=weighted, far=MOVES),
+    "KL not weighted by the ratio": compute(),
+    STILL_WEIGHT: compute(penalty=lambda d, m: weighted(d, m, value=False)),
+}
+PENALTIES = [("none", *one) for one in PLAIN.items()]
+PENALTIES += [("ratio", *one) for one in WEIGHTED.items()]
+
+
+@each(("weight", "words", "numbers"), PENALTIES)
+def test_wrong_penalties(weight, words, numbers) -> None:
+    check(words, numbers, flags={"kl_weight": weight})
+
+
+def test_a_kl_with_weights_of_its_own_and_a_beta_that_nobody_typed() -> None:
+    numbers = compute(kl_weight=lambda row: 1.0 / LENGTHS[row], beta=0.0512345)
+    words = "KL aggregated by itself, as response-sum, where response-mean is meant"
+    check(words, numbers, flags={"beta": 0.0512345})
+    small = compute(kl_weight=lambda _: 1 / 400_000)
+    words = "KL aggregated by itself, as token-sum-norm, where response-mean is meant"
+    check(words, small, hyperparameters={"max_completion_length": 100_000})
+
+
+def test_a_beta_is_solved_for_where_some_tokens_have_no_kl() -> None:
+    far = [[0.0, -0.2], *FAR[1:]]
+    numbers = compute(far=far, beta=0.15)
+    check("β is 0.15 where 0.05 is meant", numbers, log_probs_ref=subtract(NEW, far))
+
+
+# ---- denominators -------------------------------------------------------------------------------
+
+WIDTHS = [3, 2, 4, 6]
+STEPS = " × the accumulation steps"
+COUNTS = {
+    "1 (sum over tokens: no denominator)": 1,
+    "the number of tokens (token-mean over this micro-batch, its local count)": 10,
+    "the number of responses (token-sum: sum over tokens, mean over responses)": 4,
+    "responses × max_completion_length (token-sum-norm: a constant length)": 28,
+    "responses × the longest response (mean over padded positions, the width)": 24,
+    "the tokens as written, masked ones too (the mask is not in the denominator)": 15,
+    "num_items_in_batch": 13,
+    "max_completion_length alone": 7,
+    "the number of groups": 2,
+    f"1 (sum over tokens: no denominator){STEPS}": 5,
+    f"the tokens as written, masked ones too (the mask is not in the denominator){STEPS}": 75,
+}
+MEANS = {
+    "the number of responses (response-mean: mean over responses of each one's)": 4,
+    "responses − 1 (B − 1)": 3,
+    "1 (a sum over responses)": 1,
+    "the number of groups": 2,
+    f"responses − 1 (B − 1){STEPS}": 15,
+}
+SHAPES: list[tuple[str, Callable[[int], float], dict[str, int]]] = [
+    ("", lambda _: 1.0, COUNTS),
+    ("its response's tokens × ", lambda row: 1 / LENGTHS[row], MEANS),
+    ("its response's tokens as written, masked ones too × ", lambda row: 1 / WIDTHS[row], MEANS),
+    ("", lambda row: float(LENGTHS[row]), MEANS),
+    ("", lambda row: 1 / math.sqrt(LENGTHS[row]), MEANS),
+]
+
+
+def widened(rows: Sequence[Sequence[float]], value: float = -1.0) -> Rows:
+    """With masked tokens behind: 15 as written, of which 10 count."""
+    return [[*row] + [value] * (n - len(row)) for row, n in zip(rows, WIDTHS, strict=True)]
+
+
+def divided(weight: Callable[[int], float]) -> tuple[list[str], str | None]:
+    """The causes of a record with such weights, and what is known without a cause."""
+    columns = {name: widened(RECORD[name]) for name in RECORD if name.startswith("log_probs")}
+    columns["mask"] = widened([[1] * n for n in LENGTHS], 0)
+    said = {"max_completion_length": 7, "num_items_in_batch": 13, "gradient_accumulation_steps": 5}
+    j, slopes = compute(weight=weight)
+    found = difference(
+        expects((j, widened(slopes, 0.0))), hyperparameters=said, groups=[0, 0, 1, 1], **columns
+    )
+    return [*found.causes], found.pattern
+
+
+def test_denominators_are_named() -> None:
+    """By what they count; as a sum where all tokens weigh more than twice what they should."""
+    for shape, of, counts in SHAPES:
+        for name, count in counts.items():
+            if (shape, count) == ("its response's tokens × ", 4):
+                continue  # the right one
+            factor = min(of(row) / count * 4 * LENGTHS[row] for row in range(4))
+            found, _ = divided(lambda row, of=of, count=count: of(row) / count)  # type: ignore[misc]
+            words = f"denominator: each token is divided by {shape}{name}, where"
+            (said,) = {one.partition(words)[0] for one in found if words in one} or {""}
+            kinds = {"another "} if factor < 1.999 else set()
+            kinds |= {"a sum where a mean is meant, or another "} if factor > 1.999 else set()
+            kinds |= {"another "} if abs(factor - 2.0) < 1e-9 else set()
+            assert said in kinds, (shape, name, found)
+
+
+@each(
+    ("weight", "words"),
+    [
+        (lambda _: 1 / 3.7, "denominator: tokens weigh by the same, over 3.7, where responses, each"
+         " by its own tokens are meant"),
+        (lambda row: 1.7 / (4 * LENGTHS[row]), "off by a constant factor: expected is ours times"
+         " 1.7"),
+        (lambda row: 1 / (row + 2.3), None),
+        (lambda row: (1 + (0, 2.9e-4, -2.9e-4, -2.9e-4)[row]) / 13, None),
+    ],
+)  # fmt: skip
+def test_denominators_without_a_name(weight, words) -> None:
+    """As numbers, where the weights go with the lengths at all."""
+    found, _ = divided(weight)
+    assert found == ([] if words is None else [words])
+
+
+def test_truncated_responses_that_count_still() -> None:
+    """Two tokens and a masked response of five, two of them padding: divided by 2 + 3."""
+    rows = [[-0.5, -0.9], [-0.4] * 5]
+    columns = dict.fromkeys(("log_probs_new", "log_probs_old", "log_probs_ref"), rows)
+    more = {"mask": [[1, 1], [0] * 5], "log_probs_rollout": None, "advantages": [1.0, -1.0]}
+    for ids, of in (([3, 4, 5, 0, 0], 5), ([3, 4, 5, 6, 0], 7), (None, 7)):
+        tokens = None if ids is None else [[3, 4], ids]
+        expected = {"gradient": [[1 / of, 1 / of], [0.0] * 5]}
+        found = difference(expected, token_ids=tokens, **columns, **more).causes
+        words = "the tokens with those of responses that are masked whole (truncated ones count"
+        assert any(words in one for one in found), (ids, found)
+
+
+def test_a_response_without_tokens_has_no_weight() -> None:
+    """Means over two responses with tokens, each over two of the three: B − 1."""
+    rows: Rows = [[-0.5, -0.9], [], [-0.4]]
+    columns = dict.fromkeys(("log_probs_new", "log_probs_old", "log_probs_ref"), rows)
+    expected = {"objective": 0.5 - 1.5, "gradient": [[0.25, 0.25], [], [-1.5]]}
+    more = {"log_probs_rollout": None, "advantages": [1.0, 2.0, -3.0]}
+    found = difference(expected, **columns, **more).causes
+    assert any("divided by its response's tokens × responses − 1 (B − 1)" in one for one in found)
+
+
+def test_a_denominator_that_two_names_have_is_said_once() -> None:
+    """Nothing is masked, so a response's tokens and its tokens as written are one number."""
+    found = verify("samples/trl_grpo.jsonl", "dr").records[0].first
+    assert found is not None
+    assert found.cause == (
+        "another denominator: each token is divided by its response's tokens × the number of "
+        "responses (response-mean: mean over responses of each one's) × the accumulation steps, "
+        "where responses are meant"
+    )
+
+
+# ---- tokens -------------------------------------------------------------------------------------
+
+LAST, FIRST = [1, 2, 6, 9], [0, 2, 3, 7]
+TIMES = {"dropped (gradient 0)": 0.0, "doubled": 2.0}
+TOKENS = [
+    (LAST, "the last token of every response is {}"),
+    (FIRST, "the first token of every response is {}"),
+    ([4], "1 of 10 token is {}: token 1 of response 2"),
+    ([6], "1 of 10 token is {}: the last token of response 2"),
+    ([4, 8], "2 of 10 tokens are {}: the first is token 1 of response 2"),
+    ([2], "response 1 is {}: 1 of 10 tokens"),
+    ([3, 4, 5, 6], "response 2 is {}: 4 of 10 tokens"),
+    ([0, 1, 7, 8, 9], "responses 0, 3 are {}: 5 of 10 tokens"),
+]
+
+
+def count(at: Sequence[int], times: float) -> list[float]:
+    return [times if one in at else 1.0 for one in range(10)]
+
+
+@each(("at", "words"), TOKENS)
+def test_tokens_that_do_not_count_or_count_twice(at, words) -> None:
+    for said, times in TIMES.items():
+        check(words.format(said), compute(counts=count(at, times)))
+
+
+@each(
+    ("at", "words"),
+    [
+        ([2], "response 1 is {}: 1 of 10 tokens"),
+        ([1], "1 of 10 token is {}: the last token of response 0"),
+        ([7], "1 of 10 token is {}: token 0 of response 3"),
+    ],
+)
+def test_tokens_without_a_gradient_are_seen_in_the_loss(at, words) -> None:
+    """Clipped tokens without a KL: all of response 1, and a token each of 0 and 3."""
+    moves = [MOVES[0], [-0.5], *MOVES[2:]]
+    for said, times in TIMES.items():
+        numbers = compute(counts=count(at, times), moves=moves, beta=0.0)
+        old = subtract(NEW, moves)
+        check(words.format(said), numbers, log_probs_old=old, flags={"beta": 0.0})
+
+
+def test_tokens_without_a_gradient_and_with_the_same_part_may_be_either() -> None:
+    rows = [[-0.5, -0.6, -0.7], [-0.8]]
+    old = subtract(rows, [[0.5, 0.5, 0.1], [0.0]])
+    columns = {"log_probs_new": rows, "log_probs_old": old, "log_probs_ref": None}
+    parts = [1.3 / 6, math.exp(0.1) / 6, -0.5]
+    expected = {"objective": math.fsum(parts), "gradient": [[0.0, 0.0, parts[1]], [-0.5]]}
+    more = {"log_probs_rollout": None, "advantages": [1.0, -1.0], "flags": {"beta": None}}
+    (found,) = difference(expected, stages={"kl": "none"}, **columns, **more).causes
+    said = "1 of 4 token is dropped (gradient 0): token 0 of response 0"
+    assert found == f"{said}, or another of the 2 that have no gradient and the same part"
+
+
+def test_responses_that_are_named_are_no_more_than_five() -> None:
+    columns = dict.fromkeys(("log_probs_new", "log_probs_old", "log_probs_ref"), [[-0.5]] * 7)
+    more = {"log_probs_rollout": None, "advantages": [1.0] * 7}
+    for right, said in ((1, "1, 2, 3, 4, 5, …"), (2, "2, 3, 4, 5, 6")):
+        gradient = [[1 / 7]] * right + [[0.0]] * (7 - right)
+        found = difference({"gradient": gradient}, **columns, **more).causes
+        what = f"responses {said} are dropped (gradient 0): {7 - right} of 7 tokens"
+        assert what in found
+
+
+def test_masked_tokens_that_count() -> None:
+    """They are compared where they count, and evaluated all; where they can be."""
+    mask = [[1, 1], [1], [1, 0, 1, 1], [1, 1, 0]]
+    words = "mask ignored: masked tokens count"
+    j, slopes = compute()
+    check(words, (j, slopes), mask=mask)
+    slopes[2][1] = 7.0  # masked
+    check(words, (j, slopes), mask=mask)
+    slopes[3][1] *= 1.1
+    assert words not in causes((j, slopes), mask=mask)
+    columns: dict[str, Any] = {
+        "log_probs_new": [[-1.0, 0.5], [-0.5, -0.25]],
+        "mask": [[1, 0], [1, 1]],
+    }
+    columns |= {"log_probs_old": None, "log_probs_ref": None, "log_probs_rollout": None}
+    more = {"stages": {"kl": "none"}, "flags": {"beta": None}, "advantages": [1.0, -1.0]}
+    assert difference({"loss": 9.1}, **columns, **more).causes == ()
+
+
+def test_masked_tokens_are_no_positions() -> None:
+    """The third token of response 2 as written is the second that counts."""
+    mask = [[1, 1], [1], [1, 0, 1, 1], [1, 1, 0]]
+    seen = evaluate(RECORD | {"mask": mask}, **FLAGS)
+    slopes = iter(seen.breakdown.gradient.tolist())
+    rows = [[next(slopes) if one else 0.0 for one in row] for row in mask]
+    rows[2][2] = 0.0
+    found = difference({"gradient": rows}, mask=mask)
+    assert (found.response, found.token) == (2, 2)
+    assert found.causes[0] == "1 of 8 token is dropped (gradient 0): token 2 of response 2"
+
+
+# ---- factors ------------------------------------------------------------------------------------
+
+SUM = "a sum where a mean is meant, or a mean where a sum is meant: expected is ours"
+FACTOR = "off by the accumulation factor: expected is ours"
+WHOLE_FACTOR = "off by a whole factor: expected is ours times"
+
+
+def scaled(loss: float, gradient: float | None, **said: Any) -> list[str]:
+    j, slopes = compute()
+    expected: dict[str, Any] = {"loss": -loss * j}
+    if gradient is not None:
+        expected["gradient"] = [[gradient * slope for slope in row] for row in slopes]
+    found = difference(expected, hyperparameters=said, groups=[0, 0, 0, 1])
+    return [*found.causes]
+
+
+@each(
+    ("times", "said", "words"),
+    [
+        (-1.0, {}, "wrong sign: it is the negative (loss = −objective)"),
+        (10.0, {}, f"{SUM} times the number of tokens = 10"),
+        (0.25, {}, f"{SUM} divided by the number of responses = 4"),
+        (-2.0, {}, f"{SUM} times the number of groups = 2, and of the wrong sign"),
+        (7.0, {"max_completion_length": 7}, f"{SUM} times max_completion_length = 7"),
+        (1 / 9, {"response_length": 9}, f"{SUM} divided by response_length = 9"),
+        (3.0, {"dp_size": 3}, f"{FACTOR} times dp_size = 3"),
+        (-0.2, {"gradient_accumulation_steps": 5},
+         f"{FACTOR} divided by gradient_accumulation_steps = 5, and of the wrong sign"),
+        (8.0, {"steps_per_generation": 8}, f"{FACTOR} times steps_per_generation = 8"),
+        (1 / 6, {"num_processes": 6}, f"{FACTOR} divided by num_processes = 6"),
+        (3.0, {}, f"{WHOLE_FACTOR} 3"),
+        (-3.0, {}, f"{WHOLE_FACTOR} -3"),
+        (1.5, {}, None),
+        (3.001, {"dp_size": 3}, None),
+    ],
+)  # fmt: skip
+def test_factors_of_a_loss(times, said, words) -> None:
+    """Of a gradient too, only those of accumulation have their name."""
+    found = scaled(times, None, **said)
+    assert found == [] if words is None else words in found
+    if words is not None and words.startswith(FACTOR):
+        assert words in scaled(times, times, **said)
+
+
+@each(
+    ("loss", "gradient", "words"),
+    [
+        (1.0, 1.37, "only the gradient: it is ours times 1.37, the loss is right"),
+        (2.5, 1.0, "only the loss as logged: it is ours times 2.5"),
+        (-1.0, 1.0, "wrong sign of only the loss as logged: it is ours times -1"),
+        (0.5, 2.5, "off by constant factors: gradient times 2.5, loss 0.5"),
+        (1.2345, 1.0, None),
+    ],
+)
+def test_factors_of_the_gradient_or_of_the_loss(loss, gradient, words) -> None:
+    assert scaled(loss, gradient) == ([] if words is None else [words])
+
+
+# ---- other choices, and what is known where nothing explains it ---------------------------------
+
+
+def test_other_choices_of_the_tables() -> None:
+    """Those of no framework first; each says of a sum or a mean what it is."""
+    for stages, words in (
+        ({"ratio": "sequence"}, "ratio sequence where token is meant"),
+        ({"surrogate": "gmpo"}, "surrogate gmpo where clip is meant"),
+        ({"surrogate": "cispo"}, "surrogate cispo where clip is meant"),
+    ):
+        seen = evaluate(RECORD, stages=stages, **FLAGS)
+        expected = {"objective": seen.objective, "gradient": seen.gradient}
+        assert difference(expected).causes == (words,)
+    seen = evaluate(RECORD, stages={"aggregate": "sum"}, **FLAGS)
+    words = "sum where a mean is meant: aggregate sum where response-mean is meant"
+    assert words in difference({"loss": seen.loss}).causes
+    seen = evaluate(RECORD, stages={"aggregate": "token-mean"}, **FLAGS)
+    words = "mean where a sum is meant: aggregate token-mean where sum is meant"
+    found = difference({"loss": seen.loss}, stages={"aggregate": "sum"}).causes
+    assert words in found or any("the number of tokens = 10" in one for one in found)
+
+
+@each(
+    ("at", "words"),
+    [
+        ([0, 3, 8], "3 of 10 gradients differ, in responses 0, 2, 3"),
+        ([4], "1 of 10 gradients differ, in response 2, only among those of tokens that are not"
+              " clipped"),
+        (range(10), "10 of 10 gradients differ"),
+        (LAST, "4 of 10 gradients differ, exactly the last of each response"),
+        (FIRST, "4 of 10 gradients differ, exactly the first of each response"),
+        ([0, 1, 3, 4, 5, 6], "6 of 10 gradients differ, in responses 0, 2, exactly those with"
+                             " A > 0"),
+        ([2, 7, 8, 9], "4 of 10 gradients differ, in responses 1, 3, exactly those with A < 0"),
+        ([1, 7], "2 of 10 gradients differ, in responses 0, 3, exactly those of clipped tokens"),
+        ([0, 1, 2, 4, 5, 8], "6 of 10 gradients differ, exactly those with ratio above 1"),
+        ([3, 6, 7, 9], "4 of 10 gradients differ, in responses 2, 3, exactly those with ratio"
+                       " below 1"),
+    ],
+)  # fmt: skip
+def test_where_gradients_differ_without_a_cause(at, words) -> None:
+    noise = np.random.default_rng(5).uniform(0.3, 1.0, 10).tolist()
+    slopes = np.concatenate(compute()[1])
+    flat = [slope + noise[one] if one in at else slope for one, slope in enumerate(slopes)]
+    rows = [part.tolist() for part in np.split(flat, np.cumsum(LENGTHS)[:-1])]
+    found = difference({"gradient": rows})
+    assert found.causes == ()
+    assert found.pattern is not None
+    assert found.pattern.startswith(words)
+    if "those" in words or "each" in words:
+        assert found.pattern.partition(", by a constant factor")[0] == words
+
+
+def test_what_is_known_of_other_differences() -> None:
+    j, slopes = compute()
+    agrees = "the gradient agrees: only values differ (a constant, or what has no gradient)"
+    found = difference({"gradient": slopes, "advantages": [3.0] * 4})
+    assert found.pattern == agrees
+    found = difference({"gradient": slopes, "loss": -1.2512 * j})
+    assert found.pattern == f"{agrees}, the loss is ours times 1.2512"
+    assert difference({"loss": 1.0123}).pattern is None

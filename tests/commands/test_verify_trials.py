@@ -1,0 +1,47 @@
+"""Wrong implementations of TRL's loss, written down independently: each is named for what it is.
+
+The records, the wrong losses and gradients, and the words that count as right are those of the
+experiment in tests/benchmarks, whose loss gives what TRL gave (test_answers.py).
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from files import each
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+
+from trials import verify
+from trials.task import Task
+from trials.wrong.catalogue import MISTAKES
+from trials.wrong.expectations import EXPECTATIONS
+
+SEEDS = (0, 1, 2, 3)
+
+
+@each("mistake", MISTAKES, ids=lambda mistake: mistake.name)
+def test_a_wrong_implementation_is_named(mistake) -> None:
+    """In a real record or a simulated one: the first seed of building that can show it."""
+    asked = (verify.ask_one(Task("verify", f"wrong/{mistake.name}", seed)) for seed in SEEDS)
+    counts = next(one for one in asked if one)
+    cases = [case for count in counts.values() for case in count.cases]
+    assert counts[verify.RIGHT].hits == 1, cases
+    assert counts[verify.MISLEADING].hits == 0, cases
+    assert counts[verify.STAGE].hits == 1
+
+
+@pytest.mark.parametrize("name", EXPECTATIONS)
+@pytest.mark.parametrize("seed", SEEDS[:2])
+def test_what_else_may_be_expected(name: str, seed: int) -> None:
+    counts = verify.ask_one(Task("verify", f"expected/{name}", seed))
+    assert all(count.hits == count.of == 1 for count in counts.values())
+
+
+@pytest.mark.parametrize("seed", [121, 139])
+def test_nearly_equal_rewards_in_float32_agree(seed: int) -> None:
+    """Rewards of 0.98 to 0.99 whose std is 0.005: float32 leaves 1e-5 of the scale."""
+    counts = verify.ask_one(Task("verify", "right/simulated", seed))
+    assert counts[verify.FALSE].hits == 0
