@@ -29,6 +29,7 @@ if __name__ == "__main__":
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
+from command import answer  # noqa: E402
 from transformers import TrainerCallback  # noqa: E402
 from trl import GRPOConfig, GRPOTrainer  # noqa: E402
 
@@ -192,15 +193,10 @@ def _single(value: Any) -> Any:
     return [_single(one) for one in value] if isinstance(value, list) else value
 
 
-def judge(path: Path) -> list[Any]:
+def judge(path: Path) -> list[dict[str, Any]]:
     """What ``grpo trend`` finds in a run."""
-    from grpo_cli.commands.trend.findings import findings
-    from grpo_cli.commands.trend.run import steps
-    from grpo_cli.commands.trend.step import Flags
-    from grpo_cli.engine import Reader
-    from grpo_cli.variants.plan import plan
-
-    return findings(steps(Reader([str(path)]), plan("trl/grpo")), Flags(["-v", "trl/grpo"]))
+    found: list[dict[str, Any]] = answer("trend", path, "-v", "trl/grpo")["findings"]
+    return found
 
 
 def main() -> None:
@@ -227,14 +223,14 @@ def main() -> None:
             if not given.judge:
                 continue
             found = judge(path)
-            onsets = [one.onset for one in found]
+            onsets = [finding["onset"] for finding in found]
             if fault == "healthy":
                 healthy, alarms = healthy + 1, alarms + bool(found)
             else:
                 runs, right = runs + 1, right + any(abs(at - ONSET) <= WITHIN for at in onsets)
             print(f"{fault} seed {seed}: {onsets}", flush=True)
-            for one in found:
-                print(f"    {one.kind} {one.sentence}", flush=True)
+            for finding in found:
+                print(f"    {finding['kind']} {finding['sentence']}", flush=True)
     if given.judge:
         print(
             f"found within {WITHIN} steps: {right} of {runs}; false alarms: {alarms} of {healthy}"
