@@ -44,7 +44,7 @@ def test_insisting(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("jobs", [1, 2])
 @pytest.mark.parametrize("array", [False, True])
-def test_the_header_of_unipo_reaches_its_steps(tmp_path: Path, jobs: int, array: bool) -> None:  # noqa: FBT001
+def test_the_header_of_unipo_reaches_its_steps(tmp_path: Path, jobs: int, array: bool) -> None:
     """Wherever the file is cut; a step's own settings win, and flags win over both."""
     header, step = dumps.unipo_lines()
     steps = [{**step, "step": at, "note": "x" * 700_000} for at in range(8)]
