@@ -50,11 +50,8 @@ def write_run(folder: Path, some: Records) -> Path:
 
 
 def diff(folder: Path, first: Records, second: Records, *flags: str) -> Any:
-    number = len([*folder.iterdir()])
-    runs = [
-        write_run(folder / str(number) / name, some) for name, some in zip("ab", (first, second))
-    ]
-    return answer("diff", *runs, *flags)
+    here = folder / str(len([*folder.iterdir()]))
+    return answer("diff", write_run(here / "a", first), write_run(here / "b", second), *flags)
 
 
 def changed(folder: Path, change: Callable[[Record], Any], *flags: str) -> Any:
@@ -355,7 +352,7 @@ def test_the_command(tmp_path: Path) -> None:
     paths = write_run(tmp_path / "a", RUN), write_run(tmp_path / "b", other)
     result = run("diff", *paths)
     assert result.exit_code == 1
-    assert result.stdout.startswith("the runs part after step 0 ")
+    assert result.stdout.startswith("the runs differ after step 0 ")
     assert "step 1, record 1/1, group p, response 0: rewards, the reward" in result.stdout
     shown = run("diff", *paths, "--json")
     assert (shown.exit_code, json.loads(shown.stdout)["partings"][0]["second"]) == (1, 5.0)
