@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from pathlib import Path
 
 import pytest
 
@@ -332,6 +333,26 @@ def test_a_mixed_run_has_no_update_where_the_reference_is_missing(grpo, write, o
     assert [loss is None for loss in losses] == ["log_probs_ref" not in one for one in records]
     assert f"dump.jsonl:{line}: log_probs_ref: missing" in result.stderr
     assert "KL penalty" not in result.stderr
+
+
+def test_a_run_that_is_followed_starts_again_where_a_reference_turns_up(write):
+    from grpo_cli.commands.trend.follow import Follow
+    from grpo_cli.commands.trend.origins import StepSource
+    from grpo_cli.records import PLAIN as PLAIN_READING
+    from grpo_cli.variants.plan import plan
+
+    path = write(PLAIN, PLAIN)
+    follow = Follow([path], PLAIN_READING, plan("grpo"), StepSource())
+    follow.poll()
+    assert [step.metrics["loss"] for step in follow.steps()] == pytest.approx([LOSS] * 2)
+    assert NOTE in follow.notices
+    with Path(path).open("a", encoding="utf-8") as stream:
+        stream.write(json.dumps(WITH | {"step": 2}) + "\n")
+    follow.poll()
+    follow.poll()
+    losses = [step.metrics["loss"] for step in follow.steps()]
+    assert [loss is None for loss in losses] == [True, True, False]
+    assert any(note.startswith("no columns of the update") for note in follow.notices)
 
 
 # ---- however the input is cut ------------------------------------------------------------------
