@@ -69,7 +69,7 @@ class StepValues:
 
     def __init__(self, sums: StepSums) -> None:
         self.table, self._known = sums, dict[str, F64]()
-        self.responses = Responses(sums.rows, sums.labels)
+        self.responses = Responses(sums.family("row"))
         self.evaluated = sums.count("evaluated_tokens") > 0
 
     def sum(self, name: str) -> F64:
@@ -99,12 +99,12 @@ class StepValues:
 
     def extreme(self, name: str) -> F64:
         """The largest number of a name."""
-        nothing = np.full(len(self.table), np.nan)
-        return self.table.extremes.get(name, nothing)
+        found = self.table.columns.get(("largest", name))
+        return np.full(len(self.table), np.nan) if found is None else found.values
 
     def quantile(self, name: str, share: float) -> F64:
         """A quantile of a distribution."""
-        found = self.table.bins.get(name)
+        found = self.table.columns.get(("bins", name))
         return np.full(len(self.table), np.nan) if found is None else quantiles(found, share)
 
     # ---- the objective ----------------------------------------------------------------------
@@ -121,7 +121,7 @@ class StepValues:
         """The sums of a term by its coefficients, each with NaN where the step has none of it."""
         return [
             (key[1], np.where(one.widths > 0, one.sums(), np.nan))
-            for key, one in self.table.sums.items()
+            for key, one in self.table.family("sum").items()
             if isinstance(key, tuple) and key[0] == term and not isinstance(key[1], str)
         ]
 
@@ -161,7 +161,7 @@ class StepValues:
         """‖∂J/∂log π_θ‖ over all tokens."""
         products = {
             key: one
-            for key, one in self.table.sums.items()
+            for key, one in self.table.family("sum").items()
             if isinstance(key, tuple) and isinstance(key[1], str)
         }
         if not products:

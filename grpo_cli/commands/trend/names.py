@@ -126,6 +126,10 @@ NAMES: Mapping[str, Mapping[str, Read]] = {
     },
 }
 """Framework → the name that it logs → how it is computed."""
+WHOLE = {
+    name for each in NAMES.values() for name, read in each.items() if read in (_shortest, _longest)
+}
+"""The names of whole numbers."""
 
 
 def logged_values(framework: str, step: StepValues) -> dict[str, F64]:

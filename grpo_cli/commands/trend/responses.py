@@ -20,9 +20,11 @@ _RIGHT = 1.0
 class Responses:
     """The responses of S steps. Numbers are [S], NaN where the responses do not say them."""
 
-    def __init__(self, rows: Mapping[str, Ragged], labels: Ragged) -> None:
-        self.rewards, self.lengths = rows["rewards"], rows["lengths"]
-        self._gradients, self._groups, self._labels = rows["gradients"], rows["groups"], labels
+    def __init__(self, rows: Mapping[str, Ragged]) -> None:
+        self.rewards, self.lengths, self._gradients = (
+            rows[name] for name in ("reward", "length", "gradient")
+        )
+        self._groups, self._labels = rows["group"], rows["label"]
         self._count = self.rewards.widths
 
     # ---- rewards ------------------------------------------------------------------------------
