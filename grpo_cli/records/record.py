@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, NamedTuple, Protocol
 
@@ -100,7 +100,8 @@ class Raw:
 
     def dropped(self) -> Raw:
         """A copy that has forgotten its value."""
-        return replace(self, kept=DROPPED)
+        about = self.source, self.line, self.prefix, self.size, self.again, self.origin, self.arrays
+        return Raw(DROPPED, *about, self.key, self.batch, self.first)
 
     def plain(self) -> Any:
         """The value, of lists only."""

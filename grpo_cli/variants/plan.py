@@ -143,24 +143,28 @@ class Plan:
         own = kl.choice.penalizes_reference and bool(kl.values.get("beta"))
         return own and not asked & {"kl", "beta"}
 
-    def aggregate(self, record: Mapping[str, Value]) -> Bound:
-        """The objective's aggregation alone.
+    def bound(
+        self, stage: str, record: Mapping[str, Value], *, advantages_given: bool = False
+    ) -> Bound:
+        """One of the objective's six stages alone, as ``objective`` has it.
 
         Raises:
             InputError: when a hyperparameter of it that has no usual value is nowhere given.
         """
-        return self._bind("aggregate", *self._choice("aggregate"), {**record, **self.flags})
+        given = {**record, **self.flags}
+        name, choice = self._choice(stage)
+        if stage == "advantage":
+            if advantages_given and stage not in self.swapped:
+                name, choice = "given", STAGES["advantage"].choices["given"]
+            if WEIGHTS in given and can_be_weighed(choice) and self._reads(stage, WEIGHTS):
+                choice = weighed(choice)
+        return self._bind(stage, name, choice, given)
 
     def _build(self, record: Mapping[str, Value], *, advantages_given: bool) -> Objective:
         given = {**record, **self.flags}
-        bound: dict[str, Bound | None] = {}
-        for stage in _STAGES:
-            name, choice = self._choice(stage)
-            if stage == "advantage" and advantages_given and stage not in self.swapped:
-                name, choice = "given", STAGES["advantage"].choices["given"]
-            if stage == "advantage" and WEIGHTS in given and can_be_weighed(choice):
-                choice = weighed(choice) if self._reads(stage, WEIGHTS) else choice
-            bound[stage] = self._bind(stage, name, choice, given)
+        bound: dict[str, Bound | None] = {
+            stage: self.bound(stage, record, advantages_given=advantages_given) for stage in _STAGES
+        }
         has_entropy = self.row.entropy is not None or "entropy_coef" in self.flags
         for name, own in self._own_choices().items():
             if name == "kl_aggregate" or has_entropy:
@@ -214,7 +218,7 @@ class Plan:
         J is divided by them, each run sets its own, and nothing in the data shows which.
         """
         given = {**record, **self.flags}
-        values = self.aggregate(record).values
+        values = self.bound("aggregate", record).values
         lengths = {name: values.get(name) for name in _LENGTHS if name not in given}
         return [
             f"{name}: {missing(name, f'{self.variant} uses its own {plain(value)}')}"

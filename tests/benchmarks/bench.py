@@ -1,30 +1,30 @@
 """Prints what ``grpo`` costs on dumps as frameworks write them; nothing is asserted.
 
-    python tests/benchmarks/bench.py                        # 40 MB a shape, about an hour
+    python tests/benchmarks/bench.py                        # 40 MB a shape, about half an hour
     python tests/benchmarks/bench.py --megabytes 4          # some minutes
     python tests/benchmarks/bench.py --only trl,verl --turns 5
 
-A row is a shape of ``shapes.py``. Times are those of processes, worker processes included, without
-what the same command takes on the smallest file of the shape; each turn runs every command once,
-and a ratio is that of the best turns (in brackets the least and the greatest within a turn):
+A row is a shape of ``shapes.py``. Times are of processes, their workers included, without their
+start; each turn runs every command once, and a ratio is that of the best turns (in brackets the
+least and the greatest within a turn):
 
 - ``eval × loop``: ``eval --level batch --jobs 1`` against decoding the file and nothing else;
 - ``naive``: a script of one's own against ``eval``; ``by the clock, two jobs``: against
-  ``--jobs 2``, in wall time;
+  ``--jobs 2``, in wall time, the start of the workers included;
 - other commands, with ``--jobs 1``, against ``eval``; ``MB``: the peak of ``eval`` and of all.
 
-The script has to print the J that ``eval`` prints.
+The script has to return the J that ``eval`` prints.
 """
 
 from __future__ import annotations
 
 import argparse
-import compileall
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-from measure import HERE, ROOT, Timed, grpo, in_turns, spend
+from measure import ENVIRONMENT, Timed, in_turns, spend
 from shapes import SHAPES, write
 
 OTHERS = ("check", "trend", "diff", "report", "verify")
@@ -35,31 +35,29 @@ _EXPECTING = ("trl", "trl-short", "verl")
 def commands(name: str, path: Path) -> dict[str, list[str]]:
     """Every command that is timed on a dump."""
     shape, file = SHAPES[name], str(path)
-    flags = (*shape.flags, "-q")
-    one = (*flags, "--jobs", "1")
-    script = [sys.executable, str(HERE / "shapes.py")]
-    found = {
-        "loop": [*script, "loop", name, file],
-        "naive": [*script, "naive", name, file],
-        "eval": grpo("eval", file, "--level", "batch", *one),
-        "jobs": grpo("eval", file, "--level", "batch", *flags, "--jobs", "2"),
-    }
+    one = ("--jobs", "1")
+    more = dict.fromkeys(OTHERS, (file, *one))
+    more |= {"diff": (file, file), "report": (file, "-o", f"{file}.html", *one)}
     others = [*shape.commands, *(["verify"] if name in _EXPECTING else [])]
-    more = {
-        **dict.fromkeys(OTHERS, ("--jobs", "1")),
-        "diff": (file,),
-        "report": ("-o", f"{file}.html", "--jobs", "1"),
+    found = {
+        "loop": ["loop", name, file],
+        "naive": ["naive", name, file],
+        "eval": ["eval", file, "--level", "batch", *one],
+        "jobs": ["eval", file, "--level", "batch", "--jobs", "2"],
+        **{other: [other, *more[other]] for other in others},
     }
-    return found | {other: grpo(other, file, *more[other], *flags) for other in others}
+    ours = {what: [*words, *shape.flags, "-q"] for what, words in found.items()}
+    return ours | {what: found[what] for what in ("loop", "naive")}
 
 
 def agree(name: str, path: Path) -> None:
-    """Stops where the script and ``eval`` print another J."""
-    wanted = float(spend(commands(name, path)["naive"]).printed)
-    only = grpo("eval", str(path), "--level", "batch", "--only", "objective", "-q")
-    value = float(spend([*only, *SHAPES[name].flags]).printed)
+    """Stops where the script and ``eval`` compute another J."""
+    words = commands(name, path)
+    wanted = spend(words["naive"], words["naive"]).printed or 0.0
+    command = [sys.executable, "-m", "grpo_cli", *words["eval"], "--only", "objective"]
+    value = float(subprocess.run(command, capture_output=True, env=ENVIRONMENT, check=True).stdout)
     if abs(value - wanted) > 1e-9 * abs(wanted):
-        raise SystemExit(f"{name}: the script prints {wanted}, eval {value}")
+        raise SystemExit(f"{name}: the script computes {wanted}, eval {value}")
 
 
 def row(name: str, found: dict[str, Timed]) -> str:
@@ -71,7 +69,7 @@ def row(name: str, found: dict[str, Timed]) -> str:
         best, least, most = found[mine].ratio(found[other])
         return f"{best:.1f} ({least:.1f}–{most:.1f})"
 
-    clock = min(found["naive"].wall) / min(found["jobs"].wall)
+    clock = found["naive"].wall / found["jobs"].wall
     memory = f"{found['eval'].memory:.0f}, {max(one.memory for one in found.values()):.0f}"
     cells = [ratio("eval", "loop"), ratio("naive", "eval"), f"{clock:.1f}"]
     cells += [ratio(other, "eval") for other in OTHERS] + [memory]
@@ -84,7 +82,6 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--only", default=",".join(SHAPES), help="names of shapes")
     given = parser.parse_args()
-    compileall.compile_dir(ROOT / "grpo_cli", quiet=1)  # as pip installs it
     names = ["shape", "eval × loop", "naive", "by the clock, two jobs", *OTHERS, "MB"]
     print(f"| {' | '.join(names)} |")
     print("|---" + "|---:" * (len(names) - 1) + "|")
@@ -93,7 +90,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             path = write(name, Path(folder) / f"dump{suffix}", given.megabytes)
             smallest = write(name, Path(folder) / f"smallest{suffix}", 0.0)
-            agree(name, path)
+            agree(name, smallest)
             found = in_turns(commands(name, path), commands(name, smallest), given.turns)
         print(row(name, found), flush=True)
 

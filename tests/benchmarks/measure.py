@@ -1,66 +1,77 @@
-"""Commands timed in turns: process time and wall time, each child alone."""
+"""Commands timed in turns, each in a process of its own, without its start.
+
+A process first runs the command on the smallest file of the kind, so that everything is imported,
+and then on the file that is timed.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import json
 import os
+import resource
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join((str(ROOT), str(HERE)))}
+ENVIRONMENT |= {"OPENBLAS_NUM_THREADS": "1"}
+Words = Sequence[str]
+"""``loop`` or ``naive``, a shape and a file; or a command line of ``grpo``."""
 
 
 class Spent(NamedTuple):
-    """What a command took: seconds of all its threads and workers, seconds, MB of one process."""
+    """What a command took.
+
+    Attributes:
+        cpu: seconds of the process and its workers.
+        wall: seconds by the clock.
+        memory: MB of the process at most, its packages included.
+        printed: what a script returned.
+    """
 
     cpu: float
     wall: float
     memory: float
-    printed: str
+    printed: float | None
 
 
-def spend(command: list[str]) -> Spent:
-    """Runs a command."""
-    start = time.perf_counter()
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=ENVIRONMENT
-    ) as child:
-        assert child.stdout is not None
-        printed = child.stdout.read().decode()
-        _, status, usage = os.wait4(child.pid, 0)
-        child.returncode = os.waitstatus_to_exitcode(status)
-    wall = time.perf_counter() - start
-    if child.returncode not in (0, 1):
-        raise RuntimeError(f"exit code {child.returncode}: {' '.join(command)}")
-    return Spent(usage.ru_utime + usage.ru_stime, wall, usage.ru_maxrss / 1024, printed.strip())
+def spend(words: Words, smallest: Words) -> Spent:
+    """Runs a command, after the same on the smallest file."""
+    given = json.dumps([smallest, words])
+    child = [sys.executable, str(HERE / "measure.py"), given]
+    done = subprocess.run(child, capture_output=True, env=ENVIRONMENT, check=True)
+    return Spent(*json.loads(done.stderr.splitlines()[-1]))
 
 
 class Timed(NamedTuple):
-    """A command on a file, without what it takes on the smallest file of the kind.
+    """What a command took in each turn."""
 
-    Attributes:
-        cpu: seconds of process time in each turn.
-        wall: seconds by the clock in each turn.
-        memory: MB, the most of all turns.
-    """
-
-    cpu: list[float]
-    wall: list[float]
-    memory: float
+    turns: list[Spent]
 
     def ratio(self, other: Timed) -> tuple[float, float, float]:
         """Its process time as a multiple of another's: of the best turns; least, most of a turn."""
-        each = [mine / theirs for mine, theirs in zip(self.cpu, other.cpu, strict=True)]
-        return min(self.cpu) / min(other.cpu), min(each), max(each)
+        pairs = [(one.cpu, two.cpu) for one, two in zip(self.turns, other.turns, strict=True)]
+        each = [one / two for one, two in pairs]
+        return min(one for one, _ in pairs) / min(two for _, two in pairs), min(each), max(each)
+
+    @property
+    def wall(self) -> float:
+        return min(one.wall for one in self.turns)
+
+    @property
+    def memory(self) -> float:
+        return max(one.memory for one in self.turns)
 
 
 def in_turns(
-    commands: Mapping[str, list[str]], smallest: Mapping[str, list[str]], turns: int
+    commands: Mapping[str, Words], smallest: Mapping[str, Words], turns: int
 ) -> dict[str, Timed]:
     """Runs commands in turns, since whatever else a machine does only ever adds.
 
@@ -69,22 +80,44 @@ def in_turns(
         smallest: name → the same command on the smallest file of the kind.
         turns: how often each is run.
     """
-    starts = {name: [spend(smallest[name]) for _ in range(turns)] for name in commands}
-    runs: dict[str, list[Spent]] = {name: [] for name in commands}
+    found: dict[str, list[Spent]] = {name: [] for name in commands}
     for _ in range(turns):
-        for name, command in commands.items():
-            runs[name].append(spend(command))
-    found = {}
-    for name, spent in runs.items():
-        cpu, wall = (min(getattr(one, what) for one in starts[name]) for what in ("cpu", "wall"))
-        found[name] = Timed(
-            [max(one.cpu - cpu, 1e-3) for one in spent],
-            [max(one.wall - wall, 1e-3) for one in spent],
-            max(one.memory for one in spent),
-        )
-    return found
+        for name, words in commands.items():
+            found[name].append(spend(words, smallest[name]))
+    return {name: Timed(spent) for name, spent in found.items()}
 
 
-def grpo(command: str, *arguments: str) -> list[str]:
-    """A command of ours."""
-    return [sys.executable, "-m", "grpo_cli", command, *arguments]
+def _run(words: Words) -> float | None:
+    import shapes
+
+    if words[0] == "loop":
+        return shapes.loop(*words[1:])
+    if words[0] == "naive":
+        return shapes.naive(*words[1:])
+    from grpo_cli.commands.main import main
+
+    sys.argv = ["grpo", *words]
+    with contextlib.suppress(SystemExit):
+        main()
+    return None
+
+
+def _used() -> float:
+    every = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    return sum(one.ru_utime + one.ru_stime for one in map(resource.getrusage, every))
+
+
+def main() -> None:
+    """Prints what a command took, as the last line of standard error."""
+    gc.disable()
+    smallest, words = json.loads(sys.argv[1])
+    _run(smallest)
+    cpu, wall = _used(), time.perf_counter()
+    printed = _run(words)
+    took = _used() - cpu, time.perf_counter() - wall
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    sys.stderr.write("\n" + json.dumps([*took, memory, printed]) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -161,7 +161,7 @@ def test_one_rule_of_colour_for_every_page(grpo, dump, monkeypatch, flags, varia
 @pytest.fixture
 def seen(monkeypatch, tmp_path):
     """What the pager of a terminal of 12 lines got."""
-    for module in ("terminal.paging", "commands.trend.output"):
+    for module in ("terminal.paging", "commands.trend.view"):
         monkeypatch.setattr(f"grpo_cli.{module}.screen_of", lambda _: Screen(80, height=12))
     monkeypatch.setenv("PAGER", f"cat > {tmp_path / 'seen'}")
     return tmp_path / "seen"

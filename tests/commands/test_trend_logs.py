@@ -217,6 +217,7 @@ def test_lengths_and_rewards_of_a_step_by_hand(
     ]
     found = logged(write(tmp_path / "a.jsonl", rows), names)
     assert {name: found[name] for name in values} == pytest.approx(values, rel=1e-15)
+    assert [type(found[name]) for name in values] == [*map(type, values.values())]
 
 
 def test_nemo_rl(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -30,16 +30,19 @@ def compare_samples(records: Tokens, findings: Findings, source: int = 0) -> Non
         findings.add(rule, finding, records.places[finding.record], source)
 
 
-def find_in_pairs(records: Tokens) -> Iterator[tuple[Rule, Finding]]:
-    """Runs the rules on pairs of columns.
+def find_in_pairs(
+    records: Tokens, codes: Collection[str] | None = None
+) -> Iterator[tuple[Rule, Finding]]:
+    """Runs the rules on pairs of columns, or some of them.
 
     One fault gives one finding: after the first error or warning in a sample no later rule and no
     later pair is asked there. Other faults show once that one is mended.
     """
     explained = np.zeros(len(records.sample_starts), dtype=np.bool_)
+    rules = [rule for rule in rules_of("pair") if codes is None or rule.code in codes]
     for names in records.pairs:
         pair = Pair(records, names)
-        for rule in rules_of("pair"):
+        for rule in rules:
             if explained.all():
                 return
             before = explained.copy()
@@ -47,7 +50,8 @@ def find_in_pairs(records: Tokens) -> Iterator[tuple[Rule, Finding]]:
                 sample = records.sample_index[finding.record]
                 if not before[sample]:
                     explained[sample] |= (finding.severity or rule.severities[0]) != "info"
-                    yield rule, finding
+                    columns = {} if "column" in finding.evidence else {"columns": [*names]}
+                    yield rule, replace(finding, evidence={**columns, **finding.evidence})
 
 
 class Samples:

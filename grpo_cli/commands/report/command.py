@@ -24,11 +24,11 @@ from grpo_cli.commands.options.source import (
 )
 from grpo_cli.commands.page.block import finite
 from grpo_cli.commands.report.groups import Choice, Group, KeptGroups, choose, limit_tokens
+from grpo_cli.commands.trend.command import LogFile, flags_of
 from grpo_cli.commands.trend.comparison import LogComparison, compare_log, framework_of
 from grpo_cli.commands.trend.drawings import head, page
 from grpo_cli.commands.trend.findings import findings as look
 from grpo_cli.commands.trend.logs import read_finite
-from grpo_cli.commands.trend.options import LogFile, flags_of
 from grpo_cli.commands.trend.origins import StepSource
 from grpo_cli.commands.trend.run import Run
 from grpo_cli.commands.trend.step import Finding, Steps

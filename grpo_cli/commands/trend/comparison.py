@@ -66,11 +66,6 @@ def framework_of(log: Log | None) -> str | None:
     return max(NAMES, key=lambda framework: len(NAMES[framework].keys() & log.keys()))
 
 
-def shift_of(log: Log, series: Series) -> int:
-    """How many steps a log counts ahead: TRL logs step 1 when it has done step 0."""
-    return max(_SHIFTS, key=lambda shift: (_matches(log, series, shift), -abs(shift)))
-
-
 def _matches(log: Log, series: Series, shift: int) -> int:
     return sum(
         _alike(value, series[name].get(step - shift))
@@ -78,25 +73,6 @@ def _matches(log: Log, series: Series, shift: int) -> int:
         if name in series and len(set(values.values())) > 1
         for step, value in values.items()
     )
-
-
-def compare(log: Log, series: Series, others: Series) -> list[Comparison]:
-    """Each logged series that was recomputed; and of loss and gradient, why they were not.
-
-    Args:
-        log: what was logged.
-        series: name as logged → step → recomputed value.
-        others: everything else that was recomputed, which may be what the log really is.
-    """
-    shift = shift_of(log, series)
-    found = [
-        _compared(name, log[name], series[name], others, shift) for name in series if name in log
-    ]
-    return found + [
-        Comparison(name, 0, agrees=False, because=why)
-        for name in log
-        if name not in series and (why := _UNKNOWN.get(name.rpartition("/")[2]))
-    ]
 
 
 def _compared(
@@ -198,9 +174,20 @@ def compare_log(
         {name: dict(zip(steps.numbers, made.values(name), strict=True)) for name in made.metrics}
         for made in (steps.with_metrics(logged), steps)
     )
-    shift = shift_of(log, series)
+    # TRL logs step 1 when it has done step 0.
+    shift = max(_SHIFTS, key=lambda shift: (_matches(log, series, shift), -abs(shift)))
+    found = [
+        _compared(name, log[name], values, others, shift)
+        for name, values in series.items()
+        if name in log
+    ]
+    found += [
+        Comparison(name, 0, agrees=False, because=why)
+        for name in log
+        if name not in series and (why := _UNKNOWN.get(name.rpartition("/")[2]))
+    ]
     aligned = {
         name: {step - shift: value for step, value in values.items()}
         for name, values in log.items()
     }
-    return LogComparison(framework, compare(log, series, others), aligned)
+    return LogComparison(framework, found, aligned)

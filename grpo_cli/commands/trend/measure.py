@@ -20,6 +20,7 @@ from grpo_cli.commands.trend.sums import (
     DECILES,
     EACH,
     NO_NUMBER,
+    Numbers,
     Places,
     Ragged,
     StepSums,
@@ -62,51 +63,39 @@ def sums_of_rewards(records: Sequence[tuple[RecordStep, NoLogProbsError]]) -> St
     rewards = [NO_NUMBER if one is None else one for each in signals for one in each.rewards]
     lengths = [-1 if one is None else one for each in signals for one in each.lengths]
     rows = {
-        "rewards": np.array(rewards, dtype=np.float64),
-        "lengths": np.array(lengths, dtype=np.int64),
-        "gradients": np.full(len(rewards), NO_NUMBER),
-        "groups": np.zeros(len(rewards), dtype=np.int64),
+        "reward": np.array(rewards, dtype=np.float64),
+        "length": np.array(lengths, dtype=np.int64),
+        "gradient": np.full(len(rewards), NO_NUMBER),
+        "group": np.zeros(len(rewards), dtype=np.int64),
     }
+    columns = {("row", name): Ragged(widths, values) for name, values in rows.items()}
+    names = _objects([one.group for one in signals])
     return StepSums(
         np.array([step.number for step, _ in records], dtype=np.int64),
-        [record.source or "" for _, record in records],
-        [step.field for step, _ in records],
-        {name: Ragged(widths, values) for name, values in rows.items()},
-        Ragged(np.ones_like(widths), _objects([one.group for one in signals])),
+        [(record.source or "", step.field) for step, record in records],
+        columns | {("row", "label"): Ragged(np.ones_like(widths), names)},
     )
 
 
-def sums_of(
-    chunk: Chunk,
-    breakdown: Breakdown | None,
-    rewards: F64 | None,
-    batch: str = "input",
-    *,
-    logged: bool = False,
-) -> StepSums:
+class ChunkSums:
     """The sums of the steps of a chunk: a row for records of one step that follow each other.
 
     Args:
         chunk: records with what a report shows of them, each with its step as its batch.
         breakdown: of the chunk; None where the objective cannot be evaluated.
         rewards: [R] as ``rewards_of`` has them.
-        batch: as ``--batch`` has it.
+        by: as ``--batch`` has it.
         logged: whether the sums of frameworks' metrics are wanted too.
     """
-    return _Measured(chunk, breakdown, rewards, batch, logged=logged).sums
-
-
-class _Measured:
-    """Measures a chunk; ``sums`` is what it comes to."""
 
     def __init__(
         self,
         chunk: Chunk,
         breakdown: Breakdown | None,
         rewards: F64 | None,
-        by: str,
+        by: str = "input",
         *,
-        logged: bool,
+        logged: bool = False,
     ) -> None:
         self._chunk, batch, self._logged = chunk, chunk.batch, logged
         steps: Sequence[RecordStep] = chunk.of_batches  # type: ignore[assignment]  # of with_steps
@@ -119,18 +108,18 @@ class _Measured:
         summary = None if breakdown is None else Summary(breakdown)
         unknown = np.full(batch.responses.count, NO_NUMBER)
         rows = {
-            "rewards": unknown if rewards is None else rewards,
-            "lengths": batch.responses.lengths,
-            "gradients": _gradients(summary, unknown),
-            "groups": batch.groups - responses.spread(groups.starts),
+            "reward": unknown if rewards is None else rewards,
+            "length": batch.responses.lengths,
+            "gradient": _gradients(summary, unknown),
+            "group": batch.groups - responses.spread(groups.starts),
         }
         self.sums = StepSums(
             np.array([steps[at].number for at in marks[:-1]]),
-            [chunk.records[at].source for at in marks[:-1]],
-            [steps[at].field for at in marks[:-1]],
-            {name: Ragged(responses.lengths, values) for name, values in rows.items()},
-            Ragged(groups.lengths, _objects([*_labels(chunk)])),
+            [(chunk.records[at].source, steps[at].field) for at in marks[:-1]],
+            {("row", name): Ragged(responses.lengths, values) for name, values in rows.items()},
         )
+        self._columns = self.sums.columns
+        self._columns["row", "label"] = Ragged(groups.lengths, _objects([*_labels(chunk)]))
         self._count("tokens", tokens.lengths)
         self._count("samples", responses.lengths)
         if summary is not None:
@@ -156,10 +145,10 @@ class _Measured:
         """Adds numbers of tokens, responses or records to a sum; returns how many in each step."""
         segments = self._units[unit]
         if kept is None or kept.all():
-            self.sums.sums[name] = Ragged(segments.lengths, values)
+            self._columns["sum", name] = Ragged(segments.lengths, values)
             return segments.lengths
         widths: I64 = segments.sum(kept.astype(np.int64))
-        self.sums.sums[name] = Ragged(widths, values[kept])
+        self._columns["sum", name] = Ragged(widths, values[kept])
         return widths
 
     def _average(self, name: str, unit: Unit, values: F64, kept: Kept | None = None) -> None:
@@ -175,7 +164,8 @@ class _Measured:
     def _extreme(self, name: str, unit: Unit, values: F64, kept: Kept | None = None) -> None:
         known = values if kept is None else np.where(kept, values, -np.inf)
         found = Ragged(self._units[unit].lengths, known).reduced(np.maximum, NO_NUMBER)
-        self.sums.extremes[name] = np.where(self._filled, found, NO_NUMBER)
+        found = np.where(self._filled, found, NO_NUMBER)
+        self._columns["largest", name] = Numbers(found, np.fmax)
 
     def _with_tokens(self, unit: Unit) -> Kept:
         """Which responses or records are of steps that have a token."""
@@ -240,10 +230,10 @@ class _Measured:
         breakdown, tokens = summary.breakdown, self._units["tokens"]
         with np.errstate(over="ignore"):
             self._by_token("ratio_squared", breakdown.ratio * breakdown.ratio)
-        self.sums.bins["log_ratio"] = Ragged(tokens.lengths, bins(breakdown.log_ratio))
+        self._columns["bins", "log_ratio"] = Ragged(tokens.lengths, bins(breakdown.log_ratio))
         self._find("gradient", "records", summary.record_gradient_squares)
-        steepest = self.sums.worst["gradient"]
-        self.sums.worst["gradient"] = steepest._replace(values=np.sqrt(steepest.values))
+        steepest = self._columns["worst", "gradient"]
+        self._columns["worst", "gradient"] = steepest._replace(values=np.sqrt(steepest.values))
         moved = tokens.sum((breakdown.ratio != 1.0).astype(np.int64)) > 0
         self._find("ratio", "tokens", np.abs(breakdown.log_ratio), moved)
 
@@ -259,7 +249,7 @@ class _Measured:
         self._by_token("mismatch_d", difference, "mismatch")
         for name, values in (("weight", weight), ("size", size), ("both", both)):
             self._by_token(f"mismatch_{name}", values)
-        self.sums.bins["mismatch"] = Ragged(self._units["tokens"].lengths, bins(size))
+        self._columns["bins", "mismatch"] = Ragged(self._units["tokens"].lengths, bins(size))
         self._find("mismatch", "tokens", size)
         self._measure_deciles(size)
 
@@ -347,7 +337,7 @@ class _Measured:
             for record, some in zip(records.tolist(), noted.tolist(), strict=True)
         ]
         first = responses - batch.records.starts[records]
-        self.sums.worst[name] = Places(values, first, inside, where)
+        self._columns["worst", name] = Places(values, first, inside, where)
 
     def _place(self, number: int) -> tuple[str, int | None, str | int | float]:
         known = self._records.get(number)

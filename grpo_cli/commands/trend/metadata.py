@@ -13,9 +13,8 @@ from grpo_cli.commands.trend.origins import RecordStep
 from grpo_cli.commands.trend.sums import EACH, Ragged, StepSums
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.records.record import listed
+from grpo_cli.records.unread import ENDINGS, VERSIONS
 
-ENDINGS = ("truncated", "is_truncated", "finish_reasons", "finish_reason")
-VERSIONS = ("weight_versions", "weight_version", "policy_version", "head_version")
 _READ = frozenset((*ENDINGS, *VERSIONS, "meta"))
 
 _CUT_OFF = (True, "length", "max_tokens", "truncated")

@@ -13,7 +13,10 @@ import numpy as np
 from grpo_cli.batch import F64
 from grpo_cli.commands.answer import Answer
 from grpo_cli.commands.trend.metrics import METRICS, StepValues, values
-from grpo_cli.commands.trend.sums import KINDS, StepSums
+from grpo_cli.commands.trend.names import WHOLE
+from grpo_cli.commands.trend.sums import KINDS, Places, StepSums
+
+_WHOLE = WHOLE | {one.name for one in METRICS.values() if one.whole}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +78,10 @@ class Steps(Sequence[Step]):
     """
 
     def __init__(self, sums: StepSums, metrics: Mapping[str, F64]) -> None:
-        self._sums, self.numbers, self.files = sums, sums.numbers.tolist(), sums.files
+        self._sums, self.numbers = sums, sums.numbers.tolist()
+        self.files = [file for file, _ in sums.sources]
         self.metrics = {name: np.where(np.isfinite(a), a, np.nan) for name, a in metrics.items()}
-        self._shared = Counter(sums.files)
+        self._shared = Counter(self.files)
 
     @classmethod
     def of(cls, sums: StepSums) -> Steps:
@@ -121,24 +125,24 @@ class Steps(Sequence[Step]):
             dict(zip(self.metrics, row, strict=True)),
             dict(self._worst(at)),
             self._shared[self.files[at]] > 1,
-            self._sums.keys[at],
+            self._sums.sources[at][1],
         )
 
     def _worst(self, at: int) -> Iterator[tuple[str, Place]]:
-        for kind in KINDS:
-            places = self._sums.worst.get(kind)
-            record = None if places is None else places.records[at]
-            if places is not None and record is not None:
-                response, token = int(places.responses[at]), int(places.tokens[at])
-                value = float(places.values[at])
-                yield kind, Place(*record, response, None if token < 0 else token, value)
+        worst: dict[str, Places] = self._sums.family("worst")
+        for kind in (one for one in KINDS if one in worst):
+            values, responses, tokens, records = worst[kind]
+            record, token = records[at], int(tokens[at])
+            if record is not None:
+                inside = None if token < 0 else token
+                yield kind, Place(*record, int(responses[at]), inside, float(values[at]))
 
 
 def _plain(name: str, value: float) -> float | None:
     """A value as it is printed: None for NaN, whole numbers as such."""
     if value != value:
         return None
-    return int(value) if name in METRICS and METRICS[name].whole else value
+    return int(value) if name in _WHOLE else value
 
 
 class Flags(NamedTuple):

@@ -7,7 +7,7 @@ to it exactly: those of its responses or, where these are many, two or three tha
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, chain, pairwise
 from typing import Any, NamedTuple
@@ -83,6 +83,26 @@ class Ragged(NamedTuple):
         times = None if self.times is None else self.times[places]
         return Ragged(widths, self.values[places], times)
 
+    @classmethod
+    def stacked(cls, parts: Sequence[Ragged]) -> Ragged:
+        """The rows of several tables."""
+        times = None
+        if any(one.times is not None for one in parts):
+            ones = (np.ones(len(one.values), dtype=np.int64) for one in parts)
+            pairs = zip((one.times for one in parts), ones, strict=True)
+            times = np.concatenate([one if many is None else many for many, one in pairs])
+        widths, values = (np.concatenate([one[at] for one in parts]) for at in (0, 1))
+        return cls(widths, values, times)
+
+    @classmethod
+    def nothing(cls, count: int) -> Ragged:
+        """No numbers, of so many steps."""
+        return cls(np.zeros(count, dtype=np.int64), np.zeros(0, dtype=np.int32))
+
+    def merged(self, firsts: I64) -> Ragged:
+        """Neighbours together, those from each of these rows on."""
+        return self._replace(widths=np.add.reduceat(self.widths, firsts))
+
 
 def exact_sum(values: list[float]) -> float:
     """A sum that is rounded once."""
@@ -106,6 +126,34 @@ def _shortened(values: list[float]) -> list[float]:
     return values if total else found or [0.0]
 
 
+class Numbers(NamedTuple):
+    """[S] a number of each step, and the ufunc by which two of a step become one."""
+
+    values: NDArray[Any]
+    by: np.ufunc = np.add
+
+    def taken(self, rows: I64) -> Numbers:
+        """Those of some rows."""
+        return self._replace(values=self.values[rows])
+
+    @classmethod
+    def stacked(cls, parts: Sequence[Numbers]) -> Numbers:
+        """The rows of several tables."""
+        by = next((one.by for one in parts if one.by is not np.add), np.add)
+        empty = 0 if by is np.add else NO_NUMBER
+        parts = [one if one.by is by else cls(np.full(len(one.values), empty)) for one in parts]
+        return cls(np.concatenate([one.values for one in parts]), by)
+
+    @classmethod
+    def nothing(cls, count: int) -> Numbers:
+        """Those of steps that have none."""
+        return cls(np.zeros(count, dtype=np.int64))
+
+    def merged(self, firsts: I64) -> Numbers:
+        """Neighbours together, those from each of these rows on."""
+        return self._replace(values=self.by.reduceat(self.values, firsts))
+
+
 class Places(NamedTuple):
     """Where each step is worst in something.
 
@@ -118,18 +166,32 @@ class Places(NamedTuple):
     values: F64
     responses: I64
     tokens: I64
-    records: list[tuple[str, int | None, str | int | float] | None]
-
-    @classmethod
-    def nowhere(cls, count: int) -> Places:
-        """Those of steps that have none."""
-        none = np.zeros(count, dtype=np.int64)
-        return cls(np.full(count, NO_NUMBER), none, none, [None] * count)
+    records: Sequence[tuple[str, int | None, str | int | float] | None]
 
     def taken(self, rows: I64) -> Places:
         """Those of some rows."""
         records = [self.records[row] for row in rows.tolist()]
         return Places(self.values[rows], self.responses[rows], self.tokens[rows], records)
+
+    @classmethod
+    def stacked(cls, parts: Sequence[Places]) -> Places:
+        """The rows of several tables."""
+        values, responses, tokens = (np.concatenate([one[at] for one in parts]) for at in range(3))
+        return cls(values, responses, tokens, [*chain(*(one.records for one in parts))])
+
+    @classmethod
+    def nothing(cls, count: int) -> Places:
+        """Those of steps that have none."""
+        none = np.zeros(count, dtype=np.int64)
+        return cls(np.full(count, NO_NUMBER), none, none, [None] * count)
+
+    def merged(self, firsts: I64) -> Places:
+        """The worst of neighbours, those from each of these rows on."""
+        lengths = np.diff(np.append(firsts, len(self.values)))
+        return self.taken(first_largest(self.values, Segments(lengths)))
+
+
+Column = Ragged | Numbers | Places
 
 
 @dataclass
@@ -138,33 +200,29 @@ class StepSums:
 
     Attributes:
         numbers: [S] the steps.
-        files: the first file that has records of each.
-        keys: the field of these that holds the step; None where the file's name does.
-        counts: whole numbers, by name.
-        sums: numbers that add up to each sum; of terms and products under tuples.
-        bins: distributions, as ``tails`` counts them.
-        extremes: the largest, by name; NaN where there is none.
-        worst: the places of the largest, by name.
-        rows: of each response its reward (NaN: none), its length (-1: unknown), Σ |gradient| over
-            its tokens (NaN: not comparable) and the number of its group in the step.
-        labels: what the user calls each of these groups; None where it has no name.
+        sources: the first file that has records of each, and the field of these that holds the
+            step; None where the file's name does.
+        columns: by their family and name.
+            count: whole numbers, which add up; largest: numbers of which one is kept.
+            sum: numbers that add up to it; of terms and products under tuples.
+            bins: distributions, as ``tails`` counts them; worst: the places of the largest.
+            row: of each response its reward (NaN: none), its length (-1: unknown), Σ |gradient|
+            over its tokens (NaN: not comparable) and the number of its group in the step; and
+            "label", what the user calls each of these groups; None where it has no name.
         functions: reward functions of a record, in its order → the first step that has them.
     """
 
     numbers: I64
-    files: list[str]
-    keys: list[str | None]
-    rows: dict[str, Ragged]
-    labels: Ragged
-    counts: dict[str, NDArray[Any]] = field(default_factory=dict)
-    sums: dict[Any, Ragged] = field(default_factory=dict)
-    bins: dict[str, Ragged] = field(default_factory=dict)
-    extremes: dict[str, F64] = field(default_factory=dict)
-    worst: dict[str, Places] = field(default_factory=dict)
+    sources: list[tuple[str, str | None]]
+    columns: dict[tuple[str, Any], Any] = field(default_factory=dict)
     functions: dict[tuple[str, ...], int] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.numbers)
+
+    def family(self, name: str) -> dict[Any, Any]:
+        """The columns of a family, by their names."""
+        return {key[1]: column for key, column in self.columns.items() if key[0] == name}
 
     def count(self, name: str) -> NDArray[Any]:
         """[S] a count; 0 where nothing was counted.
@@ -172,22 +230,15 @@ class StepSums:
         Raises:
             KeyError: for a name that nothing counts under.
         """
-        if name not in self.counts and name not in _KNOWN and not name.startswith(EACH):
+        found = self.columns.get(("count", name))
+        if found is None and name not in _KNOWN and not name.startswith(EACH):
             raise KeyError(name)
-        return self.counts.get(name, np.zeros(len(self), dtype=np.int64))
+        counts: NDArray[Any] = (found or Numbers.nothing(len(self))).values
+        return counts
 
     def add_count(self, name: str, counts: NDArray[Any]) -> None:
         """Adds whole numbers of each step."""
-        self.counts[name] = self.count(name) + counts
-
-    def add_sum(self, name: Any, more: Ragged) -> None:
-        """Adds numbers of each step to a sum."""
-        known = self.sums.get(name)
-        if known is not None:
-            pairs = np.arange(2 * len(self)).reshape(2, -1).T.ravel()
-            both = _concatenated([known, more]).taken(pairs)
-            more = both._replace(widths=both.widths.reshape(-1, 2).sum(axis=1))
-        self.sums[name] = more
+        self.columns["count", name] = Numbers(self.count(name) + counts)
 
     def sum(self, name: str) -> F64:
         """[S] a sum; 0 where nothing was added.
@@ -195,34 +246,26 @@ class StepSums:
         Raises:
             KeyError: for a name that nothing is added to.
         """
-        found = self.sums.get(name)
+        found = self.columns.get(("sum", name))
         return self.count(name).astype(np.float64) * 0.0 if found is None else found.sums()
+
+    def add_sum(self, name: Any, more: Ragged) -> None:
+        """Adds numbers of each step to a sum."""
+        known = self.columns.get(("sum", name))
+        if known is not None:
+            pairs = np.arange(2 * len(self)).reshape(2, -1).T.ravel()
+            more = Ragged.stacked([known, more]).taken(pairs).merged(np.arange(0, len(pairs), 2))
+        self.columns["sum", name] = more
 
     def each(self) -> Iterator[StepSums]:
         """Each step alone, in order."""
-        for at in range(len(self)):
-            yield self.taken(np.array([at]))
-
-    def before(self, number: int) -> StepSums:
-        """The steps below a number."""
-        return self.taken(np.flatnonzero(self.numbers < number))
+        return (self.taken(np.array([at])) for at in range(len(self)))
 
     def taken(self, rows: I64) -> StepSums:
         """Some rows, in their order."""
-        picked = rows.tolist()
-        return StepSums(
-            self.numbers[rows],
-            [self.files[row] for row in picked],
-            [self.keys[row] for row in picked],
-            {name: one.taken(rows) for name, one in self.rows.items()},
-            self.labels.taken(rows),
-            {name: one[rows] for name, one in self.counts.items()},
-            {name: one.taken(rows) for name, one in self.sums.items()},
-            {name: one.taken(rows) for name, one in self.bins.items()},
-            {name: one[rows] for name, one in self.extremes.items()},
-            {name: one.taken(rows) for name, one in self.worst.items()},
-            self.functions,
-        )
+        sources = [self.sources[row] for row in rows.tolist()]
+        columns = {key: column.taken(rows) for key, column in self.columns.items()}
+        return StepSums(self.numbers[rows], sources, columns, self.functions)
 
 
 def joined(tables: Sequence[StepSums]) -> StepSums:
@@ -233,89 +276,42 @@ def joined(tables: Sequence[StepSums]) -> StepSums:
     firsts = np.flatnonzero(np.diff(numbers, prepend=numbers[:1] - 1)) if len(order) else order
     if len(firsts) < len(whole) or (np.diff(order) != 1).any():
         whole = _merged(whole.taken(order), firsts)
-    sums = {name: _short_sums(one) for name, one in whole.sums.items()}
-    return replace(whole, sums=sums, bins={n: _short_bins(one) for n, one in whole.bins.items()})
+    shorten = {"sum": _short_sums, "bins": _short_bins}
+    columns = {
+        key: shorten[key[0]](column) if key[0] in shorten else column
+        for key, column in whole.columns.items()
+    }
+    return replace(whole, columns=columns)
 
 
 def _stacked(tables: Sequence[StepSums]) -> StepSums:
     """The rows of all tables."""
-
-    def stack(pick: Callable[[StepSums], Mapping[Any, Any]], empty: Callable[[int], Any]) -> Any:
-        names = dict.fromkeys(chain.from_iterable(map(pick, tables)))
-        each = {
-            name: [
-                found if (found := pick(one).get(name)) is not None else empty(len(one))
-                for one in tables
-            ]
-            for name in names
-        }
-        return {name: _concatenated(parts) for name, parts in each.items()}
-
+    kinds = {key: type(column) for table in tables for key, column in table.columns.items()}
+    columns = {
+        key: kind.stacked([one.columns.get(key) or kind.nothing(len(one)) for one in tables])
+        for key, kind in kinds.items()
+    }
     functions: dict[tuple[str, ...], int] = {}
     for table in tables:
         for names, step in table.functions.items():
             functions[names] = min(step, functions.get(names, step))
-    return StepSums(
-        np.concatenate([one.numbers for one in tables]),
-        [*chain.from_iterable(one.files for one in tables)],
-        [*chain.from_iterable(one.keys for one in tables)],
-        stack(lambda one: one.rows, _nothing),
-        _concatenated([one.labels for one in tables]),
-        stack(lambda one: one.counts, lambda count: np.zeros(count, dtype=np.int64)),
-        stack(lambda one: one.sums, _nothing),
-        stack(lambda one: one.bins, _nothing),
-        stack(lambda one: one.extremes, lambda count: np.full(count, NO_NUMBER)),
-        stack(lambda one: one.worst, Places.nowhere),
-        functions,
-    )
-
-
-def _nothing(count: int) -> Ragged:
-    return Ragged(np.zeros(count, dtype=np.int64), np.zeros(0, dtype=np.int32))
-
-
-def _concatenated(parts: Sequence[Any]) -> Any:
-    first = parts[0]
-    if isinstance(first, np.ndarray):
-        return np.concatenate(parts)
-    if isinstance(first, Places):
-        values, responses, tokens = (np.concatenate([one[at] for one in parts]) for at in range(3))
-        return Places(values, responses, tokens, [*chain(*(one.records for one in parts))])
-    times = None
-    if any(one.times is not None for one in parts):
-        ones = (np.ones(len(one.values), dtype=np.int64) for one in parts)
-        each = (one.times for one in parts)
-        times = np.concatenate([b if a is None else a for a, b in zip(each, ones, strict=True)])
-    widths, values = (np.concatenate([one[at] for one in parts]) for at in (0, 1))
-    return Ragged(widths, values, times)
+    numbers = np.concatenate([one.numbers for one in tables])
+    sources = [*chain.from_iterable(one.sources for one in tables)]
+    return StepSums(numbers, sources, columns, functions)
 
 
 def _merged(table: StepSums, firsts: I64) -> StepSums:
     """Sorted rows put together, those of a step being neighbours."""
-    lengths = np.diff(np.append(firsts, len(table)))
-
-    def merge(one: Ragged) -> Ragged:
-        return one._replace(widths=np.add.reduceat(one.widths, firsts))
-
-    rows, groups = dict(table.rows), table.rows["groups"]
-    before = np.cumsum(table.labels.widths) - table.labels.widths
-    before -= np.repeat(before[firsts], lengths)
-    rows["groups"] = groups._replace(values=groups.values + np.repeat(before, groups.widths))
-    return replace(
-        table,
-        numbers=table.numbers[firsts],
-        files=[table.files[row] for row in firsts.tolist()],
-        keys=[table.keys[row] for row in firsts.tolist()],
-        rows={name: merge(one) for name, one in rows.items()},
-        labels=merge(table.labels),
-        counts={name: np.add.reduceat(one, firsts) for name, one in table.counts.items()},
-        sums={name: merge(one) for name, one in table.sums.items()},
-        bins={name: merge(one) for name, one in table.bins.items()},
-        extremes={name: np.fmax.reduceat(one, firsts) for name, one in table.extremes.items()},
-        worst={
-            name: one.taken(first_largest(one.values, Segments(lengths)))
-            for name, one in table.worst.items()
-        },
+    groups, labels = table.columns["row", "group"], table.columns["row", "label"].widths
+    before = np.cumsum(labels) - labels  # labels of the rows before, which are then of this step
+    before -= np.repeat(before[firsts], np.diff(np.append(firsts, len(table))))
+    later = groups._replace(values=groups.values + np.repeat(before, groups.widths))
+    columns = table.columns | {("row", "group"): later}
+    return StepSums(
+        table.numbers[firsts],
+        [table.sources[row] for row in firsts.tolist()],
+        {key: column.merged(firsts) for key, column in columns.items()},
+        table.functions,
     )
 
 

@@ -1,24 +1,27 @@
-"""The steps and the findings, as ``grpo trend`` prints them."""
+"""The steps and the findings, in words and numbers, and in each format."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
-from typing import Any
+from collections.abc import Collection, Sequence, Set
+from typing import Any, BinaryIO
 
 import numpy as np
 from rich.console import Console
 from rich.text import Text
 
-from grpo_cli.commands.trend.comparison import Comparison, LogComparison
+from grpo_cli.commands.emit import as_json, write_rows
+from grpo_cli.commands.trend.comparison import Comparison, LogComparison, Trend
 from grpo_cli.commands.trend.findings import Coverage
 from grpo_cli.commands.trend.metrics import ALL, METRICS, metric
 from grpo_cli.commands.trend.onsets import LEAST
 from grpo_cli.commands.trend.step import Finding, Steps
+from grpo_cli.terminal.display import chosen
 from grpo_cli.terminal.grid import Column, column, fitting, grid, print_hidden
 from grpo_cli.terminal.numbers import shown, visible
+from grpo_cli.terminal.paging import lines_of, print_page
 from grpo_cli.terminal.plots import Series, ascii_only, small_multiples, spark
 from grpo_cli.terminal.prose import as_command, wrapped
-from grpo_cli.terminal.screen import Screen
+from grpo_cli.terminal.screen import Screen, screen_of, written
 
 _NEAR = 5
 """Steps within which findings of one family are one event."""
@@ -217,3 +220,71 @@ def verdict_of(one: Comparison) -> tuple[str, str]:
     why = one.because or "nothing that was recomputed explains it"
     values = f"{shown(one.logged)} in the log, {shown(one.recomputed)} recomputed"
     return "differs", f"{one.name} from step {one.first}: {values}; {why}"
+
+
+# ---- in each format -----------------------------------------------------------------------------
+
+_CONTEXT = ("step", "file")
+_USUAL_LIMIT, _LEAST_LIMIT = 40, 4
+_AROUND = 11
+"""The lines of the table that are no steps: its head, its sparks, and what is hidden."""
+
+
+def write(stream: BinaryIO, kind: str, answer: Trend, columns: Sequence[str] | None) -> None:
+    """Writes an answer in a format that is no table."""
+    if kind == "json":
+        stream.write(as_json(answer) + b"\n")
+    else:
+        steps = answer.steps
+        every = [*steps.metrics] if steps else [*METRICS]
+        names = columns or (every if kind == "jsonl" else known(steps))
+        write_rows(stream, kind, steps, [*_CONTEXT, *names])
+
+
+def print_answer(
+    stream: BinaryIO,
+    answer: Trend,
+    columns: Sequence[str] | None,
+    covered: Coverage,
+    notes: Collection[str],
+    *,
+    plot: bool,
+    limit: int | None,
+) -> None:
+    """Prints the steps, as many as leave room on the screen for what they come to.
+
+    ``notes`` are going to be printed below; ``plot``: charts in the place of the table.
+    """
+    screen = screen_of(stream)
+    conclusion = _conclusion(screen, answer.findings, answer.log, covered)
+    below = lines_of(conclusion, screen)
+
+    def draw(console: Console, screen: Screen) -> None:
+        if plot:
+            print_charts(console, screen, answer.steps, columns, answer.findings)
+        else:
+            most = _room(screen, below) if limit is None else limit
+            print_steps(console, screen, answer.steps, columns, most, answer.findings)
+        console.file.write(conclusion)
+
+    asked = limit is not None or plot
+    long = screen.height is not None and below >= screen.height
+    print_page(stream, draw, "page" if asked or long else "print", notes=notes)
+
+
+def _conclusion(
+    screen: Screen, found: Sequence[Finding], compared: LogComparison | None, covered: Coverage
+) -> str:
+    console = screen.console()
+    print_findings(console, screen, found)
+    print_verdict(console, screen, covered, found=bool(found))
+    if compared is not None:
+        print_log_comparison(console, screen, compared)
+    return written(console)
+
+
+def _room(screen: Screen, below: int) -> int:
+    """How many steps there is room for."""
+    if screen.height is None or chosen().full:
+        return _USUAL_LIMIT
+    return min(max(screen.height - below - _AROUND, _LEAST_LIMIT), _USUAL_LIMIT)

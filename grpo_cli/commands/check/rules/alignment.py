@@ -168,7 +168,7 @@ def _describe_shift(
         f"({share:.0%} of {tokens:,} tokens)",
         "log-prob t must belong to token t: logits are one ahead of the tokens they predict "
         "(logits[:, :-1] goes with tokens[:, 1:]); shift one column",
-        {"columns": list(pair.names), "lag": lag, "share": share, "tokens": tokens},
+        {"lag": lag, "share": share, "tokens": tokens},
         **place,
     )
 
@@ -225,7 +225,7 @@ def find_wrong_last_tokens(pair: Pair) -> Iterator[Finding]:
                 "labels that were shifted over the whole packed batch give the last token of a "
                 "sequence the first one of the next: shift within each sequence, or mask its last "
                 "token",
-                {"columns": list(pair.names), "responses": k, "of": count, "elsewhere": rate},
+                {"responses": k, "of": count, "elsewhere": rate},
                 **pair.view.place(token),
             )
 
@@ -337,7 +337,7 @@ def _describe_unrelated(
         f"{correlation:.2f} over {tokens:,} tokens; they are not of the same tokens",
         "log-probs of other rows (a column that was not reordered with the batch), of an untrained "
         "head, or of other weights: compute both for the same rows",
-        {"columns": list(pair.names), "correlation": correlation, "tokens": tokens, "rows": rows},
+        {"correlation": correlation, "tokens": tokens, "rows": rows},
         **place,
     )
 
@@ -390,7 +390,6 @@ def find_drift(pair: Pair) -> Iterator[Finding]:
             "positions differ on one side: left padding without position_ids, a cache that was not "
             "reset, other rotary settings; give position_ids that skip the padding",
             {
-                "columns": list(pair.names),
                 "times": times,
                 "sigmas": float(away[sample]),
                 "position": float(middle[sample]),

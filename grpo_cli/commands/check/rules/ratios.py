@@ -48,7 +48,6 @@ def find_extreme_ratios(pair: Pair) -> Iterator[Finding]:
             + (f"; {zeros:,} of them are exactly 0.0" if zeros else ""),
             _EXTREME_ADVICE,
             {
-                "columns": list(pair.names),
                 "tokens": int(every[sample]),
                 "of": part.stop - part.start,
                 "log_ratio": float(pair.log_ratio[at]),
@@ -155,7 +154,6 @@ def find_ratio_noise(pair: Pair) -> Iterator[Finding]:
             "take old from the same forward pass (old = new), or let both passes have the same "
             "precision, kernel and micro-batches",
             {
-                "columns": list(pair.names),
                 "mean_abs": float(mean[sample]),
                 "outside": beyond,
                 "claim": claim,
@@ -211,7 +209,6 @@ def find_outliers(pair: Pair) -> Iterator[Finding]:
                 "look at these tokens: a special token that one side does not know, a row that was "
                 "cut or joined, a wrong label; a correction (TIS, masks) hides them",
                 {
-                    "columns": list(pair.names),
                     "tokens": tokens,
                     "of": len(size),
                     "worst": float(pair.log_ratio[at]),
@@ -280,7 +277,6 @@ def _describe_weight(pair: Pair, sample: int, mean: float, error: float) -> Find
         "compute both over the same words: the whole vocabulary, or the words kept; penalties "
         "(repetition, presence) must be on neither side or on both",
         {
-            "columns": list(pair.names),
             "mean_weight": mean,
             "standard_error": error,
             "sigmas": (mean - 1.0) / error,
@@ -339,7 +335,6 @@ def _describe_mismatch(pair: Pair, sample: int, error: float) -> Finding:
         "compare temperature, top-p, precision and weights of the two engines; --correction "
         "weighs or masks the tokens",
         {
-            "columns": list(pair.names),
             "mean_abs": float(size.mean()),
             "mean_exp_abs": error,
             "mean_weight": mean,

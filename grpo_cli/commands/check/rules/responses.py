@@ -12,7 +12,8 @@ from grpo_cli.batch import F64, I64
 from grpo_cli.commands.check.record_view import View
 from grpo_cli.commands.check.rule import Finding, rule
 from grpo_cli.commands.check.rules.padding import edges, runs
-from grpo_cli.commands.trend.metadata import ENDINGS, cut_off
+from grpo_cli.commands.trend.metadata import cut_off
+from grpo_cli.records.unread import ENDINGS, PROMPT_IDS, SAMPLED_IDS
 
 # ---- masks ---------------------------------------------------------------------------------------
 
@@ -100,7 +101,6 @@ def _find_holes(view: View) -> Iterator[Finding]:
 # ---- prompts -------------------------------------------------------------------------------------
 
 _PROMPT_CHANCE = math.log(1e-9)
-_PROMPT_KEYS = ("prompt_ids", "prompt_tokens", "prompt_token_ids")
 _ABSOLUTE, _RELATIVE = 0.01, 0.02
 _PROMPT_ADVICE = "cut the prompt off, or mask it: only tokens that the policy wrote may count"
 
@@ -191,7 +191,7 @@ def _common_prefix_length(view: View, words: Any, members: I64) -> int:
 
 
 def _find_given_prompts(view: View) -> Iterator[Finding]:
-    key = next((key for key in _PROMPT_KEYS if key in view.values[0]), None)
+    key = next((key for key in PROMPT_IDS if key in view.values[0]), None)
     ids = view.counted_ids
     if key is None or ids is None or "token_ids" not in view.names:
         return
@@ -224,15 +224,6 @@ def _find_given_prompt(
 
 # ---- ids that were sampled -----------------------------------------------------------------------
 
-_SAMPLED_KEYS = (
-    "sampled_token_ids",
-    "sampled_ids",
-    "rollout_token_ids",
-    "generated_token_ids",
-    "engine_token_ids",
-)
-"""Keys of dumps for the ids that the engine sampled, if they have those too."""
-
 
 @rule(
     "retokenised",
@@ -242,7 +233,7 @@ _SAMPLED_KEYS = (
     explains=True,
     about="retokenised ids",
     needs=("token_ids",),
-    needs_key="|".join(_SAMPLED_KEYS),
+    needs_key="|".join(SAMPLED_IDS),
 )
 def find_retokenised(view: View) -> Iterator[Finding]:
     """Finds responses whose trained ids differ from the sampled ids in the same record.
@@ -252,7 +243,7 @@ def find_retokenised(view: View) -> Iterator[Finding]:
     """
     if "token_ids" not in view.names or view.ids is None:
         return
-    key = next((key for key in _SAMPLED_KEYS if any(key in value for value in view.values)), None)
+    key = next((key for key in SAMPLED_IDS if any(key in value for value in view.values)), None)
     if key is None:
         return
     for record, value in enumerate(view.values):

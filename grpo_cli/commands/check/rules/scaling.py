@@ -70,7 +70,6 @@ def _find_log_base(pair: Pair, sample: int, clear: np.ndarray) -> Iterator[Findi
                 f"multiply it by ln {base} = {math.log(float(base)):.4f}: log-probs are natural "
                 "logarithms here",
                 {
-                    "columns": list(pair.names),
                     "base": int(base),
                     "factor": factor,
                     "culprit": pair.names[at],
@@ -248,7 +247,6 @@ def _describe_temperature(pair: Pair, line: Lines, sample: int) -> Finding:
         "divide the logits by the sampling temperature in both places, or in neither (vLLM gives "
         "raw log-probs unless logprobs_mode is processed_logprobs)",
         {
-            "columns": list(pair.names),
             "slope": slope,
             "r2": float(line.explained[sample]),
             "sigmas": float(line.sigmas[sample]),
@@ -299,7 +297,6 @@ def find_constant_log_ratios(pair: Pair) -> Iterator[Finding]:
                 "one side was renormalised over top-p or top-k (the factor is the mass kept), or "
                 "lacks a normaliser; compute both over the whole vocabulary",
                 {
-                    "columns": list(pair.names),
                     "log_ratio": middle,
                     "spread": spread,
                     "ratio": math.exp(middle),
