@@ -222,16 +222,14 @@ def _compare(
     breakdown: Breakdown,
     tolerance: Tolerance,
 ) -> _Compared:
-    first = expectations[0]
-    found = first.evaluated(breakdown) if first.given.any() else None
-    none = np.zeros(len(records), dtype=np.bool_)
-    if found is None:
-        return _Compared(first.key, None, ~none, none, {})
+    key = expectations[0].key
     column = column_of(records, expectations, breakdown)
-    absent = np.isnan(found) if first.level == "record" else none
-    undefined = _are_undefined(column, breakdown) & ~absent
-    differing = dict(differences(column, found, breakdown, tolerance))
-    return _Compared(first.key, column, absent, undefined, differing)
+    if column is None:
+        none = np.zeros(len(records), dtype=np.bool_)
+        return _Compared(key, None, ~none, none, {})
+    undefined = _are_undefined(column, breakdown) & ~column.absent
+    differing = dict(differences(column, breakdown, tolerance))
+    return _Compared(key, column, column.absent, undefined, differing)
 
 
 def _are_undefined(column: Column, breakdown: Breakdown) -> Flags:
