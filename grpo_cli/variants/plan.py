@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from typing import Any
 
 from grpo_cli.errors import InputError, UsageError
@@ -41,7 +41,9 @@ class Plan:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Travels between processes as the names it was made of, since rows hold functions."""
-        return _again, (self.variant, dict(self.swapped), dict(self.flags), self.batch)
+        swapped, flags = dict(self.swapped), dict(self.flags)
+        made = partial(plan, self.variant, stages=swapped, hyperparameters=flags, batch=self.batch)
+        return made, ()
 
     @property
     def words(self) -> list[str]:
@@ -141,24 +143,28 @@ class Plan:
         own = kl.choice.penalizes_reference and bool(kl.values.get("beta"))
         return own and not asked & {"kl", "beta"}
 
-    def aggregate(self, record: Mapping[str, Value]) -> Bound:
-        """The objective's aggregation alone.
+    def bound(
+        self, stage: str, record: Mapping[str, Value], *, advantages_given: bool = False
+    ) -> Bound:
+        """One of the objective's six stages alone, as ``objective`` has it.
 
         Raises:
             InputError: when a hyperparameter of it that has no usual value is nowhere given.
         """
-        return self._bind("aggregate", *self._choice("aggregate"), {**record, **self.flags})
+        given = {**record, **self.flags}
+        name, choice = self._choice(stage)
+        if stage == "advantage":
+            if advantages_given and stage not in self.swapped:
+                name, choice = "given", STAGES["advantage"].choices["given"]
+            if WEIGHTS in given and can_be_weighed(choice) and self._reads(stage, WEIGHTS):
+                choice = weighed(choice)
+        return self._bind(stage, name, choice, given)
 
     def _build(self, record: Mapping[str, Value], *, advantages_given: bool) -> Objective:
         given = {**record, **self.flags}
-        bound: dict[str, Bound | None] = {}
-        for stage in _STAGES:
-            name, choice = self._choice(stage)
-            if stage == "advantage" and advantages_given and stage not in self.swapped:
-                name, choice = "given", STAGES["advantage"].choices["given"]
-            if stage == "advantage" and WEIGHTS in given and can_be_weighed(choice):
-                choice = weighed(choice) if self._reads(stage, WEIGHTS) else choice
-            bound[stage] = self._bind(stage, name, choice, given)
+        bound: dict[str, Bound | None] = {
+            stage: self.bound(stage, record, advantages_given=advantages_given) for stage in _STAGES
+        }
         has_entropy = self.row.entropy is not None or "entropy_coef" in self.flags
         for name, own in self._own_choices().items():
             if name == "kl_aggregate" or has_entropy:
@@ -212,7 +218,7 @@ class Plan:
         J is divided by them, each run sets its own, and nothing in the data shows which.
         """
         given = {**record, **self.flags}
-        values = self.aggregate(record).values
+        values = self.bound("aggregate", record).values
         lengths = {name: values.get(name) for name in _LENGTHS if name not in given}
         return [
             f"{name}: {missing(name, f'{self.variant} uses its own {plain(value)}')}"
@@ -309,7 +315,11 @@ def plan(
     name = NAMES[variant]
     swapped = {stage: _stage_choice(stage, wanted) for stage, wanted in (stages or {}).items()}
     given = hyperparameters or {}
-    _check_known(given, Plan(name, VARIANTS[name], swapped, {}, batch))
+    for wanted in given:
+        if wanted not in KNOWN:
+            takes = Plan(name, VARIANTS[name], swapped, {}, batch).takes()
+            read = f"{name} reads {', '.join(sorted(takes))}"
+            raise UsageError(f"{wanted}: {unknown(wanted, read)}")
     try:
         flags = canonical(given)
     except HyperparameterError as error:
@@ -378,12 +388,6 @@ def _own_values(variant: str) -> Mapping[str, Value]:
     return {name: value for one in bound if one for name, value in one.values.items()}
 
 
-def _again(
-    variant: str, stages: Mapping[str, str], flags: Mapping[str, object], batch: str
-) -> Plan:
-    return plan(variant, stages=stages, hyperparameters=flags, batch=batch)
-
-
 def _stage_choice(stage: str, wanted: str) -> str:
     if stage not in STAGES and stage not in OWN_AGGREGATES:
         raise UsageError(f"unknown stage {stage!r}{_near(stage, (*STAGES, *OWN_AGGREGATES))}")
@@ -397,13 +401,6 @@ def _stage_choice(stage: str, wanted: str) -> str:
         said = near or f"; expected one of {neutral}, or a framework's"
         raise UsageError(f"unknown {stage} {wanted!r}{said} (grpo variants --stage {listed})")
     return name
-
-
-def _check_known(given: Iterable[str], made: Plan) -> None:
-    for name in given:
-        if name not in KNOWN:
-            read = f"{made.variant} reads {', '.join(sorted(made.takes()))}"
-            raise UsageError(f"{name}: {unknown(name, read)}")
 
 
 def _check_taken(made: Plan) -> None:

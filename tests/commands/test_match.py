@@ -530,6 +530,19 @@ def test_bad_records_are_skipped_and_counted_once(tmp_path) -> None:
     assert run("match", tmp_path / "a", "--loss=0.123", *FEW).exit_code == 3
 
 
+def test_what_only_some_records_have_a_reference_for_is_noted(tmp_path) -> None:
+    """In either order, and not where no KL is asked for."""
+    first, second = record(1, [3, 4], [1.0, 0.0]), record(2, [5, 2], [1.0, 0.0])
+    del second["log_probs_ref"]
+    few = ("--loss=0.123", "--epsilon", "0.2", "--ratio", "token", "--advantage", "group-std")
+    few += ("--surrogate", "clip", "--aggregate", "token-mean", "--on-error", "skip")
+    for rows in ([first, second], [second, first]):
+        path = write(tmp_path / "mixed", rows)
+        note = "grpo: note: log_probs_ref: only some records have it; conventions with a KL"
+        assert note in run("match", path, *few).stderr
+        assert "log_probs_ref" not in run("match", path, *few, "--kl", "none").stderr
+
+
 def test_the_verdict_says_what_the_unmodified_rows_give(tmp_path) -> None:
     records = telling(hyperparameters=KNOWN | {"gradient_accumulation_steps": 1})
     for one in records:

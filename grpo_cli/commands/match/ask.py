@@ -11,6 +11,7 @@ from typing import Any
 from grpo_cli.commands.match.answer import Convention, Matched, Released
 from grpo_cli.commands.match.candidate import Candidate
 from grpo_cli.commands.match.question import InMemory, LoggedNumber, Question, Stream
+from grpo_cli.commands.match.run import REFERENCE
 from grpo_cli.commands.match.search import Search, SearchResult
 from grpo_cli.engine import Reader
 from grpo_cli.engine.chunk import Chunk, assembled
@@ -78,6 +79,8 @@ def ask(
     found = [*answer.matches, *answer.nearest]
     left_out = [one.plan for one in found if one.totals and lacks_kl(one.totals.signed)]
     source.notices.update(without_kl(left_out))
+    if REFERENCE in answer.reasons:
+        source.notices[f"{REFERENCE}: {answer.reasons[REFERENCE]}"] = None
     for one in answer.matches:
         source.notices.update(dict.fromkeys(one.plan.assumed(last.first.settings)))
     return result(answer, questions, words)

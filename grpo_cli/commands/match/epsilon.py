@@ -18,7 +18,7 @@ from grpo_cli.commands.match.candidate import Candidate
 from grpo_cli.commands.match.fit import Factor
 from grpo_cli.commands.match.question import LoggedNumber
 from grpo_cli.commands.match.space.changes import Change, changed, checked
-from grpo_cli.commands.match.space.space import MOST_CHANGES, Grid, Space
+from grpo_cli.commands.match.space.space import MOST_CHANGES, Grid, Space, outer
 from grpo_cli.errors import GrpoError
 from grpo_cli.variants.plan import Plan
 
@@ -119,16 +119,10 @@ def _searched(grid: Grid) -> Iterator[tuple[Change, tuple[str, ...], list[tuple[
 def _plain(grid: Grid, pair: Change) -> tuple[NDArray[np.int64], F64]:
     """[n, 3] places on the three other axes that make a plain convention, and [n] its bits."""
     axes = [grid.axes[at] for at in (0, 2, 3)]
-    count = pair.count + _outer([[one.count for one in axis] for axis in axes])
-    cost = pair.bits + _outer([[one.bits for one in axis] for axis in axes])
+    count = pair.count + outer([[one.count for one in axis] for axis in axes], np.int8)
+    cost = pair.bits + outer([[one.bits for one in axis] for axis in axes], np.float64)
     chosen = np.argwhere((cost <= _PLAIN) & (count < MOST_CHANGES))
     return chosen, cost[tuple(chosen.T)]
-
-
-def _outer(axes: Sequence[Sequence[float]]) -> F64:
-    a, k, w = (np.array(axis, np.float64) for axis in axes)
-    total: F64 = a[:, None, None] + k[None, :, None] + w
-    return total
 
 
 def _curves(
@@ -151,12 +145,12 @@ def _crossing(
     curves: F64, factors: Sequence[Factor], target: LoggedNumber
 ) -> Iterator[tuple[Factor, int, int, tuple[float, float]]]:
     """Factor, curve, step, and how far off both ends are, for a number between them."""
-    for factor in factors:
-        off = factor.times * curves - target.value
-        within = (off[:, :-1] < 0) != (off[:, 1:] < 0)
-        within &= np.isfinite(off[:, :-1] + off[:, 1:])
-        for row, step in np.argwhere(within).tolist():
-            yield factor, row, step, (float(off[row, step]), float(off[row, step + 1]))
+    times = np.array([factor.times for factor in factors])
+    off = times[:, None, None] * curves - target.value
+    within = (off[..., :-1] < 0) != (off[..., 1:] < 0)
+    within &= np.isfinite(off[..., :-1] + off[..., 1:])
+    for at, row, step in np.argwhere(within).tolist():
+        yield factors[at], row, step, (float(off[at, row, step]), float(off[at, row, step + 1]))
 
 
 # ---- the ε itself --------------------------------------------------------------------------------

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Generic, Protocol, TypeVar
+from functools import partial
+from typing import ClassVar, TypeVar
 
 from grpo_cli.engine import Reader
 from grpo_cli.engine.chunk import Chunk
@@ -85,29 +86,10 @@ class Pass(Accumulator[None]):
             self.base.refuse_misnamed(chunk)
 
 
-class Data(Protocol):
-    """Records that can be read several times."""
-
-    def fold(self, make: Callable[[], A]) -> A:
-        """Adds up all records; ``make`` travels between processes."""
-        ...  # pragma: no cover
-
-    def in_memory(self) -> InMemory:
-        """Loads the records."""
-        ...  # pragma: no cover
-
-
-@dataclass(frozen=True)
-class _WithBase(Generic[A]):
-    """Makes a pass with a base; travels between processes."""
-
-    make: Callable[[], A]
-    base: Evaluator | None
-
-    def __call__(self) -> A:
-        made = self.make()
-        made.base = self.base
-        return made
+def _with_base(make: Callable[[], A], base: Evaluator | None) -> A:
+    made = make()
+    made.base = base
+    return made
 
 
 @dataclass(frozen=True)
@@ -123,11 +105,11 @@ class Stream:
     base: Evaluator | None = None
 
     def fold(self, make: Callable[[], A]) -> A:
-        """Reads the files, in as many processes as the reader has."""
-        return fold(self.reader, _WithBase(make, self.base))
+        """Reads the files, in as many processes as the reader has; ``make`` travels there."""
+        return fold(self.reader, partial(_with_base, make, self.base))
 
-    def in_memory(self) -> InMemory:
-        """Loads the numbers of the records."""
+    def loaded(self) -> InMemory:
+        """The numbers of the records."""
         return InMemory([replace(chunk, records=(), packed=()) for chunk in self.chunks()])
 
     def chunks(self) -> Iterator[Chunk]:
@@ -156,9 +138,9 @@ class InMemory:
             result.add(chunk, None)
         return result
 
-    def in_memory(self) -> InMemory:
-        """Itself."""
-        return self
+
+Data = Stream | InMemory
+"""Records that can be read several times."""
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,8 @@ _PLAIN = 8.0
 """Bits of the nearest, at most."""
 _TOGETHER = 1 << 16
 """Hits at a time, so that intermediate arrays take little memory."""
+REFERENCE = "log_probs_ref"
+_MIXED = "only some records have it; conventions with a KL to the reference were not tried"
 _BITS = 7
 """Of a factor's number, and of a β's, in a hit's key."""
 
@@ -66,6 +68,9 @@ class Run:
         if not sums.records:
             raise InputError("no record can be read")
         self.has |= sums.features.names
+        penalised = self.space.grids[0].plan.swapped.get("kl") != "none"
+        if penalised and len(sums.references) > 1:
+            self.space.reasons.setdefault(REFERENCE, _MIXED)
         self.scan = scan(self.space, sums, self._batch, question, measured)
         self._target, self._first = question.target, question.first
         self._chances.append(Chance(self.scan.values, self.factors, question.target))

@@ -18,9 +18,9 @@ from grpo_cli.batch import F64
 from grpo_cli.commands.match.candidate import Candidate, distinguishing
 from grpo_cli.commands.match.epsilon import brackets, solve
 from grpo_cli.commands.match.fit import FLOAT32, factors_of
-from grpo_cli.commands.match.question import LoggedNumber, Question
+from grpo_cli.commands.match.question import LoggedNumber, Question, Stream
 from grpo_cli.commands.match.run import Run
-from grpo_cli.commands.match.space.kinds import Kinds
+from grpo_cli.commands.match.space.options import Sample
 from grpo_cli.commands.match.space.space import Depth, Known, build
 from grpo_cli.commands.match.sums.exact import exactly, unbound
 from grpo_cli.commands.match.sums.terms import Measured
@@ -106,26 +106,26 @@ class Search:
 
     def answer(self, questions: Sequence[Question]) -> SearchResult:
         """The conventions that give every number on its data."""
-        kinds = Kinds(questions[0].first.first)
+        sample = Sample(questions[0].first.first)
         if self.large:
-            found, _ = self._search(questions, kinds, Depth.QUICK)
+            found, _ = self._search(questions, sample, Depth.QUICK)
             if found.sure:
                 return found
-        found, _ = self._search(questions, kinds, Depth.PLAIN)
+        found, _ = self._search(questions, sample, Depth.PLAIN)
         known = Known.of(self.base, questions[0].first)
         settled = known.epsilon and (known.beta or bool(self.betas))
         if found.sure or (found.matches and settled):
             return found
-        found, run = self._search(questions, kinds, Depth.WIDE)
+        found, run = self._search(questions, sample, Depth.WIDE)
         if known.epsilon or self.large or len(questions) > 1 or found.sure:
             return found
         return self._with_epsilon(run, questions[0], found)
 
     def _search(
-        self, questions: Sequence[Question], kinds: Kinds, depth: Depth
+        self, questions: Sequence[Question], sample: Sample, depth: Depth
     ) -> tuple[SearchResult, Run]:
         first = questions[0].first
-        space = build(self.base, kinds, self.betas, depth)
+        space = build(self.base, sample, self.betas, depth)
         run = Run(space, factors_of(self.base, first), self.base.batch)
         for question in questions:
             run.ask(question)
@@ -152,7 +152,9 @@ class Search:
 
     def _with_epsilon(self, run: Run, question: Question, found: SearchResult) -> SearchResult:
         """The answer with a round ε, where chance does not give it."""
-        data, target = question.data.in_memory(), question.target  # it is read some forty times
+        target, data = question.target, question.data
+        if isinstance(data, Stream):  # it is read some forty times
+            data = data.loaded()
 
         def losses(plans: Sequence[Plan]) -> F64:
             totals = exactly([Evaluator(plan) for plan in plans], data)

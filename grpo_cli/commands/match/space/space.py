@@ -7,9 +7,10 @@ weights. So J of tens of thousands of conventions comes from some hundred vector
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
-from functools import cached_property, partial
+from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,14 +18,15 @@ from numpy.typing import NDArray
 from grpo_cli.batch import F64
 from grpo_cli.commands.match.space import changes as tried
 from grpo_cli.commands.match.space.changes import NO_CHANGE, Change, changed, checked
-from grpo_cli.commands.match.space.kinds import (
+from grpo_cli.commands.match.space.options import (
+    DIRECT,
     Key,
-    Kind,
-    Kinds,
+    Options,
+    Sample,
     advantage_key,
     correction_key,
+    keeps_tokens,
     key,
-    policy_key,
 )
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.errors import GrpoError, InputError
@@ -33,8 +35,6 @@ from grpo_cli.variants.plan import Plan
 
 Index = NDArray[np.int32] | NDArray[np.int16]
 
-DIRECT = 1 << 24
-"""Added to the number of a policy term that is evaluated with its advantages."""
 MOST_CHANGES = 2
 _NONE, _CANNOT = -1, -2
 """In the place of an option's number: it has none, or it cannot be evaluated."""
@@ -71,90 +71,6 @@ class Known:
         return cls(epsilon, "beta" in given, "max_completion_length" in given)
 
 
-# ---- what is evaluated ---------------------------------------------------------------------------
-
-
-@dataclass
-class Table:
-    """Distinct options, numbered.
-
-    Attributes:
-        numbers: key → number.
-        plans: a plan that has each.
-        details: what else is known of each.
-    """
-
-    numbers: dict[Key, int] = field(default_factory=dict)
-    plans: list[Plan] = field(default_factory=list)
-    details: list[str] = field(default_factory=list)
-
-    def number(self, wanted: Key, row: Plan, *changes: Change, detail: str = "") -> int:
-        """The option's number; the row with the changes is its plan if it is new."""
-        if wanted not in self.numbers:
-            self.numbers[wanted] = len(self.plans)
-            self.plans.append(changed(row, *changes))
-            self.details.append(detail)
-        return self.numbers[wanted]
-
-
-@dataclass
-class Options:
-    """The distinct things that are evaluated, whichever rows and changes ask for them.
-
-    Attributes:
-        solve: whether β is solved for, so that it is left out of the KL's sums.
-        advantages: an advantage per response, less a KL in the reward.
-        policies: ratio, surrogate and correction, for A = 1 and for A = −1.
-        pairs: (advantage, policy) → number, of those that conventions combine.
-        directs: policy terms that are evaluated with their advantages; "by token" where the term
-            for A = 1 and the one for A = −1 are enough.
-        kls: KL estimates, with the ratio or correction that weighs them.
-        weights: aggregations, with their stages.
-        entropies: entropy bonuses.
-    """
-
-    solve: bool
-    advantages: Table = field(default_factory=Table)
-    policies: Table = field(default_factory=Table)
-    pairs: dict[tuple[int, int], int] = field(default_factory=dict)
-    directs: Table = field(default_factory=Table)
-    kls: Table = field(default_factory=Table)
-    weights: Table = field(default_factory=Table)
-    entropies: Table = field(default_factory=Table)
-
-    @cached_property
-    def combined(self) -> list[tuple[list[int], list[int]]]:
-        """Advantages, and the policies that are combined with exactly these."""
-        wanted: dict[int, list[int]] = {}
-        for advantage, policy in self.pairs:
-            wanted.setdefault(policy, []).append(advantage)
-        found: dict[tuple[int, ...], list[int]] = {}
-        for policy, advantages in wanted.items():
-            found.setdefault(tuple(sorted(advantages)), []).append(policy)
-        ratios = [repr(key[0]) for key in self.policies.numbers]  # type: ignore[index]
-        return [
-            (list(advantages), sorted(policies, key=ratios.__getitem__))
-            for advantages, policies in found.items()
-        ]
-
-    @cached_property
-    def directs_by_policy(self) -> list[int]:
-        """The numbers of the direct policy terms; those that differ in advantages alone adjoin."""
-        policies = [repr(key[1]) for key in self.directs.numbers]  # type: ignore[index]
-        return sorted(range(len(policies)), key=policies.__getitem__)
-
-    @cached_property
-    def _advantages(self) -> list[int]:
-        return [advantage for advantage, _ in self.pairs]
-
-    def advantage_of(self, policy: int) -> int:
-        """The number under which the statistics are that a policy's advantages need."""
-        return policy if policy >= DIRECT else self._advantages[policy]
-
-
-# ---- conventions ---------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Grid:
     """A row and its changes, axis by axis; each combination of few changes is a convention.
@@ -162,11 +78,10 @@ class Grid:
     Attributes:
         plan: the row.
         axes: advantage, policy, KL and aggregation changes.
-        policy, kl, weight: [A, P], [K, P], [W] the numbers of their options, −2 for one that cannot
-            be evaluated; the number of a direct policy begins at ``DIRECT``.
+        policy, kl, weight: [A, P], [K, P], [W] the numbers of their options, −2 for one that is not
+            tried; the number of a direct policy begins at ``DIRECT``.
         kl_weight, entropy, entropy_weight: the row's own; −1 for none.
         beta: [K] the row's own β.
-        only_own_weight: whether no other aggregation is tried.
     """
 
     plan: Plan
@@ -178,7 +93,6 @@ class Grid:
     entropy: int
     entropy_weight: int
     beta: F64
-    only_own_weight: bool
 
     def columns(self, number: int) -> dict[str, NDArray[np.generic]]:
         """Its conventions, as columns of ``Space``.
@@ -186,13 +100,10 @@ class Grid:
         Args:
             number: the grid's.
         """
-        shape = tuple(len(axis) for axis in self.axes)
-        count = _outer([np.array([one.count for one in axis], np.int8) for axis in self.axes])
+        count = outer([[one.count for one in axis] for axis in self.axes], np.int8)
         at = np.flatnonzero(count <= MOST_CHANGES)
-        a, p, k, w = np.unravel_index(at, shape)
+        a, p, k, w = np.unravel_index(at, count.shape)
         fits = (self.policy[a, p] >= 0) & (self.kl[k, p] > _CANNOT) & (self.weight[w] >= 0)
-        if self.only_own_weight:
-            fits &= w == 0
         at, a, p, k, w = at[fits], a[fits], p[fits], k[fits], w[fits]
         of_a, of_p, of_k, of_w = (np.array([one.bits for one in axis]) for axis in self.axes)
         bits = of_a[a] + of_p[p] + of_k[k] + of_w[w]
@@ -208,11 +119,11 @@ class Grid:
         }
 
 
-def _outer(counts: Sequence[NDArray[np.int8]]) -> NDArray[np.int8]:
-    a, p, k, w = counts
-    total: NDArray[np.int8] = (
-        a[:, None, None, None] + p[None, :, None, None] + k[None, None, :, None] + w
-    )
+def outer(axes: Sequence[Sequence[float]], kind: type[np.generic]) -> NDArray[Any]:
+    """The sums of one number of each axis, in an array of as many axes."""
+    total = np.zeros((), kind)
+    for axis in axes:
+        total = np.add.outer(total, np.array(axis, kind))
     return total
 
 
@@ -272,45 +183,46 @@ class Space:
         return checked(changed(grid.plan, *changes, *more))
 
 
-def build(base: Plan, kinds: Kinds, betas: Sequence[float], depth: Depth) -> Space:
-    """The conventions that are tried on records like that of ``kinds``.
+def build(base: Plan, sample: Sample, betas: Sequence[float], depth: Depth) -> Space:
+    """The conventions that are tried on records like the sample.
 
     Raises:
         InputError: where no convention can be tried.
     """
-    builder = Builder(base, kinds, betas, depth)
+    builder = _Builder(base, sample, betas, depth)
     grids = [grid for row in tried.rows(base) if builder.is_new(row) for grid in builder.grids(row)]
     if not grids:
         raise InputError(next(iter(builder.reasons.values()), "no convention can be tried"))
     return Space(builder.options, grids, builder.reasons, builder.same)
 
 
-class Builder:
+class _Builder:
     """Makes the grids of one row after the other, and numbers the options that they need."""
 
-    def __init__(self, base: Plan, kinds: Kinds, betas: Sequence[float], depth: Depth) -> None:
-        self._kinds = kinds
-        self._known = known = Known.of(base, kinds.record)
-        self._depth = depth
-        self._wide = depth is Depth.WIDE
+    def __init__(self, base: Plan, sample: Sample, betas: Sequence[float], depth: Depth) -> None:
+        self._sample, self._depth = sample, depth
+        self._known = known = Known.of(base, sample.record)
         self.options = Options(solve=not known.beta and not betas)
         self.reasons: dict[str, str] = {}
         self.same: dict[str, list[str]] = {}
         self._rows: dict[Key, list[str]] = {}
         lengths = () if known.length else tried.LENGTHS
-        rewards, given = kinds.record.batch.rewards is not None, kinds.record.advantages_given
+        rewards, given = sample.record.batch.rewards is not None, sample.record.advantages_given
         self._advantages = [NO_CHANGE, *tried.advantages(base, rewards=rewards, given=given)]
         quick = depth is Depth.QUICK
         self._pairs = [NO_CHANGE] if quick else [NO_CHANGE, *tried.pairs(base)]
         self._betas = [Change({}, {"beta": beta}) for beta in betas]
-        self._kls = [one for kl in tried.kls(base) for one in self._with_betas(kl)]
+        self._kls: list[Change] = []
+        for kl in tried.kls(base):
+            with_betas = [] if kl.stages.get("kl") == "none" else self._betas
+            self._kls += [kl, *(kl.and_(beta) for beta in with_betas)]
         self._aggregates = [NO_CHANGE, *tried.aggregates(base, lengths)]
         self._lengths = [Change({}, {"max_completion_length": one}, 0, 3.0) for one in lengths]
 
     def is_new(self, row: Plan) -> bool:
         """Whether no earlier row is the same convention on these records."""
         try:
-            objective = self._kinds.objective(row)
+            objective = self._sample.objective(row)
         except GrpoError:
             return True
         wanted = tuple((name, key(bound)) for name, bound in objective.stages.items())
@@ -322,31 +234,26 @@ class Builder:
     def grids(self, row: Plan) -> Iterator[Grid]:
         """A row with its own KL and with others; two grids where its KL is in the reward."""
         try:
-            objective, kind = self._kinds.objective(row), self._kinds.of(row)
+            objective = self._sample.objective(row)
+            per_response = self._sample.per_response(advantage_key(objective), row)
         except GrpoError as error:
             self.reasons.setdefault(row.variant, str(error))
             return
         own = [NO_CHANGE, *self._betas] if row.takes() & {"beta"} else [NO_CHANGE]
         pairs = self._pairs
-        if not (objective.correction.choice.absent or kind.no_correction):
+        if correction_key(objective.correction) is not None:
             pairs = [one for one in pairs if one.count <= 1 and one.bits <= 4.0]
-        pairs = [*self._with_epsilons(row, pairs)]
+        pairs = [*pairs, *self._with_epsilons(row, pairs)]
         if not objective.kl_in_reward:
-            yield self._grid(row, kind, (self._advantages, pairs, [*own, *self._kls]))
+            yield self._grid(row, self._advantages, pairs, [*own, *self._kls])
             return
-        yield self._grid(row, kind, ([*self._penalised(kind)], pairs, own))
+        yield self._grid(row, [*self._penalised(per_response=per_response)], pairs, own)
         if self._kls:
-            row = changed(row, self._kls[0])
-            yield self._grid(row, self._kinds.of(row), (self._advantages, pairs, self._kls))
-
-    def _with_betas(self, kl: Change) -> Iterator[Change]:
-        yield kl
-        if kl.stages.get("kl") != "none":
-            yield from (kl.and_(beta) for beta in self._betas)
+            yield self._grid(changed(row, self._kls[0]), self._advantages, pairs, self._kls)
 
     def _with_epsilons(self, row: Plan, pairs: Sequence[Change]) -> Iterator[Change]:
-        yield from pairs
-        if self._known.epsilon or not self._wide:
+        """The policy changes with each ε that is searched."""
+        if self._known.epsilon or self._depth is not Depth.WIDE:
             return
         for pair in pairs:
             taken = changed(row, pair).takes() & {"epsilon_low", "epsilon_high"}
@@ -354,65 +261,73 @@ class Builder:
                 if pair.bits + bits <= _COSTLY:
                     yield pair.and_(Change({}, dict.fromkeys(sorted(taken), epsilon), 0, bits))
 
-    def _penalised(self, kind: Kind) -> Iterator[Change]:
+    def _penalised(self, *, per_response: bool) -> Iterator[Change]:
         """Advantages where the KL is in the reward: some with other β, if none is known."""
         yield from self._advantages
-        if self._known.beta or not self._wide:
+        if self._known.beta or self._depth is not Depth.WIDE:
             return
-        advantages = self._advantages[:4] if kind.per_response else [NO_CHANGE]
+        advantages = self._advantages[:4] if per_response else [NO_CHANGE]
         for beta, bits in tried.BETAS.items():
             if bits <= 3.0 or beta in (0.002, 0.003, 0.03, 0.15, 0.2):
                 yield from (one.and_(Change({}, {"beta": beta}, 0, bits)) for one in advantages)
 
     def _grid(
-        self, row: Plan, kind: Kind, axes: tuple[list[Change], list[Change], list[Change]]
+        self, row: Plan, advantages: list[Change], pairs: list[Change], kls: list[Change]
     ) -> Grid:
-        advantages, pairs, kls = axes
+        objective, options = self._sample.objective(row), self.options
         weights = self._aggregates
         if "max_completion_length" in row.takes():
             weights = [*weights, *self._lengths]
-        objective, options = self._kinds.objective(row), self.options
+        all_tokens = keeps_tokens(objective.correction)
+        policy = self._policies(row, advantages, pairs, all_tokens=all_tokens)
+        kl = np.array([self._kls_of(row, one, pairs) for one in kls], np.int32)
+        weight = np.array(self._numbers(weights, partial(self._weight, row)), np.int32)
+        if not all_tokens:  # only the row's own
+            weight[1:] = _CANNOT
         entropy = objective.entropy if objective.entropy_coef else None
         return Grid(
             plan=row,
             axes=(advantages, pairs, kls, weights),
-            policy=self._policies(row, kind, advantages, pairs),
-            kl=np.array([self._kls_of(row, one, pairs) for one in kls], np.int32),
-            weight=np.array(self._numbers(weights, partial(self._weight, row)), np.int32),
+            policy=policy,
+            kl=kl,
+            weight=weight,
             kl_weight=self._own_weight(row, "kl_aggregate"),
             entropy=_NONE if entropy is None else options.entropies.number(key(entropy), row),
             entropy_weight=self._own_weight(row, "entropy_aggregate"),
             beta=np.array([self._beta(row, one) for one in kls]),
-            only_own_weight=not kind.all_tokens,
         )
 
     def _policies(
-        self, row: Plan, kind: Kind, advantages: Sequence[Change], pairs: Sequence[Change]
+        self, row: Plan, advantages: Sequence[Change], pairs: Sequence[Change], *, all_tokens: bool
     ) -> Index:
         """[A, P] numbers of pairs, or of direct policies; −2 for what is not tried."""
-        found = np.full((len(advantages), len(pairs)), _CANNOT, np.int32)
-        policies = self._numbers(pairs, partial(self._policy, row))
-        for a, advantage in enumerate(advantages):
-            (number,) = self._numbers([advantage], partial(self._advantage, row))
-            for p, pair in enumerate(pairs):
-                if advantage.count + pair.count > MOST_CHANGES:
-                    continue
-                if number >= 0 and policies[p] >= 0 and kind.all_tokens:
-                    wanted = number, policies[p]
-                    found[a, p] = self.options.pairs.setdefault(wanted, len(self.options.pairs))
-                elif _CANNOT not in (number, policies[p]) and self._worth(kind, advantage, pair):
-                    direct = partial(self._direct, row, advantage)
-                    (found[a, p],) = self._numbers([pair], direct)
+        keys: tuple[dict[Key, Key], ...] = ({}, {})  # what identifies each change's option
+        policies = np.array(self._numbers(pairs, partial(self._policy, row, keys[1])))
+        numbers = np.array(self._numbers(advantages, partial(self._advantage, row, keys[0])))
+        count = outer([[one.count for one in axis] for axis in (advantages, pairs)], np.int8)
+        can = (count <= MOST_CHANGES) & (numbers > _CANNOT)[:, None] & (policies > _CANNOT)
+        by_sign = can & (numbers >= 0)[:, None] & (policies >= 0) & all_tokens
+        found = np.full(count.shape, _CANNOT, np.int32)
+        a, p = np.nonzero(by_sign)
+        known = self.options.pairs
+        found[a, p] = [
+            known.setdefault(pair, len(known))
+            for pair in zip(numbers[a].tolist(), policies[p].tolist(), strict=True)
+        ]
+        # what has to be evaluated with its own advantages
+        bits = outer([[one.bits for one in axis] for axis in (advantages, pairs)], np.float64)
+        if not all_tokens:
+            worth = count == 0
+        elif self._depth is Depth.WIDE:
+            worth = (count <= 1) & (bits <= _COSTLY)
+        else:
+            worth = bits == 0.0
+        if self._depth is not Depth.QUICK:
+            for one, other in np.argwhere(can & ~by_sign & worth).tolist():
+                changes = advantages[one], pairs[other]
+                wanted = tuple(known_as[it.key] for known_as, it in zip(keys, changes, strict=True))
+                found[one, other] = self._direct(wanted, row, *changes)
         return found
-
-    def _worth(self, kind: Kind, advantage: Change, pair: Change) -> bool:
-        """Whether a policy term is tried that has to be evaluated with its own advantages."""
-        count, bits = advantage.count + pair.count, advantage.bits + pair.bits
-        if self._depth is Depth.QUICK:
-            return False
-        if not kind.all_tokens:
-            return count == 0
-        return count <= 1 and bits <= _COSTLY if self._wide else bits == 0.0
 
     # ---- numbers of options ----------------------------------------------------------------------
 
@@ -428,29 +343,33 @@ class Builder:
                 found.append(_CANNOT)
         return found
 
-    def _advantage(self, row: Plan, one: Change) -> int:
+    def _advantage(self, row: Plan, keys: dict[Key, Key], one: Change) -> int:
         """The advantage's number; −1 where tokens have their own."""
-        quick = self._depth is Depth.QUICK
-        if quick and row.batch == "input" and changed(row, one).wants_moments:
+        made, stage = changed(row, one), self._sample.stage
+        kl = stage("kl", made)
+        wanted = key(stage("advantage", made)), key(kl) if kl.choice.in_reward else None
+        keys[one.key] = wanted
+        if self._depth is Depth.QUICK and row.batch == "input" and made.wants_moments:
             return _NONE
-        objective = self._kinds.objective(row, one)
-        if not self._kinds.of(row, one).per_response:
+        if not self._sample.per_response(wanted, made):
             return _NONE
-        return self.options.advantages.number(advantage_key(objective), row, one)
+        return self.options.advantages.number(wanted, row, one)
 
-    def _policy(self, row: Plan, one: Change) -> int:
+    def _policy(self, row: Plan, keys: dict[Key, Key], one: Change) -> int:
         """The number of the policy term by sign; −1 where A enters in another way."""
-        kind = self._kinds.of(row, one)
-        if not (kind.by_sign and kind.all_tokens):
+        made, stage = changed(row, one), self._sample.stage
+        surrogate, correction = stage("surrogate", made), stage("correction", made)
+        wanted = key(stage("ratio", made)), key(surrogate), correction_key(correction)
+        keys[one.key] = wanted
+        if not (self._sample.by_sign(surrogate.name, made) and keeps_tokens(correction)):
             return _NONE
-        return self.options.policies.number(policy_key(self._kinds.objective(row, one)), row, one)
+        return self.options.policies.number(wanted, row, one)
 
-    def _direct(self, row: Plan, advantage: Change, pair: Change) -> int:
+    def _direct(self, wanted: Key, row: Plan, advantage: Change, pair: Change) -> int:
         """The number of a policy term with its advantages."""
-        directs, objective = self.options.directs, self._kinds.objective
-        wanted = advantage_key(objective(row, advantage)), policy_key(objective(row, pair))
+        directs = self.options.directs
         if wanted not in directs.numbers:
-            by_token = self._kinds.by_token(row, advantage, pair)
+            by_token = self._sample.by_token(changed(row, advantage, pair))
             directs.number(wanted, row, advantage, pair, detail="by token" if by_token else "")
         return DIRECT + directs.numbers[wanted]
 
@@ -469,15 +388,15 @@ class Builder:
 
     def _kl(self, row: Plan, weighing: Sequence[Change], kl: Change) -> int:
         """The number of a KL in the loss; −1 where there is none."""
-        objective = self._kinds.objective(row, kl, *weighing)
+        objective = self._sample.objective(row, kl, *weighing)
         bound = objective.kl
-        estimated = estimates_kl(objective, self._kinds.columns)
+        estimated = estimates_kl(objective, self._sample.columns)
         if not estimated or bound.choice.absent or bound.choice.in_reward:
             return _NONE
         weighted = "ratio" in bound.choice.columns and bound.values.get("kl_weight") != "none"
-        ratio = key(objective.ratio) if weighted else None
-        corrected = objective.correction.name.startswith("ms-swift/")
-        correction = (correction_key(objective), advantage_key(objective)) if corrected else None
+        ratio, correction = key(objective.ratio) if weighted else None, None
+        if objective.correction.name.startswith("ms-swift/"):
+            correction = correction_key(objective.correction), advantage_key(objective)
         wanted = key(bound, "beta" if self.options.solve else ""), ratio, correction
         detail = "weighted" if weighted else ""
         return self.options.kls.number(wanted, row, kl, *weighing, detail=detail)
@@ -485,18 +404,18 @@ class Builder:
     def _beta(self, row: Plan, kl: Change) -> float:
         """The β that a row has with a KL."""
         try:
-            return self._kinds.objective(row, kl).beta
+            return self._sample.objective(row, kl).beta
         except GrpoError:
             return 0.0
 
     def _weight(self, row: Plan, one: Change) -> int:
         """The number of an aggregation of all terms."""
-        bound = changed(row, one).aggregate(self._kinds.record.settings)
+        bound = self._sample.stage("aggregate", changed(row, one))
         return self.options.weights.number(key(bound), row, one, detail="aggregate")
 
     def _own_weight(self, row: Plan, stage: str) -> int:
         """The number of an aggregation that a term has for itself; −1 where it has none."""
-        bound = getattr(self._kinds.objective(row), stage)
-        return (
-            _NONE if bound is None else self.options.weights.number(key(bound), row, detail=stage)
-        )
+        bound = getattr(self._sample.objective(row), stage)
+        if bound is None:
+            return _NONE
+        return self.options.weights.number(key(bound), row, detail=stage)

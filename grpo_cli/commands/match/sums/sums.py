@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, Batch
 from grpo_cli.commands.match.question import Data, Pass
-from grpo_cli.commands.match.space.kinds import Key, key
-from grpo_cli.commands.match.space.space import DIRECT, Options
+from grpo_cli.commands.match.space.options import DIRECT, Key, Options, key
 from grpo_cli.commands.match.sums.terms import Measured, Terms, distinct
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import BatchStatistics, Evaluator
@@ -120,6 +119,7 @@ class Sums(Pass):
         records: how many.
         left_out: the corrections that took tokens out of a denominator, or of the KL.
         features: which of the probe's features the records have.
+        references: whether records have a reference; both where only some have.
     """
 
     settings = (*Pass.settings, "_options", "_measured")
@@ -137,6 +137,7 @@ class Sums(Pass):
         self.records = 0
         self.left_out: set[Key] = set()
         self.features = Features()
+        self.references: set[bool] = set()
 
     def merge(self, later: Sums) -> None:
         """Adds other records."""
@@ -149,6 +150,7 @@ class Sums(Pass):
         self.records += later.records
         self.left_out |= later.left_out
         self.features.merge(later.features)
+        self.references |= later.references
 
     def add(self, chunk: Chunk, found: None) -> None:
         """Adds a chunk's records."""
@@ -165,6 +167,7 @@ class Sums(Pass):
             ):
                 into += rows[:, member] / divisors
             self.features.add(chunk.batch)
+        self.references.add(chunk.has_reference)
         self.records += chunk.batch.records.count
         self.left_out |= terms.left_out
 

@@ -12,8 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
-from grpo_cli.commands.match.space.kinds import Key, advantage_key, correction_key, key
-from grpo_cli.commands.match.space.space import DIRECT, Options
+from grpo_cli.commands.match.space.options import (
+    DIRECT,
+    Key,
+    Options,
+    advantage_key,
+    correction_key,
+    key,
+)
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import BatchStatistics
 from grpo_cli.errors import InputError, UsageError
@@ -155,7 +161,7 @@ class Terms:
             given = self._advantage(at, objective)
             self._of_tokens[wanted] = of_tokens(given, self.batch.responses)
         advantages, inputs = self._of_tokens[wanted], self._inputs
-        same = key(objective.ratio), key(objective.surrogate), correction_key(objective)
+        same = key(objective.ratio), key(objective.surrogate), correction_key(objective.correction)
         if self._of_signs is None or self._of_signs[0] != same:
             self._set_ratio(inputs, objective)
             sides = []
@@ -264,7 +270,7 @@ class Terms:
         # The correction first: where it fails, no surrogate was evaluated in vain.
         correction: Correction | None = inputs.call(objective.correction, "correction")
         if leaves_out(correction, of_kl=not _weighs_kl(objective)):
-            self.left_out.add(correction_key(objective))
+            self.left_out.add(correction_key(objective.correction))
         surrogate: Surrogate = inputs.call(objective.surrogate, "surrogate")
         values = surrogate.value if correction is None else correction.weight * surrogate.value
         return values, surrogate.empty

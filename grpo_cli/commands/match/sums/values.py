@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from grpo_cli.batch import F64
 from grpo_cli.commands.match.fit import Values
 from grpo_cli.commands.match.question import Question
-from grpo_cli.commands.match.space.space import DIRECT, Index, Space
+from grpo_cli.commands.match.space.options import DIRECT
+from grpo_cli.commands.match.space.space import Index, Space
 from grpo_cli.commands.match.sums.exact import exactly
 from grpo_cli.commands.match.sums.sums import Sums
 from grpo_cli.commands.match.sums.terms import Measured

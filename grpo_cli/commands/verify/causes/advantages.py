@@ -143,10 +143,6 @@ Change = Callable[[F64, F64], F64]
 """[R] advantages and [R] lengths → [R] advantages."""
 
 
-def _first(a: F64) -> F64:
-    return np.full_like(a, a[0]) if a.size else a
-
-
 def _std(a: F64, ddof: int) -> float:
     return float(a.std(ddof=ddof)) if a.size > ddof else math.nan
 
@@ -170,7 +166,10 @@ CHANGES: tuple[tuple[str, Change], ...] = (
         lambda a, _: np.roll(a, -1),
     ),
     ("advantages in reverse order of the responses", lambda a, _: a[::-1].copy()),
-    ("the first response's advantage is used for all", lambda a, _: _first(a)),
+    (
+        "the first response's advantage is used for all",
+        lambda a, _: np.full_like(a, a[0]) if a.size else a,
+    ),
     ("advantages centred on their median", lambda a, _: a - np.median(a)),
     ("advantages centred on their mean", lambda a, _: a - a.mean()),
     ("advantages whitened (ddof 1): normalised over the record", lambda a, _: _whitened(a, 1)),
@@ -296,11 +295,12 @@ def _by_length(case: Case, a: F64, found: F64, known: Flags) -> Iterator[Cause]:
     for power, verb in ((1.0, "times"), (-1.0, "divided by")):
         scale = float(np.median(found[loud] / (a[loud] * lengths[loud] ** power)))
         words = f"advantages weighted by length: A {verb} the response's tokens, times {scale:.5g}"
-        yield _cause(words, _powered(power, scale))
+        yield _cause(words, partial(_powered, power=power, scale=scale))
 
 
-def _powered(power: float, scale: float) -> Change:
-    return lambda a, n: a * np.maximum(n, 1.0) ** power * scale
+def _powered(a: F64, lengths: F64, power: float, scale: float) -> F64:
+    changed: F64 = a * np.maximum(lengths, 1.0) ** power * scale
+    return changed
 
 
 def _exchanged(a: F64, found: F64, known: Flags) -> Iterator[Cause]:
@@ -327,13 +327,11 @@ def _from_start(responses: Segments) -> I64:
     return np.arange(responses.total) - responses.spread(responses.starts)
 
 
-def _from_end(responses: Segments) -> I64:
-    lengths: I64 = responses.spread(responses.lengths)
-    return lengths - 1 - _from_start(responses)
-
-
 _PLACES: tuple[tuple[str, Callable[[Segments], I64]], ...] = (
-    ("towards the start of each response", _from_end),
+    (
+        "towards the start of each response",
+        lambda responses: responses.spread(responses.lengths) - 1 - _from_start(responses),
+    ),
     ("towards the end of each response", _from_start),
 )
 
@@ -352,42 +350,31 @@ def _discounted(case: Case, places: Callable[[Segments], I64], gamma: float) -> 
 
 
 def _gamma(case: Case, places: I64) -> float | None:
-    """Solves for γ in the gradient of the response that says most, where ratios are per response.
+    """Bisects for γ in the gradient of the response that says most.
 
-    Else in the gradients of all tokens.
+    How much of ours is expected there is a mean of γ^k: over tokens where the ratio is of the whole
+    response, else by the squares of their gradients.
     """
     wanted, ours = case.expected_policy_gradient, case.policy_gradient
     responses = case.batch.responses
-    if wanted is None or not ours.any() or case.breakdown.response_advantage is None:
+    if wanted is None or case.breakdown.response_advantage is None:
         return None
-    square = np.where(responses.lengths >= 3, responses.sum(ours * ours), 0.0)
-    row = int(np.argmax(square))
-    if not square[row] or case.objective.ratio.choice.per_response:
-        return gamma_of_row(wanted, ours, places, responses, row) if square[row] else None
-    return gamma_of_tokens(wanted, ours, places)
-
-
-def gamma_of_tokens(wanted: F64, ours: F64, places: I64) -> float | None:
-    """Returns the median of (wanted/ours)^(1/k) over tokens that are large enough."""
-    loud = (np.abs(ours) > 0.01 * np.abs(ours).max()) & (wanted * ours > 0) & (places > 0)
-    if not loud.any():
+    square = np.where(responses.lengths >= 2, responses.sum(ours * ours), 0.0)
+    row = int(np.argmax(square)) if len(square) else 0
+    if not square.any():
         return None
-    return float(np.exp(np.median(np.log(wanted[loud] / ours[loud]) / places[loud])))
-
-
-def gamma_of_row(
-    wanted: F64, ours: F64, places: I64, responses: Segments, row: int
-) -> float | None:
-    """Bisects for γ where the ratio is of whole responses: the mean of γ^k is known."""
     mine = slice(responses.starts[row], responses.starts[row] + responses.lengths[row])
+    by_response = case.objective.ratio.choice.per_response
+    weight = np.ones(responses.lengths[row]) if by_response else ours[mine] ** 2
     share = float(wanted[mine] @ ours[mine]) / float(ours[mine] @ ours[mine])
+
+    def mean(gamma: float) -> float:
+        return float(np.average(gamma ** places[mine], weights=weight))
+
     low, high = 1e-3, 1.1
-    if not float(np.mean(low ** places[mine])) < share < float(np.mean(high ** places[mine])):
+    if not mean(low) < share < mean(high):
         return None
     for _ in range(60):
         middle = 0.5 * (low + high)
-        if float(np.mean(middle ** places[mine])) < share:
-            low = middle
-        else:
-            high = middle
+        low, high = (middle, high) if mean(middle) < share else (low, middle)
     return 0.5 * (low + high)

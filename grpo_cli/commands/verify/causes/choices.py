@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 
 from grpo_cli.commands.verify.causes.case import Case, Cause, bound_to, swapped
-from grpo_cli.hyperparameters import HYPERPARAMETERS, Value
+from grpo_cli.hyperparameters import HYPERPARAMETERS
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.choice import Bound, Choice
-from grpo_cli.objective.objective import Objective
 from grpo_cli.objective.results import Ratio
 from grpo_cli.variants import STAGES, bind
 
@@ -98,23 +97,24 @@ def _others(case: Case, stage: str, *, neutral: bool) -> Iterator[Cause]:
     own: Bound = getattr(case.objective, stage)
     if stage == "aggregate" and not case.other_weights:
         return
-    known = {**_values(case.objective), **case.record.hyperparameters}
+    known = {
+        name: value
+        for bound in case.objective.stages.values()
+        for name, value in bound.values.items()
+        if name in HYPERPARAMETERS and value is not None
+    } | {**case.record.hyperparameters}
     for name, choice in STAGES[stage].choices.items():
         if name == own.name or (choice.given and stage == "advantage"):
             continue
         if neutral != ("/" not in name):
             continue
-        if stage == "advantage" and _per_response(choice) and not case.other_advantages:
+        per_response = choice.function.__annotations__.get("return") == "F64"  # as it says
+        if stage == "advantage" and per_response and not case.other_advantages:
             continue
         bound = bound_to(name, choice, known)
         if bound is not None:
             words = f"{_kind(stage, own.choice, choice)}{stage} {name} where {own.name} is meant"
             yield swapped(stage, words, bound)
-
-
-def _per_response(choice: Choice) -> bool:
-    """Whether an advantage is one per response, by what its function says to return."""
-    return choice.function.__annotations__.get("return") == "F64"
 
 
 def _kind(stage: str, own: Choice, other: Choice) -> str:
@@ -126,12 +126,3 @@ def _kind(stage: str, own: Choice, other: Choice) -> str:
     if other.total and not own.total:
         return "sum where a mean is meant: "
     return "other denominator: "
-
-
-def _values(objective: Objective) -> dict[str, Value]:
-    return {
-        name: value
-        for bound in objective.stages.values()
-        for name, value in bound.values.items()
-        if name in HYPERPARAMETERS and value is not None
-    }

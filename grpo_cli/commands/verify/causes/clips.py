@@ -147,12 +147,11 @@ def reinforce(case: Case) -> Iterator[Cause]:
     """Yields the log-prob in the place of the ratio."""
     if case.batch.log_probs_new is not None:
         words = "log-prob for the ratio (reinforce): A·log π_θ"
-        yield swapped("surrogate", words, Bound("reinforce", Choice(_log_prob), {}))
 
+        def log_prob(log_probs_new: F64, advantage: F64) -> Surrogate:
+            return Surrogate(log_probs_new * advantage, unbound(len(advantage)), None, advantage)
 
-def _log_prob(log_probs_new: F64, advantage: F64) -> Surrogate:
-    value = log_probs_new * advantage
-    return Surrogate(value, unbound(len(value)), None, advantage)
+        yield swapped("surrogate", words, Bound("reinforce", Choice(log_prob), {}))
 
 
 # ---- the two bounds, solved for: which tokens have a gradient, and what the others add ----------

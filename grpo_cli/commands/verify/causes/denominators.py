@@ -117,7 +117,12 @@ def denominators(case: Case, *, unnamed: bool = True) -> Iterator[Cause]:
     if np.allclose(factor[known], 1.0, rtol=1e-4):
         return
     fitting: dict[str, float] = {}
-    for form, shape in _shapes(case).items():
+    shapes: dict[str, F64] = {}
+    for form, numerator in _FORMS.items():
+        shape = numerator(case)
+        if any(np.array_equal(shape, other) for other in shapes.values()):
+            continue  # on this record; the simpler name is taken
+        shapes[form] = shape
         scale = weight[known] / shape[known]
         if np.allclose(scale, scale[0], rtol=3e-4, atol=0.0):
             fitting[form] = 1.0 / float(np.median(scale))
@@ -126,24 +131,15 @@ def denominators(case: Case, *, unnamed: bool = True) -> Iterator[Cause]:
         yield from _causes(case, form, fitting[form], factor[known])
 
 
-def _shapes(case: Case) -> Mapping[str, F64]:
-    """Form → [R] how weights may depend on lengths; equal ones once, by the simpler name."""
-    shapes: dict[str, F64] = {}
-    for form, numerator in _FORMS.items():
-        shape = numerator(case)
-        if not any(np.array_equal(shape, other) for other in shapes.values()):
-            shapes[form] = shape
-    return shapes
-
-
 def _causes(case: Case, form: str, divisor: float, factor: F64) -> Iterator[Cause]:
     """Yields the weights under every name that their denominator has here, else as a number."""
     numerator = _FORMS[form]
     meant = f"where {case.breakdown.counted} are meant"
     names = [*named_counts(case, form, divisor)]
+    kind = "a sum where a mean is meant, or another " if factor.min() > 2.0 else "another "
     for name, of in names:
         by = f"{form} × " if form and "length" not in form else ""
-        words = f"{_kind(factor)}denominator: each token is divided by {by}{name}, {meant}"
+        words = f"{kind}denominator: each token is divided by {by}{name}, {meant}"
         yield Cause("aggregate", words, partial(_with_weights, numerator=numerator, divisor=of))
     if names:
         return
@@ -170,10 +166,6 @@ def _factors(case: Case) -> F64 | None:
     usual = float(np.nanmedian(factor))  # for those whose gradient is too small
     explained = responses.spread(np.where(loud, factor, usual)) * ours
     return factor if case.near(explained, wanted).all() else None
-
-
-def _kind(factor: F64) -> str:
-    return "a sum where a mean is meant, or another " if factor.min() > 2.0 else "another "
 
 
 def named_counts(case: Case, form: str, divisor: float) -> Iterator[tuple[str, Divisor]]:
@@ -266,12 +258,13 @@ def named_factors(case: Case) -> Iterator[Cause]:
     for name, value in _candidates(case):
         if value <= 1 or (case.gradient is not None and name not in _ACCUMULATION):
             continue
+        kind = "a sum where a mean is meant, or a mean where a sum is meant"
+        if name in _ACCUMULATION:
+            kind = "off by the accumulation factor"
         for factor, verb in ((value, "times"), (1.0 / value, "divided by")):
             for sign, suffix in ((1.0, ""), (-1.0, ", and of the wrong sign")):
                 if abs(found - sign * factor) <= case.tolerance.rtol * factor:
-                    words = (
-                        f"{_factor_kind(name)}: expected is ours {verb} {name} = {value:g}{suffix}"
-                    )
+                    words = f"{kind}: expected is ours {verb} {name} = {value:g}{suffix}"
                     yield Cause("aggregate", words, partial(everything_times, factor=sign * factor))
 
 
@@ -295,9 +288,3 @@ def _candidates(case: Case) -> Iterator[tuple[str, float]]:
     yield "the number of tokens", float(batch.responses.total)
     yield "the number of groups", float(batch.group_count)
     yield "the denominator", float(case.breakdown.denominator[0])
-
-
-def _factor_kind(name: str) -> str:
-    if name in _ACCUMULATION:
-        return "off by the accumulation factor"
-    return "a sum where a mean is meant, or a mean where a sum is meant"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,61 +16,52 @@ MOST = 4
 """Causes named, where several explain a record equally well."""
 
 
-class Tried(NamedTuple):
-    """A source of causes, and how many of it are named where several fit."""
-
-    source: Source
-    most: int = 3
-
-
-TIERS: Sequence[Sequence[Tried]] = (
-    (Tried(denominators.negative),),
+TIERS: Sequence[Sequence[tuple[Source, int]]] = (
+    ((denominators.negative, 3),),
     (
-        Tried(denominators.named_factors, 1),
-        Tried(tokens.solved_tokens, 1),
-        Tried(advantages.formulas, 2),
-        Tried(advantages.changed),
-        Tried(advantages.other_sign),
-        Tried(choices.ratios),
-        Tried(clips.clips),
-        Tried(clips.reinforce),
-        Tried(clips.weights),
-        Tried(kl.penalties),
-        Tried(tokens.mask_ignored),
-        Tried(tokens.edges),
-        Tried(choices.neutral, 1),
-        Tried(denominators.denominators, 2),
+        (denominators.named_factors, 1),
+        (tokens.solved_tokens, 1),
+        (advantages.formulas, 2),
+        (advantages.changed, 3),
+        (advantages.other_sign, 3),
+        (choices.ratios, 3),
+        (clips.clips, 3),
+        (clips.reinforce, 3),
+        (clips.weights, 3),
+        (kl.penalties, 3),
+        (tokens.mask_ignored, 3),
+        (tokens.edges, 3),
+        (choices.neutral, 1),
+        (denominators.denominators, 2),
     ),
     (
-        Tried(advantages.other_eps, 1),
-        Tried(advantages.solved_changes, 1),
-        Tried(advantages.discounted, 1),
-        Tried(clips.windows, 1),
-        Tried(clips.solved_cap, 1),
-        Tried(kl.reductions, 1),
-        Tried(kl.strength),
+        (advantages.other_eps, 1),
+        (advantages.solved_changes, 1),
+        (advantages.discounted, 1),
+        (clips.windows, 1),
+        (clips.solved_cap, 1),
+        (kl.reductions, 1),
+        (kl.strength, 3),
     ),
-    (Tried(kl.weights_and_denominators, 2),),
-    (Tried(denominators.separate_factors, 1), Tried(denominators.whole_factor)),
-    (Tried(choices.any_choice, 1),),
+    ((kl.weights_and_denominators, 2),),
+    ((denominators.separate_factors, 1), (denominators.whole_factor, 3)),
+    ((choices.any_choice, 1),),
 )
-"""A tier is tried where nothing in those before it explains the record."""
+"""Sources of causes, and how many of each are named where several fit.
+
+A tier is tried where nothing in those before it explains the record."""
 
 
 def causes(case: Case) -> list[Cause]:
     """Returns what explains all that the record expects; empty where no known mistake does."""
     for tier in TIERS:
         fitting: dict[str, Cause] = {}
-        for tried in tier:
-            fitting |= {cause.words: cause for cause in _fitting(case, tried)}
+        for source, most in tier:
+            fits = (cause for cause in _possible(case, source) if explains(cause, case))
+            fitting |= {cause.words: cause for cause in islice(fits, most)}
         if fitting:
             return [*fitting.values()][:MOST]
     return []
-
-
-def _fitting(case: Case, tried: Tried) -> Iterator[Cause]:
-    fits = (cause for cause in _possible(case, tried.source) if explains(cause, case))
-    return islice(fits, tried.most)
 
 
 def _possible(case: Case, source: Source) -> Iterator[Cause]:

@@ -11,9 +11,7 @@ from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.verify.causes.case import Case, Cause
-from grpo_cli.errors import InputError
 from grpo_cli.objective.breakdown import Breakdown
-from grpo_cli.objective.pipeline import evaluate
 from grpo_cli.objective.terms import Term
 from grpo_cli.records import assemble
 
@@ -161,8 +159,5 @@ def mask_ignored(case: Case) -> Iterator[Cause]:
 
 
 def _unmasked(case: Case) -> Breakdown:
-    try:
-        batch = assemble([replace(case.record, mask=None)])
-    except InputError as error:  # what is masked cannot be evaluated, so nobody did
-        raise ValueError(str(error)) from None
-    return evaluate(batch, case.objective)
+    """Fails where what is masked cannot be evaluated: so nobody did."""
+    return case.evaluated(assemble([replace(case.record, mask=None)]))

@@ -1,0 +1,244 @@
+"""What conventions are made of: distinct advantages, policy terms, KLs and weights, numbered."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+
+from grpo_cli.batch import F64
+from grpo_cli.commands.match.space.changes import Change, changed
+from grpo_cli.engine import probe
+from grpo_cli.engine.chunk import Chunk
+from grpo_cli.errors import GrpoError
+from grpo_cli.objective.choice import Bound
+from grpo_cli.objective.inputs import Inputs
+from grpo_cli.objective.kl import NO_REFERENCE
+from grpo_cli.objective.objective import Objective
+from grpo_cli.objective.pipeline import evaluate
+from grpo_cli.variants import STAGES
+from grpo_cli.variants.plan import Plan
+
+Key = Hashable
+
+DIRECT = 1 << 24
+"""Added to the number of a policy term that is evaluated with its advantages."""
+
+
+# ---- what identifies an option -------------------------------------------------------------------
+
+
+def key(bound: Bound | None, without: str = "") -> Key:
+    """Identifies a bound choice, all but one hyperparameter."""
+    if bound is None or not without:
+        return None if bound is None else bound.key
+    return bound.name, tuple((name, one) for name, one in bound.values.items() if name != without)
+
+
+def advantage_key(objective: Objective) -> Key:
+    """Identifies its advantages: the choice, and a KL in the reward."""
+    return key(objective.advantage), key(objective.kl) if objective.kl_in_reward else None
+
+
+def correction_key(bound: Bound) -> Key:
+    """Identifies a correction; None for none, and for one whose switches are all off."""
+    off = all(value is None or value == 1.0 for value in bound.values.values())
+    none = bound.choice.absent or (off and bound.name == "trl/masks")
+    return None if none else key(bound)
+
+
+def keeps_tokens(correction: Bound) -> bool:
+    """Whether a correction leaves all tokens in the denominators."""
+    may_drop = "m2po" in correction.name or correction.name.startswith(("trl/", "ms-swift/"))
+    return correction_key(correction) is None or not may_drop
+
+
+# ---- options -------------------------------------------------------------------------------------
+
+
+@dataclass
+class Table:
+    """Distinct options, numbered.
+
+    Attributes:
+        numbers: key → number.
+        plans: a plan that has each.
+        details: what else is known of each.
+    """
+
+    numbers: dict[Key, int] = field(default_factory=dict)
+    plans: list[Plan] = field(default_factory=list)
+    details: list[str] = field(default_factory=list)
+
+    def number(self, wanted: Key, row: Plan, *changes: Change, detail: str = "") -> int:
+        """The option's number; the row with the changes is its plan if it is new."""
+        if wanted not in self.numbers:
+            self.numbers[wanted] = len(self.plans)
+            self.plans.append(changed(row, *changes))
+            self.details.append(detail)
+        return self.numbers[wanted]
+
+
+@dataclass
+class Options:
+    """The distinct things that are evaluated, whichever rows and changes ask for them.
+
+    Attributes:
+        solve: whether β is solved for, so that it is left out of the KL's sums.
+        advantages: an advantage per response, less a KL in the reward.
+        policies: ratio, surrogate and correction, for A = 1 and for A = −1.
+        pairs: (advantage, policy) → number, of those that conventions combine.
+        directs: policy terms that are evaluated with their advantages; "by token" where the term
+            for A = 1 and the one for A = −1 are enough.
+        kls: KL estimates, with the ratio or correction that weighs them.
+        weights: aggregations, with their stages.
+        entropies: entropy bonuses.
+    """
+
+    solve: bool
+    advantages: Table = field(default_factory=Table)
+    policies: Table = field(default_factory=Table)
+    pairs: dict[tuple[int, int], int] = field(default_factory=dict)
+    directs: Table = field(default_factory=Table)
+    kls: Table = field(default_factory=Table)
+    weights: Table = field(default_factory=Table)
+    entropies: Table = field(default_factory=Table)
+
+    @cached_property
+    def combined(self) -> list[tuple[list[int], list[int]]]:
+        """Advantages, and the policies that are combined with exactly these."""
+        wanted: dict[int, list[int]] = {}
+        for advantage, policy in self.pairs:
+            wanted.setdefault(policy, []).append(advantage)
+        found: dict[tuple[int, ...], list[int]] = {}
+        for policy, advantages in wanted.items():
+            found.setdefault(tuple(sorted(advantages)), []).append(policy)
+        ratios = [repr(key[0]) for key in self.policies.numbers]  # type: ignore[index]
+        return [
+            (list(advantages), sorted(policies, key=ratios.__getitem__))
+            for advantages, policies in found.items()
+        ]
+
+    @cached_property
+    def directs_by_policy(self) -> list[int]:
+        """The numbers of the direct policy terms; those that differ in advantages alone adjoin."""
+        policies = [repr(key[1]) for key in self.directs.numbers]  # type: ignore[index]
+        return sorted(range(len(policies)), key=policies.__getitem__)
+
+    @cached_property
+    def _advantages(self) -> list[int]:
+        return [advantage for advantage, _ in self.pairs]
+
+    def advantage_of(self, policy: int) -> int:
+        """The number under which the statistics are that a policy's advantages need."""
+        return policy if policy >= DIRECT else self._advantages[policy]
+
+
+# ---- how the policy terms of a record can be evaluated -------------------------------------------
+
+
+class Sample:
+    """A record on which rows are tried; what is found out about a choice is kept.
+
+    Attributes:
+        record: the record, alone in its chunk.
+        columns: its columns.
+    """
+
+    def __init__(self, record: Chunk) -> None:
+        self.record = record
+        self.columns = Inputs(record.batch)
+        self._objectives: dict[Key, Objective] = {}
+        self._per_response: dict[Key, bool] = {}
+        self._by_sign: dict[Key, bool] = {}
+
+    def objective(self, row: Plan, *changes: Change) -> Objective:
+        """A row's objective for the record, with changes.
+
+        Raises:
+            GrpoError: where a hyperparameter is nowhere given.
+        """
+        wanted = row.key, *[change.key for change in changes]
+        if wanted not in self._objectives:
+            self._objectives[wanted] = self.record.objective(changed(row, *changes))
+        return self._objectives[wanted]
+
+    def stage(self, name: str, made: Plan) -> Bound:
+        """One stage of a plan's objective for the record.
+
+        Raises:
+            GrpoError: where a hyperparameter is nowhere given.
+        """
+        settings, given = self.record.settings, self.record.advantages_given
+        if name == "kl" and not self.record.has_reference and made.leaves_kl_out(settings):
+            return NO_REFERENCE
+        return made.bound(name, settings, advantages_given=given)
+
+    def per_response(self, wanted: Key, made: Plan) -> bool:
+        """Whether a response has one advantage.
+
+        Args:
+            wanted: the advantage's key.
+            made: a plan that has it.
+
+        Raises:
+            GrpoError: where the record lacks what it needs.
+        """
+        if wanted not in self._per_response:
+            evaluated = evaluate(self.record.batch, self.record.objective(made))
+            self._per_response[wanted] = evaluated.response_advantage is not None
+        return self._per_response[wanted]
+
+    def by_sign(self, surrogate: str, made: Plan) -> bool:
+        """Whether s(|A|·sign A) = |A|·s(sign A) where a response has one advantage."""
+        return self._scales(surrogate, made, by_token=False)
+
+    def by_token(self, made: Plan) -> bool:
+        """Whether tokens have their own A, and s(|A|·sign A) = |A|·s(sign A) at each of them."""
+        objective = self.record.objective(made)
+        surrogate, correction = objective.surrogate, objective.correction
+        if self.per_response(advantage_key(objective), made) or not keeps_tokens(correction):
+            return False
+        read = {*surrogate.choice.columns, *correction.choice.columns}
+        if "response_advantage" in read or "advantage" in correction.choice.columns:
+            return False
+        return self.by_sign(surrogate.name, made) and self._scales(
+            surrogate.name, made, by_token=True
+        )
+
+    def _scales(self, surrogate: str, made: Plan, *, by_token: bool) -> bool:
+        if (surrogate, by_token) not in self._by_sign:
+            found = scales_with_advantage(self.record.objective(made), by_token=by_token)
+            self._by_sign[surrogate, by_token] = found
+        return self._by_sign[surrogate, by_token]
+
+
+def scales_with_advantage(objective: Objective, *, by_token: bool) -> bool:
+    """Whether s(ρ, A) is |A| times its value where all A are 1, or all are −1, on the probe.
+
+    BAPO's is not: what it clips depends on the signs of the other responses. GMPO's is not where
+    tokens have an advantage each: its ratio is the mean of all tokens', each clipped by its sign.
+
+    Args:
+        objective: the surrogate, the ratio and the correction.
+        by_token: whether each token has an advantage, or else each response.
+    """
+    given = Bound("given", STAGES["advantage"].choices["given"], {})
+    objective = replace(objective, advantage=given)
+    batch = probe.probe()
+    numbers = np.arange(batch.responses.total if by_token else batch.responses.count)
+    losing = numbers * 5 % 7 < 3 if by_token else numbers % 2 > 0
+    signs, sizes = np.where(losing, -1.0, 1.0), 0.3 + numbers % (11 if by_token else len(numbers))
+
+    def values(advantages: F64) -> F64:
+        if by_token:
+            return evaluate(replace(batch, token_advantages=advantages), objective).surrogate
+        return evaluate(replace(batch, advantages=advantages), objective).policy.sums
+
+    try:
+        of_sign = np.where(signs > 0, values(np.ones(len(signs))), values(-np.ones(len(signs))))
+        return bool(np.allclose(values(signs * sizes), of_sign * sizes, rtol=1e-9, atol=1e-12))
+    except GrpoError:
+        return False
