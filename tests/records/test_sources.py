@@ -240,7 +240,7 @@ def test_a_file_that_is_cut_off_while_it_is_read(tmp_path):
     records = grpo_cli.read(path)
     next(records)
     os.truncate(path, 1)
-    with pytest.raises(InputError, match="malformed JSON|the file became shorter"):
+    with pytest.raises(InputError, match=r"malformed JSON|the file became shorter"):
         list(records)
 
 
