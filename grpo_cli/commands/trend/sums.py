@@ -276,12 +276,17 @@ def joined(tables: Sequence[StepSums]) -> StepSums:
     firsts = np.flatnonzero(np.diff(numbers, prepend=numbers[:1] - 1)) if len(order) else order
     if len(firsts) < len(whole) or (np.diff(order) != 1).any():
         whole = _merged(whole.taken(order), firsts)
+    return shortened(whole)
+
+
+def shortened(table: StepSums) -> StepSums:
+    """The table with no more numbers than its sums and distributions need."""
     shorten = {"sum": _short_sums, "bins": _short_bins}
     columns = {
         key: shorten[key[0]](column) if key[0] in shorten else column
-        for key, column in whole.columns.items()
+        for key, column in table.columns.items()
     }
-    return replace(whole, columns=columns)
+    return replace(table, columns=columns)
 
 
 def _stacked(tables: Sequence[StepSums]) -> StepSums:
