@@ -204,7 +204,8 @@ class StepSums:
             step; None where the file's name does.
         columns: by their family and name.
             count: whole numbers, which add up; largest: numbers of which one is kept.
-            sum: numbers that add up to it; of terms and products under tuples.
+            sum: numbers that add up to it; term: of the objective, by name and coefficient;
+            product: of two parts of the gradient.
             bins: distributions, as ``tails`` counts them; worst: the places of the largest.
             row: of each response its reward (NaN: none), its length (-1: unknown), Σ |gradient|
             over its tokens (NaN: not comparable) and the number of its group in the step; and
@@ -281,7 +282,7 @@ def joined(tables: Sequence[StepSums]) -> StepSums:
 
 def shortened(table: StepSums) -> StepSums:
     """The table with no more numbers than its sums and distributions need."""
-    shorten = {"sum": _short_sums, "bins": _short_bins}
+    shorten = dict.fromkeys(("sum", "term", "product"), _short_sums) | {"bins": _short_bins}
     columns = {
         key: shorten[key[0]](column) if key[0] in shorten else column
         for key, column in table.columns.items()
