@@ -250,7 +250,7 @@ class Follow:
     def steps(self) -> Steps:
         """The steps so far, by number."""
         files = sorted(self._files.values(), key=lambda one: one.path)
-        tables = [*chain.from_iterable(known.steps.values() for known in files)]
+        tables = [one.copied() for known in files for one in known.steps.values()]
         return Steps.of(joined(tables or [sums_of_rewards([])]))
 
 
