@@ -171,13 +171,13 @@ def permuted(batch: Batch, order: np.ndarray) -> Batch:
 
 
 def test_a_choice_that_stops_a_gradient_says_so():
-    said = {
+    declared = {
         (stage, name)
         for stage, table in STAGES.items()
         for name, choice in table.choices.items()
         if choice.stops_gradient
     }
-    assert said == set(stopped())
+    assert declared == set(stopped())
 
 
 @each("name", EVERY)

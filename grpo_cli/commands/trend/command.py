@@ -22,8 +22,8 @@ from grpo_cli.commands.options.source import (
     tell_skipped,
 )
 from grpo_cli.commands.trend.comparison import Trend, compare_log, framework_of
-from grpo_cli.commands.trend.drawings import alone, figure, page
-from grpo_cli.commands.trend.findings import Condition, coverage, read_condition
+from grpo_cli.commands.trend.drawings import figure, head, page
+from grpo_cli.commands.trend.findings import Condition, Coverage, read_condition
 from grpo_cli.commands.trend.findings import findings as look
 from grpo_cli.commands.trend.follow import Follow, Watch
 from grpo_cli.commands.trend.logs import Log, read_finite
@@ -213,14 +213,14 @@ def trend(
         signatures = list(run.signatures)
         with drawings(options.html, options.svg) as (written, drawn):
             if written is not None:
-                for part in page(steps, places, signatures, alone(steps, found, compared)):
+                for part in page(steps, places, signatures, head(steps, found, compared)):
                     written.write(part.encode())
             if drawn is not None:
                 drawn.write(figure(shown_steps, found, columns, signatures).encode())
         if options.html is None and options.svg is None:
             with destination(options.output) as stream:
                 asked = columns if options.names == "grpo" else ()
-                covered = coverage(steps, asked, run.missing, on_policy=not run.moved)
+                covered = Coverage(steps, asked, run.missing, on_policy=not run.moved)
                 answer = Trend(plan.variant, signatures, shown_steps, found, compared)
                 if options.kind == "table":
                     limit, plot = options.limit, options.plot

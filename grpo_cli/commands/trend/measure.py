@@ -77,37 +77,25 @@ def sums_of_rewards(records: Sequence[tuple[RecordStep, NoLogProbsError]]) -> St
     )
 
 
-def sums_of(
-    chunk: Chunk,
-    breakdown: Breakdown | None,
-    rewards: F64 | None,
-    batch: str = "input",
-    *,
-    logged: bool = False,
-) -> StepSums:
+class ChunkSums:
     """The sums of the steps of a chunk: a row for records of one step that follow each other.
 
     Args:
         chunk: records with what a report shows of them, each with its step as its batch.
         breakdown: of the chunk; None where the objective cannot be evaluated.
         rewards: [R] as ``rewards_of`` has them.
-        batch: as ``--batch`` has it.
+        by: as ``--batch`` has it.
         logged: whether the sums of frameworks' metrics are wanted too.
     """
-    return _Measured(chunk, breakdown, rewards, batch, logged=logged).sums
-
-
-class _Measured:
-    """Measures a chunk; ``sums`` is what it comes to."""
 
     def __init__(
         self,
         chunk: Chunk,
         breakdown: Breakdown | None,
         rewards: F64 | None,
-        by: str,
+        by: str = "input",
         *,
-        logged: bool,
+        logged: bool = False,
     ) -> None:
         self._chunk, batch, self._logged = chunk, chunk.batch, logged
         steps: Sequence[RecordStep] = chunk.of_batches  # type: ignore[assignment]  # of with_steps

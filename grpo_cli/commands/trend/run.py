@@ -8,7 +8,7 @@ from functools import partial
 from typing import ClassVar
 
 from grpo_cli.batch import F64
-from grpo_cli.commands.trend.measure import rewards_of, sums_of, sums_of_rewards
+from grpo_cli.commands.trend.measure import ChunkSums, rewards_of, sums_of_rewards
 from grpo_cli.commands.trend.metadata import has_metadata, metadata_of
 from grpo_cli.commands.trend.metrics import StepValues, functions
 from grpo_cli.commands.trend.names import logged_values
@@ -98,7 +98,7 @@ class RunSums(Accumulator[Evaluated]):
             self.moved |= not assumed
             self.notices |= {NO_OLD: None} if assumed else {}
         by = self.evaluator.plan.batch
-        self.add_tables(sums_of(chunk, breakdown, rewards, by, logged=self.logged))
+        self.add_tables(ChunkSums(chunk, breakdown, rewards, by, logged=self.logged).sums)
 
     def step_of_rewards(self, record: NoLogProbsError) -> RecordStep:
         """The step of a record that has no log-probs.
