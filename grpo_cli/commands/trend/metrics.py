@@ -120,9 +120,9 @@ class StepValues:
     def _parts(self, term: str) -> list[tuple[float, F64]]:
         """The sums of a term by its coefficients, each with NaN where the step has none of it."""
         return [
-            (key[1], np.where(one.widths > 0, one.sums(), np.nan))
-            for key, one in self.table.family("sum").items()
-            if isinstance(key, tuple) and key[0] == term and not isinstance(key[1], str)
+            (coefficient, np.where(one.widths > 0, one.sums(), np.nan))
+            for (name, coefficient), one in self.table.family("term").items()
+            if name == term
         ]
 
     def term(self, name: str) -> F64:
@@ -159,11 +159,7 @@ class StepValues:
     @property
     def gradient_norm(self) -> F64:
         """‖∂J/∂log π_θ‖ over all tokens."""
-        products = {
-            key: one
-            for key, one in self.table.family("sum").items()
-            if isinstance(key, tuple) and isinstance(key[1], str)
-        }
+        products = self.table.family("product")
         if not products:
             return np.full(len(self.table), np.nan)
         square, several = np.zeros(len(self.table)), np.zeros(len(self.table), dtype=np.bool_)
