@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import groupby
 from pathlib import Path as File
 from typing import Any
@@ -18,9 +19,7 @@ from grpo_cli.engine.chunk import Chunk, assembled
 from grpo_cli.engine.evaluator import Evaluator, without_misnamed
 from grpo_cli.engine.references import lacks_kl, without_kl
 from grpo_cli.errors import GrpoError, InputError, UsageError
-from grpo_cli.hyperparameters import Value
 from grpo_cli.objective.inputs import MisnamedColumnError
-from grpo_cli.objective.signature import Parts
 from grpo_cli.records import Raw, Record
 from grpo_cli.records.choose.where import Missing, Path, look_up, read_path
 from grpo_cli.terminal.numbers import shell_line
@@ -229,7 +228,7 @@ def result(found: SearchResult, questions: Sequence[Question], words: Sequence[s
     def evaluated(row: Candidate | None) -> Convention | None:
         return None if row is None or row.totals is None else conventions([row])[0]
 
-    rows = found.unmodified
+    rows, nearest_row, recorded = found.unmodified
     return Matched(
         target=target.value,
         target_of=target.name,
@@ -246,7 +245,7 @@ def result(found: SearchResult, questions: Sequence[Question], words: Sequence[s
         tell_apart=tuple(found.tell_apart),
         nearest=conventions(found.nearest),
         tried=found.tried,
-        released=Released(rows.tried, evaluated(rows.nearest), evaluated(rows.recorded)),
+        released=Released(rows, evaluated(nearest_row), evaluated(recorded)),
         not_tried=dict(found.reasons),
     )
 
@@ -287,25 +286,11 @@ def command(made: Plan, paths: Sequence[str], only: str, times: float) -> str:
 
 def pruned(made: Plan, chunk: Chunk) -> Plan:
     """The plan without the flags that say what the variant and the records say anyway."""
-    wanted = _parts(made, chunk)
-    for name in list(made.swapped):
+    wanted = chunk.objective(made).parts
+    for name in (*made.swapped, *made.flags):
         stages = {stage: choice for stage, choice in made.swapped.items() if stage != name}
-        made = _fewer(made, stages, made.flags, chunk, wanted)
-    for name in list(made.flags):
         flags = {flag: value for flag, value in made.flags.items() if flag != name}
-        made = _fewer(made, made.swapped, flags, chunk, wanted)
+        with suppress(GrpoError):
+            less = plan(made.variant, stages=stages, hyperparameters=flags, batch=made.batch)
+            made = less if chunk.objective(less).parts == wanted else made
     return made
-
-
-def _fewer(
-    made: Plan, stages: Mapping[str, str], flags: Mapping[str, Value], chunk: Chunk, wanted: Parts
-) -> Plan:
-    try:
-        less = plan(made.variant, stages=stages, hyperparameters=flags, batch=made.batch)
-        return less if _parts(less, chunk) == wanted else made
-    except GrpoError:
-        return made
-
-
-def _parts(made: Plan, chunk: Chunk) -> Parts:
-    return chunk.objective(made).parts

@@ -121,7 +121,7 @@ def match_number(
             numbers={name: text for name, text in given.items() if text is not None},
             at=logged_at or (),
             rtol=rtol,
-            betas=_numbers(betas),
+            betas=[] if betas is None else [number(one.strip()) for one in betas.split(",")],
         )
         pooled = {} if logged_at else source.pooled(plan.batch, ONE_STEP)
         draw = print_distances if plot else print_matches
@@ -143,7 +143,3 @@ def _kl_number(objective: ObjectiveOptions) -> tuple[str | None, ObjectiveOption
     if given is None or not re.match(r"[+-]?\.?\d", given):
         return None, objective
     return _text(given), replace(objective, kl=None)
-
-
-def _numbers(betas: str | None) -> list[float]:
-    return [] if betas is None else [number(part.strip()) for part in betas.split(",")]

@@ -17,8 +17,6 @@ from grpo_cli.variants.plan import Plan
 FLOAT32 = 2.0**-23
 _ROUNDING = 1e-14
 """How far off our own sums may be, relatively."""
-_BLOCK = 1 << 15
-"""Conventions at a time, so that intermediate arrays take little memory."""
 
 GRID = np.array(sorted(BETAS))
 """The β that are tried, in rising order."""
@@ -44,12 +42,6 @@ class Values:
     beta: F64
     size: F64
     bits: F64
-
-    def blocks(self) -> Iterator[tuple[int, Values]]:
-        """Blocks of conventions, and where each begins."""
-        columns = self.policy, self.kl, self.beta, self.size, self.bits
-        for start in range(0, len(self.policy), _BLOCK):
-            yield start, Values(*(one[start : start + _BLOCK] for one in columns))
 
     @property
     def own(self) -> F64:
@@ -114,26 +106,18 @@ class Hits:
 def hits(values: Values, factors: Sequence[Factor], target: LoggedNumber) -> Hits:
     """The conventions that give the number, to its digits."""
     parts = [np.zeros((3, 0), np.int64)]
-    for start, some in values.blocks():
-        for at, factor in enumerate(factors):
-            for found, beta in (_plain(some, factor, target), *_solved(some, factor, target)):
-                parts.append(np.array([start + found, np.full(len(found), at), beta]))
+    for at, factor in enumerate(factors):
+        off = np.abs(factor.times * values.own - target.value)
+        own = np.flatnonzero(off <= target.half + FLOAT32 * abs(factor.times) * values.size)
+        for found, beta in ((own, np.zeros_like(own)), *_solved(values, factor, target)):
+            parts.append(np.array([found, np.full(len(found), at), beta]))
     return Hits(*np.concatenate(parts, axis=1))
 
 
-Fitting = tuple[NDArray[np.int64], NDArray[np.int64]]
-"""Conventions, and the β of each."""
-
-
-def _plain(values: Values, factor: Factor, target: LoggedNumber) -> Fitting:
-    """With the row's own β."""
-    off = np.abs(factor.times * values.own - target.value)
-    found = np.flatnonzero(off <= target.half + FLOAT32 * abs(factor.times) * values.size)
-    return found, np.zeros(len(found), np.int64)
-
-
-def _solved(values: Values, factor: Factor, target: LoggedNumber) -> Iterator[Fitting]:
-    """With a round β that makes it fit, the cheapest: J is linear in β."""
+def _solved(
+    values: Values, factor: Factor, target: LoggedNumber
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """Conventions, and the round β that makes each fit, the cheapest: J is linear in β."""
     chosen = np.flatnonzero(values.kl)
     if not len(chosen):
         return
@@ -185,9 +169,8 @@ class Chance:
         self._counts = np.zeros(64)
         self._half = target.half
         self._window = _WINDOW * abs(target.value)
-        for _, some in values.blocks() if target.value else ():
-            for factor in factors:
-                self._count(some, factor, target)
+        for factor in factors if target.value else ():
+            self._count(values, factor, target)
 
     def _count(self, values: Values, factor: Factor, target: LoggedNumber) -> None:
         near = np.abs(factor.times * values.own - target.value) <= self._window * _AT_ITS_END

@@ -124,7 +124,8 @@ class Run:
         value = np.empty(len(self.space.bits), np.int32)
         value[order] = np.repeat(np.arange(len(starts) - 1, dtype=np.int32), np.diff(starts))
         value = value[keys >> 2 * _BITS]
-        group = _numbered((value.astype(np.int64) << 2 * _BITS) + (keys & ((1 << 2 * _BITS) - 1)))
+        same = (value.astype(np.int64) << 2 * _BITS) + (keys & ((1 << 2 * _BITS) - 1))
+        group = np.unique(same, return_inverse=True)[1].astype(np.int32)
         bits = np.empty(len(keys))
         of_factor, of_beta = np.array([one.bits for one in self.factors]), [0.0, *GRID_BITS]
         for start in range(0, len(keys), _TOGETHER):
@@ -210,14 +211,3 @@ def _split(keys: NDArray[np.int64]) -> tuple[Index, ...]:
     mask = (1 << _BITS) - 1
     parts = keys >> 2 * _BITS, (keys >> _BITS) & mask, keys & mask
     return tuple(part.astype(np.int32) for part in parts)
-
-
-def _numbered(values: NDArray[np.int64]) -> Index:
-    """The place of each value among the distinct ones, as ``np.unique`` in half the memory."""
-    order = np.argsort(values)
-    values = values[order]
-    place = np.zeros(len(values), np.int32)
-    np.cumsum(values[1:] != values[:-1], out=place[1:])
-    numbers = np.empty(len(values), np.int32)
-    numbers[order] = place
-    return numbers

@@ -35,19 +35,9 @@ _ROUND = 10
 """Conventions with a round ε that are listed."""
 
 
-@dataclass(frozen=True)
-class UnmodifiedRows:
-    """The rows' own numbers, without a change, a factor or the other sign.
-
-    Attributes:
-        tried: how many rows have all that they need in the data.
-        nearest: the one that comes nearest to the number.
-        recorded: the one that the records name; None where they name none.
-    """
-
-    tried: int
-    nearest: Candidate | None
-    recorded: Candidate | None
+Unmodified = tuple[int, Candidate | None, Candidate | None]
+"""How many rows have all that they need in the data; the one that comes nearest to the number
+without a change, a factor or the other sign; and the one that the records name, if any."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +51,7 @@ class SearchResult:
         tell_apart: what data would distinguish the matches.
         reasons: what could not be tried, and why.
         tried: how many conventions were.
-        unmodified: the rows' own numbers.
+        unmodified: the rows themselves.
     """
 
     matches: Sequence[Candidate]
@@ -70,7 +60,7 @@ class SearchResult:
     tell_apart: Sequence[str]
     reasons: Mapping[str, str]
     tried: int
-    unmodified: UnmodifiedRows
+    unmodified: Unmodified
 
     @property
     def by_chance(self) -> bool:
@@ -130,7 +120,7 @@ class Search:
         for question in questions:
             run.ask(question)
         unmodified = self._unmodified(run)
-        rows = [one for one in (unmodified.nearest, unmodified.recorded) if one is not None]
+        rows = [one for one in unmodified[1:] if one is not None]
         matches = self._confirm(run, questions, [*run.matches()], rows)
         nearest = [] if matches else self._confirm(run, questions, run.nearest(), fit=False)
         tell_apart = distinguishing(matches, first, run.has) if len(matches) > 1 else []
@@ -140,7 +130,7 @@ class Search:
         )
         return answer, run
 
-    def _unmodified(self, run: Run) -> UnmodifiedRows:
+    def _unmodified(self, run: Run) -> Unmodified:
         found = run.unmodified()
         names = {row: run.space.same.get(row, [row]) for row in found}
         nearest = next((run.row(found[row], names[row]) for row in found), None)
@@ -148,7 +138,7 @@ class Search:
         recorded = None
         if named is not None:
             recorded = run.row(found[named], dict.fromkeys([self.recorded, *names[named]]))
-        return UnmodifiedRows(sum(map(len, names.values())), nearest, recorded)
+        return sum(map(len, names.values())), nearest, recorded
 
     def _with_epsilon(self, run: Run, question: Question, found: SearchResult) -> SearchResult:
         """The answer with a round ε, where chance does not give it."""

@@ -153,13 +153,9 @@ def _print(console: Console, screen: Screen, found: Convention) -> None:
 def _unknown(edges: Mapping[str, float]) -> Iterator[str]:
     """Which ε the number leaves open: those beyond which no token is clipped."""
     if edges:
-        ways = [f"any {name} ≥ {_rounded_up(edge)}" for name, edge in edges.items()]
+        # Rounded up: the number shown is no less than the edge.
+        ways = [f"any {name} ≥ {math.ceil(edge * 1e4) / 1e4:.4f}" for name, edge in edges.items()]
         yield f"{' and '.join(ways)} gives the same: nothing is clipped there"
-
-
-def _rounded_up(edge: float) -> str:
-    """Four digits behind the point, so that the number shown is no less than the edge."""
-    return f"{math.ceil(edge * 1e4) / 1e4:.4f}"
 
 
 def _needed(needs: Mapping[str, float]) -> Iterator[str]:

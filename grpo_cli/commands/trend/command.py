@@ -25,7 +25,7 @@ from grpo_cli.commands.trend.comparison import Trend, compare_log, framework_of
 from grpo_cli.commands.trend.drawings import figure, head, page
 from grpo_cli.commands.trend.findings import Condition, Coverage, read_condition
 from grpo_cli.commands.trend.findings import findings as look
-from grpo_cli.commands.trend.follow import Follow, Watch
+from grpo_cli.commands.trend.follow import Follow
 from grpo_cli.commands.trend.logs import Log, read_finite
 from grpo_cli.commands.trend.metrics import METRICS, functions, metric
 from grpo_cli.commands.trend.names import NAMES
@@ -33,6 +33,7 @@ from grpo_cli.commands.trend.origins import StepSource
 from grpo_cli.commands.trend.run import Run
 from grpo_cli.commands.trend.step import Finding, Flags, Steps
 from grpo_cli.commands.trend.view import print_answer, write
+from grpo_cli.commands.trend.watch import Watch
 from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.records.open.folders import files as expanded

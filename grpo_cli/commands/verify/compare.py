@@ -29,6 +29,7 @@ class Column(NamedTuple):
 
     Attributes:
         expectation: the first record's; its key, stage and level are those of all.
+        found: [n] what the records evaluate to.
         values, given: [n] the values of all records, and which of them are not null.
         counts: [M] how many of the values each record has.
         scale: [n] how large the numbers are that each value is made of; or one for all.
@@ -39,6 +40,7 @@ class Column(NamedTuple):
     """
 
     expectation: Expectation
+    found: F64
     values: F64
     given: Flags
     counts: I64
@@ -58,9 +60,12 @@ class Column(NamedTuple):
         """Whether a trainer logs it besides its loss."""
         return self.expectation.stage == METRIC
 
-    def evaluated(self, breakdown: Breakdown) -> F64 | None:
-        """[n] what the records evaluate to; None where the objective has no such quantity."""
-        return self.expectation.evaluated(breakdown)
+    @property
+    def absent(self) -> Flags:
+        """[M] the records that have no such quantity."""
+        if self.expectation.level == "record":
+            return np.isnan(self.found)
+        return np.zeros(len(self.counts), dtype=np.bool_)
 
 
 @dataclass(frozen=True)
@@ -108,8 +113,8 @@ class Tolerance:
 
 def column_of(
     records: Sequence[Record], expectations: Sequence[Expectation], breakdown: Breakdown
-) -> Column:
-    """Lays out what records expect under one key as their breakdown has it.
+) -> Column | None:
+    """What records expect under one key; None where the objective has no such quantity.
 
     Args:
         records: records of one layout, masked or not.
@@ -117,6 +122,9 @@ def column_of(
         breakdown: what they evaluate to.
     """
     first = expectations[0]
+    found = first.evaluated(breakdown) if first.given.any() else None
+    if found is None:
+        return None
     values = np.concatenate([each.values for each in expectations])
     given = np.concatenate([each.given for each in expectations])
     if first.level == "token" and records[0].mask is not None:
@@ -136,7 +144,7 @@ def column_of(
         steps = zip(rounded, np.split(values, np.cumsum(counts)[:-1]), strict=True)
         slack = np.concatenate([half_steps(name, part) for name, part in steps])
     least = LOGGED if first.stage == METRIC else 0.0
-    return Column(first, values, given, counts, scale, noise, rounded, slack, least)
+    return Column(first, found, values, given, counts, scale, noise, rounded, slack, least)
 
 
 def deciding(columns: Sequence[Column]) -> list[Column]:
@@ -165,10 +173,10 @@ def _scale(stage: str, values: F64, counts: I64, breakdown: Breakdown) -> F64:
 
 
 def differences(
-    column: Column, found: F64, breakdown: Breakdown, tolerance: Tolerance
+    column: Column, breakdown: Breakdown, tolerance: Tolerance
 ) -> Iterator[tuple[int, Difference]]:
     """Yields each record that differs under a key, by its index, and where it first does."""
-    differs = ~tolerance.agree(column, found)
+    differs = ~tolerance.agree(column, column.found)
     if not differs.any():
         return
     expectation, count = column.expectation, len(column.counts)
@@ -187,7 +195,7 @@ def differences(
                 response,
                 token,
                 expected=float(column.values[at]),
-                got=float(found[at]),
+                got=float(column.found[at]),
                 differing=int(differing[record]),
                 of=int(given[record]),
             ),

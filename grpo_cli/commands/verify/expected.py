@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -158,7 +157,7 @@ def _numbers(values: list[Any], path: str) -> tuple[F64, Flags]:
     """Returns the numbers, and which of them are not null."""
     try:
         if {*map(type, values)} <= {float, int}:
-            return np.array(values, dtype=np.float64), _all_given(len(values))
+            return np.array(values, dtype=np.float64), np.ones(len(values), dtype=np.bool_)
         given = np.ones(len(values), dtype=np.bool_)
         for at, value in enumerate(values):
             given[at] = value is not None
@@ -168,13 +167,6 @@ def _numbers(values: list[Any], path: str) -> tuple[F64, Flags]:
         return np.array([np.nan if v is None else v for v in values], dtype=np.float64), given
     except OverflowError:
         raise InputError("expected a number that a double can hold", path=path) from None
-
-
-@lru_cache(maxsize=64)
-def _all_given(count: int) -> Flags:
-    given = np.ones(count, dtype=np.bool_)
-    given.flags.writeable = False
-    return given
 
 
 def _of_responses(quantity: Quantity) -> Values:

@@ -12,8 +12,7 @@ from grpo_cli.commands.options.source import tell_errors, tell_notes, tell_skipp
 from grpo_cli.commands.verify.answer import MetricDifference, Verdict, Verified
 from grpo_cli.commands.verify.causes.case import Case
 from grpo_cli.commands.verify.causes.search import Memory, pattern
-from grpo_cli.commands.verify.judging import Judging
-from grpo_cli.commands.verify.verdict import Judged
+from grpo_cli.commands.verify.judging import Judged, Judging
 from grpo_cli.engine import Reader
 from grpo_cli.engine.fold import fold_pieces
 from grpo_cli.engine.references import without_kl

@@ -22,7 +22,6 @@ from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import BatchStatistics, Evaluator
 from grpo_cli.errors import GrpoError
 from grpo_cli.objective.inputs import Inputs
-from grpo_cli.objective.objective import Objective
 from grpo_cli.variants.plan import Plan
 
 # ---- features of the data ------------------------------------------------------------------------
@@ -237,7 +236,11 @@ class _Statistics(Pass):
         for at, plan in self._plans.items():
             evaluator = Evaluator(plan)
             with suppress(GrpoError):
-                same = _sample(evaluator.objective(chunk))
+                objective = evaluator.objective(chunk)
+                bound = objective.advantage
+                values = tuple(bound.values[name] for name in bound.choice.measured.hyperparameters)
+                penalty = key(objective.kl) if objective.kl_in_reward else None
+                same = bound.choice.measure, values, penalty
                 if same not in known:
                     known[same] = evaluator.measure(chunk)
                 self.found.setdefault(at, BatchStatistics()).merge(known[same])
@@ -246,11 +249,3 @@ class _Statistics(Pass):
         """Adds the statistics of other records."""
         for at, moments in later.found.items():
             self.found.setdefault(at, BatchStatistics()).merge(moments)
-
-
-def _sample(objective: Objective) -> object:
-    """Identifies the sample that an objective's advantage measures."""
-    bound = objective.advantage
-    names = bound.choice.measured.hyperparameters
-    penalty = key(objective.kl) if objective.kl_in_reward else None
-    return bound.choice.measure, tuple(bound.values[name] for name in names), penalty

@@ -52,12 +52,9 @@ class Case:
         """
         wanted, _ = read_expectations(record)
         breakdown = Chunk.of([record]).run(Evaluator(plan).evaluate)
-        columns = []
-        for expectation in wanted:
-            found = expectation.evaluated(breakdown) if expectation.given.any() else None
-            if found is not None and not (expectation.level == "record" and np.isnan(found[0])):
-                columns.append(column_of([record], [expectation], breakdown))
-        return cls(record, breakdown, deciding(columns), tolerance)
+        columns = [column_of([record], [expectation], breakdown) for expectation in wanted]
+        known = [column for column in columns if column is not None and not column.absent[0]]
+        return cls(record, breakdown, deciding(known), tolerance)
 
     @property
     def batch(self) -> Batch:
@@ -103,7 +100,7 @@ class Case:
         return all(self._fits(column, again) for column in self.columns)
 
     def _fits(self, column: Column, again: Breakdown) -> bool:
-        found = column.evaluated(again)
+        found = column.expectation.evaluated(again)
         if found is None or (column.expectation.level == "record" and np.isnan(found[0])):
             return False
         if len(found) == len(column.expectation.values) > len(column.values):
