@@ -29,7 +29,7 @@ FRAMEWORKS = {"trl_vectors.py": "trl 1.16.0", "verl_vectors.py": "verl 0.9.1"}
 COUNTS = {
     "trl_vectors.py": {"grpo_vectors": (244, 0, 7, 176)},
     "verl_vectors.py": {"grpo_vectors": (307, 0, 3, 117)},
-    "plain_vectors.py": {
+    "plain/vectors.py": {
         "grpo_vectors_float64": (387, 0, 0, 40),
         "grpo_vectors_float32": (387, 0, 0, 40),
         "grpo_vectors_bfloat16": (372, 0, 0, 55),
