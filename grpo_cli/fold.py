@@ -17,16 +17,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial as bound
 from typing import Any, TypeVar
 
 import numpy as np
 
+from grpo_cli.engine.accumulator import Folded, fold_decoded
 from grpo_cli.engine.batches import BatchTotals
 from grpo_cli.engine.evaluation import EvaluationSums, StatisticsSums
 from grpo_cli.engine.evaluator import BatchStatistics, Evaluator
-from grpo_cli.engine.facts import ERRORS_KEPT, InputFacts, Skipped
-from grpo_cli.engine.fold import Folded, FoldPiece
+from grpo_cli.engine.facts import InputFacts, Skipped
 from grpo_cli.engine.references import lacks_kl, without_kl
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.records import PLAIN, Block, DecodedChunk, Piece, Raw, Reading, Span
@@ -49,7 +48,6 @@ class Partial:
     """What some records come to."""
 
     _folded: Folded[EvaluationSums]
-    _facts: InputFacts
     _plan: Plan
 
     def merge(self, later: Partial) -> None:
@@ -59,7 +57,6 @@ class Partial:
             InputError: where a KL was left out of some records, and others have a reference.
         """
         self._folded.merge(later._folded)
-        self._facts.merge(later._facts)
         if self._folded.error is not None:
             raise self._folded.error
 
@@ -86,9 +83,10 @@ class Partial:
     @property
     def notices(self) -> list[str]:
         """What there is to know of the records, each once."""
-        other = other_row(self._facts.named, (self._plan.variant,))
-        no_kl = without_kl([self._plan] if lacks_kl(self._folded.sums.totals.signed) else [])
-        return list(self._facts.sentences | other | self._folded.sums.sentences | no_kl)
+        sums, facts = self._folded.sums, self._folded.facts
+        other = other_row(facts.named, (self._plan.variant,))
+        no_kl = without_kl([self._plan] if lacks_kl(sums.totals.signed) else [])
+        return list(facts.sentences | other | sums.sentences | no_kl)
 
 
 def partial(
@@ -133,11 +131,11 @@ def partial(
     reading = replace(reading, batch=batch_fields(made.batch))
     with np.errstate(all="ignore"):  # where it is shown, what is not finite is an error
         decoded = _decoded(records, reading, facts.notices, source, first)
-        add_up = FoldPiece(bound(EvaluationSums, evaluator), skip, ERRORS_KEPT)
-        folded = add_up(facts.collect(decoded, reading.fields))
+        collected = facts.collect(decoded, reading.fields)
+        folded = fold_decoded(EvaluationSums(evaluator), collected, facts, skip=skip)
     if folded.error is not None:
         raise folded.error
-    return Partial(folded, facts, made)
+    return Partial(folded, made)
 
 
 def measure(
@@ -186,7 +184,7 @@ def _empty(like: M) -> M:
     sums = EvaluationSums(Evaluator(like._plan))
     batches = like._folded.sums.batches
     sums.batches = BatchTotals(batches.batch, batches.plan)
-    return Partial(Folded(sums, Skipped(ERRORS_KEPT)), InputFacts(), like._plan)
+    return Partial(Folded(sums, Skipped(), InputFacts()), like._plan)
 
 
 def pieces(paths: Sequence[str], size: int = _SIZE, *, reading: Reading = PLAIN) -> Iterator[Piece]:

@@ -115,7 +115,7 @@ def parity_report() -> ModuleType:
 
 
 def parity_table(measured: dict[str, Any] | None = None) -> str:
-    """The tables that the parity run's own output makes; test_others_golden.py compares them."""
+    """The tables that the parity run itself makes; frameworks/test_golden.py compares them."""
     return "\n".join(parity_report().tables(measured, swapped=False)).strip() + "\n"
 
 

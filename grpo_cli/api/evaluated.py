@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.answer import html_page, html_table
-from grpo_cli.engine.rows.fields import COLUMNS, RESPONSE, TOKEN, Level
-from grpo_cli.engine.rows.rows import record_fields, token_columns
+from grpo_cli.engine.rows.columns import Column
+from grpo_cli.engine.rows.columns import columns as columns_of
+from grpo_cli.engine.rows.fields import COLUMNS, FIELDS, SIDES, Level, names
 from grpo_cli.engine.rows.source import Source
 from grpo_cli.errors import UsageError
 from grpo_cli.objective.breakdown import Breakdown
@@ -181,25 +182,23 @@ def columns(parts: Sequence[Part], level: Level) -> dict[str, Array]:
     A number that is unknown or of nothing is NaN; a column that nothing has is not there. With
     several reward functions there is a column for each, ``reward.NAME`` or ``reward.0``.
     """
-    tables = [_OF[level](Source(*part)) for part in parts]
-    names = dict.fromkeys(name for table in tables for name in table)
+    tables = [_table(Source(*part), level) for part in parts]
+    found = dict.fromkeys(name for table in tables for name in table)
     return {
         name: _joined([table.get(name, np.full(len(table["id"]), np.nan)) for table in tables])
-        for name in names
+        for name in found
     }
 
 
 def one_column(parts: Sequence[Part], name: str) -> Array:
     """[N] a column of the tokens; NaN where it is unknown, and 1 for a weight that there is not."""
-    (field,) = [field for field in TOKEN if field.name == name]
-    missing = 1.0 if name == "correction" else np.nan
-    read = [(part.breakdown, field.read(Source(*part))) for part in parts]
-    return np.concatenate(
-        [
-            np.full(len(breakdown.ratio), missing) if values is None else array(values)
-            for breakdown, values in read
-        ]
-    )
+    found = []
+    for part in parts:
+        values = columns_of(Source(*part), "token", [name])[name].values
+        missing = 1.0 if name == "correction" else np.nan
+        nothing = np.full(len(part.breakdown.ratio), missing)
+        found.append(nothing if values is None else _filled(name, Column(values)))
+    return np.concatenate(found)
 
 
 def _joined(pieces: list[Array]) -> Array:
@@ -209,45 +208,30 @@ def _joined(pieces: list[Array]) -> Array:
     return np.concatenate(pieces) if pieces else np.empty(0)
 
 
-def _of_records(source: Source) -> dict[str, Array]:
-    return {field.name: array(field.read(source)) for field in record_fields(source)}
+_NAMES: Mapping[Level, Sequence[str]] = {
+    "record": FIELDS["record"],
+    "response": COLUMNS["response"],
+    "token": ("id", "response", "group", *names("token")),
+}
+LEVELS = tuple(_NAMES)
 
 
-def _of_responses(source: Source) -> dict[str, Array]:
-    named = {field.name: field.read(source) for field in RESPONSE}
-    ids = [record.name for record in source.records]
-    lengths = source.summary.records.lengths
-    by = {
-        field.name: np.repeat(array(field.read(source)), lengths)
-        for field in record_fields(source)[: len(source.by)]
-    }
-    return {**by, "id": np.repeat(array(ids), lengths), **_split_up(named)}
-
-
-def _of_tokens(source: Source) -> dict[str, Array]:
-    about, lengths = _of_responses(source), source.summary.responses.lengths
-    shared = (*source.by, "id", "response", "group")
-    found = {name: np.repeat(about[name], lengths) for name in shared if name in about}
-    own = {name: array(value) for name, value in token_columns(source).items() if value is not None}
-    return found | own
-
-
-def _split_up(named: dict[str, Any]) -> dict[str, Array]:
-    """Rewards of several functions in a column each."""
-    found: dict[str, Array] = {}
-    for name, values in named.items():
-        first = next(iter(values), None)
-        if isinstance(first, dict | list):
+def _table(source: Source, level: Level) -> dict[str, Array]:
+    table: dict[str, Array] = {}
+    for name, column in columns_of(source, level, (*source.by, *_NAMES[level])).items():
+        first = next(iter(column.values), None) if name == "reward" else None
+        if isinstance(first, dict | list):  # of several functions
             keys = list(first) if isinstance(first, dict) else range(len(first))
-            found |= {f"{name}.{key}": array([row[key] for row in values]) for key in keys}
-        else:
-            found[name] = array(values)
-    return found
+            table |= {f"{name}.{key}": array([row[key] for row in column.values]) for key in keys}
+        elif column.values is not None:
+            table[name] = _filled(name, column)
+    return table
 
 
-_OF = {"record": _of_records, "response": _of_responses, "token": _of_tokens}
-LEVELS = tuple(_OF)
-assert set(LEVELS) < set(COLUMNS)
+def _filled(name: str, column: Column) -> Array:
+    """A value for each row."""
+    values = array(SIDES[column.values].tolist() if name == "clip" else column.values)
+    return values if column.owners is None else np.repeat(values, column.owners.lengths)
 
 
 def array(values: Any) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import signal
 import sys
 import traceback
@@ -150,6 +151,8 @@ def main() -> None:
         sys.exit(GrpoError.exit_code)
     except OSError as error:
         reason = error.strerror or str(error)
+        if error.errno == errno.EMFILE:
+            reason = "too many open files; raise the limit (ulimit -n)"
         say(f"{error.filename}: {reason}" if error.filename else reason)
         sys.exit(GrpoError.exit_code)
     except Exception as error:

@@ -147,6 +147,29 @@ class Chunk:
         yield from _sound(records[middle:])
 
 
+@dataclass(frozen=True, eq=False)
+class Mixed:
+    """Chunks of records with different hyperparameters, which alternate in the file.
+
+    Attributes:
+        chunks: in the order of their first records.
+        packed: the decoded objects of all of them, in the order of the file.
+    """
+
+    chunks: Sequence[Chunk]
+    packed: Sequence[Raw]
+
+    def each(self, work: Callable[[Chunk], T]) -> Iterator[tuple[Chunk, T] | InputError]:
+        """As that of ``Chunk``; where it fails, records are read one by one, in order."""
+        try:
+            found = [(chunk, work(chunk)) for chunk in self.chunks]
+        except (InputError, HyperparameterError):
+            for part in carefully(self.packed):
+                yield from (part,) if isinstance(part, InputError) else part.each(work)
+        else:
+            yield from found
+
+
 def located(error: InputError | HyperparameterError, culprit: Record) -> InputError:
     """The error with the place of the record that is to blame."""
     if isinstance(error, InputError) and error.source is not None:

@@ -66,6 +66,7 @@ class EvaluationSums(Accumulator[Breakdown]):
     def __post_init__(self) -> None:
         self.batches = BatchTotals(self.evaluator.plan.batch, self.evaluator.words)
         self.headers = self.encode is not None
+        self.in_order = self.headers or self.batches.by_field
 
     def read(self, decoded: Iterable[DecodedChunk]) -> Iterator[InputError]:
         """Adds records in order, and yields the errors of those that it leaves out."""
@@ -141,6 +142,7 @@ class StatisticsSums(Accumulator[BatchStatistics]):
     evaluator: Evaluator
     found: BatchStatistics = field(default_factory=BatchStatistics)
 
+    in_order = False
     settings: ClassVar[tuple[str, ...]] = ("evaluator",)
 
     @property

@@ -1,179 +1,25 @@
 """One fold over the records of the input, wherever it runs.
 
-A command gives a class of accumulators: what one makes of a chunk of records, how it adds that up,
-and how accumulators of records that follow each other merge. The engine does the rest once: it
-reads pieces in this process, in several, or on a cluster, finds the record that is to blame for an
-error, skips it or stops there, and says so where nothing was selected.
+The engine reads pieces in this process, in several, or on a cluster, finds the record that is to
+blame for an error, skips it or stops there, and says so where nothing was selected.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
-from grpo_cli.engine.chunk import Chunk
-from grpo_cli.engine.facts import InputFacts, Skipped
-from grpo_cli.engine.packing import chunks
-from grpo_cli.engine.pieces import Bundle, OnPiece
-from grpo_cli.errors import InputError
-from grpo_cli.records import DecodedChunk, Piece
+from grpo_cli.engine.accumulator import A, Accumulator, Folded, FoldPiece
+from grpo_cli.engine.facts import Skipped
+from grpo_cli.engine.pieces import Bundle
+from grpo_cli.records import Piece
 
 if TYPE_CHECKING:
     from grpo_cli.engine.cluster.parts import PartFolder
     from grpo_cli.engine.cluster.tasks import Done
     from grpo_cli.engine.reader import Reader
-    from grpo_cli.variants.plan import Plan
 
-T = TypeVar("T")
-A = TypeVar("A", bound="Accumulator[Any]")
-
-
-class Accumulator(ABC, Generic[T]):
-    """Adds up records in order; accumulators of records that follow each other merge.
-
-    Most define ``evaluate``, ``add`` and ``merge``. Those that need records as they were decoded
-    define ``read`` and ``merge``.
-
-    Attributes:
-        error: the one at which work stopped. ``add`` and ``merge`` set it where the whole input
-            cannot be used, though records may be skipped.
-        headers: whether chunks carry what is shown of each record.
-        by_columns: whether tables may come as columns, which only ``chunks`` understands.
-        bundles: whether small pieces, as of small files, are read together.
-        needs_records: whether an input without any record is an error.
-        settings: the names of attributes that say what to do; these do not travel back with the
-            sums from another process.
-    """
-
-    error: InputError | None = None
-    headers: bool = False
-    by_columns: ClassVar[bool] = True
-    bundles: ClassVar[bool] = False
-    needs_records: ClassVar[bool] = False
-    settings: ClassVar[tuple[str, ...]] = ()
-
-    @property
-    def plans(self) -> tuple[Plan, ...]:
-        """The plans that records are evaluated for, whose hyperparameters alone part chunks.
-
-        Where there are none, records of a chunk agree in all their hyperparameters.
-        """
-        return ()
-
-    @property
-    def complete(self) -> bool:
-        """Whether a first pass need not read the rest of the input."""
-        return False
-
-    def read(self, decoded: Iterable[DecodedChunk]) -> Iterator[InputError]:
-        """Adds records in order, and yields the errors of those that it leaves out."""
-        for chunk in self.chunks(decoded):
-            if isinstance(chunk, InputError):
-                yield chunk
-                continue
-            for part in chunk.each(self.evaluate):
-                if isinstance(part, InputError):
-                    yield part
-                else:
-                    self.add(*part)
-                if self.error is not None:
-                    return
-
-    def chunks(self, decoded: Iterable[DecodedChunk]) -> Iterator[Chunk | InputError]:
-        """Records that are evaluated together; errors in the places of those that are bad."""
-        read = frozenset[str]().union(*(plan.settings for plan in self.plans))
-        return chunks(decoded, with_headers=self.headers, settings=read if self.plans else None)
-
-    def evaluate(self, chunk: Chunk) -> T:
-        """Returns what ``add`` needs of a chunk, and changes nothing.
-
-        It is called again on parts of a chunk where it fails on the whole.
-
-        Raises:
-            InputError: where a record cannot be used.
-            HyperparameterError: where a value cannot be used with a record.
-        """
-        raise NotImplementedError
-
-    def add(self, chunk: Chunk, found: T) -> None:
-        """Adds a chunk and what ``evaluate`` made of it."""
-        raise NotImplementedError
-
-    @abstractmethod
-    def merge(self, later: Any) -> None:
-        """Adds what was added of records that follow."""
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name not in self.settings}
-
-
-@dataclass
-class Folded(Generic[A]):
-    """What was added up of some input.
-
-    Attributes:
-        sums: the accumulator.
-        skipped: the records that were left out.
-    """
-
-    sums: A
-    skipped: Skipped
-
-    def merge(self, later: Folded[A]) -> None:
-        """Adds the input that follows; nothing is added after an error."""
-        if self.sums.error is not None:
-            return
-        self.sums.merge(later.sums)
-        if self.sums.error is None:
-            self.skipped.merge(later.skipped)
-            self.sums.error = later.sums.error
-
-    @property
-    def error(self) -> InputError | None:
-        """The error at which work stopped."""
-        return self.sums.error
-
-    @property
-    def pieces(self) -> Any:
-        """The output, of accumulators that have some."""
-        return getattr(self.sums, "pieces", ())
-
-    @pieces.setter
-    def pieces(self, pieces: Any) -> None:
-        self.sums.pieces = pieces  # type: ignore[attr-defined]
-
-    @property
-    def records(self) -> int:
-        """How many records were added, of accumulators that have output."""
-        found: int = getattr(self.sums, "records", 0)
-        return found
-
-
-@dataclass(frozen=True)
-class FoldPiece(Generic[A]):
-    """Adds up the records of a piece, in any process.
-
-    Attributes:
-        make: makes an accumulator without records.
-        skip: whether to go on after a record that cannot be used.
-        most_errors: how many errors of such records are kept; 0 for all.
-    """
-
-    make: Callable[[], A]
-    skip: bool
-    most_errors: int
-
-    def __call__(self, decoded: Iterable[DecodedChunk]) -> Folded[A]:
-        """Adds records in order; stops at the first bad one unless it is to be skipped."""
-        found = Folded(self.make(), Skipped(self.most_errors))
-        for error in found.sums.read(decoded):
-            if not self.skip:
-                found.sums.error = error
-                break
-            found.skipped.add(error)
-        return found
+__all__ = ["Accumulator", "first_pass", "fold", "fold_pieces"]
 
 
 def fold(
@@ -219,14 +65,19 @@ def fold_pieces(
     Raises:
         InputError: as ``fold``, after the sums of all records before.
     """
-    whole = Folded(make(), Skipped(reader.most_errors))
+    whole = Folded(make(), Skipped(reader.most_errors), reader.facts)
     reader.skipped = whole.skipped
-    work = FoldPiece(make, reader.skip, reader.most_errors)
     read = False
     # No name for it: an error keeps what has one, and with it the processes that work ahead.
-    for piece, part, facts in _run(reader, work, together=together, part_folder=part_folder):
-        reader.facts.merge(facts)
-        read |= facts.named is not None
+    for piece, part in _run(
+        reader,
+        make,
+        skip=reader.skip,
+        most_errors=reader.most_errors,
+        together=together,
+        part_folder=part_folder,
+    ):
+        read |= part.facts.named is not None
         whole.merge(part)
         if progress is not None:
             progress(piece.size, part.sums)
@@ -244,7 +95,7 @@ def first_pass(reader: Reader, make: Callable[[], A]) -> A:
     """Adds up the records of the input that can be used; another fold reports the errors."""
     reader.keep_input()
     whole = make()
-    for _, part, _ in _run(reader, FoldPiece(make, skip=True, most_errors=1), together=True):
+    for _, part in _run(reader, make, skip=True, most_errors=1, together=True):
         whole.merge(part.sums)
         if whole.complete:
             break
@@ -252,8 +103,7 @@ def first_pass(reader: Reader, make: Callable[[], A]) -> A:
 
 
 def _run(
-    reader: Reader, work: FoldPiece[A], *, together: bool, part_folder: PartFolder | None = None
-) -> Iterator[tuple[Piece | Bundle | Done, Folded[A], InputFacts]]:
-    sums = work.make()
-    on_piece = OnPiece(work, reader.reading, sums.by_columns)
-    return reader.run(on_piece, together=together, bundles=sums.bundles, part_folder=part_folder)
+    reader: Reader, make: Callable[[], A], *, skip: bool, most_errors: int, **how: Any
+) -> Iterator[tuple[Piece | Bundle | Done, Folded[A]]]:
+    work = FoldPiece(make, reader.reading, skip, most_errors)
+    return reader.run(work, bundles=make().bundles, **how)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, groupby
+from itertools import accumulate, chain, groupby
 from typing import Any
 
-from grpo_cli.engine.chunk import Chunk, carefully
+from grpo_cli.engine.chunk import Chunk, Mixed, carefully
 from grpo_cli.errors import InputError
 from grpo_cli.hyperparameters import Value
 from grpo_cli.records import BatchFields, DecodedChunk, Packed, Raw, Record, headers, lay, pack
@@ -25,18 +25,18 @@ Items = Sequence[Raw | InputError]
 
 @dataclass(slots=True)
 class _Run:
-    """Records that follow each other and are evaluated together.
+    """Records that are evaluated together.
 
     Attributes:
-        key: what their keys mean, and the hyperparameters that they have to agree in.
-        raws: the records, of which the texts are kept where those say it all.
+        settings: the hyperparameters that they have to agree in.
+        raws: the records, which keep their values only where these cannot be made again.
         packed: their columns, piece by piece.
         headers: what a report shows of them but their numbers; empty where none is wanted.
         size: about how many bytes of text they were.
         of_batches: field → value of each record's batch; empty where ``--batch`` names no field.
     """
 
-    key: tuple[Fields, Mapping[str, Value]]
+    settings: Mapping[str, Value]
     raws: list[Raw]
     packed: list[Packed]
     headers: list[Record]
@@ -51,17 +51,19 @@ class _Run:
         packed: Packed,
         shown: list[Record],
     ) -> _Run:
-        """Records that agree in some hyperparameters; their texts alone are kept from here on."""
+        """Records that agree in some hyperparameters; their values are dropped."""
         for raw in raws:
             raw.drop()
         of_batches = [raw.batch for raw in raws if raw.batch]
         size = sum([raw.size for raw in raws])
-        return cls((packed.fields, settings), raws, [packed], shown, size, of_batches)
+        return cls(settings, raws, [packed], shown, size, of_batches)
 
-    def takes(self, later: _Run, most: int) -> bool:
-        """Whether it can be evaluated together with what follows it."""
-        full = self.size >= most or len(self.headers) >= _PRINTED
-        return not full and self.key == later.key
+    @property
+    def key(self) -> Hashable:
+        """What records that are evaluated together have in common: settings, and their fields."""
+        fields = self.packed[0].fields
+        names = tuple(fields.names.items()), fields.hyperparameters, fields.unknown
+        return tuple(self.settings.items()), names
 
     def join(self, later: _Run) -> None:
         """Appends records of the same kind."""
@@ -71,14 +73,13 @@ class _Run:
         self.size += later.size
         self.of_batches += later.of_batches
 
-    def chunks(self) -> Iterator[Chunk | InputError]:
-        """The records side by side; one by one where a value is out of range."""
+    def chunk(self) -> Chunk | None:
+        """The records side by side; None where a value is out of range."""
         batch, first = lay(self.packed), self.packed[0]
-        if batch is None:
-            yield from carefully(self.raws)
-            return
         given = "advantages" in first.fields.names
-        yield Chunk(self.headers, batch, first.settings[0], given, self.raws, self.of_batches)
+        if batch is None:
+            return None
+        return Chunk(self.headers, batch, first.settings[0], given, self.raws, self.of_batches)
 
 
 def chunks(
@@ -87,8 +88,11 @@ def chunks(
     with_headers: bool,
     settings: Collection[str] | None = None,
     together: int = _BYTES,
-) -> Iterator[Chunk | InputError]:
+    in_order: bool = True,
+) -> Iterator[Any]:
     """Packs records as they are decoded, and puts together what can be evaluated together.
+
+    It yields a ``Chunk``, or an ``InputError``; also a ``Mixed`` where the order does not matter.
 
     Args:
         decoded: objects in order; in the place of one that cannot be read stands its error.
@@ -96,24 +100,41 @@ def chunks(
         settings: the hyperparameters that are read of a chunk's records, so that they have to agree
             in these; None for all of them.
         together: bytes of text from which on no more is added to a chunk.
+        in_order: whether the records of a chunk have to follow each other.
     """
-    waiting: _Run | None = None
+    runs: dict[Hashable, _Run] = {}
+    raws: list[Raw] = []
+    size = printed = 0
     parts = (_parts(chunk, settings, with_headers=with_headers) for chunk in decoded)
     for part in chain.from_iterable(parts):
-        if waiting is not None and isinstance(part, _Run) and waiting.takes(part, together):
-            waiting.join(part)
-            continue
-        if waiting is not None:
-            yield from waiting.chunks()
-        waiting = None
+        run = runs.get(part.key) if isinstance(part, _Run) else None
+        full = size >= together or printed >= _PRINTED
+        if full or not isinstance(part, _Run) or (in_order and run is None):
+            yield from _laid(runs, raws)
+            runs, raws, size, printed, run = {}, [], 0, 0, None
         if isinstance(part, _Run):
-            waiting = part
+            raws += part.raws
+            size, printed = size + part.size, printed + len(part.headers)
+            if run is None:
+                runs[part.key] = part
+            else:
+                run.join(part)
         elif isinstance(part, Chunk):
             yield part
         else:
             yield from carefully(part)
-    if waiting is not None:
-        yield from waiting.chunks()
+    yield from _laid(runs, raws)
+
+
+def _laid(runs: Mapping[Hashable, _Run], raws: list[Raw]) -> Iterator[Chunk | Mixed | InputError]:
+    """The records of runs side by side; one by one where a value is out of range."""
+    found = [chunk for run in runs.values() if (chunk := run.chunk()) is not None]
+    if len(found) < len(runs):
+        yield from carefully(raws)
+    elif len(found) > 1:
+        yield Mixed(found, raws)
+    else:
+        yield from found
 
 
 def alike(chunk: DecodedChunk) -> Iterator[tuple[Items, Packed | None]]:
@@ -159,13 +180,14 @@ def _parts(
             continue
         raws: list[Raw] = items  # type: ignore[assignment]  # what is packed is no error
         shown = headers(raws, packed) if with_headers else []
-        begin = 0
-        for own, some in groupby(packed.settings, lambda one: _read(one, settings)):
-            part = slice(begin, begin + len([*some]))
-            whole = part == slice(0, len(raws))
-            kept = packed if whole else packed.take(part)
+        runs = [
+            (own, len([*some]))
+            for own, some in groupby(packed.settings, lambda one: _read(one, settings))
+        ]
+        ends = list(accumulate(length for _, length in runs))
+        for (own, length), end, kept in zip(runs, ends, packed.cut(ends), strict=True):
+            part = slice(end - length, end)
             yield _Run.of(own, raws[part], kept, shown[part])
-            begin = part.stop
 
 
 def _read(given: Mapping[str, Value], names: Collection[str] | None) -> Mapping[str, Value]:

@@ -1,17 +1,12 @@
-"""Pieces of the input, and the work on each as a function that travels between processes."""
+"""Pieces of the input that are read together, and output that travels between processes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from itertools import chain
+from collections.abc import Iterable, Iterator
 from pickle import PickleBuffer
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
-from grpo_cli.engine.facts import InputFacts
-from grpo_cli.records import DecodedChunk, Piece, Reading
-
-T = TypeVar("T")
+from grpo_cli.records import Piece
 
 _LARGE = 1 << 16  # bytes of a text that are worth a call of the system
 
@@ -66,28 +61,3 @@ def bundled(pieces: Iterable[Piece], size: int) -> Iterator[Bundle]:
             waiting, room = [], size // 2
     if waiting:
         yield Bundle(tuple(waiting))
-
-
-@dataclass(frozen=True)
-class OnPiece(Generic[T]):
-    """The work on each piece, as a function that travels between processes."""
-
-    work: Callable[[Iterable[DecodedChunk]], T]
-    reading: Reading
-    by_columns: bool
-
-    def __call__(self, piece: Piece | Bundle) -> tuple[T, InputFacts]:
-        """The result and the facts of a piece."""
-        return self.all_of(piece.pieces if isinstance(piece, Bundle) else (piece,))
-
-    def all_of(self, pieces: Iterable[Piece]) -> tuple[T, InputFacts]:
-        """The result and the facts of pieces that follow each other, as one."""
-        facts = InputFacts()
-        decoded = (
-            self.reading.decoded(piece, facts.notices, by_columns=self.by_columns)
-            for piece in pieces
-        )
-        result = self.work(facts.collect(chain.from_iterable(decoded), self.reading.fields))
-        if (error := getattr(result, "error", None)) is not None:
-            facts.stop(error.line, error.path)
-        return result, facts

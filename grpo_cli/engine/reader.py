@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.facts import ERRORS_KEPT, InputFacts, Skipped
 from grpo_cli.engine.packing import chunks
-from grpo_cli.engine.pieces import Bundle, OnPiece, bundled
+from grpo_cli.engine.pieces import Bundle, bundled
 from grpo_cli.engine.rows.fields import KINDS
 from grpo_cli.engine.totals import Totals
 from grpo_cli.errors import InputError, UsageError
@@ -43,6 +43,7 @@ from grpo_cli.variants.plan import Plan
 from grpo_cli.variants.trainer import other_row
 
 if TYPE_CHECKING:
+    from grpo_cli.engine.accumulator import A, Folded, FoldPiece
     from grpo_cli.engine.cluster.parts import PartFolder
     from grpo_cli.engine.cluster.tasks import Done
 
@@ -270,18 +271,18 @@ class Reader:
 
     def run(
         self,
-        on_piece: OnPiece[T],
+        work: FoldPiece[A],
         *,
         together: bool = False,
         bundles: bool = False,
         part_folder: PartFolder | None = None,
-    ) -> Iterator[tuple[Piece | Bundle | Done, T, InputFacts]]:
-        """Yields the result and the facts of every piece, in order; of all before, on an error.
+    ) -> Iterator[tuple[Piece | Bundle | Done, Folded[A]]]:
+        """Yields the sums of every piece, in order; of all before, on an error.
 
         Args:
-            on_piece: the work; it travels between processes.
-            together: whether results of pieces that follow each other may come merged.
-            bundles: whether small pieces, as of small files, are worked on together.
+            work: adds up a piece; it travels between processes.
+            together: whether sums of pieces that follow each other may come merged.
+            bundles: whether small pieces, as of small files, are read together.
             part_folder: the folder to which workers of a cluster write the output.
         """
         if self._on is not None:
@@ -289,7 +290,7 @@ class Reader:
 
             yield from on_ray(
                 self._on,
-                on_piece,
+                work,
                 self._sources,
                 jobs=self._jobs,
                 size=self._task_bytes,
@@ -299,9 +300,7 @@ class Reader:
             return
         faults: list[Exception] = []
         each = _until_error(self._pieces(as_spans=self._jobs != 1), faults)
-        pieces = bundled(each, self._block_bytes) if bundles else each
-        for piece, (result, facts) in self._share_out(on_piece, pieces):
-            yield piece, result, facts
+        yield from self._share_out(work, bundled(each, self._block_bytes) if bundles else each)
         if faults:
             raise faults[0]
 

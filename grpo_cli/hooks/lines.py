@@ -28,7 +28,11 @@ class Lines:
         Raises:
             OSError: where it cannot be written, or another recording writes to it.
         """
-        self._file = os.open(path, _OURS, 0o666)
+        self._path = path.absolute()
+        self._open(0)
+
+    def _open(self, flags: int) -> None:
+        self._file = os.open(self._path, _OURS | flags, 0o666)
         self._locked = False
         self._size = 0
         try:
@@ -40,15 +44,31 @@ class Lines:
             self.close()
             raise
 
-    def add(self, line: bytes) -> None:
+    @property
+    def deleted(self) -> bool:
+        """Whether the file has no name any more."""
+        return self._plain and not os.fstat(self._file).st_nlink
+
+    def add(self, line: bytes) -> bool:
         """Writes a line, or nothing of it.
+
+        Returns:
+            Whether the file was deleted before, so that the line is the first of a new one.
 
         Raises:
             OSError: where it cannot be written, or others write to the file.
         """
+        if deleted := self.deleted:
+            self.close()
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._open(os.O_EXCL)
         self._lock()
-        if self._plain and os.fstat(self._file).st_size != self._size:
+        if self._plain and not deleted and os.fstat(self._file).st_size != self._size:
             raise OSError("somebody else wrote to it meanwhile")
+        self._write(line)
+        return deleted
+
+    def _write(self, line: bytes) -> None:
         rest = memoryview(line)
         try:
             while rest:
@@ -71,6 +91,7 @@ class Lines:
             self.release()
         with suppress(OSError):
             os.close(self._file)
+        self._file = -1
 
     def _lock(self) -> None:
         if self._locked or fcntl is None:

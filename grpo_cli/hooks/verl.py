@@ -20,7 +20,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from grpo_cli.hooks import lost
 from grpo_cli.hooks.columns import gradient_of, number
 from grpo_cli.hooks.verl_record import (
     BYPASS,
@@ -31,7 +30,7 @@ from grpo_cli.hooks.verl_record import (
     made,
     parts,
 )
-from grpo_cli.hooks.writer import Writer, of_rank
+from grpo_cli.hooks.writer import Writer, of_rank, warn_of_end
 
 PolicyLoss = Callable[..., Any]
 
@@ -117,7 +116,7 @@ class Recorder:
         if "writer" in vars(self):
             self.writer.fail(error)
         else:  # the file was never opened
-            lost.warn(self.path, error, 0)
+            warn_of_end(self.path, error, 0)
 
     def _record(
         self, name: str, given: Mapping[str, Any], loss: Any, metrics: Mapping[str, Any]

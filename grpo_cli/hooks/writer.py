@@ -7,16 +7,21 @@ import gzip
 import json
 import math
 import os
+import signal
+import sys
+import threading
+import time
+import warnings
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
-from queue import Queue
-from threading import Thread
+from queue import SimpleQueue
+from threading import Event, Thread
 from typing import Any, Self
 
 import numpy as np
 import orjson
 
-from grpo_cli.hooks import lost
 from grpo_cli.hooks.lines import Lines
 
 Make = Callable[[], Mapping[str, Any]]
@@ -25,13 +30,23 @@ Make = Callable[[], Mapping[str, Any]]
 WAITING = 32
 """Records that may wait for the disk before the training waits for it too."""
 
+_PATIENCE = 10.0  # seconds that a signal waits for the disk
+_SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
+
 
 class Writer:
     """Writes records to a file, one a line, and replaces what the file held.
 
-    Each line is whole on disk before the next is begun, packed or not, so a killed run loses no
-    more than what waited. Whatever goes wrong ends the recording with one warning, never the
-    training. A forked child has no part in the recording.
+    Each line is whole in the file before the next is begun, packed or not, so a killed run loses
+    no more than what waited; SIGTERM and SIGHUP wait for that, where the training script handles
+    them in no way of its own. A file that is deleted is made again. Whatever goes wrong ends the
+    recording with one warning, never the training. A forked child has no part in the recording.
+
+    Attributes:
+        path: the file.
+        closed: whether the recording has ended.
+        written: how many records are in the file.
+        run_id: the value of this name in each record, different for each recording.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -42,23 +57,30 @@ class Writer:
         """
         self.path = Path(path)
         self.closed = False
-        self.written = 0
+        self.written = self._before = 0
+        self.run_id = f"{time.strftime('%Y%m%dT%H%M%S')}-{os.urandom(4).hex()}"
         self._lines = Lines(self.path)
         self._packed = self.path.suffix == ".gz"
-        self._waiting: Queue[Make | None] = Queue(WAITING)
+        # Both can be used in a handler of a signal that comes while they are used.
+        self._waiting: SimpleQueue[Make | Event | None] = SimpleQueue()
+        self._room: SimpleQueue[None] = SimpleQueue()
+        for _ in range(WAITING + 1):  # and the one that is written
+            self._room.put(None)
         self._error: BaseException | None = None
         self._process = os.getpid()
         self._thread = Thread(target=self._work, name="grpo-writer", daemon=True)
         self._thread.start()
         atexit.register(self.close)
+        _handle_signals(self)
 
     def write(self, make: Make) -> None:
         """Has the thread make a record and write it; does nothing once closed."""
         if self._forked:
-            self._leave(said=True)
+            self._leave(warns=True)
         if self._error is not None:
             self.close()
         if not self.closed:
+            self._room.get()
             self._waiting.put(make)
 
     def flush(self) -> None:
@@ -66,7 +88,7 @@ class Writer:
         if self._forked:
             self._leave()
         if not self.closed:
-            self._waiting.join()
+            self._wait()
             self._lines.release()
         if self._error is not None:
             self.close()
@@ -78,17 +100,20 @@ class Writer:
         if self.closed:
             return
         self.closed = True
+        _OPEN.pop(id(self), None)
         self._waiting.put(None)
         self._thread.join()
         atexit.unregister(self.close)
-        self._lines.close()
         if self._error is not None:
-            lost.warn(self.path, self._error, self.written)
+            warn_of_end(self.path, self._error, self.written)
+        elif self.written and self._lines.deleted:
+            warn(self.path, f"deleted, with {self._kept}")
+        self._lines.close()
 
     def fail(self, error: Exception) -> None:
         """Ends the recording because of ``error``; what was recorded before is written."""
         if self._error is None:
-            self._waiting.join()
+            self._wait()
             self._error = self._error or error
         self.close()
 
@@ -103,26 +128,97 @@ class Writer:
         """Whether this is a child, which has no thread and shares the file with its parent."""
         return os.getpid() != self._process
 
-    def _leave(self, *, said: bool = False) -> None:
+    def _wait(self, seconds: float | None = None) -> None:
+        """Waits until what was given to the thread is in the file."""
+        done = Event()
+        self._waiting.put(done)
+        done.wait(seconds)
+
+    def _leave(self, *, warns: bool = False) -> None:
         """Ends the recording of a child; what it inherited waits in the parent, too."""
-        if said and not self.closed:
-            lost.warn(self.path, RuntimeError("a forked process is not recorded"), 0)
+        if warns and not self.closed:
+            warn_of_end(self.path, RuntimeError("a forked process is not recorded"), 0)
         self.closed, self._error = True, None
 
     def _work(self) -> None:
-        while (make := self._waiting.get()) is not None:
+        while (given := self._waiting.get()) is not None:
+            if isinstance(given, Event):
+                given.set()
+                continue
             try:
                 if self._error is None:
-                    self._put(make())
+                    self._put(given())
             except BaseException as error:  # a thread that ends would have the training wait
                 self._error = error
-            self._waiting.task_done()
+            self._room.put(None)
 
     def _put(self, record: Mapping[str, Any]) -> None:
-        line = line_of(record)
+        line = line_of({"run_id": self.run_id, **record})
         # A member of its own for each line: what is written so far can always be read.
-        self._lines.add(gzip.compress(line, compresslevel=1, mtime=0) if self._packed else line)
+        if self._lines.add(gzip.compress(line, compresslevel=1, mtime=0) if self._packed else line):
+            warn(self.path, f"deleted, with {self._kept}; the recording goes on in a new file")
+            self._before = self.written
         self.written += 1
+
+    @property
+    def _kept(self) -> str:
+        return _records(self.written - self._before)
+
+
+_OPEN: dict[int, Writer] = {}
+"""The writers that a signal waits for."""
+
+
+def _handle_signals(writer: Writer) -> None:
+    """Has signals that would end the process wait for the writer.
+
+    A handler of the training's own stays, and one that it sets later takes the place of this.
+    """
+    _OPEN[id(writer)] = writer
+    if threading.current_thread() is threading.main_thread():  # no other may
+        for number in _SIGNALS:
+            if signal.getsignal(number) is signal.SIG_DFL:
+                signal.signal(number, _end)
+
+
+def _end(number: int, _: object) -> None:
+    """Writes what waits, and ends the process as the signal does."""
+    for writer in list(_OPEN.values()):
+        if not writer._forked:
+            writer._wait(_PATIENCE)
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+
+
+def warn_of_end(path: Path, error: BaseException, written: int) -> None:
+    """Warns that ``error`` ended the recording to ``path`` after so many records."""
+    text = f"{_reason(error)}; recording ends after {_records(written)}, training goes on"
+    warn(path, text, level=4)
+
+
+def _records(count: int) -> str:
+    return "1 record" if count == 1 else f"{count} records"
+
+
+def warn(path: Path, message: str, level: int = 2) -> None:
+    """Warns of what happened to a recording.
+
+    A training script may make errors of warnings; this one goes to standard error then.
+    """
+    text = f"grpo: {path}: {message}"
+    try:
+        warnings.warn(text, RuntimeWarning, stacklevel=level)
+    except Warning:
+        with suppress(OSError, ValueError):  # standard error may be closed
+            sys.stderr.write(text + "\n")
+
+
+def _reason(error: BaseException) -> str:
+    """An error in few words; what the system says of a file is enough by itself."""
+    if isinstance(error, OSError):
+        return error.strerror or str(error) or type(error).__name__
+    text = str(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def of_rank(path: str | Path, rank: int, ranks: int) -> Path:
@@ -139,8 +235,23 @@ _OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE
 
 
 def line_of(record: Mapping[str, Any]) -> bytes:
-    """The record's line. orjson alone would write null for what is not finite."""
-    return orjson.dumps(_spelled(record), option=_OPTIONS)
+    r"""The record's line. orjson alone would write null for what is not finite.
+
+    A lone surrogate, as tokenizers make of half a character, is written as ``\ud83d``.
+    """
+    try:
+        return orjson.dumps(_spelled(record), option=_OPTIONS)
+    except TypeError:
+        return orjson.dumps(_spelled(_in_utf_8(record)), option=_OPTIONS)
+
+
+def _in_utf_8(value: Any) -> Any:
+    """``value`` with strings that UTF-8 can express."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, Mapping):
+        return {_in_utf_8(name): _in_utf_8(each) for name, each in value.items()}
+    return [_in_utf_8(each) for each in value] if isinstance(value, list) else value
 
 
 def _spelled(value: Any) -> Any:

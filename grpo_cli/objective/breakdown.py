@@ -149,9 +149,7 @@ class Breakdown:
     @cached_property
     def record_objective(self) -> F64:
         """[M] J of each record."""
-        return _sum_of(
-            [_times(term.coefficient, self._record_values(term)) for term in self.active]
-        )
+        return _sum_of([term.coefficient * self._record_values(term) for term in self.active])
 
     @cached_property
     def record_gradient(self) -> F64:
@@ -242,10 +240,6 @@ class Breakdown:
                 weight = self._weight(part.name, part.weights, denominators)
                 parts.append(part.spread(weight, self.batch.responses))
         return _sum_of(parts) if parts else np.zeros(self.batch.responses.total)
-
-
-def _times(coefficient: float, values: F64) -> F64:
-    return values if coefficient == 1.0 else coefficient * values
 
 
 def _sum_of(parts: list[F64]) -> F64:

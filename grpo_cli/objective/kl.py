@@ -41,7 +41,7 @@ def in_loss(estimator: Estimator) -> Callable[..., Kl]:
         kl_output_clamp: float | None,
     ) -> Kl:
         del beta  # the pipeline multiplies by it
-        value, slope = _clamped(estimator, log_ratio_ref, kl_input_clamp, kl_output_clamp)
+        value, slope = clamped(estimator, log_ratio_ref, kl_input_clamp, kl_output_clamp)
         if kl_weight == "none":
             return Kl(value, slope, None)
         if kl_weight == "token-ratio":
@@ -55,7 +55,7 @@ def in_loss(estimator: Estimator) -> Callable[..., Kl]:
     return penalty
 
 
-def _clamped(
+def clamped(
     estimator: Estimator, difference: F64, inside: float | None, outside: float | None
 ) -> tuple[F64, F64]:
     """The estimate with d clamped to ±inside and k to ±outside; one that binds cuts the slope."""
@@ -155,9 +155,8 @@ def straight_through(estimator: Estimator) -> Callable[..., Kl]:
         kl_output_clamp: float | None,
     ) -> Kl:
         del beta  # the pipeline multiplies by it
-        inside, outside = kl_input_clamp or np.inf, kl_output_clamp or np.inf
-        value, _ = estimator(np.clip(log_ratio_ref, -inside, inside))
-        return Kl(np.clip(value, -outside, outside), log_ratio_ref, None)
+        value, _ = clamped(estimator, log_ratio_ref, kl_input_clamp, kl_output_clamp)
+        return Kl(value, log_ratio_ref, None)
 
     penalty.__doc__ = f"""The value of {estimator.__name__} with the slope d of k2.
 
@@ -182,12 +181,7 @@ def in_reward(estimator: Estimator) -> Callable[..., F64]:
         kl_output_clamp: float | None,
     ) -> F64:
         difference = log_probs_old - log_probs_ref
-        if kl_input_clamp is not None:
-            difference = np.clip(difference, -kl_input_clamp, kl_input_clamp)
-        estimate = estimator(difference)[0]
-        if kl_output_clamp is not None:
-            estimate = np.clip(estimate, -kl_output_clamp, kl_output_clamp)
-        return beta * estimate
+        return beta * clamped(estimator, difference, kl_input_clamp, kl_output_clamp)[0]
 
     penalty.__doc__ = f"""{estimator.__name__} of π_old against the reference, taken off the reward.
 

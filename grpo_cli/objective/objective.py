@@ -94,9 +94,11 @@ class Objective:
     def needed_log_probs(self) -> tuple[str, ...]:
         """The columns of log-probs of other policies than the current one that change J."""
         compared = {_MADE_OF[name] for name in self.ratio.choice.columns if name in _MADE_OF}
+        unscored = self.kl_in_reward and self.advantage.choice.given
+        kl_acts = self.has_kl and bool(self.kl.values.get("beta", 1.0)) and not unscored
         found: set[str] = set()
         for stage, bound in self.stages.items():
-            if stage == "ratio" or (stage == "kl" and not self._kl_acts):
+            if stage == "ratio" or (stage == "kl" and not kl_acts):
                 continue
             columns = set(bound.choice.columns)
             if any(bound.values.get(name, ...) == off for name, off in _SWITCHES.items()):
@@ -104,11 +106,6 @@ class Objective:
             found |= {_MADE_OF[name] for name in columns if name in _MADE_OF}
             found |= compared if columns & {"ratio", "log_ratio"} else set()
         return tuple(sorted(found))
-
-    @property
-    def _kl_acts(self) -> bool:
-        unscored = self.kl_in_reward and self.advantage.choice.given
-        return self.has_kl and bool(self.kl.values.get("beta", 1.0)) and not unscored
 
     @cached_property
     def parts(self) -> Parts:

@@ -179,10 +179,13 @@ def _groups(
     """[R] the number of each response's group, and how many groups there are."""
     each: list[list[int] | None] = [None] * len(objects)
     if "group_ids" in names:
-        labels = _rows(objects, names["group_ids"], counts)
+        key = names["group_ids"]
+        if set(map(type, [one[key] for one in objects])) <= {str, int}:  # one group each
+            return number_groups(each, integers(counts))
+        labels = _rows(objects, key, counts)
         if not set(map(type, labels)) <= {str, int}:
             raise Unusual
-        each = [number_labels(one[names["group_ids"]]) for one in objects]
+        each = [number_labels(one[key]) for one in objects]
     return number_groups(each, integers(counts))
 
 
@@ -209,7 +212,8 @@ def headers(raws: Sequence[Raw], packed: Packed) -> list[Record]:
 def _header(raw: Raw, value: Any, widths: list[int], names: Mapping[str, str]) -> Record:
     labels = None
     if "group_ids" in names:
-        labels = list(dict.fromkeys(value[names["group_ids"]]))
+        ids = value[names["group_ids"]]
+        labels = list(dict.fromkeys(ids)) if isinstance(ids, list) else [ids]
     return Record(
         source=raw.source,
         line=raw.line,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import accumulate, compress
 
 import orjson
@@ -73,7 +74,10 @@ def _decoded(source: str, texts: Sequence[bytes], numbers: Sequence[int]) -> Dec
     except orjson.JSONDecodeError:
         return DecodedChunk(list(_line_by_line(source, texts, numbers)))
     lines = zip(values, numbers, texts, strict=True)
-    items = [Raw(value, source, number, "", len(text), text) for value, number, text in lines]
+    items = [
+        Raw(value, source, number, "", len(text), partial(decode, text))
+        for value, number, text in lines
+    ]
     return DecodedChunk(items, keys_in_common(values))
 
 
@@ -85,7 +89,7 @@ def _line_by_line(
         if not text or text.isspace():
             continue
         try:
-            yield Raw(decode(text), source, number, "", len(text), text)
+            yield Raw(decode(text), source, number, "", len(text), partial(decode, text))
         except InputError as error:
             error.source, error.line = source, number
             yield error

@@ -7,7 +7,7 @@ checked one by one by ``parse/assemble``.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, compress
 from typing import Any
@@ -85,26 +85,36 @@ class Packed:
         """The smallest and the largest number that a token column may hold."""
         return _BOUNDS.get(name, _ANY) if name not in self.derived else _ANY
 
-    def take(self, records: slice) -> Packed:
-        """Some of the records, which follow each other."""
-        ends = np.append(0, np.cumsum(self.counts))
-        rows = slice(int(ends[records.start]), int(ends[records.stop]))
-        ends = np.append(0, np.cumsum(self.widths))
-        tokens = slice(int(ends[rows.start]), int(ends[rows.stop]))
-        groups = self.groups[rows] - self.groups[rows].min()
-        return replace(
-            self,
-            counts=self.counts[records],
-            widths=self.widths[rows],
-            columns={name: one[tokens] for name, one in self.columns.items()},
-            mask=None if self.mask is None else self.mask[tokens],
-            scores={name: one[rows] for name, one in self.scores.items()},
-            groups=groups,
-            group_count=int(groups.max()) + 1,
-            settings=self.settings[records],
-        )
+    def cut(self, ends: Sequence[int]) -> Iterator[Packed]:
+        """The records up to each end, from the end before it."""
+        if len(ends) == 1:
+            yield self
+            return
+        rows = _before(self.counts)
+        tokens = _before(self.widths)[rows]
+        for records in map(slice, [0, *ends], ends):
+            of_rows = slice(*rows[[records.start, records.stop]].tolist())
+            of_tokens = slice(*tokens[[records.start, records.stop]].tolist())
+            groups = self.groups[of_rows] - self.groups[of_rows.start]
+            yield replace(
+                self,
+                counts=self.counts[records],
+                widths=self.widths[of_rows],
+                columns={name: one[of_tokens] for name, one in self.columns.items()},
+                mask=None if self.mask is None else self.mask[of_tokens],
+                scores={name: one[of_rows] for name, one in self.scores.items()},
+                groups=groups,
+                group_count=int(groups.max()) + 1,
+                settings=self.settings[records],
+            )
 
 
+def _before(lengths: I64) -> I64:
+    """What comes before each length, and before the end."""
+    return np.cumsum(np.concatenate((_NOTHING, lengths)))
+
+
+_NOTHING = np.zeros(1, np.int64)
 _ANY = (-np.inf, np.inf)
 
 

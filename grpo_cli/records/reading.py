@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +54,7 @@ class Reading:
         record: the id or number of the only record that is read.
         group: the id of the only group that is read.
         batch: the fields that say which batch a record belongs to, where ``--batch`` names some.
+        unpack: bytes that a packed file may unpack to; None: by its size.
     """
 
     format: str | None = None
@@ -63,6 +64,7 @@ class Reading:
     record: str | None = None
     group: str | None = None
     batch: tuple[Path, ...] = ()
+    unpack: int | None = field(default=None, compare=False)
 
     @property
     def selects(self) -> bool:
@@ -82,7 +84,8 @@ class Reading:
         source = Source.of(source) if isinstance(source, str) else source
         grouping = self.grouping if self._takes_all else None
         head = read_head(source.path)
-        rows = tables.slices(source, head, grouping=grouping, whole=self.grouping is not None)
+        together = self.grouping is not None
+        rows = tables.slices(source, head, grouping=grouping, whole=together, most=self.unpack)
         if rows is not None:
             return rows
         if self.grouping is not None:
@@ -91,7 +94,7 @@ class Reading:
             first = first_line(source.path, head)
             if first is not None and not header_of(first):
                 return spans(source, size)
-        return with_header(cut(source, size, head))
+        return with_header(cut(source, size, head, self.unpack))
 
     def ranges(self, source: Source, size: int) -> list[Range] | list[Rows] | None:
         """Cuts a file for workers that read it from anywhere; None where it cannot be cut.
@@ -103,7 +106,7 @@ class Reading:
         if self.grouping is not None:
             return None
         head = read_head(source.path)
-        rows = tables.slices(source, head, grouping=None, whole=False)
+        rows = tables.slices(source, head, whole=False, most=self.unpack)
         if rows is not None:
             return list(rows)
         first = first_line(source.path, head)
@@ -250,7 +253,7 @@ class Reading:
     def _groups(self, source: Source, size: int, head: bytes) -> Iterator[Block]:
         """Blocks that end where a group ends."""
         assert self.grouping is not None
-        blocks = with_header(cut(source, size, head))
+        blocks = with_header(cut(source, size, head, self.unpack))
         first = next(blocks)
         if first.document:
             yield first
@@ -336,7 +339,7 @@ class Reading:
             if value is raw.value:
                 yield raw
             elif value is not None:
-                yield replace(raw, kept=value, text=None, arrays=False)
+                yield replace(raw, kept=value, again=None, arrays=False)
 
 
 PLAIN = Reading()

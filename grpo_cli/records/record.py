@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, NamedTuple, Protocol
@@ -12,12 +12,11 @@ import numpy as np
 from grpo_cli.batch import Batch
 from grpo_cli.errors import InputError
 from grpo_cli.hyperparameters import Value
-from grpo_cli.records.decode import decode
 from grpo_cli.records.places import Origin
 from grpo_cli.records.unread import Misnamed
 
 DROPPED: Any = ...
-"""Stands for a value that is not kept, since its text says it all."""
+"""Stands for a value that is not kept, since it can be made again."""
 
 
 class MicroBatch(NamedTuple):
@@ -53,7 +52,7 @@ class Raw:
         kept: its value, or ``DROPPED``.
         source, line, prefix: where it stands, as ``Record`` has it.
         size: about how many bytes it took.
-        text: what it was decoded from, where that is its own line and says it all.
+        again: makes the value again, as from the text of its line; None where it cannot be made.
         origin: where its parts stand in the file, where it was made from something else.
         arrays: whether lists of numbers in it are arrays.
         key: what rows of one group have in common; None where they are not put together.
@@ -67,12 +66,12 @@ class Raw:
     line: int | None
     prefix: str
     size: int
-    text: bytes | None = None
+    again: Callable[[], Any] | None = None
     origin: Origin | None = None
     arrays: bool = False
     key: Any = None
     batch: BatchFields | None = None
-    first: Any = None
+    first: Raw | None = None
 
     @property
     def number(self) -> int:
@@ -81,21 +80,28 @@ class Raw:
 
     @property
     def value(self) -> Any:
-        """Any JSON value; where it was dropped, it is decoded again, and again not kept."""
+        """Any JSON value; where it was dropped, it is made again, and again not kept."""
         if self.kept is DROPPED:
-            assert self.text is not None
-            return decode(self.text)
+            assert self.again is not None
+            return self.again()
         return self.kept
 
     @property
     def row(self) -> Any:
         """The value as it stands in the file, or the first where rows were put together."""
-        return self.value if self.first is None else self.first
+        return self.value if self.first is None else self.first.value
 
     def drop(self) -> None:
-        """Keeps the text alone, where it says it all."""
-        if self.text is not None:
+        """Forgets the value, where it can be made again."""
+        if self.again is not None:
             self.kept = DROPPED
+            if self.first is not None:
+                self.first.drop()
+
+    def dropped(self) -> Raw:
+        """A copy that has forgotten its value."""
+        about = self.source, self.line, self.prefix, self.size, self.again, self.origin, self.arrays
+        return Raw(DROPPED, *about, self.key, self.batch, self.first)
 
     def plain(self) -> Any:
         """The value, of lists only."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from grpo_cli.errors import InputError
@@ -88,7 +88,8 @@ def _translate(raw: Raw, insisted: str | None, mapped: Mapped, notices: Notices)
     made = [Translated(value)] if chosen is None else _read(chosen, value)
     if mapped and len(made) != 1:
         raise InputError(f"--map needs one record in each object; this one has {len(made)}")
-    for one in made:
+    source = None if raw.again is None else raw.dropped()
+    for number, one in enumerate(made):
         lines = list(one.notes)
         if chosen is not None:
             lacks = [f"{chosen.name}: {lack}" for lack in chosen.lacks]
@@ -100,7 +101,13 @@ def _translate(raw: Raw, insisted: str | None, mapped: Mapped, notices: Notices)
         for line in lines:
             notices.setdefault(line, raw.line)
         size, origin = raw.size // len(made), Origin(one.spelled)
-        yield Raw(one.value, raw.source, raw.line, raw.prefix, size, origin=origin)
+        again = None if source is None else partial(_again, source, insisted, mapped, number)
+        yield Raw(one.value, raw.source, raw.line, raw.prefix, size, again, origin)
+
+
+def _again(raw: Raw, insisted: str | None, mapped: Mapped, number: int) -> Any:
+    """The value of one of the records that an object was translated to."""
+    return list(_translate(raw, insisted, mapped, {}))[number].kept
 
 
 def _read(chosen: Format, value: dict[str, Any]) -> list[Translated]:
@@ -116,9 +123,15 @@ def _read(chosen: Format, value: dict[str, Any]) -> list[Translated]:
 def _keep_misnamed(one: Translated, value: dict[str, Any]) -> None:
     """Keeps keys that resemble a column of log-probs and that the format does not read."""
     places = "\n".join(one.spelled.values())
-    for key, found in value.items():
-        if canonical_name(key) is None and resembled(key) in TWINS and key not in places:
-            one.value.setdefault(key, found)
+    for key in _resembling(tuple(value)):
+        if key not in places:
+            one.value.setdefault(key, value[key])
+
+
+@lru_cache(maxsize=1024)
+def _resembling(keys: tuple[str, ...]) -> list[str]:
+    """The keys without a meaning that resemble a column of log-probs which may be missing."""
+    return [key for key in keys if canonical_name(key) is None and resembled(key) in TWINS]
 
 
 def _map(one: Translated, value: dict[str, Any], mapped: Mapped) -> None:

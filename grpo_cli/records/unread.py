@@ -67,19 +67,26 @@ _WHICH_MASK = "a mask of what does not count? mask wants 1 where a token counts"
 PROMPT_TOO = "attention_mask"
 """No response mask: it covers the prompt too, and pads to the right of both."""
 
-READ_ELSEWHERE = frozenset(
-    {
-        *("step", "global_step", "training_step", "train_step", "trainer_step", "export_step"),
-        *("iteration", "rollout_id", "global_steps"),
-        *("truncated", "is_truncated", "finish_reasons", "finish_reason"),
-        *("weight_versions", "weight_version", "policy_version", "head_version"),
-        *("sampled_token_ids", "sampled_ids", "rollout_token_ids"),
-        *("generated_token_ids", "engine_token_ids"),
-        *("prompt_ids", "prompt_tokens", "prompt_token_ids", "prompt", "prompts", "prompt_text"),
-        *("messages", "question", "query", "problem", "framework", "metrics", "meta"),
-        "rollout_is_weights",
-    }
+STEP_FIELDS = (
+    *("step", "global_step", "training_step", "train_step", "trainer_step", "export_step"),
+    *("iteration", "rollout_id", "global_steps"),
 )
+"""Fields that say a record's step, the first that is there."""
+ENDINGS = ("truncated", "is_truncated", "finish_reasons", "finish_reason")
+"""Fields that say which responses were cut off."""
+VERSIONS = ("weight_versions", "weight_version", "policy_version", "head_version")
+"""Fields that say which weights sampled a response."""
+SAMPLED_IDS = (
+    *("sampled_token_ids", "sampled_ids", "rollout_token_ids"),
+    *("generated_token_ids", "engine_token_ids"),
+)
+"""Fields with the ids that the engine sampled, where dumps have those too."""
+PROMPT_IDS = ("prompt_ids", "prompt_tokens", "prompt_token_ids")
+PROMPTS = ("prompt", "prompts", "prompt_text", "messages", "question", "query", "problem")
+"""Where the text of a prompt may be, the likeliest first."""
+READ_ELSEWHERE = frozenset(
+    (*STEP_FIELDS, *ENDINGS, *VERSIONS, *SAMPLED_IDS, *PROMPT_IDS, *PROMPTS)
+) | {"framework", "metrics", "meta", "rollout_is_weights"}
 """Keys that ``trend``, ``check``, ``verify`` and pages read, though no evaluation does; the last is
 what verl's hook keeps of a loss that is not compared for it."""
 FUNCTION = "rewards/"

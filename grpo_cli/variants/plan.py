@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from typing import Any
 
 from grpo_cli.errors import InputError, UsageError
@@ -41,7 +41,9 @@ class Plan:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Travels between processes as the names it was made of, since rows hold functions."""
-        return _again, (self.variant, dict(self.swapped), dict(self.flags), self.batch)
+        swapped, flags = dict(self.swapped), dict(self.flags)
+        made = partial(plan, self.variant, stages=swapped, hyperparameters=flags, batch=self.batch)
+        return made, ()
 
     @property
     def words(self) -> list[str]:
@@ -313,7 +315,11 @@ def plan(
     name = NAMES[variant]
     swapped = {stage: _stage_choice(stage, wanted) for stage, wanted in (stages or {}).items()}
     given = hyperparameters or {}
-    _check_known(given, Plan(name, VARIANTS[name], swapped, {}, batch))
+    for wanted in given:
+        if wanted not in KNOWN:
+            takes = Plan(name, VARIANTS[name], swapped, {}, batch).takes()
+            read = f"{name} reads {', '.join(sorted(takes))}"
+            raise UsageError(f"{wanted}: {unknown(wanted, read)}")
     try:
         flags = canonical(given)
     except HyperparameterError as error:
@@ -382,12 +388,6 @@ def _own_values(variant: str) -> Mapping[str, Value]:
     return {name: value for one in bound if one for name, value in one.values.items()}
 
 
-def _again(
-    variant: str, stages: Mapping[str, str], flags: Mapping[str, object], batch: str
-) -> Plan:
-    return plan(variant, stages=stages, hyperparameters=flags, batch=batch)
-
-
 def _stage_choice(stage: str, wanted: str) -> str:
     if stage not in STAGES and stage not in OWN_AGGREGATES:
         raise UsageError(f"unknown stage {stage!r}{_near(stage, (*STAGES, *OWN_AGGREGATES))}")
@@ -401,13 +401,6 @@ def _stage_choice(stage: str, wanted: str) -> str:
         said = near or f"; expected one of {neutral}, or a framework's"
         raise UsageError(f"unknown {stage} {wanted!r}{said} (grpo variants --stage {listed})")
     return name
-
-
-def _check_known(given: Iterable[str], made: Plan) -> None:
-    for name in given:
-        if name not in KNOWN:
-            read = f"{made.variant} reads {', '.join(sorted(made.takes()))}"
-            raise UsageError(f"{name}: {unknown(name, read)}")
 
 
 def _check_taken(made: Plan) -> None:

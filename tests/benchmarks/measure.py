@@ -1,76 +1,123 @@
-"""Commands timed in turns: process time and wall time, each child alone."""
+"""Commands timed in turns, each in a process of its own, without its start.
+
+A process first runs the command on the smallest file of the kind, so that everything is imported,
+and then on the file that is timed.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import json
 import os
+import resource
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join((str(ROOT), str(HERE)))}
+ENVIRONMENT |= {"OPENBLAS_NUM_THREADS": "1"}
+Words = Sequence[str]
+"""``loop`` or ``naive``, a shape and a file; or a command line of ``grpo``."""
 
 
 class Spent(NamedTuple):
-    """What a command took: seconds of all its threads, seconds, MB of one process at most."""
+    """What a command took.
+
+    Attributes:
+        cpu: seconds of the process and its workers.
+        wall: seconds by the clock.
+        memory: MB of the process at most, its packages included.
+        printed: what a script returned.
+    """
 
     cpu: float
     wall: float
     memory: float
-    said: str
+    printed: float | None
 
 
-def spend(command: list[str]) -> Spent:
-    """Runs a command."""
-    start = time.perf_counter()
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=ENVIRONMENT
-    ) as child:
-        assert child.stdout is not None
-        said = child.stdout.read().decode()
-        _, status, usage = os.wait4(child.pid, 0)
-        child.returncode = os.waitstatus_to_exitcode(status)
-    wall = time.perf_counter() - start
-    if child.returncode not in (0, 1):
-        raise RuntimeError(f"exit code {child.returncode}: {' '.join(command)}")
-    return Spent(usage.ru_utime + usage.ru_stime, wall, usage.ru_maxrss / 1024, said.strip())
+def spend(words: Words, smallest: Words) -> Spent:
+    """Runs a command, after the same on the smallest file."""
+    given = json.dumps([smallest, words])
+    child = [sys.executable, str(HERE / "measure.py"), given]
+    done = subprocess.run(child, capture_output=True, env=ENVIRONMENT, check=True)
+    return Spent(*json.loads(done.stderr.splitlines()[-1]))
 
 
-class Ratio(NamedTuple):
-    """One command against another: of their best times, and within each turn."""
+class Timed(NamedTuple):
+    """What a command took in each turn."""
 
-    cpu: float
-    wall: float
-    least: float
-    most: float
-    above: Spent
-    below: Spent
+    turns: list[Spent]
+
+    def ratio(self, other: Timed) -> tuple[float, float, float]:
+        """Its process time as a multiple of another's: of the best turns; least, most of a turn."""
+        pairs = [(one.cpu, two.cpu) for one, two in zip(self.turns, other.turns, strict=True)]
+        each = [one / two for one, two in pairs]
+        return min(one for one, _ in pairs) / min(two for _, two in pairs), min(each), max(each)
+
+    @property
+    def wall(self) -> float:
+        return min(one.wall for one in self.turns)
+
+    @property
+    def memory(self) -> float:
+        return max(one.memory for one in self.turns)
 
 
-def ratio(above: list[str], below: list[str], turns: int, *, less: float = 0.0) -> Ratio:
-    """Runs two commands in turns, since whatever else a machine does only ever adds.
+def in_turns(
+    commands: Mapping[str, Words], smallest: Mapping[str, Words], turns: int
+) -> dict[str, Timed]:
+    """Runs commands in turns, since whatever else a machine does only ever adds.
 
     Args:
-        above, below: the commands.
+        commands: name → the command.
+        smallest: name → the same command on the smallest file of the kind.
         turns: how often each is run.
-        less: seconds of process time that both spend before they begin.
     """
-    pairs = [(spend(above), spend(below)) for _ in range(turns)]
-    each = [(one.cpu - less) / (other.cpu - less) for one, other in pairs]
-    bests = [min(spent, key=lambda one: one.cpu) for spent in zip(*pairs, strict=True)]
-    walls = [min(one.wall for one in spent) for spent in zip(*pairs, strict=True)]
-    cpu = (bests[0].cpu - less) / (bests[1].cpu - less)
-    return Ratio(cpu, walls[0] / walls[1], min(each), max(each), *bests)
+    found: dict[str, list[Spent]] = {name: [] for name in commands}
+    for _ in range(turns):
+        for name, words in commands.items():
+            found[name].append(spend(words, smallest[name]))
+    return {name: Timed(spent) for name, spent in found.items()}
 
 
-def grpo(command: str, *arguments: str) -> list[str]:
-    """A command of ours."""
-    return [sys.executable, "-m", "grpo_cli", command, *arguments]
+def _run(words: Words) -> float | None:
+    import shapes
+
+    if words[0] == "loop":
+        return shapes.loop(*words[1:])
+    if words[0] == "naive":
+        return shapes.naive(*words[1:])
+    from grpo_cli.commands.main import main
+
+    sys.argv = ["grpo", *words]
+    with contextlib.suppress(SystemExit):
+        main()
+    return None
 
 
-def peer(name: str, path: Path) -> list[str]:
-    """One of ``peers``."""
-    return [sys.executable, str(HERE / "peers.py"), name, str(path)]
+def _used() -> float:
+    every = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    return sum(one.ru_utime + one.ru_stime for one in map(resource.getrusage, every))
+
+
+def main() -> None:
+    """Prints what a command took, as the last line of standard error."""
+    gc.disable()
+    smallest, words = json.loads(sys.argv[1])
+    _run(smallest)
+    cpu, wall = _used(), time.perf_counter()
+    printed = _run(words)
+    took = _used() - cpu, time.perf_counter() - wall
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    sys.stderr.write("\n" + json.dumps([*took, memory, printed]) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -20,8 +20,8 @@ import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "engine"))
+from mixed import made
 from store import Proxy
-from test_engine_same_bytes import made
 
 SEED = 2_016
 NODE = {"num_cpus": 2, "object_store_memory": 150 << 20}

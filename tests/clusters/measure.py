@@ -20,11 +20,10 @@ import numpy as np
 import orjson
 
 from grpo_cli.engine import Evaluation, Reader, memory
+from grpo_cli.engine.accumulator import FoldPiece
 from grpo_cli.engine.cluster import session
 from grpo_cli.engine.cluster.run import Cluster, Flow
 from grpo_cli.engine.cluster.tasks import Answer, Done, Files, Job, Result, versions
-from grpo_cli.engine.facts import InputFacts
-from grpo_cli.engine.pieces import OnPiece
 from grpo_cli.engine.pool import cores
 from grpo_cli.engine.totals import Totals
 from grpo_cli.records import PLAIN, Source
@@ -124,9 +123,7 @@ class MadeUp(Cluster):
 
     def __init__(self, connected, job, jobs) -> None:
         super().__init__(connected, job, jobs)
-        self._empty = connected.ray.remote(
-            lambda: Answer([Result(Done("", 1, 1), TOTALS, InputFacts())])
-        )
+        self._empty = connected.ray.remote(lambda: Answer([Result(Done("", 1, 1), TOTALS)]))
 
     def evaluate(self, number, portion):
         return self._empty.options(max_retries=5).remote()
@@ -146,7 +143,8 @@ def resident() -> float:
 
 def empty_tasks(counts: Sequence[int]) -> None:
     connected = session.session("ray", 4)
-    tasks = MadeUp(connected, Job(OnPiece(None, PLAIN, False, None), versions()), None)
+    work = FoldPiece(None, PLAIN, skip=False, most_errors=0)
+    tasks = MadeUp(connected, Job(work, versions()), None)
     for count in counts:
         began, most = time.perf_counter(), 0.0
         done = 0

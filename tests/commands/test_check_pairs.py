@@ -138,6 +138,9 @@ def test_temperature(names, least):
     ]
     bounds += [(sharpened(rare, -0.0245), False), (sharpened(rare, -0.0255), True)]
     bounds += [(narrow(spread), found) for spread, found in ((0.001, False), (0.0011, True))]
+    even = -2.0 - np.cos(np.pi * np.arange(24) / 23)  # as many above the mean as below it
+    bounds += [(sharpened(even, math.log(slope)), slope > 1.1) for slope in (1.09, 1.11)]
+    bounds += [(sharpened(even[:23], math.log(1.3)), False), (sharpened(even, -0.3), True)]
     agrees("temperature", made, names, temperature(names, least), bounds)
 
 
@@ -444,16 +447,17 @@ def rolled(draw: np.random.Generator) -> Sample:
     return sample(np.full(len(change), -1.0), -1.0 - change, widths)
 
 
-def three_ends(width: int) -> Sample:
+def three_ends(width: int, nats: float = 2.0) -> Sample:
     """3·(1 − ln n) < ln 1e-6 from n = 272 other tokens on."""
     change = np.zeros(3 * width)
-    change[width - 1 :: width] = -2.0
+    change[width - 1 :: width] = -nats
     base = -1.0 - np.arange(3 * width) % 7 / 8.0
     return sample(base + change, base, [width] * 3)
 
 
 def test_last_token():
     bounds = [(three_ends(91), False), (three_ends(92), True)]
+    bounds += [(three_ends(92, nats), nats > 1.0) for nats in (0.99, 1.01)]
     agrees("last-token", [rolled(one) for one in drawn(200, 5)], UPDATE, last_token, bounds)
 
 
@@ -803,6 +807,7 @@ def test_outliers():
         (standing(200, {9.0: 1, 0.59: 2}, 0.2), True),
         (standing(200, {9.0: 1, 0.61: 2}, 0.2), False),
         (standing(120, {3.79: 1}), False), (standing(120, {4.79: 1}, 0.4), False),
+        (standing(120, {4.85: 1}, 0.4), True),
     ]  # fmt: skip
     agrees("outliers", [standing_out(one) for one in drawn(200, 11)], ENGINE, outliers, bounds)
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import orjson
 import pytest
+from files import each
 
 from grpo_cli.commands.check.run import check
 from grpo_cli.engine import Reader
@@ -79,17 +80,20 @@ def test_codes_are_listed_with_severity_and_meaning(grpo):
     assert all(row["code"] in shown.stdout for row in rows)
 
 
-@pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf, 1e200])
-@pytest.mark.parametrize("column", ["entropies", "values"])
-@pytest.mark.parametrize("name", ["rewards", "advantages"])
-def test_scores_that_are_no_numbers_are_an_error(grpo, tmp_path, wrong, column, name):
-    rows = {"log_probs_new": [[-1.0], [-1.0]], "log_probs_old": [[-1.1], [-0.9]]}
-    rows[column] = [[0.5], [0.5]]
+@each("wrong", [math.nan, math.inf, -math.inf, 1e200])
+@each("name", ["rewards", "advantages"])
+@each("more", [{}, {"entropies": [[0.5], [0.5]]}, {"values": [[0.5], [0.5]]}, {"note": None}])
+def test_scores_that_are_no_numbers_are_a_finding_in_all_records_alike(
+    grpo, tmp_path, wrong, name, more
+):
+    rows = {"log_probs_new": [[-1.0], [-1.0]], "log_probs_old": [[-1.1], [-0.9]]} | more
     path = tmp_path / "in.jsonl"
-    path.write_text(json.dumps(rows | {name: [wrong, 1.0]}) + "\n")
-    result = grpo("check", str(path))
-    assert result.exit_code == 3
-    assert result.stderr.startswith(f"grpo: {path}:1: {name}[0]: ")
+    path.write_text(json.dumps(rows | {name: [1.0, wrong]}) + "\n")
+    result = grpo("check", str(path), "--json")
+    assert result.exit_code == 1, result.stderr
+    (found,) = [one for one in json.loads(result.stdout)["findings"] if one["severity"] == "error"]
+    assert (found["code"], found["record"], found["response"]) == ("bad-score", 0, 1)
+    assert found["message"] == f"{name} is {wrong:g} at 1 of 2 responses"
 
 
 def test_tokens_that_are_nested_in_several_ways(grpo, tmp_path):

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 import typer
-
-from grpo_cli.commands.main import COMMANDS, application
+from command import COMMANDS, application
 
 
 def completions(command: str, option: str, incomplete: str) -> list[str]:

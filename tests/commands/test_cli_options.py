@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import get_args
 
 import pytest
 from files import each
-
-from grpo_cli.commands.emit import TEXT_FORMATS
-from grpo_cli.commands.eval import formats
-from grpo_cli.commands.options.output import TableFormat
 
 
 @each(
@@ -52,12 +47,6 @@ def test_parquet_is_a_format_of_eval_alone(grpo, dump, command):
     result = grpo(command, str(dump({})), "-f", "parquet")
     assert result.exit_code == 2
     assert "'parquet' is not one of 'table'" in result.stderr
-
-
-def test_every_name_of_a_format_is_one():
-    assert {*get_args(TableFormat)} == {"table", "json", *TEXT_FORMATS}
-    for name in (*get_args(TableFormat), "parquet", "only"):
-        assert callable(formats.format_of(name).encode)
 
 
 @pytest.mark.parametrize("command", ["compare", "check", "explain", "match"])

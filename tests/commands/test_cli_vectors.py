@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 from files import some
 
-from grpo_cli.commands.vectors.view import print_vector
-from grpo_cli.terminal.screen import Screen, written
-from grpo_cli.vectors import cases, describe, flags
+from grpo_cli.vectors import cases, flags
 from grpo_cli.vectors.case import FILES, stored
 
 CASE = "clip/dual-positive"
@@ -56,11 +54,9 @@ def test_a_case_is_explained(grpo):
     assert "dual_clip     3.0" in text
 
 
-def test_every_case_can_be_shown():
-    for case in some([*cases()], 110):
-        console = Screen().console()
-        print_vector(console, Screen(), describe(case.id))
-        text = written(console)
+def test_every_case_can_be_shown(grpo):
+    for case in some([*cases()], 60):
+        text = grpo("explain", case.id, COLUMNS="200").stdout
         assert case.comment.split(";")[0][:40] in text
         assert all(name in text for name in (*case.input, *case.conventions, case.topic))
 

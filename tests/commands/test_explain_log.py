@@ -11,10 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from command import answer
 from files import each
-
-from grpo_cli.commands.explain.logged import UNKNOWN, explain_log
-from grpo_cli.commands.trend.logs import LogFile
 
 ZERO = "near 0 at {} while grad_norm is {}: at ratio 1"
 BOTH = "loss takes both signs: it is no distance, and need not fall"
@@ -22,17 +20,16 @@ STILL = "grad_norm is 0: nothing is learnt"
 TOGETHER = "loss and reward rise together: with centred advantages"
 
 
-def log_of(**series: Sequence[float]) -> LogFile:
-    """Steps from 3 on, written out of order."""
-    found = {name: dict(reversed([*enumerate(values, 3)])) for name, values in series.items()}
-    finite, others = (
-        {
-            name: {at: one for at, one in values.items() if math.isfinite(one) == wanted}
-            for name, values in found.items()
-        }
-        for wanted in (True, False)
-    )
-    return LogFile(*({name: one for name, one in part.items() if one} for part in (finite, others)))
+def explain_log(tmp_path: Path, **series: Sequence[float]) -> Any:
+    """What is said of a log whose steps are from 3 on, written out of order."""
+    steps = range(max(map(len, series.values())))
+    rows = [
+        {"step": at + 3} | {name: values[at] for name, values in series.items() if at < len(values)}
+        for at in reversed(steps)
+    ]
+    path = tmp_path / "trainer_state.json"
+    path.write_text(json.dumps({"log_history": rows}))
+    return answer("explain", path)
 
 
 FLAT = [0.5] * 6
@@ -72,8 +69,10 @@ FLAT = [0.5] * 6
         ),
     ],
 )
-def test_what_a_log_says_and_when(series: dict[str, list[float]], said: list[Any]) -> None:
-    document = explain_log(log_of(**series))
+def test_what_a_log_says_and_when(
+    tmp_path: Path, series: dict[str, list[float]], said: list[Any]
+) -> None:
+    document = explain_log(tmp_path, **series)
     wanted = [ZERO.format(*one) if isinstance(one, tuple) else one for one in said]
     assert len(document["meaning"]) == len(wanted)
     for part, sentence in zip(wanted, document["meaning"], strict=True):
@@ -110,8 +109,10 @@ REST = "; what follows leaves such values out"
         ),
     ],
 )
-def test_where_a_log_is_not_finite_is_said(series: dict[str, list[float]], said: list[str]) -> None:
-    document = explain_log(log_of(**series))
+def test_where_a_log_is_not_finite_is_said(
+    tmp_path: Path, series: dict[str, list[float]], said: list[str]
+) -> None:
+    document = explain_log(tmp_path, **series)
     assert document["meaning"] == said
     assert {*document["series"]} == {*series}
 
@@ -134,9 +135,9 @@ def test_a_log_that_another_command_is_given_is_explained_as_it_says(
         assert "kl is NaN at step 1" in answer.stdout
 
 
-def test_a_gradient_that_grows_is_said() -> None:
+def test_a_gradient_that_grows_is_said(tmp_path: Path) -> None:
     grown = {"loss": [1e-9] * 6, "grad_norm": [1, 1, 2, 2, 3, 3]}
-    (sentence,) = explain_log(log_of(**grown))["meaning"]
+    (sentence,) = explain_log(tmp_path, **grown)["meaning"]
     assert "while grad_norm is 2, and grad_norm grows: at ratio 1" in sentence
 
 
@@ -168,39 +169,10 @@ def test_a_log_on_the_screen(grpo: Any, tmp_path: Path) -> None:
                 f"step 21  reward shifted: {onset['before']:.6g} before,",
                 f"{onset['after']:.6g} after",
                 "what a log cannot say",
-                *UNKNOWN,
+                *document["unknown"],
                 f"{advice} RUN --log LOG",
             ]
         ).split()
     )
     blank = [at for at, line in enumerate(shown.splitlines()) if not line]
     assert [shown.splitlines()[at + 1][:5] for at in blank] == ["kl is", "step ", "what "]
-
-
-def test_a_choice_on_the_screen(grpo: Any) -> None:
-    """Every part of its document, in order, what goes on indented by as much as its kind is."""
-    (page,) = json.loads(grpo("explain", "token-truncate", "--json").stdout)["choices"]
-    shown = grpo("explain", "token-truncate").stdout.splitlines()
-    head, tail = [one for one in shown if not one.startswith(" ")], shown[-1]
-    assert head[0] == f"token-truncate{''.join(', ' + one for one in page['aliases'])}: " + (
-        f"--correction, {page['question']}"
-    )
-    assert head[1] == shown[1] == ""
-    titles = [one for one in head[1:] if one]
-    assert titles[:2] == ["symbols", "hyperparameters"]
-    assert titles[2].startswith("variants that make it: ")
-    words = " ".join(" ".join(shown).split())
-    told = [*page["description"]]
-    told += [f"{symbol} {meaning}" for symbol, meaning in page["symbols"].items()]
-    told += [f"{name} {meaning}" for name, meaning in page["hyperparameters"].items()]
-    told += [f"variants that make it: {', '.join(page['variants'])}"]
-    at = 0
-    for part in told:
-        at = words.index(" ".join(part.split()), at)
-    begins = {name: shown.index(name) for name in ("symbols", "hyperparameters")}
-    for line in shown[2 : begins["symbols"]]:
-        assert not line or re.match(r"  \S", line)
-    for line in shown[begins["symbols"] + 1 : shown.index(titles[2])]:
-        assert not line or line in begins or re.match(r"(  |    )\S", line)
-    assert re.match(r"  \S", tail) or tail == titles[2]
-    assert [shown[at - 1] for at in (*begins.values(), shown.index(titles[2]))] == ["", "", ""]

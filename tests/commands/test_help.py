@@ -13,77 +13,45 @@ from pathlib import Path
 
 import pytest
 import zstandard
+from command import COMMANDS, run
 from formats.dumps import nemo_rl
 
 from grpo_cli import evaluate
-from grpo_cli.commands import main
-from grpo_cli.commands.help.view import PAGES, laid_out, topics
-from grpo_cli.commands.main import COMMANDS
-from grpo_cli.terminal.screen import Screen
 
-PAGE = """\
-# What it says
-
-Prose with `code`, [a link](input.md), and a line that is far longer than a terminal is wide.
-
-<!-- made -->
-| name | other |
-|---|---|
-| a | b |
-<!-- /made -->
-
-```console
-$ grpo eval data.jsonl --variant dr --fields id,objective,loss,tokens,clip_fraction
-  objective  # not a heading
-```
-
-## And then
-the end
-"""
+ROOT = Path(__file__).parents[2]
+PAGES = {one.stem: one.read_text("utf-8") for one in ROOT.glob("grpo_cli/commands/help/pages/*.md")}
 
 
-COMMAND = "grpo eval data.jsonl --variant dr --fields id,objective,loss,tokens,clip_fraction"
-
-
-def lines_at(width: int | None) -> list[str]:
-    screen = Screen(width, height=None if width is None else 24)
-    return laid_out(screen, PAGE).rstrip().splitlines()
-
-
-def test_a_pipe_gets_the_page_as_it_was_written():
-    assert lines_at(None) == PAGE.splitlines()
-
-
-def test_prose_is_wrapped_and_an_example_is_a_command_still():
-    lines = lines_at(40)
-    assert lines[0] == "What it says"
-    at = lines.index("  $ grpo eval data.jsonl --variant dr \\")
-    assert lines[at + 1 : at + 3] == [
-        "      --fields id,objective,loss,tokens,clip_fraction",
-        "    objective  # not a heading",
-    ]
-    assert max(len(line) for line in lines if "--fields" not in line) <= 40
-    wide = [line for line in lines_at(100) if "$ grpo" in line]
-    assert wide == ["  $ " + COMMAND]
-    assert lines[-3:] == ["And then", "", "the end"]
-    text = " ".join(lines)
-    assert "a link (grpo help input)" in text
-    assert "<!--" not in text
-    assert "```" not in text
+@pytest.mark.parametrize("width", [40, 60, 100])
+@pytest.mark.parametrize("name", ["commands", "tour", "runs"])
+def test_a_page_is_laid_out_on_a_terminal(grpo, name, width):
+    """Prose is wrapped, marks are gone, and an example is a command still."""
+    laid_out = grpo("help", name, "--color", "always", "--full", COLUMNS=str(width)).stdout
+    text = re.sub(r"\x1b\[[0-9;]*m", "", laid_out)
+    assert not re.search(r"```|<!--|\]\(", text)
+    assert name != "commands" or width < 60 or max(map(len, text.splitlines())) <= width
+    joined = " ".join(re.sub(r" \\\n +", " ", text).split())
+    examples = re.findall(r"^\$ (grpo .*)$", PAGES[name], re.MULTILINE)
+    links = re.findall(r"\]\((\w+)\.md\)", PAGES[name])
+    assert examples or links
+    for command in examples:
+        assert f"$ {' '.join(command.split())}" in joined
+    for page in links:
+        assert f"(grpo help {page})" in joined
 
 
 def test_the_list_has_every_command_and_every_page(grpo):
     result = grpo("help")
     assert result.exit_code == 0
-    for name in [*COMMANDS, *topics()]:
+    for name in [*COMMANDS, *PAGES]:
         assert f"\n  {name} " in result.output
 
 
-@pytest.mark.parametrize("name", sorted(topics()))
+@pytest.mark.parametrize("name", sorted(PAGES))
 def test_a_page_is_printed(grpo, name):
     result = grpo("help", name)
     assert result.exit_code == 0
-    assert result.output.startswith((PAGES / f"{name}.md").read_text(encoding="utf-8").rstrip())
+    assert result.output.startswith(PAGES[name].rstrip())
 
 
 def test_a_command_s_help_is_that_of_its_flag(grpo):
@@ -102,14 +70,9 @@ def test_an_unknown_topic_is_one_line_with_the_near_match(grpo):
 
 def example(name: str) -> list[str]:
     """The command lines at the top of a command's help, without what only pipes beside them."""
-    text = described_in_full()[name]
-    lines = [line.strip() for line in text.split("\b", 1)[1].split("\n\n")[0].splitlines()]
-    pieces = (line.split(" | ") for line in lines if line)
+    _, _, lines, *_ = run(name, "--help").stdout.split("\n\n")
+    pieces = (line.strip().split(" | ") for line in lines.splitlines())
     return [next(one for one in parts if one.startswith("grpo ")) for parts in pieces]
-
-
-def described_in_full() -> dict[str, str]:
-    return {name: main._imported(name).__doc__ or "" for name in COMMANDS}
 
 
 FEW = 4
@@ -228,12 +191,10 @@ def test_the_front_page_asks_what_people_ask_and_fits_a_terminal(grpo):
 )
 def test_what_people_ask_is_answered_on_the_first_screen(grpo, monkeypatch, command, answer):
     """From the front page alone, on a sample: one command, whose answer is not scrolled away."""
-    monkeypatch.setattr("grpo_cli.terminal.paging.screen_of", lambda _: Screen(80, height=24))
-    monkeypatch.setenv("PAGER", "cat")
     name, word, *flags = command.split()
     assert f"grpo {name} " in grpo("--help").stdout
     sample = Path("samples") / word
-    monkeypatch.chdir(Path(__file__).parents[2])
+    monkeypatch.chdir(ROOT)
     shown = grpo(name, str(sample) if sample.exists() else word, *flags).stdout
     assert answer in "\n".join(shown.splitlines()[:23])
 

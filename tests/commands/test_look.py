@@ -7,7 +7,6 @@ import io
 import re
 import shlex
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import orjson
@@ -16,8 +15,6 @@ from rich.cells import cell_len
 from rich.text import Text
 
 import grpo_cli
-from grpo_cli.commands.trend.step import Finding
-from grpo_cli.commands.trend.view import print_findings
 from grpo_cli.terminal import paging
 from grpo_cli.terminal.display import Display, displaying
 from grpo_cli.terminal.grid import column
@@ -164,7 +161,7 @@ def test_one_rule_of_colour_for_every_page(grpo, dump, monkeypatch, flags, varia
 @pytest.fixture
 def seen(monkeypatch, tmp_path):
     """What the pager of a terminal of 12 lines got."""
-    for module in ("terminal.paging", "commands.trend.output"):
+    for module in ("terminal.paging", "commands.trend.view"):
         monkeypatch.setattr(f"grpo_cli.{module}.screen_of", lambda _: Screen(80, height=12))
     monkeypatch.setenv("PAGER", f"cat > {tmp_path / 'seen'}")
     return tmp_path / "seen"
@@ -220,17 +217,17 @@ def test_a_command_is_one_for_the_shell_however_it_is_broken(width):
     assert as_command(f"  {COMMAND}", None).plain == f"  {COMMAND}"
 
 
-def test_findings_hang_and_break_between_words():
-    said = "mismatch.mean_abs rose at step 30: 0.00236557 before, 0.26213 after (191 errors)"
-    found = Finding("nll", "shift", 30, said, COMMAND, 59, None)
-    screen = Screen(80, height=24)
-    console = screen.console()
-    print_findings(console, screen, [found, replace(found, kind="drift")])
-    lines = written(console).splitlines()
-    assert max(map(len, lines)) <= 80
-    short = said.replace(" at step 30", "")  # the line begins with it
-    assert lines[1:3] == [f"step 30  shift  {short[:-8]}", "  errors)"]
-    assert lines[3:5] == [f"  also drift  {said[:-19]}", "    after (191 errors)"]
+def test_findings_hang_and_break_between_words(grpo):
+    shown = grpo("trend", str(SAMPLES / "run" / "temperature.jsonl.gz"), "-v", "trl/grpo").stdout
+    said = shown.partition("--fields)")[2].splitlines()
+    words = [line for line in said if SAMPLES.name not in line and "--" not in line]
+    assert max(map(len, words)) <= 80
+    first = next(at for at, line in enumerate(said) if line.startswith("step 30  shift  mismatch"))
+    assert re.fullmatch(r"step 30  shift  mismatch\.\S+ rose: \S+ before, .*", said[first])
+    assert re.fullmatch(r"  .*errors\)", said[first + 1])
+    also = [line for line in said if line.startswith("  also ")]
+    assert any(line.startswith("  also limit  mismatch.mult is above 1.05 ") for line in also)
+    assert said[said.index(also[-1]) + 1].startswith("    ")
 
 
 def test_a_wide_terminal_stretches_neither_prose_nor_bars(grpo, dump, monkeypatch):

@@ -10,9 +10,7 @@ import zipfile
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
-
-from grpo_cli.commands.main import app
+from command import run
 
 ROWS = [[-0.5, -0.3], [-0.2]]
 
@@ -52,7 +50,7 @@ def test_what_is_no_json(tmp_path, content, said, piped):
     if content.startswith(b"PAR1") and not piped:
         pytest.skip("that file is damaged Parquet")
     words, stdin = (["eval"], content) if piped else (["eval", str(path)], None)
-    result = CliRunner().invoke(app, words, input=stdin)
+    result = run(*words, stdin=stdin)
     (line,) = result.stderr.splitlines()
     assert result.exit_code == 3
     assert line.startswith(f"grpo: {'<stdin>' if piped else path}: {said}")
@@ -62,7 +60,7 @@ def test_what_is_no_json(tmp_path, content, said, piped):
 def test_what_may_be_json_is_told_by_its_place(tmp_path, text):
     path = tmp_path / "data"
     path.write_text(text)
-    error = CliRunner().invoke(app, ["eval", str(path)]).stderr
+    error = run("eval", path).stderr
     assert "looks like" not in error
     assert "expected" in error
 

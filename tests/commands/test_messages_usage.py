@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 
 import pytest
+from command import main
 
-from grpo_cli.commands.main import main
 from grpo_cli.hyperparameters import HYPERPARAMETERS, HyperparameterError
 
 

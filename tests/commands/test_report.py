@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
 import re
 import statistics
@@ -12,9 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 from drifting import BEGINS, drifting
-
-from grpo_cli.commands.report.groups import FOUND, WORST, Group, choose, limit_tokens, sample
-from grpo_cli.commands.trend.step import Finding, Place, Step
+from trended import series
 
 BLOCK = re.compile(r'<script type="application/octet-stream" id="([a-z0-9-]+)">([^<]*)</script>')
 
@@ -272,110 +269,62 @@ def test_errors_are_one_line(grpo, dump, tmp_path, flags, code, said):
 # ---- what is kept --------------------------------------------------------------------------------
 
 
-def stepped(count: int) -> list[Step]:
-    return [
-        Step(n, f"{n}.jsonl", {}, {"ratio": Place(f"{n}.jsonl", 1, n, 2, 3, 0.5)})
-        for n in range(count)
-    ]
+def test_the_least_tokens_go_to_what_matters_most(report):
+    """What findings point at, the worst of steps, each step's first sampled group, its second."""
+    whole = blocks(report("--tokens", "99999"))["run"]
+    ranks = {}
+    for step, several in whole["groups"].items():
+        sampled = 0
+        for at, group in enumerate(several):
+            if group["block"] and not group["pointed"]:
+                sampled += 1
+            ranks[step, at] = len(several) if group["pointed"] else 0
+        assert sampled <= 2
+    before: set[tuple[str, int]] = set()
+    for budget in (0, 300, 700, 1500, 99_999):
+        page = blocks(report("--tokens", str(budget)))["run"]
+        kept = {*kept_tokens(page)}
+        assert before <= kept
+        assert page["lost"] == len(kept_tokens(whole)) - len(kept)
+        counts = [
+            sum((step, at) in kept for at, one in enumerate(several) if not one["pointed"])
+            for step, several in page["groups"].items()
+            if any(one["block"] for one in whole["groups"][step] if not one["pointed"])
+        ]
+        if max(counts) == 2:  # a second one, where every step has its first
+            assert min(counts) >= 1
+        if max(counts):  # a sampled one, where all that is worst has its tokens
+            pointed = {
+                (step, at)
+                for step, several in page["groups"].items()
+                for at, one in enumerate(several)
+                if one["pointed"]
+            }
+            assert pointed <= kept
+        before = kept
 
 
-def test_a_thousand_steps_keep_what_matters_and_a_sample():
-    worst = Place("x.jsonl", 9, "bad", 5, 7, 2.0)
-    finding = Finding("kl_k3", "drift", 500, "", "", 700, worst)
-    choice = choose(stepped(1000), [finding], most=40, groups=2, seed=0)
-    assert len(choice.steps) == 40
-    assert list(choice.steps) == sorted(choice.steps)
-    assert {n for n, why in choice.steps.items() if why == "finding"} == {499, 500, 700}
-    assert {n for n, why in choice.steps.items() if why == "end"} == {0, 999}
-    assert choice.found == {("x.jsonl", "bad"): {5}}
-    assert choice.worst["0.jsonl", 0] == {2}
-    again = choose(stepped(1000), [finding], most=40, groups=2, seed=0)
-    other = choose(stepped(1000), [finding], most=40, groups=2, seed=1)
-    assert choice == again
-    assert choice.steps != other.steps
+def test_a_long_run_keeps_what_matters_and_a_sample(grpo, tmp_path):
+    shift = [at % 7 / 100 + 5.0 * (at >= 200) + 2.0 * (at == 250) for at in range(300)]
+    path = str(series(tmp_path / "run.jsonl", {"x": shift}))
+    out = tmp_path / "page.html"
 
+    def kept(*flags: str) -> dict[str, str]:
+        assert grpo("report", path, "-v", "dr", "-o", str(out), *flags).exit_code == 0
+        return blocks(out.read_text(encoding="utf-8"))["run"]["kept"]
 
-def test_a_short_run_is_kept_whole():
-    choice = choose(stepped(5), [], most=40, groups=2, seed=0)
-    assert list(choice.steps.values()) == ["end", "all", "all", "all", "end"]
-
-
-def test_every_step_is_as_likely_to_be_sampled():
-    counts = [0] * 100
-    for seed in range(400):
-        for number in choose(stepped(100), [], most=22, groups=0, seed=seed).steps:
-            counts[number] += 1
-    assert counts[0] == counts[99] == 400
-    inner = counts[1:99]  # 20 of 98, 400 times: 81.6 ± 8.1
-    assert statistics.mean(inner) == pytest.approx(400 * 20 / 98)
-    assert min(inner) > 50
-    assert max(inner) < 115
-
-
-def test_groups_are_sampled_without_regard_to_their_place():
-    choice = choose(stepped(3), [], most=3, groups=1, seed=4)
-    first = sum(
-        min(range(8), key=lambda line: choice.priority(f"{n}.jsonl", line, "", 0)) < 4
-        for n in range(1000)
-    )
-    assert first == pytest.approx(500, abs=60)
-
-
-def groups(*priorities: int) -> list[Group]:
-    return [Group({}, priority, 10 + at, "tokens") for at, priority in enumerate(priorities)]
-
-
-def kept_blocks(kept: dict[int, list[Group]]) -> dict[int, list[int]]:
-    """The priorities of the groups that have their tokens."""
-    return {step: [one.priority for one in few if one.block] for step, few in kept.items()}
-
-
-def test_the_least_of_a_step_are_its_sample():
-    some = groups(7, WORST, 3, 9, FOUND, 5)
-    for most, wanted in ((0, []), (1, [3]), (2, [3, 5]), (9, [3, 5, 7, 9])):
-        assert [one.priority for one in sample(some, most)] == [WORST, FOUND, *wanted]
-
-
-@pytest.mark.parametrize(
-    ("budget", "first", "second", "lost"),
-    [
-        # What a finding points at costs nothing. In this order: the worst, 11 tokens; the first
-        # sampled group of step 1, 11, and of step 3, 12; the second ones, 12 and 10.
-        (56, [70, WORST, 30, FOUND], [20, 40], 0),
-        (55, [WORST, 30, FOUND], [20, 40], 1),
-        (46, [WORST, 30, FOUND], [20, 40], 1),
-        (45, [WORST, 30, FOUND], [20], 2),
-        (34, [WORST, 30, FOUND], [20], 2),
-        (33, [WORST, FOUND], [20], 3),
-        (22, [WORST, FOUND], [20], 3),
-        (21, [WORST, FOUND], [], 4),
-        (11, [WORST, FOUND], [], 4),
-        (10, [FOUND], [], 5),
-        (0, [FOUND], [], 5),
-    ],
-)
-def test_a_budget_of_tokens(budget, first, second, lost):
-    kept = {3: groups(70, WORST, 30, FOUND, 90), 1: groups(50, 20, 40, 95)}
-    assert limit_tokens(kept, 2, budget) == lost
-    assert kept_blocks(kept) == {3: first, 1: second}
-
-
-def test_what_is_pointed_at_stays_where_fewer_steps_are_wanted():
-    worst = Place("x.jsonl", 9, "bad", 5, 7, 2.0)
-    findings = [
-        Finding("kl_k3", "drift", 4, "", "", 7, worst),
-        Finding("nll", "shift", 0, "", "", 0, Place("x.jsonl", 9, "bad", 6, 0, 1.0)),
-    ]
-    choice = choose(stepped(10), findings, most=1, groups=2, seed=0)
-    pointed = dict.fromkeys((0, 3, 4, 7), "finding")
-    assert choice.steps == pointed | {9: "end"}
-    assert choice.found == {("x.jsonl", "bad"): {5, 6}}
-    assert set(choice.worst) == {(f"{n}.jsonl", n) for n in choice.steps}
-    assert len(choose(stepped(10), findings, most=6, groups=2, seed=0).steps) == 6
-    assert choose([], [], most=3, groups=1, seed=0).steps == {}
-
-
-def test_a_priority_is_the_same_in_every_release():
-    choice = choose(stepped(3), [], most=3, groups=1, seed=7)
-    digest = hashlib.blake2b(rb"7\0a.jsonl\03\0[0]\01", digest_size=8).digest()
-    assert choice.priority("a.jsonl", 3, "[0]", 1) == int.from_bytes(digest, "big")
+    found = kept()
+    assert len(found) == 40
+    assert [*map(int, found)] == sorted(map(int, found))
+    assert {n for n, why in found.items() if why == "finding"} == {"199", "200", "250"}
+    assert {n for n, why in found.items() if why == "end"} == {"0", "299"}
+    assert kept() == found
+    assert kept("--seed", "1") != found
+    assert [*kept("--steps", "1")] == ["0", "199", "200", "250", "299"]
+    assert len(kept("--steps", "6")) == 6
+    inner = [int(n) for seed in range(8) for n, why in kept("--seed", str(seed)).items()
+             if why == "sampled"]  # fmt: skip
+    assert statistics.mean(inner) == pytest.approx(150, abs=20)  # ± 87/√280 = 5
+    short = str(series(tmp_path / "short.jsonl", {"x": shift[:5]}))
+    path = short
+    assert [*kept().values()] == ["end", "all", "all", "all", "end"]

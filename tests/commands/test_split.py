@@ -8,22 +8,15 @@ import math
 import pytest
 from planted import DUMPS, telling, write
 
-from grpo_cli.commands.split.microbatches import cut
-from grpo_cli.commands.split.responses import gather
-from grpo_cli.commands.split.split import split
-from grpo_cli.engine import Reader
-from grpo_cli.errors import InputError, UsageError
-from grpo_cli.variants.plan import plan
+from grpo_cli import InputError, UsageError, split
 
 # Every ratio is 1, so J is the weighted mean of the advantages and the gradient w·A.
 ON_POLICY = {"log_probs_new": [[-1.0], [-1.0] * 4], "advantages": [1.0, 0.2]}
 
 
-def rows(path, micro_batch, accumulate=None, ranks=1, **options):
-    made = plan(options.pop("variant", "dr"), **options)
-    responses = gather(made, Reader([str(path)]))
-    cutting = cut(responses.count, micro_batch, accumulate, ranks)
-    return {row["aggregate"]: row for row in split(made, responses, cutting).document()["splits"]}
+def rows(path, micro_batch, variant="dr", **options):
+    answer = split(str(path), micro_batch, variant=variant, **options).document()
+    return {row["aggregate"]: row for row in answer["splits"]}
 
 
 def test_mean_of_means_by_hand(tmp_path):
@@ -87,9 +80,10 @@ def test_a_smaller_last_micro_batch_counts_like_the_others(tmp_path):
     assert not found["response-mean"]["invariant"]
 
 
-def test_more_ranks_than_micro_batches():
+def test_more_ranks_than_micro_batches(tmp_path):
+    path = write(tmp_path / "a", telling())  # of 8 responses
     with pytest.raises(UsageError, match="fewer than the ranks"):
-        cut(8, 4, None, 3)
+        rows(path, 4, ranks=3)
 
 
 def test_records_of_other_columns_are_no_batch(tmp_path):
@@ -124,16 +118,6 @@ def test_a_split_that_does_nothing_says_so(grpo, tmp_path):
     assert "cuts nothing" not in told
     assert "token-sum *" in told
     assert sum(line.startswith("not tried") for line in told.splitlines()) <= 1
-
-
-def test_pieces_of_the_input_change_nothing(tmp_path):
-    path = write(tmp_path / "a", telling() * 30)
-    made = plan("lite-ppo")
-    whole = gather(made, Reader([str(path)]))
-    pieces = gather(made, Reader([str(path)], block_bytes=2000))
-    for name, values in whole.sums.items():
-        assert values.tolist() == pieces.sums[name].tolist(), name
-    assert whole.groups.tolist() == pieces.groups.tolist()
 
 
 def test_a_kl_is_in_the_update(tmp_path):

@@ -14,15 +14,14 @@ from typing import Any
 import pytest
 from files import each
 from formats import dumps
+from trended import steps
 from typer.testing import CliRunner
 
 from grpo_cli.commands.trend import follow as follow_module
 from grpo_cli.commands.trend.findings import read_condition
 from grpo_cli.commands.trend.follow import Follow, Watch, _is_lines
 from grpo_cli.commands.trend.origins import StepSource
-from grpo_cli.commands.trend.run import steps
 from grpo_cli.commands.trend.step import Flags
-from grpo_cli.engine import Reader
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.records import PLAIN
 from grpo_cli.variants.plan import plan
@@ -38,6 +37,16 @@ def following(*paths: Path) -> Follow:
     return Follow([str(path) for path in paths], PLAIN, plan("dapo"), StepSource())
 
 
+def numbers(follow: Follow) -> list[dict[str, Any]]:
+    return [{"step": one.number, "file": one.file, **one.metrics} for one in follow.steps()]
+
+
+def at_once(path: Path) -> list[dict[str, Any]]:
+    """The same steps, read when the file is complete."""
+    found = steps(path, "-v", "dapo")
+    return [{name: one[name] for name in one if name != "worst"} for one in found]
+
+
 def rewards(follow: Follow) -> dict[int, Any]:
     return {step.number: step.metrics["reward_mean"] for step in follow.steps()}
 
@@ -51,7 +60,7 @@ def test_a_file_that_grows_gives_what_reading_it_at_once_gives(tmp_path: Path) -
         path.write_text(text[:cut])
         follow.poll()
         assert not follow.poll()
-    assert follow.steps() == steps(Reader([str(path)]), plan("dapo"))
+    assert numbers(follow) == at_once(path)
 
 
 def test_new_files_in_a_folder(tmp_path: Path) -> None:
@@ -169,6 +178,56 @@ def test_a_replaced_file_says_everything_anew(tmp_path: Path) -> None:
     (tmp_path / "new").rename(path)
     follow.poll()
     assert rewards(follow) == {0: 1.5, 1: 0.5, 2: 0.5}
+
+
+def test_a_file_that_was_truncated_and_filled_again_says_everything_anew(tmp_path: Path) -> None:
+    """As a training does that is started again: the same inode, and no size that shrinks."""
+    path = tmp_path / "a.jsonl"
+    for other in (line(0, 3.0) + line(1, 4.0) * 20, line(0) + line(1, 4.0) + line(2, 5.0)):
+        follow = following(path)
+        path.write_text(line(0) + line(1))
+        follow.poll()
+        path.write_text(other)
+        while follow.poll():
+            pass
+        assert numbers(follow) == at_once(path)
+        assert f"{path} was written anew: it is read from its start" in follow.notices
+
+
+def test_a_file_that_is_rotated_is_finished_first(tmp_path: Path) -> None:
+    path, old = tmp_path / "a.jsonl", tmp_path / "a.jsonl.1"
+    follow = following(path)
+    path.write_text(line(0) + line(1))
+    follow.poll()
+    with path.open("a") as stream:
+        stream.write(line(2))
+        stream.flush()
+        path.rename(old)
+        path.write_text(line(4))
+        stream.write(line(3, 7.0))
+        stream.flush()
+        while follow.poll():
+            pass
+        stream.write(line(3, 9.0))
+    while follow.poll():
+        pass
+    assert rewards(follow) == {0: 0.5, 1: 0.5, 2: 0.5, 3: 4.0, 4: 0.5}
+    assert f"{path} is called {old} now" in follow.notices
+    assert not any("no longer counts" in note for note in follow.notices)
+
+
+def test_nul_bytes_are_a_write_that_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    follow = following(path)
+    path.write_bytes(line(0).encode() + b"\0" * 500)
+    assert follow.poll()
+    assert not follow.poll()
+    with path.open("r+b") as stream:
+        stream.seek(len(line(0)))
+        stream.write(line(1).encode())
+    while follow.poll():
+        pass
+    assert [*rewards(follow)] == [0, 1]
 
 
 def test_a_run_that_was_resumed_says_its_steps_anew(tmp_path: Path) -> None:
@@ -382,6 +441,6 @@ def test_a_first_line_with_settings_is_of_all_lines_whenever_they_come(tmp_path:
         text += json.dumps({**step, "step": number}) + "\n"
         path.write_text(text)
         assert follow.poll()
-    assert follow.steps() == steps(Reader([str(path)]), plan("dapo"))
+    assert numbers(follow) == at_once(path)
     path.write_text(text.partition("\n")[2])
-    assert follow.steps() != steps(Reader([str(path)]), plan("dapo"))
+    assert numbers(follow) != at_once(path)

@@ -6,165 +6,230 @@ import gzip
 import json
 import math
 import random
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from command import answer, run
+from files import each
+from trended import PLAIN, SAMPLES, metrics, series, write
 
-from grpo_cli.commands.explain.logged import explain_log
-from grpo_cli.commands.main import application
-from grpo_cli.commands.trend.comparison import (
-    as_logged,
-    compare,
-    compare_log,
-    framework_of,
-    shift_of,
-)
-from grpo_cli.commands.trend.logs import LogFile, is_log, read_log
-from grpo_cli.commands.trend.names import NAMES
-from grpo_cli.commands.trend.run import Run
-from grpo_cli.engine import Reader
-from grpo_cli.errors import InputError
-from grpo_cli.variants.plan import plan
+HEALTHY = str(SAMPLES / "healthy.jsonl.gz")
+STATE = SAMPLES / "trainer_state.json"
+TRL = ("-v", "trl/grpo", "--correction", "trl/sequence-mask")
 
-RUNS = Path(__file__).parent.parent.parent / "samples" / "run"
-STATE = RUNS / "trainer_state.json"
-SEQUENCE_MASK = {"correction": "trl/sequence-mask"}
+Values = Mapping[int, float | None]
 
 
-def run(names: str, path: Path = RUNS / "healthy.jsonl.gz", **more: Any) -> Run:
-    made = Run(Reader([str(path)]), plan("trl/grpo", **more), names=NAMES[names])
-    made.steps = made.read()  # type: ignore[attr-defined]
-    return made
+def log_of(path: Path, values: Mapping[str, Values]) -> Path:
+    """A trainer's log of series by name."""
+    steps = sorted({step for each in values.values() for step in each})
+    rows = [
+        {"step": step} | {name: each[step] for name, each in values.items() if step in each}
+        for step in steps
+    ]
+    path.write_text(json.dumps({"log_history": rows}))
+    return path
+
+
+def state() -> dict[str, dict[int, Any]]:
+    """The series of the sample run's own log."""
+    found: dict[str, dict[int, Any]] = {}
+    for row in json.loads(STATE.read_text())["log_history"]:
+        for name, value in row.items():
+            found.setdefault(name, {})[row["step"]] = value
+    return {name: values for name, values in found.items() if name != "step"}
+
+
+def compared(path: object, log: Path, *flags: str) -> dict[str, Any]:
+    """Each series of a log, by name, with what it is compared with."""
+    found = answer("trend", path, "--log", log, *flags)["log"]["series"]
+    return {one["name"]: one for one in found}
 
 
 def test_trl_logged_what_is_recomputed_from_its_tokens() -> None:
     """Its own trainer's trainer_state.json, of the run that the records are of."""
-    log = read_log(str(STATE)).series
-    made = run("trl", stages=SEQUENCE_MASK)
-    found = compare_log("trl", log, made.logged, made.steps)  # type: ignore[attr-defined]
-    *known, gradient = found.series
-    assert len(known) == 9
-    assert "loss" in [one.name for one in known]
-    assert [one for one in known if not one.agrees or one.steps != 60] == []
-    assert (gradient.name, gradient.first) == ("grad_norm", None)
-    assert "norm over the parameters" in gradient.because
+    found = compared(HEALTHY, STATE, *TRL)
+    gradient = found.pop("grad_norm")
+    assert (len(found), "loss" in found) == (9, True)
+    assert [one for one in found.values() if not one["agrees"] or one["steps"] != 60] == []
+    assert gradient["first"] is None
+    assert "norm over the parameters" in gradient["because"]
 
 
-def test_a_loss_that_differs_is_told_and_that_of_others_is_not_compared() -> None:
+def test_a_loss_that_differs_is_told_and_that_of_others_is_not_compared(tmp_path: Path) -> None:
     """Without the correction that the trainer had, and under names of another framework."""
-    log = read_log(str(STATE)).series
-    plain = run("trl")
-    found = {one.name: one for one in compare_log("trl", log, plain.logged, plain.steps).series}  # type: ignore[attr-defined]
-    assert (found["loss"].agrees, found["loss"].first) == (False, 0)
-    assert found["loss"].logged == pytest.approx(-0.000783, abs=1e-6)
-    verl = run("verl")
-    others = {"actor/pg_loss": log["loss"], "actor/grad_norm": log["grad_norm"]}
-    told = compare_log("verl", others, verl.logged, verl.steps).series  # type: ignore[attr-defined]
-    assert [(one.name, one.agrees, one.steps) for one in told] == [
-        ("actor/pg_loss", False, 0),
-        ("actor/grad_norm", False, 0),
-    ]
-    assert "micro-batches and ranks" in told[0].because
+    loss = compared(HEALTHY, STATE, "-v", "trl/grpo")["loss"]
+    assert (loss["agrees"], loss["first"]) == (False, 0)
+    assert loss["logged"] == pytest.approx(-0.000783, abs=1e-6)
+    others = {"actor/pg_loss": state()["loss"], "actor/grad_norm": state()["grad_norm"]}
+    log = log_of(tmp_path / "trainer_state.json", others)
+    told = compared(HEALTHY, log, "-v", "trl/grpo", "--names", "verl")
+    assert [(name, one["agrees"], one["steps"]) for name, one in told.items()] == [
+        ("actor/pg_loss", False, 0), ("actor/grad_norm", False, 0),
+    ]  # fmt: skip
+    assert "micro-batches and ranks" in told["actor/pg_loss"]["because"]
 
 
-def test_what_differs_is_told_with_what_it_is() -> None:
-    log = {name: dict(series) for name, series in read_log(str(STATE)).series.items()}
+def test_what_differs_is_told_with_what_it_is(tmp_path: Path) -> None:
+    log = state()
     log["kl"] = {step: 2 * value for step, value in log["kl"].items()}
-    made = run("trl", stages=SEQUENCE_MASK)
-    lengths = {one.number: one.metrics["nll"] for one in made.steps}  # type: ignore[attr-defined]
-    log["completions/mean_length"] = {step + 1: value for step, value in lengths.items()}
+    nll = [one["nll"] for one in answer("trend", HEALTHY, *TRL)["steps"]]
+    log["completions/mean_length"] = dict(enumerate(nll, 1))
     log["reward"][31] += 0.5
-    found = {one.name: one for one in compare_log("trl", log, made.logged, made.steps).series}  # type: ignore[attr-defined]
-    assert found["kl"].because == "it is 2 times ours at every step"
-    assert found["completions/mean_length"].because == "it is nll"
-    assert (found["reward"].first, found["reward"].because) == (30, "")
+    found = compared(HEALTHY, log_of(tmp_path / "trainer_state.json", log), *TRL)
+    assert found["kl"]["because"] == "it is 2 times ours at every step"
+    assert found["completions/mean_length"]["because"] == "it is nll"
+    assert (found["reward"]["first"], found["reward"]["because"]) == (30, "")
 
 
-def test_verl_and_slime_average_differently(tmp_path: Path) -> None:
-    """Token means of records, and of samples, spelled out."""
-    draw = random.Random(3)
-    records: list[dict[str, Any]] = []
-    for number in range(3):
-        rows = [[-draw.random() for _ in range(draw.randint(1, 9))] for _ in range(4)]
-        old = [[one + draw.gauss(0, 0.2) - 1 for one in row] for row in rows]
-        new = [[one - 1 for one in row] for row in rows]
-        engine = [[one - 1.1 for one in row] for row in rows]
-        record = {"step": 0, "log_probs_new": new, "log_probs_old": old, "rewards": [1, 0, 0, 1]}
-        records.append(record | {"log_probs_rollout": engine, "id": number})
-    path = tmp_path / "a.jsonl"
-    path.write_text("".join(json.dumps(one) + "\n" for one in records))
-
-    def made(names: str) -> dict[str, Any]:
-        found = Run(Reader([str(path)]), plan("dapo"), names=NAMES[names])
-        found.read()
-        return found.logged[0]
-
-    def mean(values: list[float]) -> float:
-        return sum(values) / len(values)
-
-    moved = [
-        [
-            [one - other for one, other in zip(old, new, strict=True)]
-            for old, new in zip(each["log_probs_old"], each["log_probs_new"], strict=True)
-        ]
-        for each in records
-    ]
-    verl = mean([mean([one for row in rows for one in row]) for rows in moved])
-    slime = mean([mean(row) for rows in moved for row in rows])
-    assert made("verl")["actor/ppo_kl"] == pytest.approx(verl)
-    assert made("slime")["train/ppo_kl"] == pytest.approx(slime)
-    assert made("prime-rl")["mismatch_kl/all/mean"] == pytest.approx(2.718281828**0.1 - 1.1)
-    assert abs(verl - slime) > 1e-4
+def rewards(path: Path, values: Mapping[int, float], others: Mapping[str, Values]) -> Path:
+    """A run whose reward has these values, by step, and whose reward functions have others."""
+    return write(path, (
+        {"step": step, "log_probs": [[-1.0]], "rewards": [value]}
+        | {f"rewards/{name}": [each[step]] for name, each in others.items() if step in each}
+        for step, value in values.items()
+    ))  # fmt: skip
 
 
-LENGTHS, SCORES = [[3, 1, 4], [2, 6, 5]], [[1.0, 0.0, 0.5], [-2.0, 0.25, 0.0]]
-BY_HAND = {
-    "trl": {
-        "completions/mean_length": 3.5,
-        "completions/min_length": 1,
-        "completions/max_length": 6,
-        "reward": -0.25 / 6,
-    },
-    "verl": {
-        "critic/score/mean": -0.25 / 6,
-        "critic/score/max": 1.0,
-        "critic/score/min": -2.0,
-        "response_length/mean": 3.5,
-        "response_length/max": 6,
-        "response_length/min": 1,
-    },
-}
+@each(
+    ("name", "ours", "logged", "agrees"),
+    [
+        ("kl", 1e-9, 1e-9 + 0.99e-7, True), ("kl", 1e-9, 1e-9 + 1.01e-7, False),
+        ("kl", 5.0, 5.0 * (1 + 0.99e-4), True), ("kl", 5.0, 5.0 * (1 + 1.02e-4), False),
+        ("kl", -5.0, 5.0, False),
+        ("loss", 1e-9, 1e-9 + 0.99e-6, True), ("loss", 1e-9, 1e-9 - 0.99e-6, True),
+        ("loss", 1e-9, 1e-9 + 1.01e-6, False),
+    ],
+)  # fmt: skip
+def test_how_near_a_logged_number_must_be(
+    name: str, ours: float, logged: float, agrees: bool, tmp_path: Path
+) -> None:
+    """A ten-thousandth; or a millionth of a loss, and a tenth of that of other numbers."""
+    values = {1: 0.5, 2: ours, 3: -7.0, 4: 2.0}
+    if name == "loss":  # of a ratio 1, J is the mean of the advantages
+        rows = ({"step": n, "log_probs": [[-1.0]], "advantages": [-x]} for n, x in values.items())
+        path = write(tmp_path / "a.jsonl", rows)
+    else:
+        path, name = rewards(tmp_path / "a.jsonl", values, {}), "reward"
+    log = log_of(tmp_path / "trainer_state.json", {name: {1: 0.5, 2: logged, 3: -7.0}})
+    found = compared(path, log, "-v", "dr")[name]
+    assert (found["steps"], found["agrees"]) == (3, agrees)
+    if not agrees:
+        assert (found["first"], found["logged"]) == (2, logged)
+        assert found["recomputed"] == pytest.approx(ours)
 
 
-@pytest.mark.parametrize("names", BY_HAND)
-def test_lengths_and_rewards_of_a_step_by_hand(tmp_path: Path, names: str) -> None:
+TRIPLE = "it is 3 times ours at every step"
+OURS = {1: 2.0, 2: 3.0, 3: 5.0, 4: 4.0}
+Y = "it is rewards/y/mean"
+
+
+@each(
+    ("of", "others", "because"),
+    [
+        (lambda value: 3 * value, {}, TRIPLE),
+        (lambda value: 3 * value * (1 + 4e-5 * (value > 2)), {}, TRIPLE),
+        (lambda value: 3 * value * (1 + 1.3e-4 * (value > 2)), {}, ""),
+        (lambda value: value + 9, {"x": {1: 1.0}, "y": {n: OURS[n] + 9 for n in OURS}}, Y),
+        (lambda value: value + 9, {"y": {n: OURS[n] + 9 for n in (1, 2, 3)}}, Y),
+        (lambda value: value + 9, {"y": {n: OURS[n] + 9 for n in (1, 2)}}, ""),
+        (lambda value: float(value > 2), {"y": {n: float(OURS[n] > 2) for n in OURS}}, Y),
+        (lambda value: 7.0, {"y": dict.fromkeys(OURS, 7.0)}, ""),
+    ],
+)
+def test_what_explains_a_difference(of: Any, others: Any, because: str, tmp_path: Path) -> None:
+    """One factor, within a ten-thousandth, or another column that varies; from three steps on.
+
+    The log counts so many steps ahead, which a series that agrees tells.
+    """
+    path = rewards(tmp_path / "a.jsonl", OURS, others)
+    for shift in (0, 1, -1):
+        log = {"reward": {n + shift: of(value) for n, value in OURS.items()}}
+        log["completions/mean_length"] = {n + shift: 1.0 for n in OURS}  # is of no use: constant
+        (tmp_path / "b").mkdir(exist_ok=True)
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        for row in rows:  # a series that agrees, and varies
+            row["log_probs_rollout"] = [[-1.0 - row["step"] / 7]]
+        log["sampling/sampling_logp_difference/mean"] = {n + shift: n / 7 for n in OURS}
+        found = compared(
+            write(tmp_path / "b" / "a.jsonl", rows),
+            log_of(tmp_path / "trainer_state.json", log), "-v", "dr",
+        )  # fmt: skip
+        assert found["sampling/sampling_logp_difference/mean"]["agrees"]
+        reward = found["reward"]
+        assert (reward["agrees"], reward["first"], reward["because"]) == (False, 1, because)
+
+
+@each(("steps", "told"), [(3, False), (4, True)])
+def test_a_factor_is_told_from_three_steps_on(steps: int, told: bool, tmp_path: Path) -> None:
+    """Of a number that is 0 there is none."""
+    ours = dict(enumerate([0.0, 1.5, 7.0, 11.0][:steps]))
+    log = {"reward": {at: 2.0 * value or 1.0 for at, value in ours.items()}}
+    path = rewards(tmp_path / "a.jsonl", ours, {})
+    one = compared(path, log_of(tmp_path / "trainer_state.json", log), "-v", "dr")["reward"]
+    assert one["because"] == ("it is 2 times ours at every step" if told else "")
+
+
+def test_the_framework_is_the_one_whose_names_are_there(tmp_path: Path) -> None:
+    """A series that was not recomputed is unknown; one that does not change moves nothing."""
+    path = write(tmp_path / "a.jsonl", [PLAIN | {"step": step} for step in (0, 2, 4, 6)])
+    log = {"actor/ppo_kl": {1: 0.5}, "actor/entropy": {1: 0.5, 2: 0.25}}
+    log["critic/score/mean"] = dict.fromkeys((1, 3, 5, 7), 0.5)
+    found = answer("trend", path, "-v", "dr", "--log", log_of(tmp_path / "trainer_state.json", log))
+    assert found["log"]["framework"] == "verl"
+    by_name = {one["name"]: one for one in found["log"]["series"]}
+    one = by_name["actor/entropy"]
+    why = "the records lack what it is made of"
+    assert (one["agrees"], one["steps"], one["because"]) == (False, 0, why)
+    assert by_name["critic/score/mean"]["steps"] == 0  # no shift: steps 0, 2, 4, 6 are not logged
+    log_of(tmp_path / "trainer_state.json", {"reward": {0: 1.0}, "kl": {}})
+    found = answer("trend", path, "-v", "dr", "--log", tmp_path / "trainer_state.json")
+    assert found["log"]["framework"] == "trl"
+
+
+# ---- names by hand ------------------------------------------------------------------------------
+
+
+def logged(path: Path, names: str, *flags: str) -> dict[str, Any]:
+    """The only step under a framework's names."""
+    return metrics(path, *(flags or ("-v", "dapo")), "--names", names)
+
+
+@each(
+    ("names", "values"),
+    [
+        ("trl", {"completions/mean_length": 3.5, "completions/min_length": 1,
+                 "completions/max_length": 6, "reward": -0.25 / 6}),
+        ("verl", {"critic/score/mean": -0.25 / 6, "critic/score/max": 1.0, "critic/score/min": -2.0,
+                  "response_length/mean": 3.5, "response_length/max": 6, "response_length/min": 1}),
+    ],
+)  # fmt: skip
+def test_lengths_and_rewards_of_a_step_by_hand(
+    names: str, values: dict[str, float], tmp_path: Path
+) -> None:
     """Two records of one step, neither of which has both the shortest and the longest."""
+    pairs = (([3, 1, 4], [1.0, 0.0, 0.5]), ([2, 6, 5], [-2.0, 0.25, 0.0]))
     rows = [
-        {"step": 0, "log_probs_new": [[-0.5] * length for length in lengths], "rewards": scores}
-        for lengths, scores in zip(LENGTHS, SCORES, strict=True)
+        {"step": 0, "log_probs_new": [[-0.5] * n for n in lengths], "rewards": scores}
+        for lengths, scores in pairs
     ]
-    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    made = Run(Reader([str(tmp_path / "a.jsonl")]), plan("dapo"), names=NAMES[names])
-    made.read()
-    for name, value in BY_HAND[names].items():
-        assert made.logged[0][name] == pytest.approx(value, rel=1e-15), name
+    found = logged(write(tmp_path / "a.jsonl", rows), names)
+    assert {name: found[name] for name in values} == pytest.approx(values, rel=1e-15)
+    assert [type(found[name]) for name in values] == [*map(type, values.values())]
 
 
 def test_nemo_rl(tmp_path: Path) -> None:
     """Six tokens on which NeMo-RL's own ClippedPGLossFn was run, in float64."""
     ratios, engine = [[1.5, 0.9], [0.7, 1.1, 1.3, 4.0]], [[1.0, 3.0], [0.4, 1.0, 1.2, 0.9]]
-    old = [[-2.0] * len(row) for row in ratios]
     record = {
         "step": 0,
         "advantages": [1.0, -1.0],
-        "log_probs_old": old,
+        "log_probs_old": [[-2.0] * len(row) for row in ratios],
         "log_probs_new": [[-2.0 + math.log(one) for one in row] for row in ratios],
         "log_probs_rollout": [[-2.0 - math.log(one) for one in row] for row in engine],
     }
-    (tmp_path / "a.jsonl").write_text(json.dumps(record))
-    made = Run(Reader([str(tmp_path / "a.jsonl")]), plan("dapo"), names=NAMES["nemo-rl"])
-    made.read()
     expected = {
         "probs_ratio": 1.583333,
         "token_mult_prob_error": 1.635185,
@@ -172,142 +237,8 @@ def test_nemo_rl(tmp_path: Path) -> None:
         "policy_kl_error": 0.172843,
         "sampling_importance_ratio": 1.25,
     }
-    for name, value in expected.items():
-        assert made.logged[0][name] == pytest.approx(value, abs=1e-6), name
-
-
-# ---- reading logs ---------------------------------------------------------------------------
-
-FILES = {
-    "trainer_state.json": json.dumps(
-        {"log_history": [{"step": 1, "kl": 0.5}, {"step": 2, "kl": 1}]}
-    ),
-    "metrics.jsonl": '{"step": 1, "kl": 0.5, "note": "x"}\n{"step": 2, "kl": 1, "n": null}\n',
-    "verl.jsonl": '{"step": 1, "data": {"kl": 0.5}}\n{"step": 2, "data": {"kl": 1.0}}\n',
-    "wandb.csv": '"Step","run-7 - kl","run-7 - kl__MIN"\n1,0.5,0.1\n2,1.0,\n',
-    "run-x-tag-kl.csv": "Wall time,Step,Value\n1700000000.0,1,0.5\n1700000001.0,2,1.0\n",
-}
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_logs_are_read(name: str, tmp_path: Path) -> None:
-    (tmp_path / name).write_text(FILES[name])
-    assert read_log(str(tmp_path / name)).series == {"kl": {1: 0.5, 2: 1.0}}
-    assert is_log(str(tmp_path / name)) == (not name.endswith("jsonl"))
-
-
-@pytest.mark.parametrize("text", ["", "{", "a,b\n1,2\n", '{"log_history": []}', "[1, 2]"])
-def test_what_is_no_log_is_told(text: str, tmp_path: Path) -> None:
-    path = tmp_path / "trainer_state.json"
-    path.write_text(text)
-    with pytest.raises(InputError, match=r"trainer_state\.json(:1)?: (no row|expected a log)"):
-        read_log(str(path))
-
-
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        ('{"step": 1, "kl": 0.5}\n{"step": 2, "kl"}\n', "b.jsonl:2: expected a log as JSON, JSONL"),
-        (
-            '{\n "log_history": [\n  {"step": 1, "kl": 0.5},\n  {"step" 2}\n]}\n',
-            "b.jsonl:4: expected a",
-        ),
-    ],
-)
-def test_the_line_of_a_log_that_is_no_json_is_told(text: str, told: str, tmp_path: Path) -> None:
-    path = tmp_path / "b.jsonl"
-    path.write_text(text)
-    with pytest.raises(InputError) as raised:
-        read_log(str(path))
-    assert told in str(raised.value)
-
-
-ROW = '{"step": 1, "loss": 0.5, "kl": NaN}'
-HOLES = {
-    "trainer_state.json": '{"log_history": [{"step": 1, "kl": NaN, "loss": 0.5}]}',
-    "state.json": f'{{\n "log_history": [\n  {ROW}\n ]\n}}\n',
-    "rows.json": f"[{ROW}]",
-    "metrics.jsonl": f"{ROW}\n",
-    "verl.jsonl": '{"step": 1, "data": {"kl": NaN, "loss": 0.5}}\n',
-    "texts.jsonl": '{"step": 1, "loss": 0.5, "kl": "NaN"}\n',
-    "wandb.csv": '"Step","run-7 - kl","run-7 - loss"\n1,NaN,0.5\n',
-}
-
-
-@pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("name", HOLES)
-def test_where_a_log_is_nan_is_kept(name: str, packed: bool, tmp_path: Path) -> None:
-    """Python's json writes NaN, and reads it; a log may be packed as records may."""
-    path = tmp_path / (f"{name}.gz" if packed and name != "trainer_state.json" else name)
-    path.write_bytes(gzip.compress(HOLES[name].encode()) if packed else HOLES[name].encode())
-    assert is_log(str(path)) != (packed and name == "wandb.csv")
-    found = read_log(str(path))
-    assert found.series == {"loss": {1: 0.5}}
-    assert [*found.nonfinite] == ["kl"]
-    assert math.isnan(found.nonfinite["kl"][1])
-
-
-def test_trend_says_where_its_log_is_not_finite(grpo: Any, tmp_path: Path) -> None:
-    rows = [{"step": at, "kl": math.nan if at == 2 else 0.1} for at in (1, 2, 3)]
-    path = tmp_path / "trainer_state.json"
-    path.write_text(json.dumps({"log_history": rows}))
-    words = [str(RUNS / "healthy.jsonl.gz"), "-v", "trl/grpo", "--log", str(path)]
-    note = f"note: {path}: kl is NaN at step 2; not compared there"
-    answer = grpo("trend", *words)
-    assert (answer.exit_code, note in answer.stderr) == (0, True)
-    answer = grpo("report", *words, "-o", str(tmp_path / "page.html"))
-    assert (answer.exit_code, note in answer.stderr) == (0, True)
-
-
-def test_a_log_that_cannot_be_read_is_told(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"none\.csv: no such file"):
-        read_log(str(tmp_path / "none.csv"))
-
-
-def test_the_framework_is_the_one_whose_names_are_there() -> None:
-    assert framework_of({"actor/ppo_kl": {}, "critic/score/mean": {}}, NAMES) == "verl"
-    assert framework_of({"reward": {}, "kl": {}}, NAMES) == "trl"
-
-
-def test_a_series_that_was_not_recomputed_is_unknown() -> None:
-    (one,) = compare({"entropy": {1: 0.5}}, {"entropy": {1: None}}, {})
-    assert (one.agrees, one.steps, one.because) == (False, 0, "the records lack what it is made of")
-
-
-# ---- a log alone ----------------------------------------------------------------------------
-
-
-def test_a_loss_of_0_beside_a_growing_gradient() -> None:
-    steps = range(1, 41)
-    log = {
-        "loss": {step: 1e-9 * (-1) ** step for step in steps},
-        "grad_norm": {step: 0.1 * step for step in steps},
-        "frac_reward_zero_std": {step: float(step > 35) for step in steps},
-        "kl": dict.fromkeys(steps, 0.0),
-    }
-    document = explain_log(LogFile(log, {}))
-    text = " ".join(document["meaning"])
-    assert "loss is near 0 at 40 of 40 steps while grad_norm is 2.05, and grad_norm grows" in text
-    assert "frac_reward_zero_std is 1 at 5 of 40 steps" in text
-    assert "kl is 0 throughout" in text
-    assert document["unknown"]
-
-
-def test_a_gradient_of_0_is_said() -> None:
-    log = {"loss": {1: 0.0, 2: 0.0}, "grad_norm": {1: 0.0, 2: 0.0}}
-    assert explain_log(LogFile(log, {}))["meaning"] == ["grad_norm is 0: nothing is learnt"]
-
-
-def test_the_commands(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
-    assert not application("explain")(["explain", str(STATE)], standalone_mode=False)
-    out = capsysbinary.readouterr().out.decode()
-    assert out.startswith("a log of 60 steps (steps 1 to 60)")
-    assert "loss and reward rise together" in out
-    words = ["trend", str(RUNS / "healthy.jsonl.gz"), "-v", "trl/grpo", "--names", "trl"]
-    assert not application("trend")([*words, "--log", str(STATE), "--json"], standalone_mode=False)
-    document = json.loads(capsysbinary.readouterr().out)
-    assert document["log"]["framework"] == "trl"
-    assert "clip_ratio/region_mean" in document["steps"][0]
+    found = logged(write(tmp_path / "a.jsonl", [record]), "nemo-rl")
+    assert {name: found[name] for name in expected} == pytest.approx(expected, abs=1e-6)
 
 
 LOGGED = json.loads((Path(__file__).parent.parent / "golden" / "trend_names.json").read_text())
@@ -317,15 +248,31 @@ LOGGED = json.loads((Path(__file__).parent.parent / "golden" / "trend_names.json
 @pytest.mark.parametrize("number", range(len(LOGGED)))
 def test_what_slime_and_prime_rl_log(number: int, tmp_path: Path) -> None:
     case = LOGGED[number]
-    path = tmp_path / "a.jsonl"
-    path.write_text(json.dumps(case["record"]))
     given = {"epsilon_low": 0.2, "epsilon_high": 0.28, "beta": 0.01} | case["hyperparameters"]
-    kl = {"kl": "slime/low_var_kl"} if case["framework"] == "slime" else {}
-    chosen = plan(case["variant"], stages=kl, hyperparameters=given)
-    run = Run(Reader([str(path)]), chosen, names=NAMES[case["framework"]])
-    run.read()
+    kl = ("--kl", "slime/low_var_kl") if case["framework"] == "slime" else ()
+    flags = [word for name, value in given.items() for word in ("-p", f"{name}={value}")]
+    path = write(tmp_path / "a.jsonl", [case["record"]])
+    found = logged(path, case["framework"], "-v", case["variant"], *kl, *flags)
     for name, value in case["logged"].items():
-        assert run.logged[0][name] == pytest.approx(value, rel=1e-12), name
+        assert found[name] == pytest.approx(value, rel=1e-12), name
+
+
+def test_a_move_that_is_far_counts_as_20_in_verls_ppo_kl(tmp_path: Path) -> None:
+    """log π_old − log π_θ of −30, 30, 22 and 1; slime takes them as they are."""
+    old, new = [[-31.0, -1.0], [-1.0, -1.0]], [[-1.0, -31.0], [-23.0, -2.0]]
+    row = {"step": 0, "log_probs_new": new, "log_probs_old": old, "rewards": [1.0, 0.0]}
+    path = write(tmp_path / "a.jsonl", [row])
+    verl, slime = (-20.0 + 20.0 + 20.0 + 1.0) / 4, (-30.0 + 30.0 + 22.0 + 1.0) / 4
+    assert logged(path, "verl")["actor/ppo_kl"] == pytest.approx(verl)
+    assert logged(path, "slime")["train/ppo_kl"] == pytest.approx(slime)
+
+
+def test_under_trls_names_are_its_reward_functions_too(tmp_path: Path) -> None:
+    """And nothing else that only we call so; other frameworks do not log them."""
+    path = series(tmp_path / "a.jsonl", {"x": [0.5], "y": [0.75]})
+    own = [name for name in logged(path, "trl") if name.startswith("rewards/")]
+    assert own == ["rewards/x/mean", "rewards/y/mean"]
+    assert not [name for name in logged(path, "verl") if name.startswith("rewards/")]
 
 
 # ---- every name beside its definition -------------------------------------------------------
@@ -446,29 +393,25 @@ def by_definition(rows: list[list[Tokens]], rewards: list[list[float]]) -> dict[
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("framework", NAMES)
-@pytest.mark.parametrize("files", [1, 3])
-def test_every_name_is_what_its_framework_means_by_it(
-    framework: str, files: int, tmp_path: Path
-) -> None:
+FRAMEWORKS = ("trl", "verl", "prime-rl", "nemo-rl", "slime")
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_every_name_is_what_its_framework_means_by_it(framework: str, tmp_path: Path) -> None:
     """Of records in one file, and of one in each of three, whose sums are merged."""
     records, rows = drawn_step(5)
-    for at in range(files):
-        text = "".join(json.dumps(one) + "\n" for one in records[at::files])
-        (tmp_path / f"rank{at}.jsonl").write_text(text)
     expected = by_definition(rows, [one["rewards"] for one in records])[framework]
-    stages = {"correction": "trl/token-truncate"} if framework == "trl" else {}
-    bounds = {"is_low": 0.9, "is_high": 1.2} if framework == "trl" else {}
-    given = {"beta": 0.01, "kl_weight": "none", "epsilon_low": 0.2, "epsilon_high": 0.2} | bounds
-    chosen = plan("trl/grpo", stages=stages, hyperparameters=given)
-    paths = sorted(map(str, tmp_path.iterdir()))
-    run = Run(Reader(paths), chosen, names=NAMES[framework])
-    run.read()
-    logged = dict(run.logged[0])
-    logged.pop("loss", None)  # which test_trl_logged_what_is_recomputed_from_its_tokens has
-    assert {*logged} == {*expected}
-    for name, value in expected.items():
-        assert logged[name] == pytest.approx(value, rel=1e-9), name
+    flags = ["-v", "trl/grpo", "--beta", "0.01", "--epsilon", "0.2", "-p", "kl_weight=none"]
+    if framework == "trl":
+        flags += ["--correction", "trl/token-truncate", "-p", "is_low=0.9", "-p", "is_high=1.2"]
+    for files in (1, 3):
+        for at in range(files):
+            write(tmp_path / str(files) / f"rank{at}.jsonl", records[at::files])
+        found = logged(tmp_path / str(files), framework, *flags)
+        found.pop("loss", None)  # which test_trl_logged_what_is_recomputed_from_its_tokens has
+        assert {*found} == {*expected, "step", "file", "worst"}
+        for name, value in expected.items():
+            assert found[name] == pytest.approx(value, rel=1e-9), name
 
 
 def test_a_record_of_which_no_token_counts_is_in_no_mean_of_records(tmp_path: Path) -> None:
@@ -477,116 +420,125 @@ def test_a_record_of_which_no_token_counts_is_in_no_mean_of_records(tmp_path: Pa
     masked = dict(records[1]) | {"id": "masked"}
     for one, counts in (*((one, 1) for one in records), (masked, 0)):
         one["mask"] = [[counts] * len(row) for row in one["log_probs_new"]]
-    logged = []
-    for some in (records, [*records[:1], masked, *records[1:]]):
-        (tmp_path / "a.jsonl").write_text("".join(json.dumps(one) + "\n" for one in some))
-        logged.append([])
-        for names in ("trl", "verl", "slime"):
-            made = Run(Reader([str(tmp_path / "a.jsonl")]), plan("dapo"), names=NAMES[names])
-            made.read()
-            logged[-1].append(made.logged[0])
-    alone, beside = logged
-    for name in ("entropy", "clip_ratio/low_mean", "clip_ratio/high_mean"):
-        assert beside[0][name] == pytest.approx(alone[0][name], rel=1e-12), name
-    for name in ("actor/entropy", "actor/ppo_kl", "actor/pg_clipfrac"):
-        assert beside[1][name] == pytest.approx(alone[1][name], rel=1e-12), name
-    for name in ("train/entropy_loss", "train/ppo_kl", "train/train_rollout_logprob_abs_diff"):
-        assert beside[2][name] == pytest.approx(alone[2][name] * 12 / 16, rel=1e-12), name
+    alone = write(tmp_path / "a.jsonl", records)
+    more = write(tmp_path / "b.jsonl", [*records[:1], masked, *records[1:]])
+    for names, columns, share in (
+        ("trl", ("entropy", "clip_ratio/low_mean", "clip_ratio/high_mean"), 1.0),
+        ("verl", ("actor/entropy", "actor/ppo_kl", "actor/pg_clipfrac"), 1.0),
+        ("slime", ("train/entropy_loss", "train/ppo_kl",
+                   "train/train_rollout_logprob_abs_diff"), 12 / 16),
+    ):  # fmt: skip
+        ours, theirs = logged(alone, names), logged(more, names)
+        for name in columns:
+            assert theirs[name] == pytest.approx(ours[name] * share, rel=1e-12), name
 
 
-def test_a_move_that_is_far_counts_as_20_in_verls_ppo_kl(tmp_path: Path) -> None:
-    """log π_old − log π_θ of −30, 30, 22 and 1; slime takes them as they are."""
-    old, new = [[-31.0, -1.0], [-1.0, -1.0]], [[-1.0, -31.0], [-23.0, -2.0]]
-    row = {"step": 0, "log_probs_new": new, "log_probs_old": old, "rewards": [1.0, 0.0]}
-    (tmp_path / "a.jsonl").write_text(json.dumps(row))
-    for names, name, value in (
-        ("verl", "actor/ppo_kl", (-20.0 + 20.0 + 20.0 + 1.0) / 4),
-        ("slime", "train/ppo_kl", (-30.0 + 30.0 + 22.0 + 1.0) / 4),
-    ):
-        made = Run(Reader([str(tmp_path / "a.jsonl")]), plan("dapo"), names=NAMES[names])
-        made.read()
-        assert made.logged[0][name] == pytest.approx(value)
+# ---- reading logs ---------------------------------------------------------------------------
+
+ROW = '{"step": 1, "loss": 0.5, "reward": NaN}'
+FILES = {
+    "trainer_state.json": json.dumps(
+        {"log_history": [{"step": 1, "reward": 0.5}, {"step": 2, "reward": 1}]}
+    ),
+    "metrics.jsonl": '{"step": 1, "reward": 0.5, "n": "x"}\n{"step": 2, "reward": 1, "n": null}\n',
+    "verl.jsonl": '{"step": 1, "data": {"reward": 0.5}}\n{"step": 2, "data": {"reward": 1.0}}\n',
+    "wandb.csv": '"Step","run-7 - reward","run-7 - reward__MIN"\n1,0.5,0.1\n2,1.0,\n',
+    "run-x-tag-reward.csv": "Wall time,Step,Value\n1700000000.0,1,0.5\n1700000001.0,2,1.0\n",
+}
+HOLES = {
+    "trainer_state.json": '{"log_history": [{"step": 1, "reward": NaN, "loss": 0.5}]}',
+    "state.json": f'{{\n "log_history": [\n  {ROW}\n ]\n}}\n',
+    "rows.json": f"[{ROW}]",
+    "metrics.jsonl": f"{ROW}\n",
+    "verl.jsonl": '{"step": 1, "data": {"reward": NaN, "loss": 0.5}}\n',
+    "texts.jsonl": '{"step": 1, "loss": 0.5, "reward": "NaN"}\n',
+    "wandb.csv": '"Step","run-7 - reward","run-7 - loss"\n1,NaN,0.5\n',
+}
 
 
-def test_a_series_that_does_not_change_says_nothing_of_where_a_log_begins() -> None:
-    """It agrees at every shift that there are steps for."""
-    log = {"kl": dict.fromkeys((1, 3, 5, 7), 0.0), "reward": {1: 2.0, 2: 3.0}}
-    ours = {"kl": dict.fromkeys((0, 2, 4, 6), 0.0), "reward": {1: 2.0, 2: 3.0}}
-    assert shift_of(log, ours) == 0
-    assert shift_of({"x": {1: 1.0, 2: 2.0, 3: 1.0}}, {"x": {0: 1.0, 1: 2.0, 2: 1.0}}) == 1
-    assert (
-        shift_of(log | {"nll": {3: 1.0, 4: 2.0, 5: 4.0}}, ours | {"nll": {2: 1.0, 3: 2.0, 4: 4.0}})
-        == 1
-    )
+@each(("name", "packed"), [(name, packed) for name in HOLES for packed in (False, True)])
+def test_where_a_log_is_nan_is_told(name: str, packed: bool, tmp_path: Path) -> None:
+    """Python's json writes NaN, and reads it; a log may be packed as records may.
+
+    ``explain`` takes it for a log as well, but for a CSV that is packed.
+    """
+    run_path = write(tmp_path / "a.jsonl", [PLAIN | {"step": 1}])
+    path = tmp_path / (f"{name}.gz" if packed and name != "trainer_state.json" else name)
+    path.write_bytes(gzip.compress(HOLES[name].encode()) if packed else HOLES[name].encode())
+    result = run("trend", run_path, "-v", "dr", "--log", path, "--json")
+    assert f"note: {path}: reward is NaN at step 1; not compared there" in result.stderr
+    assert [one["name"] for one in json.loads(result.stdout)["log"]["series"]] == ["loss"]
+    said = run("explain", path)
+    assert (said.exit_code == 0) != (packed and name == "wandb.csv")
 
 
-def test_under_trls_names_stand_its_reward_functions_too(tmp_path: Path) -> None:
-    """And nothing else that only we call so; other frameworks do not log them."""
-    row = {"step": 0, "log_probs": [[-1.0], [-0.5]], "rewards": {"x": [1.0, 0.0], "y": [0.5, 1.0]}}
-    (tmp_path / "a.jsonl").write_text(json.dumps(row))
-    for names, more in (("trl", {"rewards/x/mean": 0.5, "rewards/y/mean": 0.75}), ("verl", {})):
-        made = Run(Reader([str(tmp_path / "a.jsonl")]), plan("dapo"), names=NAMES[names])
-        found = as_logged(names, made, made.read())
-        assert {name: found[0][name] for name in found[0] if name not in NAMES[names]} == more
+@each("name", FILES)
+def test_logs_are_read(name: str, tmp_path: Path) -> None:
+    path = rewards(tmp_path / "a.jsonl", {1: 0.5, 2: 1.0, 3: 4.0}, {})
+    (tmp_path / name).write_text(FILES[name])
+    one = compared(path, tmp_path / name, "-v", "dr")["reward"]
+    assert (one["agrees"], one["steps"]) == (True, 2)
 
 
-@pytest.mark.parametrize(
-    ("name", "ours", "logged", "agrees"),
+@each(
+    ("name", "text", "told"),
     [
-        ("loss", 1e-9, 1e-9 + 0.99e-6, True),
-        ("loss", 1e-9, 1e-9 - 0.99e-6, True),
-        ("loss", 1e-9, 1e-9 + 1.01e-6, False),
-        ("kl", 1e-9, 1e-9 + 0.99e-7, True),
-        ("kl", 1e-9, 1e-9 + 1.01e-7, False),
-        ("kl", 5.0, 5.0 * (1 + 0.99e-4), True),
-        ("kl", 5.0, 5.0 * (1 + 1.02e-4), False),
-        ("kl", -5.0, 5.0, False),
-    ],
-)
-def test_how_near_a_logged_number_must_be(name, ours, logged, agrees) -> None:
-    """A ten-thousandth; or a millionth of a loss, and a tenth of that of other numbers."""
-    log = {name: {1: 0.5, 2: logged, 3: -7.0}}
-    (one,) = compare(log, {name: {1: 0.5, 2: ours, 3: -7.0, 4: 2.0}}, {})
-    assert (one.steps, one.agrees) == (3, agrees)
-    if not agrees:
-        assert (one.first, one.logged, one.recomputed) == (2, logged, ours)
-
-
-TRIPLE = "it is 3 times ours at every step"
-OURS = {1: 2.0, 2: 3.0, 3: 5.0, 4: 4.0}
-
-
-@pytest.mark.parametrize("shift", [0, 1, -1])
-@pytest.mark.parametrize(
-    ("of", "others", "because"),
-    [
-        (lambda value: 3 * value, {}, TRIPLE),
-        (lambda value: 3 * value * (1 + 4e-5 * (value > 2)), {}, TRIPLE),
-        (lambda value: 3 * value * (1 + 1.3e-4 * (value > 2)), {}, ""),
-        (lambda value: value + 9, {"x": {1: 1.0}, "y": {n: OURS[n] + 9 for n in OURS}}, "it is y"),
-        (lambda value: value + 9, {"y": {n: OURS[n] + 9 for n in (1, 2, 3)}}, "it is y"),
-        (lambda value: value + 9, {"y": {n: OURS[n] + 9 for n in (1, 2)}}, ""),
-        (lambda value: float(value > 2), {"y": {n: float(OURS[n] > 2) for n in OURS}}, "it is y"),
-        (lambda value: 7.0, {"y": dict.fromkeys(OURS, 7.0)}, ""),
+        *(("trainer_state.json", text, None)
+          for text in ("", "{", "a,b\n1,2\n", '{"log_history": []}', "[1, 2]")),
+        ("b.jsonl", '{"step": 1, "kl": 0.5}\n{"step": 2, "kl"}\n',
+         "b.jsonl:2: expected a log as JSON, JSONL"),
+        ("b.jsonl", '{\n "log_history": [\n  {"step": 1, "kl": 0.5},\n  {"step" 2}\n]}\n',
+         "b.jsonl:4: expected a"),
+        ("none.csv", None, "none.csv: no such file"),
     ],
 )  # fmt: skip
-def test_what_explains_a_difference(shift: int, of: Any, others: Any, because: str) -> None:
-    """One factor, within a ten-thousandth, or another column that varies; from three steps on.
+def test_what_is_no_log_is_told(name: str, text: str | None, told: str, tmp_path: Path) -> None:
+    if text is not None:
+        (tmp_path / name).write_text(text)
+    result = run("trend", HEALTHY, "--log", tmp_path / name)
+    assert (result.exit_code, result.stdout) == (3, "")
+    if told is None:
+        assert any(f"{name}{at}: {said}" in result.stderr for at in ("", ":1")
+                   for said in ("no row", "expected a log"))  # fmt: skip
+    else:
+        assert told in result.stderr
 
-    The log counts so many steps ahead, which a series that agrees tells.
-    """
-    log = {"kl": {n + shift: of(value) for n, value in OURS.items()}}
-    log["reward"] = {n + shift: value**2 for n, value in OURS.items()}
-    ours = {"kl": OURS, "reward": {n: value**2 for n, value in OURS.items()}}
-    kl, reward = compare(log, ours, others)
-    assert (reward.agrees, reward.steps) == (True, 4)
-    assert (kl.agrees, kl.first, kl.because) == (False, 1, because)
+
+def test_report_says_where_its_log_is_not_finite(tmp_path: Path) -> None:
+    log = log_of(tmp_path / "trainer_state.json", {"kl": {1: 0.1, 2: math.nan, 3: 0.1}})
+    words = [HEALTHY, "-v", "trl/grpo", "--log", log, "-o", tmp_path / "page.html"]
+    result = run("report", *words)
+    note = f"note: {log}: kl is NaN at step 2; not compared there"
+    assert (result.exit_code, note in result.stderr) == (0, True)
 
 
-@pytest.mark.parametrize(("steps", "told"), [(3, False), (4, True)])
-def test_a_factor_is_told_from_three_steps_on(steps: int, told: bool) -> None:
-    """Of a number that is 0 there is none."""
-    ours = dict(enumerate([0.0, 1.5, 7.0, 11.0][:steps]))
-    log = {at: 2.0 * value or 1.0 for at, value in ours.items()}
-    (one,) = compare({"kl": log}, {"kl": ours}, {})
-    assert one.because == ("it is 2 times ours at every step" if told else "")
+# ---- a log alone ----------------------------------------------------------------------------
+
+
+def explained(path: Path, values: Mapping[str, Values]) -> Any:
+    return answer("explain", log_of(path, values))
+
+
+def test_a_loss_of_0_while_a_gradient_grows(tmp_path: Path) -> None:
+    steps = range(1, 41)
+    log: dict[str, Values] = {
+        "loss": {step: 1e-9 * (-1) ** step for step in steps},
+        "grad_norm": {step: 0.1 * step for step in steps},
+        "frac_reward_zero_std": {step: float(step > 35) for step in steps},
+        "kl": dict.fromkeys(steps, 0.0),
+    }
+    document = explained(tmp_path / "trainer_state.json", log)
+    text = " ".join(document["meaning"])
+    assert "loss is near 0 at 40 of 40 steps while grad_norm is 2.05, and grad_norm grows" in text
+    assert "frac_reward_zero_std is 1 at 5 of 40 steps" in text
+    assert "kl is 0 throughout" in text
+    assert document["unknown"]
+    nothing = {"loss": {1: 0.0, 2: 0.0}, "grad_norm": {1: 0.0, 2: 0.0}}
+    found = explained(tmp_path / "trainer_state.json", nothing)["meaning"]
+    assert found == ["grad_norm is 0: nothing is learnt"]
+
+
+def test_the_log_of_a_real_run_is_explained() -> None:
+    out = run("explain", STATE).stdout
+    assert out.startswith("a log of 60 steps (steps 1 to 60)")
+    assert "loss and reward rise together" in out

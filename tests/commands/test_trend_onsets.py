@@ -1,21 +1,36 @@
-"""Onsets beside their definitions: one series, one place at a time, with numpy's own functions."""
+"""Findings of ``grpo trend`` beside their definitions, computed one place at a time.
+
+Series are those of reward functions, whose numbers are free.
+"""
 
 from __future__ import annotations
 
 import math
+import random
+import re
+import shlex
 from itertools import combinations
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from command import answer, run
+from files import each
+from trended import PLAIN, SAMPLES, found_in, series, trend, write
 
 from grpo_cli.batch import F64
-from grpo_cli.commands.trend.findings import findings
-from grpo_cli.commands.trend.metrics import METRICS
-from grpo_cli.commands.trend.onsets import Onset, Series, onset, onsets, vanished
-from grpo_cli.commands.trend.step import Step
 
 Said = tuple[int, str, float]
+
+
+class Onset(NamedTuple):
+    at: int
+    kind: str
+    score: float
+    up: bool
+    before: float
+    after: float
 
 
 def smoothed(values: F64) -> F64:
@@ -81,13 +96,13 @@ def noise(own: F64, rest: F64, least: float) -> float:
     return math.sqrt(square * (1 + r) / (1 - r))
 
 
-def largest(values: F64, up: bool, down: bool, least: float) -> Said | None:
+def largest(values: F64, least: float) -> Said | None:
     best: Said | None = None
     for at in range(10, len(values) - 4 + 1):
         past, future = values[max(at - 30, 0) : at], values[at : at + 12]
         shift, drift = scores(past, future, least)
         few = 1 + 4 / len(past)
-        wanted = (up if drift > 0 else down) and len(future) > 8
+        wanted = drift < 0 and len(future) > 8
         for kind, score, bound in (
             ("shift", shift, 8.0),
             ("drift", drift if wanted else 0.0, 9.5),
@@ -97,14 +112,15 @@ def largest(values: F64, up: bool, down: bool, least: float) -> Said | None:
     return best
 
 
-def by_definition(one: Series) -> Onset | None:
-    values, found = one.values, None
+def by_definition(values: F64) -> Onset | None:
+    """The onset of a series of which a drift down counts, and one up does not."""
+    found = None
     if len(values) < 16 or (values == values[0]).all():
         return None
     kinds = np.unique(values)
     least = float(np.diff(kinds).min()) / 2 if len(kinds) <= 12 else 0.0
     clean, end = smoothed(values), len(values)
-    while change := largest(clean[:end], one.drift_up, one.drift_down, least):
+    while change := largest(clean[:end], least):
         found, end = change, change[0]
         if end < 16:
             break
@@ -117,7 +133,7 @@ def by_definition(one: Series) -> Onset | None:
     return Onset(at, kind, abs(score), score > 0, before, float(np.median(after)))
 
 
-def drawn(seed: int) -> Series:
+def drawn(seed: int) -> F64:
     draw = np.random.default_rng([17, seed])
     count = int(draw.choice([15, 16, 17, 24, 24, 30, 36, 45]))
     values = draw.normal(0.0, 1.0, count)
@@ -135,168 +151,125 @@ def drawn(seed: int) -> Series:
         values[int(draw.integers(0, count))] += draw.choice([5.0, 8.0, -30.0])
     if draw.random() < 0.3:
         values = np.round(values / draw.choice([2.0, 4.0, 9.0]))
-    return Series(values, bool(draw.random() < 0.6), bool(draw.random() < 0.6))
+    return values
 
 
-def test_onsets_are_those_of_their_definition() -> None:
+def seen(path: Path, *every: F64) -> list[Onset | None]:
+    """What is found in each series, all of them in one run."""
+    found = found_in(series(path, {str(at): one.tolist() for at, one in enumerate(every)}))
+    return [_onset(found[str(at)][0]) if str(at) in found else None for at in range(len(every))]
+
+
+_SENTENCE = re.compile(r"(rose|fell|began to \w+) at step \d+: (\S+) before, (\S+) after")
+
+
+def _onset(finding: dict[str, Any]) -> Onset:
+    said = _SENTENCE.search(finding["sentence"])
+    assert said is not None
+    up = said[1] in ("rose", "began to rise")
+    numbers = (float(said[at].replace(",", "")) for at in (2, 3))
+    return Onset(finding["onset"], finding["kind"], finding["score"], up, *numbers)
+
+
+def assert_same(found: Onset | None, wanted: Onset | None) -> None:
+    assert (found is None) == (wanted is None), (found, wanted)
+    if found is not None and wanted is not None:
+        assert (found.at, found.kind, found.up) == (wanted.at, wanted.kind, wanted.up)
+        assert found.score == pytest.approx(wanted.score, rel=1e-9)
+        numbers = (wanted.before, wanted.after)
+        assert (found.before, found.after) == pytest.approx(numbers, rel=1e-5, abs=1e-9)
+
+
+def test_onsets_are_those_of_their_definition(tmp_path: Path) -> None:
     """Levels, slopes, drifts, outliers and whole numbers, around what is told and what is not."""
-    series = [drawn(seed) for seed in range(180)]
-    expected = [by_definition(one) for one in series]
-    assert 50 < sum(one is not None for one in expected) < 140
+    every = [drawn(seed) for seed in range(220)]
+    expected = [by_definition(one) for one in every]
+    assert 50 < sum(one is not None for one in expected) < 170
     assert {one.kind for one in expected if one is not None} == {"shift", "drift"}
-    for at, (found, wanted) in enumerate(zip(onsets(series), expected, strict=True)):
-        assert (found is None) == (wanted is None), (at, found, wanted)
-        if found is not None and wanted is not None:
-            assert (found.at, found.kind, found.up) == (wanted.at, wanted.kind, wanted.up), at
-            numbers = (wanted.score, wanted.before, wanted.after)
-            assert (found.score, found.before, found.after) == pytest.approx(numbers, rel=1e-9)
+    for found, wanted in zip(seen(tmp_path / "a.jsonl", *every), expected, strict=True):
+        assert_same(found, wanted)
 
 
-@pytest.mark.parametrize(("begin", "at"), [(16, 10), (17, 10)])
-def test_what_was_before_the_largest_change_may_have_changed_too(begin: int, at: int) -> None:
-    """Where there are steps enough before it, sixteen."""
-    values = np.random.default_rng(3).normal(0.0, 0.01, 40)
-    values[10:] += 5.0
-    values[begin:] += 100.0
-    found = onset(values)
-    assert found is not None
-    assert found.at == at
-    assert found == by_definition(Series(values, False, False))._replace(score=found.score)  # type: ignore[union-attr]
+def noisy(seed: int, count: int = 60, correlation: float = 0.0) -> F64:
+    values = np.random.default_rng(seed).standard_normal(count)
+    for at in range(1, count):
+        values[at] += correlation * values[at - 1]
+    return values
 
 
-def test_a_line_without_noise_that_turns() -> None:
-    """Whatever is left of it is 0: the least number that there is stands for its noise."""
-    values = np.concatenate([np.arange(40.0), 39.0 + 3.0 * np.arange(1, 21)])
-    one = Series(values, drift_up=True, drift_down=False)
-    found, wanted = onsets([one])[0], by_definition(one)
-    assert found is not None
-    assert wanted is not None
-    assert found[:2] == wanted[:2] == (40, "drift")
-    assert found.score == pytest.approx(wanted.score, rel=1e-9)
+def test_what_is_found_and_what_is_not(tmp_path: Path) -> None:
+    """A shift either way, a drift down; not noise, an outlier, or a slope that was there."""
+    shifts = [noisy(seed) + 6.0 * (np.arange(60) >= 30) for seed in range(5)]
+    drifts = [noisy(seed) - 1.5 * np.maximum(np.arange(60) - 29, 0) for seed in range(5)]
+    outlier = noisy(1) + 50.0 * (np.arange(60) == 40)
+    slope = noisy(2) - 0.5 * np.arange(60)
+    silent = [noisy(seed, 60, correlation) for seed in range(40) for correlation in (0.0, 0.5)]
+    found = seen(
+        tmp_path / "a.jsonl", *shifts, *(-one for one in shifts), *drifts, outlier, slope, *silent
+    )
+    for at, one in enumerate(found[:15]):
+        assert one is not None
+        assert (one.kind == "shift" or at >= 10, one.up, abs(one.at - 30) <= 4) == (
+            True,
+            at < 5,
+            True,
+        )
+    assert found[15:17] == [None, None]
+    assert sum(one is not None for one in found[17:]) <= 2
 
 
-@pytest.mark.parametrize("begin", [10, 57, 265, 266, 267, 521, 522, 700, 797])
-def test_an_onset_anywhere_in_a_long_series_is_found(begin: int) -> None:
+def test_what_was_before_the_largest_change_may_have_changed_too(tmp_path: Path) -> None:
+    """Where there are steps enough before it, sixteen; a line without noise may turn."""
+    every = []
+    for begin in (16, 17):
+        values = np.random.default_rng(3).normal(0.0, 0.01, 40)
+        values[10:] += 5.0
+        values[begin:] += 100.0
+        every.append(values)
+    turned = -np.concatenate([np.arange(40.0), 39.0 + 3.0 * np.arange(1, 21)])
+    found = seen(tmp_path / "a.jsonl", *every, turned)
+    assert [one and one.at for one in found] == [10, 10, 40]
+    for one, values in zip(found, (*every, turned), strict=True):
+        assert_same(one, by_definition(values))
+
+
+def test_an_onset_anywhere_in_a_long_series_is_found(tmp_path: Path) -> None:
     """Places are looked at in stretches, of which none hides what is at its border."""
+    begins = (10, 57, 265, 266, 267, 521, 522, 700, 797)
     values = np.random.default_rng(5).normal(0.0, 1.0, 801)
-    values[begin:] += 40.0
-    found = onset(values)
-    assert found is not None
-    assert (found.at, found.kind, found.up) == (begin, "shift", True)
-    near = onset(values[max(begin - 60, 0) : begin + 60])  # which has them in one stretch
-    assert near is not None
-    assert near[1:] == found[1:]
+    long = [values + 40.0 * (np.arange(801) >= begin) for begin in begins]
+    near = [one[max(at - 60, 0) : at + 60] for at, one in zip(begins, long, strict=True)]
+    found = seen(tmp_path / "a.jsonl", *long)
+    assert [one and one[:2] for one in found] == [(begin, "shift") for begin in begins]
+    for one, other in zip(found, seen(tmp_path / "a.jsonl", *near), strict=True):
+        assert one is not None
+        assert other is not None
+        assert one[1:] == other[1:]
 
 
-def test_of_a_long_series_more_is_asked() -> None:
+def test_of_a_long_series_more_is_asked(tmp_path: Path) -> None:
     """8 standard errors, times 1 + 4/30, times 1 + ln(n/400)/15 from 400 steps on."""
     noise = np.random.default_rng(8).uniform(-1.0, 1.0, 800)
-    for count in (399, 440, 800):
+    sizes = np.linspace(0.6, 3.0, 120)
+    for count in (399, 800):
         bound = 8 * (1 + 4 / 30) * (1 + math.log(max(count / 400, 1.0)) / 15)
         at = count - 60
-        series = [noise[:count] + size * (np.arange(count) >= at) for size in SIZES]
-        expected = [scores(one[at - 30 : at], one[at : at + 12], 0.0)[0] for one in series]
-        found = onsets([Series(one, False, False) for one in series])
+        every = [noise[:count] + size * (np.arange(count) >= at) for size in sizes]
+        expected = [scores(one[at - 30 : at], one[at : at + 12], 0.0)[0] for one in every]
+        found = seen(tmp_path / "a.jsonl", *every)
         assert [one is not None for one in found] == [score > bound for score in expected]
-        assert 3 < sum(one is None for one in found) < len(SIZES) - 3
+        assert 3 < sum(one is None for one in found) < len(sizes) - 3
         near = min(score for score, one in zip(expected, found, strict=True) if one is not None)
         assert near / bound < 1.04
 
 
-SIZES = np.linspace(0.6, 3.0, 120)
+@each("count", [15, 16])
+def test_so_many_steps_are_looked_at(count: int, tmp_path: Path) -> None:
+    values = np.arange(count) / 1000 + 5.0 * (np.arange(count) > 10)
+    assert (seen(tmp_path / "a.jsonl", values) != [None]) is (count == 16)
 
 
-@pytest.mark.parametrize(
-    ("zero_from", "count", "told"),
-    [(10, 14, True), (9, 14, False), (10, 13, False), (10, 30, True), (20, 24, True)],
-)
-def test_from_when_on_numbers_are_exactly_0(zero_from: int, count: int, told: bool) -> None:
-    """Ten steps before must have been another number, and four are 0."""
-    values = np.arange(1.0, count + 1)
-    values[zero_from:] = 0.0
-    found = vanished(values)
-    assert (found is not None) is told
-    values[zero_from + 4 :] = 7.0  # whatever comes later
-    assert (vanished(values) is not None) is told
-    if found is not None:
-        before = (zero_from + 1) / 2  # the median of 1 to zero_from
-        assert found == Onset(zero_from, "shift", math.inf, False, before, 0.0)
-
-
-def test_numbers_that_are_0_now_and_then_have_not_vanished() -> None:
-    values = np.arange(1.0, 41.0)
-    values[[25, 33, 34, 35]] = 0.0
-    assert vanished(values) is None
-    values[36:] = 0.0  # eight numbers after the first 0: it was 0 before, within ten
-    assert vanished(values) is None
-    values[25] = 1.0
-    found = vanished(values)
-    assert found is not None
-    assert (found.at, found.before) == (33, 17.5)  # the median of 1, and of 4 to 33 without 26
-
-
-# ---- findings ------------------------------------------------------------------------------------
-
-
-def run_of(names: str | list[str], values: Any) -> list[Step]:
-    nothing: dict[str, float | None] = dict.fromkeys(limit[0] for limit in LIMITS)
-    some = [names] if isinstance(names, str) else names
-    each = [nothing | dict.fromkeys(some, one if one is None else float(one)) for one in values]
-    return [Step(at, "a", metrics, {}) for at, metrics in enumerate(each)]
-
-
-LIMITS = [
-    ("mismatch.mult", 1.05, "above", "NeMo-RL docs/guides/dtensor-tp-accuracy.md:31"),
-    ("mismatch.chi2", 1.0, "above", "verl docs/algo/rollout_corr.md:1068"),
-    ("mismatch.ess", 0.3, "below", "verl docs/algo/rollout_corr.md:1001"),
-]
-
-
-@pytest.mark.parametrize(("name", "bound", "side", "source"), LIMITS)
-def test_limits(name: str, bound: float, side: str, source: str) -> None:
-    """Three of five steps beyond the bound; at the bound is not beyond."""
-    sign = 1 if side == "above" else -1
-    fine, beyond = bound, bound * (1 + sign * 0.01)
-    worst = bound * (1 + sign * 0.2)
-    values = [fine, beyond, fine, fine, beyond, fine, fine, beyond, fine, beyond, fine, worst, fine]
-    (found,) = findings(run_of(name, values))
-    assert (found.metric, found.kind, found.onset, found.worst_step) == (name, "limit", 7, 11)
-    assert found.sentence.startswith(f"{name} is {side} {bound} from step 7 on, ")
-    assert found.sentence.endswith(f" at its worst; the limit is that of {source}")
-    assert found.score == math.inf
-    values[9] = fine  # of five, two are left
-    assert findings(run_of(name, values)) == []
-    gap = [None, *values[:6], None, beyond, None, beyond, None, beyond]
-    (found,) = findings(run_of(name, gap))  # steps without it are none of the five
-    assert (found.onset, found.worst_step) == (5, 2)
-
-
-VERBS = {
-    ("shift", 1): "rose", ("shift", -1): "fell",
-    ("drift", 1): "began to rise", ("drift", -1): "began to fall",
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("begin", [20, 30, 31, 40])
-@pytest.mark.parametrize("kind", ["shift", "drift"])
-@pytest.mark.parametrize("sign", [1, -1])
-def test_a_finding_says_what_was_and_what_is(kind: str, sign: int, begin: int) -> None:
-    """entropy drifts up, reward_mean down; the numbers are medians of 30 before and 12, or the
-    last four of them, after."""
-    name = "entropy" if sign > 0 else "reward_mean"
-    values = 100.0 + np.random.default_rng(3).normal(0.0, 0.01, begin + 20)
-    after = np.arange(1, 21) if kind == "drift" else np.full(20, 5.0)
-    values[begin:] += sign * after
-    values[begin + 10] += sign * 50.0  # the worst, which is an outlier
-    (found,) = findings(run_of(name, values))
-    assert (found.kind, found.metric, found.onset) == (kind, name, begin)
-    assert found.worst_step == begin + 10
-    before = np.median(values[max(begin - 30, 0) : begin])
-    later = np.median(values[begin + (8 if kind == "drift" else 0) : begin + 12])
-    words = f"{name} {VERBS[kind, sign]} at step {begin}: {before:.6g} before, {later:.6g} after"
-    assert found.sentence.startswith(words)
-    assert f"({found.score:.0f} standard errors)" in found.sentence
-
+# ---- which columns are watched for what -------------------------------------------------------
 
 DRIFTS = {
     "reward_mean": -1, "length_mean": 1, "repetition": 1, "entropy": 1, "nll": 1, "clip_low": 1,
@@ -304,39 +277,322 @@ DRIFTS = {
     "mismatch.k1": 1, "mismatch.k3": 1, "mismatch.ess": -1, "mismatch.mean_abs": 1,
 }  # fmt: skip
 """What a healthy run does not do: rewards and effective samples fall, all others grow."""
+
+
+def entropies(path: Path, values: F64) -> Path:
+    """A run whose entropy is this number at each step."""
+    return write(
+        path, (PLAIN | {"step": at, "entropies": [[x, x], [x]]} for at, x in enumerate(values))
+    )
+
+
+def mismatched(path: Path, values: Any) -> Path:
+    """A run in which log π_trainer − log π_engine is this number at each step."""
+    return write(
+        path,
+        (
+            {"step": at, "log_probs": [[-9.0], [-9.0]], "rewards": [1.0, 0.0]}
+            | ({} if x is None else {"log_probs_rollout": [[-9.0 - x], [-9.0 - x]]})
+            for at, x in enumerate(values)
+        ),
+    )
+
+
+@each("begin", [20, 30, 31, 40])
+def test_a_finding_says_what_was_and_what_is(begin: int, tmp_path: Path) -> None:
+    """entropy drifts up; the numbers are medians of 30 before and 12, or the last four, after."""
+    for kind, after in (("drift", np.arange(1, 21)), ("shift", np.full(20, 5.0))):
+        for sign in (1, -1):
+            values = 100.0 + np.random.default_rng(3).normal(0.0, 0.01, begin + 20)
+            values[begin:] += sign * after
+            values[begin + 10] += sign * 50.0  # the worst, which is an outlier
+            if sign > 0:
+                path, name = entropies(tmp_path / "a.jsonl", values), "entropy"
+                verb = "rose" if kind == "shift" else "began to rise"
+            else:
+                path, name = series(tmp_path / "a.jsonl", {"x": values.tolist()}), "x"
+                verb = "fell" if kind == "shift" else "began to fall"
+            (found,) = found_in(path)[name]
+            assert (found["kind"], found["onset"], found["worst_step"]) == (kind, begin, begin + 10)
+            before = np.median(values[max(begin - 30, 0) : begin])
+            later = np.median(values[begin + (8 if kind == "drift" else 0) : begin + 12])
+            words = f"{verb} at step {begin}: {before:.6g} before, {later:.6g} after ("
+            assert f" {words}{found['score']:.0f} standard errors)" in found["sentence"]
+
+
+def test_a_drift_counts_in_one_direction(tmp_path: Path) -> None:
+    small = np.random.default_rng(4).normal(0.0, 0.01, 60)
+    ramp = 0.1 * np.concatenate([np.zeros(40), np.arange(1, 21)])
+    assert found_in(series(tmp_path / "a.jsonl", {"x": (small + ramp).tolist()})) == {}
+    assert [*found_in(entropies(tmp_path / "a.jsonl", 9.0 + small + ramp))] == ["entropy"]
+    assert found_in(entropies(tmp_path / "a.jsonl", 9.0 + small - ramp)) == {}
+
+
+def test_what_spans_orders_of_magnitude_is_looked_at_by_its_logarithm(tmp_path: Path) -> None:
+    """A tenth of what was small beside its noise is a shift there; a 0 is half of the least."""
+    draw = np.random.default_rng(6)
+    values = np.exp(draw.normal(0.0, 0.4, 60)) / 10
+    values[40:] *= 0.02
+    for scale in (1.0, 1e-3):
+        found = found_in(mismatched(tmp_path / "a.jsonl", scale * values))
+        assert [one["onset"] for one in found["mismatch.mean_abs"]] == [40]
+    assert found_in(series(tmp_path / "a.jsonl", {"x": values.tolist()})) == {}
+    values = np.exp(draw.normal(0.0, 0.02, 60)) / 10
+    values[[20, 33]] = 0.0
+    for some in (values, np.zeros(60)):
+        assert "mismatch.mean_abs" not in found_in(mismatched(tmp_path / "a.jsonl", some))
+
+
+@each(
+    ("zero_from", "count", "told"),
+    [(10, 16, True), (9, 16, False), (12, 15, False), (10, 30, True), (20, 24, True)],
+)
+def test_from_when_on_numbers_are_exactly_0(
+    zero_from: int, count: int, told: bool, tmp_path: Path
+) -> None:
+    """Ten steps before must have been another number, and four are 0, whatever comes later."""
+    values = np.arange(1.0, count + 1) / 100
+    values[zero_from:] = 0.0
+    for later in (0.0, 0.07):
+        values[zero_from + 4 :] = later
+        found = found_in(mismatched(tmp_path / "a.jsonl", values)).get("mismatch.mean_abs", [])
+        said = [one["sentence"] for one in found if "exactly 0" in one["sentence"]]
+        before = f"{(zero_from + 1) / 200:.6g}"  # the median
+        assert (
+            said
+            == [f"mismatch.mean_abs is exactly 0 from step {zero_from} on: {before} before"] * told
+        )
+
+
+LIMITS = [
+    ("mismatch.mult", 1.05, "above", "NeMo-RL docs/guides/dtensor-tp-accuracy.md:31"),
+    ("mismatch.chi2", 1.0, "above", "verl docs/algo/rollout_corr.md:1068"),
+]
+
+
+@each(("name", "bound", "side", "source"), LIMITS)
+def test_limits(name: str, bound: float, side: str, source: str, tmp_path: Path) -> None:
+    """Three of five steps beyond the bound, of few most; steps without it are none of the five."""
+    least = math.log(bound) if name == "mismatch.mult" else math.log(1 + bound) / 2
+    fine, beyond, worst = 0.98 * least, 1.01 * least, 1.2 * least
+
+    def limits(values: list[float | None]) -> list[dict[str, Any]]:
+        found = found_in(mismatched(tmp_path / "a.jsonl", values)).get(name, [])
+        return [one for one in found if one["kind"] == "limit"]
+
+    values = [fine, beyond, fine, fine, beyond, fine, fine, beyond, fine, beyond, fine, worst, fine]
+    (found,) = limits([*values])
+    assert (found["onset"], found["worst_step"], found["score"]) == (7, 11, None)
+    assert found["sentence"].startswith(f"{name} is {side} {bound} from step 7 on, ")
+    assert found["sentence"].endswith(f" at its worst; the limit is that of {source}")
+    values[9] = fine  # of five, two are left
+    assert limits([*values]) == []
+    (found,) = limits([None, *values[:6], None, beyond, None, beyond, None, beyond])
+    assert (found["onset"], found["worst_step"]) == (5, 2)
+    for few, passed in (([worst], 1), ([worst, fine], 0), ([fine, worst, worst], 1)):
+        assert len(limits([*few])) == passed
+
+
+def test_too_few_effective_tokens_are_below_a_limit(tmp_path: Path) -> None:
+    rows = {
+        "log_probs": [[-9.0] * 9],
+        "log_probs_rollout": [[-9.0] * 8 + [-15.0]],
+        "rewards": [1.0],
+    }
+    path = write(tmp_path / "a.jsonl", [rows | {"step": step} for step in range(3)])
+    (found,) = [one for one in trend(path)["findings"] if one["metric"] == "mismatch.ess"]
+    assert found["sentence"].startswith("mismatch.ess is below 0.3 from step 0 on, ")
+    assert "verl docs/algo/rollout_corr.md:1001" in found["sentence"]
+
+
+# ---- --fail-on --------------------------------------------------------------------------------
+
+
+@each(
+    ("text", "step"),
+    [
+        ("entropy>2", 3), ("entropy>=2", 2), ("entropy<2", 1), ("entropy<=0.5", None),
+        (" entropy <= 1.0 ", 1), ("entropy>3.5", None), ("entropy>=3.5", 3), ("kl>0", None),
+        ("entropy>-1e-3", 1), ("findings", None),
+    ],
+)  # fmt: skip
+def test_a_condition_names_the_first_step_that_it_holds_for(
+    text: str, step: int | None, tmp_path: Path
+) -> None:
+    values = [1.0, 2.0, 3.5, 3.5]
+    rows = (PLAIN | {"step": at, "entropies": [[x, x], [x]]} for at, x in enumerate(values, 1))
+    result = run("trend", write(tmp_path / "a.jsonl", rows), "-v", "dr", "--fail-on", text)
+    told = (
+        ""
+        if step is None
+        else f"grpo: --fail-on {text.strip()}: {values[step - 1]:g} at step {step}"
+    )
+    assert (result.exit_code, told in result.stderr) == (int(step is not None), True)
+
+
+def test_a_condition_on_findings_counts_them(tmp_path: Path) -> None:
+    shift = (noisy(1) + 9.0 * (np.arange(60) > 30)).tolist()
+    for names, told in (("x", "one finding"), ("xy", "2 findings")):
+        path = series(tmp_path / "a.jsonl", dict.fromkeys(names, shift))
+        flags = ("-p", "reward_weights=" + ",".join("0" for _ in names), "--fail-on", " findings ")
+        result = run("trend", path, "-v", "dr", *flags)
+        assert (result.exit_code, f"--fail-on {told}" in result.stderr) == (1, True), result.stderr
+
+
+@each("text", ["nothing", "rewards/>1", "k3>1", "mismatch.k3>x", "loss=1"])
+def test_conditions_that_cannot_be_read(text: str, tmp_path: Path) -> None:
+    result = run("trend", tmp_path, "--fail-on", text)
+    assert (result.exit_code, "--fail-on" in result.stderr) == (2, True)
+
+
+# ---- real runs, and the commands of findings --------------------------------------------------
+
+
+def test_a_healthy_run_of_trl_is_silent() -> None:
+    assert trend(SAMPLES / "healthy.jsonl.gz", "-v", "trl/grpo")["findings"] == []
+
+
+def test_a_temperature_on_one_side_is_found_where_it_began(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And its commands, which are run, show that token and say why."""
+    monkeypatch.setenv("COLUMNS", "200")
+    found = trend(SAMPLES / "temperature.jsonl.gz", "-v", "trl/grpo")["findings"]
+    assert {one["onset"] for one in found} == {30}
+    assert {"mismatch.k3", "mismatch.mult"} <= {one["metric"] for one in found}
+    for one in found:
+        words = shlex.split(one["command"], comments=True)
+        assert words[words.index("--record") + 1] == "30/0"  # the onset, not the worst step
+        assert f" {one['worst_step']}/0 " in one["worst_command"]
+        told = re.search(r"# step 30, token #(\d+) of response (\d+): ([\d.]+)$", one["command"])
+        assert told is not None
+        place, response, size = told.groups()
+        top = run(*words[1:]).stdout.rpartition("─\n")[2].split("\n")[0].split()
+        assert top[:2] == [response, place]
+        assert size in " ".join(top)
+        assert "error temperature" in run(*shlex.split(one["cause"])[1:]).stdout
+
+
+def test_every_kind_of_finding_has_commands_that_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run of which everything becomes another at step 30."""
+    monkeypatch.setenv("COLUMNS", "200")
+    draw, rows = random.Random(1), []
+    for step in range(60):
+        far = 20.0 if step >= 30 else 1.0
+        old = [[-1.0 - far * draw.random() / 20 for _ in range(6)] * int(2 + far) for _ in range(4)]
+        row: dict[str, Any] = {"id": f"{step}/0", "step": step, "log_probs_old": old}
+        for name, size in (("new", 0.1), ("ref", 0.02), ("rollout", 0.01)):
+            row[f"log_probs_{name}"] = [
+                [x - far * size * draw.uniform(0.2, 0.9) for x in each] for each in old
+            ]
+        row |= {
+            "rewards": [draw.random() * far for _ in old],
+            "entropies": [[far + draw.random()] * len(x) for x in old],
+        }
+        rows.append(row)
+    path = write(tmp_path / "run.jsonl", rows)
+    flags = ("-v", "trl/grpo", "--beta", "0.1", "--from", "canonical")
+    found = answer("trend", path, *flags)["findings"]
+    commands = {
+        one["metric"]: (one["command"], one["cause"]) for one in found if one["onset"] == 30
+    }
+    assert len(commands) > 15
+    kinds = {tuple(line.split()[:2]) for pair in commands.values() for line in pair}
+    assert kinds == {("grpo", word) for word in ("show", "check", "eval", "explain")}
+    for line in dict.fromkeys(line for pair in commands.values() for line in pair):
+        words = shlex.split(line, comments=True)
+        result = run(*words[1:])
+        assert result.exit_code in ((0, 1) if words[1] == "check" else (0,)), result.stderr
+        assert "30/0" in result.stdout
+        if words[1] == "check":  # which has no objective, and reads as the others do
+            where = (["--record", "30/0"], ["--where", "step==30"])
+            assert words[3:] in [[*one, "--from", "canonical"] for one in where]
+
+
+def test_a_finding_without_an_objective_is_shown_by_check(tmp_path: Path) -> None:
+    """``show`` and ``eval`` would say again that a column is missing."""
+    path = mismatched(tmp_path / "a b.jsonl", [at % 7 / 1000 + 0.5 * (at > 19) for at in range(40)])
+    for flags, word in (((), "show"), (("-v", "grpo", "--beta", "0.1"), "check")):
+        one = found_in(path, *flags, "--where", "step>=0")["mismatch.k1"][0]
+        command = f"grpo {word} '{path}' --record 20"
+        assert one["command"].startswith(command), one
+        assert one["command"].endswith("  # step 20, token #0 of response 0: 0.506")
+        assert " --where 'step>=0'  #" in one["command"]
+
+
+# ---- the verdict ------------------------------------------------------------------------------
+
+WHOLE = {
+    "log_probs_old": [[-0.9, -0.2], [-1.2]],
+    "log_probs_ref": [[-1.0, -0.25], [-1.0]],
+    "log_probs_rollout": [[-0.9, -0.201], [-1.2]],
+    "log_probs_new": [[-0.9, -0.3], [-1.1]],
+    "entropies": [[0.5, 0.6], [0.7]],
+    "rewards": [1.0, 0.0],
+    "tokens": [["a"] * 2, ["b"]],
+    "finish_reasons": ["stop", "length"],
+    "weight_versions": [0, 0],
+}
+RATIOS = ("clip_low", "clip_high", "ratio_mean", "ratio_p999", "ess")
+NEEDED = {
+    "log_probs_ref": ("kl_k3",),
+    "log_probs_rollout": ("mismatch.k1", "mismatch.k3", "mismatch.mean_abs", "mismatch.p999"),
+    "entropies": ("entropy",),
+    "finish_reasons": ("truncated",),
+    "weight_versions": ("staleness",),
+}
 UNWATCHED = {
     "pass_at_1", "length_p95", "at_longest", "objective", "kl", "kl_k1", "mismatch.chi2",
     "mismatch.mult", *(f"mismatch.decile_{number}" for number in range(1, 11)),
 }  # fmt: skip
 """What another column says as well, or no change of which means anything."""
-BY_LOGARITHM = {"kl_k3", "gradient_norm", "mismatch.k3", "mismatch.mean_abs", "mismatch.p999"}
 
 
-def test_which_columns_are_watched_for_what() -> None:
-    """A drift is a finding in one direction, a shift in both; what grows by factors is looked at
-    by its logarithm."""
-    small = np.random.default_rng(4).normal(0.0, 0.01, 60)
-    ramp = np.concatenate([np.zeros(40), np.arange(1, 21)])
-    for sign in (1, -1):
-        found = findings(run_of([*METRICS], np.exp(small + sign * 0.1 * ramp)))
-        drifting = {one.metric for one in found if one.kind == "drift"}
-        assert drifting == {name for name, drift in DRIFTS.items() if drift == sign}
-        found = findings(run_of([*METRICS], np.exp(small + sign * 0.5 * (ramp > 0))))
-        shifted = {one.metric for one in found if one.kind == "shift"}
-        assert shifted == {*METRICS} - UNWATCHED
-    found = findings(run_of([*METRICS], np.where(ramp > 0, 0.0, np.exp(small))))
-    assert {one.metric for one in found if "is exactly 0" in one.sentence} == BY_LOGARITHM
+def verdict(path: Path, *flags: str) -> tuple[str, int]:
+    """What is printed below the table; and how many watched series have 16 values."""
+    shown = run("trend", path, *flags, "--limit", "2").stdout
+    steps = answer("trend", path, *flags)["steps"]
+    watched = {*steps[0]} - UNWATCHED - {"step", "file", "worst"}
+    counts = [sum(step[name] is not None for step in steps) for name in watched]
+    below = " ".join(shown.partition("no change found in ")[2].split())
+    return "no change found in " + below, sum(count >= 16 for count in counts)
 
 
-def test_what_spans_orders_of_magnitude_is_looked_at_by_its_logarithm() -> None:
-    """A tenth of what was small beside its noise is a shift there; a 0 is half of the least."""
-    draw = np.random.default_rng(6)
-    values = np.exp(draw.normal(0.0, 0.4, 60))
-    values[40:] *= 0.02
-    assert [one.onset for one in findings(run_of("mismatch.p999", values))] == [40]
-    assert findings(run_of("staleness", values)) == []
-    assert [one.onset for one in findings(run_of("mismatch.p999", 1e-3 * values))] == [40]
-    values = np.exp(draw.normal(0.0, 0.02, 60))
-    values[[20, 33]] = 0.0
-    assert findings(run_of("mismatch.p999", values)) == []
-    assert findings(run_of("mismatch.p999", np.zeros(60))) == []
+@each("lacking", [(), *((one,) for one in NEEDED), (*NEEDED, "log_probs_old")])
+def test_a_verdict_says_how_many_series_it_is_of_and_which_there_are_not(
+    lacking: tuple[str, ...], tmp_path: Path
+) -> None:
+    kept = {name: None if name in lacking else value for name, value in WHOLE.items()}
+    now = [{"weight_versions": [at] * 2} if kept["weight_versions"] else {} for at in range(20)]
+    path = write(tmp_path / "a.jsonl", ({"step": at} | kept | one for at, one in enumerate(now)))
+    said, count = verdict(path, "-v", "dr")
+    limits = "" if "log_probs_rollout" in lacking else "; no limit passed"
+    assumed = "log_probs_old" in lacking
+    count -= len(RATIOS) if assumed else 0
+    assert said.startswith(f"no change found in {count} series over 20 steps{limits}")
+    for column, names in NEEDED.items():
+        needs = "needs" if len(names) == 1 else "need"
+        assert (f"{', '.join(names)} ({needs} {column})" in said) == (column in lacking)
+    told = f"constant by assumption: {', '.join(RATIOS)} (log_probs_old is missing, so every"
+    assert (told in said) == assumed
+
+
+def test_what_the_objective_lacks_is_why_the_update_has_no_series(tmp_path: Path) -> None:
+    kept = WHOLE | {"log_probs_ref": None, "weight_versions": None}
+    path = write(tmp_path / "a.jsonl", ({"step": step} | kept for step in range(20)))
+    said, count = verdict(path, "-v", "grpo", "--beta", "0.1")
+    assert f"in {count} series over" in said
+    update = "clip_low, clip_high, gradient_norm, longest_quarter, ratio_mean, ratio_p999, ess"
+    assert f"loss, kl_k3, {update} (need log_probs_ref)" in said
+    path = write(
+        path,
+        ({"step": step} | PLAIN | {"log_probs_ref": [[-1.0] * 2, [-1.0]]} for step in range(20)),
+    )
+    said, _ = verdict(path, "-v", "dr", "--fields", "loss,kl_k3,mismatch.k3,mismatch.ess")
+    assert said.endswith("not computed: mismatch.k3, mismatch.ess (need log_probs_rollout)")
+
+
+def test_a_few_steps_are_no_run(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", [PLAIN | {"step": step} for step in (1, 2)])
+    shown = run("trend", path, "-v", "dr").stdout.replace("\n", " ")
+    assert "shifts and drifts are looked for in 16 steps, there are 2" in shown

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from files import grouped_rows
-from test_engine_same_bytes import made
+from mixed import made
 
 import grpo_cli.fold
 from grpo_cli.errors import InputError, UsageError

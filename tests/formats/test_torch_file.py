@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import math
 import os
 import pickle
@@ -13,33 +14,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from files import records
+from command import answer, run
 
 from formats.dumps import ADVANTAGES, IDS, NEW, OLD, REF, REWARDS
-from grpo_cli.errors import InputError
-from grpo_cli.records import Raw, assemble
-from grpo_cli.records.tables import torch_file
-from grpo_cli.records.tables.torch_file import _Plain, raws
-from grpo_cli.records.tables.torch_file import _Storage as TorchStorage
-from grpo_cli.records.tables.torch_file import _Tensor as TorchTensor
+from grpo_cli import read
 
 SLIME = Path(__file__).parent.parent / "data" / "slime" / "train_data" / "7.pt"
 """Made with torch 2.13's save and slime 624b824's own _build_dump_payload, of two ranks."""
 
 
-def test_slime(tmp_path: Path) -> None:
-    notes: dict[str, None] = {}
-    (record,) = records(SLIME, notes)
-    batch = assemble([record])
-    assert batch.log_probs_new.tolist() == [one for row in NEW for one in row]
-    assert batch.log_probs_rollout.tolist() == [one for row in OLD for one in row]
-    assert batch.log_probs_ref.tolist() == [one for row in REF for one in row]  # in bfloat16
-    assert batch.rewards.tolist() == REWARDS
-    assert batch.groups.tolist() == [0, 0, 1, 1]
-    assert record.token_ids == IDS
-    spread = [a for a, row in zip(ADVANTAGES, NEW, strict=True) for _ in row]
-    assert batch.token_advantages.tolist() == spread
-    assert next(iter(notes)).startswith("read as slime")
+def test_slime() -> None:
+    result = run("convert", SLIME)
+    found = json.loads(result.stdout)
+    assert found["log_probs_new"] == NEW
+    assert found["log_probs_rollout"] == OLD
+    assert found["log_probs_ref"] == REF  # in bfloat16
+    assert found["rewards"] == REWARDS
+    assert found["group_ids"] == [0, 0, 1, 1]
+    assert found["token_ids"] == IDS
+    assert found["advantages"] == [[a] * len(row) for a, row in zip(ADVANTAGES, NEW, strict=True)]
+    assert "read as slime" in result.stderr
 
 
 def saved(value: Any, path: Path, **storages: bytes) -> Path:
@@ -53,9 +47,9 @@ def saved(value: Any, path: Path, **storages: bytes) -> Path:
 
 
 def message(path: Path) -> str:
-    with pytest.raises(InputError) as caught:
-        list(raws(str(path), str(path)))
-    return str(caught.value)
+    result = run("convert", path)
+    assert result.exit_code == 3
+    return result.stderr
 
 
 class _Runs:
@@ -132,18 +126,17 @@ def tensor(
 ) -> Path:
     stream = io.BytesIO()
     storage = _Storage("storage", FloatStorage if kind is None else kind, key, "cpu", 4)
-    _Pickler(stream, protocol=2).dump(
-        [_Tensor(storage, offset, size, stride, False, OrderedDict())]
-    )
+    made = _Tensor(storage, offset, size, stride, False, OrderedDict())
+    _Pickler(stream, protocol=2).dump({"log_probs_new": made, "rewards": [1, 0]})
     own = __name__.encode()
     data = stream.getvalue().replace(b"c" + own + b"\n_NAME", b"ctorch._utils\n_rebuild_tensor_v2")
     data = data.replace(b"c" + own + b"\nFloatStorage", b"ctorch\nFloatStorage")
-    return saved(data, path, **{"0": b"\0\0\x80\x3f" * 4})
+    return saved(data, path, **{"0": b"\0\0\x80\xbf" * 4})
 
 
 def test_a_tensor_is_read(tmp_path: Path) -> None:
-    (raw,) = raws("a", str(tensor(tmp_path / "a.pt", 0, (2, 2), (2, 1))))
-    assert raw.value == [[[1.0, 1.0], [1.0, 1.0]]]  # type: ignore[union-attr]
+    (found,) = read(tensor(tmp_path / "a.pt", 0, (2, 2), (2, 1)))
+    assert found["log_probs_new"] == [[-1.0, -1.0], [-1.0, -1.0]]
 
 
 @pytest.mark.parametrize(
@@ -162,14 +155,14 @@ def test_a_tensor_is_read(tmp_path: Path) -> None:
 )
 def test_a_tensor_that_cannot_be(given: tuple[Any, ...], tmp_path: Path) -> None:
     found = message(tensor(tmp_path / "a.pt", *given))
-    assert "the file is damaged" in found or "values in so small a file" in found
+    assert "the file is damaged" in found or "values in a file of" in found
 
 
 def test_lists_that_hold_each_other_many_times_over(tmp_path: Path) -> None:
     value: list[Any] = [0]
     for _ in range(60):
         value = [value, value]
-    assert "values in so small a file" in message(saved(value, tmp_path / "a.pt"))
+    assert "values in a file of" in message(saved(value, tmp_path / "a.pt"))
 
 
 def test_a_list_that_holds_itself(tmp_path: Path) -> None:
@@ -189,6 +182,9 @@ class _Odd:
         ({"x": b""}, "expected one data.pkl in it"),
         ({"data.pkl": pickle.dumps(1), "byteorder": b"big"}, "its numbers are big-endian"),
         ({"data.pkl": pickle.dumps([1, {2: b"bytes"}])}, "a bytes in it"),
+        ({"data.pkl": b"(lp0\n."}, "an instruction that torch.save does not write, b'p'"),
+        ({"data.pkl": b"\x80\x02X\x09\0\0\0abc."}, "a text, or a place of its memo, beyond"),
+        ({"data.pkl": b"\x80\x02]r\xff\xff\xff\x7f."}, "a text, or a place of its memo, beyond"),
         ({"data.pkl": pickle.dumps(2j, protocol=2)}, "which may run code"),
     ],
 )
@@ -209,42 +205,32 @@ def test_a_zip_of_several_disks(tmp_path: Path) -> None:
 
 def test_an_integer_beyond_64_bits(tmp_path: Path) -> None:
     """As an id it is text; beyond all floats it is infinite, as in JSON."""
-    rest = {"log_probs_new": NEW, "advantages": ADVANTAGES}
-    with zipfile.ZipFile(tmp_path / "a.pt", "w") as archive:
-        archive.writestr(
-            "data.pkl", pickle.dumps(rest | {"id": 2**70, "note": [2**70, -(10**400)]})
-        )
-    (record,) = records(tmp_path / "a.pt", {})
-    assert record.id == str(2**70)
-    (raw,) = raws("a.pt", str(tmp_path / "a.pt"))
-    assert isinstance(raw, Raw)
-    assert raw.value["note"] == [2**70, -math.inf]
+    rest = {"log_probs_new": NEW, "advantages": ADVANTAGES, "id": 2**70}
+    saved(rest | {"note": [2**70, -(10**400)]}, tmp_path / "a.pt")
+    (found,) = answer("eval", tmp_path / "a.pt", "-v", "dr")["records"]
+    assert found["id"] == str(2**70)
+    assert [one["note"] for one in read(tmp_path / "a.pt")] == [[2**70, -math.inf]]
 
 
-def test_what_is_plain_is_taken_as_it_is(tmp_path: Path) -> None:
-    value = {1: [None, True, 2, 0.5, "a", (1,)], "b": {}}
-    with zipfile.ZipFile(tmp_path / "a.pt", "w") as archive:
-        archive.writestr("x/data.pkl", pickle.dumps(value))
-        archive.writestr("x/byteorder", b"little")
-    (raw,) = raws("a", str(tmp_path / "a.pt"))
-    assert raw.value == {"1": [None, True, 2, 0.5, "a", [1]], "b": {}}  # type: ignore[union-attr]
+@pytest.mark.parametrize("protocol", range(2, 6))
+def test_what_is_plain_is_taken_as_it_is(protocol: int, tmp_path: Path) -> None:
+    value = {1: [None, True, 2, -300, 70_000, 2**40, 0.5, "a" * 300, (1, 2, 3, 4)], "b": {}}
+    value |= {
+        "log_probs_new": NEW,
+        "advantages": ADVANTAGES,
+        "text": [str(at) for at in range(400)],
+    }
+    saved(pickle.dumps(value, protocol), tmp_path / "a.pt", byteorder=b"little")
+    (found,) = read(tmp_path / "a.pt")
+    assert found["1"] == [None, True, 2, -300, 70_000, 2**40, 0.5, "a" * 300, [1, 2, 3, 4]]
+    assert (found["b"], found["text"]) == ({}, value["text"])
 
 
-def test_as_many_values_as_a_file_may_hold() -> None:
-    assert _Plain(4).of([1, [2]]) == [1, [2]]
-    tensor_of_3 = TorchTensor(TorchStorage(b"\0" * 12, "<f4"), 0, (3,), (1,))
-    assert _Plain(4).of(tensor_of_3) == [0.0] * 3
-    for value in ([1, [2]], tensor_of_3):
-        with pytest.raises(InputError, match="more than 3 values in so small a file"):
-            _Plain(3).of(value)
-
-
-def test_more_than_a_file_may_unpack_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = saved([1], tmp_path / "a.pt", **{"0": b"\0" * 100})
+def test_more_than_a_file_may_unpack_to(tmp_path: Path) -> None:
+    path = saved(
+        {"log_probs_new": [[-1.0]], "rewards": [1]}, tmp_path / "a.pt", **{"0": bytes(900)}
+    )
     size = sum(entry.file_size for entry in zipfile.ZipFile(path).infolist())
-    for most in (size, size - 1):
-        monkeypatch.setattr(torch_file, "most_unpacked", lambda _, most=most: most)
-        if most == size:
-            assert list(raws("a", str(path)))
-        else:
-            assert "tensors of more than 0 MiB, unpacked" in message(path)
+    assert run("convert", path, "--unpack", size).exit_code == 0
+    for most, words in ((size - 1, f"{size} bytes, unpacked, in"), (64 * 5, f"{size} bytes")):
+        assert words in run("convert", path, "--unpack", most).stderr

@@ -1,5 +1,7 @@
 """Numbers that TRL, Liger-Kernel, Unsloth and ms-swift computed on one small batch.
 
+Of their rows, and of the papers' where these compute the same.
+
 The frameworks' own functions were executed on it (CPU, float64): TRL 1.10.0.dev0, Liger-Kernel
 0.8.2, unsloth-zoo 2026.8.13, ms-swift 4.6.0.dev0; one micro-batch, one process, accumulation 1,
 ε 0.2 and k3 unweighted unless the case says otherwise. Ten digits were kept.
@@ -25,6 +27,7 @@ PLAIN = {"kl_weight": "none"}
 KL = {"beta": 0.1, **PLAIN}
 L4 = {"max_completion_length": 4}
 SWIFT_KL = {"beta": 0.1}
+TRL = {"std_eps": 1e-4}
 
 
 def corrected(name, **more):
@@ -102,6 +105,23 @@ CASES = [
         0.1601179291,
     ),
     ("ms-swift/grpo", *corrected("ms-swift/sequence-mask", is_high=1.05, beta=0.0), 0.1592106602),
+    ("grpo", {}, TRL | {"beta": 0.1}, 0.1085490505),
+    ("bnpo", {}, TRL | {"beta": 0.1}, 0.0666296325),
+    ("dapo", {}, TRL, 0.0566708181),
+    ("sapo", {}, TRL, 0.0421900871),
+    ("gmpo", {}, TRL, 0.0836490703),
+    ("vespo", {}, TRL, 0.0808856518),
+    ("gspo", {}, TRL | {"epsilon": 0.2}, 0.0790613075),
+    ("gspo-token", {}, TRL | {"epsilon": 0.2}, 0.0790613075),
+    ("luspo", {}, TRL | {"epsilon": 0.2}, 0.0854177686),
+    ("fipo", {"kl": "k3"}, TRL | {"epsilon": 0.2, "beta": 0.1, "delta": None}, 0.0701412899),
+    ("real", {}, {}, 1.7705805932),
+    ("two-sided", {}, TRL | {"beta": 0.0, "delta": 1.1}, 0.0462597845),
+    ("grpo", *corrected("token-truncate", **TRL, beta=0.1, is_high=1.15), 0.1602763378),
+    ("grpo", *corrected("token-mask", **TRL, beta=0.1, is_low=None, is_high=1.15), 0.0989779110),
+    ("grpo", *corrected("sequence-truncate", **TRL, beta=0.0, is_high=1.05), 0.1556781925),
+    ("grpo", *corrected("sequence-mask", **TRL, beta=0.0, is_high=1.05), -0.0641248644),
+    ("grpo", *corrected("geometric-truncate", **TRL, beta=0.0, is_high=1.05), 0.1601179291),
 ]
 
 
@@ -111,22 +131,25 @@ def test_loss(variant, stages, hyperparameters, loss):
     assert ours.loss == pytest.approx(loss, abs=6e-11)
 
 
+STD = [0.7070067953, -0.7070067953, -0.7069068377, 0.7069068377]
+BATCH_STD = [1.0952051676, -1.0952051676, -0.5476025838, 0.5476025838]
 ADVANTAGES = [
-    ("group-std", {"std_eps": 1e-4}, [0.7070067953, -0.7070067953, -0.7069068377, 0.7069068377]),
-    ("batch-std", {"std_eps": 1e-4}, [1.0952051676, -1.0952051676, -0.5476025838, 0.5476025838]),
-    ("leave-one-out", {}, [1.0, -1.0, -0.5, 0.5]),
+    ("trl/grpo", {"advantage": "group-std"}, TRL, STD),
+    ("trl/grpo", {"advantage": "batch-std"}, TRL, BATCH_STD),
+    ("trl/grpo", {"advantage": "leave-one-out"}, {}, [1.0, -1.0, -0.5, 0.5]),
+    ("trl/rloo", {}, {"beta": 0.05}, [1.0, -1.0, -0.49, 0.49]),  # less the KL of the old policy
+    ("grpo", {}, TRL, STD),
+    ("lite-ppo", {}, TRL, BATCH_STD),
+    ("rloo", {}, {"beta": 0.0}, [1.0, -1.0, -0.5, 0.5]),
+    ("rloo", {}, {"beta": 0.05}, [1.0, -1.0, -0.49, 0.49]),
 ]
 
 
-@pytest.mark.parametrize(("kind", "hyperparameters", "wanted"), ADVANTAGES)
-def test_advantages(kind, hyperparameters, wanted):
-    made = evaluate(BATCH, "trl/grpo", stages={"advantage": kind}, **hyperparameters)
-    assert made.breakdown.response_advantage == pytest.approx(wanted, abs=6e-11)
-
-
-def test_rloo_takes_the_kl_of_the_old_policy_off_the_reward():
-    made = evaluate(BATCH, "trl/rloo", beta=0.05).breakdown.response_advantage
-    assert made == pytest.approx([1.0, -1.0, -0.49, 0.49], abs=1e-12)
+@each(("variant", "stages", "hyperparameters", "wanted"), ADVANTAGES)
+def test_advantages(variant, stages, hyperparameters, wanted):
+    made = evaluate(BATCH, variant, stages=stages, **hyperparameters)
+    near = 1e-12 if variant == "trl/rloo" else 6e-11
+    assert made.breakdown.response_advantage == pytest.approx(wanted, abs=near)
 
 
 def test_the_share_of_clipped_tokens():

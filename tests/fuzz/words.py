@@ -110,6 +110,7 @@ _VALUES: dict[str, Value] = {
     "--fields": _list_of(_fields),
     "--only": _fields,
     "--output": _target,
+    "--unpack": _mostly(("4G", "500M", "1000"), ("0", "x", "")),
     "--html": _mostly(("out",), ("missing/x", ".")),
     "--svg": _mostly(("out",), ("missing/x", ".")),
     "--log": _mostly(("in.jsonl",), ("missing", ".")),

@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import threading
+import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,19 @@ def ids(path: Path) -> list[int]:
 
 def numbered(number: int) -> Any:
     return lambda: {"id": number}
+
+
+def line(recording: Writer, number: int) -> str:
+    return f'{{"run_id":"{recording.run_id}","id":{number}}}\n'
+
+
+LINE = '{"run_id":"20261123T031542-0a1b2c3d","id":0}\n'
+
+
+def wait_for(recording: Writer) -> None:
+    """Waits until a record is written; the recording keeps its file."""
+    while not recording.written:
+        time.sleep(0.01)
 
 
 def within(seconds: float, run: Any, *args: Any) -> None:
@@ -90,7 +104,7 @@ class TestTheWriter:
     def test_a_line_that_was_not_written_whole_is_taken_back(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        room = [40]
+        room = [4 * len(LINE)]
 
         def write(file: int, data: Any) -> int:
             data = bytes(data)[: min(room[0], 7)]  # a disk that takes little at once, and fills up
@@ -106,7 +120,7 @@ class TestTheWriter:
             recording.write(numbered(number))
         with pytest.warns(RuntimeWarning, match="No space left on device; recording ends after 4"):
             recording.flush()
-        assert (tmp_path / "r.jsonl").read_text() == "".join(f'{{"id":{n}}}\n' for n in range(4))
+        assert (tmp_path / "r.jsonl").read_text() == "".join(line(recording, n) for n in range(4))
 
     @FORKS
     def test_a_forked_child_neither_hangs_nor_writes(self, tmp_path: Path) -> None:
@@ -188,7 +202,7 @@ else:
         first.flush()
         with Writer(path) as second:
             second.write(numbered(1))
-            second._waiting.join()
+            within(60, wait_for, second)
             first.write(numbered(2))
             with pytest.warns(RuntimeWarning, match="another recording writes to it"):
                 first.flush()

@@ -30,6 +30,7 @@ def recorded(trainer: Trainer, path: Path) -> list[dict[str, Any]]:
 
 def test_a_record_is_what_the_loss_saw(tmp_path: Path) -> None:
     (one,) = recorded(Trainer(), tmp_path / "r.jsonl")
+    assert len(one.pop("run_id")) == 24
     assert one == {
         "id": "0/0",
         "step": 0,

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import gc
 import gzip
+import json
 import os
+import shutil
+import signal
 import subprocess
 import sys
 import threading
+import time
 import warnings
 import weakref
 from pathlib import Path
@@ -34,7 +38,7 @@ def test_records_are_lines_in_the_order_in_which_they_came(name: str, tmp_path: 
     assert (path.read_bytes()[:2] == b"\x1f\x8b") == name.endswith(".gz")
     opened = gzip.open if name.endswith(".gz") else open
     with opened(path, "rt") as file:
-        assert file.readline() == '{"id":0,"x":[0.1, NaN]}\n'
+        assert file.readline() == f'{{"run_id":"{writer.run_id}","id":0,"x":[0.1, NaN]}}\n'
 
 
 def test_an_older_file_is_replaced(tmp_path: Path) -> None:
@@ -88,7 +92,8 @@ def test_a_record_that_cannot_be_made_ends_the_recording_with_a_warning(
     writer.write(lambda: {"id": 0})
     writer.write(lambda: {"id": 1 / 0})
     writer.write(lambda: {"id": 2})
-    writer._waiting.join()
+    while writer._error is None:
+        time.sleep(0.01)
     said = r"r\.jsonl: ZeroDivisionError: division by zero; recording ends after 1 record,"
     with pytest.warns(RuntimeWarning, match=said) as told:
         writer.write(lambda: {"id": 3}) if ending == "write" else getattr(writer, ending)()
@@ -207,8 +212,8 @@ def test_a_forked_child_leaves_the_file_alone(
     writer.flush()
     with monkeypatch.context() as forked, warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
-        forked.setattr(writer._waiting, "join", lambda: pytest.fail("it waits"))
-        forked.setattr(writer._waiting, "put", lambda _: pytest.fail("it records"))
+        forked.setattr(writer, "_wait", lambda: pytest.fail("it waits"))
+        forked.setattr(writer, "_waiting", None)  # it records nothing
         forked.setattr(os, "getpid", lambda: -1)
         writer.write(lambda: {"id": 1}) if ending == "write" else getattr(writer, ending)()
         assert writer.closed
@@ -218,3 +223,76 @@ def test_a_forked_child_leaves_the_file_alone(
     writer.write(lambda: {"id": 2})
     writer.close()
     assert ids(writer.path) == [0, 2]
+
+
+@pytest.mark.parametrize("handled", [False, True])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_waits_for_what_was_recorded(number: int, handled: bool, tmp_path: Path) -> None:
+    """Also while a record is made; a handler of the training's own is left to it."""
+    script = (
+        "import os, signal, sys, time\n"
+        "from grpo_cli.hooks.writer import Writer\n"
+        f"if {handled}: signal.signal({number:d}, lambda *_: sys.exit(5))\n"
+        "writer = Writer(sys.argv[1])\n"
+        "for number in range(100):\n"
+        "    writer.write(lambda number=number: time.sleep(0.002) or {'id': number})\n"
+        f"os.kill(os.getpid(), {number:d})\n"
+        "time.sleep(60)\n"
+    )
+    path = tmp_path / "r.jsonl"
+    done = subprocess.run([sys.executable, "-c", script, str(path)], check=False, timeout=60)
+    assert done.returncode == (5 if handled else -number)
+    assert ids(path) == [*range(100)]
+
+
+@pytest.mark.parametrize("what", ["file", "folder"])
+@pytest.mark.parametrize("name", ["r.jsonl", "r.jsonl.gz"])
+def test_a_file_that_is_deleted_is_made_again(what: str, name: str, tmp_path: Path) -> None:
+    path = tmp_path / "run" / name
+    path.parent.mkdir()
+    writer = Writer(path)
+    writer.write(lambda: {"id": 0})
+    writer.flush()
+    path.unlink() if what == "file" else shutil.rmtree(path.parent)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for number in (1, 2):
+            writer.write(lambda number=number: {"id": number})
+            writer.flush()
+        writer.close()
+    assert len(told) == 1
+    said = "deleted, with 1 record; the recording goes on in a new file"
+    assert str(told[0].message).endswith(said)
+    assert ids(path) == [1, 2]
+
+
+def test_a_file_that_was_deleted_at_the_end_is_a_warning(tmp_path: Path) -> None:
+    writer = Writer(tmp_path / "r.jsonl")
+    writer.write(lambda: {"id": 0})
+    writer.flush()
+    writer.path.unlink()
+    with pytest.warns(RuntimeWarning, match="deleted, with 1 record$"):
+        writer.close()
+
+
+def test_a_file_that_is_renamed_is_written_on(tmp_path: Path) -> None:
+    writer = Writer(tmp_path / "r.jsonl")
+    writer.write(lambda: {"id": 0})
+    writer.flush()
+    writer.path.rename(tmp_path / "r.1")
+    writer.write(lambda: {"id": 1})
+    writer.close()
+    assert ids(tmp_path / "r.1") == [0, 1]
+
+
+def test_half_a_character_is_escaped(tmp_path: Path) -> None:
+    with Writer(tmp_path / "r.jsonl") as writer:
+        writer.write(lambda: {"id": 0, "tokens": [["a", "\ud83d"], ["ä"]], "n\udce9": np.ones(1)})
+        writer.write(lambda: {"id": 1})
+    first, second = map(json.loads, writer.path.read_text().splitlines())
+    assert (first["tokens"], first["n\\udce9"]) == ([["a", "\\ud83d"], ["ä"]], [1.0])
+    assert second == {"run_id": first["run_id"], "id": 1}
+
+
+def test_recordings_have_different_ids(tmp_path: Path) -> None:
+    assert len({Writer(tmp_path / f"{n}.jsonl").run_id for n in range(3)}) == 3

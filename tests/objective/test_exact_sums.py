@@ -244,23 +244,3 @@ def test_a_covariance_of_infinite_advantages_is_no_number():
     with np.errstate(all="ignore"):
         found = _covariance(advantage, np.array([-1.0, -0.5, -2.0]), Segments(np.array([3])), one)
     assert not np.isfinite(found).any()
-
-
-def test_what_waits_is_taken_apart_in_time():
-    """Memory does not grow with what is added."""
-    total = ExactSum()
-    part = np.full(exact._TOGETHER // 2, 0.1)
-    for _ in range(5):
-        total.add(part)
-        assert sum(map(len, total._waiting)) == total._held < exact._TOGETHER
-    assert total.fraction() == Fraction(0.1) * (5 * len(part))
-
-
-@pytest.mark.parametrize(
-    ("left", "right", "exactly"),
-    [(1.0, 1.0, True), (1.0, 2.0**-52, True), (1.0, 2.0**-53, False), (1.0, -0.1, False)],
-)
-def test_what_is_added_exactly(left, right, exactly):
-    found = exact._adds_exactly(np.array([left]), np.array([right]))
-    assert found.tolist() == [exactly]
-    assert (Fraction(left) + Fraction(right) == Fraction(left + right)) is exactly

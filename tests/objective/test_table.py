@@ -1,4 +1,8 @@
-"""What every row of the table must satisfy, and every choice that no row uses."""
+"""What every row of the table must satisfy, and every choice at every stage.
+
+Finite differences see what a choice stops on purpose only where ``held`` holds it still; such a
+choice says so itself (``Choice.stops_gradient``), and the two lists are the same.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +19,10 @@ from grpo_cli.hyperparameters import HYPERPARAMETERS, Hyperparameter, Hyperparam
 from grpo_cli.objective.choice import Bound
 from grpo_cli.objective.objective import Objective
 from grpo_cli.objective.pipeline import evaluate
-from grpo_cli.objective.row import Use
 from grpo_cli.variants import NAMES, VARIANTS
 from grpo_cli.variants.plan import plan
-from grpo_cli.variants.registry import ROWS, STAGES
-from objective.held import held
+from grpo_cli.variants.registry import STAGES
+from objective.held import held, stopped
 
 REQUIRED: dict[str, Value] = {
     "clip_cov_seed": 3,
@@ -28,31 +31,17 @@ REQUIRED: dict[str, Value] = {
     "max_completion_length": 4,
     "loss_denominator": 4,
     "global_batch_size": 9,
+    "beta": 0.3,
 }
 """Values for the hyperparameters that have none of their own."""
 
 SEEDS = range(int(os.environ.get("GRPO_BATCHES", "3")))  # .ci/run tries 100
 
 
-def rows_choices() -> set[tuple[str, str]]:
-    """(stage, choice) of everything that a row uses."""
-    named = [(field, getattr(row, field)) for row in ROWS.values() for field in vars(row)]
-    uses = [(field, use.name) for field, use in named if isinstance(use, Use)]
-    return {("aggregate" if stage.endswith("_aggregate") else stage, name) for stage, name in uses}
-
-
-USED = rows_choices()
-
-REFUSING = {"verl/grpo_passk", "verl/grpo_passk_nostd"}
-"""They take no group of one, which every batch here has."""
-
-SWAPS = [
-    f"grpo {stage}={name}"
-    for stage in STAGES
-    for name, choice in STAGES[stage].choices.items()
-    if (stage, name) not in USED and not choice.given and name not in REFUSING
+CHOICES = [
+    f"dr surrogate=unclipped {stage}={name}" for stage in STAGES for name in STAGES[stage].choices
 ]
-"""``grpo`` with a choice that no row uses."""
+"""Each with no clip that would hide a gradient."""
 
 SETTINGS = [
     f"verl/decoupled_{level}_is rollout_is_batch_normalize=true" for level in ("token", "seq")
@@ -62,17 +51,28 @@ SETTINGS = [
 
 @cache
 def objective_of(name: str) -> Objective:
-    row, _, swap = name.partition(" ")
-    asked = dict([swap.split("=")]) if swap else {}
+    row, *words = name.split()
+    asked = dict(word.split("=") for word in words)
     stages = {key: value for key, value in asked.items() if key in STAGES}
     taken = plan(row, stages=stages).takes()
-    given = {key: value for key, value in REQUIRED.items() if key in taken}
+    needed = REQUIRED if stages else {key: REQUIRED[key] for key in REQUIRED if key != "beta"}
+    given = {key: value for key, value in needed.items() if key in taken}
     given |= {key: value for key, value in asked.items() if key not in STAGES}
     made = plan(row, stages=stages, hyperparameters=given)
-    return made.objective({}, advantages_given=False)
+    return made.objective({}, advantages_given=name.endswith("=given"))
 
 
-EVERY = [*VARIANTS, *SWAPS, *SETTINGS]
+EVERY = [*VARIANTS, *CHOICES, *SETTINGS]
+
+
+def batch_for(name: str, seed: int, records: int = 1) -> Batch:
+    batch = random_batch(seed, records=records)
+    if "passk" in name:  # which refuses a group of one
+        owner = batch.records.index
+        batch = replace(batch, groups=owner, group_count=records)
+    if not name.endswith("=given"):
+        return batch
+    return replace(batch, advantages=np.random.default_rng(seed).normal(size=len(batch.rewards)))
 
 
 def test_aliases_do_not_hide_each_other():
@@ -91,7 +91,7 @@ def test_rows_say_where_they_come_from():
 @each("name", EVERY)
 def test_everything_is_finite_and_contributions_add_up_to_the_objective(name: str):
     for seed in SEEDS:
-        found = evaluate(random_batch(seed, records=2), objective_of(name))
+        found = evaluate(batch_for(name, seed, records=2), objective_of(name))
         for values in (
             found.contribution,
             found.gradient,
@@ -113,7 +113,7 @@ def test_everything_is_finite_and_contributions_add_up_to_the_objective(name: st
 def test_gradient_is_that_of_the_objective(name: str):
     jumps = 0
     for seed in SEEDS:
-        batch, objective = random_batch(seed), held(objective_of(name))
+        batch, objective = batch_for(name, seed), held(objective_of(name))
         found = evaluate(batch, objective)
         direction = np.random.default_rng(seed).normal(size=batch.responses.total)
         rise = risen(batch, objective, direction, 1e-6)
@@ -139,7 +139,7 @@ def risen(batch: Batch, objective: Objective, direction: np.ndarray, step: float
 @each("name", EVERY)
 def test_order_of_the_responses_changes_no_bit(name: str):
     for seed in SEEDS:
-        batch, objective = random_batch(seed), objective_of(name)
+        batch, objective = batch_for(name, seed), objective_of(name)
         order = np.random.default_rng(seed).permutation(batch.responses.count)
         found, again = evaluate(batch, objective), evaluate(permuted(batch, order), objective)
         for ours, theirs in (
@@ -158,14 +158,26 @@ def permuted(batch: Batch, order: np.ndarray) -> Batch:
     tokens = np.concatenate([spans[i] for i in order])
     columns = ("log_probs_new", "log_probs_old", "log_probs_ref", "log_probs_rollout", "entropies")
     columns += ("values", "sum_pi_squared")
+    given = batch.advantages
     return replace(
         batch,
         responses=type(batch.responses)(lengths[order]),
         groups=batch.groups[order],
         rewards=batch.rewards[order],
         reward_baselines=batch.reward_baselines[order],
+        advantages=None if given is None else given[order],
         **{column: getattr(batch, column)[tokens] for column in columns},
     )
+
+
+def test_a_choice_that_stops_a_gradient_says_so():
+    said = {
+        (stage, name)
+        for stage, table in STAGES.items()
+        for name, choice in table.choices.items()
+        if choice.stops_gradient
+    }
+    assert said == set(stopped())
 
 
 @each("name", EVERY)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+import subprocess
 import sys
 import tempfile
 import warnings
@@ -42,43 +43,20 @@ WITHIN = 5
 """Steps from its onset within which a fault should be found."""
 
 
-class Engine:
-    """Samples as TRL does; its log-probs are at its own temperature, with noise."""
+class Run:
+    """One run, whose engine scores at its own temperature, with noise: what a fault may change."""
 
     def __init__(self, trainer: Any, seed: int) -> None:
-        self.trainer, self.generate = trainer, trainer._generate
+        self.trainer, self.noise, self.temperature = trainer, NOISE, 1.0
         self.draw = torch.Generator().manual_seed(seed)
-        self.noise, self.temperature = NOISE, 1.0
-        trainer._generate, trainer.use_vllm = self, True
+        tiny.Engine(trainer, self.score)
 
-    def __call__(self, prompts: list[Any]) -> Any:
-        """What TRL's generation returns, with the engine's log-probs."""
-        trainer = self.trainer
-        trainer.use_vllm = False
-        trainer.generation_config.temperature = self.temperature
-        result = list(self.generate(prompts))
-        trainer.use_vllm = True
-        result[4] = [
-            self._log_probs(prompt, response)
-            for prompt, response in zip(result[0], result[1], strict=True)
-        ]
-        return tuple(result)
-
-    @torch.no_grad()
-    def _log_probs(self, prompt: list[int], response: list[int]) -> list[float]:
-        ids = torch.tensor([[*prompt, *response]])
-        logits = self.trainer.model(ids).logits[0, len(prompt) - 1 : -1].double()
-        found = (logits / self.temperature).log_softmax(-1)
-        taken = found.gather(1, torch.tensor(response)[:, None])[:, 0]
+    def score(self, prompt: list[int], response: list[int]) -> list[float | None]:
+        """The engine's log-probs."""
+        taken = tiny.log_probs(self.trainer, prompt, response, self.temperature)
         noise = self.noise * torch.randn(len(response), generator=self.draw, dtype=torch.float64)
-        return (taken + noise).clamp(max=-1e-9).tolist()
-
-
-class Run:
-    """One run: what a fault may change, and when."""
-
-    def __init__(self, trainer: Any, engine: Engine) -> None:
-        self.trainer, self.engine = trainer, engine
+        found: list[float | None] = (taken + noise).clamp(max=-1e-9).tolist()
+        return found
 
 
 Fault = Callable[[Run, int], None]
@@ -86,7 +64,7 @@ Fault = Callable[[Run, int], None]
 
 def temperature(run: Run, step: int) -> None:
     """The engine samples at 0.7 while the trainer scores at 1."""
-    run.engine.temperature = 0.7
+    run.temperature = run.trainer.generation_config.temperature = 0.7
 
 
 def learning_rate(run: Run, step: int) -> None:
@@ -100,7 +78,7 @@ def learning_rate(run: Run, step: int) -> None:
 
 def mismatch(run: Run, step: int) -> None:
     """The engine's log-probs drift away from the trainer's, a little more every step."""
-    run.engine.noise = NOISE * (1 + (step - ONSET + 1) / 2)
+    run.noise = NOISE * (1 + (step - ONSET + 1) / 2)
 
 
 def reference(run: Run, step: int) -> None:
@@ -160,7 +138,7 @@ def train(model: str, folder: Path, fault: str, seed: int, **settings: Any) -> P
     } | settings
     arguments = GRPOConfig(**tiny.arguments(folder, **given))
     trainer = GRPOTrainer(model, [scored], args=arguments, train_dataset=tiny.prompts())
-    run = Run(trainer, Engine(trainer, seed))
+    run = Run(trainer, seed)
 
     def begin(step: int) -> None:
         state[0] = step
@@ -217,13 +195,10 @@ def _single(value: Any) -> Any:
 
 def judge(path: Path) -> list[Any]:
     """What ``grpo trend`` finds in a run."""
-    from grpo_cli.commands.trend.findings import findings
-    from grpo_cli.commands.trend.run import steps
-    from grpo_cli.commands.trend.step import Flags
-    from grpo_cli.engine import Reader
-    from grpo_cli.variants.plan import plan
-
-    return findings(steps(Reader([str(path)]), plan("trl/grpo")), Flags(["-v", "trl/grpo"]))
+    command = [sys.executable, "-m", "grpo_cli", "trend", str(path), "-v", "trl/grpo", "--json"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
+    found: list[Any] = json.loads(done.stdout)["findings"]
+    return found
 
 
 def main() -> None:
@@ -250,14 +225,14 @@ def main() -> None:
             if not given.judge:
                 continue
             found = judge(path)
-            onsets = [one.onset for one in found]
+            onsets = [one["onset"] for one in found]
             if fault == "healthy":
                 healthy, alarms = healthy + 1, alarms + bool(found)
             else:
                 runs, right = runs + 1, right + any(abs(at - ONSET) <= WITHIN for at in onsets)
             print(f"{fault} seed {seed}: {onsets}", flush=True)
             for one in found:
-                print(f"    {one.kind} {one.sentence}", flush=True)
+                print(f"    {one['kind']} {one['sentence']}", flush=True)
     if given.judge:
         print(
             f"found within {WITHIN} steps: {right} of {runs}; false alarms: {alarms} of {healthy}"

@@ -6,13 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-
-from grpo_cli.commands.trend.comparison import compare_log
-from grpo_cli.commands.trend.logs import read_log
-from grpo_cli.commands.trend.names import NAMES
-from grpo_cli.commands.trend.run import Run
-from grpo_cli.engine import Reader
-from grpo_cli.variants.plan import plan
+from command import answer
 
 from . import runs, tiny
 
@@ -29,7 +23,7 @@ def test_a_fault_is_found_where_it_began_and_nothing_else(
     fault: str, model: str, tmp_path: Path
 ) -> None:
     found = runs.judge(runs.train(model, tmp_path, fault, 21))
-    onsets = [one.onset for one in found]
+    onsets = [one["onset"] for one in found]
     if fault == "healthy":
         assert onsets == []
     else:
@@ -40,11 +34,11 @@ def test_a_fault_is_found_where_it_began_and_nothing_else(
 def test_what_trl_logs_over_several_micro_batches(model: str, tmp_path: Path) -> None:
     settings = {"gradient_accumulation_steps": 2, "max_steps": 6, "num_iterations": 2}
     path = runs.train(model, tmp_path, "healthy", 3, **settings)
-    log = read_log(str(tmp_path / "out" / "trainer_state.json")).series
-    stages = {"correction": "trl/sequence-mask"}
-    made = Run(Reader([str(path)]), plan("trl/grpo", stages=stages), names=NAMES["trl"])
-    steps = made.read()
-    found = {one.name: one for one in compare_log("trl", log, made.logged, steps).series}
+    log = tmp_path / "out" / "trainer_state.json"
+    flags = ("-v", "trl/grpo", "--correction", "trl/sequence-mask")
+    found = {
+        one["name"]: one for one in answer("trend", path, *flags, "--log", log)["log"]["series"]
+    }
     assert len(json.loads(path.read_text().splitlines()[0])["group_ids"]) == 32
     for name in ("kl", "clip_ratio/region_mean", "clip_ratio/low_mean", "clip_ratio/high_mean"):
-        assert found[name].agrees, found[name]
+        assert found[name]["agrees"], found[name]

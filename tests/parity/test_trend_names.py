@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from command import answer
 from tensordict import TensorDict
 from verl import DataProto
 from verl.trainer.ppo.rollout_corr_helper import compute_offpolicy_metrics
 from verl.utils.debug.metrics import calculate_debug_metrics
 
-from grpo_cli.commands.trend.names import NAMES
-from grpo_cli.commands.trend.run import Run
-from grpo_cli.engine import Reader
-from grpo_cli.variants.plan import plan
-
 SINGLE = 2e-5
 """Relative: verl computes in float32, and the records hold what it was given."""
 
 
-def recomputed(path: Path) -> dict[str, float | None]:
-    made = Run(Reader([str(path)]), plan("dapo"), names=NAMES["verl"])
-    made.read()
-    return made.logged[0]
+def recomputed(path: Path) -> dict[str, Any]:
+    (step,) = answer("trend", path, "-v", "dapo", "--names", "verl")["steps"]
+    return step
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -51,7 +47,7 @@ def test_the_mismatch_as_verl_logs_it(seed: int, tmp_path: Path) -> None:
     own = compute_offpolicy_metrics(old, engine, mask.bool())
     theirs |= {f"rollout_corr/{name}": value for name, value in own.items()}
     ours = recomputed(path)
-    names = [name for name in NAMES["verl"] if name in theirs]
+    names = [name for name in ours if name in theirs]
     assert len(names) == 6
     for name in names:
         assert ours[name] == pytest.approx(theirs[name], rel=SINGLE, abs=1e-6), name

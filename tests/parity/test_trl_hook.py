@@ -168,17 +168,10 @@ def test_the_entropy_bonus(model: str, tmp_path: Path) -> None:
 
 def as_with_vllm(trainer: Any) -> None:
     """The trainer as it is with vLLM, whose log-probs are drawn here; some it could not give."""
-    generate, draw = trainer._generate, np.random.default_rng(0)
-
-    def engine(prompts: list[Any]) -> Any:
-        trainer.use_vllm = False
-        result = list(generate(prompts))
-        trainer.use_vllm = True
-        rows = [-3.0 * draw.random(len(row)) for row in result[1]]
-        result[4] = [[None, *row[1:].tolist()] for row in rows]
-        return tuple(result)
-
-    trainer._generate, trainer.use_vllm = engine, True
+    draw = np.random.default_rng(0)
+    tiny.Engine(
+        trainer, lambda _, response: [None, *(-3.0 * draw.random(len(response)))[1:].tolist()]
+    )
 
 
 MODES = ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,39 @@ def _tokenizer() -> PreTrainedTokenizerFast:
         unk_token="<unk>",
         padding_side="left",
     )
+
+
+class Engine:
+    """What vLLM would be: TRL samples, and ``score`` gives the log-probs of what it sampled.
+
+    Args:
+        trainer: its generation is replaced.
+        score: prompt and response → a log-prob for each token, or None.
+    """
+
+    def __init__(
+        self, trainer: Any, score: Callable[[list[int], list[int]], list[float | None]]
+    ) -> None:
+        self.trainer, self.generate, self.score = trainer, trainer._generate, score
+        trainer._generate, trainer.use_vllm = self, True
+
+    def __call__(self, prompts: list[Any]) -> Any:
+        """What TRL's generation returns, with the engine's log-probs."""
+        self.trainer.use_vllm = False
+        result = list(self.generate(prompts))
+        self.trainer.use_vllm = True
+        result[4] = [self.score(*pair) for pair in zip(result[0], result[1], strict=True)]
+        return tuple(result)
+
+
+@torch.no_grad()
+def log_probs(
+    trainer: Any, prompt: list[int], response: list[int], temperature: float
+) -> torch.Tensor:
+    """[T] the log-probs of a response under the trainer's policy, in float64."""
+    logits = trainer.model(torch.tensor([[*prompt, *response]])).logits
+    kept = logits[0, len(prompt) - 1 : -1].double() / temperature
+    return kept.log_softmax(-1).gather(1, torch.tensor(response)[:, None])[:, 0]
 
 
 def prompts() -> Dataset:

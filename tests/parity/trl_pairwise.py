@@ -11,16 +11,10 @@ float64. Numbers that TRL makes of Python's own (rewards, the engine's log-probs
 
 from __future__ import annotations
 
-import argparse
 import json
-import subprocess
-import sys
 import tempfile
-import warnings
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import combinations
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -32,14 +26,10 @@ from trl.experimental.gmpo import GMPOConfig, GMPOTrainer
 
 from grpo_cli import evaluate
 from grpo_cli.hooks.trl import record
-from grpo_cli.variants.trainer import choose, completed
+from grpo_cli.variants.trainer import choose
 
 from . import tiny
-from .pairwise import Configuration, covering_array
-
-SEED = 25
-GOLDEN = Path(__file__).parent.parent / "golden" / "trl_pairs.json"
-RTOL = "1e-6"
+from .pairwise import SEED, Array, Configuration, Record, relative_error, run
 
 ENGINE_BOUNDS = {
     "usual": {},
@@ -198,32 +188,12 @@ LEFT_OUT = {
 
 def known_options(array: Array) -> set[str]:
     """TRL's names of the options that an array has values for."""
-    found: set[str] = set()
-    for name, values in array.options.items():
-        for value in values:
-            found |= settings_of({name: value}).keys()
-    return found
-
-
-@dataclass(frozen=True)
-class Array:
-    """A trainer, the options that reach its loss, and which of their values go together."""
-
-    name: str
-    trainer: type
-    config: type
-    options: Mapping[str, Sequence[Any]]
-
-    def rows(self) -> list[Configuration]:
-        """The configurations: every pair of values that TRL takes."""
-        return covering_array(self.options, seed=SEED, allowed=allowed)
-
-
-ARRAYS = (
-    Array("GRPOTrainer", GRPOTrainer, GRPOConfig, _GRPO),
-    Array("RLOOTrainer", RLOOTrainer, RLOOConfig, _RLOO),
-    Array("GMPOTrainer", GMPOTrainer, GMPOConfig, _GMPO),
-)
+    return {
+        own
+        for name, values in array.options.items()
+        for value in values
+        for own in settings_of({name: value})
+    }
 
 
 def allowed(row: Configuration) -> bool:
@@ -285,118 +255,55 @@ class Wide:
         return tuple(one if one is None else one.double() for one in self.forward(*args, **kwargs))
 
 
-class Engine:
-    """What vLLM would be: the trainer's own log-probs with noise; the first may be missing."""
+def engine(trainer: Any, *, scores_all: bool) -> tiny.Engine:
+    """The trainer's own log-probs with noise; the first of a response may be missing."""
+    draw, unscored = np.random.default_rng(SEED), 0 if scores_all else 1
 
-    def __init__(self, trainer: Any, *, scores_all: bool) -> None:
-        self.trainer, self.generate = trainer, trainer._generate
-        self.unscored = 0 if scores_all else 1
-        self.draw = np.random.default_rng(SEED)
-        trainer._generate, trainer.use_vllm = self, True
+    def score(prompt: list[int], response: list[int]) -> list[float | None]:
+        taken = tiny.log_probs(trainer, prompt, response, trainer.temperature)
+        noise = 0.15 * draw.standard_normal(len(response))
+        found = (taken + torch.tensor(noise)).clamp(max=-1e-9).tolist()
+        return [None] * unscored + found[unscored:]
 
-    def __call__(self, prompts: list[Any]) -> Any:
-        trainer = self.trainer
-        trainer.use_vllm = False
-        result = list(self.generate(prompts))
-        trainer.use_vllm = True
-        result[4] = [
-            [None] * self.unscored + self._log_probs(prompt, response)[self.unscored :]
-            for prompt, response in zip(result[0], result[1], strict=True)
-        ]
-        return tuple(result)
-
-    @torch.no_grad()
-    def _log_probs(self, prompt: list[int], response: list[int]) -> list[float]:
-        logits = self.trainer.model(torch.tensor([[*prompt, *response]])).logits
-        kept = logits[0, len(prompt) - 1 : -1].double() / self.trainer.temperature
-        taken = kept.log_softmax(-1).gather(1, torch.tensor(response)[:, None])[:, 0]
-        noise = 0.15 * self.draw.standard_normal(len(response))
-        return (taken + torch.tensor(noise)).clamp(max=-1e-9).tolist()
+    return tiny.Engine(trainer, score)
 
 
-def build(array: Array, row: Configuration, model: str, folder: Path) -> Any:
+@cache
+def model() -> str:
+    """The tiny model's folder."""
+    return tiny.save(Path(tempfile.mkdtemp()))
+
+
+def build(trainer: type, config: type, row: Configuration, folder: Path) -> Any:
     """The trainer of a configuration."""
     given = {"max_steps": 2} | settings_of(row)
     rewards = given.pop("reward_funcs", [tiny.letters])
-    arguments = array.config(**tiny.arguments(folder, **given))
-    return array.trainer(model, rewards, args=arguments, train_dataset=tiny.prompts())
+    arguments = config(**tiny.arguments(folder, **given))
+    return trainer(model(), rewards, args=arguments, train_dataset=tiny.prompts())
 
 
-def train(array: Array, row: Configuration, model: str, folder: Path) -> Path:
-    """Trains a configuration for two steps; the path of its records."""
+def train(kind: type, config: type, row: Configuration, folder: Path, number: int) -> list[Record]:
+    """Trains a configuration for two steps; its records."""
     path = folder / "rollouts.jsonl"
-    trainer = build(array, row, model, folder)
+    trainer = build(kind, config, row, folder)
     trainer.remove_callback(PrinterCallback)
     Wide(trainer)
     if row.get("engine", "none") != "none":
         # A token without one is said to agree with the old policy or with the current one: TRL's
         # correction takes the first, its off-policy mask the second, and a record has one number.
         both = row["engine"] != "uncorrected" and row.get("off_policy_mask_threshold") is not None
-        Engine(trainer, scores_all=both)
+        engine(trainer, scores_all=both)
     torch.set_default_dtype(torch.float64)
     try:
         with record(trainer, path):
             trainer.train()
     finally:
         torch.set_default_dtype(torch.float32)
-    return path
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    return [line | {"id": f"{number}/{at}"} for at, line in enumerate(lines)]
 
 
-@dataclass
-class Tally:
-    """Of the configurations of one loss: what became of them."""
-
-    configurations: int = 0
-    records: int = 0
-    differ: int = 0
-    loss: float = 0.0
-    gradient: float = 0.0
-    advantages: float = 0.0
-    metrics: Counter[str] = field(default_factory=Counter)
-
-    def add(self, row: Configuration, path: Path, document: Mapping[str, Any]) -> None:
-        """Counts a configuration: the verdict of ``grpo verify``, and how far the numbers are."""
-        lines = [json.loads(line) for line in path.read_text().splitlines()]
-        self.advantages = max(self.advantages, advantage_error(row, lines))
-        self.configurations += 1
-        self.records += len(lines)
-        self.differ += not document["agrees"] or len(document["records"]) != len(lines)
-        self.metrics.update(document["metrics_differ"].keys())
-        for one in lines:
-            loss, gradient = errors(one)
-            self.loss, self.gradient = max(self.loss, loss), max(self.gradient, gradient)
-
-    def row(self) -> dict[str, Any]:
-        """As the golden file has it."""
-        return {
-            "configurations": self.configurations,
-            "records": self.records,
-            "differ": self.differ,
-            "loss": self.loss,
-            "gradient": self.gradient,
-            "advantages": self.advantages,
-            "metrics": dict(sorted(self.metrics.items())),
-        }
-
-
-def errors(one: dict[str, Any]) -> tuple[float, float]:
-    """|Δ loss| of Σ|contribution|, and the largest |Δ gradient| of the largest gradient."""
-    chosen = choose(one["framework"])
-    plan = completed(chosen, advantages_given=True, stages={}, hyperparameters={})
-    ours = evaluate(one, plan.variant, stages=dict(plan.swapped), **plan.flags)
-    size = float(ours.breakdown.record_scale.sum()) or 1.0
-    gradient = -ours.breakdown.gradient
-    rows = [np.array(row) for row in one["expected"]["loss_gradient"]]
-    theirs = np.concatenate([*rows, np.zeros(0)])
-    if "mask" in one:
-        theirs = theirs[np.concatenate([np.array(row) for row in one["mask"]]) == 1]
-    cancels = float(ours.breakdown.kl_scale.max(initial=0.0))  # in k3's slope, 1 − eˣ
-    most = max(float(np.abs(theirs).max(initial=0.0)), cancels) or 1.0
-    off = float(np.abs(gradient - theirs).max(initial=0.0))
-    return abs(ours.loss - one["expected"]["loss"]) / size, off / most
-
-
-def advantage_error(row: Configuration, lines: Sequence[dict[str, Any]]) -> float:
+def advantage_error(row: Configuration, lines: Sequence[Record]) -> float:
     """The largest |Δ advantage| of the largest one, over whole generations."""
     if row.get("reward_clip_range") is not None:
         return 0.0  # no choice has it; the record's advantages are used as they are
@@ -405,8 +312,7 @@ def advantage_error(row: Configuration, lines: Sequence[dict[str, Any]]) -> floa
         chosen = choose(joined["framework"])
         stages = {k: v for k, v in chosen.stages.items() if k == "advantage"}
         ours = evaluate(joined, chosen.variant, stages=stages).breakdown.response_advantage
-        most = float(np.abs(theirs).max(initial=0.0)) or 1.0
-        worst = max(worst, float(np.abs(ours - theirs).max()) / most)
+        worst = max(worst, relative_error(ours, theirs))
     return worst
 
 
@@ -443,104 +349,33 @@ def generations(
         yield joined, np.array([one for part in parts for one in part["advantages"]])
 
 
-def verified(path: Path) -> dict[str, Any]:
-    """What ``grpo verify`` says."""
-    command = [sys.executable, "-m", "grpo_cli", "verify", str(path), "--rtol", RTOL, "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if not done.stdout:
-        raise AssertionError(done.stderr)
-    document: dict[str, Any] = json.loads(done.stdout)
-    return document
+def _array(
+    trainer: type,
+    config: type,
+    options: Mapping[str, Sequence[Any]],
+    loss_of: Callable[[Configuration], str],
+) -> Array:
+    trained = partial(train, trainer, config)
+    return Array(trainer.__name__, options, trained, loss_of, allowed, advantage_error)
 
 
-Progress = Callable[[Configuration, Mapping[str, Any]], object]
+ARRAYS = (
+    _array(GRPOTrainer, GRPOConfig, _GRPO, lambda row: str(row["loss_type"])),
+    _array(RLOOTrainer, RLOOConfig, _RLOO, lambda _: "RLOOTrainer"),
+    _array(GMPOTrainer, GMPOConfig, _GMPO, lambda _: "GMPOTrainer"),
+)
 
 
-def measured(
-    array: Array,
-    rows: Sequence[Configuration],
-    model: str,
-    folder: Path,
-    progress: Progress = lambda _, __: None,
-) -> dict[str, Tally]:
-    """Loss → what became of its configurations."""
-    found: dict[str, Tally] = {}
-    for at, row in enumerate(rows):
-        place = folder / f"{array.name}-{at}"
-        place.mkdir()
-        path = train(array, row, model, place)
-        document = verified(path)
-        name = str(row["loss_type"]) if array.trainer is GRPOTrainer else array.name
-        found.setdefault(name, Tally()).add(row, path, document)
-        progress(row, document)
-    return found
-
-
-def refusals(model: str, folder: Path) -> Iterator[tuple[str, str]]:
+def refusals(folder: Path) -> Iterator[tuple[str, str]]:
     """What TRL refuses, and its message."""
     for name, (_, row, _) in REFUSED.items():
         try:
-            build(ARRAYS[0], row, model, folder)
+            build(GRPOTrainer, GRPOConfig, row, folder)
         except ValueError as error:
             yield name, str(error)
         else:
             yield name, ""
 
 
-def pairs(options: Mapping[str, Sequence[Any]], rows: Sequence[Configuration]) -> tuple[int, int]:
-    """How many pairs of values occur, and of how many."""
-    total = sum(len(options[a]) * len(options[b]) for a, b in combinations(sorted(options), 2))
-    met = {
-        (a, repr(row[a]), b, repr(row[b])) for row in rows for a, b in combinations(sorted(row), 2)
-    }
-    return len(met), total
-
-
-def document_of(model: str, folder: Path) -> dict[str, Any]:
-    """All of it: trains every configuration."""
-    arrays = {}
-    for array in ARRAYS:
-        rows = array.rows()
-        met, total = pairs(array.options, rows)
-        tallies = measured(array, rows, model, folder, said)
-        arrays[array.name] = {
-            "pairs": met,
-            "of": total,
-            "losses": {name: tally.row() for name, tally in sorted(tallies.items())},
-        }
-    return {
-        "framework": "trl 1.16.0",
-        "how": "python -m parity.trl_pairwise --write: every configuration was trained for two "
-        f"steps, recorded by the hook and judged by grpo verify --rtol {RTOL}",
-        "arrays": arrays,
-        "refused": dict(refusals(model, folder)),
-    }
-
-
-def said(row: Configuration, document: Mapping[str, Any]) -> None:
-    """A line on the screen: the first difference of a configuration, or its metrics'."""
-    first = next((one["first"] for one in document["records"] if one["first"]), None)
-    metrics = dict(document["metrics_differ"])
-    if first or metrics:
-        print(row, first, metrics, flush=True)
-
-
-def main() -> None:
-    """The command line."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--write", action="store_true")
-    given = parser.parse_args()
-    warnings.filterwarnings("ignore")
-    torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
-        found = document_of(tiny.save(folder / "model"), folder)
-    if given.write:
-        GOLDEN.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
-    print(json.dumps(found, indent=1, ensure_ascii=False))
-    if any(one["differ"] for array in found["arrays"].values() for one in array["losses"].values()):
-        sys.exit(1)
-
-
 if __name__ == "__main__":
-    main()
+    run("trl 1.16.0", ARRAYS, refused=dict(refusals(Path(tempfile.mkdtemp()))))

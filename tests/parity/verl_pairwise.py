@@ -12,13 +12,11 @@ whole loss, with KL and entropy, is a record beside them.
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import tempfile
-from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from itertools import combinations, pairwise
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -38,20 +36,14 @@ from verl.trainer.ppo.rollout_corr_helper import (
 from verl.utils import tensordict_utils
 from verl.utils.torch_functional import masked_mean
 
-from grpo_cli import evaluate
 from grpo_cli.hooks.columns import holes, per_response, ragged, widths
 from grpo_cli.hooks.verl import Recorder
 from grpo_cli.hooks.verl_record import bypass_settings, hyperparameters
-from grpo_cli.hooks.writer import line_of
-from grpo_cli.variants.trainer import choose, completed
 
 from .framework_sources import Clones
-from .pairwise import Configuration, covering_array
+from .pairwise import Array, Configuration, Record, run
 from .verl_functions import actor_config
 
-SEED = 25
-GOLDEN = Path(__file__).parent.parent / "golden" / "verl_pairs.json"
-LIMIT = 1e-6
 STEPS = 2
 GROUPS, SIZE, WIDTH, WORDS = 3, 4, 7, 9
 
@@ -126,11 +118,6 @@ use_kl_in_reward False. Bypass mode has losses of its own, and its weights and r
 
 RAISES = {"loss_mode": "dro", "numbers": "no dro_beta"}
 """A pair for which verl raises, which is run beside the array."""
-
-
-def configurations() -> list[Configuration]:
-    """The array."""
-    return covering_array(OPTIONS, seed=SEED, allowed=_allowed)
 
 
 def _allowed(one: Configuration) -> bool:
@@ -229,15 +216,6 @@ class Tiny:
         return table.gather(-1, self.tokens[..., None])[..., 0], entropy
 
 
-@dataclass
-class Trained:
-    """What became of a configuration: records of the whole loss, or what verl raised."""
-
-    configuration: Configuration
-    records: list[dict[str, Any]] = field(default_factory=list)
-    raised: str = ""
-
-
 def _correction(one: Configuration) -> dict[str, Any] | None:
     if not (_bypass(one) or _decoupled(one)):
         return None
@@ -254,41 +232,34 @@ def _correction(one: Configuration) -> dict[str, Any] | None:
     }
 
 
-def train(one: Configuration, folder: Path, number: int) -> Trained:
-    """Two steps, recorded; the hook writes to ``folder``."""
-    done = Trained(one)
+def train(one: Configuration, folder: Path, number: int) -> list[Record]:
+    """Two steps: records of the whole loss, and those of the hook, which writes to ``folder``."""
     kept = dict(core_algos.POLICY_LOSS_REGISTRY)
-    path = folder / f"{number}.jsonl"
+    path = folder / "hook.jsonl"
     recorder = Recorder(path)
     for name, loss in kept.items():
         core_algos.POLICY_LOSS_REGISTRY[name] = recorder.of(loss, name)
     try:
-        _train(one, done, number)
-    except (ValueError, AssertionError, NotImplementedError, RuntimeError) as error:
-        done.raised = f"{type(error).__name__}: {error}"
+        records = [*_trained(one, number)]
     finally:
         core_algos.POLICY_LOSS_REGISTRY.update(kept)
         recorder.close()
-    if path.exists():
-        hooked = [json.loads(line) for line in path.read_text().splitlines()]
-        done.records += [one | {"id": f"{number}/hook/{one['id']}"} for one in hooked]
-    return done
+    hooked = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return records + [one | {"id": f"{number}/hook/{one['id']}"} for one in hooked]
 
 
-def _train(one: Configuration, done: Trained, number: int) -> None:
+def _trained(one: Configuration, number: int) -> Iterator[Record]:
     torch.manual_seed(number)
     tiny = Tiny.made(number)
-    correction = _correction(one)
     config = _config(one)
-    data = _data(tiny, one, correction, config)
+    data = _data(tiny, one, _correction(one), config)
     optimizer = torch.optim.Adam([tiny.logits], lr=0.25)
     for step in range(STEPS):
         optimizer.zero_grad()
         parts = [_micro(tiny, one, config, data, rows) for rows in _rows(one)]
         sum(part["loss"] for part in parts).backward()
-        for rows, expected in _units(one, parts):
-            name = f"{number}/{step}/{len(done.records)}"
-            done.records.append(_record(name, one, tiny, config, data, rows, expected))
+        for at, (rows, expected) in enumerate(_units(one, parts)):
+            yield _record(f"{number}/{step}/{at}", one, tiny, config, data, rows, expected)
         if torch.isfinite(tiny.logits.grad).all():
             optimizer.step()
 
@@ -480,169 +451,19 @@ def _computes_advantages(one: Configuration, rows: slice) -> bool:
     return whole and not rejects and not (one["kl_penalty"] and one["kl_loss_type"])
 
 
-def verdicts(path: Path) -> dict[str, dict[str, Any]]:
-    """``grpo verify`` at 1e-6: record → its verdict; those that were not compared have none."""
-    command = [sys.executable, "-m", "grpo_cli", "verify", str(path), "--json", "--causes", "0"]
-    command += ["--rtol", str(LIMIT), "--on-error", "skip", "--max-errors", "0"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.stdout, done.stderr
-    return {str(row["id"]): row for row in json.loads(done.stdout)["records"]}
+ACTOR = Array("actor", OPTIONS, train, lambda one: str(one["loss_mode"]), _allowed)
+RAISING = {name: values[-1] for name, values in OPTIONS.items()} | {"decoupled": False} | RAISES
 
 
-def errors(record: dict[str, Any]) -> dict[str, float]:
-    """The relative error of loss and gradient, of the sum of their absolute parts."""
-    expected = record["expected"]
-    given = "advantages" in record
-    chosen = choose(record["framework"])
-    made = completed(chosen, advantages_given=given, stages={}, hyperparameters={})
-    values: dict[str, Any] = dict(made.flags)
-    ours = evaluate(record, made.variant, stages=dict(made.swapped), **values)
-    found: dict[str, float] = {}
-    for key in ("loss", "policy_loss"):
-        if key in expected:
-            scale = np.abs(ours.breakdown.contribution).sum() or 1.0
-            loss = ours.loss if key == "loss" else -float(ours.total["policy"])
-            found["loss"] = abs(loss - expected[key]) / scale
-    if "loss_gradient" in expected:
-        masks = record.get("mask", [[1] * len(row) for row in expected["loss_gradient"]])
-        rows = zip(expected["loss_gradient"], masks, strict=True)
-        theirs = [x for row, mask in rows for x, m in zip(row, mask, strict=True) if m]
-        found["gradient"] = _error([-x for row in ours.gradient for x in row], theirs)
-    if "advantages" in expected:
-        masks = record.get("mask", [[1] * len(row) for row in expected["advantages"]])
-        rows = zip(expected["advantages"], masks, strict=True)
-        theirs = [x for row, mask in rows for x, m in zip(row, mask, strict=True) if m]
-        found["advantages"] = _error([x for row in ours.advantages for x in row], theirs)
-    return found
-
-
-def _error(mine: list[float], theirs: list[float]) -> float:
-    """The largest difference, relative to the largest number."""
-    scale = max(map(abs, theirs), default=0.0) or 1.0
-    pairs = zip(mine, theirs, strict=True)
-    return max((abs(a - b) for a, b in pairs), default=0.0) / scale
-
-
-@dataclass
-class Result:
-    """What became of configurations.
-
-    Attributes:
-        ran: those that verl computed.
-        raised: what verl raised, and for what.
-        losses: loss → how many configurations and records, how many configurations differ, the
-            largest relative errors of the others, and the metrics that differ.
-        differing: the first difference of each of them.
-    """
-
-    ran: list[Configuration] = field(default_factory=list)
-    raised: dict[str, Configuration] = field(default_factory=dict)
-    losses: dict[str, dict[str, Any]] = field(default_factory=dict)
-    differing: list[str] = field(default_factory=list)
-
-    def of(self, one: Configuration) -> dict[str, Any]:
-        """The numbers of a configuration's loss."""
-        zero = dict.fromkeys(("configurations", "records", "differ"), 0)
-        worst = dict.fromkeys(("loss", "gradient", "advantages"), 0.0)
-        return self.losses.setdefault(one["loss_mode"], {**zero, **worst, "metrics": Counter()})
-
-
-def judged(found: list[Configuration]) -> Result:
-    """Trains and judges configurations."""
-    result = Result()
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        trained = [train(one, folder, number) for number, one in enumerate(found)]
-        path = folder / "all.jsonl"
-        path.write_bytes(b"".join(line_of(one) for ran in trained for one in ran.records))
-        rows = verdicts(path)
-    for ran in trained:
-        if ran.raised:
-            result.raised[ran.raised] = ran.configuration
-        else:
-            result.ran.append(ran.configuration)
-            _add(result, ran, [(one, rows.get(one["id"])) for one in ran.records])
-    return result
-
-
-def _add(
-    result: Result, ran: Trained, judged: list[tuple[dict[str, Any], dict[str, Any] | None]]
-) -> None:
-    one, row = ran.configuration, result.of(ran.configuration)
-    compared = [(record, verdict) for record, verdict in judged if verdict is not None]
-    differing = [(record, verdict) for record, verdict in compared if not verdict["agrees"]]
-    row["configurations"] += 1
-    row["records"] += len(compared)
-    row["metrics"].update(
-        {metric["key"] for _, verdict in compared for metric in verdict["metrics"]}
-    )
-    if not differing and compared:
-        for record, _ in compared:
-            for name, error in errors(record).items():
-                row[name] = max(row[name], error)
-        return
-    row["differ"] += 1
-    if not compared:
-        result.differing.append(f"nothing compared: {_shown(one)}")
-    else:
-        record, verdict = differing[0]
-        said = " ".join(str(verdict["first"][name]) for name in ("key", "expected", "got"))
-        result.differing.append(f"{record['id']} {said}: {_shown(one)}")
-
-
-def _shown(one: Configuration) -> str:
-    return ", ".join(f"{name}={value}" for name, value in one.items())
-
-
-def pairs(found: list[Configuration]) -> set[tuple[Any, ...]]:
-    """The pairs of values that occur."""
-    return {
-        (first, str(one[first]), second, str(one[second]))
-        for one in found
-        for first, second in combinations(sorted(OPTIONS), 2)
-    }
-
-
-def every_pair() -> int:
-    """How many pairs there are."""
-    return sum(len(OPTIONS[a]) * len(OPTIONS[b]) for a, b in combinations(OPTIONS, 2))
-
-
-def raising() -> Configuration:
-    """A configuration with the pair for which verl raises."""
-    return {name: values[-1] for name, values in OPTIONS.items()} | {"decoupled": False} | RAISES
-
-
-def document(result: Result) -> dict[str, Any]:
-    """What the page's table is made of, by ``report.pair_lines``."""
-    losses = {name: row | {"metrics": dict(row["metrics"])} for name, row in result.losses.items()}
-    array = {
-        "pairs": len(pairs(result.ran)),
-        "of": every_pair(),
-        "losses": dict(sorted(losses.items())),
-    }
-    return {
-        "framework": "verl 0.9.1",
-        "how": "python -m parity.verl_pairwise --write: every configuration was trained for two "
-        "steps by verl's functions, recorded and judged by grpo verify --rtol 1e-6",
-        "arrays": {"actor": array},
-        "raises": {
-            said: ", ".join(f"{name} {one[name]}" for name in RAISES)
-            for said, one in result.raised.items()
-        },
-    }
-
-
-def main() -> None:
-    """Runs the whole array; with ``--write``, leaves what the page says of it."""
-    result = judged([*configurations(), raising()])
-    found = document(result)
-    print(json.dumps(found, indent=1, ensure_ascii=False))
-    print("\n".join(result.differing))
-    if "--write" in sys.argv:
-        GOLDEN.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
-    raise SystemExit(bool(result.differing))
+def raised(folder: Path) -> str:
+    """What verl raises for that pair."""
+    try:
+        train(RAISING, folder, 0)
+    except ValueError as error:
+        return f"ValueError: {error}"
+    return ""
 
 
 if __name__ == "__main__":
-    main()
+    said = ", ".join(f"{name} {value}" for name, value in RAISES.items())
+    run("verl 0.9.1", [ACTOR], raises={raised(Path(tempfile.mkdtemp())): said})

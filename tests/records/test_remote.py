@@ -331,15 +331,13 @@ def test_columns_that_lie_side_by_side_are_fetched_together(store, tmp_path, sma
     table = pa.table({name: noise.random(20_000) for name in "abc"})
     pa.parquet.write_table(table, tmp_path / "a.parquet", row_group_size=10_000)
     place = address(store.put("runs/a.parquet", (tmp_path / "a.parquet").read_bytes()))
-    file = parquet_file(pa, place)
+    file = parquet_file(place)
     store.asked.clear()
     assert file.read_row_group(0).num_rows == 10_000
     assert max(end - start for start, end in store.asked) >= 3 * 10_000 * 8
 
 
 def test_what_is_known_of_a_file_before_it_is_read(store, place):
-    assert streams.most_unpacked(place) == streams.LITTLE
-    assert streams.most_unpacked(Address("s3://b", Version(1 << 20, ""))) == 100 << 20
     assert streams.unopened(place) is None
     assert streams.version_of(place).size == 25
     check_end("a", place, "parquet")  # that costs a connection: reading it will tell

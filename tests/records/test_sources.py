@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import zstandard
+from command import run
 from files import each
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +17,7 @@ from grpo_cli.errors import InputError
 from grpo_cli.records import cut, read
 from grpo_cli.records.open import ranges
 from grpo_cli.records.open import streams as sources
-from grpo_cli.records.open.blocks import Block, Source, _joined, _whole, first_line, spans
+from grpo_cli.records.open.blocks import Block, Source, _joined, first_line, spans
 from grpo_cli.records.open.foreign import LOOKED_AT, foreign
 from grpo_cli.records.open.remote import CHANGED
 from grpo_cli.records.open.streams import blocks, split
@@ -151,12 +152,9 @@ def test_zstd_without_its_package(tmp_path, monkeypatch):
 def test_too_large(tmp_path, monkeypatch):
     path = tmp_path / "data.json"
     path.write_bytes(b"[\n" + b"1,\n" * 100 + b"1]")
-    monkeypatch.setattr(sources, "LIMIT", 50)
+    monkeypatch.setattr("grpo_cli.records.open.budget.LIMIT", 50)
     advice = "one JSON document of more than 1 GiB; write it as JSONL, one record a line"
     assert error(path) == f"{path}: {advice}"
-    with pytest.raises(InputError, match="expected lines of less than 1 GiB") as caught:
-        list(blocks(io.BytesIO(b"1\n" + b"2" * 80), size=1))
-    assert caught.value.line == 2
 
 
 @each("size", [1, 20, 49, 50, 51, 1000])
@@ -165,7 +163,7 @@ def test_too_large(tmp_path, monkeypatch):
 def test_the_longest_line_is_the_same_for_every_block_size(
     tmp_path, monkeypatch, size, length, end
 ):
-    monkeypatch.setattr(sources, "LIMIT", 50)
+    monkeypatch.setattr("grpo_cli.records.open.budget.LIMIT", 50)
     monkeypatch.setattr("grpo_cli.records.open.blocks.LIMIT", 50)
     path = tmp_path / "data.jsonl"
     path.write_bytes(b"{}\n" + b"x" * length + end)
@@ -326,13 +324,6 @@ def test_a_span_is_of_the_file_that_was_cut(tmp_path):
     assert str(caught.value) == f"{path}: the file was replaced while it was read"
 
 
-def test_a_document_may_be_as_long_as_the_limit():
-    parts = [(3, [b"1" * 20]), (4, [b"2" * 14, b"3" * 15])]
-    assert _whole(iter(parts), sources.Limit(50)) == (3, [b"1" * 20, b"2" * 14 + b"\n" + b"3" * 15])
-    with pytest.raises(InputError, match="one JSON document of more than"):
-        _whole(iter(parts), sources.Limit(49))
-
-
 @pytest.mark.parametrize("count", range(7))
 def test_many_lines_are_one_text(monkeypatch, count):
     monkeypatch.setattr("grpo_cli.records.open.blocks._JOINED", 2)
@@ -440,28 +431,28 @@ def test_the_first_bytes_tell_what_a_file_is(tmp_path):
 # ---- limits -----------------------------------------------------------------------------------
 
 
-def test_how_much_may_come_out_of_a_file(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with Path("a").open("wb") as file:
-        for size in (0, 1000, 1 << 20):
-            file.truncate(size)
-            assert sources.most_unpacked("a") == max(16 << 20, 100 * size)
-    Path("-").write_bytes(b"")
-    for path in ("-", ".", "none"):
-        assert sources.most_unpacked(path) == 1 << 30
-    assert sources.Limit.of("a").size == 100 << 20
-    with Path("a").open("wb") as file:
-        file.truncate(1 << 30)
-    assert sources.Limit.of("a").size == 1 << 30
-
-
-def test_what_a_limit_says():
-    small, large = sources.Limit(16 << 20), sources.Limit(1 << 30)
-    advice = "MiB, unpacked; if it is sound, unpack the file first"
-    assert small.too_long() == f"expected lines of less than 16 {advice}"
-    assert small.too_large() == f"one JSON document of more than 16 {advice}"
-    assert large.too_long() == "expected lines of less than 1 GiB"
-    assert large.too_large().endswith("more than 1 GiB; write it as JSONL, one record a line")
+@pytest.mark.parametrize("pack", [packed, zstandard.compress])
+@pytest.mark.parametrize(
+    ("size", "data", "message"),
+    [
+        (1000, LINE + b"\n", ""),
+        (64 * 9, (b" " * 63 + b"\n") * 9, "no records: the input is empty"),
+        (64 * 9, (b" " * 63 + b"\n") * 9 + b" ", "577 bytes, unpacked, in a file of"),
+        (64 * 9, b"\n" * 9, "no records: the input is empty"),
+        (64 * 9 - 1, b"\n" * 9, "9 lines in a file of"),
+        (1 << 22, b" " * (1 << 20), "expected lines of less than 1 MiB, unpacked; if the file is"),
+        (1 << 22, LINE[:-1] + b" " * (1 << 20), "sound, --unpack 64M reads it"),
+        (1 << 22, b"[\n" + LINE + (b" " * 99 + b"\n") * 10_000 + b"]", ""),
+        (1 << 21, b"[\n" + LINE + (b" " * 99 + b"\n") * 10_000 + b"]", "one JSON document of more"),
+        (1 << 20, b'{"x":[' + b"[]," * (1 << 14) + b"[]]}", "32,771 values in one line in a file"),
+    ],
+)
+def test_how_much_may_come_out_of_a_file(tmp_path, pack, size, data, message):
+    path = tmp_path / "data.jsonl"
+    path.write_bytes(pack(data))
+    result = run("convert", path, "--unpack", size)
+    assert (result.exit_code == 3) == bool(message)
+    assert message in result.stderr
 
 
 def test_what_is_told_before_anything_is_read(tmp_path, monkeypatch):

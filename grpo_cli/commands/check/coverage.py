@@ -9,8 +9,6 @@ from typing import Any, NamedTuple
 from grpo_cli.commands.check.answer import NotChecked
 from grpo_cli.commands.check.record_view import View
 from grpo_cli.commands.check.rule import Rule
-from grpo_cli.records.fields import read_fields
-from grpo_cli.records.parse.settings import read_settings
 
 
 class SkippedRules(NamedTuple):
@@ -56,11 +54,9 @@ def _lacks_all(names: str, value: Mapping[str, Any]) -> bool:
 def _count_partly(needs: str, view: View) -> int:
     """Counts the records without the setting, the first name of ``needs``, and without the keys."""
     setting, _, keys = needs.partition("|")
-    fields = read_fields(view.values[0])
-    has_settings = fields.hyperparameters or "hyperparameters" in fields.names
     return sum(
-        not (has_settings and setting in read_settings(value, fields)) and _lacks_all(keys, value)
-        for value in view.values
+        setting not in settings and _lacks_all(keys, value)
+        for settings, value in zip(view.packed.settings, view.values, strict=True)
     )
 
 

@@ -26,7 +26,7 @@ LossCount = tuple[str, str]
 
 def count_zero_gradient(view: View) -> Counter[LossCount]:
     """Counts empty responses and dead groups of records that name a framework, by framework."""
-    empty = view.records.sum((view.responses.lengths == 0).astype(np.int64))
+    empty = view.records.sum((view.lengths == 0).astype(np.int64))
     groups = np.bincount(view.records.index[view.first_members], are_dead(view), len(view.counts))
     found: Counter[LossCount] = Counter()
     for record in np.flatnonzero((empty > 0) | (groups > 0)).tolist():

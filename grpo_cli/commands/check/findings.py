@@ -3,43 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from grpo_cli.commands.check import answer
 from grpo_cli.commands.check.record_view import Place
 from grpo_cli.commands.check.rule import Finding, Rule
 
-Key = tuple[int, int, int, int]
-
 _PAIRS = 1000
 """Added to the ranks of rules on pairs of columns, which come after the others."""
 
-
-@dataclass(frozen=True)
-class Row:
-    """A finding in its place; ``key`` orders it: source, record, rule, response."""
-
-    key: Key
-    code: str
-    finding: Finding
-    place: Place
-
-    @property
-    def answer(self) -> answer.Finding:
-        """The finding as the answer has it."""
-        finding, place = self.finding, self.place
-        return answer.Finding(
-            code=self.code,
-            severity=finding.severity,
-            record=place.name,
-            response=finding.response,
-            token=finding.token,
-            source=place.source,
-            line=place.line,
-            message=finding.message,
-            evidence=dict(finding.evidence),
-            advice=finding.advice,
-        )
+Row = tuple[tuple[int, int, int, int], answer.Finding]
+"""What orders a finding (source, record, rule, response), and the finding as the answer has it."""
 
 
 @dataclass
@@ -58,27 +32,38 @@ class Findings:
 
     def add(self, rule: Rule, finding: Finding, place: Place, source: int = 0) -> None:
         """Adds a rule's finding in a record of a source."""
-        self.counts[rule.code, finding.severity] += 1
+        severity = finding.severity or rule.severities[0]
+        self.counts[rule.code, severity] += 1
         response = -1 if finding.response is None else finding.response
         rank = rule.rank + (_PAIRS if rule.scope == "pair" else 0)
-        self._keep(
-            rule.code, [Row((source, place.number, rank, response), rule.code, finding, place)]
+        row = answer.Finding(
+            code=rule.code,
+            severity=severity,
+            record=place.name,
+            response=finding.response,
+            token=finding.token,
+            source=place.source,
+            line=place.line,
+            message=finding.message,
+            evidence=dict(finding.evidence),
+            advice=finding.advice,
         )
+        self._keep(rule.code, [((source, place.number, rank, response), row)])
 
     def merge(self, other: Findings, source: int) -> None:
         """Adds the findings of a piece of a source."""
         self.counts += other.counts
         for code, rows in other.kept.items():
-            self._keep(code, [replace(row, key=(source, *row.key[1:])) for row in rows])
+            self._keep(code, [((source, *key[1:]), row) for key, row in rows])
 
     def _keep(self, code: str, rows: list[Row]) -> None:
         kept = self.kept.setdefault(code, [])
-        in_order = not kept or kept[-1].key <= rows[0].key
+        in_order = not kept or kept[-1][0] <= rows[0][0]
         if in_order and self.limit and len(kept) >= self.limit:
             return
         kept += rows
         if not in_order:
-            kept.sort(key=lambda row: row.key)
+            kept.sort(key=lambda row: row[0])
         if self.limit:
             del kept[self.limit :]
 
@@ -92,27 +77,11 @@ class Findings:
     def rows(self) -> tuple[answer.Finding, ...]:
         """The findings that are kept, in the order of the records."""
         every = [row for rows in self.kept.values() for row in rows]
-        return tuple(row.answer for row in sorted(every, key=lambda row: row.key))
+        return tuple(finding for _, finding in sorted(every, key=lambda row: row[0]))
 
-    @property
-    def codes(self) -> Counter[str]:
-        """Code → number of findings."""
-        return self._count(0)
-
-    @property
-    def severities(self) -> Counter[str]:
-        """Severity → number of findings."""
-        return self._count(1)
-
-    def _count(self, part: int) -> Counter[str]:
+    def count_by(self, part: int) -> Counter[str]:
+        """Returns the number of findings by code (0) or by severity (1)."""
         found: Counter[str] = Counter()
         for key, count in self.counts.items():
             found[key[part]] += count
         return found
-
-    @property
-    def more(self) -> dict[str, int]:
-        """Code → number of findings that are not kept."""
-        if not self.limit:
-            return {}
-        return {code: n - self.limit for code, n in self.codes.items() if n > self.limit}

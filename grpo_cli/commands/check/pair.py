@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, Segments
-from grpo_cli.commands.check.record_view import View
+from grpo_cli.commands.check.record_view import Tokens
 
 _OVERFLOW = 50.0
 
@@ -18,11 +18,11 @@ class Pair:
     """A pair of columns over samples: S samples of n tokens each, N in all.
 
     Args:
-        view: the records.
+        view: the records' tokens.
         names: the columns; the log ratio is the first less the second.
     """
 
-    def __init__(self, view: View, names: tuple[str, str]) -> None:
+    def __init__(self, view: Tokens, names: tuple[str, str]) -> None:
         self.view = view
         self.names = names
         self.first, self.second = (view.log_probs[name] for name in names)

@@ -3,41 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from grpo_cli.commands.check.record_view import Place, View
+import numpy as np
+
+from grpo_cli.commands.check.record_view import Place, View, find_bad
 from grpo_cli.engine.packing import packed_runs
 from grpo_cli.errors import InputError
-from grpo_cli.records import DecodedChunk, Packed, Raw, Record, record
-from grpo_cli.records.packed import LOG_PROBS, are_scores
+from grpo_cli.records import DecodedChunk, Raw, Record, record
+from grpo_cli.records.fields import read_fields
 from grpo_cli.records.parse.assemble import layout, pack_records
 from grpo_cli.records.parse.record import record_id
 
 _TOGETHER = 1 << 20
 """Bytes of text in one view: enough that numpy's overhead is small."""
 
-_BY_TOKEN = "token_advantages"
-"""The column that is not compared."""
-
 
 def views(decoded: Iterable[DecodedChunk]) -> Iterator[View | InputError]:
     """Yields views of the records in order, and errors in the places of unreadable records."""
     for chunk in _together(decoded):
         for items, packed in packed_runs(chunk):
-            if packed is None or _has_wrong_scores(packed):
+            if packed is None:
                 yield from _one_by_one(items)
             else:
                 raws: Any = items  # what is packed is no error
-                yield _view(packed, raws, packed.fields.names)
-
-
-def _has_wrong_scores(packed: Packed) -> bool:
-    """Whether rewards or advantages are an error.
-
-    Of records of log-probs alone they are not: what is wrong with one hides no finding of others.
-    """
-    more = not packed.columns.keys() <= {*LOG_PROBS, _BY_TOKEN}
-    return more and not are_scores(packed.scores.values())
+                values = [raw.value for raw in raws]
+                yield View.of(packed, [*map(_place, raws, values)], values, packed.fields.names)
 
 
 def _together(decoded: Iterable[DecodedChunk]) -> Iterator[DecodedChunk]:
@@ -59,27 +51,10 @@ def _together(decoded: Iterable[DecodedChunk]) -> Iterator[DecodedChunk]:
         yield DecodedChunk(waiting, keys)
 
 
-def _view(packed: Packed, raws: Sequence[Raw], names: Mapping[str, str]) -> View:
-    return View(
-        places=[_place(raw) for raw in raws],
-        values=[raw.value for raw in raws],
-        counts=packed.counts,
-        widths=packed.widths,
-        columns={name: packed.columns[name] for name in packed.columns if name != _BY_TOKEN},
-        mask=packed.mask,
-        groups=packed.groups,
-        names=names,
-        derived=packed.derived,
-        rewards=packed.scores.get("rewards"),
-        advantages=packed.scores.get("advantages"),
-        advantages_given="advantages" in names,
-    )
-
-
-def _place(raw: Raw) -> Place:
-    name = record_id(raw.value)
+def _place(raw: Raw, value: dict[str, Any]) -> Place:
+    name = record_id(value)
     name = raw.number if name is None else name
-    return Place(name, raw.source, raw.line, raw.number, _claims(raw.value))
+    return Place(name, raw.source, raw.line, raw.number, _claims(value))
 
 
 _ONCE = (("num_iterations", 1), ("ppo_epochs", 1))
@@ -97,28 +72,51 @@ def _claims(value: Mapping[str, Any]) -> str:
 
 
 def _one_by_one(items: Iterable[Raw | InputError]) -> Iterator[View | InputError]:
-    waiting: list[tuple[Raw, Record]] = []
+    waiting: list[tuple[dict[str, Any], Place, Record]] = []
     for item in items:
-        found = item if isinstance(item, InputError) else record(item)
-        if waiting and (isinstance(found, InputError) or _kind(found) != _kind(waiting[0][1])):
+        found = item if isinstance(item, InputError) else _read(item)
+        if waiting and (isinstance(found, InputError) or _kind(found) != _kind(waiting[0][2])):
             yield _of_records(waiting)
             waiting = []
         if isinstance(found, InputError):
             yield found
         else:
             assert isinstance(item, Raw)
-            waiting.append((item.with_lists(), found))
+            value = item.plain()
+            waiting.append((value, _place(item, value), found))
     if waiting:
         yield _of_records(waiting)
 
 
-def _of_records(pairs: Sequence[tuple[Raw, Record]]) -> View:
-    raws, records = zip(*pairs, strict=True)
+def _of_records(found: Sequence[tuple[dict[str, Any], Place, Record]]) -> View:
+    values, places, records = zip(*found, strict=True)
     names = dict(records[0].names)
     if records[0].shape is not None:
         names.setdefault("group_ids", "")
-    return _view(pack_records(records), raws, names)
+    return View.of(pack_records(records), places, values, names)
 
 
 def _kind(found: Record) -> object:
     return layout(found)[:-2], tuple(found.names.items()), found.shape is None  # type: ignore[index]
+
+
+def _read(raw: Raw) -> Record | InputError:
+    """Reads a record; scores that are not finite, of which a rule speaks, are no error."""
+    found = record(raw)
+    if not isinstance(found, InputError):
+        return found
+    try:
+        value = raw.plain()
+        names = read_fields(value).names
+        scores = {name: value[names[name]] for name in ("rewards", "advantages") if name in names}
+        numbers = {name: np.array(given, np.float64) for name, given in scores.items()}
+        keys = {names[name] for name in scores}
+        bare = {key: one for key, one in value.items() if key not in keys}
+        rest = record(replace(raw, kept=bare, arrays=False))
+    except (InputError, TypeError, ValueError, AttributeError):
+        return found
+    if isinstance(rest, InputError) or not any(find_bad(one).any() for one in numbers.values()):
+        return found
+    if any(one.shape[:1] != (len(rest.widths),) for one in numbers.values()):
+        return found
+    return replace(rest, names=names, **{name: one.tolist() for name, one in numbers.items()})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
 from typing import Any, NamedTuple
@@ -12,6 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64, Segments
+from grpo_cli.records import Packed
+from grpo_cli.records.packed import LARGEST
 
 LOG_PROBS = ("log_probs_new", "log_probs_old", "log_probs_ref", "log_probs_rollout")
 _PAIRS = (
@@ -41,43 +43,26 @@ class Place(NamedTuple):
 
 
 @dataclass(eq=False)
-class View:
-    """Consecutive records with the same columns. N tokens as written, R responses, M records.
-
-    Nothing is refused: log-probs may be positive or not finite.
+class Tokens:
+    """The tokens that count of consecutive records: N tokens, R responses, M records.
 
     Attributes:
         places: [M] where the records are in the input.
-        values: [M] the decoded objects; empty where they were dropped.
-        counts: [M] responses of each record.
-        widths: [R] tokens of each response as written.
-        columns: canonical token column → [N] as written.
-        mask: [N] which tokens count; None if all do.
-        groups: [R] a number for each group of each record, in order.
         names: canonical name → the user's key.
-        derived: columns that were computed from probabilities or ratios.
-        rewards: [R], or [R, K] of several functions; None if there are none.
-        advantages: [R]; None if there are none, or one per token.
-        advantages_given: whether there are any.
-        samples: [M] the number of the sample that each record is compared in; None if each
-            record is a sample of its own.
+        counts: [M] responses of each record.
+        lengths: [R] tokens of each response.
+        positions: [N] each token's index in its response as written.
+        columns: canonical name → [N], of columns that were not derived from others.
+        samples: [M] the number of the sample in which each record is compared.
     """
 
     places: Sequence[Place]
-    values: Sequence[dict[str, Any]]
-    counts: I64
-    widths: I64
-    columns: Mapping[str, F64]
-    mask: NDArray[np.bool_] | None
-    groups: I64
     names: Mapping[str, str]
-    derived: tuple[str, ...] = ()
-    rewards: F64 | None = None
-    advantages: F64 | None = None
-    advantages_given: bool = False
-    samples: I64 | None = None
-
-    # ---- tokens and responses -------------------------------------------------------------
+    counts: I64
+    lengths: I64
+    positions: I64
+    columns: Mapping[str, F64]
+    samples: I64
 
     @cached_property
     def records(self) -> Segments:
@@ -85,43 +70,25 @@ class View:
         return Segments(self.counts)
 
     @cached_property
-    def written(self) -> Segments:
-        """The tokens of each response as written."""
-        return Segments(self.widths)
-
-    @cached_property
     def responses(self) -> Segments:
-        """The tokens of each response that count."""
-        if self.mask is None:
-            return self.written
-        return Segments(np.bincount(self.written.index[self.mask], minlength=len(self.widths)))
+        """The tokens of each response."""
+        return Segments(self.lengths)
 
     @cached_property
     def tokens(self) -> I64:
-        """[M] tokens of each record that count."""
-        return self.records.sum(self.responses.lengths)
-
-    @cached_property
-    def positions(self) -> I64:
-        """[counted] each token's index in its response as written."""
-        places = np.arange(self.written.total) - self.written.spread(self.written.starts)
-        return places if self.mask is None else places[self.mask]
-
-    @property
-    def sample_numbers(self) -> I64:
-        """[M] the number of each record's sample, which is the same in every piece."""
-        return np.arange(len(self.counts)) if self.samples is None else self.samples
+        """[M] tokens of each record."""
+        return self.records.sum(self.lengths)
 
     @cached_property
     def sample_starts(self) -> I64:
         """[S] the first record of each sample."""
-        return np.flatnonzero(np.diff(self.sample_numbers, prepend=-1) != 0)
+        return np.flatnonzero(np.diff(self.samples, prepend=self.samples[:1] - 1))
 
     @cached_property
     def sample_index(self) -> I64:
-        """[M] the index of each record's sample in this view."""
-        lengths = np.diff(self.sample_starts, append=len(self.counts))
-        return np.repeat(np.arange(len(lengths)), lengths)
+        """[M] the index of each record's sample."""
+        sizes = np.diff(self.sample_starts, append=len(self.counts))
+        return np.repeat(np.arange(len(sizes)), sizes)
 
     def rows_of(self, record: int) -> slice:
         """Returns the responses of a record."""
@@ -129,7 +96,7 @@ class View:
         return slice(start, start + int(self.counts[record]))
 
     def tokens_of(self, record: int) -> slice:
-        """Returns the tokens of a record that count."""
+        """Returns the tokens of a record."""
         start = int(self._record_tokens.starts[record])
         return slice(start, start + int(self.tokens[record]))
 
@@ -137,61 +104,156 @@ class View:
     def _record_tokens(self) -> Segments:
         return Segments(self.tokens)
 
-    def local(self, response: int) -> tuple[int, int]:
-        """Returns a response's record and its index in that record."""
-        record = int(self.records.index[response])
-        return record, int(response - self.records.starts[record])
-
-    def place(self, token: int) -> dict[str, int]:
-        """Returns the place of a token as the fields of a finding."""
-        record, response = self.local(int(self.responses.index[token]))
-        return {"record": record, "response": response, "token": int(self.positions[token])}
-
-    def at(self, response: int) -> dict[str, int]:
+    def at(self, response: int) -> dict[str, Any]:
         """Returns the place of a response as the fields of a finding."""
-        record, local = self.local(response)
-        return {"record": record, "response": local}
+        record = int(self.records.index[response])
+        return {"record": record, "response": int(response - self.records.starts[record])}
 
-    # ---- columns --------------------------------------------------------------------------
-
-    def has(self, name: str) -> bool:
-        """Whether the records have the column, and it is not derived from another."""
-        return name in self.columns and name not in self.derived
-
-    def has_field(self, name: str) -> bool:
-        """Whether the records have a field; all records of a view have it, or none."""
-        if name in LOG_PROBS:
-            return self.has(name)
-        if name == "rewards":
-            return self.rewards is not None or "rewards" in self.names
-        return name in self.names
+    def place(self, token: int) -> dict[str, Any]:
+        """Returns the place of a token as the fields of a finding."""
+        return {
+            **self.at(int(self.responses.index[token])),
+            "token": int(self.positions[token]),
+        }
 
     def key(self, name: str) -> str:
         """Returns the user's name of a column."""
         return self.names.get(name, name)
 
-    def column(self, name: str) -> F64 | None:
-        """Returns [counted] the values of a column at the tokens that count; None without it."""
-        if not self.has(name):
-            return None
-        whole = self.columns[name]
-        return whole if self.mask is None else whole[self.mask]
-
     @cached_property
     def log_probs(self) -> dict[str, F64]:
         """The columns of log-probs that the records have."""
-        found = {name: self.column(name) for name in LOG_PROBS}
-        return {name: values for name, values in found.items() if values is not None}
+        return {name: self.columns[name] for name in LOG_PROBS if name in self.columns}
 
     @property
     def pairs(self) -> list[tuple[str, str]]:
         """The pairs of columns to compare, the most informative first."""
-        found = [pair for pair in _PAIRS if all(name in self.log_probs for name in pair)]
+        found = [pair for pair in _PAIRS if {*pair} <= self.columns.keys()]
         if ("log_probs_old", "log_probs_rollout") in found:
             found = [pair for pair in found if pair != ("log_probs_new", "log_probs_rollout")]
         return found
 
-    # ---- groups ---------------------------------------------------------------------------
+    @property
+    def layout(self) -> tuple[object, ...]:
+        """The columns and names that records must share to be compared in one sample."""
+        return tuple(self.columns), tuple(self.names.items())
+
+    def take(self, records: NDArray[np.bool_]) -> Tokens:
+        """Returns some of the records."""
+        rows = np.repeat(records, self.counts)
+        tokens = np.repeat(rows, self.lengths)
+        return Tokens(
+            [self.places[at] for at in np.flatnonzero(records).tolist()],
+            self.names,
+            self.counts[records],
+            self.lengths[rows],
+            self.positions[tokens],
+            {name: column[tokens] for name, column in self.columns.items()},
+            self.samples[records],
+        )
+
+    @staticmethod
+    def join(parts: Sequence[Tokens]) -> Tokens:
+        """Returns the records of several parts that have one layout."""
+        first = parts[0]
+        if len(parts) == 1:
+            return first
+        arrays = ("counts", "lengths", "positions", "samples")
+        counts, lengths, positions, samples = (
+            np.concatenate([getattr(part, name) for part in parts]) for name in arrays
+        )
+        columns = {
+            name: np.concatenate([part.columns[name] for part in parts]) for name in first.columns
+        }
+        places = [place for part in parts for place in part.places]
+        return Tokens(places, first.names, counts, lengths, positions, columns, samples)
+
+
+@dataclass(eq=False)
+class View(Tokens):
+    """Consecutive records with the same columns, and everything that they hold.
+
+    Nothing is refused: log-probs may be positive or not finite.
+
+    Attributes:
+        packed: the columns as written, W tokens in all.
+        values: [M] the decoded objects.
+    """
+
+    packed: Packed = field(kw_only=True)
+    values: Sequence[dict[str, Any]] = field(kw_only=True)
+
+    @classmethod
+    def of(
+        cls,
+        packed: Packed,
+        places: Sequence[Place],
+        values: Sequence[dict[str, Any]],
+        names: Mapping[str, str],
+    ) -> View:
+        """Returns the view of records that were packed."""
+        written, mask = Segments(packed.widths), packed.mask
+        positions = np.arange(written.total) - written.spread(written.starts)
+        columns = {
+            name: column if mask is None else column[mask]
+            for name, column in packed.columns.items()
+            if name not in packed.derived and name != BY_TOKEN
+        }
+        lengths = packed.widths
+        if mask is not None:
+            lengths = np.bincount(written.index[mask], minlength=written.count)
+            positions = positions[mask]
+        samples = np.array([place.number for place in places], dtype=np.int64)
+        return cls(
+            *(places, names, packed.counts, lengths, positions, columns, samples),
+            packed=packed,
+            values=values,
+        )
+
+    @property
+    def mask(self) -> NDArray[np.bool_] | None:
+        """[W] which tokens count; None if all do."""
+        return self.packed.mask
+
+    @property
+    def widths(self) -> I64:
+        """[R] tokens of each response as written."""
+        return self.packed.widths
+
+    @cached_property
+    def written(self) -> Segments:
+        """The tokens of each response as written."""
+        return Segments(self.widths)
+
+    def has_field(self, name: str) -> bool:
+        """Whether the records have a field; all records of a view have it, or none."""
+        if name in LOG_PROBS:
+            return name in self.columns
+        return name in self.names or (name == "rewards" and self.rewards is not None)
+
+    # ---- rewards and groups ---------------------------------------------------------------
+
+    @cached_property
+    def rewards(self) -> F64 | None:
+        """[R], or [R, K] of several functions, NaN if not finite; None if there are none."""
+        return _without_infinities(self.packed.scores.get("rewards"))
+
+    @cached_property
+    def advantages(self) -> F64 | None:
+        """[R], NaN if not finite; None if there are none, or one per token."""
+        return _without_infinities(self.packed.scores.get("advantages"))
+
+    @cached_property
+    def summed(self) -> F64 | None:
+        """[R] one reward per response, several functions added up."""
+        if self.rewards is None or self.rewards.ndim == 1:
+            return self.rewards
+        return np.nansum(self.rewards, axis=1)
+
+    @property
+    def groups(self) -> I64:
+        """[R] a number for each group of each record, in order."""
+        return self.packed.groups
 
     @cached_property
     def sizes(self) -> I64:
@@ -220,35 +282,17 @@ class View:
         order, starts = self._grouped
         return order[starts]
 
-    @property
-    def layout(self) -> tuple[object, ...]:
-        """The columns and names that records must share to be compared in one sample."""
-        return tuple(self.columns), self.derived, tuple(self.names.items())
-
-    @cached_property
-    def names_groups(self) -> bool:
-        """Whether the records say which responses belong together."""
-        return "group_ids" in self.names or "group_size" in self.names
-
-    @cached_property
-    def summed(self) -> F64 | None:
-        """[R] one reward per response, several functions added up."""
-        if self.rewards is None or self.rewards.ndim == 1:
-            return self.rewards
-        return np.nansum(self.rewards, axis=1)
-
     # ---- words ----------------------------------------------------------------------------
 
     @cached_property
     def ids(self) -> I64 | None:
-        """[N] a number for each token as written: its id, or else that of its string."""
+        """[W] a number for each token as written: its id, or else that of its string."""
         for name in ("token_ids", "tokens"):
-            key = self.names.get(name)
-            if key is not None and self.values:
-                return self._flat(key)
+            if name in self.names:
+                return self._numbers(self.names[name])
         return None
 
-    def _flat(self, key: str) -> I64 | None:
+    def _numbers(self, key: str) -> I64 | None:
         flat: list[Any] = []
         for value in self.values:
             flat += _joined(value[key])
@@ -274,17 +318,29 @@ class View:
 
     @cached_property
     def counted_ids(self) -> I64 | None:
-        """[counted] a number for each token that counts."""
-        if self.ids is None or self.mask is None:
-            return self.ids
-        return self.ids[self.mask]
+        """[N] a number for each token that counts."""
+        return self.ids if self.ids is None or self.mask is None else self.ids[self.mask]
 
     def word(self, number: int) -> str:
         """Returns the name of a token in messages: its id, or its string."""
-        key = self.names.get("token_ids")
-        if key is not None:
-            return f"token {number}"
-        return repr(list(self.words)[number])
+        return f"token {number}" if "token_ids" in self.names else repr(list(self.words)[number])
+
+
+BY_TOKEN = "token_advantages"
+"""The column of advantages per token, which is not among ``columns``."""
+
+
+def find_bad(scores: F64) -> NDArray[np.bool_]:
+    """Returns which scores nothing can be computed with; of several functions NaN is none given."""
+    bad: NDArray[np.bool_] = ~(np.abs(scores) <= LARGEST)
+    return bad if scores.ndim == 1 else bad & ~np.isnan(scores)
+
+
+def _without_infinities(scores: F64 | None) -> F64 | None:
+    """Returns scores with NaN, which no comparison holds of, for those beyond ``LARGEST``."""
+    if scores is None or not find_bad(scores).any():
+        return scores
+    return np.where(np.abs(scores) <= LARGEST, scores, np.nan)
 
 
 def _numbered(words: Iterable[str]) -> dict[str, int]:

@@ -20,21 +20,22 @@ class Finding:
     """One fault, or one fact worth knowing.
 
     Attributes:
-        severity: "error" makes the numbers wrong, "warning" makes them doubtful, "info" explains.
         message: what was found, in words.
         advice: what to do about it.
         evidence: the numbers that it rests on.
         record: the index of the record in its view.
         response, token: its index in the record, and the token's index in the response as written.
+        severity: "error" makes the numbers wrong, "warning" makes them doubtful, "info" explains;
+            None is the rule's first.
     """
 
-    severity: Severity
     message: str
     advice: str
     evidence: Mapping[str, Any] = field(default_factory=dict)
     record: int = 0
     response: int | None = None
     token: int | None = None
+    severity: Severity | None = None
 
 
 @dataclass(frozen=True)

@@ -15,23 +15,15 @@ from grpo_cli.commands.check.coverage import SkippedRules, count_skipped, missin
 from grpo_cli.commands.check.denominators import LossCount, count_zero_gradient, denominators
 from grpo_cli.commands.check.findings import Findings
 from grpo_cli.commands.check.read_views import views
-from grpo_cli.commands.check.record_view import View
+from grpo_cli.commands.check.record_view import Tokens, View
 from grpo_cli.commands.check.rule import ORDER
 from grpo_cli.commands.check.rules import rule_named, rules_of, table
 from grpo_cli.commands.check.rules.repeats import Facts, InputMemory, Located, collect_facts
-from grpo_cli.commands.check.samples import (
-    SmallRecords,
-    compare_samples,
-    join_views,
-    select_records,
-)
+from grpo_cli.commands.check.samples import Samples, compare_samples
 from grpo_cli.engine import Reader
 from grpo_cli.engine.fold import Accumulator, fold_pieces
 from grpo_cli.errors import InputError
 from grpo_cli.records import DecodedChunk
-
-_LARGE = 128
-"""Tokens from which a record is a sample of its own."""
 
 
 class Check(Accumulator[Any]):
@@ -59,25 +51,25 @@ class Check(Accumulator[Any]):
         # of a piece: what comparing its records with others needs; the small records at its
         # beginning and end, whose samples may continue elsewhere; the file of its first record
         self._facts: list[Facts] = []
-        self._edges: Sequence[View] = ()
+        self._edges: Sequence[Tokens] = ()
         self._first = ""
         # of all pieces so far: the number of the last file, and its name
         self._memory = InputMemory()
-        self._edge: tuple[int, View] | None = None
+        self._edge: tuple[int, Tokens] | None = None
         self._source = 0
         self._last = ""
 
     def read(self, decoded: Iterable[DecodedChunk]) -> Iterator[InputError]:
         """Checks records in order, and yields the errors of those that cannot be read."""
-        small = SmallRecords(self.findings)
+        samples = Samples(self.findings)
         for view in views(decoded):
             if isinstance(view, InputError):
                 yield view
             else:
-                self._check(view, small)
-        self._edges = small.edges()
+                self._check(view, samples)
+        self._edges = samples.edges()
 
-    def _check(self, view: View, small: SmallRecords) -> None:
+    def _check(self, view: View, samples: Samples) -> None:
         self._first = self._first or view.places[0].source
         self._last = view.places[-1].source
         self.records += len(view.counts)
@@ -86,13 +78,9 @@ class Check(Accumulator[Any]):
         self.skipped_rules += count_skipped(table(), view)
         self.zero_gradient += count_zero_gradient(view)
         self._facts.append(collect_facts(view))
-        explained = check_records(view, self.findings)
-        large = ~explained & (view.tokens >= _LARGE)
-        if large.any():
-            compare_samples(select_records(view, large), self.findings)
-        rest = ~explained & ~large & (view.tokens > 0)
-        if rest.any():
-            small.add(select_records(view, rest))
+        compared = ~check_records(view, self.findings) & (view.tokens > 0)
+        if compared.any():
+            samples.add(view.take(compared))
 
     def merge(self, later: Check) -> None:
         """Adds a piece that follows those before."""
@@ -110,13 +98,13 @@ class Check(Accumulator[Any]):
         for number, edge in enumerate(later._edges):
             self._add_edge(edge, source, first=number == 0)
 
-    def _add_edge(self, edge: View, source: int, *, first: bool) -> None:
+    def _add_edge(self, edge: Tokens, source: int, *, first: bool) -> None:
         """Compares the sample before, unless this one continues it."""
         if self._edge is not None:
             before, view = self._edge
-            continues = view.sample_numbers[-1] == edge.sample_numbers[0]
+            continues = view.samples[-1] == edge.samples[0]
             if first and before == source and continues and view.layout == edge.layout:
-                edge = join_views([view, edge])
+                edge = Tokens.join([view, edge])
             else:
                 compare_samples(view, self.findings, before)
         self._edge = source, edge
@@ -130,7 +118,7 @@ class Check(Accumulator[Any]):
         if self._edge is not None:
             source, view = self._edge
             compare_samples(view, self.findings, source)
-        uneven = bool(self.findings.codes["uneven-groups"])
+        uneven = bool(self.findings.count_by(0)["uneven-groups"])
         found = [*self._memory.finish(uneven_found=uneven)]
         if any(code == "torn-group" for code, _, _ in found):
             self.findings.drop("singleton-group")
@@ -138,15 +126,15 @@ class Check(Accumulator[Any]):
 
     def result(self) -> Checked:
         """Returns the answer."""
-        findings, rows = self.findings, self.findings.rows
+        rows, counts = self.findings.rows, self.findings.count_by(0)
+        limit, severities = self.findings.limit, self.findings.count_by(1)
         kinds = dict.fromkeys(row.code for row in rows)
-        severities: dict[str, int] = {name: findings.severities[name] for name in ORDER}
         return Checked(
             ok=not severities["error"],
             findings=rows,
-            more={code: findings.more[code] for code in kinds if code in findings.more},
-            counts={code: findings.codes[code] for code in kinds},
-            severities=severities,
+            more={code: counts[code] - limit for code in kinds if limit and counts[code] > limit},
+            counts={code: counts[code] for code in kinds},
+            severities={name: severities[name] for name in ORDER},
             records=self.records,
             responses=self.responses,
             tokens=self.tokens,
@@ -162,13 +150,12 @@ def check_records(view: View, findings: Findings) -> NDArray[np.bool_]:
         [M] whether a finding explains the record's log-probs, so that they are not compared.
     """
     explained = np.zeros(len(view.counts), dtype=np.bool_)
-    for rule in rules_of("record"):
-        if missing_needs(rule, view):
-            continue
-        for finding in rule.find(view):
-            if not (rule.suppressible and explained[finding.record]):
-                explained[finding.record] |= rule.explains
-                findings.add(rule, finding, view.places[finding.record])
+    with np.errstate(over="ignore", invalid="ignore"):  # of rewards that are infinite
+        for rule in rules_of("record"):
+            for finding in rule.find(view) if not missing_needs(rule, view) else ():
+                if not (rule.suppressible and explained[finding.record]):
+                    explained[finding.record] |= rule.explains
+                    findings.add(rule, finding, view.places[finding.record])
     return explained
 
 

@@ -7,31 +7,21 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, islice, pairwise, repeat
-from typing import TYPE_CHECKING, Any, TypeVar
+from itertools import chain, pairwise, repeat
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import orjson
 
 from grpo_cli.commands.emit import TextFormat
-from grpo_cli.engine.rows.fields import (
-    RECORD_CONTEXT,
-    RESPONSE,
-    RESPONSE_CONTEXT,
-    SIDES,
-    TOKEN,
-    Field,
-    Level,
-)
-from grpo_cli.engine.rows.rows import record_fields
+from grpo_cli.engine.rows.columns import columns
+from grpo_cli.engine.rows.fields import SIDES, Level
 from grpo_cli.engine.rows.source import Source, bounds, one_number
 
 if TYPE_CHECKING:
     from grpo_cli.objective.breakdown import Breakdown
     from grpo_cli.records.record import Record
 
-T = TypeVar("T")
-Columns = dict[str, Any]
 Cells = str | Sequence[bytes]
 """A column of cells: one for all lines, or one for each."""
 
@@ -44,7 +34,7 @@ def encode_lines(
     fields: tuple[str, ...],
     lines: TextFormat,
 ) -> list[bytes]:
-    """The lines of each record, each line with its end.
+    """The lines of some records in order, in pieces.
 
     Args:
         records: those that ``breakdown`` is of.
@@ -56,45 +46,29 @@ def encode_lines(
     if not records:
         return []
     source = Source(records, breakdown)
-    return list(_PIECES[level](source, fields, lines))
+    if level == "token":
+        return list(_token_lines(source, fields, lines)) or [b""]
+    found = columns(source, level, fields)
+    rows = zip(*(found[name].spread() for name in fields), strict=True)
+    return [b"".join([lines.row(row, fields) for row in rows])]
 
 
-def _records(source: Source, fields: tuple[str, ...], lines: TextFormat) -> Iterator[bytes]:
-    columns = _read(record_fields(source), fields, source)
-    for row in zip(*(columns[name] for name in fields), strict=True):
-        yield lines.row(row, fields)
-
-
-def _responses(source: Source, fields: tuple[str, ...], lines: TextFormat) -> Iterator[bytes]:
-    columns = _read(RESPONSE, fields, source)
-    about = [field for field in record_fields(source) if field.name not in columns]
-    shared = _read(about, fields, source)
-    for at, (begin, end) in enumerate(pairwise(bounds(source.summary.records))):
-        own: list[Iterable[Any]] = [
-            columns[name][begin:end] if name in columns else repeat(shared[name][at], end - begin)
-            for name in fields
-        ]
-        yield b"".join(lines.row(row, fields) for row in zip(*own, strict=True))
-
-
-def _tokens(source: Source, fields: tuple[str, ...], lines: TextFormat) -> Iterator[bytes]:
+def _token_lines(source: Source, fields: tuple[str, ...], lines: TextFormat) -> Iterator[bytes]:
     """Makes the lines of many tokens at once, column by column."""
-    columns, shared = _token_columns(source, fields), _shared(source, fields, lines)
-    responses, records = bounds(source.summary.responses), bounds(source.summary.record_tokens)
-    pieces: list[list[bytes]] = [[] for _ in source.records]
-    for begin, end in _stretches(responses):
-        counts = _overlaps(responses, begin, end)
+    found = columns(source, "token", fields)
+    shared = {
+        name: (list(map(lines.cell, column.values)), bounds(column.owners))
+        for name, column in found.items()
+        if column.owners is not None
+    }
+    for begin, end in _stretches(bounds(source.summary.responses)):
         cells = [
-            _repeated(shared[name], counts)
+            _repeated(*shared[name], begin, end)
             if name in shared
-            else _cells(columns.get(name), begin, end, lines)
+            else _cells(found[name].values, begin, end, lines)
             for name in fields
         ]
-        counts = _overlaps(records, begin, end)
-        made = _join(cells, [count for _, count in counts], fields, lines)
-        for (record, _), text in zip(counts, made, strict=True):
-            pieces[record].append(text)
-    yield from map(b"".join, pieces)
+        yield _join(cells, end - begin, fields, lines)
 
 
 _TOKENS = 1 << 11
@@ -115,51 +89,20 @@ def _stretches(starts: Sequence[int]) -> Iterator[tuple[int, int]]:
             yield begin, min(begin + _TOKENS, last)
 
 
-def _overlaps(starts: Sequence[int], begin: int, end: int) -> list[tuple[int, int]]:
-    """The segments that some tokens belong to, and how many tokens belong to each.
+def _repeated(cells: Sequence[str], starts: Sequence[int], begin: int, end: int) -> Cells:
+    """The cells of some tokens, which those of a record or response have in common.
 
     Args:
-        starts: where each segment begins, and where the last one ends.
+        cells: the cell of each record or response.
+        starts: where the tokens of each begin, and where those of the last one end.
         begin, end: the tokens.
     """
     first, last = bisect_right(starts, begin) - 1, bisect_left(starts, end)
     cuts = [begin, *starts[first + 1 : last], end]
-    return [(first + at, b - a) for at, (a, b) in enumerate(pairwise(cuts)) if b > a]
-
-
-def _token_columns(source: Source, fields: tuple[str, ...]) -> Columns:
-    columns = _read([field for field in TOKEN if field.name != "clip"], fields, source)
-    return columns | {"clip": source.breakdown.clip}
-
-
-def _shared(source: Source, fields: tuple[str, ...], lines: TextFormat) -> dict[str, list[str]]:
-    """[R] the cells of what a record, or a response, says of all its tokens."""
-    counts = source.summary.records.lengths.tolist()
-    about = _read(_of(record_fields(source), (*source.by, *RECORD_CONTEXT)), fields, source)
-    of_records = {name: list(map(lines.cell, values)) for name, values in about.items()}
-    own = _read(_of(RESPONSE, RESPONSE_CONTEXT), fields, source)
-    return {
-        name: [cell for cell, count in zip(cells, counts, strict=True) for _ in range(count)]
-        for name, cells in of_records.items()
-    } | {name: list(map(lines.cell, values)) for name, values in own.items()}
-
-
-def _of(table: Sequence[Field], names: Sequence[str]) -> list[Field]:
-    return [field for field in table if field.name in names]
-
-
-def _repeated(cells: list[str], counts: Sequence[tuple[int, int]]) -> Cells:
-    """The cells of some responses, each as often as it counts; one if they are all alike."""
-    if len({cells[response] for response, _ in counts}) == 1:
-        return cells[counts[0][0]]
-    return [text for at, count in counts for text in repeat(cells[at].encode(), count)]
-
-
-_PIECES = {"record": _records, "response": _responses, "token": _tokens}
-
-
-def _read(table: Sequence[Field], wanted: Sequence[str], source: Source) -> Columns:
-    return {field.name: field.read(source) for field in table if field.name in wanted}
+    found = [(cells[first + at], b - a) for at, (a, b) in enumerate(pairwise(cuts)) if b > a]
+    if len({text for text, _ in found}) == 1:
+        return found[0][0]
+    return [cell for text, count in found for cell in repeat(text.encode(), count)]
 
 
 def _cells(column: Any, begin: int, end: int, lines: TextFormat) -> Cells:
@@ -186,18 +129,14 @@ _CELL = "\0"
 """Stands for a cell in a line; no text of a cell has it."""
 
 
-def _join(
-    cells: Sequence[Cells], sizes: Sequence[int], fields: Sequence[str], lines: TextFormat
-) -> Iterator[bytes]:
-    """Joins columns to lines with their ends, so many each time."""
+def _join(cells: Sequence[Cells], count: int, fields: Sequence[str], lines: TextFormat) -> bytes:
+    """Joins columns to so many lines with their ends."""
     line = lines.line([text if isinstance(text, str) else _CELL for text in cells], fields) + "\n"
     if _CELL not in line:
-        yield from (line.encode() * size for size in sizes)
-        return
+        return line.encode() * count
     first, *between, last = line.encode().split(_CELL.encode())
     rows = _rows([column for column in cells if not isinstance(column, str)], between)
-    for size in sizes:
-        yield first + (last + first).join(islice(rows, size)) + last
+    return first + (last + first).join(rows) + last
 
 
 def _rows(columns: Sequence[Sequence[bytes]], between: Sequence[bytes]) -> Iterator[bytes]:

@@ -1,18 +1,31 @@
-"""The ``parquet`` format: a file with a column for each field, written as rows are computed."""
+"""The ``parquet`` format: a file with a column for each field, written as rows are computed.
+
+What many rows have in common, such as the id of their record, is stored once for all of them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
+import numpy as np
+import orjson
+
+from grpo_cli.batch import I64
 from grpo_cli.commands.eval.printing import Printing
 from grpo_cli.commands.eval.run import Run, limited, totals_of
 from grpo_cli.engine.evaluation import Encode
-from grpo_cli.engine.rows.tables import batch_of, column, none_of, row_of, texts
+from grpo_cli.engine.rows.columns import Column, columns
+from grpo_cli.engine.rows.fields import KINDS, Level
+from grpo_cli.engine.rows.source import Source
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.records.tables.files import package
 from grpo_cli.records.tables.sink import Sink
+
+if TYPE_CHECKING:
+    from grpo_cli.objective.breakdown import Breakdown
+    from grpo_cli.records.record import Record
 
 
 def encode(printing: Printing) -> Encode:
@@ -28,6 +41,26 @@ def encode(printing: Printing) -> Encode:
     return partial(batch_of, level=printing.level, fields=printing.names)
 
 
+def batch_of(
+    records: Sequence[Record], breakdown: Breakdown, *, level: Level, fields: tuple[str, ...]
+) -> list[Any]:
+    """The rows of some records as one Arrow batch; none of no records.
+
+    Args:
+        records: those that ``breakdown`` is of.
+        breakdown: the numbers.
+        level: what one row is.
+        fields: the names of the columns, in this order.
+    """
+    if not records:
+        return []
+    source = Source(records, breakdown)
+    found = columns(source, level, fields)
+    count = source.summary.responses.total  # a column that no row has is one of tokens
+    arrays = [_filled(name, found[name], count) for name in fields]
+    return [package().record_batch(arrays, names=list(fields))]
+
+
 def write(run: Run, printing: Printing, variant: str, stream: BinaryIO) -> None:
     """Writes the batches; those of an evaluation that stops early are no file."""
     with Sink(stream) as sink:
@@ -37,9 +70,11 @@ def write(run: Run, printing: Printing, variant: str, stream: BinaryIO) -> None:
         if run.empty or not run.complete:
             return
         if printing.level == "batch":
-            _add(sink, [row_of(row) for row in totals_of(run, printing, variant)], None)
+            rows = totals_of(run, printing, variant)
+            listed = [{name: [value] for name, value in row.items()} for row in rows]
+            _add(sink, list(map(_batch, listed)), None)
         elif schema is None:
-            sink.add(none_of(printing.names))
+            sink.add(_batch({name: [] for name in printing.names}))
 
 
 def write_batches(batches: Sequence[Any], stream: BinaryIO) -> None:
@@ -90,3 +125,74 @@ def _cast_column(field: Any, values: Any) -> Any:
             "choose --fields without it, or another format"
         ) from None
     return made.dictionary_encode().cast(field.type) if encoded else made
+
+
+# ---- columns -----------------------------------------------------------------------------------
+
+
+def _batch(named: Mapping[str, Sequence[Any]]) -> Any:
+    arrays = [column(name, values) for name, values in named.items()]
+    return package().record_batch(arrays, names=list(named))
+
+
+def _filled(name: str, found: Column, count: int) -> Any:
+    """A column with a value for each row, of which there are ``count`` where it has none."""
+    if found.values is None:
+        return package().nulls(count, _kind(name))
+    if name == "clip":
+        return _sides(found.values)
+    made = column(name, found.values)
+    return made if found.owners is None else _repeated(made, found.owners.lengths)
+
+
+def column(name: str, values: Sequence[Any]) -> Any:
+    """A column under one of the names of fields."""
+    pa = package()
+    if isinstance(values, np.ndarray):
+        return pa.array(values)
+    if KINDS.get(name, "any") == "any":  # as the user's data have it
+        return _of_any_type(name, values)
+    return pa.array(values, _kind(name))
+
+
+def _kind(name: str) -> Any:
+    """The type of a column whose values do not say it."""
+    pa = package()
+    return {"text": pa.string(), "whole": pa.int64(), "number": pa.float64()}[KINDS[name]]
+
+
+def _of_any_type(name: str, values: Sequence[Any]) -> Any:
+    """Numbers, text, or the rewards of several functions; as text where there are both."""
+    pa = package()
+    kinds = {type(value) for value in values if value is not None}
+    if not kinds:
+        return pa.array(values, pa.float64() if name == "reward" else pa.int64())
+    if kinds == {int, float}:
+        return pa.array([None if one is None else float(one) for one in values], pa.float64())
+    if kinds == {int} and max(one for one in values if one is not None) >= 2**63:
+        unsigned = all(one is None or one >= 0 for one in values)
+        return pa.array(values, pa.uint64()) if unsigned else pa.array(texts(values))
+    return pa.array(values if len(kinds) == 1 else texts(values))
+
+
+def texts(values: Sequence[Any]) -> list[str | None]:
+    """Values as text: what is none, as JSON has it."""
+    return [
+        one if one is None or isinstance(one, str) else orjson.dumps(one).decode() for one in values
+    ]
+
+
+def _sides(clip: Any) -> Any:
+    """[N] the side on which the clip bound each token."""
+    pa = package()
+    codes = pa.array((clip == 1).astype(np.int32), mask=clip == 0)
+    return pa.DictionaryArray.from_arrays(codes, pa.array(["low", "high"]))
+
+
+def _repeated(values: Any, counts: I64) -> Any:
+    """Each value as often as it counts."""
+    pa = package()
+    if pa.types.is_nested(values.type):
+        each = zip(values.to_pylist(), counts.tolist(), strict=True)
+        return pa.array([one for one, count in each for _ in range(count)], values.type)
+    return values.dictionary_encode().take(pa.array(np.arange(len(values)).repeat(counts)))

@@ -74,7 +74,7 @@ class Run(Evaluation):
     def finish(self, *, told_in_table: bool, quiet: bool) -> int:
         """Prints the notes, then what went wrong; returns the exit code."""
         if not quiet:
-            more = [] if told_in_table or self.empty else notes(self.total)
+            more = notes(self.total) if self.complete and not (told_in_table or self.empty) else ()
             for note in [*self.notices, *more]:
                 say(f"note: {note}")
         tell_skipped(self.skipped, self.skipped.count + self.total["records"])

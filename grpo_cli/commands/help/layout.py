@@ -19,7 +19,7 @@ PANELS: Mapping[str, tuple[str, ...]] = {
     ),
     "What is read": (
         *("--from", "--map", "--where", "--record", "--response", "--group", "--group-by"),
-        *("--group-size", "--group-anywhere", "--on-error", "--max-errors"),
+        *("--group-size", "--group-anywhere", "--on-error", "--max-errors", "--unpack"),
     ),
     "What is printed": (
         *("--level", "--format", "--json", "--fields", "--only", "--nest", "--limit", "--output"),

@@ -129,19 +129,21 @@ _FLAGS = {"output": "-o", "html": "--html", "svg": "--svg"}
 def refuse_input_as_output(values: Mapping[str, Any]) -> None:
     """Refuses to write a result over a file that is read.
 
-    ``convert``, which has ``to``, may do so: what it writes evaluates to the same numbers.
+    ``convert``, which has ``to``, may do so with a file that is named: what it writes evaluates to
+    the same numbers. In a folder it would be read with the others the next time.
 
     Raises:
         UsageError: for an option that names such a file.
     """
-    if "to" in values:
-        return
+    given = values.get("files") or []
+    named = given if "to" in values else ()
     for name, flag in _FLAGS.items():
         target = values.get(name)
         if isinstance(target, str) and Path(target).is_file():
             from grpo_cli.records.open.folders import files as expanded  # numpy comes with it
 
             with suppress(InputError):  # of what cannot be read the command says more
-                for path in expanded(values.get("files") or []):
-                    if Path(path).exists() and Path(path).samefile(target):
+                for path in expanded(given):
+                    same = Path(path).exists() and Path(path).samefile(target)
+                    if same and path not in named:
                         raise UsageError(f"{flag} {target} is the input: name another file")

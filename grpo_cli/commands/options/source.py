@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -79,6 +80,12 @@ class SourceOptions:
         bool,
         typer.Option("--group-anywhere", help="A group's rows may be anywhere (needs memory)."),
     ] = False
+    unpack: Annotated[
+        str | None,
+        _option(
+            "--unpack", "SIZE", "What a packed file may unpack to, as 4G. Default: by its size."
+        ),
+    ] = None
 
     def reading(self, record: str | None = None) -> Reading:
         """How the files are read, checked.
@@ -95,6 +102,7 @@ class SourceOptions:
             grouping=self._grouping(),
             record=record,
             group=self.group,
+            unpack=_size(self.unpack),
         )
 
     @property
@@ -105,6 +113,7 @@ class SourceOptions:
             "--group": self.group,
             "--group-by": self.group_by,
             "--group-size": self.group_size,
+            "--unpack": self.unpack,
         }
         many = {"--map": self.mapped, "--where": self.where}
         given = [(flag, str(value)) for flag, value in single.items() if value is not None]
@@ -217,6 +226,16 @@ def make_reader(
         jobs=work.jobs,
         on=work.on,
     )
+
+
+def _size(text: str | None) -> int | None:
+    """Bytes, as ``4G`` or ``500M`` say them."""
+    if text is None:
+        return None
+    found = re.fullmatch(r"(\d+)([KMGT]?)", text.upper().removesuffix("B").removesuffix("I"))
+    if found is None or not int(found[1]):
+        raise UsageError(f"--unpack: expected a size as 500M or 4G, got {text!r}")
+    return int(found[1]) << 10 * " KMGT".index(found[2] or " ")
 
 
 def _mapping(text: str) -> tuple[str, Path]:

@@ -19,6 +19,7 @@ from grpo_cli.commands.show.picture import differences_of, flowing, saturated, t
 from grpo_cli.engine.rows.rows import rows
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.records import Raw, Record
+from grpo_cli.records.unread import PROMPTS
 
 QUANTITIES: Mapping[str, tuple[str, str]] = {
     "ratio": ("log_ratio", "ratio ρ = π_θ/π_old, by its logarithm"),
@@ -184,23 +185,11 @@ def clip_range(breakdown: Breakdown) -> tuple[float, float] | None:
 
 # ---- prompts -----------------------------------------------------------------------------------
 
-PROMPTS = (
-    "prompt",
-    "prompts",
-    "prompt_text",
-    "messages",
-    "question",
-    "query",
-    "problem",
-    "prompt_ids",
-)
-"""Where a prompt may stand, the likeliest first."""
-
 
 def prompts_of(raw: Raw, responses: int) -> list[str]:
     """One prompt for all responses, or one for each; none where the record has none."""
     value = raw.value if isinstance(raw.value, dict) else {}
-    for key in PROMPTS:
+    for key in (*PROMPTS, "prompt_ids"):
         found = _prompts(value.get(key), responses)
         if found:
             return found[:1] if len(set(found)) == 1 else found

@@ -24,15 +24,14 @@ from grpo_cli.commands.options.source import (
 )
 from grpo_cli.commands.page.block import finite
 from grpo_cli.commands.report.groups import Choice, Group, KeptGroups, choose, limit_tokens
-from grpo_cli.commands.trend.comparison import LogComparison, as_logged, compare_log, framework_of
+from grpo_cli.commands.trend.command import LogFile, flags_of
+from grpo_cli.commands.trend.comparison import LogComparison, compare_log, framework_of
 from grpo_cli.commands.trend.drawings import head, page
 from grpo_cli.commands.trend.findings import findings as look
 from grpo_cli.commands.trend.logs import read_finite
-from grpo_cli.commands.trend.names import NAMES
-from grpo_cli.commands.trend.options import LogFile, flags_of
 from grpo_cli.commands.trend.origins import StepSource
 from grpo_cli.commands.trend.run import Run
-from grpo_cli.commands.trend.step import Finding, Step
+from grpo_cli.commands.trend.step import Finding, Steps
 from grpo_cli.engine.fold import first_pass
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.terminal.messages import failures
@@ -124,13 +123,10 @@ def report(
         reader.keep_input()
         step_source = StepSource.of_flag(options.step, places)
         log, unread = read_finite(options.log)
-        whose = None if log is None else framework_of(log, NAMES)
-        names = None if whose is None else NAMES[whose]
-        run = Run(reader, plan, step_source, names, one_run=options.one_run, command="report")
+        whose = framework_of(log)
+        run = Run(reader, plan, step_source, whose, one_run=options.one_run, command="report")
         steps = run.read()
-        compared = None
-        if log is not None and whose is not None:
-            compared = compare_log(whose, log, as_logged(whose, run, steps), steps)
+        compared = compare_log(whose, log, run.logged, steps)
         found = look(steps, flags_of(objective, reading))
         choice = choose(steps, found, most=options.steps, groups=options.groups, seed=options.seed)
         make = partial(KeptGroups, plan, step_source, choice, run.statistics)
@@ -161,7 +157,7 @@ def _page_among(files: list[str], output: str | None) -> tuple[list[str], str | 
 
 
 def _page(
-    steps: Sequence[Step],
+    steps: Steps,
     findings: Sequence[Finding],
     choice: Choice,
     kept: Mapping[int, Sequence[Group]],

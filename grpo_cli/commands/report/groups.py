@@ -15,7 +15,7 @@ import numpy as np
 from grpo_cli.commands.page.block import block
 from grpo_cli.commands.trend.measure import rewards_of
 from grpo_cli.commands.trend.origins import RecordStep, StepSource
-from grpo_cli.commands.trend.step import Finding, Place, Step
+from grpo_cli.commands.trend.step import Finding, Place, Steps
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import BatchStatistics, Evaluator
 from grpo_cli.engine.fold import Accumulator
@@ -53,7 +53,7 @@ class Choice:
 
 
 def choose(
-    steps: Sequence[Step], findings: Sequence[Finding], *, most: int, groups: int, seed: int
+    steps: Steps, findings: Sequence[Finding], *, most: int, groups: int, seed: int
 ) -> Choice:
     """Keeps what findings point at and the ends of the run, and samples the rest.
 
@@ -64,7 +64,7 @@ def choose(
         groups: how many groups of a step are sampled.
         seed: of the sample.
     """
-    numbers = [step.number for step in steps]
+    numbers = steps.numbers
     kept = dict(_pointed_at(numbers, findings))
     for number in (numbers[0], numbers[-1]) if numbers else ():
         kept.setdefault(number, "end")
@@ -74,7 +74,8 @@ def choose(
     why = "all" if len(rest) <= room else "sampled"
     kept |= dict.fromkeys(sampled, why)
     found = _owners(one.worst for one in findings if one.worst is not None)
-    worst = _owners(chain(*(step.worst.values() for step in steps if step.number in kept)))
+    shown = (steps[at] for at, number in enumerate(numbers) if number in kept)
+    worst = _owners(chain.from_iterable(step.worst.values() for step in shown))
     in_order = {number: kept[number] for number in numbers if number in kept}
     return Choice(in_order, found, worst, groups, seed)
 

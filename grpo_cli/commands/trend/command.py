@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
 import typer
 
+from grpo_cli.commands.options import complete
 from grpo_cli.commands.options.everywhere import bundled
-from grpo_cli.commands.options.objective import ObjectiveOptions, unserved
+from grpo_cli.commands.options.objective import ObjectiveOptions, number, unserved
+from grpo_cli.commands.options.output import Json, Output, Quiet, TableFormat, format_of
 from grpo_cli.commands.options.place import destination, drawings
 from grpo_cli.commands.options.source import (
     Files,
@@ -17,24 +21,152 @@ from grpo_cli.commands.options.source import (
     tell_notes,
     tell_skipped,
 )
-from grpo_cli.commands.trend.comparison import Trend, as_logged, compare_log, renamed
+from grpo_cli.commands.trend.comparison import Trend, compare_log, framework_of
 from grpo_cli.commands.trend.drawings import alone, figure, page
 from grpo_cli.commands.trend.findings import Condition, coverage, read_condition
 from grpo_cli.commands.trend.findings import findings as look
 from grpo_cli.commands.trend.follow import Follow, Watch
-from grpo_cli.commands.trend.logs import read_finite
+from grpo_cli.commands.trend.logs import Log, read_finite
 from grpo_cli.commands.trend.metrics import METRICS, functions, metric
-from grpo_cli.commands.trend.options import TrendOptions, flags_of
-from grpo_cli.commands.trend.output import write
+from grpo_cli.commands.trend.names import NAMES
+from grpo_cli.commands.trend.origins import StepSource
 from grpo_cli.commands.trend.run import Run
-from grpo_cli.commands.trend.step import Finding, Step
+from grpo_cli.commands.trend.step import Finding, Flags, Steps
+from grpo_cli.commands.trend.view import print_answer, write
 from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.records.open.folders import files as expanded
 from grpo_cli.terminal.messages import failures, say
-from grpo_cli.variants.plan import Plan
+from grpo_cli.variants.plan import Plan, as_flags
 
 NO = 1
+
+
+def _path(flag: str, what: str) -> Any:
+    return typer.Option(flag, metavar="FILE", help=f"Write {what} instead.", show_default=False)
+
+
+LogFile = Annotated[
+    str | None,
+    typer.Option(
+        "--log",
+        metavar="FILE",
+        help="What the trainer logged, to compare: trainer_state.json, JSONL or CSV.",
+        show_default=False,
+    ),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrendOptions:
+    """Which steps, which columns, in which format, and what makes the answer no."""
+
+    step: Annotated[
+        str | None,
+        typer.Option(
+            "--step",
+            metavar="FIELD",
+            help="Where a record says its step, as meta.step; file: each file is one. "
+            "Default: step, global_step, … or the file's name.",
+            show_default=False,
+        ),
+    ] = None
+    one_run: Annotated[
+        bool,
+        typer.Option("--one-run", help="Files of one step are of one run, whatever their folders."),
+    ] = False
+    fields: Annotated[
+        str | None,
+        typer.Option(
+            "--fields",
+            metavar="A,B,…",
+            help="The columns, in this order.",
+            autocompletion=complete.among(METRICS),
+            show_default=False,
+        ),
+    ] = None
+    format: Annotated[
+        TableFormat | None,
+        typer.Option("--format", "-f", help="Default: table.", show_default=False),
+    ] = None
+    json: Json = False
+    names: Annotated[
+        Literal["grpo", "trl", "verl", "prime-rl", "nemo-rl", "slime"],
+        typer.Option("--names", help="Whose metrics: under its names, computed as it does."),
+    ] = "grpo"
+    log: LogFile = None
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Go on as the files grow, until Ctrl-C or --fail-on.")
+    ] = False
+    every: Annotated[
+        float | None,
+        typer.Option(
+            "--every",
+            metavar="SECONDS",
+            parser=number,
+            help="How often --follow looks. Default: 2.",
+            show_default=False,
+        ),
+    ] = None
+    plot: Annotated[bool, typer.Option("--plot", help="Small charts in place of the table.")] = (
+        False
+    )
+    html: Annotated[str | None, _path("--html", "series and findings as a page")] = None
+    svg: Annotated[str | None, _path("--svg", "the series as a picture")] = None
+    fail_on: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--fail-on",
+            metavar="TEST",
+            help="Exit with 1 where a step fits, as 'mismatch.k3>0.01', or on findings.",
+            show_default=False,
+        ),
+    ] = None
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            "--limit",
+            metavar="N",
+            min=0,
+            help="Steps in the table; 0 for all. Default: 40, or what the screen has room for.",
+            show_default=False,
+        ),
+    ] = None
+    output: Output = None
+    quiet: Quiet = False
+
+    @property
+    def kind(self) -> str:
+        """The format's name."""
+        return format_of(self.format, as_json=self.json)
+
+    def columns(self) -> list[str] | None:
+        """The columns that are asked for; None for those that say something.
+
+        Raises:
+            UsageError: for an unknown one.
+        """
+        if self.fields is None:
+            return None
+        names = [one.strip() for one in self.fields.split(",")]
+        metrics = METRICS if self.names == "grpo" else NAMES[self.names]
+        return [
+            name
+            if name not in METRICS and metric(name)
+            else complete.known("--fields", name, (*metrics, "file"))
+            for name in names
+        ]
+
+    def framework(self, log: Log | None) -> str | None:
+        """The framework whose metrics are computed as well."""
+        return framework_of(log) if self.names == "grpo" else self.names
+
+
+def flags_of(objective: ObjectiveOptions, reading: ReadingOptions) -> Flags:
+    """The flags of the objective and of reading."""
+    variant = None if objective.variant == "grpo" else objective.variant
+    words = as_flags(variant, objective.stages, objective.hyperparameters)
+    return Flags(words, reading.words)
 
 
 @bundled
@@ -67,14 +199,15 @@ def trend(
         places = paths(files)
         reader = reading.reader(places, None)
         log, unread = read_finite(options.log)
-        whose, names = options.reads(log)
-        run = Run(reader, plan, options.step_source(places), names, one_run=options.one_run)
+        whose = options.framework(log)
+        run = Run(
+            reader, plan, StepSource.of_flag(options.step, places), whose, one_run=options.one_run
+        )
         steps = run.read()
         found = look(steps, flags_of(objective, reading))
-        logged = as_logged(whose, run, steps)
-        compared = None if log is None else compare_log(whose, log, logged, steps)
+        compared = compare_log(whose, log, run.logged, steps)
         _check_fields(columns, steps)
-        shown_steps = steps if options.names == "grpo" else renamed(steps, logged)
+        shown_steps = steps if options.names == "grpo" else steps.with_metrics(run.logged)
         missing = unserved(run.missing.values(), "trend", reader, objective)
         notes = reader.notes(plan) | missing | run.notices | unread
         signatures = list(run.signatures)
@@ -89,7 +222,11 @@ def trend(
                 asked = columns if options.names == "grpo" else ()
                 covered = coverage(steps, asked, run.missing, on_policy=not run.moved)
                 answer = Trend(plan.variant, signatures, shown_steps, found, compared)
-                write(stream, answer, columns, options, covered, notes)
+                if options.kind == "table":
+                    limit, plot = options.limit, options.plot
+                    print_answer(stream, answer, columns, covered, notes, plot=plot, limit=limit)
+                else:
+                    write(stream, options.kind, answer, columns)
         tell_notes(notes, quiet=options.quiet)
         code = _finish(run, conditions, found, steps, options)
     raise typer.Exit(code)
@@ -114,8 +251,8 @@ def _follow(
         raise UsageError(f"--follow: {plan.variant} needs the statistics of a whole step first")
     if not files or "-" in files:
         raise UsageError("--follow: name a file, a folder or a pattern")
-    step_source = (
-        options.step_source(expanded(files)) if options.step == "file" else options.step_source(())
+    step_source = StepSource.of_flag(
+        options.step, expanded(files) if options.step == "file" else ()
     )
     follow = Follow(
         files,
@@ -138,13 +275,13 @@ def _follow(
         return watch.run(2.0 if options.every is None else options.every)
 
 
-def _check_fields(columns: Sequence[str] | None, steps: Sequence[Step]) -> None:
+def _check_fields(columns: Sequence[str] | None, steps: Steps) -> None:
     """Refuses the mean of a reward function that is not there.
 
     Raises:
         UsageError: with those that are.
     """
-    there = functions(steps[0].metrics) if steps else []
+    there = functions(steps.metrics) if steps else []
     for name in columns or ():
         if name not in METRICS and metric(name) and name not in there:
             has = f"there are {', '.join(there)}" if there else "the records have one reward each"
@@ -155,7 +292,7 @@ def _finish(
     run: Run,
     conditions: Sequence[Condition],
     found: Sequence[Finding],
-    steps: Sequence[Step],
+    steps: Steps,
     options: TrendOptions,
 ) -> int:
     tell_errors(run.skipped, as_json=options.kind == "json")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
+from grpo_cli.batch import F64
 from grpo_cli.commands.answer import Answer
 from grpo_cli.commands.trend.logs import Log
-from grpo_cli.commands.trend.metrics import functions
-from grpo_cli.commands.trend.step import Finding, Step
+from grpo_cli.commands.trend.names import NAMES
+from grpo_cli.commands.trend.step import Finding, Steps
 from grpo_cli.terminal.numbers import shown
 
 _SAME = 1e-4
@@ -33,11 +34,7 @@ _UNKNOWN |= dict.fromkeys(("pg_loss", "policy_loss"), _UNKNOWN["loss"])
 _SHIFTS = (0, 1, -1)
 _LEAST = 3
 
-if TYPE_CHECKING:
-    from grpo_cli.commands.trend.run import Run
-
 Series = Mapping[str, Mapping[int, float | None]]
-Logged = Mapping[int, Mapping[str, float | None]]
 
 
 @dataclass(frozen=True)
@@ -62,14 +59,11 @@ class Comparison:
     because: str = ""
 
 
-def framework_of(log: Log, names: Mapping[str, Mapping[str, object]]) -> str:
+def framework_of(log: Log | None) -> str | None:
     """The framework most of whose names are in a log."""
-    return max(names, key=lambda framework: len(names[framework].keys() & log.keys()))
-
-
-def shift_of(log: Log, series: Series) -> int:
-    """How many steps a log counts ahead: TRL logs step 1 when it has done step 0."""
-    return max(_SHIFTS, key=lambda shift: (_matches(log, series, shift), -abs(shift)))
+    if log is None:
+        return None
+    return max(NAMES, key=lambda framework: len(NAMES[framework].keys() & log.keys()))
 
 
 def _matches(log: Log, series: Series, shift: int) -> int:
@@ -79,25 +73,6 @@ def _matches(log: Log, series: Series, shift: int) -> int:
         if name in series and len(set(values.values())) > 1
         for step, value in values.items()
     )
-
-
-def compare(log: Log, series: Series, others: Series) -> list[Comparison]:
-    """Each logged series that was recomputed; and of loss and gradient, why they were not.
-
-    Args:
-        log: what was logged.
-        series: name as logged → step → recomputed value.
-        others: everything else that was recomputed, which may be what the log really is.
-    """
-    shift = shift_of(log, series)
-    found = [
-        _compared(name, log[name], series[name], others, shift) for name in series if name in log
-    ]
-    return found + [
-        Comparison(name, 0, agrees=False, because=why)
-        for name in log
-        if name not in series and (why := _UNKNOWN.get(name.rpartition("/")[2]))
-    ]
 
 
 def _compared(
@@ -179,50 +154,40 @@ class Trend(Answer):
 
     variant: str
     signatures: Sequence[str]
-    steps: Sequence[Step]
+    steps: Steps
     findings: Sequence[Finding]
     log: LogComparison | None = None
 
     def fields(self) -> dict[str, Any]:
         """The JSON, without a log where none is given."""
-        return {name: value for name, value in super().fields().items() if value is not None}
-
-
-def as_logged(framework: str, run: Run, steps: Sequence[Step]) -> Logged:
-    """Step → what a framework would have logged there.
-
-    TRL logs each reward function by itself, and calls it as we do.
-    """
-    if framework != "trl":
-        return run.logged
-    return {
-        step.number: run.logged[step.number]
-        | {name: step.metrics[name] for name in functions(step.metrics)}
-        for step in steps
-    }
+        named = super().fields() | {"steps": [*self.steps]}
+        return {name: value for name, value in named.items() if value is not None}
 
 
 def compare_log(
-    framework: str,
-    log: Log,
-    logged: Mapping[int, Mapping[str, float | None]],
-    steps: Sequence[Step],
-) -> LogComparison:
-    """Compares a log with what a framework would have logged at each step of a run."""
-    names = next(iter(logged.values()), {})
-    series = {name: {step: row[name] for step, row in logged.items()} for name in names}
-    others = {
-        metric: {step.number: step.metrics[metric] for step in steps}
-        for metric in (steps[0].metrics if steps else ())
-    }
-    shift = shift_of(log, series)
+    framework: str | None, log: Log | None, logged: Mapping[str, F64], steps: Steps
+) -> LogComparison | None:
+    """Compares a log, if any, with what a framework would have logged at each step of a run."""
+    if log is None or framework is None:
+        return None
+    series, others = (
+        {name: dict(zip(steps.numbers, made.values(name), strict=True)) for name in made.metrics}
+        for made in (steps.with_metrics(logged), steps)
+    )
+    # TRL logs step 1 when it has done step 0.
+    shift = max(_SHIFTS, key=lambda shift: (_matches(log, series, shift), -abs(shift)))
+    found = [
+        _compared(name, log[name], values, others, shift)
+        for name, values in series.items()
+        if name in log
+    ]
+    found += [
+        Comparison(name, 0, agrees=False, because=why)
+        for name in log
+        if name not in series and (why := _UNKNOWN.get(name.rpartition("/")[2]))
+    ]
     aligned = {
         name: {step - shift: value for step, value in values.items()}
         for name, values in log.items()
     }
-    return LogComparison(framework, compare(log, series, others), aligned)
-
-
-def renamed(steps: Sequence[Step], logged: Logged) -> list[Step]:
-    """The steps with a framework's metrics in the place of ours."""
-    return [replace(step, metrics=logged[step.number]) for step in steps]
+    return LogComparison(framework, found, aligned)

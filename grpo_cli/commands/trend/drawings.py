@@ -12,7 +12,7 @@ from grpo_cli.commands.page.page import html
 from grpo_cli.commands.show.figure import labelled, svg, wrapped
 from grpo_cli.commands.trend.comparison import LogComparison
 from grpo_cli.commands.trend.metrics import metric
-from grpo_cli.commands.trend.step import Finding, Step
+from grpo_cli.commands.trend.step import Finding, Steps
 from grpo_cli.commands.trend.view import known, usual, verdict_of
 from grpo_cli.terminal.numbers import markup
 
@@ -20,19 +20,17 @@ Head = Mapping[str, Any]
 Log = LogComparison | None
 
 
-def head(
-    steps: Sequence[Step], findings: Sequence[Finding], log: LogComparison | None
-) -> dict[str, Any]:
+def head(steps: Steps, findings: Sequence[Finding], log: LogComparison | None) -> dict[str, Any]:
     """What the page's script reads of a run as a whole."""
     return {
-        "steps": [step.number for step in steps],
-        "files": [step.file for step in steps],
+        "steps": steps.numbers,
+        "files": steps.files,
         "metrics": [
             {
                 "name": name,
                 "family": column.family,
                 "usual": column.usual,
-                "values": [step.metrics[name] for step in steps],
+                "values": steps.values(name),
             }
             for name in known(steps)
             if (column := metric(name)) is not None
@@ -49,16 +47,15 @@ def _finding(finding: Finding) -> dict[str, Any]:
     return finite(asdict(finding)) | {"by": "log_prob" if worst == "nll" else worst}
 
 
-def _log(steps: Sequence[Step], log: LogComparison) -> dict[str, Any]:
+def _log(steps: Steps, log: LogComparison) -> dict[str, Any]:
     """The logged series at the steps of the run, and whether each agrees with ours."""
-    numbers = [step.number for step in steps]
     return {
         "framework": log.framework,
         "series": [
             {
                 "name": f"log: {name}",
                 "said": " ".join(verdict_of(compared[name])) if name in compared else "",
-                "values": [values.get(number) for number in numbers],
+                "values": [values.get(number) for number in steps.numbers],
             }
             for compared in ({one.name: one for one in log.series},)
             for name, values in log.logged.items()
@@ -67,7 +64,7 @@ def _log(steps: Sequence[Step], log: LogComparison) -> dict[str, Any]:
 
 
 def page(
-    steps: Sequence[Step],
+    steps: Steps,
     places: Sequence[str],
     signatures: Sequence[str],
     head: Head,
@@ -85,9 +82,7 @@ def page(
     )
 
 
-def alone(
-    steps: Sequence[Step], findings: Sequence[Finding], log: LogComparison | None
-) -> dict[str, Any]:
+def alone(steps: Steps, findings: Sequence[Finding], log: LogComparison | None) -> dict[str, Any]:
     """The head of a page that keeps no step's groups."""
     return head(steps, findings, log) | {"kept": {}, "groups": {}, "lost": 0}
 
@@ -105,23 +100,22 @@ _STYLE = (
 
 
 def figure(
-    steps: Sequence[Step],
+    steps: Steps,
     findings: Sequence[Finding],
     fields: Sequence[str] | None,
     signatures: Sequence[str],
 ) -> str:
     """The figure: a chart for each column; where none is named, what began and what is usual."""
-    found = [one.metric for one in findings if steps and one.metric in steps[0].metrics]
+    found = [one.metric for one in findings if one.metric in steps.metrics]
     asked = fields or dict.fromkeys((*found, *usual(steps)))
     names = [name for name in asked if name != "file"]
-    numbers = [step.number for step in steps]
+    numbers = steps.numbers
     parts: list[str] = []
     for at, name in enumerate(names):
         left = _EDGE + _LEFT + (at % _ACROSS) * (_WIDE + _LEFT)
         top = _EDGE + 16 + (at // _ACROSS) * (_HIGH + _GAP)
         begun = [numbers.index(one.onset) for one in findings if one.metric == name]
-        values = [step.metrics[name] for step in steps]
-        parts += _chart(name, values, numbers, begun, left, top)
+        parts += _chart(name, steps.values(name), numbers, begun, left, top)
     rows = -(-len(names) // _ACROSS)
     width = 2 * _EDGE + _ACROSS * (_WIDE + _LEFT)
     base = _EDGE + rows * (_HIGH + _GAP) + 12

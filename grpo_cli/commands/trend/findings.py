@@ -9,13 +9,14 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from grpo_cli.batch import F64
+from grpo_cli.batch import F64, I64
 from grpo_cli.commands.options import complete
 from grpo_cli.commands.trend.metrics import ALL, METRICS, OBJECTIVE, Metric
 from grpo_cli.commands.trend.metrics import metric as metric_of
 from grpo_cli.commands.trend.onsets import LEAST, Onset, Series, onsets, vanished
-from grpo_cli.commands.trend.step import Finding, Flags, Place, Step, series_of
+from grpo_cli.commands.trend.step import Finding, Flags, Place, Step, Steps
 from grpo_cli.errors import UsageError
 from grpo_cli.objective.inputs import MissingColumnError
 from grpo_cli.terminal.numbers import shell_line, shown
@@ -42,33 +43,33 @@ _NO_FLAGS = Flags()
 
 
 class _Watched(NamedTuple):
-    """A metric, the steps that have it, and its values there."""
+    """A metric, the places of the steps that have it, and its values there."""
 
     metric: Metric
-    steps: Sequence[Step]
+    places: I64
     values: F64
 
 
-def findings(steps: Sequence[Step], flags: Flags = _NO_FLAGS) -> list[Finding]:
+def findings(steps: Steps, flags: Flags = _NO_FLAGS) -> list[Finding]:
     """Where a run changed, the earliest first.
 
     Args:
         steps: by number.
         flags: what goes into the commands.
     """
-    known = (metric_of(name) for name in (steps[0].metrics if steps else ()))
+    known = map(metric_of, steps.metrics if steps else ())
     series = [_watched(one, steps) for one in known if one is not None and one.watched]
     series = [one for one in series if len(one.values) >= LEAST]
     pairs = zip(series, _onsets(series), strict=True)
-    found = [_found(one, onset, flags) for one, onset in pairs if onset is not None]
+    found = [_found(one, steps, onset, flags) for one, onset in pairs if onset is not None]
     found += [one for limit in LIMITS for one in _beyond(limit, steps, flags)]
     return sorted(found, key=lambda one: one.onset)
 
 
-def _watched(metric: Metric, steps: Sequence[Step]) -> _Watched:
-    values = series_of(steps, metric.name)
+def _watched(metric: Metric, steps: Steps) -> _Watched:
+    values = steps.metrics.get(metric.name, np.zeros(0))
     places = np.flatnonzero(~np.isnan(values))
-    return _Watched(metric, [steps[place] for place in places.tolist()], values[places])
+    return _Watched(metric, places, values[places])
 
 
 def _onsets(watched: Sequence[_Watched]) -> list[Onset | None]:
@@ -82,11 +83,12 @@ def _onsets(watched: Sequence[_Watched]) -> list[Onset | None]:
     return [first or second for first, second in zip(gone, onsets(series), strict=True)]
 
 
-def _found(watched: _Watched, found: Onset, flags: Flags) -> Finding:
-    metric, steps, values = watched
+def _found(watched: _Watched, steps: Steps, found: Onset, flags: Flags) -> Finding:
+    metric, places, values = watched
     after = values[found.at :]
-    worst = steps[found.at + int(after.argmax() if found.up else after.argmin())]
-    begun, sentence = steps[found.at], _sentence(metric, found, values, steps[found.at].number)
+    worst = steps[places[found.at + int(after.argmax() if found.up else after.argmin())]]
+    begun = steps[places[found.at]]
+    sentence = _sentence(metric, found, values, begun.number)
     return _finding(metric, found.kind, begun, sentence, worst, flags, float(found.score))
 
 
@@ -115,8 +117,8 @@ def _sentence(metric: Metric, found: Onset, values: F64, step: int) -> str:
     )
 
 
-def _beyond(limit: Limit, steps: Sequence[Step], flags: Flags) -> Iterator[Finding]:
-    metric, known, values = _watched(METRICS[limit.metric], steps)
+def _beyond(limit: Limit, steps: Steps, flags: Flags) -> Iterator[Finding]:
+    metric, places, values = _watched(METRICS[limit.metric], steps)
     passed = values > limit.bound if limit.above else values < limit.bound
     most = min(_MOST, len(values) // 2 + 1)
     for at in np.flatnonzero(passed).tolist():
@@ -124,12 +126,13 @@ def _beyond(limit: Limit, steps: Sequence[Step], flags: Flags) -> Iterator[Findi
         if window.sum() < most:
             continue
         worst = int(values.argmax() if limit.above else values.argmin())
+        begun = steps[places[at]]
         sentence = (
             f"{limit.metric} is {'above' if limit.above else 'below'} {limit.bound} "
-            f"from step {known[at].number} on, {shown(float(values[worst]))} at its worst; "
+            f"from step {begun.number} on, {shown(float(values[worst]))} at its worst; "
             f"the limit is that of {limit.source}"
         )
-        yield _finding(metric, "limit", known[at], sentence, known[worst], flags, math.inf)
+        yield _finding(metric, "limit", begun, sentence, steps[places[worst]], flags, math.inf)
         return
 
 
@@ -253,7 +256,7 @@ class Coverage(NamedTuple):
 
 
 def coverage(
-    steps: Sequence[Step],
+    steps: Steps,
     fields: Collection[str] | None,
     missing: Mapping[str, MissingColumnError],
     *,
@@ -284,8 +287,8 @@ def coverage(
     )
 
 
-def _known(metric: Metric, steps: Sequence[Step]) -> int:
-    return int(np.count_nonzero(~np.isnan(series_of(steps, metric.name)))) if steps else 0
+def _known(metric: Metric, steps: Steps) -> int:
+    return int(np.count_nonzero(~np.isnan(steps.metrics[metric.name])))
 
 
 def _needed(metric: Metric, missing: Mapping[str, MissingColumnError]) -> str:
@@ -298,7 +301,7 @@ def _needed(metric: Metric, missing: Mapping[str, MissingColumnError]) -> str:
 
 # ---- --fail-on ----------------------------------------------------------------------------------
 
-_TESTS: Mapping[str, Callable[[float, float], bool]] = {
+_TESTS: Mapping[str, Callable[[F64, float], NDArray[np.bool_]]] = {
     ">=": operator.ge,
     "<=": operator.le,
     ">": operator.gt,
@@ -316,15 +319,15 @@ class Condition(NamedTuple):
     test: str = ""
     bound: float = 0.0
 
-    def answer(self, steps: Sequence[Step], findings: Sequence[Finding]) -> str | None:
+    def answer(self, steps: Steps, findings: Sequence[Finding]) -> str | None:
         """Why it holds, in a sentence; None if it does not."""
         if not self.metric:
             count = "one finding" if len(findings) == 1 else f"{len(findings)} findings"
             return count if findings else None
-        for step in steps:
-            value = step.metrics.get(self.metric)
-            if value is not None and _TESTS[self.test](value, self.bound):
-                return f"{self.text}: {shown(value)} at step {step.number}"
+        values = steps.metrics.get(self.metric, np.zeros(0))
+        for at in np.flatnonzero(_TESTS[self.test](values, self.bound)).tolist():
+            value = steps.values(self.metric)[at]
+            return f"{self.text}: {shown(value)} at step {steps.numbers[at]}"
         return None
 
 

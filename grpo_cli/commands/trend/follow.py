@@ -1,8 +1,9 @@
 """``--follow``: a line for each step that is done, and each finding once, while files grow.
 
-A file is known by its inode: renamed, it goes on where it was; cut short or replaced, it is read
-again from its start, in place of what was read before. A file whose steps go back (a run that was
-resumed from a checkpoint) replaces those steps.
+A file is known by its inode, and by the bytes at both ends of what was read of it: renamed or
+rotated, it goes on where it was; cut short, written anew or replaced, it is read again from its
+start, in place of what was read before. A file whose steps go back (a run that was resumed from a
+checkpoint) replaces those steps.
 """
 
 from __future__ import annotations
@@ -10,24 +11,24 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
 
 import orjson
 
 from grpo_cli.commands.trend.findings import Condition, findings
-from grpo_cli.commands.trend.metrics import StepValues
+from grpo_cli.commands.trend.measure import sums_of_rewards
 from grpo_cli.commands.trend.origins import Origins, StepSource, two_runs
-from grpo_cli.commands.trend.run import RunSums, make_step
-from grpo_cli.commands.trend.step import Finding, Flags, Step, with_equal_metrics
-from grpo_cli.commands.trend.sums import StepSums
+from grpo_cli.commands.trend.run import RunSums
+from grpo_cli.commands.trend.step import Finding, Flags, Step, Steps
+from grpo_cli.commands.trend.sums import StepSums, joined
 from grpo_cli.commands.trend.view import print_command, print_finding, sparing
+from grpo_cli.engine.accumulator import fold_decoded
 from grpo_cli.engine.evaluator import Evaluator
-from grpo_cli.engine.facts import ERRORS_KEPT, InputFacts
-from grpo_cli.engine.fold import FoldPiece
+from grpo_cli.engine.facts import InputFacts
 from grpo_cli.engine.references import References, without_kl
 from grpo_cli.errors import InputError
 from grpo_cli.records import Block, Reading, Source
@@ -43,6 +44,8 @@ from grpo_cli.variants.plan import Plan
 from grpo_cli.variants.trainer import other_row
 
 _AT_ONCE = 16 << 20
+_KNOWN_BY = 256
+"""Bytes at either end of what was read of a file, by which it is recognised."""
 
 
 @dataclass
@@ -57,7 +60,8 @@ class _File:
         last: its last step.
         ordered: whether its steps never went back.
         steps: what it adds to each step.
-        stamp: size and time of a file that can only be read as a whole.
+        stamp: its size and time when it was looked at.
+        head, tail: the first and the last of the bytes that were read.
     """
 
     path: str
@@ -68,6 +72,24 @@ class _File:
     ordered: bool = True
     steps: dict[int, StepSums] = field(default_factory=dict)
     stamp: tuple[int, int] | None = None
+    head: bytes = b""
+    tail: bytes = b""
+
+    def goes_on(self, size: int) -> bool:
+        """Whether what was read is still there, and nothing else in its place."""
+        if size < self.read:
+            return False
+        with Path(self.path).open("rb") as stream:
+            head = stream.read(len(self.head))
+            stream.seek(self.read - len(self.tail))
+            return (head, stream.read(len(self.tail))) == (self.head, self.tail)
+
+    def add_lines(self, data: bytes, count: int) -> None:
+        """Counts lines that were read."""
+        self.head = self.head or data[:_KNOWN_BY]
+        self.tail = data[-_KNOWN_BY:]
+        self.read += len(data)
+        self.lines += count
 
 
 class Follow:
@@ -94,6 +116,7 @@ class Follow:
         self._origins = Origins()
         self._references = References()
         self._files: dict[tuple[int, int], _File] = {}
+        self._rotated: list[str] = []
         self.notices: Notices = {}
         self._facts = InputFacts()
 
@@ -105,16 +128,17 @@ class Follow:
             UsageError: where files are of several runs.
         """
         changed = False
-        for path in self._present():
+        for path in (*self._rotated, *self._present()):
             try:
                 state = Path(path).stat()
             except OSError:
                 continue
-            known = self._files.setdefault((state.st_dev, state.st_ino), _File(path))
+            inode = state.st_dev, state.st_ino
+            changed |= self._finish_rotated(path, inode)
+            known = self._files.setdefault(inode, _File(path))
             if known.path != path:
                 self._note(f"{shown(known.path)} is called {shown(path)} now")
                 known.path = path
-            self._forget_replaced(path, (state.st_dev, state.st_ino))
             changed |= self._read(known, state.st_size, state.st_mtime_ns)
         return changed
 
@@ -124,40 +148,55 @@ class Follow:
         except InputError:
             return []  # nothing is there yet
 
-    def _forget_replaced(self, path: str, inode: tuple[int, int]) -> None:
+    def _finish_rotated(self, path: str, inode: tuple[int, int]) -> bool:
+        """Reads the rest of the file that had a path before; forgets it where it is gone."""
+        changed = False
         for key, other in list(self._files.items()):
-            if other.path == path and key != inode:
+            if other.path != path or key == inode:
+                continue
+            if (name := _named(Path(path).parent, key)) is None:
                 self._note(f"{shown(path)} was replaced: what it said before no longer counts")
                 del self._files[key]
+                continue
+            self._note(f"{shown(path)} is called {shown(name)} now")
+            if name not in self._present():
+                self._rotated.append(name)
+            other.path = name
+            state = Path(name).stat()
+            changed |= self._read(other, state.st_size, state.st_mtime_ns)
+        return changed
 
     def _read(self, known: _File, size: int, time: int) -> bool:
-        if size < known.read:
-            self._note(f"{shown(known.path)} was cut short: it is read from its start")
+        if (size, time) == known.stamp:
+            return False
+        known.stamp = size, time
+        if not known.goes_on(size):
+            how = "was cut short" if size < known.read else "was written anew"
+            self._note(f"{shown(known.path)} {how}: it is read from its start")
             self._files[next(k for k, v in self._files.items() if v is known)] = _File(known.path)
             return True
-        if size == known.read or (size, time) == known.stamp:
+        if size == known.read:
             return False
-        if not _is_lines(known.path):
-            known.stamp = size, time
-            return self._read_whole(known)
-        return self._read_lines(known)
+        return self._read_lines(known) if _is_lines(known.path) else self._read_whole(known)
 
     def _read_lines(self, known: _File) -> bool:
+        data = b""
         with Path(known.path).open("rb") as stream:
             stream.seek(known.read)
-            data = stream.read(_AT_ONCE)
             while not (end := data.rfind(b"\n") + 1):
-                more = stream.read(_AT_ONCE)
+                more, nul, _ = stream.read(_AT_ONCE).partition(b"\0")
+                if nul:  # room for a write that goes on
+                    self._note(f"{shown(known.path)} has NUL bytes, which are waited for")
                 if not more:
                     return False  # a line that is being written
                 data += more
+        known.stamp = None  # there may be more
         lines = split(data, end)
         if not known.lines:
             known.header = header_of(lines[0])
         lines = headed(lines, known.header)
         self._add(known, Block(shown(known.path), known.lines + 1, lines))
-        known.read += end
-        known.lines += len(lines)
+        known.add_lines(data[:end], len(lines))
         return True
 
     def _read_whole(self, known: _File) -> bool:
@@ -175,10 +214,9 @@ class Follow:
         notices: Notices = {}
         decoded = self._reading.decoded(piece, notices)  # type: ignore[arg-type]
         plan = self._evaluator.plan
-        work = FoldPiece(
-            partial(RunSums, self._evaluator, self._step_source), self._skip, ERRORS_KEPT
-        )
-        folded = work(self._facts.collect(decoded, self._reading.fields))
+        sums = RunSums(self._evaluator, self._step_source)
+        collected = self._facts.collect(decoded, self._reading.fields)
+        folded = fold_decoded(sums, collected, self._facts, skip=self._skip)
         if folded.error is not None:
             raise folded.error
         part = folded.sums
@@ -203,7 +241,8 @@ class Follow:
         self._files.clear()
 
     def _add_steps(self, known: _File, part: RunSums) -> None:
-        for step, sums in part.steps.items():
+        for sums in chain.from_iterable(table.each() for table in part.tables):
+            step = int(sums.numbers[0])
             back = known.last is not None and step < known.last
             if back and known.ordered and step in known.steps:
                 self._note(f"{shown(known.path)}: the run goes back to step {step}: it was resumed")
@@ -211,7 +250,7 @@ class Follow:
             elif back:
                 known.ordered = False
             if step in known.steps:
-                known.steps[step].merge(sums)
+                known.steps[step] = joined([known.steps[step], sums])
             else:
                 known.steps[step] = sums
             known.last = step
@@ -219,19 +258,21 @@ class Follow:
     def _note(self, text: str) -> None:
         self.notices[text] = None
 
-    def steps(self) -> list[Step]:
+    def steps(self) -> Steps:
         """The steps so far, by number."""
-        found: dict[int, StepSums] = {}
-        for known in sorted(self._files.values(), key=lambda one: one.path):
-            for step, sums in known.steps.items():
-                found.setdefault(step, StepSums(sums.file, sums.key)).merge(sums)
-        shared = any(len(known.steps) > 1 for known in self._files.values())
-        return with_equal_metrics(
-            [
-                make_step(number, StepValues(found[number]), shares_file=shared)
-                for number in sorted(found)
-            ]
-        )
+        files = sorted(self._files.values(), key=lambda one: one.path)
+        tables = [*chain.from_iterable(known.steps.values() for known in files)]
+        return Steps.of(joined(tables or [sums_of_rewards([])]))
+
+
+def _named(folder: Path, inode: tuple[int, int]) -> str | None:
+    """The path of a file in a folder; None where it has no name there any more."""
+    for path in folder.iterdir():
+        with suppress(OSError):
+            state = path.stat()
+            if (state.st_dev, state.st_ino) == inode:
+                return str(path)
+    return None
 
 
 def _is_lines(path: str) -> bool:
@@ -241,7 +282,7 @@ def _is_lines(path: str) -> bool:
     return plain(head) and not head.lstrip().startswith(b"[") and not binary
 
 
-def finished(before: Sequence[Step], now: Sequence[Step], *, last: bool) -> Iterator[Step]:
+def finished(before: Sequence[Step], now: Steps, *, last: bool) -> Iterator[Step]:
     """The steps that are new, or other than they were; the last one when it will not change."""
     known = {step.number: step for step in before}
     for step in now if last else now[:-1]:
@@ -289,7 +330,7 @@ class Watch:
         if fields is None:
             self._fields, self._hidden = _fitting(self._fields, self._screen.width)
         self._as_json, self._conditions, self._flags = as_json, conditions, flags
-        self._before: list[Step] = []
+        self._before: Sequence[Step] = []
         self._printed: set[str] = set()
         self._begun = False
 

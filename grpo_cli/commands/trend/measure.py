@@ -1,4 +1,4 @@
-"""The part of a chunk in the sums of its steps: computed for all its records, then cut into steps.
+"""The numbers of a chunk by response, by record and by token, added up by step.
 
 What frameworks log is rarely a mean over a step's tokens. TRL and verl average a micro-batch (a
 record), and then the micro-batches; slime averages a sample, and then the samples, those without a
@@ -8,23 +8,36 @@ token that counts as 0. The numbers for that are computed only where their names
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import repeat
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from grpo_cli.batch import F64, I64, Cut
-from grpo_cli.commands.trend.step import Place
-from grpo_cli.commands.trend.sums import DECILES, EACH, NO_NUMBER, StepSums
-from grpo_cli.commands.trend.tails import I32, Tail, bins
+from grpo_cli.batch import F64, I64, Segments, borders
+from grpo_cli.commands.trend.metadata import add_metadata
+from grpo_cli.commands.trend.origins import RecordStep
+from grpo_cli.commands.trend.sums import (
+    DECILES,
+    EACH,
+    NO_NUMBER,
+    Numbers,
+    Places,
+    Ragged,
+    StepSums,
+    first_largest,
+)
+from grpo_cli.commands.trend.tails import bins
 from grpo_cli.engine.chunk import Chunk
-from grpo_cli.engine.totals import Totals
 from grpo_cli.objective.advantage.weighed import WEIGHTS, summed
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.summary import Summary
+from grpo_cli.objective.terms import ENTROPY, KL, POLICY
+from grpo_cli.records.formats.texts import NoLogProbsError
 
 _GRAM = 4
+
+Unit = Literal["records", "groups", "responses", "tokens"]
+Kept = NDArray[np.bool_]
 
 
 def rewards_of(chunk: Chunk, breakdown: Breakdown | None) -> F64 | None:
@@ -43,141 +56,242 @@ def rewards_of(chunk: Chunk, breakdown: Breakdown | None) -> F64 | None:
     return chunk.batch.summed_rewards if weights is None else summed(rewards, weights)
 
 
-class ChunkNumbers:
-    """The numbers of a chunk by response, by record and by token, and what each step has of them.
+def sums_of_rewards(records: Sequence[tuple[RecordStep, NoLogProbsError]]) -> StepSums:
+    """The sums of records that have no log-probs: a row for each, of one group."""
+    signals = [record.signal for _, record in records]
+    widths = np.array([len(one.rewards) for one in signals], dtype=np.int64)
+    rewards = [NO_NUMBER if one is None else one for each in signals for one in each.rewards]
+    lengths = [-1 if one is None else one for each in signals for one in each.lengths]
+    rows = {
+        "reward": np.array(rewards, dtype=np.float64),
+        "length": np.array(lengths, dtype=np.int64),
+        "gradient": np.full(len(rewards), NO_NUMBER),
+        "group": np.zeros(len(rewards), dtype=np.int64),
+    }
+    columns = {("row", name): Ragged(widths, values) for name, values in rows.items()}
+    names = _objects([one.group for one in signals])
+    return StepSums(
+        np.array([step.number for step, _ in records], dtype=np.int64),
+        [(record.source or "", step.field) for step, record in records],
+        columns | {("row", "label"): Ragged(np.ones_like(widths), names)},
+    )
+
+
+def sums_of(
+    chunk: Chunk,
+    breakdown: Breakdown | None,
+    rewards: F64 | None,
+    batch: str = "input",
+    *,
+    logged: bool = False,
+) -> StepSums:
+    """The sums of the steps of a chunk: a row for records of one step that follow each other.
 
     Args:
-        chunk: records with what a report shows of them.
+        chunk: records with what a report shows of them, each with its step as its batch.
         breakdown: of the chunk; None where the objective cannot be evaluated.
         rewards: [R] as ``rewards_of`` has them.
-        cuts: the records of each step.
+        batch: as ``--batch`` has it.
         logged: whether the sums of frameworks' metrics are wanted too.
     """
+    return _Measured(chunk, breakdown, rewards, batch, logged=logged).sums
+
+
+class _Measured:
+    """Measures a chunk; ``sums`` is what it comes to."""
 
     def __init__(
         self,
         chunk: Chunk,
         breakdown: Breakdown | None,
         rewards: F64 | None,
-        cuts: Sequence[Cut],
+        by: str,
         *,
-        logged: bool = False,
+        logged: bool,
     ) -> None:
-        self._chunk, self._cuts, self._logged = chunk, cuts, logged
-        self._summary = None if breakdown is None else Summary(breakdown)
-        unknown = np.full(chunk.batch.responses.count, NO_NUMBER)
-        self._rewards = unknown if rewards is None else rewards
-        self._gradients = _gradients(self._summary, unknown)
-        self._lengths = np.ascontiguousarray(chunk.batch.responses.lengths, dtype=np.int64)
-        self._groups = np.ascontiguousarray(chunk.batch.groups, dtype=np.int64)
-        self._labels = [*_labels(chunk)]
-        self._functions = dict(_functions(chunk))
-        self._repetition = [*_repetition(chunk)]
-        self._counted: list[str] = []
-        self._filled = [cut.tokens.stop > cut.tokens.start for cut in cuts]
-        self._sums: dict[str, F64] = {}
-        self._tails: dict[str, I32] = {}
-        self._decile_counts: list[list[int]] | None = None
-        self._worst: dict[str, list[Place | None]] = {}
-        self._averaged: dict[str, _Series] = {}
-        self._extremes: dict[str, _Series] = {}
-        if chunk.batch.responses.total:
-            self._measure_tokens()
-        self._names = tuple(self._sums)
-        rows = np.array([*self._sums.values()], dtype=np.float64)
-        self._rows = rows.reshape(len(self._names), chunk.batch.responses.count)
+        self._chunk, batch, self._logged = chunk, chunk.batch, logged
+        steps: Sequence[RecordStep] = chunk.of_batches  # type: ignore[assignment]  # of with_steps
+        marks = borders([step.number for step in steps])
+        counts = np.array([cut.counts for cut in batch.cuts(marks)], dtype=np.int64)
+        records, groups, responses, tokens = (Segments(each) for each in counts.T)
+        self._units = {"records": records, "responses": responses, "tokens": tokens}
+        self._filled = tokens.lengths > 0
+        self._records: dict[int, tuple[str, int | None, str | int | float]] = {}
+        summary = None if breakdown is None else Summary(breakdown)
+        unknown = np.full(batch.responses.count, NO_NUMBER)
+        rows = {
+            "reward": unknown if rewards is None else rewards,
+            "length": batch.responses.lengths,
+            "gradient": _gradients(summary, unknown),
+            "group": batch.groups - responses.spread(groups.starts),
+        }
+        self.sums = StepSums(
+            np.array([steps[at].number for at in marks[:-1]]),
+            [(chunk.records[at].source, steps[at].field) for at in marks[:-1]],
+            {("row", name): Ragged(responses.lengths, values) for name, values in rows.items()},
+        )
+        self._columns = self.sums.columns
+        self._columns["row", "label"] = Ragged(groups.lengths, _objects([*_labels(chunk)]))
+        self._count("tokens", tokens.lengths)
+        self._count("samples", responses.lengths)
+        if summary is not None:
+            self._add_totals(summary, by)
+        if functions := _functions(chunk):
+            self.sums.functions[*functions] = int(self.sums.numbers.min())
+        for name, values in functions.items():
+            self._average(name, "responses", values, ~np.isnan(values))
+        shares = np.array([*_repetition(chunk)], dtype=np.float64)
+        known = ~np.isnan(shares) & records.spread(self._filled)
+        if known.any():
+            self._average("repetition", "records", shares, known)
+        if batch.responses.total:
+            self._measure_tokens(summary)
+        add_metadata(self.sums, chunk, steps, records.index)
 
-    def _measure_tokens(self) -> None:
+    # ---- adding up --------------------------------------------------------------------------
+
+    def _count(self, name: str, counts: NDArray[Any]) -> None:
+        self.sums.add_count(name, counts)
+
+    def _sum(self, name: Any, unit: Unit, values: F64, kept: Kept | None = None) -> I64:
+        """Adds numbers of tokens, responses or records to a sum; returns how many in each step."""
+        segments = self._units[unit]
+        if kept is None or kept.all():
+            self._columns["sum", name] = Ragged(segments.lengths, values)
+            return segments.lengths
+        widths: I64 = segments.sum(kept.astype(np.int64))
+        self._columns["sum", name] = Ragged(widths, values[kept])
+        return widths
+
+    def _average(self, name: str, unit: Unit, values: F64, kept: Kept | None = None) -> None:
+        """Adds numbers to a sum, and how many these are to the count of its name."""
+        self._count(name, self._sum(name, unit, values, kept))
+
+    def _by_token(self, name: str, values: F64, count: str = "") -> None:
+        """Adds a number of each token, and how many tokens there are to a count."""
+        self._sum(name, "responses", self._chunk.batch.responses.sum(values))
+        if count:
+            self._count(count, self._units["tokens"].lengths)
+
+    def _extreme(self, name: str, unit: Unit, values: F64, kept: Kept | None = None) -> None:
+        known = values if kept is None else np.where(kept, values, -np.inf)
+        found = Ragged(self._units[unit].lengths, known).reduced(np.maximum, NO_NUMBER)
+        found = np.where(self._filled, found, NO_NUMBER)
+        self._columns["largest", name] = Numbers(found, np.fmax)
+
+    def _with_tokens(self, unit: Unit) -> Kept:
+        """Which responses or records are of steps that have a token."""
+        return self._units[unit].spread(self._filled)
+
+    # ---- the objective ----------------------------------------------------------------------
+
+    def _add_totals(self, summary: Summary, by: str) -> None:
+        breakdown, records = summary.breakdown, self._units["records"]
+        responses, tokens = self._units["responses"], self._units["tokens"]
+        self._count("records", records.lengths)
+        self._count("evaluated_tokens", tokens.lengths)
+        self._count("clipped_low", tokens.sum((breakdown.clip < 0).astype(np.int64)))
+        self._count("clipped_high", tokens.sum((breakdown.clip > 0).astype(np.int64)))
+        self._count("kl_unknown", records.lengths * breakdown.kl_unknown)
+        self._count("kl_records", records.lengths * (breakdown.kl is not None))
+        self._sum("ratio", "responses", summary.ratio_sums)
+        if by == "record":
+            for term, values in zip(breakdown.terms, summary.record_values, strict=True):
+                self._sum((term.name, term.coefficient), "records", values)
+            self._sum((POLICY, POLICY), "records", summary.record_gradient_squares)
+            for name in (POLICY, KL, ENTROPY):
+                self._count(f"{name}_counted", records.lengths)
+            return
+        for term in breakdown.terms:
+            self._sum((term.name, term.coefficient), "responses", term.weighted)
+        weights = {term.name: term.weights for term in breakdown.terms} | dict(breakdown.absent)
+        for name, one in weights.items():
+            if one.counts is not None:
+                self._count(f"{name}_counted", responses.sum(one.counts).astype(np.float64))
+        for first, second, product in summary.products:
+            self._sum((first, second), "responses", product)
+
+    # ---- tokens -----------------------------------------------------------------------------
+
+    def _measure_tokens(self, summary: Summary | None) -> None:
         batch = self._chunk.batch
-        self._find_longest()
-        if batch.log_probs_new is not None:
-            self._add_mean("log_prob", batch.log_probs_new)
-            self._find_tokens("nll", batch.log_probs_new, least=True)
+        self._find("length", "responses", batch.responses.lengths.astype(np.float64))
+        new, old = batch.log_probs_new, batch.log_probs_old
+        if new is not None:
+            self._by_token("log_prob", new, "log_prob")
+            self._find("nll", "tokens", -new)
         if batch.entropies is not None:
-            self._add_mean("entropy", batch.entropies)
-        if self._summary is not None:
-            self._measure_ratios(self._summary)
-        if batch.log_probs_ref is not None and batch.log_probs_new is not None:
-            self._measure_reference(batch.log_probs_ref - batch.log_probs_new)
-        trainer = batch.log_probs_new if batch.log_probs_old is None else batch.log_probs_old
+            self._by_token("entropy", batch.entropies, "entropy")
+        if summary is not None:
+            self._measure_ratios(summary)
+        if batch.log_probs_ref is not None and new is not None:
+            difference = batch.log_probs_ref - new
+            k3 = _k3(difference)
+            self._by_token("kl_k1", -difference, "kl")
+            self._by_token("kl_k3", k3)
+            self._find("kl", "tokens", k3)
+        trainer = new if old is None else old
         if batch.log_probs_rollout is not None and trainer is not None:
             self._measure_mismatch(trainer - batch.log_probs_rollout)
-            if self._logged and batch.log_probs_new is not None:
-                self._measure_engine(trainer, batch.log_probs_new, batch.log_probs_rollout)
-        if self._logged and self._summary is not None:
-            self._measure_logged(self._summary)
-
-    def _add_sum(self, name: str, values: F64) -> None:
-        self._sums[name] = self._chunk.batch.responses.sum(values)
-
-    def _add_mean(self, name: str, values: F64) -> None:
-        self._add_sum(name, values)
-        self._counted.append(name)
+            if self._logged and new is not None:
+                self._measure_engine(trainer, new, batch.log_probs_rollout)
+        if self._logged and summary is not None:
+            self._measure_logged(summary)
 
     def _measure_ratios(self, summary: Summary) -> None:
-        breakdown = summary.breakdown
+        breakdown, tokens = summary.breakdown, self._units["tokens"]
         with np.errstate(over="ignore"):
-            self._add_sum("ratio_squared", breakdown.ratio * breakdown.ratio)
-        self._tails["log_ratio"] = bins(breakdown.log_ratio)
-        self._find_steepest(summary.record_gradient_squares)
-        self._find_tokens("ratio", np.abs(breakdown.log_ratio), of=breakdown.ratio)
-
-    def _measure_reference(self, difference: F64) -> None:
-        """k1 and k3 of π_θ against the reference, with ``difference`` log π_ref − log π_θ."""
-        k3 = _k3(difference)
-        self._add_sum("kl_k1", difference)
-        self._sums["kl_k1"] *= -1.0
-        self._add_sum("kl_k3", k3)
-        self._counted.append("kl")
-        self._find_tokens("kl", k3)
+            self._by_token("ratio_squared", breakdown.ratio * breakdown.ratio)
+        self._columns["bins", "log_ratio"] = Ragged(tokens.lengths, bins(breakdown.log_ratio))
+        self._find("gradient", "records", summary.record_gradient_squares)
+        steepest = self._columns["worst", "gradient"]
+        self._columns["worst", "gradient"] = steepest._replace(values=np.sqrt(steepest.values))
+        moved = tokens.sum((breakdown.ratio != 1.0).astype(np.int64)) > 0
+        self._find("ratio", "tokens", np.abs(breakdown.log_ratio), moved)
 
     def _measure_mismatch(self, difference: F64) -> None:
         """The trainer against the engine, with ``difference`` d = log π_trainer − log π_engine."""
         size = np.abs(difference)
         with np.errstate(over="ignore", divide="ignore"):
             weight = np.exp(difference)
-            self._add_sum("mismatch_square", weight * weight)
+            self._by_token("mismatch_square", weight * weight)
             both = np.maximum(weight, 1.0 / weight)
             if self._logged:
-                self._add_sum("inverse_weight", np.exp(-difference))
-        parts = {"d": difference, "weight": weight, "size": size, "both": both}
-        for name, values in parts.items():
-            self._add_sum(f"mismatch_{name}", values)
-        self._counted.append("mismatch")
-        self._tails["mismatch"] = bins(size)
-        self._find_tokens("mismatch", size)
-        tenths, counts = self._in_deciles(size)
-        self._sums |= dict(zip(DECILES, tenths, strict=True))
-        before = np.zeros((len(counts) + 1, len(DECILES)), dtype=np.int64)
-        np.cumsum(counts, axis=0, out=before[1:])
-        edges = np.array([(one.responses.start, one.responses.stop) for one in self._cuts])
-        self._decile_counts = (before[edges[:, 1]] - before[edges[:, 0]]).tolist()
+                self._by_token("inverse_weight", np.exp(-difference))
+        self._by_token("mismatch_d", difference, "mismatch")
+        for name, values in (("weight", weight), ("size", size), ("both", both)):
+            self._by_token(f"mismatch_{name}", values)
+        self._columns["bins", "mismatch"] = Ragged(self._units["tokens"].lengths, bins(size))
+        self._find("mismatch", "tokens", size)
+        self._measure_deciles(size)
 
-    def _in_deciles(self, size: F64) -> tuple[F64, I64]:
-        """[10, R] Σ |d| and [R, 10] tokens of each tenth of the responses."""
+    def _measure_deciles(self, size: F64) -> None:
+        """Σ |d|, and how many tokens, of each tenth of the responses."""
         responses, tenths = self._chunk.batch.responses, len(DECILES)
-        ends = np.arange(tenths + 1) * responses.lengths[:, None]
-        cuts = -(-ends // tenths)
+        cuts = -(-(np.arange(tenths + 1) * responses.lengths[:, None]) // tenths)
         counts: I64 = np.diff(cuts)
         edges = (responses.starts[:, None] + cuts[:, :-1]).ravel()
-        parts = np.zeros(counts.size)
+        sums = np.zeros(counts.size)
         filled = counts.ravel() > 0
-        parts[filled] = np.add.reduceat(size, edges[filled])
-        return parts.reshape(counts.shape).T, counts
+        sums[filled] = np.add.reduceat(size, edges[filled])
+        for name, count, values in zip(
+            DECILES, counts.T, sums.reshape(counts.shape).T, strict=True
+        ):
+            self._sum(name, "responses", values)
+            self._count(name, self._units["responses"].sum(count))
 
-    # ---- what frameworks log --------------------------------------------------------------------
+    # ---- what frameworks log ----------------------------------------------------------------
 
     def _measure_engine(self, old: F64, new: F64, rollout: F64) -> None:
         """The policy, and the policy before the update, against the engine."""
-        distance = np.abs(np.exp(old) - np.exp(rollout))
-        self._add_mean("probs_diff", distance)
-        self._add_mean("probs_diff_2", distance * distance)
-        self._add_mean("new_k3", _k3(new - rollout))
-        size = np.abs(old - rollout)
+        distance, size = np.abs(np.exp(old) - np.exp(rollout)), np.abs(old - rollout)
+        self._by_token("probs_diff", distance, "probs_diff")
+        self._by_token("probs_diff_2", distance * distance, "probs_diff_2")
+        self._by_token("new_k3", _k3(new - rollout), "new_k3")
         means = self._chunk.batch.responses.mean(size)
-        self._averaged["sample_logp_difference"] = _Series("responses", means)
-        self._extremes["probs_diff_max"] = _Series("tokens", distance)
-        self._extremes["logp_difference_max"] = _Series("tokens", size)
+        self._average("sample_logp_difference", "responses", means, self._with_tokens("responses"))
+        self._extreme("probs_diff_max", "tokens", distance)
+        self._extreme("logp_difference_max", "tokens", size)
 
     def _measure_logged(self, summary: Summary) -> None:
         batch, breakdown = self._chunk.batch, summary.breakdown
@@ -187,147 +301,62 @@ class ChunkNumbers:
             "clip_high": (bound > 0).astype(np.float64),
             "clip_region": (bound != 0).astype(np.float64),
             "clip": (breakdown.clip != 0).astype(np.float64),
+            "kl": breakdown.kl,
+            "entropy": batch.entropies,
         }
-        if breakdown.kl is not None:
-            columns["kl"] = breakdown.kl
         if batch.log_probs_old is not None and batch.log_probs_new is not None:
             columns["ppo_kl"] = batch.log_probs_old - batch.log_probs_new
-        if batch.entropies is not None:
-            columns["entropy"] = batch.entropies
-        tokens = summary.record_tokens
+        tokens, with_tokens = summary.record_tokens, self._with_tokens("responses")
         for name, values in columns.items():
-            self._averaged[f"sample_{name}"] = _Series("responses", batch.responses.mean(values))
+            if values is None:
+                continue
+            means = batch.responses.mean(values)
+            self._average(f"sample_{name}", "responses", means, with_tokens)
             if name == "ppo_kl":  # as verl's compute_policy_loss has it; slime does not clamp
                 values = np.clip(values, -20.0, 20.0)
-            means = tokens.mean(values)
-            self._averaged[f"record_{name}"] = _Series("records", means, tokens.lengths > 0)
+            self._average(f"record_{name}", "records", tokens.mean(values), tokens.lengths > 0)
         if breakdown.correction is not None:
             self._measure_weights(breakdown, breakdown.correction)
 
     def _measure_weights(self, breakdown: Breakdown, weights: F64) -> None:
         """TRL's ratios as they are after truncation, one a token, or one a sequence."""
-        responses, series = breakdown.batch.responses, _Series("tokens", weights)
+        unit: Unit = "tokens"
+        kept, responses = None, breakdown.batch.responses
         if "sequence" in breakdown.objective.correction.name:
-            series = _Series("responses", responses.mean(weights), responses.lengths > 0)
-        self._averaged["weights"] = self._extremes["weights_max"] = series
-        self._extremes["weights_min"] = series._replace(values=-series.values)
+            unit, weights, kept = "responses", responses.mean(weights), responses.lengths > 0
+        self._average("weights", unit, weights, kept)
+        self._extreme("weights_max", unit, weights, kept)
+        self._extreme("weights_min", unit, -weights, kept)
 
-    # ---- places ---------------------------------------------------------------------------------
+    # ---- places -----------------------------------------------------------------------------
 
-    def _find_longest(self) -> None:
-        lengths, starts = self._lengths, [cut.responses.start for cut in self._cuts]
-        longest = [
-            start + int(lengths[cut.responses].argmax()) if some else start
-            for start, cut, some in zip(starts, self._cuts, self._filled, strict=True)
+    def _find(self, name: str, unit: Unit, sizes: F64, noted: Kept | None = None) -> None:
+        """The largest of each step that has tokens, where it is to be noted."""
+        batch, segments = self._chunk.batch, self._units[unit]
+        noted = self._filled if noted is None else self._filled & noted
+        places = first_largest(sizes, segments)
+        values = np.where(noted, sizes[places], NO_NUMBER)
+        inside = np.full(len(places), -1)
+        if unit == "tokens":
+            responses = np.searchsorted(batch.responses.starts, places, side="right") - 1
+            inside = places - batch.responses.starts[responses]
+            inside = inside if batch.positions is None else batch.positions[places]
+        else:
+            responses = batch.records.starts[places] if unit == "records" else places
+        records = np.searchsorted(batch.records.starts, responses, side="right") - 1
+        where = [
+            self._place(record) if some else None
+            for record, some in zip(records.tolist(), noted.tolist(), strict=True)
         ]
-        sizes = lengths.astype(np.float64)[longest].tolist() if longest else []
-        self._worst["length"] = [*self._places(longest, None, sizes)]
+        first = responses - batch.records.starts[records]
+        self._columns["worst", name] = Places(values, first, inside, where)
 
-    def _find_steepest(self, squares: F64) -> None:
-        """The first response of the record with the largest gradient."""
-        records = [cut.records.start + int(squares[cut.records].argmax()) for cut in self._cuts]
-        firsts = self._chunk.batch.records.starts[records].tolist()
-        self._worst["gradient"] = [*self._places(firsts, None, np.sqrt(squares[records]).tolist())]
-
-    def _find_tokens(
-        self, name: str, sizes: F64, of: F64 | None = None, *, least: bool = False
-    ) -> None:
-        """The largest of each step, or the least; of ratios, where one of them is not 1."""
-        tokens, noted = [], []
-        place = np.argmin if least else np.argmax
-        for cut, some in zip(self._cuts, self._filled, strict=True):
-            token = cut.tokens.start + int(place(sizes[cut.tokens])) if some else 0
-            if some and of is not None and of[token] == 1.0:
-                some = bool((of[cut.tokens] != 1.0).any())
-            noted.append(some)
-            tokens += [token] if some else []
-        values = -sizes[tokens] if least else sizes[tokens]
-        places = self._token_places(tokens, values.tolist())
-        self._worst[name] = [next(places) if some else None for some in noted]
-
-    def _token_places(self, tokens: Sequence[int], values: Sequence[float]) -> Iterator[Place]:
-        responses, positions = self._chunk.batch.responses, self._chunk.batch.positions
-        places = np.array(tokens, dtype=np.int64)
-        found = np.searchsorted(responses.starts, places, side="right") - 1
-        inside = places - responses.starts[found] if positions is None else positions[places]
-        return self._places(found.tolist(), inside.tolist(), values)
-
-    def _places(
-        self, responses: Sequence[int], tokens: Sequence[int] | None, values: Sequence[float]
-    ) -> Iterator[Place]:
-        """The places of responses, or of a token of each."""
-        starts = self._chunk.batch.records.starts
-        records = np.searchsorted(starts, np.array(responses, dtype=np.int64), side="right") - 1
-        firsts = starts[records].tolist()
-        each = repeat(None, len(responses)) if tokens is None else tokens
-        for record, first, response, token, value in zip(
-            records.tolist(), firsts, responses, each, values, strict=True
-        ):
-            found = self._chunk.records[record]
-            yield Place(found.source, found.line, found.name, response - first, token, value)
-
-    # ---- what a step has of it ------------------------------------------------------------------
-
-    def add_to(self, sums: StepSums, number: int, batch: str) -> None:
-        """Adds the records of one step to its sums; ``batch`` as ``--batch`` has it."""
-        cut = self._cuts[number]
-        if self._summary is not None:
-            sums.totals = sums.totals or Totals(batch)
-            sums.totals.add_some(self._summary, cut)
-        tokens = cut.tokens.stop - cut.tokens.start
-        sums.counts["tokens"] += tokens
-        sums.counts["samples"] += cut.responses.stop - cut.responses.start
-        self._add_rows(sums, cut)
-        for name, values in self._functions.items():
-            given = values[cut.responses]
-            sums.add_values(name, given[~np.isnan(given)])
-        if not tokens:
-            return
-        self._add_repetition(sums, cut.records)
-        sums.sums.add_rows(self._names, self._rows[:, cut.responses].copy())
-        for name in self._counted:
-            sums.counts[name] += tokens
-        for name, found in self._tails.items():
-            sums.tails.setdefault(name, Tail()).add_bins(found[cut.tokens])
-        if self._decile_counts is not None:
-            for name, count in zip(DECILES, self._decile_counts[number], strict=True):
-                sums.counts[name] += count
-        for name, places in self._worst.items():
-            place = places[number]
-            if place is not None:
-                sums.add_place(name, place)
-        for name, series in self._averaged.items():
-            sums.add_values(name, series.of(cut))
-        for name, series in self._extremes.items():
-            sums.add_extreme(name, float(series.of(cut).max()))
-
-    def _add_rows(self, sums: StepSums, cut: Cut) -> None:
-        rows = sums.rows
-        groups = self._groups[cut.responses] + (len(rows.labels) - cut.groups.start)
-        rows.rewards.frombytes(self._rewards[cut.responses].tobytes())
-        rows.lengths.frombytes(self._lengths[cut.responses].tobytes())
-        rows.gradients.frombytes(self._gradients[cut.responses].tobytes())
-        rows.groups.frombytes(groups.tobytes())
-        rows.labels += self._labels[cut.groups]
-
-    def _add_repetition(self, sums: StepSums, records: slice) -> None:
-        shares = [one for one in self._repetition[records] if one is not None]
-        if shares:
-            sums.add_values("repetition", np.array(shares))
-
-
-class _Series(NamedTuple):
-    """Numbers of each token, response or record, and which of them count; None: all."""
-
-    unit: Literal["tokens", "responses", "records"]
-    values: F64
-    counted: NDArray[np.bool_] | None = None
-
-    def of(self, cut: Cut) -> F64:
-        """Those of one step."""
-        part: slice = getattr(cut, self.unit)
-        values = self.values[part]
-        return values if self.counted is None else values[self.counted[part]]
+    def _place(self, number: int) -> tuple[str, int | None, str | int | float]:
+        known = self._records.get(number)
+        if known is None:
+            found = self._chunk.records[number]
+            known = self._records[number] = (found.source, found.line, found.name)
+        return known
 
 
 def _k3(difference: F64) -> F64:
@@ -348,30 +377,31 @@ def _gradients(summary: Summary | None, unknown: F64) -> F64:
     return np.abs(factor) * summary.responses.sum(np.abs(part.slope))
 
 
-def _functions(chunk: Chunk) -> Iterator[tuple[str, F64]]:
+def _functions(chunk: Chunk) -> dict[str, F64]:
     """[R] the rewards of each of several reward functions; NaN where it gave nothing."""
     batch = chunk.batch
     if batch.rewards is None or batch.rewards.ndim == 1:
-        return
+        return {}
     names = batch.reward_names or range(batch.rewards.shape[1])
-    for name, column in zip(names, batch.rewards.T, strict=True):
-        yield f"{EACH}{name}", column
+    return {f"{EACH}{name}": column for name, column in zip(names, batch.rewards.T, strict=True)}
 
 
 def _labels(chunk: Chunk) -> Iterator[Any]:
     """The name of each group of the chunk, in the order of their numbers."""
-    groups, owners = chunk.batch.groups, chunk.batch.records.index
     owner = np.zeros(chunk.batch.group_count, dtype=np.int64)
-    owner[groups] = owners
-    for record, count in zip(
-        chunk.records, np.bincount(owner, minlength=len(chunk.records)).tolist(), strict=True
-    ):
+    owner[chunk.batch.groups] = chunk.batch.records.index
+    counts = np.bincount(owner, minlength=len(chunk.records)).tolist()
+    for record, count in zip(chunk.records, counts, strict=True):
         labels = record.group_labels or ()
         yield from labels if len(labels) == count else [None] * count
 
 
-def _repetition(chunk: Chunk) -> Iterator[float | None]:
-    """For each record's first response, the share of its 4-grams that it had before."""
+def _objects(values: Sequence[Any]) -> NDArray[Any]:
+    return np.fromiter(values, dtype=object, count=len(values))
+
+
+def _repetition(chunk: Chunk) -> Iterator[float]:
+    """For each record's first response, the share of its 4-grams that it had before; or NaN."""
     for record in chunk.records:
         rows = record.token_ids if record.tokens is None else record.tokens
         row = rows[0] if rows else ()
@@ -380,4 +410,4 @@ def _repetition(chunk: Chunk) -> Iterator[float | None]:
             grams = zip(*(row[at : at + count] for at in range(_GRAM)), strict=True)
             yield 1.0 - len(set(grams)) / count
         else:
-            yield None
+            yield NO_NUMBER

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from grpo_cli.commands.trend.sums import EACH, StepSums
+from grpo_cli.batch import I64
+from grpo_cli.commands.trend.origins import RecordStep
+from grpo_cli.commands.trend.sums import EACH, Ragged, StepSums
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.records.record import listed
+from grpo_cli.records.unread import ENDINGS, VERSIONS
 
-ENDINGS = ("truncated", "is_truncated", "finish_reasons", "finish_reason")
-VERSIONS = ("weight_versions", "weight_version", "policy_version", "head_version")
 _READ = frozenset((*ENDINGS, *VERSIONS, "meta"))
 
 _CUT_OFF = (True, "length", "max_tokens", "truncated")
@@ -44,40 +46,62 @@ def metadata_of(value: Any) -> dict[str, Any] | None:
     return {key: one for key, one in value.items() if is_metadata(key)} or None
 
 
-Tokens = Callable[[], Sequence[tuple[int, Sequence[int]]]]
-"""[R] how many tokens each response has as written, and the indices of those that count."""
-
-
-def add_metadata(
-    sums: StepSums, step: int, value: Mapping[str, Any], tokens: Tokens = lambda: ()
-) -> None:
+def add_metadata(sums: StepSums, chunk: Chunk, steps: Sequence[RecordStep], row: I64) -> None:
     """Adds how responses ended, how old the policy is that sampled them, and reward functions.
 
     Args:
-        sums: of the step.
-        step: its number.
-        value: as ``metadata_of`` has it.
-        tokens: the record's, which are counted only where each of them has a version.
+        sums: of the steps of a chunk.
+        chunk: the records.
+        steps: that of each, with what ``metadata_of`` has of it.
+        row: [M] the row of each record in the sums.
     """
-    for name in value:
-        if name.startswith(EACH) and isinstance(value[name], list):
-            given = [one for one in value[name] if isinstance(one, int | float)]
-            sums.add_values(name, np.array(given, dtype=np.float64))
+    counts: dict[str, dict[int, int]] = {}
+    given: dict[str, dict[int, list[float]]] = {}
+    for number, (step, at) in enumerate(zip(steps, row.tolist(), strict=True)):
+        if step.metadata is None:
+            continue
+        functions = dict(_functions(step.metadata))
+        for name, values in functions.items():
+            given.setdefault(name, {}).setdefault(at, []).extend(values)
+        if functions:
+            names = tuple(functions)
+            sums.functions[names] = min(step.number, sums.functions.get(names, step.number))
+        for name, count in _counts(step, chunk, number):
+            known = counts.setdefault(name, {})
+            known[at] = known.get(at, 0) + count
+    for name, by_row in counts.items():
+        sums.add_count(name, np.array([by_row.get(at, 0) for at in range(len(sums))]))
+    for name, rewards in given.items():
+        widths = np.array([len(rewards.get(at, ())) for at in range(len(sums))])
+        values = [value for at in range(len(sums)) for value in rewards.get(at, ())]
+        sums.add_sum(name, Ragged(widths, np.array(values, dtype=np.float64)))
+        sums.add_count(name, widths)
+
+
+def _functions(value: Mapping[str, Any]) -> Iterator[tuple[str, list[float]]]:
+    for name, given in value.items():
+        if name.startswith(EACH) and isinstance(given, list):
+            yield name, [one for one in given if isinstance(one, int | float)]
+
+
+def _counts(step: RecordStep, chunk: Chunk, number: int) -> Iterator[tuple[str, int]]:
+    value = step.metadata or {}
     endings = cut_off(value)
     if endings is not None:
-        sums.counts["cut_off"] += sum(endings)
-        sums.counts["endings"] += len(endings)
+        yield "cut_off", sum(endings)
+        yield "endings", len(endings)
     meta = value.get("meta")
     for holder in (value, meta if isinstance(meta, dict) else {}):
         versions = next((holder[name] for name in VERSIONS if name in holder), None)
         if versions is not None:
+            tokens = partial(_tokens_of, chunk, number)
             known = [one for one in _counted(listed(versions), tokens) if _is_whole(one)]
-            sums.counts["lag"] += sum(step - one for one in known)
-            sums.counts["versions"] += len(known)
+            yield "lag", sum(step.number - one for one in known)
+            yield "versions", len(known)
             return
 
 
-def _counted(versions: Any, tokens: Tokens) -> Iterator[Any]:
+def _counted(versions: Any, tokens: Callable[[], list[tuple[int, list[int]]]]) -> Iterator[Any]:
     """The versions that count: one of a record, of each response, or of each of its tokens.
 
     Of tokens, those that count in the objective; a negative version is that of a token that no
@@ -104,7 +128,7 @@ def _is_whole(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def tokens_of(chunk: Chunk, number: int) -> list[tuple[int, list[int]]]:
+def _tokens_of(chunk: Chunk, number: int) -> list[tuple[int, list[int]]]:
     """For each response of a record, its tokens as written, and the indices of those that count."""
     batch, first = chunk.batch, int(chunk.batch.records.starts[number])
     found = []

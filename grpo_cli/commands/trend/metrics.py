@@ -7,14 +7,23 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
+from itertools import chain
 from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
+from grpo_cli.batch import F64
 from grpo_cli.commands.trend.responses import Responses
-from grpo_cli.commands.trend.sums import DECILES, EACH, StepSums
-from grpo_cli.engine.totals import Totals
-from grpo_cli.objective.terms import KL
+from grpo_cli.commands.trend.sums import DECILES, StepSums
+from grpo_cli.commands.trend.tails import quantiles
+from grpo_cli.objective.arithmetic.exact_sums import added
+from grpo_cli.objective.terms import ENTROPY, KL, POLICY
+
+Read = Callable[["StepValues"], F64]
+"""[S] a number of each step; NaN where it has none."""
 
 
 class Metric(NamedTuple):
@@ -23,7 +32,7 @@ class Metric(NamedTuple):
     Attributes:
         name: what it is called in every format and flag.
         family: "signal" (what comes in), "update" (what is done with it), or "mismatch".
-        read: its value of a step.
+        read: its values.
         spare: when a narrow terminal goes without it: the greatest first; 0: never.
         watched: whether onsets are looked for.
         worst: where to look when it goes wrong, of ``Step.worst``.
@@ -36,7 +45,7 @@ class Metric(NamedTuple):
 
     name: str
     family: str
-    read: Callable[[StepValues], float | None]
+    read: Read
     spare: int = 0
     watched: bool = True
     worst: str | None = None
@@ -56,128 +65,144 @@ _ASKED = 23
 
 
 class StepValues:
-    """The sums of a step as numbers, and its responses."""
+    """The sums of S steps as numbers, and their responses; all [S], NaN where there is none."""
 
     def __init__(self, sums: StepSums) -> None:
-        self.file, self.key, self.worst = sums.file, sums.key, sums.worst
-        self.totals, self.counts, self.extremes = sums.totals, sums.counts, sums.extremes
-        self.tails = sums.tails
-        self.responses = Responses(sums.rows)
-        self.sums = sums.sums.values()
+        self.table, self._known = sums, dict[str, F64]()
+        self.responses = Responses(sums.family("row"))
+        self.evaluated = sums.count("evaluated_tokens") > 0
+
+    def sum(self, name: str) -> F64:
+        """A sum, rounded once."""
+        if name not in self._known:
+            self._known[name] = self.table.sum(name)
+        return self._known[name]
+
+    def count(self, name: str) -> F64:
+        """A count; NaN in the place of 0, which nothing is divided by."""
+        counts = self.table.count(name).astype(np.float64)
+        return np.where(counts, counts, np.nan)
+
+    def mean(self, name: str, over: str) -> F64:
+        """A sum divided by a count."""
+        return self.sum(name) / self.count(over)
+
+    def share(self, part: str, whole: str) -> F64:
+        """A count divided by another."""
+        return self.table.count(part).astype(np.float64) / self.count(whole)
+
+    def effective(self, name: str, square: str, over: str) -> F64:
+        """(Σ w)² / (N·Σ w²), the share of a sample that is left when it is weighted."""
+        total, squares = self.sum(name), self.sum(square)
+        known = np.isfinite(total) & np.isfinite(squares) & (squares != 0.0)
+        return np.where(known, total / self.count(over) * (total / squares), np.nan)
+
+    def extreme(self, name: str) -> F64:
+        """The largest number of a name."""
+        found = self.table.columns.get(("largest", name))
+        return np.full(len(self.table), np.nan) if found is None else found.values
+
+    def quantile(self, name: str, share: float) -> F64:
+        """A quantile of a distribution."""
+        found = self.table.columns.get(("bins", name))
+        return np.full(len(self.table), np.nan) if found is None else quantiles(found, share)
+
+    # ---- the objective ----------------------------------------------------------------------
+
+    def _if_evaluated(self, values: F64) -> F64:
+        return np.where(self.evaluated, values + 0.0, np.nan)
+
+    def _counted(self, term: str) -> F64:
+        """What a term's weights count; 1 where that is nothing."""
+        counts = self.table.count(f"{term}_counted").astype(np.float64)
+        return np.where(counts, counts, 1.0)
+
+    def _parts(self, term: str) -> list[tuple[float, F64]]:
+        """The sums of a term by its coefficients, each with NaN where the step has none of it."""
+        return [
+            (key[1], np.where(one.widths > 0, one.sums(), np.nan))
+            for key, one in self.table.family("sum").items()
+            if isinstance(key, tuple) and key[0] == term and not isinstance(key[1], str)
+        ]
+
+    def term(self, name: str) -> F64:
+        """Σ w·value of a term; 0 where there is none."""
+        return _added([part for _, part in self._parts(name)], self.evaluated) / self._counted(name)
+
+    def _part(self, name: str) -> F64:
+        """What a term adds to J."""
+        parts, counted = self._parts(name), self._counted(name)
+        found = np.zeros(len(self.table))
+        several = np.sum([~np.isnan(part) for _, part in parts], axis=0) > 1
+        for coefficient, part in parts:
+            only = ~np.isnan(part) & ~several
+            if coefficient:
+                found[only] = coefficient * (part[only] / counted[only])
+        if np.any(several):
+            each = [coefficient * part for coefficient, part in parts if coefficient]
+            found = np.where(several, _added(each, self.evaluated) / counted, found)
+        return found
 
     @cached_property
-    def objective(self) -> float | None:
-        """J of the step; None where it cannot be evaluated, or has no token."""
-        return _counted(lambda totals: totals.objective)(self)
+    def objective(self) -> F64:
+        """J of the step, if it can be evaluated and has a token."""
+        terms = (self._part(POLICY), self._part(KL), self._part(ENTROPY))
+        return self._if_evaluated(terms[0] + terms[1] + terms[2])
 
-    @cached_property
-    def ratio(self) -> float:
-        """Σ ρ."""
-        return 0.0 if self.totals is None else self.totals.ratio.value()
+    @property
+    def kl(self) -> F64:
+        """The KL term, where every record of the step has one."""
+        count = self.table.count
+        known = (count("kl_unknown") == 0) & (count("kl_records") > 0)
+        return np.where(known, self._if_evaluated(self.term(KL)), np.nan)
 
-    def mean(self, name: str, over: str) -> float | None:
-        """A sum divided by a count; None where nothing was counted."""
-        count = self.counts[over]
-        return self.sums[name] / count if count else None
+    @property
+    def gradient_norm(self) -> F64:
+        """‖∂J/∂log π_θ‖ over all tokens."""
+        products = {
+            key: one
+            for key, one in self.table.family("sum").items()
+            if isinstance(key, tuple) and isinstance(key[1], str)
+        }
+        if not products:
+            return np.full(len(self.table), np.nan)
+        square, several = np.zeros(len(self.table)), np.zeros(len(self.table), dtype=np.bool_)
+        for first, second in sorted(products, key=lambda pair: pair[0] != pair[1]):
+            size = self._counted(first) * self._counted(second)
+            times = 1.0 if first == second else 2.0
+            square = square + times * products[first, second].sums() / size
+            several |= ((first, second) != (POLICY, POLICY)) & (products[first, second].widths > 0)
+        single = products.get((POLICY, POLICY))
+        norm = np.sqrt(np.maximum(square, 0.0))
+        if single is not None:
+            norm = np.where(several, norm, np.sqrt(single.sums()) / self._counted(POLICY))
+        return self._if_evaluated(norm)
 
-    def quantile(self, name: str, share: float) -> float | None:
-        """A quantile of a distribution; None where there is none of it."""
-        return self.tails[name].quantile(share) if name in self.tails else None
-
-
-def _counted(read: Callable[[Totals], float]) -> Callable[[StepValues], float | None]:
-    """A number of the totals; None where the objective cannot be evaluated, or has no token."""
-
-    def value(step: StepValues) -> float | None:
-        totals = step.totals
-        return read(totals) + 0.0 if totals is not None and totals.tokens else None
-
-    return value
-
-
-def _mean(name: str, over: str) -> Callable[[StepValues], float | None]:
-    return lambda step: step.mean(name, over)
-
-
-def _share(part: str, whole: str) -> Callable[[StepValues], float | None]:
-    def value(step: StepValues) -> float | None:
-        counts = step.counts
-        return counts[part] / counts[whole] if counts[whole] else None
-
-    return value
+    def per_token(self, name: str) -> F64:
+        """A count divided by the tokens that were evaluated."""
+        return self.share(name, "evaluated_tokens")
 
 
-def _loss(step: StepValues) -> float | None:
-    return None if step.objective is None else -step.objective + 0.0
+def _added(parts: Sequence[F64], like: NDArray[Any]) -> F64:
+    """[S] sums of several numbers, each rounded once; NaN is none."""
+    if len(parts) == 1:
+        return np.where(np.isnan(parts[0]), 0.0, parts[0])
+    rows = zip(*(part.tolist() for part in parts), strict=True) if parts else ((),) * len(like)
+    return np.array([added([one for one in row if one == one]) for row in rows], dtype=np.float64)
 
 
-def _ratio_mean(step: StepValues) -> float | None:
-    return _counted(lambda totals: step.ratio / totals.tokens)(step)
+def _ratio_tail(step: StepValues) -> F64:
+    logarithms = step.quantile("log_ratio", 0.999).tolist()
+    return np.array([math.exp(one) if not one >= 700 else math.inf for one in logarithms])
 
 
-def _kl(step: StepValues) -> float | None:
-    totals = step.totals
-    known = totals is not None and totals.kl_known and bool(totals.sums(KL))
-    return _counted(lambda totals: totals.value(KL))(step) if known else None
+def _mismatch_k3(step: StepValues) -> F64:
+    """Mean of e^d − 1 − d: of KL(engine ‖ trainer), with d = log π_trainer − log π_engine."""
+    return (step.sum("mismatch_weight") - step.sum("mismatch_d")) / step.count("mismatch") - 1.0
 
 
-def _ess(step: StepValues) -> float | None:
-    """(Σ ρ)² / (N·Σ ρ²)."""
-    totals = step.totals
-    if totals is None or not totals.tokens:
-        return None
-    return _effective(step.ratio, step.sums["ratio_squared"], totals.tokens)
-
-
-def _effective(total: float, square: float, count: int) -> float | None:
-    if not (math.isfinite(total) and math.isfinite(square)) or not square:
-        return None
-    return total / count * (total / square)
-
-
-def _ratio_tail(step: StepValues) -> float | None:
-    logarithm = step.quantile("log_ratio", 0.999)
-    if logarithm is None:
-        return None
-    return math.exp(logarithm) if logarithm < 700 else math.inf
-
-
-def _negative_log_prob(step: StepValues) -> float | None:
-    mean = step.mean("log_prob", "log_prob")
-    return None if mean is None else -mean + 0.0
-
-
-# ---- the trainer against the engine: d = log π_trainer − log π_engine, of tokens that it sampled
-
-
-def _mismatch(
-    read: Callable[[StepValues, int], float | None],
-) -> Callable[[StepValues], float | None]:
-    def value(step: StepValues) -> float | None:
-        count = step.counts["mismatch"]
-        return read(step, count) if count else None
-
-    return value
-
-
-def _mismatch_k1(step: StepValues, count: int) -> float:
-    """Mean of −d: of KL(engine ‖ trainer)."""
-    return -step.sums["mismatch_d"] / count + 0.0
-
-
-def _mismatch_k3(step: StepValues, count: int) -> float:
-    """Mean of e^d − 1 − d, of the same."""
-    return (step.sums["mismatch_weight"] - step.sums["mismatch_d"]) / count - 1.0
-
-
-def _mismatch_chi2(step: StepValues, count: int) -> float:
-    """Mean of e^2d, less 1."""
-    return step.sums["mismatch_square"] / count - 1.0
-
-
-def _mismatch_ess(step: StepValues, count: int) -> float | None:
-    """(Σ e^d)² / (N·Σ e^2d)."""
-    return _effective(step.sums["mismatch_weight"], step.sums["mismatch_square"], count)
+def _mean(name: str, over: str = "") -> Read:
+    return lambda step: step.mean(name, over or name)
 
 
 OBJECTIVE = "the columns of the objective"
@@ -189,9 +214,7 @@ def _columns(
 ) -> Callable[..., Metric]:
     """A constructor of metrics of one family that need the same columns of records."""
 
-    def make(
-        name: str, read: Callable[[StepValues], float | None], spare: int, **more: Any
-    ) -> Metric:
+    def make(name: str, read: Read, spare: int, **more: Any) -> Metric:
         return Metric(prefix + name, family, read, spare, worst=worst, needs=needs, **more)
 
     return make
@@ -226,46 +249,76 @@ ALL = (
         whole=True,
     ),
     _of_length("at_longest", lambda step: step.responses.at_longest, 27, watched=False),
-    Metric("truncated", "signal", _share("cut_off", "endings"), 9, needs="finish_reasons"),
+    Metric(
+        "truncated",
+        "signal",
+        lambda step: step.share("cut_off", "endings"),
+        9,
+        needs="finish_reasons",
+    ),
     Metric(
         "repetition",
         "signal",
-        _mean("repetition", "repetition"),
+        _mean("repetition"),
         22,
         drift="up",
         needs="tokens or token_ids",
     ),
-    Metric("entropy", "signal", _mean("entropy", "entropy"), 5, drift="up", needs="entropies"),
-    Metric("nll", "signal", _negative_log_prob, 6, worst="nll", drift="up", needs="log_probs_new"),
+    Metric("entropy", "signal", _mean("entropy"), 5, drift="up", needs="entropies"),
+    Metric(
+        "nll",
+        "signal",
+        lambda step: 0.0 - step.mean("log_prob", "log_prob"),
+        6,
+        worst="nll",
+        drift="up",
+        needs="log_probs_new",
+    ),
     # ---- what is done with it
     _of_update("objective", lambda step: step.objective, 33, watched=False),
-    _of_gradient("loss", _loss, 1),
-    _of_kl("kl", _kl, 31, watched=False),
+    _of_gradient("loss", lambda step: 0.0 - step.objective, 1),
+    _of_kl("kl", lambda step: step.kl, 31, watched=False),
     _of_kl("kl_k1", _mean("kl_k1", "kl"), 32, watched=False),
     _of_kl("kl_k3", _mean("kl_k3", "kl"), 3, log=True),
-    _of_ratio(
-        "clip_low", _counted(lambda totals: totals.clipped_low / totals.tokens), 15, drift="up"
-    ),
-    _of_ratio(
-        "clip_high", _counted(lambda totals: totals.clipped_high / totals.tokens), 14, drift="up"
-    ),
-    _of_update("gradient_norm", _counted(lambda one: one.gradient_norm), 2, log=True, drift="up"),
+    _of_ratio("clip_low", lambda step: step.per_token("clipped_low"), 15, drift="up"),
+    _of_ratio("clip_high", lambda step: step.per_token("clipped_high"), 14, drift="up"),
+    _of_update("gradient_norm", lambda step: step.gradient_norm, 2, log=True, drift="up"),
     _of_update("longest_quarter", lambda step: step.responses.longest_quarter, 21),
-    _of_ratio("ratio_mean", _ratio_mean, 19),
+    _of_ratio("ratio_mean", _mean("ratio", "evaluated_tokens"), 19),
     _of_ratio("ratio_p999", _ratio_tail, 16, drift="up"),
-    _of_ratio("ess", _ess, 18, drift="down"),
+    _of_ratio(
+        "ess",
+        lambda step: step.effective("ratio", "ratio_squared", "evaluated_tokens"),
+        18,
+        drift="down",
+    ),
     # ---- the trainer against the engine
     Metric(
-        "staleness", "mismatch", _share("lag", "versions"), 20, drift="up", needs="weight_versions"
+        "staleness",
+        "mismatch",
+        lambda step: step.share("lag", "versions"),
+        20,
+        drift="up",
+        needs="weight_versions",
     ),
-    _of_mismatch("k1", _mismatch(_mismatch_k1), 17, drift="up"),
-    _of_mismatch("k3", _mismatch(_mismatch_k3), 4, log=True, drift="up"),
-    _of_mismatch("chi2", _mismatch(_mismatch_chi2), 29, watched=False),
-    _of_mismatch("ess", _mismatch(_mismatch_ess), 23, drift="down"),
+    _of_mismatch("k1", lambda step: 0.0 - step.mean("mismatch_d", "mismatch"), 17, drift="up"),
+    _of_mismatch("k3", _mismatch_k3, 4, log=True, drift="up"),
+    _of_mismatch(
+        "chi2",
+        lambda step: step.mean("mismatch_square", "mismatch") - 1.0,
+        29,
+        watched=False,
+    ),
+    _of_mismatch(
+        "ess",
+        lambda step: step.effective("mismatch_weight", "mismatch_square", "mismatch"),
+        23,
+        drift="down",
+    ),
     _of_mismatch("mean_abs", _mean("mismatch_size", "mismatch"), 8, log=True, drift="up"),
     _of_mismatch("mult", _mean("mismatch_both", "mismatch"), 30, watched=False),
     _of_mismatch("p999", lambda step: step.quantile("mismatch", 0.999), 7, log=True),
-    *(_of_mismatch(name, _mean(name, name), 34, watched=False) for name in DECILES),
+    *(_of_mismatch(name, _mean(name), 34, watched=False) for name in DECILES),
 )
 METRICS: Mapping[str, Metric] = {one.name: one for one in ALL}
 MEAN = "/mean"
@@ -276,7 +329,7 @@ def metric(name: str) -> Metric | None:
     """The column of that name: of the table, or the mean of one of several reward functions."""
     if name in METRICS or not _FUNCTION.fullmatch(name):
         return METRICS.get(name)
-    return Metric(name, "signal", lambda _: None, drift="down")
+    return Metric(name, "signal", _mean(name.removesuffix(MEAN)), drift="down")
 
 
 def functions(step: Mapping[str, object]) -> list[str]:
@@ -284,10 +337,11 @@ def functions(step: Mapping[str, object]) -> list[str]:
     return [name for name in step if name not in METRICS]
 
 
-def values(step: StepValues) -> dict[str, float | None]:
-    """Every metric of a step, then those of single reward functions."""
-    found = {one.name: one.read(step) for one in ALL}
-    for name in step.counts:
-        if name.startswith(EACH):
+def values(step: StepValues) -> dict[str, F64]:
+    """Every metric of the steps, then those of single reward functions."""
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        found = {one.name: one.read(step) for one in ALL}
+        by_step = sorted(step.table.functions.items(), key=lambda one: one[1])
+        for name in chain.from_iterable(names for names, _ in by_step):
             found[name + MEAN] = step.mean(name, name)
     return found

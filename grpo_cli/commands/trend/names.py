@@ -15,12 +15,12 @@ References:
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
-from grpo_cli.commands.trend.metrics import METRICS, StepValues
+import numpy as np
 
-Read = Callable[[StepValues], float | None]
+from grpo_cli.batch import F64
+from grpo_cli.commands.trend.metrics import METRICS, Read, StepValues
 
 
 def _as(metric: str) -> Read:
@@ -33,48 +33,36 @@ def _mean(name: str) -> Read:
 
 def _of_samples(name: str) -> Read:
     """Over all samples of the step, where any has what it is made of."""
-    return lambda step: step.mean(name, "samples") if step.counts[name] else None
+    return lambda step: step.mean(name, "samples") + 0.0 * step.count(name)
 
 
 def _extreme(name: str, sign: float = 1.0) -> Read:
-    def read(step: StepValues) -> float | None:
-        found = step.extremes.get(name)
-        return None if found is None else sign * found
-
-    return read
+    return lambda step: sign * step.extreme(name)
 
 
-def _rewards(pick: Callable[[StepValues], float]) -> Read:
-    return lambda step: pick(step) if step.responses.scored else None
-
-
-def _lengths(pick: Callable[[StepValues], float]) -> Read:
-    return lambda step: pick(step) if step.responses.measured else None
-
-
-def _probs_diff_std(step: StepValues) -> float | None:
+def _probs_diff_std(step: StepValues) -> F64:
     """With n − 1, as torch.std."""
-    count = step.counts["probs_diff"]
-    if count < 2:
-        return None
-    total, square = step.sums["probs_diff"], step.sums["probs_diff_2"]
-    return math.sqrt(max(square - total * total / count, 0.0) / (count - 1))
+    count, total = step.count("probs_diff"), step.sum("probs_diff")
+    squares = step.sum("probs_diff_2") - total * total / count
+    return np.where(count > 1, np.sqrt(np.maximum(squares, 0.0) / (count - 1)), np.nan)
 
 
-def _policy_kl_error(step: StepValues) -> float | None:
+def _policy_kl_error(step: StepValues) -> F64:
     """Mean of e^−d + d − 1, with d = log π_trainer − log π_engine."""
-    count = step.counts["mismatch"]
-    if not count:
-        return None
-    return (step.sums["inverse_weight"] + step.sums["mismatch_d"]) / count - 1.0
+    return (step.sum("inverse_weight") + step.sum("mismatch_d")) / step.count("mismatch") - 1.0
 
 
-def _sampling_ratio(step: StepValues) -> float | None:
+def _sampling_ratio(step: StepValues) -> F64:
     return step.mean("mismatch_weight", "mismatch")
 
 
-_SHORTEST = _lengths(lambda step: min(step.responses.lengths))
-_LONGEST = _lengths(lambda step: max(step.responses.lengths))
+def _shortest(step: StepValues) -> F64:
+    return step.responses.of_lengths(np.minimum)
+
+
+def _longest(step: StepValues) -> F64:
+    return step.responses.of_lengths(np.maximum)
+
 
 NAMES: Mapping[str, Mapping[str, Read]] = {
     "trl": {
@@ -82,8 +70,8 @@ NAMES: Mapping[str, Mapping[str, Read]] = {
         "reward_std": _as("reward_std"),
         "frac_reward_zero_std": _as("groups_equal"),
         "completions/mean_length": _as("length_mean"),
-        "completions/min_length": _SHORTEST,
-        "completions/max_length": _LONGEST,
+        "completions/min_length": _shortest,
+        "completions/max_length": _longest,
         "entropy": _mean("record_entropy"),
         "kl": _mean("record_kl"),
         "clip_ratio/low_mean": _mean("record_clip_low"),
@@ -98,11 +86,11 @@ NAMES: Mapping[str, Mapping[str, Read]] = {
     },
     "verl": {
         "critic/score/mean": _as("reward_mean"),
-        "critic/score/max": _rewards(lambda step: max(step.responses.rewards)),
-        "critic/score/min": _rewards(lambda step: min(step.responses.rewards)),
+        "critic/score/max": lambda step: step.responses.of_rewards(np.maximum),
+        "critic/score/min": lambda step: step.responses.of_rewards(np.minimum),
         "response_length/mean": _as("length_mean"),
-        "response_length/max": _LONGEST,
-        "response_length/min": _SHORTEST,
+        "response_length/max": _longest,
+        "response_length/min": _shortest,
         "actor/entropy": _mean("record_entropy"),
         "actor/kl_loss": _mean("record_kl"),
         "actor/ppo_kl": _mean("record_ppo_kl"),
@@ -138,3 +126,13 @@ NAMES: Mapping[str, Mapping[str, Read]] = {
     },
 }
 """Framework → the name that it logs → how it is computed."""
+WHOLE = {
+    name for each in NAMES.values() for name, read in each.items() if read in (_shortest, _longest)
+}
+"""The names of whole numbers."""
+
+
+def logged_values(framework: str, step: StepValues) -> dict[str, F64]:
+    """What a framework would have logged at each step, by its names."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return {name: read(step) for name, read in NAMES[framework].items()}

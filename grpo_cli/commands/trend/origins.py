@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.records import BatchFields, Raw
-from grpo_cli.records.choose.batches import STEP_FIELDS
 from grpo_cli.records.choose.where import Missing, Path, look_up, read_path, spelled
 from grpo_cli.records.places import got
+from grpo_cli.records.unread import STEP_FIELDS
 from grpo_cli.terminal.numbers import shell_line
 
 _NAMED = re.compile(

@@ -1,174 +1,250 @@
-"""What the responses of a step say together: rewards, groups, lengths."""
+"""What the responses of each step say together: rewards, groups, lengths."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Mapping
 from functools import cached_property
 
-from grpo_cli.commands.trend.sums import Rows
+import numpy as np
+from numpy.typing import NDArray
+
+from grpo_cli.batch import F64, I64
+from grpo_cli.commands.trend.sums import NO_NUMBER, Ragged
 
 _ONCE = ((0.0, 1.0), (-1.0, 1.0))
 """Rewards that say whether a response is right and nothing else: wrong, right."""
+_RIGHT = 1.0
 
 
 class Responses:
-    """The rows of a step, taken together."""
+    """The responses of S steps. Numbers are [S], NaN where the responses do not say them."""
 
-    def __init__(self, rows: Rows) -> None:
-        self.rewards, self.lengths = rows.rewards.tolist(), rows.lengths.tolist()
-        self._gradients, self._groups = rows.gradients, rows.groups
-        self._labels = rows.labels
+    def __init__(self, rows: Mapping[str, Ragged]) -> None:
+        self.rewards, self.lengths, self._gradients = (
+            rows[name] for name in ("reward", "length", "gradient")
+        )
+        self._groups, self._labels = rows["group"], rows["label"]
+        self._count = self.rewards.widths
 
     # ---- rewards ------------------------------------------------------------------------------
 
     @cached_property
-    def scored(self) -> bool:
-        """Whether every response has a reward."""
-        return bool(self.rewards) and not any(map(math.isnan, self.rewards))
+    def scored(self) -> NDArray[np.bool_]:
+        """[S] whether there is a response, and each has a reward."""
+        known = self.rewards._replace(values=~np.isnan(self.rewards.values))
+        return (self._count > 0) & known.reduced(np.logical_and, 1)
+
+    def of_rewards(self, by: np.ufunc) -> F64:
+        """The largest, or the least."""
+        return self._if_scored(self.rewards.reduced(by, NO_NUMBER))
+
+    def _if_scored(self, values: F64) -> F64:
+        return np.where(self.scored, values, NO_NUMBER)
 
     @cached_property
-    def groups(self) -> list[list[float]]:
-        """The rewards of each group.
-
-        A group is what one record calls so. Where the pieces are uneven or single, because a
-        trainer shuffled the rows of a step, those with the same name are one group.
-        """
-        pieces = self._pieces(self._groups)
-        if len({len(one) for one in pieces}) == 1 and len(pieces[0]) > 1:
-            return pieces
-        if any(label is None for label in self._labels):
-            return pieces
-        numbers = {label: at for at, label in enumerate(dict.fromkeys(self._labels))}
-        return self._pieces(numbers[self._labels[number]] for number in self._groups)
-
-    def _pieces(self, numbers: Iterable[int]) -> list[list[float]]:
-        """The rewards under each number."""
-        found: dict[int, list[float]] = {}
-        for number, reward in zip(numbers, self.rewards, strict=True):
-            found.setdefault(number, []).append(reward)
-        return [*found.values()]
-
-    @property
-    def reward_mean(self) -> float | None:
+    def reward_mean(self) -> F64:
         """Over responses."""
-        return _mean(self.rewards) if self.scored else None
+        return self._if_scored(means(self.rewards))
 
     @property
-    def reward_std(self) -> float | None:
+    def reward_std(self) -> F64:
         """Over responses, with n − 1."""
-        return _std(self.rewards) if self.scored else None
+        return self._if_scored(_stds(self.rewards))
+
+    @cached_property
+    def _grouped(self) -> _Groups:
+        return _Groups(self.rewards, self._groups, self._labels)
 
     @property
-    def reward_group_std(self) -> float | None:
+    def reward_group_std(self) -> F64:
         """The mean of the groups' standard deviations (n − 1), of groups of two and more."""
-        if not self.scored:
-            return None
-        return _mean([_std(one) or 0.0 for one in self._several])
+        groups = self._grouped
+        return self._if_scored(means(groups.per_step(_stds(groups.rewards), groups.several)))
 
-    @cached_property
-    def _several(self) -> list[list[float]]:
-        """The rewards of the groups of two and more."""
-        return [one for one in self.groups if len(one) > 1]
-
-    def share_of_groups(self, *rewards: float) -> float | None:
+    def share_of_groups(self, *rewards: float) -> F64:
         """How many groups have one reward throughout: this one, or any where none is given."""
-        if not self.scored or not self._several:
-            return None
-        alike = self._alike
-        count = sum(first in rewards for first in alike) if rewards else len(alike)
-        return count / len(self._several)
+        groups = self._grouped
+        alike = groups.several & (groups.least == groups.most)
+        if rewards:
+            alike &= np.isin(groups.least, rewards)
+        return self._if_scored(means(groups.per_step(alike.astype(np.float64), groups.several)))
 
     @cached_property
-    def _alike(self) -> list[float]:
-        """The reward of each group that has but one."""
-        return [one[0] for one in self._several if one.count(one[0]) == len(one)]
+    def _judged(self) -> NDArray[np.bool_]:
+        """[S] whether rewards say that an answer is right, or that it is wrong, and just that."""
+        found = np.zeros(len(self._count), dtype=np.bool_)
+        for pair in _ONCE:
+            known = self.rewards._replace(values=np.isin(self.rewards.values, pair))
+            found |= known.reduced(np.logical_and, 1)
+        return found & self.scored
 
-    @cached_property
-    def _right(self) -> float | None:
-        """The reward of a right answer, where rewards say just that."""
-        values = set(self.rewards) if self.scored else set()
-        return next((right for wrong, right in _ONCE if values and values <= {wrong, right}), None)
+    def _if_judged(self, values: F64) -> F64:
+        return np.where(self._judged, values, NO_NUMBER)
 
     @property
-    def all_wrong(self) -> float | None:
+    def all_wrong(self) -> F64:
         """The share of groups without a right answer."""
-        return None if self._right is None else self.share_of_groups(0.0, -1.0)
+        return self._if_judged(self.share_of_groups(0.0, -1.0))
 
     @property
-    def all_right(self) -> float | None:
+    def all_right(self) -> F64:
         """The share of groups of right answers only."""
-        return None if self._right is None else self.share_of_groups(1.0)
+        return self._if_judged(self.share_of_groups(_RIGHT))
 
     @property
-    def pass_at_1(self) -> float | None:
+    def pass_at_1(self) -> F64:
         """The mean over groups of the share that is right."""
-        if self._right is None:
-            return None
-        return _mean([one.count(self._right) / len(one) for one in self.groups])
+        return self._if_judged(means(self._grouped.per_step(self._right_shares)))
 
     @property
-    def pass_at_k(self) -> float | None:
+    def pass_at_k(self) -> F64:
         """The share of groups with a right answer, k being their size."""
-        if self._right is None or not self._several:
-            return None
-        return _mean([float(self._right in one) for one in self.groups])
+        groups = self._grouped
+        several = groups.per_step(groups.several.astype(np.float64)).sums() > 0.0
+        some = means(groups.per_step((self._right_shares > 0.0).astype(np.float64)))
+        return np.where(several, self._if_judged(some), NO_NUMBER)
+
+    @cached_property
+    def _right_shares(self) -> F64:
+        """The share of each group that is right."""
+        rewards = self._grouped.rewards
+        return means(rewards._replace(values=(rewards.values == _RIGHT).astype(np.float64)))
 
     # ---- lengths ------------------------------------------------------------------------------
 
     @cached_property
-    def measured(self) -> bool:
-        """Whether the length of every response is known."""
-        return bool(self.lengths) and min(self.lengths) >= 0
+    def _ordered(self) -> Ragged:
+        """The lengths of each step, the shortest first."""
+        steps = np.repeat(np.arange(len(self._count)), self._count)
+        return self.lengths._replace(
+            values=self.lengths.values[np.lexsort((self.lengths.values, steps))]
+        )
+
+    def _if_measured(self, values: NDArray[np.generic]) -> F64:
+        known = (self._count > 0) & (self.lengths.reduced(np.minimum, 0) >= 0)
+        return np.where(known, values, NO_NUMBER)
+
+    def of_lengths(self, by: np.ufunc) -> F64:
+        """The longest, or the shortest."""
+        return self._if_measured(self.lengths.reduced(by, 0))
 
     @property
-    def length_mean(self) -> float | None:
+    def length_mean(self) -> F64:
         """Tokens of a response."""
-        return sum(self.lengths) / len(self.lengths) if self.measured else None
+        return self._if_measured(self.lengths.reduced(np.add, 0) / np.maximum(self._count, 1))
 
-    def length_quantile(self, share: float) -> float | None:
+    def length_quantile(self, share: float) -> F64:
         """The length that ``share`` of the responses do not exceed."""
-        if not self.measured:
-            return None
-        return sorted(self.lengths)[max(math.ceil(share * len(self.lengths)), 1) - 1]
+        ends = np.cumsum(self._count)
+        places = np.maximum(np.ceil(share * self._count), 1).astype(np.int64) - 1
+        places = np.minimum(ends - self._count + places, len(self._ordered.values) - 1)
+        return self._if_measured(self._ordered.values[places] if len(places) else places)
 
     @property
-    def at_longest(self) -> float | None:
+    def at_longest(self) -> F64:
         """The share of responses as long as the longest: those that were cut off, where any."""
-        if not self.measured:
-            return None
-        return self.lengths.count(max(self.lengths)) / len(self.lengths)
+        longest = np.repeat(self.lengths.reduced(np.maximum, 0), self._count)
+        found = self.lengths._replace(values=(self.lengths.values == longest).astype(np.int64))
+        return self._if_measured(found.reduced(np.add, 0) / np.maximum(self._count, 1))
 
     @property
-    def longest_quarter(self) -> float | None:
+    def longest_quarter(self) -> F64:
         """The share of Σ |gradient| in the longest quarter of the responses.
 
         Where the border goes through responses of one length, these count in proportion.
         """
-        whole = math.fsum(self._gradients)
-        if not whole > 0.0:
-            return None
-        by_length: dict[int, list[float]] = {}
-        for length, gradient in zip(self.lengths, self._gradients, strict=True):
-            by_length.setdefault(length, []).append(gradient)
-        room, found = len(self.lengths) / 4, []
-        for length in sorted(by_length, reverse=True):
-            alike = by_length[length]
-            part = min(room / len(alike), 1.0)
-            found.append(part * math.fsum(alike))
-            room -= part * len(alike)
-            if room <= 0:
-                break
-        return math.fsum(found) / whole
+        pairs = zip(self.lengths.lists(), self._gradients.lists(), strict=True)
+        return np.array([_longest_quarter(*pair) for pair in pairs], dtype=np.float64)
 
 
-def _mean(values: list[float]) -> float | None:
-    return math.fsum(values) / len(values) if len(values) else None
+def _longest_quarter(lengths: list[int], gradients: list[float]) -> float:
+    whole = math.fsum(gradients)
+    if not whole > 0.0:
+        return NO_NUMBER
+    by_length: dict[int, list[float]] = {}
+    for length, gradient in zip(lengths, gradients, strict=True):
+        by_length.setdefault(length, []).append(gradient)
+    room, found = len(lengths) / 4, []
+    for length in sorted(by_length, reverse=True):
+        alike = by_length[length]
+        part = min(room / len(alike), 1.0)
+        found.append(part * math.fsum(alike))
+        room -= part * len(alike)
+        if room <= 0:
+            break
+    return math.fsum(found) / whole
 
 
-def _std(values: list[float]) -> float | None:
-    if len(values) < 2:
-        return None
-    mean = math.fsum(values) / len(values)
-    offsets = [one - mean for one in values]
-    return math.sqrt(math.fsum([one * one for one in offsets]) / (len(values) - 1))
+class _Groups:
+    """The groups of S steps, in the order of the steps.
+
+    A group is what one record calls so. Where the pieces of a step are uneven or single, because a
+    trainer shuffled its rows, those with the same name are one group.
+
+    Attributes:
+        rewards: those of each group.
+        several: whether it has two responses and more.
+    """
+
+    def __init__(self, rewards: Ragged, groups: Ragged, labels: Ragged) -> None:
+        starts = np.cumsum(labels.widths) - labels.widths
+        numbers = groups.values + np.repeat(starts, groups.widths)
+        self._steps: I64 = np.repeat(np.arange(len(labels.widths)), labels.widths)
+        if any(label is not None for label in labels.values.tolist()):
+            numbers = _joined_by_name(numbers, labels, starts)
+        order = np.argsort(numbers, kind="stable")
+        sizes = np.bincount(numbers, minlength=len(self._steps))
+        self._steps = self._steps[sizes > 0]
+        self.rewards = Ragged(sizes[sizes > 0], rewards.values[order])
+        self.several = self.rewards.widths > 1
+        self._count = len(labels.widths)
+
+    @cached_property
+    def least(self) -> F64:
+        """The least reward of each group."""
+        return self.rewards.reduced(np.minimum, NO_NUMBER)
+
+    @cached_property
+    def most(self) -> F64:
+        """The largest reward of each group."""
+        return self.rewards.reduced(np.maximum, NO_NUMBER)
+
+    def per_step(self, values: F64, kept: NDArray[np.bool_] | None = None) -> Ragged:
+        """A number of each group that is kept, by step."""
+        steps = self._steps if kept is None else self._steps[kept]
+        values = values if kept is None else values[kept]
+        return Ragged(np.bincount(steps, minlength=self._count), values)
+
+
+def _joined_by_name(numbers: I64, labels: Ragged, starts: I64) -> I64:
+    """The number of each response's group, with groups of one name put together where torn."""
+    sizes = Ragged(labels.widths, np.bincount(numbers, minlength=len(labels.values)))
+    least, most = sizes.reduced(np.minimum, 0), sizes.reduced(np.maximum, 0)
+    numbered = np.arange(len(labels.values))
+    names = [*labels.lists()]
+    for step in np.flatnonzero((least != most) | (most == 1)).tolist():
+        if None not in names[step]:
+            first = {label: at for at, label in enumerate(dict.fromkeys(names[step]))}
+            begin = int(starts[step])
+            numbered[begin : begin + len(names[step])] = [
+                begin + first[label] for label in names[step]
+            ]
+    found: I64 = numbered[numbers]
+    return found
+
+
+def means(values: Ragged) -> F64:
+    """[S] the mean of each step's numbers, of an exact sum; NaN where it has none."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        found: F64 = values.sums() / values.widths
+    return found
+
+
+def _stds(values: Ragged) -> F64:
+    """[S] the standard deviation (n − 1) of each step's numbers; NaN of fewer than two."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        offsets = values.values - np.repeat(means(values), values.widths)
+        squares = values._replace(values=offsets * offsets).sums()
+        found: F64 = np.sqrt(squares / (values.widths - 1))
+    return np.where(values.widths > 1, found, NO_NUMBER)

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import math
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import ClassVar
 
-from grpo_cli.batch import F64, borders
-from grpo_cli.commands.trend.measure import ChunkNumbers, rewards_of
-from grpo_cli.commands.trend.metadata import add_metadata, has_metadata, metadata_of, tokens_of
-from grpo_cli.commands.trend.metrics import StepValues, values
-from grpo_cli.commands.trend.names import Read
+from grpo_cli.batch import F64
+from grpo_cli.commands.trend.measure import rewards_of, sums_of, sums_of_rewards
+from grpo_cli.commands.trend.metadata import has_metadata, metadata_of
+from grpo_cli.commands.trend.metrics import StepValues, functions
+from grpo_cli.commands.trend.names import logged_values
 from grpo_cli.commands.trend.origins import Origins, RecordStep, StepSource, changes, two_runs
-from grpo_cli.commands.trend.step import Step, with_equal_metrics
-from grpo_cli.commands.trend.sums import StepSums
+from grpo_cli.commands.trend.step import Steps
+from grpo_cli.commands.trend.sums import StepSums, joined
 from grpo_cli.engine import Reader
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluation import NO_OLD, StatisticsSums, on_policy_by_default
@@ -32,6 +30,9 @@ from grpo_cli.records.formats.texts import NoLogProbsError
 from grpo_cli.records.translate import Notices
 from grpo_cli.variants.plan import Plan
 
+_MOST = 256
+"""Tables of sums that wait to be joined."""
+
 Evaluated = tuple[Breakdown | MissingColumnError, F64 | None]
 """What became of a chunk, and [R] its rewards."""
 
@@ -44,7 +45,7 @@ class RunSums(Accumulator[Evaluated]):
         evaluator: which objective; with the statistics of each step, where it wants some.
         step_source: how the step of a record is found.
         logged: whether the sums of frameworks' metrics are wanted too.
-        steps: the sums of each step.
+        tables: the sums of the steps; together, where a step is in several.
         notices: notes, each printed once.
         missing: the columns for want of which nothing was evaluated, by the error's text.
         signatures: of the objectives that ran, each with the first step that has it.
@@ -56,7 +57,7 @@ class RunSums(Accumulator[Evaluated]):
     evaluator: Evaluator
     step_source: StepSource
     logged: bool = False
-    steps: dict[int, StepSums] = field(default_factory=dict)
+    tables: list[StepSums] = field(default_factory=list)
     notices: Notices = field(default_factory=dict)
     missing: dict[str, MissingColumnError] = field(default_factory=dict)
     signatures: dict[str, int] = field(default_factory=dict)
@@ -90,45 +91,36 @@ class RunSums(Accumulator[Evaluated]):
         if isinstance(evaluated, MissingColumnError):
             self.missing.setdefault(str(evaluated), evaluated)
         else:
-            self.signatures.setdefault(evaluated.objective.signature, steps[0].number)
+            signature, first = evaluated.objective.signature, min(one.number for one in steps)
+            self.signatures[signature] = min(first, self.signatures.get(signature, first))
             self.references.add(chunk, self.evaluator.plan, evaluated.objective)
             assumed = on_policy_by_default(evaluated)
             self.moved |= not assumed
             self.notices |= {NO_OLD: None} if assumed else {}
-        cuts = [*chunk.batch.cuts(borders([step.number for step in steps]))]
-        numbers = ChunkNumbers(chunk, breakdown, rewards, cuts, logged=self.logged)
-        for at, cut in enumerate(cuts):
-            first = cut.records.start
-            sums = self.of_step(steps[first], chunk.records[first].source)
-            numbers.add_to(sums, at, self.evaluator.plan.batch)
-        for at, (step, record) in enumerate(zip(steps, chunk.records, strict=True)):
-            if step.metadata is not None:
-                sums = self.of_step(step, record.source)
-                add_metadata(sums, step.number, step.metadata, partial(tokens_of, chunk, at))
+        by = self.evaluator.plan.batch
+        self.add_tables(sums_of(chunk, breakdown, rewards, by, logged=self.logged))
 
-    def add_rewards(self, record: NoLogProbsError) -> None:
-        """Adds a record that has no log-probs."""
+    def step_of_rewards(self, record: NoLogProbsError) -> RecordStep:
+        """The step of a record that has no log-probs.
+
+        Raises:
+            InputError: if nothing gives it.
+        """
         source, signal = record.source or "", record.signal
         number = self.step_source.number(signal.step, source, record.line)
         self.origins.add(number, source, record.line)
-        step = RecordStep(number, None if signal.step is None else signal.key)
-        self.of_step(step, source).rows.add(signal.rewards, signal.lengths, signal.group)
         self.notices[f"only rewards, and lengths where they are told: {record.message}"] = None
+        return RecordStep(number, None if signal.step is None else signal.key)
 
-    def of_step(self, step: RecordStep, file: str) -> StepSums:
-        """The sums of a step; ``file`` has its first record, where the step is new."""
-        known = self.steps.get(step.number)
-        if known is None:
-            known = self.steps[step.number] = StepSums(file, step.field)
-        return known
+    def add_tables(self, *tables: StepSums) -> None:
+        """Adds sums of records that follow."""
+        self.tables += tables
+        if len(self.tables) > _MOST:
+            self.tables = [joined(self.tables)]
 
     def merge(self, later: RunSums) -> None:
         """Adds the records that follow."""
-        for number, sums in later.steps.items():
-            if number in self.steps:
-                self.steps[number].merge(sums)
-            else:
-                self.steps[number] = sums
+        self.add_tables(*later.tables)
         self.notices |= later.notices
         self.missing = later.missing | self.missing
         for signature, step in later.signatures.items():
@@ -164,12 +156,13 @@ def with_steps(
     """
     metadata = decoded.keys is None or has_metadata(decoded.keys)
     kept: list[Raw | InputError] = []
+    rewards: list[tuple[RecordStep, NoLogProbsError]] = []
     before = None
     for item in decoded.items:
         try:
             if isinstance(item, NoLogProbsError):
                 if run is not None:
-                    run.add_rewards(item)
+                    rewards.append((run.step_of_rewards(item), item))
                 continue
             if isinstance(item, InputError):
                 raise item
@@ -184,6 +177,8 @@ def with_steps(
             before = step.number
         item.batch = step
         kept.append(item)
+    if rewards and run is not None:
+        run.add_tables(sums_of_rewards(rewards))
     failed = any(isinstance(item, InputError) for item in kept)
     return DecodedChunk(kept, None if failed else decoded.keys)
 
@@ -198,7 +193,7 @@ class Run:
 
     Attributes:
         skipped, notices, missing, signatures, moved: as ``RunSums`` has them.
-        logged: step → what a framework would have logged, where names are asked for.
+        logged: what the framework ``names`` would have logged: name → [S].
         statistics: those of each step, where the plan wants some.
     """
 
@@ -207,7 +202,7 @@ class Run:
         reader: Reader,
         plan: Plan,
         step_source: StepSource = _AUTOMATIC,
-        names: Mapping[str, Read] | None = None,
+        names: str | None = None,
         *,
         one_run: bool = False,
         command: str = "trend",
@@ -217,9 +212,9 @@ class Run:
         self._names, self._step_source = names, step_source
         self._one_run = one_run or step_source.files is not None
         self.statistics: BatchStatistics | None = None
-        self.logged: dict[int, dict[str, float | None]] = {}
+        self.logged: dict[str, F64] = {}
 
-    def read(self) -> list[Step]:
+    def read(self) -> Steps:
         """Reads the files.
 
         Raises:
@@ -255,30 +250,12 @@ class Run:
                 raise two_runs(run.origins.clash, self._reader.paths, self._command)
         return run
 
-    def _steps(self, run: RunSums) -> list[Step]:
-        files = Counter(sums.file for sums in run.steps.values())
-        steps = []
-        for number in sorted(run.steps):
-            sums = StepValues(run.steps.pop(number))
-            if self._names:
-                self.logged[number] = {name: read(sums) for name, read in self._names.items()}
-            steps.append(make_step(number, sums, shares_file=files[sums.file] > 1))
-        return with_equal_metrics(steps)
-
-
-def make_step(number: int, sums: StepValues, *, shares_file: bool) -> Step:
-    """The numbers of a step; None for what is not finite."""
-    found = {
-        name: None if value is None or not math.isfinite(value) else value
-        for name, value in values(sums).items()
-    }
-    return Step(number, sums.file, found, sums.worst, shares_file, sums.key)
-
-
-def steps(reader: Reader, plan: Plan, step_source: StepSource = _AUTOMATIC) -> list[Step]:
-    """The steps of a run, by number.
-
-    Raises:
-        InputError: at the first record that cannot be used, unless it is to be skipped.
-    """
-    return Run(reader, plan, step_source).read()
+    def _steps(self, run: RunSums) -> Steps:
+        tables, run.tables = run.tables, []
+        sums = joined(tables or [sums_of_rewards([])])
+        steps = Steps.of(sums)
+        if self._names is not None:
+            self.logged = logged_values(self._names, StepValues(sums))
+        if self._names == "trl":  # which calls reward functions as we do
+            self.logged |= {name: steps.metrics[name] for name in functions(steps.metrics)}
+        return steps

@@ -1,16 +1,22 @@
-"""What ``grpo trend`` finds: the numbers of a step, and where a run changed."""
+"""What ``grpo trend`` finds: the numbers of steps, and where a run changed."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.answer import Answer
+from grpo_cli.commands.trend.metrics import METRICS, StepValues, values
+from grpo_cli.commands.trend.names import WHOLE
+from grpo_cli.commands.trend.sums import KINDS, Places, StepSums
+
+_WHOLE = WHOLE | {one.name for one in METRICS.values() if one.whole}
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +38,6 @@ class Place:
     response: int
     token: int | None
     value: float
-
-    def __reduce__(self) -> tuple[object, ...]:
-        """Many travel: this takes a tenth of the time that dataclasses take."""
-        values = (self.source, self.line, self.record, self.response, self.token, self.value)
-        return Place, values
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,83 @@ class Step(Answer):
         return {**head, **self.metrics, "worst": dict(self.worst)}
 
 
+class Steps(Sequence[Step]):
+    """The steps of a run, by number.
+
+    Attributes:
+        numbers: of the steps.
+        files: the first file that has records of each.
+        metrics: name → [S] finite values; NaN where a step has none.
+    """
+
+    def __init__(self, sums: StepSums, metrics: Mapping[str, F64]) -> None:
+        self._sums, self.numbers = sums, sums.numbers.tolist()
+        self.files = [file for file, _ in sums.sources]
+        self.metrics = {name: np.where(np.isfinite(a), a, np.nan) for name, a in metrics.items()}
+        self._shared = Counter(self.files)
+
+    @classmethod
+    def of(cls, sums: StepSums) -> Steps:
+        """The steps of sums with a row for each."""
+        return cls(sums, values(StepValues(sums)))
+
+    def with_metrics(self, metrics: Mapping[str, F64]) -> Steps:
+        """The steps with other metrics."""
+        return Steps(self._sums, metrics)
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __iter__(self) -> Iterator[Step]:
+        columns = [self.values(name) for name in self.metrics]
+        rows = zip(*columns, strict=True) if columns else ((),) * len(self)
+        return (self._step(at, row) for at, row in enumerate(rows))
+
+    @overload
+    def __getitem__(self, at: int) -> Step: ...
+    @overload
+    def __getitem__(self, at: slice) -> Steps: ...
+    def __getitem__(self, at: int | slice) -> Step | Steps:
+        rows = np.arange(len(self))[at]
+        if isinstance(at, slice):
+            columns = {name: column[at] for name, column in self.metrics.items()}
+            part = Steps(self._sums.taken(rows), columns)
+            part._shared = self._shared
+            return part
+        row = [_plain(name, column[at].item()) for name, column in self.metrics.items()]
+        return self._step(int(rows), row)
+
+    def values(self, name: str) -> list[float | None]:
+        """A metric of each step; None where a step has none."""
+        return [_plain(name, value) for value in self.metrics[name].tolist()]
+
+    def _step(self, at: int, row: Sequence[float | None]) -> Step:
+        return Step(
+            self.numbers[at],
+            self.files[at],
+            dict(zip(self.metrics, row, strict=True)),
+            dict(self._worst(at)),
+            self._shared[self.files[at]] > 1,
+            self._sums.sources[at][1],
+        )
+
+    def _worst(self, at: int) -> Iterator[tuple[str, Place]]:
+        worst: dict[str, Places] = self._sums.family("worst")
+        for kind in (one for one in KINDS if one in worst):
+            values, responses, tokens, records = worst[kind]
+            record, token = records[at], int(tokens[at])
+            if record is not None:
+                inside = None if token < 0 else token
+                yield kind, Place(*record, int(responses[at]), inside, float(values[at]))
+
+
+def _plain(name: str, value: float) -> float | None:
+    """A value as it is printed: None for NaN, whole numbers as such."""
+    if value != value:
+        return None
+    return int(value) if name in _WHOLE else value
+
+
 class Flags(NamedTuple):
     """What a run was read with, as words of a command line that goes on with it.
 
@@ -82,22 +160,6 @@ class Flags(NamedTuple):
     def words(self) -> list[str]:
         """All of them."""
         return [*self.objective, *self.reading]
-
-
-def with_equal_metrics(steps: Sequence[Step]) -> list[Step]:
-    """The steps with the same metrics each: None for those that only others have."""
-    names = dict.fromkeys(name for step in steps for name in step.metrics)
-    return [
-        step
-        if len(step.metrics) == len(names)
-        else replace(step, metrics={name: step.metrics.get(name) for name in names})
-        for step in steps
-    ]
-
-
-def series_of(steps: Sequence[Step], name: str) -> F64:
-    """[n] a metric of each step; NaN where a step has none."""
-    return np.array([step.metrics[name] for step in steps], dtype=np.float64)
 
 
 @dataclass(frozen=True)

@@ -1,20 +1,21 @@
-"""What a step adds up to: sums that merge, so that no cut and no worker changes a bit."""
+"""What steps add up to, in columns with a row a step. Tables merge, so that no cut changes a bit.
+
+Thousands of steps cost some arrays, not thousands of objects. A sum is kept as numbers that add up
+to it exactly: those of its responses or, where these are many, two or three that say the same.
+"""
 
 from __future__ import annotations
 
 import math
-from array import array
-from collections import Counter, defaultdict
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate, chain, pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from grpo_cli.batch import F64
-from grpo_cli.commands.trend.step import Place
-from grpo_cli.commands.trend.tails import Tail
-from grpo_cli.engine.totals import Totals
+from grpo_cli.batch import F64, I64, Segments
 from grpo_cli.objective.arithmetic.exact_sums import ExactSum
 
 NO_NUMBER = float("nan")
@@ -23,176 +24,334 @@ EACH = "rewards/"
 DECILES = tuple(f"decile_{number}" for number in range(1, 11))
 LOGGED = ("clip_low", "clip_high", "clip_region", "clip", "kl", "ppo_kl", "entropy")
 """What frameworks average by sample or by record."""
-_COUNTS = {
-    *("tokens", "samples", "cut_off", "endings", "lag", "versions", "repetition"),
-    *("log_prob", "entropy", "kl", "mismatch", "probs_diff", "probs_diff_2", "new_k3", "weights"),
-    *("sample_logp_difference", *DECILES),
+KINDS = ("length", "nll", "gradient", "ratio", "kl", "mismatch")
+"""What a step is worst in: each has a place."""
+_KNOWN = {
+    *("tokens", "samples", "cut_off", "endings", "lag", "versions", "repetition", "records"),
+    *("evaluated_tokens", "clipped_low", "clipped_high", "ratio", "kl_records", "kl_unknown"),
+    *("log_prob", "entropy", "ratio_squared", "kl", "kl_k1", "kl_k3", *DECILES),
+    *("mismatch", "mismatch_d", "mismatch_weight", "mismatch_size", "mismatch_both"),
+    *("mismatch_square", "inverse_weight", "probs_diff", "probs_diff_2", "new_k3", "weights"),
+    *("policy_counted", "kl_counted", "entropy_counted", "sample_logp_difference"),
     *(f"{unit}_{name}" for unit in ("sample", "record") for name in LOGGED),
 }
-_WAITING = 2048
-"""Responses whose numbers wait to be added up."""
+_FEW = 8
+"""Numbers of a sum, or of a distribution, that are kept as they are."""
+_FEW_BINS = 4096
 
 
-class Counts(Counter[str]):
-    """Whole numbers by name, 0 where nothing was counted; an unknown name is a ``KeyError``."""
-
-    def __missing__(self, name: str) -> int:
-        if name in _COUNTS or name.startswith(EACH):
-            return 0
-        raise KeyError(name)
-
-
-class NamedSums:
-    """Exact sums by name.
-
-    What is known of each response is added for all names at once, and waits as it is: most steps
-    have few responses, and ``math.fsum`` is soon done with them.
-    """
-
-    __slots__ = ("_held", "_sums", "_waiting")
-
-    def __init__(self) -> None:
-        self._sums: dict[str, ExactSum] = defaultdict(ExactSum)
-        self._waiting: list[tuple[tuple[str, ...], F64]] = []
-        self._held = 0
-
-    def add(self, name: str, values: F64) -> None:
-        """Adds the elements of an array, which must not change any more."""
-        self._sums[name].add(values)
-
-    def add_rows(self, names: tuple[str, ...], rows: F64) -> None:
-        """Adds a row of numbers to each of several sums; they must not change any more."""
-        self._waiting.append((names, rows))
-        self._held += rows.shape[1]
-        if self._held > _WAITING:
-            for waiting_names, waiting in self._waiting:
-                for name, row in zip(waiting_names, waiting, strict=True):
-                    self._sums[name].add(row)
-            self._waiting, self._held = [], 0
-
-    def merge(self, later: NamedSums) -> None:
-        """Adds other sums."""
-        for name, part in later._sums.items():
-            self._sums[name].merge(part)
-        for names, rows in later._waiting:
-            self.add_rows(names, rows)
-
-    def values(self) -> Mapping[str, float]:
-        """All of them, each rounded once."""
-        waiting: dict[str, list[float]] = {}
-        for names, rows in self._waiting:
-            for name, row in zip(names, rows.tolist(), strict=True):
-                waiting[name] = waiting[name] + row if name in waiting else row
-        found = {name: _rounded(row) for name, row in waiting.items() if name not in self._sums}
-        for name, part in self._sums.items():
-            total = ExactSum()
-            total.merge(part)
-            total.add(np.array(waiting.get(name, ())))
-            found[name] = total.value()
-        return found
-
-
-def _rounded(values: list[float]) -> float:
-    """Their sum, rounded once."""
-    try:
-        total = math.fsum(values) + 0.0
-    except (OverflowError, ValueError):
-        total = math.nan
-    if math.isfinite(total):
-        return total
-    exact = ExactSum()
-    exact.add(np.array(values))
-    return exact.value()
-
-
-@dataclass
-class Rows:
-    """A line for each response: a few bytes, where its tokens were kilobytes.
+class Ragged(NamedTuple):
+    """Some numbers of each step.
 
     Attributes:
-        rewards: NaN where there is none.
-        lengths: tokens that count; -1 where they are not known.
-        gradients: Σ |gradient| over its tokens; NaN where it is not comparable.
-        groups: the number of the response's group within its own record, over all records.
-        labels: what the user calls each of these groups; None where it has no name.
+        widths: [S] how many it has.
+        values: all of them, step after step.
+        times: how often each counts; None: once.
     """
 
-    rewards: array[float] = field(default_factory=lambda: array("d"))
-    lengths: array[int] = field(default_factory=lambda: array("q"))
-    gradients: array[float] = field(default_factory=lambda: array("d"))
-    groups: array[int] = field(default_factory=lambda: array("q"))
-    labels: list[Any] = field(default_factory=list)
+    widths: I64
+    values: NDArray[Any]
+    times: I64 | None = None
 
-    def add(self, rewards: list[float | None], lengths: list[int | None], label: Any) -> None:
-        """Adds the responses of a group without log-probs."""
-        self.rewards.extend(NO_NUMBER if one is None else one for one in rewards)
-        self.lengths.extend(-1 if one is None else one for one in lengths)
-        self.gradients.extend([NO_NUMBER] * len(rewards))
-        self.groups.extend([len(self.labels)] * len(rewards))
-        self.labels.append(label)
+    def lists(self) -> Iterator[list[Any]]:
+        """The numbers of each step."""
+        values = self.values.tolist()
+        for start, stop in pairwise(accumulate(self.widths.tolist(), initial=0)):
+            yield values[start:stop]
 
-    def merge(self, later: Rows) -> None:
-        """Adds the responses of records that follow."""
-        first = len(self.labels)
-        self.rewards += later.rewards
-        self.lengths += later.lengths
-        self.gradients += later.gradients
-        self.groups.extend(number + first for number in later.groups)
-        self.labels += later.labels
+    def sums(self) -> F64:
+        """[S] each step's sum, rounded once."""
+        if (self.widths == 1).all():
+            return self.values + 0.0
+        return np.array([exact_sum(one) for one in self.lists()], dtype=np.float64)
+
+    def reduced(self, by: np.ufunc, empty: float) -> NDArray[Any]:
+        """[S] a ufunc over each step's numbers; ``empty`` where it has none."""
+        found = np.full(len(self.widths), empty, dtype=self.values.dtype)
+        filled = self.widths > 0
+        if filled.any():
+            starts = np.cumsum(self.widths) - self.widths
+            found[filled] = by.reduceat(self.values, starts[filled])
+        return found
+
+    def taken(self, rows: I64) -> Ragged:
+        """The numbers of some rows, in their order."""
+        widths = self.widths[rows]
+        starts = (np.cumsum(self.widths) - self.widths)[rows]
+        places = np.repeat(starts - (np.cumsum(widths) - widths), widths)
+        places += np.arange(len(places))
+        times = None if self.times is None else self.times[places]
+        return Ragged(widths, self.values[places], times)
+
+    @classmethod
+    def stacked(cls, parts: Sequence[Ragged]) -> Ragged:
+        """The rows of several tables."""
+        times = None
+        if any(one.times is not None for one in parts):
+            ones = (np.ones(len(one.values), dtype=np.int64) for one in parts)
+            pairs = zip((one.times for one in parts), ones, strict=True)
+            times = np.concatenate([one if many is None else many for many, one in pairs])
+        widths, values = (np.concatenate([one[at] for one in parts]) for at in (0, 1))
+        return cls(widths, values, times)
+
+    @classmethod
+    def nothing(cls, count: int) -> Ragged:
+        """No numbers, of so many steps."""
+        return cls(np.zeros(count, dtype=np.int64), np.zeros(0, dtype=np.int32))
+
+    def merged(self, firsts: I64) -> Ragged:
+        """Neighbours together, those from each of these rows on."""
+        return self._replace(widths=np.add.reduceat(self.widths, firsts))
+
+
+def exact_sum(values: list[float]) -> float:
+    """A sum that is rounded once."""
+    try:
+        return math.fsum(values) + 0.0
+    except (OverflowError, ValueError):  # on the way, or infinite both ways
+        exact = ExactSum()
+        exact.add(np.array(values))
+        return exact.value()
+
+
+def _shortened(values: list[float]) -> list[float]:
+    """The sum as the fewest doubles that add up to it exactly; all of them if it is not finite."""
+    try:
+        total, found = math.fsum(values), list[float]()
+        while total and math.isfinite(total):
+            found.append(total)
+            total = math.fsum([*values, *(-one for one in found)])
+    except (OverflowError, ValueError):
+        return values
+    return values if total else found or [0.0]
+
+
+class Numbers(NamedTuple):
+    """[S] a number of each step, and the ufunc by which two of a step become one."""
+
+    values: NDArray[Any]
+    by: np.ufunc = np.add
+
+    def taken(self, rows: I64) -> Numbers:
+        """Those of some rows."""
+        return self._replace(values=self.values[rows])
+
+    @classmethod
+    def stacked(cls, parts: Sequence[Numbers]) -> Numbers:
+        """The rows of several tables."""
+        by = next((one.by for one in parts if one.by is not np.add), np.add)
+        empty = 0 if by is np.add else NO_NUMBER
+        parts = [one if one.by is by else cls(np.full(len(one.values), empty)) for one in parts]
+        return cls(np.concatenate([one.values for one in parts]), by)
+
+    @classmethod
+    def nothing(cls, count: int) -> Numbers:
+        """Those of steps that have none."""
+        return cls(np.zeros(count, dtype=np.int64))
+
+    def merged(self, firsts: I64) -> Numbers:
+        """Neighbours together, those from each of these rows on."""
+        return self._replace(values=self.by.reduceat(self.values, firsts))
+
+
+class Places(NamedTuple):
+    """Where each step is worst in something.
+
+    Attributes:
+        values: [S] how bad; NaN where it has no such place.
+        responses, tokens: [S] the place in the record; -1 for a response as a whole.
+        records: source, line and name of each record; None where there is no place.
+    """
+
+    values: F64
+    responses: I64
+    tokens: I64
+    records: Sequence[tuple[str, int | None, str | int | float] | None]
+
+    def taken(self, rows: I64) -> Places:
+        """Those of some rows."""
+        records = [self.records[row] for row in rows.tolist()]
+        return Places(self.values[rows], self.responses[rows], self.tokens[rows], records)
+
+    @classmethod
+    def stacked(cls, parts: Sequence[Places]) -> Places:
+        """The rows of several tables."""
+        values, responses, tokens = (np.concatenate([one[at] for one in parts]) for at in range(3))
+        return cls(values, responses, tokens, [*chain(*(one.records for one in parts))])
+
+    @classmethod
+    def nothing(cls, count: int) -> Places:
+        """Those of steps that have none."""
+        none = np.zeros(count, dtype=np.int64)
+        return cls(np.full(count, NO_NUMBER), none, none, [None] * count)
+
+    def merged(self, firsts: I64) -> Places:
+        """The worst of neighbours, those from each of these rows on."""
+        lengths = np.diff(np.append(firsts, len(self.values)))
+        return self.taken(first_largest(self.values, Segments(lengths)))
+
+
+Column = Ragged | Numbers | Places
 
 
 @dataclass
 class StepSums:
-    """The sums of one step.
+    """The sums of steps.
 
     Attributes:
-        file: the first file that has records of it.
-        key: the field of these that holds the step; None where the file's name does.
-        totals: as ``grpo eval`` has them; None where the objective cannot be evaluated.
-        rows: the responses.
-        sums: of token quantities, by name.
-        counts: what those are means over, and other whole numbers, by name.
-        tails: distributions, by name.
-        worst: the places of the largest, by name.
-        extremes: the largest, by name.
+        numbers: [S] the steps.
+        sources: the first file that has records of each, and the field of these that holds the
+            step; None where the file's name does.
+        columns: by their family and name.
+            count: whole numbers, which add up; largest: numbers of which one is kept.
+            sum: numbers that add up to it; of terms and products under tuples.
+            bins: distributions, as ``tails`` counts them; worst: the places of the largest.
+            row: of each response its reward (NaN: none), its length (-1: unknown), Σ |gradient|
+            over its tokens (NaN: not comparable) and the number of its group in the step; and
+            "label", what the user calls each of these groups; None where it has no name.
+        functions: reward functions of a record, in its order → the first step that has them.
     """
 
-    file: str
-    key: str | None = None
-    totals: Totals | None = None
-    rows: Rows = field(default_factory=Rows)
-    sums: NamedSums = field(default_factory=NamedSums)
-    counts: Counts = field(default_factory=Counts)
-    tails: dict[str, Tail] = field(default_factory=dict)
-    worst: dict[str, Place] = field(default_factory=dict)
-    extremes: dict[str, float] = field(default_factory=dict)
+    numbers: I64
+    sources: list[tuple[str, str | None]]
+    columns: dict[tuple[str, Any], Any] = field(default_factory=dict)
+    functions: dict[tuple[str, ...], int] = field(default_factory=dict)
 
-    def merge(self, later: StepSums) -> None:
-        """Adds those of records that follow."""
-        if later.totals is not None:
-            self.totals = self.totals or Totals(later.totals.batch)
-            self.totals.merge(later.totals)
-        self.rows.merge(later.rows)
-        self.sums.merge(later.sums)
-        self.counts.update(later.counts)
-        for name, tail in later.tails.items():
-            self.tails.setdefault(name, Tail()).merge(tail)
-        for name, place in later.worst.items():
-            self.add_place(name, place)
-        for name, value in later.extremes.items():
-            self.add_extreme(name, value)
+    def __len__(self) -> int:
+        return len(self.numbers)
 
-    def add_values(self, name: str, values: F64) -> None:
-        """Adds numbers to a sum, and how many there are to the count of its name."""
-        self.sums.add(name, values)
-        self.counts[name] += len(values)
+    def family(self, name: str) -> dict[Any, Any]:
+        """The columns of a family, by their names."""
+        return {key[1]: column for key, column in self.columns.items() if key[0] == name}
 
-    def add_extreme(self, name: str, value: float) -> None:
-        """Keeps a number if it is larger than the one before."""
-        self.extremes[name] = max(value, self.extremes.get(name, value))
+    def count(self, name: str) -> NDArray[Any]:
+        """[S] a count; 0 where nothing was counted.
 
-    def add_place(self, name: str, place: Place) -> None:
-        """Keeps a place if it is worse than the one before; of equal ones the first."""
-        known = self.worst.get(name)
-        if known is None or place.value > known.value:
-            self.worst[name] = place
+        Raises:
+            KeyError: for a name that nothing counts under.
+        """
+        found = self.columns.get(("count", name))
+        if found is None and name not in _KNOWN and not name.startswith(EACH):
+            raise KeyError(name)
+        counts: NDArray[Any] = (found or Numbers.nothing(len(self))).values
+        return counts
+
+    def add_count(self, name: str, counts: NDArray[Any]) -> None:
+        """Adds whole numbers of each step."""
+        self.columns["count", name] = Numbers(self.count(name) + counts)
+
+    def sum(self, name: str) -> F64:
+        """[S] a sum; 0 where nothing was added.
+
+        Raises:
+            KeyError: for a name that nothing is added to.
+        """
+        found = self.columns.get(("sum", name))
+        return self.count(name).astype(np.float64) * 0.0 if found is None else found.sums()
+
+    def add_sum(self, name: Any, more: Ragged) -> None:
+        """Adds numbers of each step to a sum."""
+        known = self.columns.get(("sum", name))
+        if known is not None:
+            pairs = np.arange(2 * len(self)).reshape(2, -1).T.ravel()
+            more = Ragged.stacked([known, more]).taken(pairs).merged(np.arange(0, len(pairs), 2))
+        self.columns["sum", name] = more
+
+    def each(self) -> Iterator[StepSums]:
+        """Each step alone, in order."""
+        return (self.taken(np.array([at])) for at in range(len(self)))
+
+    def taken(self, rows: I64) -> StepSums:
+        """Some rows, in their order."""
+        sources = [self.sources[row] for row in rows.tolist()]
+        columns = {key: column.taken(rows) for key, column in self.columns.items()}
+        return StepSums(self.numbers[rows], sources, columns, self.functions)
+
+
+def joined(tables: Sequence[StepSums]) -> StepSums:
+    """One table, with a row for each step, by number; what comes first in the input is first."""
+    whole = tables[0] if len(tables) == 1 else _stacked(tables)
+    order = np.argsort(whole.numbers, kind="stable")
+    numbers = whole.numbers[order]
+    firsts = np.flatnonzero(np.diff(numbers, prepend=numbers[:1] - 1)) if len(order) else order
+    if len(firsts) < len(whole) or (np.diff(order) != 1).any():
+        whole = _merged(whole.taken(order), firsts)
+    shorten = {"sum": _short_sums, "bins": _short_bins}
+    columns = {
+        key: shorten[key[0]](column) if key[0] in shorten else column
+        for key, column in whole.columns.items()
+    }
+    return replace(whole, columns=columns)
+
+
+def _stacked(tables: Sequence[StepSums]) -> StepSums:
+    """The rows of all tables."""
+    kinds = {key: type(column) for table in tables for key, column in table.columns.items()}
+    columns = {
+        key: kind.stacked([one.columns.get(key) or kind.nothing(len(one)) for one in tables])
+        for key, kind in kinds.items()
+    }
+    functions: dict[tuple[str, ...], int] = {}
+    for table in tables:
+        for names, step in table.functions.items():
+            functions[names] = min(step, functions.get(names, step))
+    numbers = np.concatenate([one.numbers for one in tables])
+    sources = [*chain.from_iterable(one.sources for one in tables)]
+    return StepSums(numbers, sources, columns, functions)
+
+
+def _merged(table: StepSums, firsts: I64) -> StepSums:
+    """Sorted rows put together, those of a step being neighbours."""
+    groups, labels = table.columns["row", "group"], table.columns["row", "label"].widths
+    before = np.cumsum(labels) - labels  # labels of the rows before, which are then of this step
+    before -= np.repeat(before[firsts], np.diff(np.append(firsts, len(table))))
+    later = groups._replace(values=groups.values + np.repeat(before, groups.widths))
+    columns = table.columns | {("row", "group"): later}
+    return StepSums(
+        table.numbers[firsts],
+        [table.sources[row] for row in firsts.tolist()],
+        {key: column.merged(firsts) for key, column in columns.items()},
+        table.functions,
+    )
+
+
+def first_largest(values: F64, segments: Segments) -> I64:
+    """[S] the place of the largest number of each segment, the first of equal ones.
+
+    NaN is none; an empty segment has 0.
+    """
+    filled, places = segments.lengths > 0, np.zeros(segments.count, dtype=np.int64)
+    starts = segments.starts[filled]
+    if len(starts):
+        values = np.where(np.isnan(values), -np.inf, values)
+        largest = np.repeat(np.maximum.reduceat(values, starts), segments.lengths[filled])
+        found = np.flatnonzero(values == largest)
+        places[filled] = found[np.searchsorted(found, starts)]
+    return places
+
+
+def _short_sums(one: Ragged) -> Ragged:
+    """Sums of fewer numbers, where there are many."""
+    if one.widths.max(initial=0) <= _FEW:
+        return one
+    short = [each if len(each) <= _FEW else _shortened(each) for each in one.lists()]
+    widths = np.fromiter(map(len, short), dtype=np.int64, count=len(short))
+    return Ragged(widths, np.fromiter(chain.from_iterable(short), dtype=np.float64))
+
+
+def _short_bins(one: Ragged) -> Ragged:
+    """Distributions with each bin once, where they have many."""
+    if one.widths.max(initial=0) <= _FEW_BINS:
+        return one
+    times = np.ones(len(one.values), dtype=np.int64) if one.times is None else one.times
+    ends = [0, *np.cumsum(one.widths).tolist()]
+    values, counts = [], []
+    for part in (slice(*pair) for pair in pairwise(ends)):
+        found, index = one.values[part], times[part]
+        if len(found) > _FEW_BINS:
+            found, places = np.unique(found, return_inverse=True)
+            index = np.bincount(places, times[part]).astype(np.int64)
+        values.append(found)
+        counts.append(index)
+    widths = np.fromiter(map(len, values), dtype=np.int64, count=len(values))
+    return Ragged(widths, np.concatenate(values), np.concatenate(counts))

@@ -1,39 +1,39 @@
-"""The steps and the findings, as ``grpo trend`` prints them."""
+"""The steps and the findings, in words and numbers, and in each format."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence, Set
-from typing import Any
+from collections.abc import Collection, Sequence, Set
+from typing import Any, BinaryIO
 
 import numpy as np
 from rich.console import Console
 from rich.text import Text
 
-from grpo_cli.batch import F64
-from grpo_cli.commands.trend.comparison import Comparison, LogComparison
+from grpo_cli.commands.emit import as_json, write_rows
+from grpo_cli.commands.trend.comparison import Comparison, LogComparison, Trend
 from grpo_cli.commands.trend.findings import Coverage
 from grpo_cli.commands.trend.metrics import ALL, METRICS, metric
 from grpo_cli.commands.trend.onsets import LEAST
-from grpo_cli.commands.trend.step import Finding, Step, series_of
+from grpo_cli.commands.trend.step import Finding, Steps
+from grpo_cli.terminal.display import chosen
 from grpo_cli.terminal.grid import Column, column, fitting, grid, print_hidden
 from grpo_cli.terminal.numbers import shown, visible
+from grpo_cli.terminal.paging import lines_of, print_page
 from grpo_cli.terminal.plots import Series, ascii_only, small_multiples, spark
 from grpo_cli.terminal.prose import as_command, wrapped
-from grpo_cli.terminal.screen import Screen
+from grpo_cli.terminal.screen import Screen, screen_of, written
 
 _NEAR = 5
 """Steps within which findings of one family are one event."""
 _EDGES = 120  # columns of charts where there is no terminal
 
 
-def known(steps: Sequence[Step]) -> list[str]:
+def known(steps: Steps) -> list[str]:
     """The metrics that some step has."""
-    names = steps[0].metrics if steps else ()
-    return [name for name in names if not np.isnan(series_of(steps, name)).all()]
+    return [name for name, values in steps.metrics.items() if not np.isnan(values).all()]
 
 
-def usual(steps: Sequence[Step]) -> list[str]:
+def usual(steps: Steps) -> list[str]:
     """Those that are shown unasked."""
     columns = {name: metric(name) for name in known(steps)}
     return [name for name, one in columns.items() if one is None or one.usual]
@@ -42,7 +42,7 @@ def usual(steps: Sequence[Step]) -> list[str]:
 def print_steps(
     console: Console,
     screen: Screen,
-    steps: Sequence[Step],
+    steps: Steps,
     fields: Sequence[str] | None,
     limit: int,
     findings: Sequence[Finding] = (),
@@ -51,18 +51,18 @@ def print_steps(
 
     Where there are many: the first and last, and those around what was found.
     """
-    places = _picked(steps, limit, {one.onset for one in findings})
-    picked = [steps[place] for place in places]
+    places = _picked(steps.numbers, limit, {one.onset for one in findings})
     names = fields or usual(steps)
-    columns = [_column("step", [step.number for step in picked], "")]
+    columns = [_column("step", [steps.numbers[at] for at in places], "")]
     for name in names:
-        line = "" if name == "file" else _spark(series_of(steps, name))
-        columns.append(_column(name, [_value(step, name) for step in picked], line))
+        line = "" if name == "file" else spark(steps.values(name), 8, plain=ascii_only())
+        values: Sequence[Any] = steps.files if name == "file" else steps.values(name)
+        columns.append(_column(name, [values[at] for at in places], line))
     columns = [_parted(one, places) for one in columns]
     kept, hidden = fitting(columns, () if fields else sparing(names), screen.width)
     console.print(grid(kept))
-    if len(picked) < len(steps):
-        between = len(steps) - len(picked)
+    if len(places) < len(steps):
+        between = len(steps) - len(places)
         plural = "" if between == 1 else "s"
         console.print(Text(f"… {between:,} step{plural} in between (--limit 0 for all)", "dim"))
     print_hidden(console, screen, hidden, "--fields")
@@ -74,15 +74,6 @@ def sparing(names: Sequence[str]) -> list[str]:
     others = [name for name in reversed(names) if name not in METRICS]
     order = [*(name for name in others if metric(name)), *order]
     return [*order, *(name for name in others if name not in order)]
-
-
-def _value(step: Step, name: str) -> Any:
-    return step.file if name == "file" else step.metrics[name]
-
-
-def _spark(values: F64) -> str:
-    known = [None if math.isnan(one) else one for one in values.tolist()]
-    return spark(known, 8, plain=ascii_only())
 
 
 def _column(name: str, values: Sequence[Any], line: str) -> Column:
@@ -106,12 +97,12 @@ def _shown(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else shown(value)
 
 
-def _picked(steps: Sequence[Step], limit: int, onsets: Set[int]) -> list[int]:
+def _picked(numbers: Sequence[int], limit: int, onsets: Set[int]) -> list[int]:
     """Which steps are shown, by their places."""
-    count = len(steps)
+    count = len(numbers)
     if not limit or count <= limit:
         return [*range(count)]
-    begun = [at for at, step in enumerate(steps) if step.number in onsets]
+    begun = [at for at, number in enumerate(numbers) if number in onsets]
     around = {near for at in begun for near in (at - 1, at, at + 1) if 0 <= near < count}
     kept = sorted(around)[: limit // 2]
     room = limit - len(kept)
@@ -194,17 +185,16 @@ def _together(findings: Sequence[Finding]) -> list[list[Finding]]:
 def print_charts(
     console: Console,
     screen: Screen,
-    steps: Sequence[Step],
+    steps: Steps,
     fields: Sequence[str] | None,
     findings: Sequence[Finding],
 ) -> None:
     """Prints small multiples, as many side by side as there is room."""
     names = [name for name in fields or usual(steps) if name != "file"]
-    places = {step.number: at for at, step in enumerate(steps)}
+    places = {number: at for at, number in enumerate(steps.numbers)}
     begun = {name: [places[one.onset] for one in findings if one.metric == name] for name in names}
-    series = [Series(name, [step.metrics[name] for step in steps], begun[name]) for name in names]
-    numbers = [step.number for step in steps]
-    for line in small_multiples(series, numbers, screen.width or _EDGES, plain=ascii_only()):
+    series = [Series(name, steps.values(name), begun[name]) for name in names]
+    for line in small_multiples(series, steps.numbers, screen.width or _EDGES, plain=ascii_only()):
         console.print(Text(line))
 
 
@@ -230,3 +220,71 @@ def verdict_of(one: Comparison) -> tuple[str, str]:
     why = one.because or "nothing that was recomputed explains it"
     values = f"{shown(one.logged)} in the log, {shown(one.recomputed)} recomputed"
     return "differs", f"{one.name} from step {one.first}: {values}; {why}"
+
+
+# ---- in each format -----------------------------------------------------------------------------
+
+_CONTEXT = ("step", "file")
+_USUAL_LIMIT, _LEAST_LIMIT = 40, 4
+_AROUND = 11
+"""The lines of the table that are no steps: its head, its sparks, and what is hidden."""
+
+
+def write(stream: BinaryIO, kind: str, answer: Trend, columns: Sequence[str] | None) -> None:
+    """Writes an answer in a format that is no table."""
+    if kind == "json":
+        stream.write(as_json(answer) + b"\n")
+    else:
+        steps = answer.steps
+        every = [*steps.metrics] if steps else [*METRICS]
+        names = columns or (every if kind == "jsonl" else known(steps))
+        write_rows(stream, kind, steps, [*_CONTEXT, *names])
+
+
+def print_answer(
+    stream: BinaryIO,
+    answer: Trend,
+    columns: Sequence[str] | None,
+    covered: Coverage,
+    notes: Collection[str],
+    *,
+    plot: bool,
+    limit: int | None,
+) -> None:
+    """Prints the steps, as many as leave room on the screen for what they come to.
+
+    ``notes`` are going to be printed below; ``plot``: charts in the place of the table.
+    """
+    screen = screen_of(stream)
+    conclusion = _conclusion(screen, answer.findings, answer.log, covered)
+    below = lines_of(conclusion, screen)
+
+    def draw(console: Console, screen: Screen) -> None:
+        if plot:
+            print_charts(console, screen, answer.steps, columns, answer.findings)
+        else:
+            most = _room(screen, below) if limit is None else limit
+            print_steps(console, screen, answer.steps, columns, most, answer.findings)
+        console.file.write(conclusion)
+
+    asked = limit is not None or plot
+    long = screen.height is not None and below >= screen.height
+    print_page(stream, draw, "page" if asked or long else "print", notes=notes)
+
+
+def _conclusion(
+    screen: Screen, found: Sequence[Finding], compared: LogComparison | None, covered: Coverage
+) -> str:
+    console = screen.console()
+    print_findings(console, screen, found)
+    print_verdict(console, screen, covered, found=bool(found))
+    if compared is not None:
+        print_log_comparison(console, screen, compared)
+    return written(console)
+
+
+def _room(screen: Screen, below: int) -> int:
+    """How many steps there is room for."""
+    if screen.height is None or chosen().full:
+        return _USUAL_LIMIT
+    return min(max(screen.height - below - _AROUND, _LEAST_LIMIT), _USUAL_LIMIT)

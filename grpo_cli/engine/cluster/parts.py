@@ -9,32 +9,21 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any, BinaryIO, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from grpo_cli.errors import UsageError
 from grpo_cli.records.open.remote import is_remote
 
+if TYPE_CHECKING:
+    from grpo_cli.engine.accumulator import Folded
+
 Pack = Callable[[Sequence[Any], BinaryIO], None]
 """Writes pieces of output as a file."""
-
-
-class Rows(Protocol):
-    """What a task has to return for its rows to be written.
-
-    Attributes:
-        pieces: the rows, in the form that ``Parts.pack`` takes.
-        skipped: the records that were left out.
-        error: why it ends early.
-    """
-
-    pieces: list[Any]
-    skipped: Sized
-    error: Exception | None
 
 
 def joined(pieces: Sequence[Any], stream: BinaryIO, *, head: bytes = b"") -> None:
@@ -63,11 +52,11 @@ class Parts:
         left_out = f"-{skipped}-skipped" if skipped else ""
         return f"part-{number:06}-{self.run}{left_out}{self.suffix}"
 
-    def write(self, number: int, values: Sequence[Rows]) -> None:
+    def write(self, number: int, values: Sequence[Folded[Any]]) -> None:
         """Writes the rows of a task; nothing where there are none, or it ends in an error."""
-        pieces = [piece for value in values for piece in value.pieces]
+        pieces = [piece for value in values for piece in value.sums.pieces]
         for value in values:
-            value.pieces = []
+            value.sums.pieces = []
         if pieces and all(value.error is None for value in values):
             skipped = sum(len(value.skipped) for value in values)
             with _writing(self.folder, self.name(number, skipped)) as stream:

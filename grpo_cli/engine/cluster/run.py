@@ -12,8 +12,9 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
+from grpo_cli.engine.accumulator import A, FoldPiece
 from grpo_cli.engine.cluster.parts import PartFolder
 from grpo_cli.engine.cluster.session import Session, session, within
 from grpo_cli.engine.cluster.tasks import (
@@ -27,13 +28,11 @@ from grpo_cli.engine.cluster.tasks import (
     portions,
     versions,
 )
-from grpo_cli.engine.pieces import OnPiece
 from grpo_cli.errors import GrpoError
 from grpo_cli.records import Source
 from grpo_cli.records.open.ranges import Range, look
 from grpo_cli.records.open.remote import Address
 
-T = TypeVar("T")
 Ref = Any
 
 _SIZE = 64 << 20
@@ -48,7 +47,7 @@ _LOOK, _LONG = 1.0, 60.0
 
 def on_ray(
     on: str,
-    work: OnPiece[T],
+    work: FoldPiece[A],
     sources: Sequence[Source],
     *,
     jobs: int | None,

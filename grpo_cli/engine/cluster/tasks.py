@@ -5,22 +5,19 @@ from __future__ import annotations
 import platform
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple
 
 import numpy as np
 import orjson
 
 from grpo_cli.engine import memory
+from grpo_cli.engine.accumulator import A, Folded, FoldPiece
 from grpo_cli.engine.cluster.parts import Parts
-from grpo_cli.engine.facts import InputFacts
-from grpo_cli.engine.pieces import OnPiece
 from grpo_cli.errors import GrpoError, InputError
 from grpo_cli.records import Piece, Reading, Source
 from grpo_cli.records.open.ranges import Bytes, Range, blocks_of
 from grpo_cli.records.open.streams import version_of
 from grpo_cli.version import VERSION
-
-T = TypeVar("T")
 
 
 class Files(NamedTuple):
@@ -93,8 +90,7 @@ class Result(NamedTuple):
     """What a file, range or piece comes to."""
 
     done: Done
-    value: Any
-    facts: InputFacts
+    value: Folded[Any]
 
 
 class Answer(NamedTuple):
@@ -121,16 +117,16 @@ def versions() -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class Job(Generic[T]):
+class Job(Generic[A]):
     """What is done with every portion.
 
     Attributes:
-        work: the function of its pieces.
+        work: adds up its pieces.
         versions: those of the process that asks.
         parts: where rows are written; None where they travel.
     """
 
-    work: OnPiece[T]
+    work: FoldPiece[A]
     versions: dict[str, str]
     parts: Parts | None = None
 
@@ -147,7 +143,7 @@ class Job(Generic[T]):
 
 
 def evaluate(
-    job: Job[T], number: int, portion: Portion, before: int = 0, data: Bytes | None = None
+    job: Job[A], number: int, portion: Portion, before: int = 0, data: Bytes | None = None
 ) -> Answer:
     """The task: what a portion comes to, up to where reading fails; its rows are written.
 
@@ -164,7 +160,7 @@ def evaluate(
         job.check()
         for done, pieces in _inputs(job, portion, before, data):
             faults: list[GrpoError] = []
-            results.append(Result(done, *job.work.all_of(_until(pieces, done.source, faults))))
+            results.append(Result(done, job.work.all_of(_until(pieces, done.source, faults))))
             if faults:
                 return Answer(results, faults[0])
         if job.parts is not None:

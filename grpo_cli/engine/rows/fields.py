@@ -259,9 +259,8 @@ def _token_kl(source: Source) -> Any:
     return np.zeros(len(breakdown.ratio)) if breakdown.kl is None else breakdown.kl + 0.0
 
 
-SIDES = (None, "high", "low")
+SIDES = np.array([None, "high", "low"], dtype=object)
 """What a clip side of 0, 1 and −1 is called."""
-_SIDES = np.array(SIDES, dtype=object)
 
 TOKEN = (
     Field("token", _written("tokens"), kind="text"),
@@ -269,7 +268,7 @@ TOKEN = (
     Field("position", lambda source: source.positions, kind="whole"),
     Field("log_ratio", lambda source: source.breakdown.log_ratio + 0.0, 1),
     Field("ratio", lambda source: source.breakdown.ratio + 0.0),
-    Field("clip", lambda source: _SIDES[source.breakdown.clip].tolist(), kind="text"),
+    Field("clip", lambda source: source.breakdown.clip, kind="text"),  # codes of SIDES
     Field("advantage", lambda source: source.breakdown.advantage + 0.0, 5),
     Field("surrogate", lambda source: source.breakdown.surrogate + 0.0, 4),
     Field("kl", _token_kl, 2),

@@ -5,12 +5,12 @@ Arrays stay arrays (contiguous slices), so that no loop runs over tokens.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any
 
-from grpo_cli.engine.rows.fields import CONTRIBUTION, RECORD, RESPONSE, TOKEN, Field, Level
+from grpo_cli.engine.rows.fields import CONTRIBUTION, RECORD, RESPONSE, SIDES, TOKEN, Field, Level
 from grpo_cli.engine.rows.source import Source, bounds
 
 if TYPE_CHECKING:
@@ -57,43 +57,26 @@ def rows(
 
 def _tokens(source: Source) -> Iterator[dict[str, Any]]:
     """The columns of each response's tokens, of those that its record has."""
-    columns = token_columns(source)
-    cuts = iter(_cuts(source))
+    columns = {field.name: field.read(source) for field in TOKEN}
+    columns["clip"] = SIDES[columns["clip"]].tolist()
+    optional = {name for name in _OPTIONAL if columns[name] is None}
+    cuts = pairwise(bounds(source.summary.responses))
     for record in source.records:
-        absent = lacking(record)
+        written = {"token": record.tokens, "token_id": record.token_ids}
+        absent = optional | {name for name, values in written.items() if values is None}
         present = {name: values for name, values in columns.items() if name not in absent}
-        for cut in islice(cuts, len(record.widths)):
-            yield {name: _slice(values, cut) for name, values in present.items()}
+        for begin, end in islice(cuts, len(record.widths)):
+            yield {
+                name: None if values is None else values[begin:end]
+                for name, values in present.items()
+            }
 
 
-def lacking(record: Record) -> set[str]:
-    """The columns of tokens that a record lacks, though other records may have them."""
-    written = {"token": record.tokens, "token_id": record.token_ids}
-    return {name for name, values in written.items() if values is None}
+_OPTIONAL = ("token", "token_id", "correction")
+"""Columns of tokens that are not there where no record has one; an unknown KL is None."""
 
 
 def _rows(fields: Sequence[Field], source: Source) -> list[Row]:
     names = [field.name for field in fields]
     columns = [field.read(source) for field in fields]
     return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
-
-
-def _cuts(source: Source) -> list[slice]:
-    return [slice(begin, end) for begin, end in pairwise(bounds(source.summary.responses))]
-
-
-def _slice(values: Any, cut: slice) -> Any:
-    return None if values is None else values[cut]
-
-
-_OPTIONAL = ("token", "token_id", "correction")
-
-
-def token_columns(source: Source) -> Mapping[str, Any]:
-    """[N] the columns of the tokens; None for a KL that is unknown."""
-    columns = {field.name: field.read(source) for field in TOKEN}
-    return {
-        name: values
-        for name, values in columns.items()
-        if values is not None or name not in _OPTIONAL
-    }

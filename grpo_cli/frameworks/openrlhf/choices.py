@@ -18,7 +18,7 @@ from grpo_cli.objective.advantage.tokens import less_kl_to_come, whiten_floored
 from grpo_cli.objective.arithmetic.groups import Groups
 from grpo_cli.objective.choice import choice, table
 from grpo_cli.objective.correction import binary_kl
-from grpo_cli.objective.kl import Estimator, k1, k2, k3
+from grpo_cli.objective.kl import Estimator, clamped, k1, k2, k3
 from grpo_cli.objective.results import Correction, Kl, Moments, Sample, Weights, per_token
 
 
@@ -118,9 +118,6 @@ def flash_reinforce(
     return less_kl_to_come(task_rewards - moments.mean, token_penalty, responses, reward_clip)
 
 
-_CLIP = {"reward_clip": 10.0}
-
-
 _CLAMP = 10.0  # on the estimate, and on the weight of its gradient
 
 
@@ -129,7 +126,7 @@ def unbiased(estimator: Estimator) -> Callable[..., Kl]:
 
     def penalty(log_ratio_ref: F64, token_log_ratio: F64, *, beta: float) -> Kl:
         del beta  # the pipeline multiplies by it
-        value = np.clip(estimator(log_ratio_ref)[0], -_CLAMP, _CLAMP)
+        value, _ = clamped(estimator, log_ratio_ref, None, _CLAMP)
         weight = np.minimum(np.exp(token_log_ratio), _CLAMP)
         return Kl(value, weight * log_ratio_ref, None)
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from grpo_cli.batch import F64
 from grpo_cli.objective.choice import choice
-from grpo_cli.objective.kl import k3, weighed_then_clamped
+from grpo_cli.objective.kl import clamped, k3, weighed_then_clamped
 from grpo_cli.objective.results import Kl
 
 
@@ -23,7 +21,5 @@ def clamped_twice(log_ratio_ref: F64, ratio: F64, *, beta: float, kl_weight: str
         kl_weight: "none" or "ratio" (use_bias_correction_kl).
     """
     del beta
-    inside = np.abs(log_ratio_ref) <= 20.0
-    estimate, slope = k3(np.clip(log_ratio_ref, -20.0, 20.0))
-    slope = np.where(inside, slope, 0.0)
+    estimate, slope = clamped(k3, log_ratio_ref, 20.0, None)
     return weighed_then_clamped(estimate, slope, ratio if kl_weight == "ratio" else None)

@@ -11,12 +11,7 @@ from grpo_cli.errors import InputError
 from grpo_cli.records.choose.where import Missing, Path, hashable, look_up, read_path, spelled
 from grpo_cli.records.places import got
 from grpo_cli.records.record import BatchFields, DecodedChunk, MicroBatch, Raw
-
-STEP_FIELDS = (
-    *("step", "global_step", "training_step", "train_step", "trainer_step", "export_step"),
-    *("iteration", "rollout_id", "global_steps"),
-)
-"""Fields that say a record's step, the first that is there."""
+from grpo_cli.records.unread import STEP_FIELDS
 
 RANK_FIELDS = (
     *("dp_rank", "data_parallel_rank"),

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from grpo_cli.errors import InputError
-from grpo_cli.records.choose.batches import STEP_FIELDS
 from grpo_cli.records.fields import TOKEN_COLUMNS, Fields, read_fields
 from grpo_cli.records.parse.scores import is_number
 from grpo_cli.records.places import Origin, Row, got
 from grpo_cli.records.record import BatchFields, Raw, listed
+from grpo_cli.records.unread import STEP_FIELDS
 
 _BY_TOKEN = {*TOKEN_COLUMNS, "mask", "tokens", "token_ids"}
 _SHARED = ("hyperparameters", "group_size")
@@ -47,17 +48,25 @@ def merge(rows: Sequence[Raw], label: object, *, by_size: bool) -> Raw:
         if all(_is_list(one) and len(one) for one in values):  # named where the column is needed
             record[key] = [row for one in values for row in (one if _is_list(one[0]) else [one])]
     _label(record, label, rows, by_size=by_size)
+    again = None
+    if all(raw.again is not None for raw in rows):
+        again = partial(_again, [raw.dropped() for raw in rows], label, by_size=by_size)
     return Raw(
         record,
         first.source,
         first.line,
         first.prefix,
         sum(raw.size for raw in rows),
+        again,
         origin=_origin(rows, parts),
         arrays=any(raw.arrays for raw in rows),
-        first=first.value,
+        first=first,
         batch=_batch(rows),
     )
+
+
+def _again(rows: Sequence[Raw], label: object, *, by_size: bool) -> Any:
+    return merge(rows, label, by_size=by_size).kept
 
 
 def _batch(rows: Sequence[Raw]) -> BatchFields | None:

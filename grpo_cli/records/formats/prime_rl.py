@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import compress
 from typing import Any
 
 from grpo_cli.records.formats.format import (
@@ -49,7 +50,9 @@ def _reward(column: Any, mask: list[Any]) -> Any:
     """The sequence's reward, which newer versions repeat for every token; None if they differ."""
     if not isinstance(column, list):
         return column
-    kept = {one for one, bit in zip(column, mask, strict=True) if bit and one is not None}
+    if len(column) != len(mask):
+        raise ValueError("expected a reward for each token")
+    kept = {*compress(column, mask)} - {None}
     return kept.pop() if len(kept) == 1 else None
 
 

@@ -6,6 +6,7 @@ A path from a root to a leaf is a response; what the model did not sample in it 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import compress
 from typing import Any
 
 from grpo_cli.errors import InputError
@@ -108,23 +109,28 @@ def _row(nodes: list[Object], path: list[int], seen: set[int]) -> Object | None:
     """A path's tokens from the first that counts on; a node that two paths share counts once."""
     ids: list[Any] = []
     mask: list[int] = []
-    columns: dict[str, list[Any]] = {}
+    known = [own for own in _COLUMNS if any(nodes[number].get(own) for number in path)]
+    columns: dict[str, list[Any]] = {own: [] for own in known}
     for number in path:
         node = nodes[number]
-        bits = [bool(bit) for bit in node.get("mask") or [False] * len(node.get("token_ids") or ())]
-        counts = any(bits) and number not in seen and bool(node.get("logprobs"))
+        bits = list(map(bool, node.get("mask") or [False] * len(node.get("token_ids") or ())))
+        count = sum(bits)
+        counts = count > 0 and number not in seen and bool(node.get("logprobs"))
         ids += node.get("token_ids") or [0] * len(bits)
-        for own in _COLUMNS:
-            columns.setdefault(own, []).extend(_spread(own, bits, node.get(own)))
-        mask += [int(bit and counts) for bit in bits]
-        seen |= {number} if any(bits) else set()
+        for own, column in columns.items():
+            column += _spread(own, bits, count, node.get(own))
+        mask += map(int, bits) if counts else [0] * len(bits)
+        seen |= {number} if count else set()
     if 1 not in mask:
         return None
     first = mask.index(1)
     row: Object = {"token_ids": ids[first:], "mask": mask[first:], _PARTIAL: []}
     for own, column in columns.items():
         kept = column[first:]
-        counted = [one is not None for one, bit in zip(kept, mask[first:], strict=True) if bit]
+        if None not in kept:
+            row[_COLUMNS[own]] = kept
+            continue
+        counted = [one is not None for one in compress(kept, row["mask"])]
         if all(counted):
             row[_COLUMNS[own]] = [0.0 if one is None else one for one in kept]
         elif any(counted):
@@ -132,17 +138,18 @@ def _row(nodes: list[Object], path: list[int], seen: set[int]) -> Object | None:
     return row
 
 
-def _spread(own: str, bits: list[bool], values: list[Any] | None) -> list[Any]:
+def _spread(own: str, bits: list[bool], count: int, values: list[Any] | None) -> list[Any]:
     """Numbers of the sampled tokens, at their places; None for a node of which none are known."""
     if not values or not bits:
-        return [None if any(bits) else 0.0] * len(bits)
+        return [None if count else 0.0] * len(bits)
     if own in _STAMPED and len(values) == len(bits):
-        return [one if bit else 0.0 for one, bit in zip(values, bits, strict=True)]
-    if sum(bits) != len(values):
+        values = list(compress(values, bits))
+    if count != len(values):
         what = "log-probs" if own == "logprobs" else own
-        raise InputError(
-            f"expected {sum(bits)} {what} (one for each sampled token), got {len(values)}"
-        )
+        raise InputError(f"expected {count} {what} (one for each sampled token), got {len(values)}")
+    first = bits.index(True) if count else 0
+    if all(bits[first : first + count]):  # what was sampled is one run, as it nearly always is
+        return [*[0.0] * first, *values, *[0.0] * (len(bits) - first - count)]
     rest = iter(values)
     return [next(rest) if bit else 0.0 for bit in bits]
 

@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from grpo_cli.errors import InputError
+from grpo_cli.records.open.budget import LIMIT, UNLIMITED, Budget
 from grpo_cli.records.open.foreign import LOOKED_AT, foreign
 from grpo_cli.records.open.remote import address, is_remote
 from grpo_cli.records.open.streams import (
     BLOCK,
-    LIMIT,
     NOTHING,
     SHORTER,
-    Limit,
     blocks,
+    budget_of,
     plain,
     read_bytes,
     shown,
@@ -123,13 +123,16 @@ class Source(NamedTuple):
         return cls(shown(path), address(path) if is_remote(path) else path)
 
 
-def cut(source: str | Source, size: int = BLOCK, head: bytes = b"") -> Iterator[Block]:
+def cut(
+    source: str | Source, size: int = BLOCK, head: bytes = b"", most: int | None = None
+) -> Iterator[Block]:
     """Cuts a file (``-`` for standard input) into blocks; its content says whether it is JSONL.
 
     Args:
         source: the file.
         size: what is read for a block, in bytes.
         head: its first bytes, where they were read.
+        most: the budget of what is packed, as --unpack says; None: by the size of the file.
 
     Raises:
         InputError: for a file that cannot be read, has nothing in it, or is one document of more
@@ -137,15 +140,15 @@ def cut(source: str | Source, size: int = BLOCK, head: bytes = b"") -> Iterator[
     """
     source = Source.of(source) if isinstance(source, str) else source
     try:
-        with unpacked(source.path, head) as stream:
-            limit = Limit.of(source.path)
+        with unpacked(source.path, head, most) as stream:
+            limit = budget_of(stream)
             yield from _blocks(source.name, blocks(stream, size, limit), limit)
     except InputError as error:
         error.source = source.name
         raise
 
 
-def _blocks(name: str, everything: Iterator[Lines], limit: Limit) -> Iterator[Block]:
+def _blocks(name: str, everything: Iterator[Lines], limit: Budget) -> Iterator[Block]:
     first, begun = _beginning(everything)
     if is_document(first):
         line, lines = _whole(begun, limit)
@@ -191,7 +194,7 @@ def spans(source: Source, size: int = BLOCK) -> Iterator[Span]:
                 yield Span(source.name, source.path, line, start, end - start, file)
                 line, lines, start = line + lines, 0, end
             if too_long:
-                raise InputError(Limit(LIMIT).too_long(), source=source.name, line=line)
+                raise InputError(UNLIMITED.too_long(), source=source.name, line=line)
     if at > start:
         yield Span(source.name, source.path, line, start, at - start, file)
     if at < expected:
@@ -216,14 +219,14 @@ def is_document(line: bytes) -> bool:
     return line.startswith(b"[") or (line.startswith(b"{") and not line.endswith(b"}"))
 
 
-def _whole(everything: Iterator[Lines], limit: Limit) -> Lines:
+def _whole(everything: Iterator[Lines], limit: Budget) -> Lines:
     """The first line's number, and the text; many short lines are not kept as so many objects."""
     numbers, whole, size = [], [], 0
     for number, lines in everything:
         numbers.append(number)
         whole.append(_joined(lines))
         size += len(whole[-1])
-        if size > limit.size:
+        if size > limit.line:
             raise InputError(limit.too_large())
     return numbers[0], whole
 

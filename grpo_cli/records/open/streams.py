@@ -11,25 +11,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 from grpo_cli.errors import InputError
 from grpo_cli.records.open import remote
+from grpo_cli.records.open.budget import ROW, UNLIMITED, Budget
 from grpo_cli.records.open.foreign import LOOKED_AT, foreign
 from grpo_cli.records.open.remote import Address, Version
 
 BLOCK = 4 << 20
-LIMIT = 1 << 30
-"""The longest line, and the largest document that is not lines, in bytes."""
-LITTLE = 16 << 20
-RATIO = 100
-"""What packed data may unpack to in one line, or one document: that many times the file."""
 NOTHING = "no records: the input is empty"
 SHORTER = "the file became shorter while it was read"
 
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _UTF8_BOM, _UTF16_BOMS = b"\xef\xbb\xbf", (b"\xff\xfe", b"\xfe\xff")
 _STEP = 128 << 10  # unpacked at once
+_ZSTD_STEP = 512  # read at once: four bytes may be 128 KiB, and the last frame must be whole
 _SHORT = 64  # bytes of a line that is short
 _SHORT_BLOCK = 1 << 19  # bytes of short lines
 _FIRST = 1 << 14  # bytes that decide whether lines are short
@@ -60,22 +57,23 @@ def is_whole(head: bytes) -> bool:
 
 
 @contextmanager
-def unpacked(path: str, head: bytes = b"") -> Iterator[io.BufferedReader]:
+def unpacked(path: str, head: bytes = b"", most: int | None = None) -> Iterator[io.BufferedReader]:
     """The unpacked bytes of a file, or of standard input for ``-``.
 
     Args:
         path: the file.
         head: its first bytes, where they were read; one that is all in them is not opened again.
+        most: the budget of what is packed, as --unpack says; None: by the size of the file.
 
     Raises:
         InputError: (without its source) for a file that cannot be opened, read or unpacked.
     """
     try:
         if is_whole(head):
-            yield _unpacked(io.BufferedReader(io.BytesIO(head)), path)
+            yield _unpacked(io.BufferedReader(io.BytesIO(head)), path, most)
             return
         with _opened(path) as stream:
-            yield _unpacked(stream, path)
+            yield _unpacked(stream, path, most)
     except (OSError, EOFError, zlib.error) as error:
         raise InputError(reason(error)) from None
 
@@ -126,12 +124,13 @@ def _opened(path: str) -> Iterator[io.BufferedReader]:
         stream.detach()  # else standard input is closed with it
 
 
-def _unpacked(stream: io.BufferedReader, path: str) -> io.BufferedReader:
+def _unpacked(stream: io.BufferedReader, path: str, most: int | None) -> io.BufferedReader:
     head = stream.peek()
-    if head.startswith(_GZIP):
-        return io.BufferedReader(Pieces(_ungzip(stream)), _BUFFER)
-    if head.startswith(_ZSTD):
-        return io.BufferedReader(Pieces(_unzstd(stream)), _BUFFER)
+    for magic, unpacking in ((_GZIP, _ungzip), (_ZSTD, _unzstd)):
+        if head.startswith(magic):
+            packed, budget = _Counted(stream), Budget.of(path, most)
+            pieces = _within(budget, packed, unpacking(io.BufferedReader(packed, _STEP)))
+            return io.BufferedReader(Pieces(pieces, budget), _BUFFER)
     if message := foreign(head[:LOOKED_AT], path):
         raise InputError(message)
     if head.startswith(_UTF16_BOMS):
@@ -144,10 +143,43 @@ def plain(head: bytes) -> bool:
     return not head.startswith((_GZIP, _ZSTD, _UTF8_BOM, *_UTF16_BOMS))
 
 
+def budget_of(stream: io.BufferedReader) -> Budget:
+    """How long the lines of a stream may be, and how many values they may have."""
+    return stream.raw.budget if isinstance(stream.raw, Pieces) else UNLIMITED
+
+
+class _Counted(io.RawIOBase):
+    """A stream, and how many bytes of it were read."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream, self.count = stream, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, room: Any) -> int:
+        data = self._stream.read(len(room))
+        room[: len(data)] = data
+        self.count += len(data)
+        return len(data)
+
+
+def _within(budget: Budget, packed: _Counted, pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Pieces, as many as the budget allows; that of a pipe grows with what was read of it."""
+    size = rows = 0
+    for piece in pieces:
+        size, rows = size + len(piece), rows + piece.count(b"\n")
+        budget.size = max(budget.size, packed.count)
+        budget.check(size, "bytes, unpacked,", 1)
+        budget.check(rows, "lines", ROW)
+        yield piece
+
+
 class Pieces(io.RawIOBase):
     """Bytes that come piece by piece, as a file."""
 
-    def __init__(self, pieces: Iterator[bytes]) -> None:
+    def __init__(self, pieces: Iterator[bytes], budget: Budget = UNLIMITED) -> None:
+        self.budget = budget
         self._pieces = pieces
         self._rest = b""
 
@@ -178,7 +210,7 @@ def _unzstd(stream: BinaryIO) -> Iterator[bytes]:
         raise InputError(f"reading zstd needs one more package: {advice}") from None
     unpacker = zstandard.ZstdDecompressor().decompressobj()
     try:
-        while packed := stream.read(_STEP):
+        while packed := stream.read(_ZSTD_STEP):
             while packed:
                 if unpacker.eof:  # one frame follows another
                     unpacker = zstandard.ZstdDecompressor().decompressobj()
@@ -221,47 +253,8 @@ def unopened(path: str) -> InputError | None:
         return InputError(reason(error), source=shown(path))
 
 
-def most_unpacked(path: str) -> int:
-    """How many bytes of one line, document or archive may come out of a file.
-
-    A small file that unpacks to gigabytes is refused early; what comes through a pipe is not
-    packed any more, or its size is not known.
-    """
-    if isinstance(path, Address):
-        return max(LITTLE, RATIO * path.version.size)
-    file = Path(path)
-    if path == "-" or not file.is_file():
-        return LIMIT
-    return max(LITTLE, RATIO * file.stat().st_size)
-
-
-class Limit(NamedTuple):
-    """How long a line, or a document that is not lines, may be, in bytes."""
-
-    size: int
-
-    @classmethod
-    def of(cls, path: str) -> Limit:
-        """That of a file."""
-        return cls(min(LIMIT, most_unpacked(path)))
-
-    def too_long(self) -> str:
-        """What is wrong with a line of that length."""
-        return f"expected lines of less than {self._words()}"
-
-    def too_large(self) -> str:
-        """What is wrong with a document of that size."""
-        advice = "" if self.size < LIMIT else "; write it as JSONL, one record a line"
-        return f"one JSON document of more than {self._words()}{advice}"
-
-    def _words(self) -> str:
-        if self.size == LIMIT:
-            return "1 GiB"
-        return f"{self.size >> 20} MiB, unpacked; if it is sound, unpack the file first"
-
-
 def blocks(
-    stream: BinaryIO, size: int = BLOCK, limit: Limit | None = None
+    stream: BinaryIO, size: int = BLOCK, limit: Budget = UNLIMITED
 ) -> Iterator[tuple[int, list[bytes]]]:
     """Cuts bytes into lines, and these into blocks.
 
@@ -272,7 +265,7 @@ def blocks(
     Args:
         stream: the bytes. A UTF-8 byte order mark at the very start is dropped.
         size: what is read for a block, in bytes, but for the last.
-        limit: how long a line may be; 1 GiB if it is not given.
+        limit: how long a line may be, and how many values it may have.
 
     Yields:
         The 1-based number of the first line, and lines without their ends.
@@ -280,8 +273,7 @@ def blocks(
     Raises:
         InputError: for a line longer than the limit.
     """
-    limit = limit or Limit(LIMIT)
-    data = bytearray(min(size, limit.size))
+    data = bytearray(min(size, limit.line))
     head = stream.read(len(_UTF8_BOM)).removeprefix(_UTF8_BOM)
     number, held = 1, len(head)  # ``held`` bytes are read, and wait for the rest of their line
     data[:held] = head
@@ -291,6 +283,8 @@ def blocks(
         end = filled if ended else data.rfind(b"\n", 0, filled) + 1
         for part, size_of_part in _parts(data, end):
             lines = split(part, size_of_part)
+            if len(lines) == 1:
+                limit.check_line(lines[0], number)
             yield number, lines
             number += len(lines)
         if fault is not None:
@@ -299,10 +293,10 @@ def blocks(
             return
         held = filled - end
         data[:held] = data[end:]
-        if held == limit.size:
+        if held >= limit.line:
             raise InputError(limit.too_long(), line=number)
         if held == len(data):
-            data += bytes(min(held, limit.size - held))
+            data += bytes(min(held, limit.line - held))
 
 
 def _fill(stream: Any, data: bytearray, held: int) -> tuple[int, Exception | None]:

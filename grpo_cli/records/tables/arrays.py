@@ -5,16 +5,19 @@ from __future__ import annotations
 import zipfile
 import zlib
 from collections.abc import Iterator
+from itertools import accumulate
+from operator import mul
 from typing import Any
 
 import numpy as np
 import orjson
 
 from grpo_cli.errors import InputError
+from grpo_cli.records.open.budget import ROW, VALUE, Budget
 from grpo_cli.records.open.remote import Address
-from grpo_cli.records.open.streams import most_unpacked, opened
+from grpo_cli.records.open.streams import opened
 from grpo_cli.records.record import Raw
-from grpo_cli.records.tables.files import damage_of
+from grpo_cli.records.tables.files import Rows, check_zip, damage_of
 
 _DAMAGE = (
     *(OSError, ValueError, LookupError, TypeError, EOFError, AttributeError, OverflowError),
@@ -35,24 +38,32 @@ _TYPES = {
 }
 
 
-def raws(source: str, path: str, kind: str) -> Iterator[Raw | InputError]:
+def raws(piece: Rows) -> Iterator[Raw | InputError]:
     """The only record of a file."""
+    path, budget = piece.path, piece.budget
     try:
-        found = _npz(path) if kind == "npz" else _safetensors(path)
+        found = _npz(path, budget) if piece.kind == "npz" else _safetensors(path)
+        _check(found, budget)
         value = {name: _field(array) for name, array in found.items()}
         size = sum(array.nbytes for array in found.values())
     except _DAMAGE as error:
         raise InputError(f"the file is damaged: {damage_of(error, path)}") from None
-    yield Raw(value, source, None, "", size, arrays=True)
+    yield Raw(value, piece.source, None, "", size, arrays=True)
 
 
-def _npz(path: str) -> dict[str, Any]:
+def _check(found: dict[str, Any], budget: Budget) -> None:
+    """Refuses arrays of more values, or of more rows, which may be empty, than the budget."""
+    values = rows = 0
+    for name, array in found.items():
+        values, rows = values + array.size, rows + sum(accumulate(array.shape[:-1], mul))
+        budget.check(values, "values", VALUE, name)
+        budget.check(rows, "rows", ROW, name)
+
+
+def _npz(path: str, budget: Budget) -> dict[str, Any]:
     # numpy leaves a damaged file open that it opened itself
-    most = most_unpacked(path)
     with opened(path) as stream, np.load(stream, allow_pickle=False) as file:
-        if sum(entry.file_size for entry in file.zip.infolist()) > most:
-            advice = "if it is sound, write it with np.savez, which does not pack"
-            raise InputError(f"arrays of more than {most >> 20} MiB, unpacked; {advice}")
+        check_zip(file.zip, budget)
         return {name: file[name] for name in file.files}
 
 

@@ -8,10 +8,12 @@ from typing import Any
 from grpo_cli.errors import InputError
 from grpo_cli.records.choose.grouping import Grouping
 from grpo_cli.records.open.blocks import Source
+from grpo_cli.records.open.budget import ROW, STREAMED, VALUE, Budget
 from grpo_cli.records.record import Raw
 from grpo_cli.records.tables import cuts
 from grpo_cli.records.tables.cells import rows
 from grpo_cli.records.tables.files import Rows, check_end, damage, mapped, package, parquet_file
+from grpo_cli.records.tables.weight import check_messages, check_values
 
 _ROWS = 256
 _TOKENS = 1 << 16
@@ -20,7 +22,13 @@ _MOST_ROWS = 1 << 14
 
 
 def slices(
-    source: Source, kind: str, size: int, *, grouping: Grouping | None, whole: bool
+    source: Source,
+    kind: str,
+    size: int,
+    *,
+    grouping: Grouping | None,
+    whole: bool,
+    most: int | None = None,
 ) -> Iterator[Rows]:
     """The row groups of a Parquet file, the batches of an Arrow file.
 
@@ -30,14 +38,19 @@ def slices(
         size: how many bytes it has.
         grouping: what rows are put together, where that is all that happens to them.
         whole: whether all of it is one piece, where it cannot be cut between groups.
+        most: what it may unpack to, as --unpack says; None: by its size.
 
     Raises:
-        InputError: where it is damaged.
+        InputError: where it is damaged, or holds more.
     """
-    pa = package()
+    pa, budget = package(), Budget.of(source.path, most)
     check_end(source.name, source.path, kind)
-    with damage(pa, source.name):
-        counts = _counts(pa, source.path, kind)
+    try:
+        with damage(pa, source.name):
+            counts = _counts(pa, source.path, kind, budget)
+    except InputError as error:
+        error.source = source.name
+        raise
     if not sum(counts):
         raise InputError("no records: the table has no rows", source=source.name)
     if grouping is not None and kind == "parquet":
@@ -55,12 +68,26 @@ def slices(
         first += count
 
 
-def _counts(pa: Any, path: str, kind: str) -> list[int]:
+def _counts(pa: Any, path: str, kind: str, budget: Budget) -> list[int]:
+    """The rows of each part, all of which the budget allows."""
     if kind == "parquet":
-        with parquet_file(pa, path) as file:
-            meta = file.metadata
-            return [meta.row_group(part).num_rows for part in range(meta.num_row_groups)]
+        counts, rows, values = [], 0, 0
+        for group in _row_groups(parquet_file(path).metadata):
+            chunks = map(group.column, range(group.num_columns))
+            longest = max((chunk.num_values for chunk in chunks), default=0)
+            counts.append(group.num_rows)
+            rows, values = rows + group.num_rows, values + longest
+            budget.check(longest, "values in one row group", VALUE // 4)
+            budget.check(values, "values", STREAMED)
+            budget.check(rows, "rows", ROW)
+        return counts
+    with mapped(pa, path) as stream:
+        check_messages(pa, stream, kind, budget)
     return [batch.num_rows for batch in _batches(pa, path, kind, None)]
+
+
+def _row_groups(meta: Any) -> Iterator[Any]:
+    return (meta.row_group(part) for part in range(meta.num_row_groups))
 
 
 def raws(piece: Rows) -> Iterator[Raw | InputError]:
@@ -68,18 +95,13 @@ def raws(piece: Rows) -> Iterator[Raw | InputError]:
     pa = package()
     first = piece.first - (piece.cut.skip if piece.cut is not None else 0)
     with damage(pa, piece.source):
-        for batch in _batches(pa, piece.path, piece.kind, piece.parts):
-            if piece.kind != "parquet":
-                batch.validate(full=True)  # what an Arrow file says of itself is taken as it is
+        for batch in batches(pa, piece, None, _ROWS):
             yield from rows(pa, batch, piece.source, first)
             first += batch.num_rows
 
 
 def _batches(pa: Any, path: str, kind: str, parts: Sequence[int] | None) -> Iterator[Any]:
-    if kind == "parquet":
-        with parquet_file(pa, path) as file:
-            yield from file.iter_batches(_ROWS, row_groups=parts)
-        return
+    """The batches of an Arrow file."""
     with mapped(pa, path) as stream:
         if kind == "arrow-stream":
             yield from pa.ipc.open_stream(stream)
@@ -92,48 +114,65 @@ def _batches(pa: Any, path: str, kind: str, parts: Sequence[int] | None) -> Iter
 def schema_of(pa: Any, piece: Rows) -> Any:
     """The columns of a file."""
     if piece.kind == "parquet":
-        with parquet_file(pa, piece.path) as file:
-            return file.schema_arrow
+        return parquet_file(piece.path).schema_arrow
     with mapped(pa, piece.path) as stream:
         open_file = pa.ipc.open_stream if piece.kind == "arrow-stream" else pa.ipc.open_file
         return open_file(stream).schema
 
 
-def batches(pa: Any, piece: Rows, names: list[str] | None) -> Iterator[Any]:
+def batches(
+    pa: Any, piece: Rows, names: list[str] | None, most_rows: int = _MOST_ROWS
+) -> Iterator[Any]:
     """Some columns of a piece, a handful of numbers at once.
 
     Args:
         pa: pyarrow.
         piece: which rows.
         names: the columns; None for all of them.
+        most_rows: how many rows at once.
+
+    Raises:
+        InputError: for rows of more values than the budget allows.
     """
+    budget = piece.budget
+    for batch in _some_rows(pa, piece, names, most_rows, budget):
+        for column in batch.columns:
+            check_values(pa, column, budget)
+        yield batch
+
+
+def _some_rows(
+    pa: Any, piece: Rows, names: list[str] | None, most_rows: int, budget: Budget
+) -> Iterator[Any]:
     if piece.kind == "parquet":
-        with parquet_file(pa, piece.path) as file:
-            parts = list(piece.parts or range(file.metadata.num_row_groups))
-            rows_at_once = _rows_at_once(file.metadata, parts)
-            yield from file.iter_batches(
-                rows_at_once, row_groups=parts, columns=names, use_threads=False
-            )
+        file = parquet_file(piece.path)
+        parts = list(piece.parts or range(file.metadata.num_row_groups))
+        step = min(most_rows, _rows_at_once(file.metadata, parts, budget))
+        yield from file.iter_batches(step, row_groups=parts, columns=names, use_threads=False)
         return
     for batch in _batches(pa, piece.path, piece.kind, piece.parts):
-        batch.validate(full=True)
+        batch.validate(full=True)  # what an Arrow file says of itself is taken as it is
         kept = batch if names is None else batch.select(names)
-        step = max(1, min(_MOST_ROWS, _ROWS * _TOKENS * 32 // max(1, batch.nbytes)))
+        step = max(1, min(most_rows, _ROWS * _TOKENS * 32 // max(1, batch.nbytes)))
         yield from (kept.slice(at, step) for at in range(0, batch.num_rows, step))
 
 
 def first_row(pa: Any, piece: Rows) -> Any:
     """The first row of a piece that begins where its file does."""
-    if piece.kind == "parquet":
-        with parquet_file(pa, piece.path) as file:
-            return next(file.iter_batches(1, row_groups=[0], use_threads=False))
-    return next(_batches(pa, piece.path, piece.kind, piece.parts)).slice(0, 1)
+    return next(batches(pa, piece, None, 1)).slice(0, 1)
 
 
-def _rows_at_once(meta: Any, parts: Sequence[int]) -> int:
+def _rows_at_once(meta: Any, parts: Sequence[int], budget: Budget) -> int:
+    """As many rows as have a handful of numbers, and whose texts are within the budget.
+
+    A text that is written once in a column chunk may be that of each of its rows.
+    """
     groups = [meta.row_group(part) for part in parts]
     count = sum(group.num_rows for group in groups)
+    chunks = [group.column(at) for group in groups for at in range(meta.num_columns)]
     numbers = max(
         sum(group.column(at).num_values for group in groups) for at in range(meta.num_columns)
     )
-    return max(1, min(_MOST_ROWS, _TOKENS * count // max(1, numbers)))
+    texts = [one.total_uncompressed_size for one in chunks if one.physical_type == "BYTE_ARRAY"]
+    by_text = budget.limit // max((1, *texts))
+    return max(1, min(_MOST_ROWS, _TOKENS * count // max(1, numbers), by_text))

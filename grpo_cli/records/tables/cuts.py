@@ -6,6 +6,7 @@ them but a group that straddles their border go to a worker together.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
@@ -27,10 +28,9 @@ _LEAST = 4 << 20
 
 def between_groups(pa: Any, source: Source, size: int, grouping: Grouping) -> Iterator[Rows] | None:
     """The pieces of a file; None where its groups cannot be seen in columns alone."""
-    with parquet_file(pa, source.path) as file:
-        names = columns_of(grouping)
-        if names is None or not _are_seen(pa, file, names):
-            return None
+    names = columns_of(grouping)
+    if names is None or not _are_seen(pa, parquet_file(source.path), names):
+        return None
     return _cut(pa, source, size, grouping, names)
 
 
@@ -124,25 +124,25 @@ def _cut(
     pa: Any, source: Source, size: int, grouping: Grouping, names: list[str]
 ) -> Iterator[Rows]:
     groups, starts, begin = _Groups(grouping, names), [np.zeros(0, np.int64)], 0
-    with parquet_file(pa, source.path) as file:
-        counts = [file.metadata.row_group(at).num_rows for at in range(file.num_row_groups)]
-        firsts = [0, *np.cumsum(counts).tolist()]
-        per_row = size / firsts[-1]
-        try:
-            for part, first in enumerate(firsts[:-1]):
-                new = groups.begin(file, part, first)
-                if len(new) and (new[0] - begin) * per_row >= _LEAST:
-                    bounds = np.append(np.concatenate(starts), new[0])
-                    yield _piece(source, firsts, bounds, groups.take(bounds), per_row)
-                    begin, starts = int(new[0]), []
-                starts.append(new)
-            groups.end(firsts[-1])
-            bounds = np.append(np.concatenate(starts), firsts[-1])
-            faults = groups.take(bounds)
-        except (pa.ArrowException, OSError, ValueError):
-            # Whoever reads the rest, row by row, says what is damaged.
-            bounds, faults = np.array([begin, firsts[-1]]), {-1: InputError("")}
-        yield _piece(source, firsts, bounds, faults, per_row)
+    file = parquet_file(source.path)
+    counts = [file.metadata.row_group(at).num_rows for at in range(file.num_row_groups)]
+    firsts = [0, *np.cumsum(counts).tolist()]
+    per_row = size / firsts[-1]
+    try:
+        for part, first in enumerate(firsts[:-1]):
+            new = groups.begin(file, part, first)
+            if len(new) and (new[0] - begin) * per_row >= _LEAST:
+                bounds = np.append(np.concatenate(starts), new[0])
+                yield _piece(source, firsts, bounds, groups.take(bounds), per_row)
+                begin, starts = int(new[0]), []
+            starts.append(new)
+        groups.end(firsts[-1])
+        bounds = np.append(np.concatenate(starts), firsts[-1])
+        faults = groups.take(bounds)
+    except (pa.ArrowException, OSError, ValueError):
+        # Whoever reads the rest, row by row, says what is damaged.
+        bounds, faults = np.array([begin, firsts[-1]]), {-1: InputError("")}
+    yield _piece(source, firsts, bounds, faults, per_row)
 
 
 def _piece(
@@ -153,7 +153,7 @@ def _piece(
     per_row: float,
 ) -> Rows:
     begin, end = int(bounds[0]), int(bounds[-1])
-    parts = [at for at in range(len(firsts) - 1) if firsts[at] < end and firsts[at + 1] > begin]
+    parts = range(bisect_right(firsts, begin) - 1, bisect_left(firsts, end))
     cut = Cut(tuple(parts), begin - firsts[parts[0]], bounds - begin, faults)
     held = int((end - begin) * per_row)
     return Rows(source.name, source.path, "parquet", None, begin, held, cut)

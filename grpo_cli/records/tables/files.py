@@ -6,12 +6,14 @@ import os
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any, BinaryIO, NamedTuple
 
 from grpo_cli.batch import I64
 from grpo_cli.errors import InputError
-from grpo_cli.records.open.remote import Address
-from grpo_cli.records.open.streams import opened
+from grpo_cli.records.open.budget import Budget
+from grpo_cli.records.open.remote import Address, Version
+from grpo_cli.records.open.streams import opened, version_of
 
 WHOLE = ("npz", "safetensors", "torch")
 """Kinds of files that are one record."""
@@ -44,6 +46,7 @@ class Rows(NamedTuple):
         first: the 0-based number of the first row.
         size: about how many bytes it has.
         cut: which rows of several parts, where it was cut between groups.
+        most: what the file may unpack to, as --unpack says; None: by its size.
     """
 
     source: str
@@ -53,6 +56,12 @@ class Rows(NamedTuple):
     first: int
     size: int
     cut: Cut | None = None
+    most: int | None = None
+
+    @property
+    def budget(self) -> Budget:
+        """What the file may unpack to."""
+        return Budget.of(self.path, self.most)
 
     @property
     def line(self) -> int:
@@ -80,6 +89,7 @@ def package() -> Any:
     """
     try:
         import pyarrow  # type: ignore[import-untyped]
+        import pyarrow.compute  # type: ignore[import-untyped]
         import pyarrow.parquet  # type: ignore[import-untyped]
     except ImportError:
         advice = "pip install 'grpo-cli[parquet]'"
@@ -114,6 +124,11 @@ def check_end(source: str, path: str, kind: str) -> None:
         raise InputError(message, source=source)
 
 
+def check_zip(archive: zipfile.ZipFile, budget: Budget) -> None:
+    """Refuses an archive of more bytes, as its directory says, which reading holds to."""
+    budget.check(sum(entry.file_size for entry in archive.infolist()), "bytes, unpacked,", 1)
+
+
 def damage_of(error: Exception, path: str) -> str:
     """What is wrong with a file, in a few words; of a zip without its end, that this is missing."""
     if isinstance(error, zipfile.BadZipFile) and not isinstance(path, Address):
@@ -133,11 +148,18 @@ def _has_end(stream: BinaryIO) -> bool:
 _ENDS = {"parquet": b"PAR1", "arrow": b"ARROW1"}
 
 
-def parquet_file(pa: Any, path: str) -> Any:
-    """A Parquet file, wherever it is."""
-    if isinstance(path, Address):
-        return pa.parquet.ParquetFile(opened(path), pre_buffer=True)
-    return pa.parquet.ParquetFile(path)
+def parquet_file(path: str) -> Any:
+    """A Parquet file, wherever it is; opened once in a process, not for each of its row groups.
+
+    With thousands of these, parsing the footer takes longer than reading a row group.
+    """
+    return _parquet_file(path, version_of(path), os.getpid())
+
+
+@lru_cache(maxsize=2)
+def _parquet_file(path: str, _version: Version, _process: int) -> Any:
+    far = isinstance(path, Address)
+    return package().parquet.ParquetFile(opened(path) if far else path, pre_buffer=far)
 
 
 def mapped(pa: Any, path: str) -> Any:

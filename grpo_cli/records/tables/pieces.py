@@ -25,11 +25,11 @@ def raws(piece: Rows) -> Iterator[Raw | InputError]:
         if piece.kind == "torch":
             from grpo_cli.records.tables import torch_file
 
-            yield from torch_file.raws(piece.source, piece.path)
+            yield from torch_file.raws(piece)
         elif not piece.is_table:
             from grpo_cli.records.tables import arrays
 
-            yield from arrays.raws(piece.source, piece.path, piece.kind)
+            yield from arrays.raws(piece)
         else:
             from grpo_cli.records.tables import arrow
 
@@ -42,7 +42,12 @@ def raws(piece: Rows) -> Iterator[Raw | InputError]:
 
 
 def slices(
-    source: Source, head: bytes, *, grouping: Grouping | None = None, whole: bool
+    source: Source,
+    head: bytes,
+    *,
+    grouping: Grouping | None = None,
+    whole: bool,
+    most: int | None = None,
 ) -> Iterator[Rows] | None:
     """The pieces of a binary file; None for text.
 
@@ -51,6 +56,7 @@ def slices(
         head: its first bytes.
         grouping: what rows are put together, where that is all that happens to them.
         whole: whether all of it is one piece, where it cannot be cut between groups.
+        most: what it may unpack to, as --unpack says; None: by its size.
 
     Raises:
         InputError: where the package that reads it is missing, or it is damaged.
@@ -60,10 +66,11 @@ def slices(
         return None
     size = version_of(source.path).size
     if kind in WHOLE:
-        return iter([Rows(source.name, source.path, kind, None, 0, size)])
+        return iter([Rows(source.name, source.path, kind, None, 0, size, most=most)])
     from grpo_cli.records.tables import arrow
 
-    return arrow.slices(source, kind, size, grouping=grouping, whole=whole)
+    pieces = arrow.slices(source, kind, size, grouping=grouping, whole=whole, most=most)
+    return pieces if most is None else (one._replace(most=most) for one in pieces)
 
 
 def kind_of(head: bytes, path: str) -> str | None:

@@ -10,7 +10,6 @@ import numpy as np
 
 from grpo_cli.batch import I64
 from grpo_cli.errors import InputError
-from grpo_cli.records.choose.batches import STEP_FIELDS
 from grpo_cli.records.fields import ACTION, GROUPS, canonical_name, fields_of
 from grpo_cli.records.packed import PLAIN
 from grpo_cli.records.record import Raw
@@ -18,6 +17,7 @@ from grpo_cli.records.tables import arrow
 from grpo_cli.records.tables.cells import JSON, is_single, rows
 from grpo_cli.records.tables.files import Rows, damage, package
 from grpo_cli.records.translate import is_plain
+from grpo_cli.records.unread import STEP_FIELDS
 
 FRAMEWORK = "framework"
 """The column that names the framework which computed the records."""

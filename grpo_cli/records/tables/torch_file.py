@@ -6,20 +6,25 @@ else: any other name is refused before it is looked up.
 
 from __future__ import annotations
 
+import io
 import math
 import pickle
+import re
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
+from itertools import accumulate
+from operator import mul
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from grpo_cli.errors import InputError
-from grpo_cli.records.open.streams import most_unpacked, opened
+from grpo_cli.records.open.budget import VALUE, Budget
+from grpo_cli.records.open.streams import opened
 from grpo_cli.records.places import as_float
 from grpo_cli.records.record import Raw
-from grpo_cli.records.tables.files import damage_of
+from grpo_cli.records.tables.files import Rows, check_zip, damage_of
 
 _DAMAGE = (
     *(pickle.UnpicklingError, zipfile.BadZipFile, zlib.error, NotImplementedError),
@@ -38,9 +43,18 @@ _STORAGES = {
     "ByteStorage": "u1",
     "BoolStorage": "?",
 }
-_FEWEST, _A_BYTE = 100_000, 64
-"""Lists may hold each other many times over in a few bytes, and a tensor may repeat one number: so
-many values are read of any file, and so many for each of its bytes."""
+_PLAIN_CODES = re.compile(
+    rb"(?:[().012NQRabdelostu}\]\x81\x85-\x89\x8f-\x94\x97\x98]|[Khq\x80\x82].|M..|\x83.."
+    rb"|[Jj\x84]....|[G\x95]........|r..[\0-\x1f]\0)*+",
+    re.DOTALL,
+)
+"""Instructions of a pickle whose arguments are of fixed lengths, and small places of its memo."""
+_LENGTHS = {
+    **dict.fromkeys(b"UC\x8a\x8c", 1),
+    **dict.fromkeys(b"TXB\x8b", 4),
+    **dict.fromkeys(b"\x8d\x8e\x96", 8),
+}
+"""Those with a text behind its length → bytes of the length."""
 
 
 class _Kind(NamedTuple):
@@ -87,7 +101,9 @@ class _Unpickler(pickle.Unpickler):
     """Rebuilds tensors, and refuses every name but theirs."""
 
     def __init__(self, archive: zipfile.ZipFile, folder: str) -> None:
-        super().__init__(archive.open(f"{folder}data.pkl"))
+        data = _entry(archive, f"{folder}data.pkl")
+        _check_codes(data)
+        super().__init__(io.BytesIO(data))
         self._archive, self._folder = archive, folder
         self._storages: dict[str, bytes] = {}
 
@@ -105,23 +121,50 @@ class _Unpickler(pickle.Unpickler):
         if not isinstance(kind, _Kind) or not isinstance(key, str):
             raise ValueError("a storage of an unknown kind")
         if key not in self._storages:
-            self._storages[key] = self._archive.read(f"{self._folder}data/{key}")
+            self._storages[key] = _entry(self._archive, f"{self._folder}data/{key}")
         return _Storage(self._storages[key], kind.dtype)
 
 
-def raws(source: str, path: str) -> Iterator[Raw | InputError]:
+def _entry(archive: zipfile.ZipFile, name: str) -> bytes:
+    """A file of an archive, of as many bytes as its directory says and the budget has."""
+    with archive.open(name) as stream:
+        return stream.read(archive.getinfo(name).file_size)
+
+
+def _check_codes(data: bytes) -> None:
+    """Refuses a pickle that has memory reserved: for its memo, or for a text that is not there."""
+    at = 0
+    while True:
+        at = _PLAIN_CODES.match(data, at).end()  # type: ignore[union-attr]
+        code, at = data[at : at + 1], at + 1
+        if not code:
+            return
+        size = _LENGTHS.get(code[0])
+        if size is not None:
+            at += size + int.from_bytes(data[at : at + size], "little")
+        elif code == b"c":
+            at = data.find(b"\n", data.find(b"\n", at) + 1) + 1 or len(data) + 1
+        elif code == b"r":
+            size = int.from_bytes(data[at : at + 4], "little")
+            at += 4 if size <= len(data) else len(data)
+        else:
+            raise ValueError(f"an instruction that torch.save does not write, {code!r}")
+        if at > len(data):
+            raise ValueError("a text, or a place of its memo, beyond its end")
+
+
+def raws(piece: Rows) -> Iterator[Raw | InputError]:
     """The only record of a file."""
+    budget = piece.budget
     try:
-        most = most_unpacked(path)
-        with opened(path) as stream, zipfile.ZipFile(stream) as archive:
+        with opened(piece.path) as stream, zipfile.ZipFile(stream) as archive:
             size = sum(entry.file_size for entry in archive.infolist())
-            if size > most:
-                raise InputError(f"tensors of more than {most >> 20} MiB, unpacked")
-            value = _Plain(_FEWEST + _A_BYTE * size).of(_load(archive))
+            check_zip(archive, budget)
+            value = _Plain(budget).of(_load(archive))
     except _DAMAGE as error:
-        what = damage_of(error, path)
+        what = damage_of(error, piece.path)
         raise InputError(f"the file is damaged, or none of torch.save's: {what}") from None
-    yield Raw(value, source, None, "", size)
+    yield Raw(value, piece.source, None, "", size)
 
 
 def _load(archive: zipfile.ZipFile) -> Any:
@@ -131,7 +174,7 @@ def _load(archive: zipfile.ZipFile) -> Any:
         raise ValueError("expected one data.pkl in it")
     folder = pickled[0].removesuffix("data.pkl")
     order = f"{folder}byteorder"
-    if order in names and archive.read(order) != b"little":
+    if order in names and _entry(archive, order) != b"little":
         raise ValueError("its numbers are big-endian")
     return _Unpickler(archive, folder).load()
 
@@ -139,14 +182,14 @@ def _load(archive: zipfile.ZipFile) -> Any:
 class _Plain:
     """What was unpickled as lists, dicts, numbers and texts."""
 
-    def __init__(self, most: int) -> None:
-        self._most = self._room = most
+    def __init__(self, budget: Budget) -> None:
+        self._budget, self._count, self._most = budget, 0, budget.limit // VALUE
 
     def of(self, value: Any) -> Any:
         """A value, and everything in it."""
         self._take(1)
         if isinstance(value, _Tensor):
-            self._take(math.prod(value.size))
+            self._take(sum(accumulate(value.size, mul)))
             return _array(value).tolist()
         if isinstance(value, dict):
             return {str(key): self.of(one) for key, one in value.items()}
@@ -159,9 +202,9 @@ class _Plain:
         raise ValueError(f"a {type(value).__name__} in it")
 
     def _take(self, count: int) -> None:
-        self._room -= count
-        if self._room < 0:
-            raise InputError(f"more than {self._most:,} values in so small a file")
+        self._count += count
+        if self._count > self._most:
+            self._budget.check(self._count, "values", VALUE)
 
 
 def _array(tensor: _Tensor) -> Any:

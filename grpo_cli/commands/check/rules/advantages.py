@@ -68,7 +68,6 @@ def find_wrong_advantages(view: View) -> Iterator[Finding]:
         wrong, pairs = shares
         if wrong > _REVERSED:
             yield Finding(
-                "error",
                 f"advantages have the other sign than the rewards: of {pairs:,} pairs in one group "
                 f"{wrong:.0%} are reversed",
                 "the better response must have the greater advantage: look for a loss that was "
@@ -78,7 +77,6 @@ def find_wrong_advantages(view: View) -> Iterator[Finding]:
             )
         elif stride := find_stride(given):
             yield Finding(
-                "error",
                 f"advantages do not follow the groups: they are those of groups by {stride}",
                 "group by id, not by position: a failed rollout, or another layout, moves every "
                 "row after it into a wrong group",
@@ -87,7 +85,6 @@ def find_wrong_advantages(view: View) -> Iterator[Finding]:
             )
         elif wrong > _DISCORDANT:
             yield Finding(
-                "error",
                 f"advantages do not follow the rewards: of {pairs:,} pairs in one group "
                 f"{wrong:.0%} are the wrong way round, as where the rows are in another order",
                 "rewards and advantages must be of the same rows: look at what shuffles, gathers "
@@ -97,13 +94,13 @@ def find_wrong_advantages(view: View) -> Iterator[Finding]:
             )
         elif mean := _common_mean(given):
             yield Finding(
-                "warning",
                 f"advantages are not centred: the mean of a group is {mean:.4g}, and the same in "
                 "all groups or that of its rewards: the baseline is not taken off",
                 "take the group's mean off the rewards; a common offset pushes all responses up "
                 "or down",
                 {"mean": mean},
                 record,
+                severity="warning",
             )
 
 
@@ -210,7 +207,6 @@ def find_large_advantages(view: View) -> Iterator[Finding]:
         infinite = abs(value) >= 1e4
         reading = "; 1/eps, as a leave-one-out std of 0 gives" if infinite else ""
         yield Finding(
-            "error" if infinite else "warning",
             f"an advantage is {value:.4g}, on a scale far too large for its rewards (|A| up to "
             f"{float(bound[record]):.3g} can be){reading}",
             "look at what the rewards are divided by: a std of 0 plus a tiny eps (set std_min, or "
@@ -218,6 +214,7 @@ def find_large_advantages(view: View) -> Iterator[Finding]:
             {"advantage": value, "bound": float(bound[record])},
             record,
             row,
+            severity="error" if infinite else "warning",
         )
 
 
@@ -246,7 +243,6 @@ def find_reward_scales(view: View) -> Iterator[Finding]:
         wider = float(spreads[most]) >= 2.0 * float(np.delete(spreads, most).max())
         if sizes[second] > 0.0 and times >= 2.5 and (wider or times >= 10.0):
             yield Finding(
-                "info",
                 f"reward function {most} is on another scale: up to {sizes[most]:.3g}, {times:.1f} "
                 "times the next; it outweighs the others",
                 "weigh the functions, or normalise each in its group first (GDPO: --advantage "

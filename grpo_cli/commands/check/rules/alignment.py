@@ -83,7 +83,6 @@ def _describe_filler(pair: Pair, name: str, value: float, hit: np.ndarray, sampl
     at = part.start + int(np.argmax(hit[part]))
     second = pair.keys[0] if name == pair.keys[1] else pair.keys[1]
     return Finding(
-        "error",
         f"{name} is filled with {value:.1f}: exactly that at {tokens:,} of {of:,} tokens of which "
         f"{second} is not certain"
         if value == 0.0
@@ -160,17 +159,16 @@ def _exceeds_coin(wins: NDArray[Any], counted: NDArray[Any], sigmas: float) -> N
 
 
 def _describe_shift(
-    pair: Pair, share: float, tokens: int, place: dict[str, int], *, ahead: bool
+    pair: Pair, share: float, tokens: int, place: dict[str, Any], *, ahead: bool
 ) -> Finding:
     first, second = pair.keys
     where, lag = ("next", 1) if ahead else ("previous", -1)
     return Finding(
-        "error",
         f"{first} agrees better with the {where} token's {second} than with its own "
         f"({share:.0%} of {tokens:,} tokens)",
         "log-prob t must belong to token t: logits are one ahead of the tokens they predict "
         "(logits[:, :-1] goes with tokens[:, 1:]); shift one column",
-        {"columns": list(pair.names), "lag": lag, "share": share, "tokens": tokens},
+        {"lag": lag, "share": share, "tokens": tokens},
         **place,
     )
 
@@ -222,13 +220,12 @@ def find_wrong_last_tokens(pair: Pair) -> Iterator[Finding]:
             row = start + int(np.argmax(last[start : start + count]))
             token = int(rows.starts[row] + rows.lengths[row]) - 1
             yield Finding(
-                "error",
                 f"{pair.keys[0]} and {pair.keys[1]} differ by more than 1 nat at the last token "
                 f"of {k} of {count} responses, elsewhere at {rate:.1%} of the tokens",
                 "labels that were shifted over the whole packed batch give the last token of a "
                 "sequence the first one of the next: shift within each sequence, or mask its last "
                 "token",
-                {"columns": list(pair.names), "responses": k, "of": count, "elsewhere": rate},
+                {"responses": k, "of": count, "elsewhere": rate},
                 **pair.view.place(token),
             )
 
@@ -331,17 +328,16 @@ def _is_unrelated(segments: Segments, correlation: F64) -> NDArray[Any]:
 
 
 def _describe_unrelated(
-    pair: Pair, correlation: float, tokens: int, place: dict[str, int], rows: int
+    pair: Pair, correlation: float, tokens: int, place: dict[str, Any], rows: int
 ) -> Finding:
     first, second = pair.keys
     many = "these tokens" if "response" not in place else f"this response ({rows} such in all)"
     return Finding(
-        "error",
         f"{first} and {second} are unrelated: of {many} the probabilities correlate by "
         f"{correlation:.2f} over {tokens:,} tokens; they are not of the same tokens",
         "log-probs of other rows (a column that was not reordered with the batch), of an untrained "
         "head, or of other weights: compute both for the same rows",
-        {"columns": list(pair.names), "correlation": correlation, "tokens": tokens, "rows": rows},
+        {"correlation": correlation, "tokens": tokens, "rows": rows},
         **place,
     )
 
@@ -389,13 +385,11 @@ def find_drift(pair: Pair) -> Iterator[Finding]:
     for sample in np.flatnonzero(found).tolist():
         times = float(after[sample] / max(float(before[sample]), 1e-12))
         yield Finding(
-            "error",
             f"{pair} grows with the position: among later tokens (from {middle[sample]:.0f} on) it "
             f"is {times:.1f} times as far from 0 as before",
             "positions differ on one side: left padding without position_ids, a cache that was not "
             "reset, other rotary settings; give position_ids that skip the padding",
             {
-                "columns": list(pair.names),
                 "times": times,
                 "sigmas": float(away[sample]),
                 "position": float(middle[sample]),

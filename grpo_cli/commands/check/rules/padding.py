@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,7 +93,7 @@ class _PaddedRecord:
     def __init__(self, view: View, record: int, column: F64, runs: I64) -> None:
         rows, tokens = view.rows_of(record), view.tokens_of(record)
         self.record = record
-        self.responses = Segments(view.responses.lengths[rows])
+        self.responses = Segments(view.lengths[rows])
         self.values = column[tokens]
         self.runs = runs[rows]
         ids = view.counted_ids
@@ -120,7 +120,6 @@ def _find_padding_in_record(part: _PaddedRecord, *, end: bool) -> Iterator[Findi
         or int(runs.max()) >= _LONG
     )
     yield Finding(
-        "error" if sure else "warning",
         f"{rows:,} of {len(runs):,} responses {'end' if end else 'begin'} in a run of one "
         f"log-prob ({value + 0.0:g}), the longest of {int(runs.max()):,} tokens: padding counts",
         _PADDING_ADVICE,
@@ -134,6 +133,7 @@ def _find_padding_in_record(part: _PaddedRecord, *, end: bool) -> Iterator[Findi
         },
         record=part.record,
         response=at,
+        severity="error" if sure else "warning",
     )
 
 
@@ -256,7 +256,6 @@ def find_padding_ids(view: View) -> Iterator[Finding]:
         row = part.start + int(np.argmax(hit[part]))
         tokens = int(runs[part][hit[part]].sum())
         yield Finding(
-            "error",
             f"{rows_hit:,} of {of:,} responses end in {view.word(int(last[row]))}, "
             f"behind the end of text: {tokens:,} tokens of padding count",
             "end the mask with the end of text: it counts, what follows does not",
@@ -297,78 +296,42 @@ def _ends_in_unknown_padding(view: View, ids: I64, last: I64, runs: I64) -> np.n
 def find_masked_ends(view: View) -> Iterator[Finding]:
     """Finds several responses whose end of text is masked, right after the last token that counts.
 
-    The end of text is known by its id; in an unknown vocabulary by its place (``_end_by_place``).
+    The end of text is known by its id. In an unknown vocabulary it is the first masked token of
+    responses of several lengths, if that is one id in all of them, and occurs nowhere else except
+    as the last token that counts.
     """
-    if view.mask is None or view.ids is None:
+    ids, written = view.ids, view.written
+    if view.mask is None or ids is None:
         return
     ends, _ = _special_ids(view)
-    written = view.written
-    stops = written.starts + written.lengths
     last = np.full(written.count, -1)
     kept = np.flatnonzero(view.mask)
     np.maximum.at(last, written.index[kept], kept)
-    some, following = last >= 0, last + 1
-    inside = some & (following < stops)
-    first, after = (view.ids.take(at, mode="clip") for at in (following, following + 1))
-    again = (following + 1 < stops) & (after == first)
-    counted, taken = view.ids[last], inside & ~again
+    rest = np.where(last >= 0, written.starts + written.lengths - last - 1, 0)
+    first, after = (ids.take(last + step, mode="clip") for step in (1, 2))
+    counted = ids[last]
+    taken = (rest > 0) & ~((rest > 1) & (after == first))
     hit = taken & np.isin(first, list(ends)) & ~np.isin(counted, list(ends))
-    hit |= _end_by_place(view, _Endings(taken, inside, some, last, first, counted))
+    for record in np.flatnonzero(view.records.sum(taken.astype(np.int64)) >= _MANY).tolist():
+        part = view.rows_of(record)
+        rows = part.start + np.flatnonzero(taken[part])
+        word, lengths = first[rows[0]], last[rows] - written.starts[rows]
+        if (first[rows] != word).any() or min(map(np.ptp, (lengths, counted[rows]))) == 0:
+            continue
+        at_end = ((rest > 0) & (first == word)) | ((last >= 0) & (counted == word))
+        begin = int(written.starts[part.start])
+        everywhere = ids[begin : begin + int(view.widths[part].sum())] == word
+        hit[rows] |= np.count_nonzero(everywhere) == np.count_nonzero(at_end[part])
     for record in np.flatnonzero(view.records.sum(hit.astype(np.int64)) >= _SEVERAL).tolist():
         part, of = view.rows_of(record), int(view.counts[record])
         row = part.start + int(np.argmax(hit[part]))
+        count = int(hit[part].sum())
         yield Finding(
-            "warning",
-            f"the mask takes the end of text ({view.word(int(first[row]))}) of "
-            f"{int(hit[part].sum()):,} of {of:,} responses: the last token counts not",
+            f"the mask takes the end of text ({view.word(int(first[row]))}) of {count:,} of {of:,} "
+            "responses: the last token counts not",
             "the policy chose to stop, and does not learn when to: a mask made from the id of "
             "padding takes the end of text too where the two are one; count up to its first",
-            {
-                "responses": int(hit[part].sum()),
-                "of": of,
-                "token_id": int(first[row]),
-            },
+            {"responses": count, "of": of, "token_id": int(first[row])},
             **view.at(row),
-            token=int(following[row] - written.starts[row]),
+            token=int(last[row] + 1 - written.starts[row]),
         )
-
-
-class _Endings(NamedTuple):
-    """[R] How the responses end, around the last token that counts.
-
-    Attributes:
-        taken: whether exactly one token of its kind follows.
-        inside: whether any token follows.
-        some: whether any token counts.
-        last: the index of the last token that counts.
-        first, counted: the id of the token that follows, and of that last one; any without one.
-    """
-
-    taken: NDArray[np.bool_]
-    inside: NDArray[np.bool_]
-    some: NDArray[np.bool_]
-    last: I64
-    first: I64
-    counted: I64
-
-
-def _end_by_place(view: View, of: _Endings) -> NDArray[np.bool_]:
-    """Returns [R] whether the first masked token is an end of text, by its place.
-
-    It follows responses of several lengths, is one id in all of them, and occurs nowhere else,
-    except as the last token that counts.
-    """
-    found = np.zeros(len(of.last), np.bool_)
-    records, ids = view.records.index, view.ids
-    assert ids is not None
-    for record in np.flatnonzero(view.records.sum(of.taken.astype(np.int64)) >= _MANY).tolist():
-        mine = records == record
-        rows = np.flatnonzero(of.taken & mine)
-        words, lengths = set(of.first[rows].tolist()), of.last[rows] - view.written.starts[rows]
-        if len(words) > 1 or len(np.unique(lengths)) < 2 or len(np.unique(of.counted[rows])) < 2:
-            continue
-        (word,) = words
-        everywhere = np.count_nonzero(ids[mine[view.written.index]] == word)
-        at_end = (of.inside & (of.first == word)) | (of.some & (of.counted == word))
-        found[rows] = everywhere == np.count_nonzero(at_end & mine)
-    return found

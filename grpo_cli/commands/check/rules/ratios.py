@@ -43,13 +43,11 @@ def find_extreme_ratios(pair: Pair) -> Iterator[Finding]:
         columns = (pair.first, pair.second)
         zeros = int(sum(np.count_nonzero(c[part][bad[part]] == 0.0) for c in columns))
         yield Finding(
-            "error",
             f"|{pair}| is beyond {_EXTREME:g} at {int(every[sample]):,} of "
             f"{part.stop - part.start:,} tokens, at most {pair.log_ratio[at]:.4g}"
             + (f"; {zeros:,} of them are exactly 0.0" if zeros else ""),
             _EXTREME_ADVICE,
             {
-                "columns": list(pair.names),
                 "tokens": int(every[sample]),
                 "of": part.stop - part.start,
                 "log_ratio": float(pair.log_ratio[at]),
@@ -62,7 +60,7 @@ def find_extreme_ratios(pair: Pair) -> Iterator[Finding]:
 @rule("extreme-ratio", "error", _EXTREME_MEANING, rank=60)
 def find_extreme_given_ratios(view: View) -> Iterator[Finding]:
     """Finds given ratios beyond e^±20."""
-    ratios = view.column("ratios")
+    ratios = view.columns.get("ratios")
     if ratios is None:
         return
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -73,7 +71,6 @@ def find_extreme_given_ratios(view: View) -> Iterator[Finding]:
         part = view.tokens_of(record)
         at = part.start + int(np.argmax(bad[part]))
         yield Finding(
-            "error",
             f"{view.key('ratios')} is {ratios[at]:g}, beyond e^±{_EXTREME:g}",
             "look at how the ratio was computed",
             {
@@ -100,7 +97,7 @@ _ON_POLICY_ADVICE_DEAD = (
 @rule("on-policy", "info", "Every ratio is exactly 1.", rank=50)
 def find_on_policy(view: View) -> Iterator[Finding]:
     """Finds records whose ratios are all exactly 1: old = new at every token, or no old at all."""
-    new = view.column("log_probs_new")
+    new = view.columns.get("log_probs_new")
     if new is None:
         return
     counted = view.tokens > 0
@@ -109,18 +106,18 @@ def find_on_policy(view: View) -> Iterator[Finding]:
     advice = [
         _ON_POLICY_ADVICE if some else _ON_POLICY_ADVICE_DEAD for some in has_gradient.tolist()
     ]
-    old = view.column("log_probs_old")
+    old = view.columns.get("log_probs_old")
     if old is not None:
         differs = view.records.sum(view.responses.sum((new != old).astype(np.int64)))
         for record in np.flatnonzero(counted & (differs == 0)).tolist():
             n = int(view.tokens[record])
             words = f"old = new at all {n:,} tokens: every ratio is exactly 1"
-            yield Finding("info", words, advice[record], {"tokens": n}, record)
-    elif "log_probs_old" not in view.columns and not view.has("ratios"):
+            yield Finding(words, advice[record], {"tokens": n}, record)
+    elif not {"log_probs_old", "ratios"} & {*view.packed.columns}:
         for record in np.flatnonzero(counted).tolist():
             words = "log_probs_old is missing: taken as on-policy, every ratio is 1"
             tokens = {"tokens": int(view.tokens[record])}
-            yield Finding("info", words, advice[record], tokens, record)
+            yield Finding(words, advice[record], tokens, record)
 
 
 _NOTABLE_NOISE = 0.01
@@ -151,19 +148,18 @@ def find_ratio_noise(pair: Pair) -> Iterator[Finding]:
         part = pair.tokens(sample)
         beyond = float(np.mean(pair.size[part] > np.log(1.1)))
         yield Finding(
-            "warning" if mean[sample] > _NOTABLE_NOISE else "info",
             f"on policy ({claim}) and yet the ratios are not 1: mean |log ratio| "
             f"{mean[sample]:.3g}, {beyond:.1%} of the ratios outside [0.9, 1.1]; the weights are "
             "the same, so this is noise of precision, kernels or batch shapes",
             "take old from the same forward pass (old = new), or let both passes have the same "
             "precision, kernel and micro-batches",
             {
-                "columns": list(pair.names),
                 "mean_abs": float(mean[sample]),
                 "outside": beyond,
                 "claim": claim,
             },
             record=pair.record(sample),
+            severity="warning" if mean[sample] > _NOTABLE_NOISE else "info",
         )
 
 
@@ -207,14 +203,12 @@ def find_outliers(pair: Pair) -> Iterator[Finding]:
             at = part.start + int(np.argmax(size))
             tokens = int(out.sum())
             yield Finding(
-                "warning",
                 f"{tokens:,} of {len(size):,} tokens differ far more than the rest, the worst by "
                 f"{float(size.max()):.3g} nats ({pair} = {pair.log_ratio[at]:.4g}; 98 % are within "
                 f"{near:.2g}): outliers",
                 "look at these tokens: a special token that one side does not know, a row that was "
                 "cut or joined, a wrong label; a correction (TIS, masks) hides them",
                 {
-                    "columns": list(pair.names),
                     "tokens": tokens,
                     "of": len(size),
                     "worst": float(pair.log_ratio[at]),
@@ -279,12 +273,10 @@ def _describe_weight(pair: Pair, sample: int, mean: float, error: float) -> Find
     else:
         reading = f"{first} lies above {second}: one-sided errors, as of a penalty on one side"
     return Finding(
-        "warning",
         f"the mean weight exp({pair}) is {mean:.4f} ± {error:.2g}, not 1; {reading}",
         "compute both over the same words: the whole vocabulary, or the words kept; penalties "
         "(repetition, presence) must be on neither side or on both",
         {
-            "columns": list(pair.names),
             "mean_weight": mean,
             "standard_error": error,
             "sigmas": (mean - 1.0) / error,
@@ -337,14 +329,12 @@ def _describe_mismatch(pair: Pair, sample: int, error: float) -> Finding:
     mean = float(weight.mean())
     bad = not _LOW <= mean <= _HIGH or share < _EFFECTIVE
     return Finding(
-        "warning",
         f"the engines differ: mean |{pair}| is {float(size.mean()):.3g} nats per token, mean "
         f"exp|·| {error:.4g} (bound 1.05), KL {k3:.3g}, effective sample size {share:.0%}, 99 % "
         f"within {p99:.3g}" + ("; weights are beyond what verl corrects" if bad else ""),
         "compare temperature, top-p, precision and weights of the two engines; --correction "
         "weighs or masks the tokens",
         {
-            "columns": list(pair.names),
             "mean_abs": float(size.mean()),
             "mean_exp_abs": error,
             "mean_weight": mean,

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections import Counter, OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from grpo_cli.batch import I64
 from grpo_cli.commands.check.record_view import Place, View
 from grpo_cli.commands.check.rule import Finding, rule
 from grpo_cli.commands.check.rules.rewards import count_sizes, describe_uneven
@@ -27,61 +26,51 @@ class Facts:
     Attributes:
         places: [M] where they are in the input.
         counts: [M] how many responses they have.
-        rows: [k] responses that are repeated by chance less than once in a million.
-        records: [k] the record of each.
-        digests: [k] of all log-probs of each.
-        labels: (record, step, label) of groups of one response.
+        label_key: the user's key of the groups' labels.
         given: whether advantages are given.
-        label_key: the user's key of the labels.
+        digests: (record, response, digest of all log-probs) of responses that are repeated by
+            chance less than once in a million.
+        labels: (record, (step, label)) of groups of one response.
         sizes: size of groups → how many, of records whose groups are all of that size.
         first: size → the first such record.
     """
 
     places: list[Place]
     counts: list[int]
-    rows: list[int]
-    records: list[int]
-    digests: list[int]
-    labels: list[tuple[int, str, Any]]
-    given: bool
     label_key: str
-    sizes: Counter[int]
-    first: dict[int, Place]
+    given: bool
+    digests: list[tuple[int, int, int]] = field(default_factory=list)
+    labels: list[tuple[int, tuple[str, Any]]] = field(default_factory=list)
+    sizes: Counter[int] = field(default_factory=Counter)
+    first: dict[int, Place] = field(default_factory=dict)
 
 
 def collect_facts(view: View) -> Facts:
     """Collects what is kept of a view."""
-    rows = _rare_responses(view)
-    digests = _digest(view)[rows] if len(rows) else rows
-    records = view.records.index[rows]
-    starts = view.records.starts[records]
-    counted, first = _even_sizes(view)
-    return Facts(
-        list(view.places),
-        view.counts.tolist(),
-        (rows - starts).tolist(),
-        records.tolist(),
-        digests.tolist(),
-        list(_single_labels(view)),
-        view.advantages_given,
-        view.names.get("group_ids", ""),
-        counted,
-        first,
-    )
-
-
-def _rare_responses(view: View) -> I64:
-    """Returns [k] the responses so unlikely that a second one is a copy.
-
-    Two samples are equal with probability e^L, L being the log-prob of the response; below 1e-6
-    an equal row is a copy (short answers that the policy is sure of are not).
-    """
-    new = view.column("log_probs_new")
-    if new is None:
-        return np.zeros(0, dtype=np.int64)
-    with np.errstate(invalid="ignore"):
-        found: I64 = np.flatnonzero(view.responses.sum(new) < _COPY_CHANCE)
-    return found
+    key = view.names.get("group_ids", "")
+    facts = Facts(list(view.places), view.counts.tolist(), key, "advantages" in view.names)
+    new = view.columns.get("log_probs_new")
+    if new is not None:
+        # Two samples are equal with probability e^L, L being the log-prob of the response.
+        with np.errstate(invalid="ignore"):
+            rows = np.flatnonzero(view.responses.sum(new) < _COPY_CHANCE)
+        records = view.records.index[rows]
+        parts = records, rows - view.records.starts[records], _digest(view)[rows]
+        facts.digests = [*zip(*(part.tolist() for part in parts), strict=True)]
+    for record, sizes in count_sizes(view).items():
+        if len(sizes) == 1:
+            (size,) = sizes
+            facts.sizes += sizes
+            facts.first.setdefault(size, view.places[record])
+    if key:
+        single = np.ones(len(view.counts), dtype=np.bool_)
+        np.logical_and.at(single, view.records.index[view.first_members], view.sizes == 1)
+        for record in np.flatnonzero(single).tolist():
+            value = view.values[record]
+            labels = value[key] if isinstance(value[key], list) else [value[key]]
+            step = str(value.get("step"))
+            facts.labels += [(record, (step, label)) for label in dict.fromkeys(labels)]
+    return facts
 
 
 def _digest(view: View) -> NDArray[np.uint64]:
@@ -100,34 +89,6 @@ def _digest(view: View) -> NDArray[np.uint64]:
         bits ^= bits >> np.uint64(31)
         total = total * np.uint64(_HASH_FACTORS[0]) + view.responses.sum(bits) + np.uint64(number)
     return total
-
-
-def _single_labels(view: View) -> list[tuple[int, str, Any]]:
-    """Returns (record, step, label) of records whose groups have one response each."""
-    key = view.names.get("group_ids")
-    if not key or not view.values:
-        return []
-    single = np.ones(len(view.counts), dtype=np.bool_)
-    np.logical_and.at(single, view.records.index[view.first_members], view.sizes == 1)
-    found = []
-    for record in np.flatnonzero(single).tolist():
-        value = view.values[record]
-        labels = value[key]
-        for label in dict.fromkeys(labels) if isinstance(labels, list) else [labels]:
-            found.append((record, str(value.get("step")), label))
-    return found
-
-
-def _even_sizes(view: View) -> tuple[Counter[int], dict[int, Place]]:
-    """Returns size → number of groups and size → first record, of records with one size."""
-    counted: Counter[int] = Counter()
-    first: dict[int, Place] = {}
-    for record, sizes in count_sizes(view).items():
-        if len(sizes) == 1:
-            (size,) = sizes
-            counted += sizes
-            first.setdefault(size, view.places[record])
-    return counted, first
 
 
 _MEMORY = 100_000
@@ -153,7 +114,7 @@ class InputMemory:
     def add(self, facts: Facts) -> Iterator[Located]:
         """Adds records that follow those before, and yields the copies among them."""
         copies: dict[int, list[Copy]] = {}
-        for record, row, digest in zip(facts.records, facts.rows, facts.digests, strict=True):
+        for record, row, digest in facts.digests:
             known = self._rows.get(digest)
             if known is not None:
                 copies.setdefault(record, []).append((row, known))
@@ -164,19 +125,16 @@ class InputMemory:
         for record, found in copies.items():
             for finding in find_copies(found, facts.counts[record]):
                 yield "duplicate", finding, facts.places[record]
-        self._add_labels(facts)
-        self._sizes += facts.sizes
-        self._first = facts.first | self._first
-
-    def _add_labels(self, facts: Facts) -> None:
-        for record, step, label in facts.labels:
+        for record, label in facts.labels:
             place = facts.places[record]
-            known = self._labels.setdefault((step, label), place)
-            if known is not place:
+            known_place = self._labels.setdefault(label, place)
+            if known_place is not place:
                 self._torn_count += 1
-                self._torn = self._torn or (label, known, place, facts)
+                self._torn = self._torn or (label[1], known_place, place, facts)
             if len(self._labels) > _MEMORY:
                 self._labels.popitem(last=False)
+        self._sizes += facts.sizes
+        self._first = facts.first | self._first
 
     def finish(self, *, uneven_found: bool) -> Iterator[Located]:
         """Yields what only the whole input shows."""
@@ -200,7 +158,6 @@ def find_copies(copies: list[Copy], of: int) -> Iterator[Finding]:
     """Yields the copies among the responses of one record."""
     response, first = copies[0]
     yield Finding(
-        "warning",
         f"{len(copies)} of {of} responses occur already, the first of them in {first}: all "
         "log-probs are equal to the last bit",
         "copies weigh double; look at how the batch was gathered (repeat, padding to a multiple "
@@ -221,10 +178,10 @@ def find_torn_groups(label: object, first: Place, facts: Facts, count: int) -> I
     """Yields the first group of which several records have a response each."""
     given = "; the advantages given are used as they are" if facts.given else ""
     yield Finding(
-        "info" if facts.given else "warning",
         f"a group is torn over records: {label!r} is in record {first.name} and others too "
         f"({count:,} such){given}",
         f"--group-by {facts.label_key} puts rows of one {facts.label_key} together, so that they "
         "share a baseline",
         {"records": count, "key": facts.label_key},
+        severity="info" if facts.given else "warning",
     )

@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 
 from grpo_cli.batch import F64, I64
-from grpo_cli.commands.check.record_view import LOG_PROBS, View
+from grpo_cli.commands.check.record_view import View
 from grpo_cli.commands.check.rule import Finding, rule
 from grpo_cli.commands.check.rules.padding import edges, runs
-from grpo_cli.commands.trend.metadata import ENDINGS, cut_off
-from grpo_cli.records.fields import read_fields
-from grpo_cli.records.parse.settings import read_settings
+from grpo_cli.commands.trend.metadata import cut_off
+from grpo_cli.records.unread import ENDINGS, PROMPT_IDS, SAMPLED_IDS
 
 # ---- masks ---------------------------------------------------------------------------------------
 
@@ -27,7 +26,7 @@ _LEAST_INVERTED = 12
 )
 def find_inverted_masks(view: View) -> Iterator[Finding]:
     """Finds masks whose counted tokens are all 0.0 in every column, and their masked ones not."""
-    columns = [view.columns[name] for name in LOG_PROBS if view.has(name)]
+    columns = [view.packed.columns[name] for name in view.log_probs]
     if view.mask is None or not columns:
         return
     zero = np.logical_and.reduce([column == 0.0 for column in columns])
@@ -43,7 +42,6 @@ def find_inverted_masks(view: View) -> Iterator[Finding]:
     )
     for record in np.flatnonzero(bad).tolist():
         yield Finding(
-            "error",
             f"the mask is inverted: all {int(kept[record]):,} tokens that count have log-probs of "
             f"0.0, and {int(taken[record] - empty[record]):,} of {int(taken[record]):,} that do "
             "not count have others",
@@ -64,18 +62,18 @@ def find_mask_faults(view: View) -> Iterator[Finding]:
     """Finds masks of whole responses, and masks with holes, as tool results leave."""
     if view.mask is None:
         return
-    empty = (view.responses.lengths == 0) & (view.widths > 0)
+    empty = (view.lengths == 0) & (view.widths > 0)
     taken = view.records.sum(empty.astype(np.int64))
     for record in np.flatnonzero(taken).tolist():
         count = int(view.counts[record])
         yield Finding(
-            "error" if taken[record] == count else "warning",
             f"the mask takes every token of {int(taken[record])} of {count} responses",
             "such responses still count where the aggregation counts responses; drop them if they "
             "should not, or look at how the mask was made",
             {"empty": int(taken[record]), "of": count},
             record=record,
             response=int(np.argmax(empty[view.rows_of(record)])),
+            severity="error" if taken[record] == count else "warning",
         )
     yield from _find_holes(view)
 
@@ -91,19 +89,18 @@ def _find_holes(view: View) -> Iterator[Finding]:
         count = len(np.unique(rows[found]))
         place = view.place(int(holes[found[0]]))
         yield Finding(
-            "info",
             f"the mask has holes between tokens in {count:,} of {int(view.counts[record]):,} "
             "responses",
             "right for tool results and other text the policy did not write; wrong otherwise",
             {"responses": count, "of": int(view.counts[record]), "holes": len(found)},
             **(place | {"token": place["token"] + 1}),
+            severity="info",
         )
 
 
 # ---- prompts -------------------------------------------------------------------------------------
 
 _PROMPT_CHANCE = math.log(1e-9)
-_PROMPT_KEYS = ("prompt_ids", "prompt_tokens", "prompt_token_ids")
 _ABSOLUTE, _RELATIVE = 0.01, 0.02
 _PROMPT_ADVICE = "cut the prompt off, or mask it: only tokens that the policy wrote may count"
 
@@ -128,16 +125,16 @@ def find_prompts(view: View) -> Iterator[Finding]:
     given = [*_find_given_prompts(view)]
     yield from given
     found = {finding.record for finding in given}
-    new = view.column("log_probs_new")
+    new = view.columns.get("log_probs_new")
     if new is None or not len(new):
         return
     ids = view.counted_ids
     words: Any = new if ids is None else ids
     for group in _groups_that_start_alike(view, words).tolist():
         members = view.members(group)
-        record, _ = view.local(int(members[0]))
+        record = int(view.records.index[members[0]])
         shared = 0 if record in found else _common_prefix_length(view, words, members)
-        lengths = view.responses.lengths[members]
+        lengths = view.lengths[members]
         if shared and not (lengths == shared).all():
             yield from _find_shared_prompt(view, new, members, shared)
 
@@ -149,7 +146,6 @@ def _find_shared_prompt(view: View, new: F64, members: I64, shared: int) -> Iter
     chance = (len(members) - 1) * max(map(math.fsum, begun.tolist()))
     if chance < _PROMPT_CHANCE:
         yield Finding(
-            "error",
             f"all {len(members)} responses begin with the same {shared} tokens, which has "
             f"probability e^{chance:.0f} if they were sampled: prompt tokens count",
             _PROMPT_ADVICE,
@@ -180,7 +176,7 @@ def _tolerance(values: Any, words: Any) -> Any:
 def _common_prefix_length(view: View, words: Any, members: I64) -> int:
     """Returns the length of the longest common beginning of a group."""
     starts = view.responses.starts[members]
-    size = int(view.responses.lengths[members].min())
+    size = int(view.lengths[members].min())
     step, at = 16, 0
     while at < size:
         width = min(step, size - at)
@@ -195,7 +191,7 @@ def _common_prefix_length(view: View, words: Any, members: I64) -> int:
 
 
 def _find_given_prompts(view: View) -> Iterator[Finding]:
-    key = next((key for key in _PROMPT_KEYS if view.values and key in view.values[0]), None)
+    key = next((key for key in PROMPT_IDS if key in view.values[0]), None)
     ids = view.counted_ids
     if key is None or ids is None or "token_ids" not in view.names:
         return
@@ -213,10 +209,9 @@ def _find_given_prompt(
     for row in range(int(view.counts[record])):
         prompt = prompts[min(row, len(prompts) - 1)] if nested else prompts
         at = int(view.responses.starts[start + row])
-        size = min(len(prompt), int(view.responses.lengths[start + row]))
+        size = min(len(prompt), int(view.lengths[start + row]))
         if 1 < len(prompt) == size and ids[at : at + size].tolist() == prompt:
             yield Finding(
-                "error",
                 f"the response begins with the {len(prompt)} tokens of {key}: they count",
                 _PROMPT_ADVICE,
                 {"tokens": len(prompt), "key": key},
@@ -229,15 +224,6 @@ def _find_given_prompt(
 
 # ---- ids that were sampled -----------------------------------------------------------------------
 
-_SAMPLED_KEYS = (
-    "sampled_token_ids",
-    "sampled_ids",
-    "rollout_token_ids",
-    "generated_token_ids",
-    "engine_token_ids",
-)
-"""Keys of dumps for the ids that the engine sampled, if they have those too."""
-
 
 @rule(
     "retokenised",
@@ -247,7 +233,7 @@ _SAMPLED_KEYS = (
     explains=True,
     about="retokenised ids",
     needs=("token_ids",),
-    needs_key="|".join(_SAMPLED_KEYS),
+    needs_key="|".join(SAMPLED_IDS),
 )
 def find_retokenised(view: View) -> Iterator[Finding]:
     """Finds responses whose trained ids differ from the sampled ids in the same record.
@@ -255,9 +241,9 @@ def find_retokenised(view: View) -> Iterator[Finding]:
     Text that is decoded and encoded again, between an agent's turns or by a chat template, may
     become other tokens, to which the engine's log-probs do not belong.
     """
-    if not view.values or "token_ids" not in view.names or view.ids is None:
+    if "token_ids" not in view.names or view.ids is None:
         return
-    key = next((key for key in _SAMPLED_KEYS if any(key in value for value in view.values)), None)
+    key = next((key for key in SAMPLED_IDS if any(key in value for value in view.values)), None)
     if key is None:
         return
     for record, value in enumerate(view.values):
@@ -280,7 +266,6 @@ def _compare_ids(view: View, record: int, rows: list[Any], key: str) -> Iterator
     if differing:
         row, at = differing[0]
         yield Finding(
-            "error",
             f"the trained token ids ({view.key('token_ids')}) of {len(differing)} of {len(rows)} "
             f"responses are not those that were sampled ({key}), here from token {at} on",
             "keep the ids that the engine gave and never encode its text again: log-probs belong "
@@ -331,7 +316,6 @@ def find_loops(view: View) -> Iterator[Finding]:
         part, count = view.rows_of(record), int(view.counts[record])
         row = part.start + int(np.argmax(best[part]))
         yield Finding(
-            "info",
             f"{int(looping[record])} of {count} responses end in a loop, one phrase of "
             f"{int(period[row])} tokens repeated over {int(best[row])}: degenerate repetition",
             "no padding, but no text either: it is sampled surely, fills the length and gets the "
@@ -365,21 +349,17 @@ def find_cut_responses(view: View) -> Iterator[Finding]:
     """
     declared = [cut_off(value) for value in view.values]
     yield from _find_declared_cuts(declared)
-    lengths = view.responses.lengths
+    lengths = view.lengths
     longest = np.maximum.reduceat(lengths, view.records.starts)
     hits = view.records.sum((lengths == view.records.spread(longest)).astype(np.int64))
-    fields = read_fields(view.values[0])
-    settable = bool(fields.hyperparameters) or "hyperparameters" in fields.names
     undeclared = np.array([endings is None for endings in declared], dtype=np.bool_)
     likely = undeclared & (longest >= 2) & (hits >= 0.1 * view.counts)
     for record in np.flatnonzero(likely).tolist():
-        settings = read_settings(view.values[record], fields) if settable else {}
         count, length = int(hits[record]), int(longest[record])
-        named = settings.get("max_completion_length") == length
+        named = view.packed.settings[record].get("max_completion_length") == length
         if not named and (count < 3 or count == view.counts[record]):
             continue
         yield Finding(
-            "info",
             f"{count} of {int(view.counts[record])} responses have exactly the greatest length, "
             f"{length}" + (" (max_completion_length)" if named else ""),
             _CUT_ADVICE,
@@ -397,7 +377,6 @@ def _find_declared_cuts(declared: Sequence[list[bool] | None]) -> Iterator[Findi
     for record, endings in enumerate(declared):
         if endings and any(endings):
             yield Finding(
-                "info",
                 f"{sum(endings)} of {len(endings)} responses were cut, as the record says itself",
                 _CUT_ADVICE,
                 {"responses": sum(endings), "of": len(endings), "named": True},

@@ -35,7 +35,7 @@ def _range_by_group(view: View, values: F64) -> tuple[F64, F64]:
 
 def _has_advantages(view: View) -> NDArray[np.bool_]:
     """Returns [groups] whether given advantages are not all 0, so that the group has a gradient."""
-    if view.rewards is None or not view.advantages_given:
+    if view.rewards is None or "advantages" not in view.names:
         return np.zeros(len(view.sizes), dtype=np.bool_)
     if view.advantages is None:
         return np.ones(len(view.sizes), dtype=np.bool_)
@@ -71,7 +71,6 @@ def find_dead_groups(view: View) -> Iterator[Finding]:
         size, value = int(view.sizes[group]), float(values[first])
         every = "both" if size == 2 else f"all {size}"
         yield Finding(
-            "info",
             f"{every} {_score_name(view)} are {value:g}: no policy gradient",
             "many of them waste samples: choose prompts of medium difficulty, or sample again "
             "(DAPO's dynamic sampling); whether they count in the denominator differs",
@@ -95,7 +94,7 @@ def find_near_dead_groups(view: View) -> Iterator[Finding]:
     the std_eps of 1e-4 that TRL adds, above the 1e-9 of others, so that |A| is 0.001 or 1.
     """
     values = _scores(view)
-    if values is None or (view.advantages_given and view.rewards is not None):
+    if values is None or ("advantages" in view.names and view.rewards is not None):
         return
     low, high = _range_by_group(view, values)
     size = 1.0 if view.rewards is None else np.maximum(1.0, np.maximum(np.abs(low), np.abs(high)))
@@ -106,7 +105,6 @@ def find_near_dead_groups(view: View) -> Iterator[Finding]:
         advantages = {f"eps_{eps:g}": spread / (std + eps) for eps in (1e-4, 1e-6, 1e-8)}
         least, most = advantages["eps_0.0001"], advantages["eps_1e-08"]
         yield Finding(
-            "warning",
             f"the {len(members)} {_score_name(view)} differ by {spread:.3g} only: the sign of the "
             f"advantages is rounding, their size is std_eps's (they differ by {least:.2g} with "
             f"1e-4, by {most:.2g} with 1e-8)",
@@ -126,7 +124,7 @@ def find_near_dead_groups(view: View) -> Iterator[Finding]:
 )
 def find_reward_noise(view: View) -> Iterator[Finding]:
     """Finds two rewards of a group that differ by at most 8 float32 roundings of the larger."""
-    if view.summed is None or view.advantages_given:
+    if view.summed is None or "advantages" in view.names:
         return
     order = np.lexsort((view.summed, view.groups))
     values, groups = view.summed[order], view.groups[order]
@@ -137,7 +135,6 @@ def find_reward_noise(view: View) -> Iterator[Finding]:
         pairs = np.flatnonzero(noisy & (groups[1:] == group))
         low, high = float(values[pairs[0]]), float(values[pairs[0] + 1])
         yield Finding(
-            "warning",
             f"rewards {low!r} and {high!r} differ by float32 noise",
             "compute rewards in float64 and in one order, or round them (6 digits)",
             {"pairs": len(pairs), "gap": high - low, "of": int(view.sizes[group])},
@@ -152,12 +149,13 @@ def find_singleton_groups(view: View) -> Iterator[Finding]:
     The record must name its groups or have rewards. Given advantages were computed when the group
     was complete, so that nothing is found then.
     """
-    if view.advantages_given or not (view.names_groups or view.rewards is not None):
+    if ("advantages" in view.names) or not (
+        ({"group_ids", "group_size"} & view.names.keys()) or view.rewards is not None
+    ):
         return
     for group in np.flatnonzero(view.sizes == 1).tolist():
         hint = " (rows that carry a uid: --group-by uid)" if "group_ids" in view.names else ""
         yield Finding(
-            "warning",
             "a group of one response: its advantage is 0 or undefined, and frameworks differ",
             "write the responses to one prompt into one record (or with one group id), or "
             f"drop it{hint.replace('uid', view.names.get('group_ids') or 'uid')}",
@@ -190,7 +188,6 @@ def describe_uneven(counts: Counter[int]) -> Finding:
     """Returns the finding for sizes that differ."""
     listed = ", ".join(f"{times} with {size}" for size, times in sorted(counts.items()))
     return Finding(
-        "info",
         f"groups of different sizes: {listed} responses",
         "fine for exact group statistics, as here; a trainer that reshapes to [-1, G] mixes "
         "groups, or takes the batch for one group, without a word",

@@ -65,13 +65,11 @@ def _find_log_base(pair: Pair, sample: int, clear: np.ndarray) -> Iterator[Findi
             ):
                 continue
             yield Finding(
-                "error",
                 f"{pair.keys[at]} is in base {base}: {pair.keys[1]} is {factor:.4f} times "
                 f"{pair.keys[0]}",
                 f"multiply it by ln {base} = {math.log(float(base)):.4f}: log-probs are natural "
                 "logarithms here",
                 {
-                    "columns": list(pair.names),
                     "base": int(base),
                     "factor": factor,
                     "culprit": pair.names[at],
@@ -88,7 +86,7 @@ def find_log_bases_by_entropy(view: View) -> Iterator[Finding]:
     Of tokens drawn from a policy at temperature 1 the mean of −log p is the mean entropy. Where
     the two differ by the factor of a base, within 10 % and by 6 standard errors, it is the base.
     """
-    entropies, new = view.column("entropies"), view.log_probs.get("log_probs_new")
+    entropies, new = view.columns.get("entropies"), view.log_probs.get("log_probs_new")
     if entropies is None or new is None:
         return
     for record in np.flatnonzero(view.tokens >= _BASE_ENTROPIES).tolist():
@@ -104,7 +102,6 @@ def find_log_bases_by_entropy(view: View) -> Iterator[Finding]:
         for base, per_nat in _BASES.items():
             if abs(factor / per_nat - 1.0) < 0.1 and abs(factor - 1.0) * mean > 6.0 * error:
                 yield Finding(
-                    "error",
                     f"the mean −log p is {factor:.3f} times the mean entropy: base {base}",
                     f"multiply the log-probs by ln {base}, or the entropies are in another base",
                     {
@@ -244,14 +241,12 @@ def _describe_temperature(pair: Pair, line: Lines, sample: int) -> Finding:
     sharper, flatter = (first, second) if slope < 1.0 else (second, first)
     share = max(share, 1.0 - share)
     return Finding(
-        "error",
         f"{sharper} is sharper than {flatter}, as with a temperature on one side only: {second} "
         f"against {first} has slope {slope:.3f}, not 1; one is above the other at {share:.0%} of "
         "the tokens",
         "divide the logits by the sampling temperature in both places, or in neither (vLLM gives "
         "raw log-probs unless logprobs_mode is processed_logprobs)",
         {
-            "columns": list(pair.names),
             "slope": slope,
             "r2": float(line.explained[sample]),
             "sigmas": float(line.sigmas[sample]),
@@ -297,13 +292,11 @@ def find_constant_log_ratios(pair: Pair) -> Iterator[Finding]:
         spread = 1.4826 * float(np.median(np.abs(change - middle)))
         if abs(middle) >= 1e-3 and abs(middle) >= 3.0 * spread:
             yield Finding(
-                "warning",
                 f"{pair} is about {middle:.4g} at every token (spread {spread:.2g}): "
                 f"every ratio is multiplied by {math.exp(middle):.4g}",
                 "one side was renormalised over top-p or top-k (the factor is the mass kept), or "
                 "lacks a normaliser; compute both over the whole vocabulary",
                 {
-                    "columns": list(pair.names),
                     "log_ratio": middle,
                     "spread": spread,
                     "ratio": math.exp(middle),

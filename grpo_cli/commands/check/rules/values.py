@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
-from grpo_cli.commands.check.record_view import View
+from grpo_cli.commands.check.record_view import BY_TOKEN, View, find_bad
 from grpo_cli.commands.check.rule import Finding, rule
 
 _ROUNDING = 1e-4
@@ -29,7 +29,6 @@ def find_non_finite(view: View) -> Iterator[Finding]:
             at = part.start + int(np.argmax(bad[part]))
             count, of = int(bad[part].sum()), part.stop - part.start
             yield Finding(
-                "error",
                 f"{view.key(name)} is {values[at]:g} at {count:,} of {of:,} tokens",
                 "find out why the engine returned none; mask these tokens or drop the rows, and "
                 "never fill them with 0.0, which means probability 1",
@@ -58,7 +57,6 @@ def find_positive_log_probs(view: View) -> Iterator[Finding]:
             finite, positive = inside[np.isfinite(inside)], inside[above[part]]
             words, advice = _explain_positive(finite, positive)
             yield Finding(
-                "error",
                 f"{view.key(name)} has {len(positive):,} of {len(inside):,} values above 0; "
                 f"{words}",
                 advice,
@@ -91,10 +89,38 @@ def _explain_positive(values: F64, positive: F64) -> tuple[str, str]:
     )
 
 
+@rule(
+    "bad-score", "error", "Rewards or advantages that are NaN, infinite or beyond ±1e100.", rank=9
+)
+def find_bad_scores(view: View) -> Iterator[Finding]:
+    """Finds rewards and advantages that no command evaluates; null of several functions is fine."""
+    for name in ("rewards", "advantages"):
+        scores, rows = view.packed.scores.get(name), np.arange(len(view.lengths))
+        if scores is None and name == "advantages" and BY_TOKEN in view.packed.columns:
+            counted = slice(None) if view.mask is None else view.mask
+            scores, rows = view.packed.columns[BY_TOKEN][counted], view.responses.index
+        if scores is None or not find_bad(scores).any():
+            continue
+        values = np.where(find_bad(scores), scores, 0.0).reshape(len(scores), -1)
+        bad = np.flatnonzero((values != 0.0).any(axis=1))
+        records = view.records.index[rows[bad]]
+        for record in np.unique(records).tolist():
+            mine = bad[records == record]
+            count, of = len(np.unique(rows[mine])), int(view.counts[record])
+            value = next(value for value in values[mine[0]].tolist() if value)
+            yield Finding(
+                f"{view.key(name)} is {value:g} at {count:,} of {of:,} responses",
+                "find out what computed it: eval and training need a finite number; drop the "
+                "response, or the group, whose baseline is lost too",
+                {"column": name, "responses": count, "of": of},
+                **view.at(int(rows[mine[0]])),
+            )
+
+
 @rule("negative-entropy", "error", "Entropies below 0.", rank=12)
 def find_negative_entropies(view: View) -> Iterator[Finding]:
     """Finds entropies below 0 by more than rounding: no distribution over words has one."""
-    values = view.column("entropies")
+    values = view.columns.get("entropies")
     if values is None:
         return
     negative = values < -_ROUNDING
@@ -103,7 +129,6 @@ def find_negative_entropies(view: View) -> Iterator[Finding]:
         same = np.unique(values[part][low])
         filled = f", all of them {same[0]:g}: a filler" if len(same) == 1 else ""
         yield Finding(
-            "error",
             f"{view.key('entropies')} is negative at {int(low.sum()):,} of {len(low):,} tokens"
             f"{filled}; an entropy is at least 0",
             "take −Σ p·log p over the words, not −log p of fillers (padding filled with a log-prob "

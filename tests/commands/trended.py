@@ -1,0 +1,81 @@
+"""Runs that are written as files, and what ``grpo trend`` says of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command import answer, run
+
+PLAIN = {"log_probs": [[-1.0, -2.0], [-1.0]], "rewards": [1.0, 0.0]}
+SAMPLES = Path(__file__).parents[2] / "samples" / "run"
+
+Record = Mapping[str, Any]
+
+
+def write(path: Path, records: Iterable[Record | str]) -> Path:
+    """A JSONL file of records, or of lines as they are."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = (one if isinstance(one, str) else json.dumps(one) for one in records)
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return path
+
+
+def trend(*words: object) -> Any:
+    """What ``grpo trend --json`` prints; ``-v dr`` unless another variant is named."""
+    return answer("trend", *words, *(() if "-v" in words else ("-v", "dr")))
+
+
+def steps(*words: object) -> list[dict[str, Any]]:
+    """The steps of a run."""
+    found: list[dict[str, Any]] = trend(*words)["steps"]
+    return found
+
+
+def metrics(*words: object) -> dict[str, Any]:
+    """The numbers of a run's only step."""
+    (found,) = steps(*words)
+    return found
+
+
+def notes(*words: object) -> list[str]:
+    """What is printed besides the answer, without the note on a missing log_probs_old."""
+    result = run("trend", *words, *(() if "-v" in words else ("-v", "dr")))
+    said = result.stderr.replace("grpo: ", "").replace("note: ", "").splitlines()
+    return [line for line in said if not line.startswith("log_probs_old is missing")]
+
+
+def series(path: Path, values: Mapping[str, Sequence[float | None]]) -> Path:
+    """A run whose reward functions, of these names, have these values, one a step.
+
+    Of each the steps are those that have a value; a drift down is a finding, one up is none.
+    """
+    count = max(map(len, values.values()))
+    rows = {name: [*each, *[None] * (count - len(each))] for name, each in values.items()}
+    return write(
+        path,
+        (
+            {"step": at, "log_probs": [[-1.0]], "rewards": {n: [v[at]] for n, v in rows.items()}}
+            for at in range(count)
+        ),
+    )
+
+
+def found_in(path: Path, *flags: str) -> dict[str, list[dict[str, Any]]]:
+    """The findings of a run, by metric."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for one in trend(path, *flags)["findings"]:
+        found.setdefault(one["metric"].removeprefix("rewards/").removesuffix("/mean"), []).append(
+            one
+        )
+    return found
+
+
+def in_blocks(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    """Has files read in blocks of so many bytes."""
+    from grpo_cli.engine.reader import Reader
+
+    monkeypatch.setitem(Reader.__init__.__kwdefaults__ or {}, "block_bytes", size)

@@ -1,1 +1,0 @@
-"""What papers' authors released, executed beside the papers' rows."""

@@ -1,0 +1,189 @@
+"""What is read of a record, what is wrong with it, and which of its keys resemble a column.
+
+The cases are files: a record a line (or the name of a sample), and what is made of it behind ``>``.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import re
+from pathlib import Path
+
+import pytest
+from command import answer, run
+from files import each
+from snapshots import cases, complete, summary
+
+from grpo_cli import InputError, evaluate
+
+SAMPLES = Path(__file__).parents[2] / "samples"
+FINE = '{"log_probs_new": [[-1, -2], [-3]], "advantages": [1, -1]}'
+KNOWN = {"logprobs", "rewards", "advantages", "mask", "values", "step", "note", "log_probs_old"}
+KNOWN |= {"log_probs_ref", "log_probs_rollout"}
+
+
+def message(path: Path | str, text: str | None = None) -> str:
+    """The error of a file."""
+    if text is not None:
+        Path(path).write_text(text)
+    with pytest.raises(InputError) as caught:
+        evaluate(path)
+    return str(caught.value)
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+@each(("line", "found"), cases("read.txt"))
+def test_what_is_read(line, found):
+    assert summary(line) == found
+
+
+def test_records_of_all_kinds_in_one_file_are_as_each_alone():
+    """Whatever stands next to a record, and wherever chunks end."""
+    lines = [json.dumps(complete(line)) for line, _ in cases("read.txt")]
+    random.Random(5).shuffle(lines)
+    alone = []
+    for line in lines:
+        Path("one.jsonl").write_text(line)
+        (made,) = answer("eval", "one.jsonl", "--level", "response", "--beta", "0")["records"]
+        alone.append(made["responses"])
+    Path("all.jsonl").write_text("\n".join(lines))
+    found = answer("eval", "all.jsonl", "--level", "response", "--beta", "0", "--batch", "record")
+    assert [one["responses"] for one in found["records"]] == alone
+
+
+@each(("line", "said"), cases("errors.txt"))
+def test_message(line, said):
+    assert message("d.jsonl", "\n" * 11 + line) == f"d.jsonl:12: {said}"
+    if not said.startswith("malformed JSON"):
+        inside = message("d.json", f"[{FINE}, {line}, {line}]")
+        assert inside.startswith("d.json: [1]")
+        assert inside.endswith(said.rpartition("got ")[2].rpartition(": ")[2])
+
+
+@each(("line", "said"), cases("notes.txt"))
+def test_note(line, said):
+    """What is printed of the keys that nothing reads."""
+    Path("d.jsonl").write_text(line)
+    printed = run("eval", "d.jsonl", "--level", "batch").stderr.splitlines()
+    keys = [key for key in json.loads(line) if key not in KNOWN | {"step"}]
+    lines = [one.removeprefix("grpo: ").removeprefix("note: ") for one in printed]
+    found = [one.removeprefix("d.jsonl:1: ") for one in lines if any(key in one for key in keys)]
+    assert "\n> ".join(found or ["nothing"]) == said
+
+
+@each(("name", "said"), cases("samples.txt"))
+def test_bad_sample(name, said, monkeypatch):
+    monkeypatch.chdir(SAMPLES)
+    assert message(name) == said
+
+
+def test_every_bad_sample_is_listed():
+    assert {path.name for path in SAMPLES.glob("bad_*")} == {
+        name for name, _ in cases("samples.txt")
+    }
+
+
+# ---- text ---------------------------------------------------------------------------------------
+
+
+@each(
+    ("data", "said"),
+    [
+        (b'{"a":"\xff"}', ":1: malformed JSON at column 7: expected UTF-8 text"),
+        (b'{"\xc3\xa9":"\xff"}', ":1: malformed JSON at column 7: expected UTF-8 text"),
+        (b'\n{"a\xff', ":2: malformed JSON at column 4: expected UTF-8 text"),
+        (b"[" * 100_000, ": the JSON is nested too deeply"),
+        (b'\n{"a": [1,}\n{"a": 1}', ":2: malformed JSON at column 10"),
+        (b'{"a": 1,\n "b": [1,\n 2,, 3]}', ":3: malformed JSON at column 4"),
+        (b'\n\n[{"a": 1},\n{"b": x}]', ":4: malformed JSON at column 7"),
+        (b"\n\n[\n1,\nx", ":5: malformed JSON"),
+        (b"[" + FINE.encode() + b", 5]", ": [1]: expected an object, got 5"),
+    ],
+)
+def test_the_place_of_a_mistake_in_the_text(data, said):
+    Path("d").write_bytes(data)
+    found = message("d")
+    assert found.startswith(f"d{said}" if "deeply" not in said else "d")
+    assert "deeply" not in said or found.endswith("the JSON is nested too deeply")
+
+
+def test_a_bad_record_does_not_stop_the_others():
+    Path("d.jsonl").write_text(f"{FINE}\n{{]\n[1]\n\n{FINE}\n{{}}\n")
+    found = run("eval", "d.jsonl", "--on-error", "skip", "--level", "batch", "--only", "records")
+    assert found.stdout == "2\n"
+    assert re.findall(r"d\.jsonl:(\d): ", found.stderr) == ["2", "3", "6"]
+
+
+@each("junk", ["null", "NaN", "Infinity", "7", "-1" + "0" * 400, "true", "false", "0", "9" * 5000])
+def test_what_is_masked_does_not_matter(junk):
+    line = (
+        f'{{"logps": [[-1, {junk}], [-2]], "mask": [[1, 0.0], [true]], "entropy": [[5, {junk}], '
+        f'[6]], "advantages": [[5, {junk}], [6]]}}'
+    )
+    Path("d.jsonl").write_text(line)
+    batch = evaluate("d.jsonl").breakdown.batch
+    assert batch.log_probs_new.tolist() == [-1, -2]
+    assert batch.token_advantages.tolist() == [5, 6]
+    assert batch.entropies.tolist() == [5, 6]
+
+
+@pytest.mark.parametrize("digits", [19, 20, 21])
+@pytest.mark.parametrize("sign", ["", "-"])
+def test_an_integer_is_what_it_is_next_to_a_nan(digits, sign):
+    near = [10 ** (digits - 1), 10**digits - 1, 2**63 - 1, 2**63, 2**63 + 1, 2**64 - 1, 2**64]
+    for number in near:
+        rows = f'"logps": [[-1, -1]], "group_ids": [{sign}{number}], "id": {sign}{number}'
+        found = []
+        for junk in ("NaN", "0"):
+            Path("d.jsonl").write_text(f'{{{rows}, "rewards": 1, "mask": [[1, 0]], "x": {junk}}}')
+            made = run("eval", "d.jsonl", "--level", "response", "-q", "-f", "jsonl")
+            found.append((made.exit_code, made.stdout, made.stderr))
+        assert found[0] == found[1]
+
+
+def test_half_a_surrogate_pair_is_replaced():
+    line = (
+        '{"logps": [[-1, -1]], "rewards": 1, "tokens": [["\\ud83d", "\\ud83d\\ude00"]], "x": NaN}'
+    )
+    Path("d.jsonl").write_text(line)
+    assert evaluate("d.jsonl").columns("token")["token"].tolist() == ["?", "😀"]
+
+
+def test_zeros_are_no_booleans_in_a_long_column():
+    row = [-0.5, 0.0, -0.0, 0] * 200
+    assert evaluate({"logps": [row], "rewards": 1}).breakdown.batch.log_probs_new.tolist() == row
+    for at, value in ((3, False), (799, True)):
+        odd = json.dumps({"logps": [[*row[:at], value, *row[at + 1 :]]], "rewards": 1})
+        said = f"expected a number, got {str(value).lower()}"
+        assert message("d.jsonl", odd) == f"d.jsonl:1: logps[0][{at}]: {said}"
+
+
+@each(("low", "high", "guessed"), [(800, 200, True), (801, 199, False), (799, 200, False)])
+def test_logits_are_known_by_their_share_and_number(low, high, guessed):
+    record = {"logps": [[-1.0] * low + [1.0] * high] * 2, "rewards": [1]}
+    assert ("in each list of logps look like logits" in message("d", json.dumps(record))) == guessed
+
+
+def test_the_first_bad_record_is_named_and_guessed_at_alone():
+    """Its neighbours hold what would look like something else."""
+    bad, fine = ({"logps": [row], "rewards": [1]} for row in ([0.5] * 6, [-9.0] * 50))
+    for before in range(3):
+        lines = [*[fine] * before, bad, fine, bad]
+        found = message("d", "\n".join(map(json.dumps, lines)))
+        assert found.startswith(f"d:{before + 1}: logps[0][0]: expected a log-prob <= 0, got 0.5")
+        assert "these look like probabilities" in found
+
+
+def test_sample_level_numbers_are_logarithms():
+    record = {"rhos": [1.2, 0.8], "A": [1, -1], "pi_theta_old": [0.9, 1.1], "beta": 0.01}
+    batch = evaluate(record | {"pi_theta_ref": [1.0, 0.5]}).breakdown.batch
+    assert batch.log_probs_old.tolist() == [math.log(0.9), math.log(1.1)]
+    assert batch.log_probs_ref.tolist() == [0.0, math.log(0.5)]
+    new = [math.log(0.9) + math.log(1.2), math.log(1.1) + math.log(0.8)]
+    assert batch.log_probs_new.tolist() == pytest.approx(new, rel=1e-15)
