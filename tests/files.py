@@ -15,7 +15,21 @@ import pytest
 
 from grpo_cli.batch import Batch
 from grpo_cli.engine import Evaluation, Reader
-from grpo_cli.records import PLAIN, Raw, Reading, Record, lay, pack, record
+from grpo_cli.errors import InputError
+from grpo_cli.records import (
+    PLAIN,
+    Block,
+    Raw,
+    Reading,
+    Record,
+    Source,
+    cut,
+    lay,
+    pack,
+    record,
+    spans,
+)
+from grpo_cli.records.open import ranges
 from grpo_cli.variants.plan import Plan
 
 T = TypeVar("T")
@@ -76,6 +90,31 @@ def evaluation(
 ) -> Evaluation:
     """The evaluation of one file; ``options`` are the reader's."""
     return Evaluation(Reader([str(path)], reading, **options), plan, encode=encode)
+
+
+def numbered_lines(path: object, size: int, way: str = "blocks") -> tuple[list[Any], str | None]:
+    """The lines of a file with their numbers, and the message where they end with an error.
+
+    Args:
+        path: the file.
+        size: bytes of a piece.
+        way: blocks; spans, which worker processes fetch; or ranges, which a cluster reads.
+    """
+    found: list[Any] = []
+    source, before = Source.of(str(path)), 0
+    try:
+        if way == "ranges":
+            for wanted in ranges.ranges(source, size):
+                for block in ranges.blocks_of(wanted, before):
+                    found += enumerate(block.lines, block.line)
+                before += ranges.look(wanted)[0]
+            return found, None
+        for piece in spans(source, size) if way == "spans" else cut(source, size):
+            block = piece if isinstance(piece, Block) else piece.fetch()
+            found += enumerate(block.lines, block.line)
+    except InputError as error:
+        return found, str(error)
+    return found, None
 
 
 def grouped_rows(path: Path, count: int, seed: int) -> list[dict[str, Any]]:

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.answer import html_page, html_table
-from grpo_cli.engine.rows.columns import Column
-from grpo_cli.engine.rows.columns import columns as columns_of
 from grpo_cli.engine.rows.fields import COLUMNS, FIELDS, SIDES, Level, names
+from grpo_cli.engine.rows.rows import Column
+from grpo_cli.engine.rows.rows import columns as columns_of
 from grpo_cli.engine.rows.source import Source
 from grpo_cli.errors import UsageError
 from grpo_cli.objective.breakdown import Breakdown

@@ -42,14 +42,14 @@ def compare(
         UsageError: for an unknown name, or what none of the variants takes.
         InputError: for data that cannot be read. What a variant lacks is in ``skipped``.
     """
-    from grpo_cli.commands.compare.compare import Comparison, names, plans
+    from grpo_cli.commands.compare.compare import compare_plans, names, plans
 
     with speaking_of_arguments():
         values = checked(hyperparameters)
         chosen = names(variants if isinstance(variants, str) else ",".join(variants))
         made, _ = plans(chosen, stages or {}, values, batch)
         reader, _ = reader_of(data)
-        return Comparison(made, reader).result()
+        return compare_plans(made, reader)
 
 
 def match(

@@ -82,7 +82,7 @@ def _grpo(
     DUMP   Dead groups, masks, engine mismatch?   grpo check FILE
            Is mine read? As what?                 grpo formats; grpo convert FILE
     RUN    Where did it go wrong?                 grpo trend RUN
-           Where do two runs part?                grpo diff RUN RUN
+           Where do two runs first differ?        grpo diff RUN RUN
            What is in it, step by step?           grpo report RUN -o run.html
 
     \b

@@ -26,7 +26,7 @@ class BatchTotals:
 
     Attributes:
         batch: "input", "record", or the fields of ``--batch``.
-        plan: in words, which objective they are of.
+        plan: in words, which objective they are of; totals of different ones do not merge.
         totals: key → totals; only () where all records are one batch, or each is one.
         names: key → field → value, as the first record of the batch has them.
         micro_batches: key → the micro-batches of the batch's records.
@@ -79,7 +79,7 @@ class BatchTotals:
 
     def _of(self, key: Hashable) -> Totals:
         if key not in self.totals:
-            self.totals[key] = Totals("input" if self.by_field else self.batch, self.plan)
+            self.totals[key] = Totals("input" if self.by_field else self.batch)
         return self.totals[key]
 
     def merge(self, later: BatchTotals) -> None:
@@ -121,7 +121,7 @@ class BatchTotals:
         if not self.by_field:
             return self._of(())
         if self._mean is None:
-            self._mean = Totals(self.batch, self.plan)
+            self._mean = Totals(self.batch)
             for totals in self.totals.values():
                 self._mean.add_batch(totals)
         return self._mean

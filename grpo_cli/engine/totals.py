@@ -11,7 +11,6 @@ import numpy as np
 
 from grpo_cli.batch import F64, Cut
 from grpo_cli.engine.rows.fields import TOTAL
-from grpo_cli.errors import UsageError
 from grpo_cli.objective.arithmetic.exact_sums import ExactSum, added
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.signature import Parts, common, line
@@ -107,12 +106,10 @@ class Totals(TermSums):
 
     Of one batch, a term's sum is divided by what its weights count over all records. With ``batch``
     "record", or the fields of ``--batch``, the totals are means over the batches' own values;
-    ``units`` counts those that fields name. ``plan`` says in words which objective they are of;
-    totals of different ones do not merge.
+    ``units`` counts those that fields name.
     """
 
     batch: str
-    plan: str = ""
     groups: int = 0
     clipped_low: int = 0
     clipped_high: int = 0
@@ -194,14 +191,7 @@ class Totals(TermSums):
         return self.products.setdefault((name, other), ExactSum())
 
     def merge(self, other: Totals) -> None:
-        """Adds the totals of other records.
-
-        Raises:
-            UsageError: where they are of another objective.
-        """
-        mine, theirs = (f"{one.plan} per {one.batch}" for one in (self, other))
-        if mine != theirs:
-            raise UsageError(f"totals of different objectives do not merge: {mine}, and {theirs}")
+        """Adds the totals of other records."""
         super().merge(other)
         self.units += other.units
         for pair, product in other.products.items():

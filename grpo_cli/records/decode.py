@@ -47,7 +47,7 @@ def _decode_carefully(text: bytes) -> Any:
     except RecursionError:
         raise InputError("the JSON is nested too deeply") from None
     if b"\\ud" in text.lower():
-        # Half a surrogate pair cannot be written out again; what it stands for is lost already.
+        # Half a surrogate pair cannot be written out again; the character is lost already.
         whole = json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")
         return json.loads(whole, parse_int=_integer)
     return value

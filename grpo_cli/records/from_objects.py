@@ -11,7 +11,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from functools import reduce
 from itertools import chain, islice
-from operator import iconcat
+from operator import countOf, iconcat
 from typing import Any
 
 import numpy as np
@@ -156,12 +156,13 @@ def _check_words(
     objects: Objects, names: Mapping[str, str], counts: list[int], widths: list[int]
 ) -> None:
     for name, kind in (("tokens", str), ("token_ids", int)):
-        if name in names:
-            flat = _flat(objects, names[name], counts, widths)
-            if isinstance(flat, np.ndarray):
-                if kind is not int or flat.dtype.kind not in "iu":
+        if name not in names:
+            continue
+        for row in _token_rows(objects, names[name], counts, widths):
+            if isinstance(row, np.ndarray):
+                if kind is not int or row.dtype.kind not in "iu":
                     raise Unusual
-            elif not set(map(type, flat)) <= {kind}:
+            elif type(row) is not list or countOf(map(type, row), kind) != len(row):
                 raise Unusual
 
 

@@ -30,7 +30,7 @@ _OBJECTS = 8
 
 
 def raws(block: Block | Span) -> Iterator[Raw | InputError]:
-    """Decodes the objects of a block; in the place of one that is no JSON stands its error."""
+    """Decodes the objects of a block; an error in the place of one that is no JSON."""
     return one_by_one(decoded(block))
 
 
@@ -128,7 +128,7 @@ def record(raw: Raw) -> Record | InputError:
 
 
 def records(block: Block | Span) -> Iterator[Record | InputError]:
-    """Reads the records of a block; in the place of one that cannot be read stands its error."""
+    """Reads the records of a block; an error in the place of one that cannot be read."""
     return (one if isinstance(one, InputError) else record(one) for one in raws(block))
 
 

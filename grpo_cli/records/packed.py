@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, compress
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -181,7 +181,8 @@ def pack_floats(flat: Sequence[Any]) -> F64:
     elif numbers.max() < 0.0:
         return numbers
     else:
-        suspects = compress(flat, ((numbers == 0.0) | (numbers == 1.0)).tobytes())
+        found = np.flatnonzero((numbers == 0.0) | (numbers == 1.0))
+        suspects = map(flat.__getitem__, found.tolist())
     if bool in set(map(type, suspects)):
         raise Unusual
     return numbers

@@ -89,7 +89,7 @@ _PLACE = re.compile(r"([^\[\]]+)((?:\[\d+\])*)")
 
 
 class Row(NamedTuple):
-    """One response's own object: its line, what stands before paths in it, its number there."""
+    """One response's own object: its line, what is put before paths in it, its number there."""
 
     line: int | None
     prefix: str
@@ -100,10 +100,10 @@ class Origin(NamedTuple):
     """Places in the file, for places in a record that the user never wrote.
 
     Attributes:
-        spelled: key of the record → what stands in the file, where ``{r}`` and ``{t}`` are the
+        spelled: key of the record → the key in the file, where ``{r}`` and ``{t}`` are the
             indexes of the response and the token, and ``{}`` says that the response has none.
             Without them indexes stay behind it.
-        rows: where each response stands, where they were put together from several objects.
+        rows: where each response is, if they were put together from several objects.
     """
 
     spelled: Mapping[str, str]

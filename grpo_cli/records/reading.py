@@ -48,7 +48,7 @@ class Reading:
 
     Attributes:
         format: the only format that objects may be of; None: recognised by their content.
-        mapped: canonical name → where it stands instead.
+        mapped: canonical name → the place that is read instead.
         where: what an object must hold to be read.
         grouping: how rows of one response go together; None: an object is a record.
         record: the id or number of the only record that is read.
@@ -132,7 +132,7 @@ class Reading:
         *,
         by_columns: bool = False,
     ) -> Iterator[DecodedChunk]:
-        """The records of a piece; in the place of one that cannot be read stands its error.
+        """The records of a piece; an error in the place of one that cannot be read.
 
         Args:
             piece: what ``pieces`` gave.
@@ -219,7 +219,7 @@ class Reading:
         return self._is_wanted
 
     def _is_wanted(self, text: bytes, line: int) -> bool:
-        """False for a line whose text shows that it is not to be read."""
+        """False for a line that its text rules out."""
         if self.where and where.refuted(self.where, text):
             return False
         if self.record is None or self.grouping is not None or b"\\u" in text:
@@ -301,7 +301,7 @@ class Reading:
         return None
 
     def _key(self, raw: Raw, made: Raw) -> Any:
-        """The key in the object as it stands, or as it was translated; None if there is none."""
+        """The key in the object as written, or as translated; None if there is none."""
         for value in (raw.value, made.value):
             try:
                 found = (look_up(value, path) for path in self._by)
@@ -355,5 +355,5 @@ def _as_records(chunk: DecodedChunk, notices: Notices) -> Iterator[DecodedChunk]
 
 
 def _only_cell(raw: Raw, found: Any) -> Any:
-    """A value; of a table, whose cells of one response are lists, what the list holds."""
+    """A value; of a table, where cells of one response are lists, the only element."""
     return found[0] if raw.arrays and isinstance(found, list) and len(found) == 1 else found

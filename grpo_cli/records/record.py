@@ -50,7 +50,7 @@ class Raw:
 
     Attributes:
         kept: its value, or ``DROPPED``.
-        source, line, prefix: where it stands, as ``Record`` has it.
+        source, line, prefix: its place, as ``Record`` has it.
         size: about how many bytes it took.
         again: makes the value again, as from the text of its line; None where it cannot be made.
         origin: where its parts stand in the file, where it was made from something else.
@@ -75,7 +75,7 @@ class Raw:
 
     @property
     def number(self) -> int:
-        """The record's number, which stands for a missing id in every report and flag."""
+        """The record's number, used for a missing id in every report and flag."""
         return _number(self.line, self.prefix)
 
     @property
@@ -88,7 +88,7 @@ class Raw:
 
     @property
     def row(self) -> Any:
-        """The value as it stands in the file, or the first where rows were put together."""
+        """The value as written in the file, or the first where rows were put together."""
         return self.value if self.first is None else self.first.value
 
     def drop(self) -> None:
@@ -143,7 +143,7 @@ class Record:
     Attributes:
         source: the file as the user named it.
         line: its 1-based line, or None inside a JSON array or a document over many lines.
-        prefix: what stands before a path in messages: ``"[4]."`` inside a JSON array, else ``""``.
+        prefix: what is put before a path in messages: ``"[4]."`` inside a JSON array, else ``""``.
         id: the record's own ``id``, or None.
         widths: [R] the number of tokens of each response as written.
         columns: canonical token column → float64 bytes.
@@ -164,7 +164,7 @@ class Record:
         hyperparameters: canonical name → value as the record gives it (checked). Records share
             it; do not change it.
         tokens, token_ids: [R] lists for display, or None.
-        expected: what the record says the result should be, as it stands, or None.
+        expected: the result that the record states, as written, or None.
         origin: where its parts stand in the file, where it was made from something else.
         batch: as ``Raw`` has it.
     """
@@ -206,7 +206,7 @@ CHUNK_BYTES = 1 << 17
 
 
 class Columns(Protocol):
-    """Records of a table whose numbers were read by columns.
+    """Records of a table, with numbers read by columns.
 
     Attributes:
         keys: the keys that they have.
@@ -238,7 +238,7 @@ class DecodedChunk(NamedTuple):
     """Records that follow each other.
 
     Attributes:
-        items: as decoded; in the place of one that cannot be read stands its error.
+        items: as decoded; an error in the place of one that cannot be read.
         keys: the keys that each of them has, in this order and with no null; None where they
             differ, or were not compared.
         columns: their numbers, where those were read by columns; then ``items`` makes each of

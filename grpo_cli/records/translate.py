@@ -30,7 +30,7 @@ def translated(
     Args:
         raws: decoded objects.
         insisted: the only format that they may be of; None: recognised by their content.
-        mapped: canonical name → where it stands instead.
+        mapped: canonical name → the place that is read instead.
         notices: sentences to print once are added here.
     """
     for raw in raws:

@@ -382,5 +382,5 @@ def _nearest(key: str, value: Any, names: Mapping[str, str]) -> str:
 
 def _is_at_most_0(value: Any) -> bool:
     if isinstance(value, np.floating):
-        return not value > 0  # a NaN stands for a null
+        return not value > 0  # a null is NaN there
     return value is None or (isinstance(value, float) and value <= 0)

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -19,7 +19,6 @@ LINK = re.compile(r"https?://\S+")
 FIXTURE = "grpo_vectors"
 """What a fixture is called, or begins with where a module has several."""
 
-Prepared = TypeVar("Prepared")
 PROPERTY = "grpo-vectors"
 SHOWN = 5
 
@@ -63,7 +62,22 @@ class Vectors(pytest.Collector):
     def collect(self) -> Iterator[pytest.Function]:
         """One test a case."""
         for case in cases():
-            yield Vector.from_parent(self, name=case.id, callobj=_test(self.name, case), case=case)
+            yield Vector.from_parent(self, name=case.id, callobj=_test(case), case=case)
+
+    def prepared(self, request: pytest.FixtureRequest, case: Case) -> tuple[Loss, Xfail | None]:
+        """What the fixture returns, and the line of its xfail file that covers the case.
+
+        Where that raises, pytest shows one traceback, not one per case.
+        """
+        if self.broken:
+            pytest.fail(self.broken, pytrace=False)
+        try:
+            loss: Loss = request.getfixturevalue(self.name)
+            listed = read_xfail(self.path.parent / loss.xfail) if loss.xfail else []
+        except Exception as error:
+            self.broken = f"{self.name}: {type(error).__name__}: {error}"
+            raise
+        return loss, covering(listed, case)
 
 
 class Vector(pytest.Function):
@@ -81,38 +95,19 @@ def _is_fixture(obj: object) -> bool:
     return hasattr(obj, "_fixture_function_marker") or hasattr(obj, "_pytestfixturefunction")
 
 
-def _test(fixture: str, case: Case) -> Callable[[pytest.FixtureRequest], None]:
+def _test(case: Case) -> Callable[[pytest.FixtureRequest], None]:
     def test(request: pytest.FixtureRequest) -> None:
         node = request.node
-        loss, line = _prepare_once(node.parent, lambda: _fixture(request, fixture, case))
+        loss, line = node.parent.prepared(request, case)
         node.outcome["line"] = line.name if line else ""
         try:
-            chosen = claimed(case, loss.claims)
-            verdict = _verdict(loss, chosen, line)
+            verdict = _verdict(loss, claimed(case, loss.claims), line)
         except NotClaimedError as reason:
             node.outcome.update(outcome="not claimed", reason=str(reason))
             pytest.skip(f"not claimed: {reason}")
         _conclude(verdict, case, line, node.outcome)
 
     return test
-
-
-def _fixture(request: pytest.FixtureRequest, name: str, case: Case) -> tuple[Loss, Xfail | None]:
-    """What the fixture returns, and the line of its xfail file that covers the case."""
-    loss: Loss = request.getfixturevalue(name)
-    listed = read_xfail(request.node.path.parent / loss.xfail) if loss.xfail else []
-    return loss, covering(listed, case)
-
-
-def _prepare_once(vectors: Vectors, prepare: Callable[[], Prepared]) -> Prepared:
-    """Returns what is prepared; where that raises, pytest shows one traceback, not one per case."""
-    if vectors.broken:
-        pytest.fail(vectors.broken, pytrace=False)
-    try:
-        return prepare()
-    except Exception as error:
-        vectors.broken = f"{vectors.name}: {type(error).__name__}: {error}"
-        raise
 
 
 def _verdict(loss: Loss, case: Case, line: Xfail | None) -> Verdict:
@@ -132,17 +127,14 @@ def _conclude(verdict: Verdict, case: Case, line: Xfail | None, outcome: dict[st
         pytest.xfail(line.reason)
     if verdict.problems:
         outcome.update(outcome="failed", reason=verdict.problems[0])
-        pytest.fail(_message(case, verdict.problems), pytrace=False)
+        more = len(verdict.problems) - SHOWN
+        shown = [*verdict.problems[:SHOWN], *([f"… and {more} more"] if more > 0 else [])]
+        pytest.fail("\n".join([f"{case.id}: {case.comment}", *shown]), pytrace=False)
     if line and line.strict:
         outcome.update(outcome="failed", reason="passes, but is in the xfail file")
         pytest.fail(f"{case.id} passes; take it out of the xfail file", pytrace=False)
     signature = f"{case.topic}: {verdict.signature}" if verdict.signature else ""
     outcome.update(outcome="passed", signature=signature)
-
-
-def _message(case: Case, problems: list[str]) -> str:
-    more = [f"… and {len(problems) - SHOWN} more"] if len(problems) > SHOWN else []
-    return "\n".join([f"{case.id}: {case.comment}", *problems[:SHOWN], *more])
 
 
 class Xfail(NamedTuple):
@@ -169,8 +161,11 @@ def read_xfail(path: Path) -> list[Xfail]:
     """
     known = {case.id for case in cases()} | set(flags())
     found: dict[str, Xfail] = {}
-    for place, line in _lines(path):
-        name, _, reason = line.partition(" ")
+    for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        if not text.strip() or text.startswith("#"):
+            continue
+        place = f"{path.name}:{number}"
+        name, _, reason = text.strip().partition(" ")
         if name not in known:
             raise ValueError(f"{place}: no vector and no flag is called {name!r}")
         if not LINK.search(reason):
@@ -185,9 +180,3 @@ def covering(lines: list[Xfail], case: Case) -> Xfail | None:
     """The line about a case: the one that names it, before one that names a flag of it."""
     about = [line for line in lines if line.covers(case)]
     return next((line for line in about if line.strict), next(iter(about), None))
-
-
-def _lines(path: Path) -> Iterator[tuple[str, str]]:
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        if line.strip() and not line.startswith("#"):
-            yield f"{path.name}:{number}", line.strip()

@@ -1,7 +1,7 @@
 """Commands timed in turns, each in a process of its own, without its start.
 
 A process first runs the command on the smallest file of the kind, so that everything is imported,
-and then on the file that is timed.
+then on that again, and then on the file that is timed; the difference of the last two counts.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Spent(NamedTuple):
 
 
 def spend(words: Words, smallest: Words) -> Spent:
-    """Runs a command, after the same on the smallest file."""
+    """Runs a command; what it takes on the smallest file is not counted."""
     given = json.dumps([smallest, words])
     child = [sys.executable, str(HERE / "measure.py"), given]
     done = subprocess.run(child, capture_output=True, env=ENVIRONMENT, check=True)
@@ -102,6 +102,13 @@ def _run(words: Words) -> float | None:
     return None
 
 
+def _timed(words: Words) -> tuple[float, float, float | None]:
+    """Seconds of the process and its workers, seconds by the clock, and what a script returned."""
+    cpu, wall = _used(), time.perf_counter()
+    printed = _run(words)
+    return _used() - cpu, time.perf_counter() - wall, printed
+
+
 def _used() -> float:
     every = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
     return sum(one.ru_utime + one.ru_stime for one in map(resource.getrusage, every))
@@ -112,10 +119,9 @@ def main() -> None:
     gc.disable()
     smallest, words = json.loads(sys.argv[1])
     _run(smallest)
-    cpu, wall = _used(), time.perf_counter()
-    printed = _run(words)
-    took = _used() - cpu, time.perf_counter() - wall
+    (least, least_wall, _), (cpu, wall, printed) = _timed(smallest), _timed(words)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    took = max(cpu - least, 1e-4), max(wall - least_wall, 1e-4)
     sys.stderr.write("\n" + json.dumps([*took, memory, printed]) + "\n")
 
 

@@ -631,9 +631,11 @@ def read(name: str, path: str) -> Iterator[Object]:
         for batch in pq.ParquetFile(path).iter_batches():
             yield from batch.to_pylist()
     elif suffix == ".pt":
+        from grpo_cli.records.tables.files import Rows
         from grpo_cli.records.tables.torch_file import raws
 
-        yield from (one.value for one in raws(path, path))  # type: ignore[union-attr]
+        whole = Rows(path, path, "torch", None, 0, 0)
+        yield from (one.value for one in raws(whole))  # type: ignore[union-attr]
     else:
         with open(path, "rb") as stream:  # noqa: PTH123
             yield from map(orjson.loads, stream)

@@ -18,7 +18,6 @@ import pytest
 from files import each, some
 
 from grpo_cli import VARIANTS, GrpoError, InputError, UsageError, evaluate
-from grpo_cli.fold import measure, merge, partial
 
 SAMPLES = Path(__file__).parent.parent.parent / "samples"
 ROLLOUTS = Path(__file__).parent.parent / "data" / "rollouts"
@@ -273,11 +272,6 @@ def test_totals_of_batches_in_every_format(grpo, path) -> None:
     assert "step" in grpo(*words).stdout.splitlines()[0] + grpo(*words).stdout.splitlines()[1]
 
 
-def test_the_same_bytes_with_jobs_and_in_any_order_of_batches(grpo, path) -> None:
-    words = ("eval", str(path), "--batch", "step,rank", "--level", "token", "-f", "csv", "-q")
-    assert grpo(*words, "--jobs", "1").stdout == grpo(*words, "--jobs", "2").stdout
-
-
 @each(("batch", "batches"), [("input", 1), ("step", 1), ("step,rank", 2), ("record", 2)])
 def test_shares_of_a_batch_add_up_to_one(batch, batches, grpo, records, tmp_path) -> None:
     file = tmp_path / "two.jsonl"
@@ -491,20 +485,3 @@ def test_compare_has_a_line_for_each_batch(grpo, records, path) -> None:
         total = evaluate(alone, row["variant"]).total
         assert row["loss"] == total["loss"]
         assert row["gradient_norm"] == total["gradient_norm"]
-
-
-def test_pieces_fold_to_the_same_batches(records) -> None:
-    pieces = [partial(some, "dapo", batch="step") for some in (records[:2], records[2:])]
-    whole = evaluate(records, "dapo", batch="step")
-    assert merge(pieces).batches == [dict(one) for one in whole.batches]
-    assert merge(pieces).total == dict(whole.total)
-    stages = {"advantage": "batch-std"}
-    known = merge(
-        measure(some, "dapo", stages=stages, batch="step") for some in (records[:4], records[4:])
-    )
-    found = merge(
-        partial(some, "dapo", stages=stages, batch="step", measured=known)
-        for some in (records[:4], records[4:])
-    )
-    expected = evaluate(records, "dapo", stages=stages, batch="step")
-    assert found.batches == [dict(one) for one in expected.batches]

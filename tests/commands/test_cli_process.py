@@ -11,8 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-
-from grpo_cli.commands import main as entry
+from command import main
 
 
 def test_a_closed_pipe_ends_quietly(real_shell, dump):
@@ -136,9 +135,9 @@ def test_a_bug_is_70_with_its_traceback(monkeypatch, capsys):
     def broken(**_: object) -> None:
         raise ZeroDivisionError("ours")
 
-    monkeypatch.setattr(entry, "application", lambda only: broken)
+    monkeypatch.setattr("grpo_cli.commands.main.application", lambda only: broken)
     with pytest.raises(SystemExit) as ended:
-        entry.main()
+        main()
     assert ended.value.code == 70
     assert "ZeroDivisionError: ours" in capsys.readouterr().err
 

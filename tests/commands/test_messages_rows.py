@@ -8,9 +8,6 @@ import sys
 import pytest
 from files import evaluation
 
-from grpo_cli.commands.trend.follow import Follow
-from grpo_cli.commands.trend.origins import StepSource
-from grpo_cli.records import PLAIN
 from grpo_cli.variants.plan import plan
 
 DAPO = {"step": 1, "framework": {"name": "trl", "loss_type": "dapo"}}
@@ -39,11 +36,11 @@ def test_that_records_name_another_row_is_told_once_in_one_sentence(grpo, dump, 
     assert "computed them as" not in quiet.stderr + own.stderr + nothing.stderr
 
 
-def test_a_run_that_is_followed_says_it_once(dump):
+def test_a_run_that_is_followed_says_it_once(grpo, dump):
     path = dump(DAPO, DAPO | {"step": 2})
-    follow = Follow([str(path)], PLAIN, plan("dr"), StepSource())
-    follow.poll()
-    assert [f"grpo: note: {note}" for note in follow.notices] == [SAID]
+    ends = ("--every", "0.01", "--fail-on", "nll>0")
+    result = grpo("trend", str(path), "-v", "dr", "--follow", *ends)
+    assert (result.exit_code, result.stderr.splitlines().count(SAID)) == (1, 1)
 
 
 def test_the_row_is_the_one_of_the_records_release(grpo, dump):

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from files import each
 from formats import dumps
-from formats.test_formats import DATA
 
 from grpo_cli import compare, evaluate, fold, match
 from grpo_cli.engine import Evaluation, Reader
@@ -16,6 +15,21 @@ from grpo_cli.errors import InputError
 from grpo_cli.records import Reading
 from grpo_cli.records.choose.grouping import Grouping
 from grpo_cli.variants.plan import plan
+
+DATA = {
+    "nemo-rl": dumps.nemo_rl(),
+    "prime-rl": dumps.prime_rl(),
+    "open-instruct": dumps.open_instruct(),
+    "roll-board": dumps.roll_board(),
+    "unipo": dumps.unipo_lines(),
+    "openai-chat": [dumps.chat()],
+    "openai-completion": [dumps.completion()],
+    "sglang": dumps.sglang(),
+    "verifiers": dumps.verifiers(),
+    "miles": dumps.miles(),
+    "atif": [dumps.atif()],
+}
+"""What frameworks write: the records of each."""
 
 ROWS = [[-0.5, -0.25], [-0.75]]
 OLDER = [[-0.75, -0.5], [-0.5]]
@@ -354,7 +368,7 @@ def test_rows_of_a_group(tmp_path, kind, row):
 @pytest.mark.parametrize("name", ["prime-rl", "open-instruct", "verifiers", "miles"])
 def test_a_key_that_a_format_does_not_read(tmp_path, grpo, name):
     """Where the format has no old log-probs of its own."""
-    first = json.loads(DATA[name].splitlines()[0])
+    first = DATA[name][0]
     path = tmp_path / "a.jsonl"
     path.write_text(json.dumps({**first, "old_lp": [-1.0] * 4}) + "\n")
     result = grpo("eval", str(path), "-v", "dr", "--advantage", "raw")
@@ -367,22 +381,20 @@ def test_a_key_that_a_format_does_not_read(tmp_path, grpo, name):
 # ---- silence ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", DATA)
-def test_what_frameworks_write_is_read_in_silence(tmp_path, name):
+@each("name", DATA)
+def test_what_frameworks_write_is_read_in_silence(tmp_path, grpo, name):
     path = tmp_path / "a.jsonl"
-    path.write_bytes(DATA[name])
-    reader = Reader([str(path)], skip=True)
-    list(reader.records())
-    assert not reader.facts.unread.note()
+    path.write_text("".join(json.dumps(one) + "\n" for one in DATA[name]))
+    result = grpo("check", str(path), "--on-error", "skip")
+    assert "look like columns" not in result.stderr
 
 
 @each("value", [dumps.ms_swift(), dumps.roll_columns(), dumps.unipo(), *dumps.texts().values()])
-def test_so_are_the_others(tmp_path, value):
+def test_so_are_the_others(tmp_path, grpo, value):
     path = tmp_path / "a.json"
     path.write_text(json.dumps(value))
-    reader = Reader([str(path)], skip=True)
-    list(reader.records())
-    assert not reader.facts.unread.note()
+    result = grpo("check", str(path), "--on-error", "skip")
+    assert "look like columns" not in result.stderr
 
 
 def test_fields_that_flags_name_are_read(grpo, dump):

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from command import answer
 from planted import write
-
-from grpo_cli.variants import STAGES
 
 BETA, BONUS, WIDTH, CONSTANT, LIMIT = 0.3, 0.05, 6.0, 9.0, 7.0
 FLAGS = {
@@ -215,7 +214,8 @@ def test_every_row_is_that_of_its_weights(
     assert {*missing} == (set() if steps == 1 else OF_THE_STEP)
     for name, reason in missing.items():
         assert reason.endswith("missing; the input is more than one step"), name
-    assert {*found, *missing} == {*STAGES["aggregate"].choices}
+    stages = answer("variants", "--stage", "aggregate")["stages"]
+    assert {*found, *missing} == {*stages["aggregate"]["choices"]}
     names = ("responses", "micro_batch", "micro_batches", "accumulate", "ranks", "steps")
     sizes = (7, size, len(cut), accumulate, ranks, steps)
     assert tuple(document[one] for one in names) == sizes

@@ -14,7 +14,7 @@ from files import some
 sys.path.insert(0, str(Path(__file__).parent.parent / "house"))
 from every_command import made_up
 
-from grpo_cli.variants import VARIANTS
+from grpo_cli import VARIANTS
 
 
 @pytest.fixture

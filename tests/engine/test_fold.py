@@ -16,7 +16,7 @@ from files import grouped_rows
 from mixed import made
 
 import grpo_cli.fold
-from grpo_cli.errors import InputError, UsageError
+from grpo_cli import InputError, UsageError
 from grpo_cli.fold import measure, merge, partial, pieces
 from grpo_cli.records import Reading
 from grpo_cli.records.choose.grouping import Grouping

@@ -16,8 +16,8 @@ import pytest
 from command import run
 from files import each
 
+from grpo_cli import InputError
 from grpo_cli.engine import pool
-from grpo_cli.errors import InputError
 
 LINE = json.dumps(
     {

@@ -2,34 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields, replace
 from functools import cache
 
 import numpy as np
 from mpmath import mpf
+from vectors.oracle.batch import Batch as Case
+from vectors.oracle.batch import Response, Token
 
 from grpo_cli.batch import Batch, Segments
-
-
-@dataclass
-class Token:
-    """One token; ``frozen`` is log π_θ wherever a formula stops the gradient."""
-
-    new: mpf
-    old: mpf
-    ref: mpf
-    rollout: mpf
-    frozen: mpf
-
-
-@dataclass
-class Response:
-    tokens: list[Token]
-    rewards: list[mpf]
-    group: int
-
-
-Case = list[Response]
 
 
 @cache
@@ -84,32 +65,32 @@ def random_batch(seed: int, *, records: int = 1) -> Batch:
 
 def plain(batch: Batch) -> Case:
     """The batch as lists; doubles are taken over exactly."""
-    case = []
     starts = batch.responses.starts.tolist()
-    for i, (start, length) in enumerate(zip(starts, batch.responses.lengths.tolist(), strict=True)):
-        tokens = [_token(batch, t) for t in range(start, start + length)]
-        rewards = [mpf(float(x)) for x in np.atleast_1d(batch.rewards[i])]
-        case.append(Response(tokens, rewards, int(batch.groups[i])))
-    return case
+    spans = zip(starts, batch.responses.lengths.tolist(), strict=True)
+    return [
+        Response(
+            [_token(batch, t, t - start) for t in range(start, start + length)],
+            [mpf(float(x)) for x in np.atleast_1d(batch.rewards[i])],
+            None,
+            int(batch.groups[i]),
+        )
+        for i, (start, length) in enumerate(spans)
+    ]
 
 
-def _token(batch: Batch, t: int) -> Token:
-    new = mpf(float(batch.log_probs_new[t]))
-    rest = (batch.log_probs_old, batch.log_probs_ref, batch.log_probs_rollout)
-    return Token(new, *(mpf(float(column[t])) for column in rest), new)
+def _token(batch: Batch, t: int, position: int) -> Token:
+    names = ("new", "old", "ref", "rollout")
+    logs = {name: mpf(float(getattr(batch, f"log_probs_{name}")[t])) for name in names}
+    return Token(position, **logs, entropy=mpf(0), frozen=logs["new"])
 
 
 def moved(case: Case, direction: list[float], step: mpf) -> Case:
     """The case with log π_θ moved along a direction, and what is frozen left where it was."""
     along = iter(direction)
     return [
-        Response(
-            [
-                Token(t.new + step * mpf(next(along)), t.old, t.ref, t.rollout, t.frozen)
-                for t in response.tokens
-            ],
-            response.rewards,
-            response.group,
+        replace(
+            response,
+            tokens=[replace(t, new=t.new + step * mpf(next(along))) for t in response.tokens],
         )
         for response in case
     ]

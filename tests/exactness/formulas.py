@@ -1,7 +1,6 @@
 """Every row of a paper by its formula: J of a case.
 
-First the papers that tame the ratio, and GRPO itself; then those on advantages and on corrections;
-then bounds that follow the data, and what selects responses.
+Most are choices that the oracle of the vectors has; a formula of its own is written out here.
 """
 
 from __future__ import annotations
@@ -10,48 +9,91 @@ from collections.abc import Callable
 
 import numpy as np
 from mpmath import exp, log, mpf, sqrt
+from vectors.oracle.batch import Batch as Case
+from vectors.oracle.batch import Response, Token, Values, clamp, mean, std
+from vectors.oracle.objective import loss
+from vectors.oracle.policy import d, d0
 
-from exactness.cases import Case, Response, Token
 from exactness.pieces import (
     EPS,
-    Values,
-    batch_scaled,
     centered,
-    clamp,
     clipped,
-    d,
-    d0,
-    decoupled,
     each,
-    geometric,
-    k1_reward,
-    k3,
-    lead,
-    leave_one_out,
-    length_weighted,
     live,
-    mean,
     over_group,
-    over_mean,
     peers,
     penalty,
-    population_standardised,
     ppo,
     prompt_mean,
     reinforced,
-    response_mean,
     returns,
     same,
     scores,
     standardised,
-    std,
     token_mean,
     token_sum,
     whitened_tokens,
 )
 
 Formula = Callable[[Case], mpf]
-ROWS: dict[str, Formula] = {}
+
+STD = {"advantage": "group-std", "std_ddof": 1, "std_eps": 1e-8}
+CLIP = {"surrogate": "clip", "epsilon_low": 0.2, "epsilon_high": 0.2}
+RESPONSES, TOKENS, SUMS, PROMPTS = (
+    {"aggregate": name} for name in ("response-mean", "token-mean", "token-sum", "prompt-mean")
+)
+GRPO = STD | CLIP | RESPONSES
+MEAN = {"advantage": "group-mean"}
+REINFORCE = {"surrogate": "reinforce"}
+DAPO = STD | CLIP | {"epsilon_high": 0.28}
+UNBIASED = {"kl": "k3", "beta": 0.01, "kl_weight": "ratio"}
+CHOICES: dict[str, dict[str, object]] = {
+    "grpo": GRPO | {"kl": "k3", "beta": 0.04},
+    "dr": MEAN | CLIP | SUMS,
+    "grpo-unbiased-kl": GRPO | UNBIASED,
+    "grpo-k1": GRPO | {"std_ddof": 0, "std_eps": 0.0, "kl": "k1", "beta": 0.04},
+    "dapo": DAPO | TOKENS,
+    "dapo-prompt": DAPO | PROMPTS,
+    "bnpo": STD | CLIP | TOKENS | {"kl": "k3", "beta": 0.04},
+    "gspo": GRPO | {"ratio": "sequence", "epsilon_low": 3e-4, "epsilon_high": 4e-4},
+    "gspo-token": GRPO | {"ratio": "sequence-token", "epsilon_low": 3e-4, "epsilon_high": 4e-4},
+    "luspo": STD
+    | SUMS
+    | {"surrogate": "clip", "ratio": "sequence", "epsilon_low": 2e-3, "epsilon_high": 2.5e-3},
+    "cispo": STD | TOKENS | {"surrogate": "cispo", "epsilon_low": 1.0, "epsilon_high": 4.0},
+    "gmpo": STD | RESPONSES | {"surrogate": "gmpo", "epsilon_low": 0.4, "epsilon_high": 0.4},
+    "sapo": STD | RESPONSES | {"surrogate": "sapo", "tau_pos": 1.0, "tau_neg": 1.05},
+    "vespo": STD
+    | TOKENS
+    | {"surrogate": "vespo", "vespo_k_pos": 2.0, "vespo_lambda_pos": 3.0}
+    | {"vespo_k_neg": 3.0, "vespo_lambda_neg": 2.0},
+    "dppo-tv": STD
+    | TOKENS
+    | {"surrogate": "dppo-tv", "divergence_low": 0.15, "divergence_high": 0.15},
+    "dppo-kl": STD
+    | TOKENS
+    | {"surrogate": "dppo-kl", "divergence_low": 0.05, "divergence_high": 0.05},
+    "two-sided": STD | CLIP | TOKENS | {"delta": 4.0, "kl": "k3", "beta": 0.001},
+    "dual-clip": STD | CLIP | TOKENS | {"dual_clip": 3.0},
+    "lite-ppo": STD | CLIP | TOKENS | {"advantage": "batch-std"},
+    "rloo": REINFORCE | SUMS | {"advantage": "leave-one-out", "kl": "k1-in-reward", "beta": 0.03},
+    "opo": REINFORCE | SUMS | {"advantage": "length-weighted"},
+    "pass-at-k": CLIP | RESPONSES | {"advantage": "pass-at-k"},
+    "max-rl": REINFORCE | SUMS | {"advantage": "max-rl"},
+    "gdpo": GRPO | {"advantage": "decoupled"},
+    "tis": STD | CLIP | TOKENS | {"correction": "token-truncate", "is_high": 2.0},
+    "icepop": STD | CLIP | TOKENS | {"correction": "token-mask", "is_low": 0.5, "is_high": 5.0},
+    "deepseek-v3.2": MEAN
+    | CLIP
+    | RESPONSES
+    | UNBIASED
+    | {"correction": "off-policy-mask", "off_policy_mask_threshold": 0.1},
+}
+"""Row → the choices at its stages and their hyperparameters, as its paper has them."""
+
+ROWS: dict[str, Formula] = {
+    name: lambda case, how=how: -loss(case, how) for name, how in CHOICES.items()
+}
 """Row → its formula; those of ``GIVEN`` with hyperparameters at which they do something."""
 
 GIVEN: dict[str, dict[str, object]] = {
@@ -80,77 +122,6 @@ def row(name: str) -> Callable[[Formula], Formula]:
     return entered
 
 
-@row("grpo")
-def grpo(case: Case) -> mpf:
-    policy = response_mean(case, clipped(case, same(case, standardised(case))))
-    return policy - mpf(0.04) * response_mean(case, penalty(case, k3))
-
-
-@row("dr")
-def dr(case: Case) -> mpf:
-    return token_sum(case, clipped(case, same(case, centered(case))))
-
-
-@row("grpo-unbiased-kl")
-def grpo_unbiased_kl(case: Case) -> mpf:
-    policy = response_mean(case, clipped(case, same(case, standardised(case))))
-    weighed = penalty(case, lambda t: exp(d(t)) * k3(t))
-    return policy - mpf(0.01) * response_mean(case, weighed)
-
-
-@row("grpo-k1")
-def grpo_k1(case: Case) -> mpf:
-    policy = response_mean(case, clipped(case, same(case, population_standardised(case))))
-    return policy - mpf(0.04) * response_mean(case, penalty(case, lambda t: t.new - t.ref))
-
-
-@row("dapo")
-def dapo(case: Case) -> mpf:
-    return token_mean(case, clipped(case, same(case, standardised(case)), 0.2, 0.28))
-
-
-@row("dapo-prompt")
-def dapo_prompt(case: Case) -> mpf:
-    return prompt_mean(case, clipped(case, same(case, standardised(case)), 0.2, 0.28))
-
-
-@row("bnpo")
-def bnpo(case: Case) -> mpf:
-    policy = token_mean(case, clipped(case, same(case, standardised(case))))
-    return policy - mpf(0.04) * token_mean(case, penalty(case, k3))
-
-
-def _sequence(case: Case, low: float, high: float) -> Values:
-    a = same(case, standardised(case))
-    return each(case, a, lambda _, x, r: ppo(geometric(r), x, low, high))
-
-
-@row("gspo")
-def gspo(case: Case) -> mpf:
-    return response_mean(case, _sequence(case, 3e-4, 4e-4))
-
-
-@row("luspo")
-def luspo(case: Case) -> mpf:
-    return token_sum(case, _sequence(case, 2e-3, 2.5e-3))
-
-
-@row("gspo-token")
-def gspo_token(case: Case) -> mpf:
-    def value(t: Token, a: mpf, r: Response) -> mpf:
-        return ppo(geometric(r, d0) * exp(t.new) / exp(t.frozen), a, 3e-4, 4e-4)
-
-    return response_mean(case, each(case, same(case, standardised(case)), value))
-
-
-@row("cispo")
-def cispo(case: Case) -> mpf:
-    def value(t: Token, a: mpf, _: Response) -> mpf:
-        return clamp(exp(d0(t)), 0, 5) * a * t.new
-
-    return token_mean(case, each(case, same(case, standardised(case)), value))
-
-
 @row("scale-rl")
 def scale_rl(case: Case) -> mpf:
     """Its Â is divided by the std over the batch of Â, not of the rewards."""
@@ -162,56 +133,6 @@ def scale_rl(case: Case) -> mpf:
         return clamp(exp(t.frozen - t.rollout), 0, 5) * a * t.new
 
     return prompt_mean(case, each(case, same(case, normalised), value))
-
-
-@row("gmpo")
-def gmpo(case: Case) -> mpf:
-    total = mpf(0)
-    for r, a in zip(case, standardised(case), strict=True):
-        if r.tokens:
-            bound = mpf(0.4)
-            ds = [min(d(t), bound) if a > 0 else max(d(t), -bound) for t in r.tokens]
-            total += a * exp(sum(ds, mpf(0)) / len(ds))
-    return total / len(case)
-
-
-@row("sapo")
-def sapo(case: Case) -> mpf:
-    def value(t: Token, a: mpf, _: Response) -> mpf:
-        tau = mpf(1.0) if a > 0 else mpf(1.05)
-        return 4 / tau / (1 + exp(-tau * (exp(d(t)) - 1))) * a
-
-    return response_mean(case, each(case, same(case, standardised(case)), value))
-
-
-@row("vespo")
-def vespo(case: Case) -> mpf:
-    def value(t: Token, a: mpf, r: Response) -> mpf:
-        w = exp(sum((d0(x) for x in r.tokens), mpf(0)))
-        k, rate = (2, 3) if a >= 0 else (3, 2)
-        return w**k * exp(rate * (1 - w)) * a * t.new
-
-    return token_mean(case, each(case, same(case, standardised(case)), value))
-
-
-def _dppo(case: Case, divergence: Callable[[mpf, mpf], mpf], bound: float) -> mpf:
-    def value(t: Token, a: mpf, _: Response) -> mpf:
-        p, q = exp(t.frozen), exp(t.old)
-        far = divergence(p, q) > mpf(bound)
-        dropped = far and ((a > 0 and p > q) or (a < 0 and p < q))
-        return mpf(0) if dropped else exp(d(t)) * a
-
-    return token_mean(case, each(case, same(case, standardised(case)), value))
-
-
-@row("dppo-tv")
-def dppo_tv(case: Case) -> mpf:
-    return _dppo(case, lambda p, q: abs(p - q), 0.15)
-
-
-@row("dppo-kl")
-def dppo_kl(case: Case) -> mpf:
-    return _dppo(case, lambda p, q: q * log(q / p) + (1 - q) * log((1 - q) / (1 - p)), 0.05)
 
 
 @row("dro")
@@ -272,25 +193,6 @@ def clip_cov(case: Case, share: float = 0.3, low: float = 0.05, high: float = 5.
     return sum(kept, mpf(0)) / len(ranked)
 
 
-@row("two-sided")
-def two_sided(case: Case) -> mpf:
-    def value(t: Token, a: mpf, _: Response) -> mpf:
-        ratio = exp(d(t))
-        return min(min(ratio, mpf(4)) * a, clamp(ratio, 1 - mpf(0.2), 1 + mpf(0.2)) * a)
-
-    policy = token_mean(case, each(case, same(case, standardised(case)), value))
-    return policy - mpf(0.001) * token_mean(case, penalty(case, k3))
-
-
-@row("dual-clip")
-def dual_clip(case: Case) -> mpf:
-    def value(t: Token, a: mpf, _: Response) -> mpf:
-        base = ppo(exp(d(t)), a)
-        return max(base, 3 * a) if a < 0 else base
-
-    return token_mean(case, each(case, same(case, standardised(case)), value))
-
-
 @row("fipo")
 def fipo(case: Case) -> mpf:
     gamma = mpf(2) ** (-1 / mpf(32))
@@ -332,16 +234,6 @@ def real(case: Case) -> mpf:
     return -total / len(groups)
 
 
-@row("lite-ppo")
-def lite_ppo(case: Case) -> mpf:
-    return token_mean(case, clipped(case, same(case, batch_scaled(case))))
-
-
-@row("rloo")
-def rloo(case: Case) -> mpf:
-    return token_sum(case, reinforced(case, leave_one_out(case, k1_reward(case, 0.03))))
-
-
 @row("reinforce++")
 def reinforce_plus_plus(case: Case) -> mpf:
     return token_mean(case, clipped(case, whitened_tokens(returns(case, 0.01))))
@@ -353,57 +245,9 @@ def reinforce_plus_plus_baseline(case: Case) -> mpf:
     return policy - mpf(0.01) * token_mean(case, penalty(case, lambda t: (t.new - t.ref) ** 2 / 2))
 
 
-@row("opo")
-def opo(case: Case) -> mpf:
-    return token_sum(case, reinforced(case, length_weighted(case)))
-
-
 @row("gpg")
 def gpg(case: Case) -> mpf:
     return token_mean(case, reinforced(case, live(case)))
-
-
-@row("pass-at-k")
-def pass_at_k(case: Case) -> mpf:
-    return response_mean(case, clipped(case, same(case, lead(case))))
-
-
-@row("max-rl")
-def max_rl(case: Case) -> mpf:
-    return token_sum(case, reinforced(case, over_mean(case)))
-
-
-@row("gdpo")
-def gdpo(case: Case) -> mpf:
-    return response_mean(case, clipped(case, same(case, decoupled(case))))
-
-
-def _weighed(case: Case, weight: Callable[[mpf], mpf]) -> mpf:
-    def value(t: Token, a: mpf, _: Response) -> mpf:
-        return weight(exp(t.old - t.rollout)) * ppo(exp(d(t)), a)
-
-    return token_mean(case, each(case, same(case, standardised(case)), value))
-
-
-@row("tis")
-def tis(case: Case) -> mpf:
-    return _weighed(case, lambda w: min(w, mpf(2)))
-
-
-@row("icepop")
-def icepop(case: Case) -> mpf:
-    return _weighed(case, lambda w: w if mpf(0.5) <= w <= 5 else mpf(0))
-
-
-@row("deepseek-v3.2")
-def deepseek(case: Case, threshold: float = 0.1) -> mpf:
-    def value(t: Token, a: mpf, r: Response) -> mpf:
-        behind = sum((x.rollout - x.frozen for x in r.tokens), mpf(0)) / len(r.tokens)
-        return mpf(0) if a < 0 and behind > mpf(threshold) else ppo(exp(d(t)), a)
-
-    policy = response_mean(case, each(case, same(case, centered(case)), value))
-    weighed = penalty(case, lambda t: exp(d(t)) * k3(t))
-    return policy - mpf(0.01) * response_mean(case, weighed)
 
 
 @row("ce-gppo")

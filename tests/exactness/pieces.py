@@ -8,29 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mpmath import exp, mpf, sqrt
-
-from exactness.cases import Case, Response, Token
+from mpmath import exp, mpf
+from vectors.oracle.batch import Batch as Case
+from vectors.oracle.batch import Response, Token, Values, clamp, mean, std
+from vectors.oracle.policy import d
 
 EPS = mpf(1e-8)  # the double, as the table has it
 
-Values = list[list[mpf]]
-"""One number per response and token."""
 
 # ---- rewards and advantages ------------------------------------------------------------------
 
 
 def scores(case: Case) -> list[mpf]:
     return [sum(r.rewards) for r in case]
-
-
-def mean(xs: list[mpf]) -> mpf:
-    return sum(xs) / len(xs)
-
-
-def std(xs: list[mpf], ddof: int) -> mpf:
-    m = mean(xs)
-    return sqrt(sum((x - m) ** 2 for x in xs) / (len(xs) - ddof))
 
 
 def peers(case: Case, i: int) -> list[int]:
@@ -55,58 +45,10 @@ def standardised(case: Case, xs: list[mpf] | None = None) -> list[mpf]:
     return over_group(case, xs, lambda r, g: (r - mean(g)) / (std(g, 1) + EPS))
 
 
-def population_standardised(case: Case) -> list[mpf]:
-    return over_group(case, scores(case), lambda r, g: (r - mean(g)) / std(g, 0))
-
-
-def leave_one_out(case: Case, rewards: list[mpf]) -> list[mpf]:
-    return over_group(case, rewards, lambda r, g: r - (sum(g) - r) / (len(g) - 1))
-
-
-def batch_scaled(case: Case) -> list[mpf]:
-    sigma = std(scores(case), 1)
-    return [x / (sigma + EPS) if x else x for x in centered(case)]
-
-
-def length_weighted(case: Case) -> list[mpf]:
-    rewards = scores(case)
-    out = []
-    for i in range(len(case)):
-        group = peers(case, i)
-        tokens = sum(len(case[j].tokens) for j in group)
-        weighed = sum(len(case[j].tokens) * rewards[j] for j in group)
-        out.append(rewards[i] - weighed / tokens if tokens else mpf(0))
-    return out
-
-
 def live(case: Case) -> list[mpf]:
     rewards = scores(case)
     alive = sum(len({rewards[j] for j in peers(case, i)}) > 1 for i in range(len(case)))
     return [mpf(len(case)) / alive * x if alive else x for x in centered(case)]
-
-
-def lead(case: Case) -> list[mpf]:
-    rewards = scores(case)
-    out = []
-    for i in range(len(case)):
-        others = [rewards[j] for j in peers(case, i) if j != i]
-        whole = max([*others, rewards[i]])
-        out.append(whole - max(others) if others else mpf(0))
-    return out
-
-
-def over_mean(case: Case) -> list[mpf]:
-    rewards = scores(case)
-    return over_group(case, rewards, lambda r, g: r / mean(g) - 1 if mean(g) > 0 else mpf(0))
-
-
-def decoupled(case: Case) -> list[mpf]:
-    summed = [mpf(0)] * len(case)
-    for k in range(len(case[0].rewards)):
-        column = standardised(case, [r.rewards[k] for r in case])
-        summed = [a + b for a, b in zip(summed, column, strict=True)]
-    m, sigma = mean(summed), std(summed, 1)
-    return [(x - m) / (sigma + EPS) for x in summed]
 
 
 def whitened_tokens(values: Values) -> Values:
@@ -117,12 +59,6 @@ def whitened_tokens(values: Values) -> Values:
 
 def same(case: Case, advantages: list[mpf]) -> Values:
     return [[a] * len(r.tokens) for a, r in zip(advantages, case, strict=True)]
-
-
-def k1_reward(case: Case, beta: float) -> list[mpf]:
-    """Rewards less β·Σ(log π_old − log π_ref)."""
-    kl = [sum((t.old - t.ref for t in r.tokens), mpf(0)) for r in case]
-    return [s - mpf(beta) * k for s, k in zip(scores(case), kl, strict=True)]
 
 
 def returns(case: Case, beta: float) -> Values:
@@ -136,34 +72,11 @@ def returns(case: Case, beta: float) -> Values:
     return out
 
 
-# ---- ratios ------------------------------------------------------------------------------------
-
-
-def d(t: Token) -> mpf:
-    return t.new - t.old
-
-
-def d0(t: Token) -> mpf:
-    return t.frozen - t.old
-
-
-def geometric(r: Response, log_ratio: Callable[[Token], mpf] = d) -> mpf:
-    return exp(sum((log_ratio(t) for t in r.tokens), mpf(0)) / len(r.tokens))
-
-
-def clamp(x: mpf, low: object, high: object) -> mpf:
-    return min(max(x, mpf(low)), mpf(high))
-
-
 def ppo(ratio: mpf, a: mpf, low: float = 0.2, high: float = 0.2) -> mpf:
     return min(ratio * a, clamp(ratio, 1 - mpf(low), 1 + mpf(high)) * a)
 
 
 # ---- aggregation -------------------------------------------------------------------------------
-
-
-def response_mean(case: Case, values: Values) -> mpf:
-    return sum((mean(row) for row in values if row), mpf(0)) / len(case)
 
 
 def token_mean(case: Case, values: Values) -> mpf:

@@ -1,18 +1,11 @@
 """Tables read by columns give the bits, and the errors, of tables read row by row."""
 
 import random
-from functools import partial
 
 import numpy as np
 import pytest
-from files import evaluation, some
-
-from grpo_cli.commands.eval.nested import encode_nested
-from grpo_cli.errors import InputError
-from grpo_cli.records import Reading
-from grpo_cli.records.choose.grouping import Grouping
-from grpo_cli.records.tables import arrow, cuts
-from grpo_cli.variants.plan import plan
+from command import run
+from files import each, some
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -22,7 +15,6 @@ INTEGERS = [pa.int64(), pa.int32(), pa.uint8()]
 LISTS = [pa.list_, pa.list_, pa.large_list]
 SEEDS = some(range(6), 3)
 """Of each kind of table; many more were tried when this was written."""
-ENCODE = partial(encode_nested, level="token", fields=None)
 
 
 def log_probs(draw, width):
@@ -152,85 +144,53 @@ def write(draw, made, path):
         sink.write_table(made, max_chunksize=draw.choice((2, 1000)))
 
 
-def result(path, reading, **options):
+def told(path, *flags):
     """Everything that an evaluation says: rows, totals, notices, errors with their places."""
-    run = evaluation(path, plan("grpo"), encode=ENCODE, reading=reading, **options)
-    rows, fault = [], None
-    try:
-        rows = [piece for pieces in run for piece in pieces]
-    except InputError as error:
-        fault = str(error)
-    skipped = [str(error) for error in run.skipped]
-    return rows, fault, skipped, run.skipped.count, run.total, run.signature, run.notices
+    found = run("eval", path, "-v", "grpo", "--level", "token", "-f", "json", *flags)
+    return found.exit_code, found.stdout, sorted(found.stderr.splitlines())
+
+
+def both(path, *flags):
+    """What is said of a table, and of its rows, which --from canonical has read one by one."""
+    for words in (flags, (*flags, "--on-error", "skip", "--max-errors", "0")):
+        yield told(path, *words), told(path, *words, "--from", "canonical")
 
 
 READINGS = {
-    "records": (records, Reading()),
-    "responses": (responses, Reading()),
-    "by uid": (responses, Reading(grouping=Grouping(by=(("uid",),)))),
-    "by two": (responses, Reading(grouping=Grouping(by=(("uid",), ("step",))))),
-    "by size": (responses, Reading(grouping=Grouping(size=2))),
-    "records by uid": (records, Reading(grouping=Grouping(by=(("uid",),)))),
+    "records": (records, ()),
+    "responses": (responses, ()),
+    "by uid": (responses, ("--group-by", "uid")),
+    "by two": (responses, ("--group-by", "uid,step")),
+    "by size": (responses, ("--group-size", "2")),
+    "records by uid": (records, ("--group-by", "uid")),
 }
 
 
 @pytest.mark.parametrize("faults", [0, 1, 4])
 @pytest.mark.parametrize("kind", READINGS)
-def test_the_same_as_row_by_row(tmp_path, monkeypatch, kind, faults):
-    monkeypatch.setattr(cuts, "_LEAST", 1)
-    make, reading = READINGS[kind]
+def test_the_same_as_row_by_row(tmp_path, kind, faults):
+    make, flags = READINGS[kind]
     for seed in SEEDS:
         draw = random.Random(f"{kind} {faults} {seed}")
         path = tmp_path / draw.choice(("a.parquet", "a.parquet", "a.arrow"))
         write(draw, table(draw, make(draw, draw.choice((1, 4, 12)), faults)), path)
-        for skip in (False, True):
-            with monkeypatch.context() as patch:
-                patch.setattr(arrow, "_TOKENS", draw.choice((1, 8, 1 << 16)))
-                found = result(path, reading, skip=skip)
-            with monkeypatch.context() as patch:
-                patch.setattr(Reading, "_by_columns", lambda *_: None)
-                patch.setattr(cuts, "between_groups", lambda *_: None)
-                wanted = result(path, reading, skip=skip)
+        for found, wanted in both(path, *flags):
             assert found == wanted, seed
 
 
-def chunks(path, reading):
-    for piece in reading.pieces(str(path)):
-        yield from reading.decoded(piece, {}, by_columns=True)
-
-
-@pytest.mark.parametrize("kind", ["records", "responses", "by uid", "by size"])
-@pytest.mark.parametrize("without", [(), ("mask",), ("tokens", "token_ids")])
-def test_plain_tables_are_read_by_columns(tmp_path, kind, without):
-    make, reading = READINGS[kind]
-    rows = make(random.Random(1), 12, 0)[:12]
-    for at, row in enumerate(rows if make is responses else ()):
-        row["uid"] = at // 2
-    names = [name for name in rows[0] if name not in without]
-    made = pa.table({name: pa.array([row[name] for row in rows]) for name in names})
-    pq.write_table(made, tmp_path / "a.parquet", row_group_size=5)
-    found = list(chunks(tmp_path / "a.parquet", reading))
-    assert sum(len(one.items) for one in found) == (6 if "by" in kind else len(rows))
-    assert all(one.columns is not None for one in found)
-    pieces = [*reading.pieces(str(tmp_path / "a.parquet"))]
-    unasked = [one for piece in pieces for one in reading.decoded(piece, {})]
-    assert all(one.columns is None for one in unasked)
-
-
-@pytest.mark.parametrize("by", [Grouping(by=(("uid",),)), Grouping(size=3)])
-def test_groups_that_straddle_row_groups_go_to_workers(tmp_path, monkeypatch, by):
-    monkeypatch.setattr(cuts, "_LEAST", 1)
-    draw = random.Random(5)
-    rows = [response(draw, at // 3) for at in range(60)]
-    made = pa.Table.from_pylist([{**row, "uid": f"g{row['uid']}"} for row in rows])
-    pq.write_table(made, tmp_path / "a.parquet", row_group_size=4)
-    reading = Reading(grouping=by)
-    pieces = list(reading.pieces(str(tmp_path / "a.parquet")))
-    assert sum(len(piece.cut.bounds) - 1 for piece in pieces) == 20
-    assert len(pieces) > 5
-    one, two = (result(tmp_path / "a.parquet", reading, jobs=jobs) for jobs in (1, 2))
-    assert one == two
-    assert one[4]["records"] == 20
+@pytest.mark.parametrize("flags", [("--group-by", "uid"), ("--group-size", "3")])
+def test_groups_that_straddle_row_groups(tmp_path, flags):
+    """In files of some megabytes, which are cut between groups."""
+    draw, rows = np.random.default_rng(5), []
+    for at in range(600):
+        numbers = -draw.random((2, draw.integers(900, 1100)))
+        rows.append({"log_probs_new": numbers[0], "log_probs_old": numbers[1]})
+        rows[-1] |= {"reward": at % 7, "uid": f"g{at // 3}"}
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet", row_group_size=40)
+    words = ("eval", tmp_path / "a.parquet", "-qv", "dr", "-f", "jsonl", *flags)
+    wanted = run(*words, "--from", "canonical").stdout
+    assert wanted.count("\n") == 200
+    assert [run(*words, "--jobs", jobs).stdout for jobs in (1, 2)] == [wanted] * 2
 
 
 def by_token(kind):
@@ -238,55 +198,51 @@ def by_token(kind):
 
 
 NUMBERS, TRUTHS, WORDS = [[0, 1], [1]], [[False, True], [True]], [["a", "b"], ["c"]]
-PLAIN_OR_NOT = [
-    *[("group_ids", pa.list_(kind), ["a", "b"], True) for kind in (pa.string(), pa.large_string())],
-    *[("group_ids", pa.list_(kind), [3, 4], True) for kind in (pa.int64(), pa.uint8())],
-    ("group_ids", pa.list_(pa.bool_()), [False, True], False),
-    ("group_ids", pa.list_(pa.float64()), [0, 1], False),
-    ("group_ids", pa.list_(pa.int64()), [3, None], False),
-    *[("tokens", by_token(kind), WORDS, True) for kind in (pa.string(), pa.large_string())],
-    ("tokens", by_token(pa.int64()), NUMBERS, False),
-    ("tokens", by_token(pa.string()), [["a", None], ["c"]], False),
-    ("token_ids", by_token(pa.int32()), NUMBERS, True),
-    ("token_ids", by_token(pa.float64()), NUMBERS, False),
-    ("token_ids", by_token(pa.bool_()), TRUTHS, False),
-    *[("mask", by_token(kind), NUMBERS, True) for kind in (pa.int8(), pa.float64())],
-    ("mask", by_token(pa.bool_()), TRUTHS, True),
-    ("mask", by_token(pa.string()), [["0", "1"], ["1"]], False),
-    ("mask", by_token(pa.int8()), [[0, 2], [1]], False),
-    ("mask", by_token(pa.int8()), [[0, None], [1]], False),
-    *[("rewards", pa.list_(kind), [0, 1], True) for kind in (pa.float32(), pa.int64())],
-    ("rewards", pa.list_(pa.bool_()), [False, True], False),
-    ("rewards", pa.list_(pa.string()), ["0", "1"], False),
-    ("rewards", pa.list_(pa.float64()), [0, None], False),
-    ("rewards", pa.list_(pa.float64()), [0, 1, 2], False),
-    *[("log_probs_old", by_token(k), [[-1, -2], [-3]], True) for k in (pa.float32(), pa.int64())],
-    ("log_probs_old", by_token(pa.string()), [["-1", "-2"], ["-3"]], False),
-    ("log_probs_old", by_token(pa.bool_()), TRUTHS, False),
-    ("log_probs_old", by_token(pa.float64()), [[-1.0], [-2.0, -3.0]], False),
-    ("log_probs_old", by_token(pa.float64()), [[-1.0, -2.0, -3.0]], False),
-    ("log_probs_new", by_token(pa.float64()), [], False),
-    *[("advantages", kind, [0, 1], True) for kind in (pa.list_(pa.float64()), pa.list_(pa.int8()))],
-    ("advantages", by_token(pa.float64()), NUMBERS, True),
-    ("advantages", pa.list_(pa.string()), ["0", "1"], False),
+KINDS = [
+    *[("group_ids", pa.list_(kind), ["a", "b"]) for kind in (pa.string(), pa.large_string())],
+    *[("group_ids", pa.list_(kind), [3, 4]) for kind in (pa.int64(), pa.uint8())],
+    ("group_ids", pa.list_(pa.bool_()), [False, True]),
+    ("group_ids", pa.list_(pa.float64()), [0, 1]),
+    ("group_ids", pa.list_(pa.int64()), [3, None]),
+    *[("tokens", by_token(kind), WORDS) for kind in (pa.string(), pa.large_string())],
+    ("tokens", by_token(pa.int64()), NUMBERS),
+    ("tokens", by_token(pa.string()), [["a", None], ["c"]]),
+    ("token_ids", by_token(pa.int32()), NUMBERS),
+    ("token_ids", by_token(pa.float64()), NUMBERS),
+    ("token_ids", by_token(pa.bool_()), TRUTHS),
+    *[("mask", by_token(kind), NUMBERS) for kind in (pa.int8(), pa.float64())],
+    ("mask", by_token(pa.bool_()), TRUTHS),
+    ("mask", by_token(pa.string()), [["0", "1"], ["1"]]),
+    ("mask", by_token(pa.int8()), [[0, 2], [1]]),
+    ("mask", by_token(pa.int8()), [[0, None], [1]]),
+    *[("rewards", pa.list_(kind), [0, 1]) for kind in (pa.float32(), pa.int64())],
+    ("rewards", pa.list_(pa.bool_()), [False, True]),
+    ("rewards", pa.list_(pa.string()), ["0", "1"]),
+    ("rewards", pa.list_(pa.float64()), [0, None]),
+    ("rewards", pa.list_(pa.float64()), [0, 1, 2]),
+    *[("log_probs_old", by_token(k), [[-1, -2], [-3]]) for k in (pa.float32(), pa.int64())],
+    ("log_probs_old", by_token(pa.string()), [["-1", "-2"], ["-3"]]),
+    ("log_probs_old", by_token(pa.bool_()), TRUTHS),
+    ("log_probs_old", by_token(pa.float64()), [[-1.0], [-2.0, -3.0]]),
+    ("log_probs_old", by_token(pa.float64()), [[-1.0, -2.0, -3.0]]),
+    ("log_probs_new", by_token(pa.float64()), []),
+    *[("advantages", kind, [0, 1]) for kind in (pa.list_(pa.float64()), pa.list_(pa.int8()))],
+    ("advantages", by_token(pa.float64()), NUMBERS),
+    ("advantages", pa.list_(pa.string()), ["0", "1"]),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("at", range(len(PLAIN_OR_NOT)))
-def test_what_is_read_by_columns_is_of_the_right_type(tmp_path, monkeypatch, at):
+@each(("name", "kind", "values"), KINDS)
+def test_columns_of_every_type(tmp_path, name, kind, values):
     """Numbers that are text are no numbers, whichever way they are read."""
-    name, kind, values, plain = PLAIN_OR_NOT[at]
     columns = {
         "log_probs_new": pa.array([[[-1.0, -2.0], [-3.0]]] * 2, by_token(pa.float64())),
         "rewards": pa.array([[0.0, 1.0]] * 2),
     }
     columns[name] = pa.array([values] * 2, kind)
     pq.write_table(pa.table(columns), tmp_path / "a.parquet")
-    path = tmp_path / "a.parquet"
-    assert all((one.columns is not None) == plain for one in chunks(path, Reading()))
-    found = [result(path, Reading(), skip=skip) for skip in (False, True)]
-    monkeypatch.setattr(Reading, "_by_columns", lambda *_: None)
-    assert [result(path, Reading(), skip=skip) for skip in (False, True)] == found
+    for found, wanted in both(tmp_path / "a.parquet"):
+        assert found == wanted
 
 
 ONE = {"log_probs_new": [-1.0, -2.0], "log_probs_ref": [-1.5, -2.0], "reward": 1.0}
@@ -297,115 +253,83 @@ TWO = {
     "rewards": [1.0, 0.0],
 }
 BY_STEP, BY_BOTH, BY_SIZE = (
-    Reading(grouping=one)
-    for one in (
-        Grouping(by=(("step",),)),
-        Grouping(by=(("step",), ("prompt",))),
-        Grouping(size=2),
-    )
+    ("--group-by", "step"),
+    ("--group-by", "step,prompt"),
+    ("--group-size", 2),
 )
 
 
-def told(*texts):
-    return [{**TWO, "grpo_json": text} for text in texts]
+def texts(*given):
+    return [{**TWO, "grpo_json": text} for text in given]
 
 
 TABLES = {
-    "two names of a column": ([{**TWO, "logps": TWO["log_probs_new"]}] * 3, None, False),
-    "two masks": (
-        [{**TWO, "loss_mask": [[1, 1], [1]], "response_mask": [[1, 0], [1]]}],
-        None,
-        False,
-    ),
-    "a mask without a token": ([{**TWO, "mask": [[0, 0], [0]]}] * 2, None, True),
-    "another number of masks": ([{**TWO, "mask": [[1, 1]]}] * 2, None, False),
-    "an answer that is expected": ([{**TWO, "expected": 1.0}] * 3, None, True),
-    "no log-probs": ([{"rewards": [1.0]}] * 3, None, False),
-    "ratios": ([{"ratios": [[1.0]], "log_probs_ref": [[-1.0]], "rewards": [1.0]}] * 3, None, False),
-    "two rewards each": ([{**TWO, "rewards": [[1.0, 2.0], [0.0, 1.0]]}] * 2, None, False),
-    "no responses": ([TWO, {name: [] for name in TWO}], None, False),
-    "no tokens": ([TWO, {**{name: [[], []] for name in TWO}, "rewards": [1.0, 0.0]}], None, True),
-    "a column that some have": ([{**TWO, "log_probs_old": TWO["log_probs_new"]}, TWO], None, False),
-    "a note that some have": ([{**TWO, "note": 1}, TWO], None, True),
-    "groups": ([{**TWO, "group_ids": [*names]} for names in ("ab", "aa")], None, True),
-    "a framework": ([{**TWO, "framework": {"name": "trl", "loss_type": "dapo"}}] * 2, None, True),
-    "settings that are the same": (told('{"epsilon": 0.1}', '{"epsilon": 0.1}'), None, True),
-    "settings that differ": (told('{"epsilon": 0.1}', '{"epsilon": 0.2}'), None, False),
-    "settings of another type": (told('{"epsilon": 1}', '{"epsilon": 1.0}'), None, False),
-    "settings together": (told('{"hyperparameters": {"epsilon": 0.3}}') * 2, None, True),
+    "two names of a column": ([{**TWO, "logps": TWO["log_probs_new"]}] * 3, ()),
+    "a mask without a token": ([{**TWO, "mask": [[0, 0], [0]]}] * 2, ()),
+    "another number of masks": ([{**TWO, "mask": [[1, 1]]}] * 2, ()),
+    "an answer that is expected": ([{**TWO, "expected": 1.0}] * 3, ()),
+    "no log-probs": ([{"rewards": [1.0]}] * 3, ()),
+    "ratios": ([{"ratios": [[1.0]], "log_probs_ref": [[-1.0]], "rewards": [1.0]}] * 3, ()),
+    "two rewards each": ([{**TWO, "rewards": [[1.0, 2.0], [0.0, 1.0]]}] * 2, ()),
+    "no responses": ([TWO, {name: [] for name in TWO}], ()),
+    "no tokens": ([TWO, {**{name: [[], []] for name in TWO}, "rewards": [1.0, 0.0]}], ()),
+    "a column that some have": ([{**TWO, "log_probs_old": TWO["log_probs_new"]}, TWO], ()),
+    "a note that some have": ([{**TWO, "note": 1}, TWO], ()),
+    "groups": ([{**TWO, "group_ids": [*names]} for names in ("ab", "aa")], ()),
+    "a framework": ([{**TWO, "framework": {"name": "trl", "loss_type": "dapo"}}] * 2, ()),
+    "settings that are the same": (texts('{"epsilon": 0.1}', '{"epsilon": 0.1}'), ()),
+    "settings that differ": (texts('{"epsilon": 0.1}', '{"epsilon": 0.2}'), ()),
+    "settings of another type": (texts('{"epsilon": 1}', '{"epsilon": 1.0}'), ()),
+    "settings together": (texts('{"hyperparameters": {"epsilon": 0.3}}') * 2, ()),
     "settings together that differ": (
-        told('{"hyperparameters": {"beta": 0.3}}', '{"hyperparameters": {"beta": 0}}'),
-        None,
-        False,
+        texts('{"hyperparameters": {"beta": 0.3}}', '{"hyperparameters": {"beta": 0}}'),
+        (),
     ),
-    "ids": (told('{"id": 1}', '{"id": "b"}'), None, True),
-    "an id that is null": (told('{"id": 1}', '{"id": null}'), None, False),
-    "other keys": (told('{"id": 1}', '{"at": 1}'), None, False),
-    "a column again": (told('{"rewards": [2, 3]}') * 2, None, False),
-    "a column in the text": (told('{"log_probs_old": [[-1, -3], [-1]]}') * 2, None, False),
-    "no text": (told(None, None), None, True),
-    "broken text": (told("{}", "{"), None, False),
-    "by step": ([{**ONE, "step": at // 2} for at in range(6)], BY_STEP, True),
+    "ids": (texts('{"id": 1}', '{"id": "b"}'), ()),
+    "an id that is null": (texts('{"id": 1}', '{"id": null}'), ()),
+    "other keys": (texts('{"id": 1}', '{"at": 1}'), ()),
+    "a column again": (texts('{"rewards": [2, 3]}') * 2, ()),
+    "a column in the text": (texts('{"log_probs_old": [[-1, -3], [-1]]}') * 2, ()),
+    "no text": (texts(None, None), ()),
+    "broken text": (texts("{}", "{"), ()),
+    "by step": ([{**ONE, "step": at // 2} for at in range(6)], BY_STEP),
     "by step and prompt": (
         [{**ONE, "step": at // 3, "prompt": f"p{at // 2}"} for at in range(8)],
         BY_BOTH,
-        True,
     ),
-    "names in groups of two": (
-        [{**ONE, "group_ids": "ab"[at % 2]} for at in range(6)],
-        BY_SIZE,
-        False,
-    ),
+    "names in groups of two": ([{**ONE, "group_ids": "ab"[at % 2]} for at in range(6)], BY_SIZE),
     "one name in each group of two": (
         [{**ONE, "group_ids": "aabbaa"[at]} for at in range(6)],
         BY_SIZE,
-        True,
     ),
     "a list that may be of tokens": (
         [{**ONE, "advantages": [1.0, 2.0], "step": at // 2} for at in range(4)],
         BY_STEP,
-        False,
     ),
     "lists of advantages of one response": (
         [{**ONE, "advantages": [[1.0, 2.0]], "step": at // 2} for at in range(4)],
         BY_STEP,
-        False,
     ),
     "a name whose meaning depends on others": (
         [{**ONE, "action_log_probs": [-1.0, -2.5], "step": at // 2} for at in range(4)],
         BY_STEP,
-        False,
     ),
-    "a key of another format": (
-        told('{"meta_info": {"output_token_logprobs": [[-1.0, 7]]}}'),
-        None,
-        False,
-    ),
-    "settings that are none": (told('{"epsilon": "x"}') * 2, None, False),
+    "settings that are none": (texts('{"epsilon": "x"}') * 2, ()),
     "a name that may be of another column": (
         [{**ONE, "old_logprob": [-1.0, -2.5], "step": at // 2} for at in range(4)],
         BY_STEP,
-        False,
     ),
 }
 
 
-@pytest.mark.parametrize("name", TABLES)
-def test_unusual_tables_are_read_as_row_by_row(tmp_path, monkeypatch, name):
-    """Which are read by columns; what is said of them is the same."""
-    rows, reading, plain = TABLES[name]
-    reading = reading or Reading()
+@each("name", TABLES)
+def test_unusual_tables(tmp_path, name):
+    rows, flags = TABLES[name]
     keys = {key: None for row in rows for key in row}
-    monkeypatch.setattr(cuts, "_LEAST", 1)
-    path = tmp_path / "a.parquet"
     made = pa.table({key: [row.get(key) for row in rows] for key in keys})
-    pq.write_table(made, path, row_group_size=3)
-    found = [result(path, reading, skip=skip) for skip in (False, True)]
-    assert {one.columns is not None for one in chunks(path, reading)} == {plain}
-    monkeypatch.setattr(Reading, "_by_columns", lambda *_: None)
-    assert [result(path, reading, skip=skip) for skip in (False, True)] == found
-    monkeypatch.setattr(cuts, "between_groups", lambda *_: None)
-    assert [result(path, reading, skip=skip) for skip in (False, True)] == found
+    pq.write_table(made, tmp_path / "a.parquet", row_group_size=3)
+    for found, wanted in both(tmp_path / "a.parquet", *flags):
+        assert found == wanted
 
 
 @pytest.mark.parametrize("kind", ["parquet", "arrow"])
@@ -415,10 +339,9 @@ def test_a_column_that_was_not_read_is_named_where_one_is_missing(tmp_path, kind
     row |= {"beta": 0.04}
     path = tmp_path / f"a.{kind}"
     write(random.Random(1), pa.Table.from_pylist([row] * 3), path)
-    _, fault, _, _, _, _, _ = result(path, Reading())
-    assert fault == (
-        f"{path}: [0].refs_lp: log_probs_ref is missing, which grpo needs, and this key is not read"
-        ": --map log_probs_ref=refs_lp reads it (--beta 0 does without a reference)"
+    fault = (
+        f"grpo: {path}: [0].refs_lp: log_probs_ref is missing, which grpo needs, and this key is "
+        "not read: --map log_probs_ref=refs_lp reads it (--beta 0 does without a reference)"
     )
-    _, _, skipped, count, _, _, _ = result(path, Reading(), skip=True)
-    assert (count, skipped[0]) == (3, fault)
+    for words in ((), ("--on-error", "skip")):
+        assert fault in run("eval", path, *words).stderr

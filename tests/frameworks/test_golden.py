@@ -95,34 +95,36 @@ class Evaluated(NamedTuple):
 
 
 def trl() -> Iterator[Case]:
-    for one in TRL["cases"]:
-        how = one["record"], one["stages"], one["hyperparameters"]
-        gradient = -flat(one["loss_gradient"])
-        yield Case("trl", one["variant"], *how, one["loss"], gradient, metrics=one["metrics"])
+    for entry in TRL["cases"]:
+        how = entry["record"], entry["stages"], entry["hyperparameters"]
+        gradient = -flat(entry["loss_gradient"])
+        yield Case("trl", entry["variant"], *how, entry["loss"], gradient, metrics=entry["metrics"])
 
 
 def verl() -> Iterator[Case]:
-    for one in VERL["cases"]:
-        gradient = -flat(one["gradient"])
-        yield Case("verl", one["variant"], one["record"], {}, {}, one["loss"], gradient)
-    for one in BASELINES["cases"]:
-        advantages = flat(one["advantages"])
-        yield Case("verl", "verl/vanilla", one["record"], one["stages"], {}, advantages=advantages)
+    for entry in VERL["cases"]:
+        gradient = -flat(entry["gradient"])
+        yield Case("verl", entry["variant"], entry["record"], {}, {}, entry["loss"], gradient)
+    for entry in BASELINES["cases"]:
+        advantages = flat(entry["advantages"])
+        yield Case(
+            "verl", "verl/vanilla", entry["record"], entry["stages"], {}, advantages=advantages
+        )
 
 
 def sources(file: str, golden: dict[str, Any]) -> Iterator[Case]:
-    for one in golden["cases"] + golden["advantages"]:
-        commit = golden["commits"].get(one["framework"], one["framework"])
+    for entry in golden["cases"] + golden["advantages"]:
+        commit = golden["commits"].get(entry["framework"], entry["framework"])
         yield Case(
             file,
-            one["variant"],
-            golden["batches"][one["batch"]],
-            one["stages"],
-            one["hyperparameters"],
-            one.get("loss", 0.0),
-            flat(one["gradient"]) if "gradient" in one else None,
-            flat(one["advantages"]) if "advantages" in one else None,
-            named=f"{commit} {one['batch']}",
+            entry["variant"],
+            golden["batches"][entry["batch"]],
+            entry["stages"],
+            entry["hyperparameters"],
+            entry.get("loss", 0.0),
+            flat(entry["gradient"]) if "gradient" in entry else None,
+            flat(entry["advantages"]) if "advantages" in entry else None,
+            named=f"{commit} {entry['batch']}",
         )
 
 
@@ -277,10 +279,10 @@ def test_rows_that_claim_to_have_run_did() -> None:
 def test_the_bounds_of_bapo_went_every_way() -> None:
     """Some cases balance at once, some on the way, some at the end of the ranges."""
     losses: dict[Any, set[float]] = {}
-    for one in AUTHORS["cases"]:
-        if one["variant"] == "bapo":
-            where = one["batch"], one["hyperparameters"]["bapo_low_max"]
-            losses.setdefault(where, set()).add(one["loss"])
+    for entry in AUTHORS["cases"]:
+        if entry["variant"] == "bapo":
+            where = entry["batch"], entry["hyperparameters"]["bapo_low_max"]
+            losses.setdefault(where, set()).add(entry["loss"])
     assert max(len(found) for found in losses.values()) >= 4
 
 

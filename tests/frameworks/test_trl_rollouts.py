@@ -9,9 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
-
-from grpo_cli.commands.main import app
+from command import answer
 
 DATA = Path(__file__).parent.parent / "data" / "rollouts"
 NAMES = ("cispo", "dapo", "dr_grpo", "grpo", "gspo")
@@ -37,10 +35,7 @@ def expected(name):
 
 def records(name, flags):
     """What ``grpo eval`` prints for each record, tokens included."""
-    command = ["eval", str(path(name)), *flags, "--batch", "record", "--level", "token", "--json"]
-    result = CliRunner().invoke(app, command)
-    assert result.exit_code == 0, result.stderr
-    return json.loads(result.stdout)["records"]
+    return answer("eval", path(name), *flags, "--batch", "record", "--level", "token")["records"]
 
 
 def flags_of(name):

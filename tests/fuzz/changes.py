@@ -147,12 +147,15 @@ def _rename(holder: Holder, draw: random.Random) -> None:
         holder[_key(draw, key)] = holder.pop(key)
 
 
+_KEYS = ("expected", "loss", "metrics", "id", "grpo_json", "rewards/\x1b[31m", "x\u202e", 'a"|\n')
+
+
 def _key(draw: random.Random, key: str = "step") -> str:
     kind = draw.random()
     if kind < 0.6:
         return draw.choice(names()["keys"])
     if kind < 0.8:
-        return draw.choice([*names()["settings"], "expected", "loss", "metrics", "id", "grpo_json"])
+        return draw.choice([*names()["settings"], *_KEYS])
     if kind < 0.9 and len(key) > 2:
         at = draw.randrange(len(key))
         return key[:at] + draw.choice(("", "x", key[at] * 2)) + key[at + 1 :]

@@ -191,6 +191,10 @@ def _files(case: Case, outcome: Outcome, folder: Path) -> Iterator[Finding]:
     left = [path.name for path in folder.iterdir() if path.name.startswith((".out", ".x", "tmp"))]
     if left:
         yield Finding("a temporary file is left", str(left))
+    for path in folder.iterdir():
+        data = path.read_bytes() if path.is_file() and path.name != case.name else b""
+        if not data.startswith(b"PAR1") and _UNSAFE.search(data.decode("utf-8", "replace")):
+            yield Finding(f"{case.command}: unsafe characters in a file", repr(data[:300]))
     stopped = outcome.code in (2, 3) and case.option("--on-error") != "skip"
     targets = {case.option(flag) for flag in ("-o", "--html", "--svg")}
     if stopped and "out" in targets and (folder / "out").read_bytes() != OLD:

@@ -19,7 +19,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from grpo_cli.hooks.lines import Lines
 from grpo_cli.hooks.writer import WAITING, Writer, of_rank
 from grpo_cli.records import cut, raws
 
@@ -104,14 +103,6 @@ def test_a_record_that_cannot_be_made_ends_the_recording_with_a_warning(
     assert ids(writer.path) == [0]
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_a_full_disk_is_a_warning(tmp_path: Path) -> None:
-    writer = Writer("/dev/full")
-    writer.write(lambda: {"id": 0})
-    with pytest.warns(RuntimeWarning, match="No space left"):
-        writer.flush()
-
-
 def test_a_folder_that_is_not_there_is_said_at_once(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         Writer(tmp_path / "nowhere" / "r.jsonl")
@@ -164,26 +155,6 @@ def test_a_file_that_another_recording_has_does_not_stay_open(tmp_path: Path) ->
         assert len([*Path("/proc/self/fd").iterdir()]) == before
 
 
-def test_a_line_of_which_a_part_fitted_is_taken_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As on a disk that is full behind its first half; what came before stays."""
-    lines = Lines(tmp_path / "r.jsonl")
-    lines.add(b"first\n")
-    write = os.write
-
-    def half(file: int, data: memoryview) -> int:
-        if len(data) < 5:
-            raise OSError(28, "No space left on device")
-        return write(file, data[: len(data) // 2])
-
-    monkeypatch.setattr(os, "write", half)
-    with pytest.raises(OSError, match="No space left"):
-        lines.add(b"the second\n")
-    assert (tmp_path / "r.jsonl").read_bytes() == b"first\n"
-    lines.close()
-
-
 def test_a_file_is_as_readable_as_the_umask_leaves_it(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
@@ -200,29 +171,6 @@ def test_a_writer_that_is_closed_is_kept_by_nothing(tmp_path: Path) -> None:
     del writer
     gc.collect()
     assert known() is None
-
-
-@pytest.mark.parametrize("ending", ["write", "flush", "close"])
-def test_a_forked_child_leaves_the_file_alone(
-    ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It has no thread, and would wait for ever; only what it wants to record is told of."""
-    writer = Writer(tmp_path / "r.jsonl")
-    writer.write(lambda: {"id": 0})
-    writer.flush()
-    with monkeypatch.context() as forked, warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always")
-        forked.setattr(writer, "_wait", lambda: pytest.fail("it waits"))
-        forked.setattr(writer, "_waiting", None)  # it records nothing
-        forked.setattr(os, "getpid", lambda: -1)
-        writer.write(lambda: {"id": 1}) if ending == "write" else getattr(writer, ending)()
-        assert writer.closed
-    said = [one for one in told if "a forked process is not recorded" in str(one.message)]
-    assert len(told) == len(said) == (ending == "write")
-    writer.closed = False  # in the parent it goes on
-    writer.write(lambda: {"id": 2})
-    writer.close()
-    assert ids(writer.path) == [0, 2]
 
 
 @pytest.mark.parametrize("handled", [False, True])

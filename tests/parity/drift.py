@@ -1,7 +1,7 @@
 """Which rows a newer source of a framework has made stale.
 
 ``cd tests && python -m parity.drift SOURCE=PATH[@REVISION]...`` compares the functions that the
-rows reproduce with sources as they are now; exit 1 where one reads otherwise. A SOURCE is a
+rows reproduce with sources as they are now; exit 1 where a function changed. A SOURCE is a
 repository of ``framework_sources.COMMITS`` (PATH: its clone), the name of a wheel there (PATH: it,
 unpacked), or ``trl`` and ``verl`` (PATH: ``installed``, of the interpreter that runs this). Whether
 the numbers moved is for the parity tests of the newer source to say. With ``--write`` the
@@ -9,7 +9,7 @@ fingerprints of this source are kept instead.
 
 tests/frameworks/fingerprints has a file for each source: its name and version, "functions":
 {"path:name": fingerprint}, and "rows": {row: ["path:name"]}, where a new row is entered by hand.
-They were written by Python 3.11; another one may write a syntax tree otherwise.
+They were written by Python 3.11; other releases may write a syntax tree differently.
 """
 
 from __future__ import annotations

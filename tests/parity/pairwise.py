@@ -99,9 +99,10 @@ def judged(
         tally.configurations += 1
         tally.records += len(compared)
         tally.metrics.update(
-            {metric["key"] for one in verdicts.values() for metric in one["metrics"]}
+            {metric["key"] for verdict in verdicts.values() for metric in verdict["metrics"]}
         )
-        lost = [one["id"] for one in records if one["id"] not in verdicts and _is_finite(one)]
+        expected = [record["id"] for record in records if _is_finite(record)]
+        lost = [name for name in expected if name not in verdicts]
         if found or lost or not compared:
             tally.differ += 1
             differing.append(f"{found[0]['first'] if found else lost}: {row}")
@@ -215,7 +216,7 @@ def covering_array(
     no allowed configuration was found for are left out.
 
     Args:
-        options: option → its values; values are told apart by their place, not by equality.
+        options: option → its values; values differ by their place, not by equality.
         seed: of the draws; the same seed gives the same rows.
         allowed: whether a whole configuration may be run.
     """
@@ -278,8 +279,8 @@ def _drawn(
     return {name: draw.randrange(len(options[name])) for name in options} | dict(target)
 
 
-def _pair(one: tuple[str, int], other: tuple[str, int]) -> Pair:
-    return (one, other) if one[0] < other[0] else (other, one)
+def _pair(first: tuple[str, int], second: tuple[str, int]) -> Pair:
+    return (first, second) if first[0] < second[0] else (second, first)
 
 
 def _pairs(row: Mapping[str, int]) -> set[Pair]:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
-import subprocess
 import sys
 import tempfile
 import warnings
@@ -30,6 +29,7 @@ if __name__ == "__main__":
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
+from command import answer  # noqa: E402
 from transformers import TrainerCallback  # noqa: E402
 from trl import GRPOConfig, GRPOTrainer  # noqa: E402
 
@@ -193,11 +193,9 @@ def _single(value: Any) -> Any:
     return [_single(one) for one in value] if isinstance(value, list) else value
 
 
-def judge(path: Path) -> list[Any]:
+def judge(path: Path) -> list[dict[str, Any]]:
     """What ``grpo trend`` finds in a run."""
-    command = [sys.executable, "-m", "grpo_cli", "trend", str(path), "-v", "trl/grpo", "--json"]
-    done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
-    found: list[Any] = json.loads(done.stdout)["findings"]
+    found: list[dict[str, Any]] = answer("trend", path, "-v", "trl/grpo")["findings"]
     return found
 
 
@@ -225,14 +223,14 @@ def main() -> None:
             if not given.judge:
                 continue
             found = judge(path)
-            onsets = [one["onset"] for one in found]
+            onsets = [finding["onset"] for finding in found]
             if fault == "healthy":
                 healthy, alarms = healthy + 1, alarms + bool(found)
             else:
                 runs, right = runs + 1, right + any(abs(at - ONSET) <= WITHIN for at in onsets)
             print(f"{fault} seed {seed}: {onsets}", flush=True)
-            for one in found:
-                print(f"    {one['kind']} {one['sentence']}", flush=True)
+            for finding in found:
+                print(f"    {finding['kind']} {finding['sentence']}", flush=True)
     if given.judge:
         print(
             f"found within {WITHIN} steps: {right} of {runs}; false alarms: {alarms} of {healthy}"

@@ -84,8 +84,8 @@ def test_what_trl_refuses(tmp_path: Path) -> None:
 
 def test_a_setting_without_which_verl_raises(tmp_path: Path) -> None:
     assert RAISES.items() <= RAISING.items()
-    said = "ValueError: policy_loss.dro_beta must be a positive value when using DRO"
-    assert raised(tmp_path) == said
+    error = "ValueError: policy_loss.dro_beta must be a positive value when using DRO"
+    assert raised(tmp_path) == error
 
 
 def test_ratios_move_between_the_steps_of_verl(tmp_path: Path) -> None:

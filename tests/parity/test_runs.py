@@ -23,11 +23,11 @@ def test_a_fault_is_found_where_it_began_and_nothing_else(
     fault: str, model: str, tmp_path: Path
 ) -> None:
     found = runs.judge(runs.train(model, tmp_path, fault, 21))
-    onsets = [one["onset"] for one in found]
+    onsets = [finding["onset"] for finding in found]
     if fault == "healthy":
         assert onsets == []
     else:
-        assert any(abs(one - runs.ONSET) <= runs.WITHIN for one in onsets), onsets
+        assert any(abs(onset - runs.ONSET) <= runs.WITHIN for onset in onsets), onsets
         assert min(onsets) >= runs.ONSET - 2, onsets
 
 
@@ -35,10 +35,9 @@ def test_what_trl_logs_over_several_micro_batches(model: str, tmp_path: Path) ->
     settings = {"gradient_accumulation_steps": 2, "max_steps": 6, "num_iterations": 2}
     path = runs.train(model, tmp_path, "healthy", 3, **settings)
     log = tmp_path / "out" / "trainer_state.json"
-    flags = ("-v", "trl/grpo", "--correction", "trl/sequence-mask")
-    found = {
-        one["name"]: one for one in answer("trend", path, *flags, "--log", log)["log"]["series"]
-    }
+    flags = ("-v", "trl/grpo", "--correction", "trl/sequence-mask", "--names", "trl", "--log", log)
+    series = answer("trend", path, *flags)["log"]["series"]
+    found = {logged["name"]: logged for logged in series}
     assert len(json.loads(path.read_text().splitlines()[0])["group_ids"]) == 32
     for name in ("kl", "clip_ratio/region_mean", "clip_ratio/low_mean", "clip_ratio/high_mean"):
         assert found[name]["agrees"], found[name]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from grpo_cli.records.tables.torch_file import raws
+from grpo_cli import read
 
 KINDS = ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8")
 
@@ -27,9 +27,9 @@ def test_every_kind_of_number(kind: str, tmp_path: Path) -> None:
         "list": [whole[0], None, "text", 1.5, True, (1, 2)],
     }
     path = tmp_path / "a.pt"
-    torch.save(value, path)
-    (raw,) = raws("a", str(path))
-    assert raw.value == plain(torch.load(path, weights_only=True))  # type: ignore[union-attr]
+    torch.save(value | {"log_probs_new": [[-1.0]], "rewards": [1.0]}, path)
+    (found,) = read(path)
+    assert found == plain(torch.load(path, weights_only=True))
 
 
 def plain(value: Any) -> Any:

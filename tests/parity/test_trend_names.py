@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -16,11 +15,6 @@ from verl.utils.debug.metrics import calculate_debug_metrics
 
 SINGLE = 2e-5
 """Relative: verl computes in float32, and the records hold what it was given."""
-
-
-def recomputed(path: Path) -> dict[str, Any]:
-    (step,) = answer("trend", path, "-v", "dapo", "--names", "verl")["steps"]
-    return step
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -46,7 +40,7 @@ def test_the_mismatch_as_verl_logs_it(seed: int, tmp_path: Path) -> None:
     theirs = calculate_debug_metrics(DataProto(batch=batch))
     own = compute_offpolicy_metrics(old, engine, mask.bool())
     theirs |= {f"rollout_corr/{name}": value for name, value in own.items()}
-    ours = recomputed(path)
+    (ours,) = answer("trend", path, "-v", "dapo", "--names", "verl")["steps"]
     names = [name for name in ours if name in theirs]
     assert len(names) == 6
     for name in names:

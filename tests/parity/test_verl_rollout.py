@@ -8,9 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from verl.trainer.config.algorithm import RolloutCorrectionConfig
-from verl.trainer.ppo import core_algos
 from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_and_rejection_mask
 
 from grpo_cli import VARIANTS, evaluate
@@ -54,48 +52,22 @@ def decoupled(
     batch: Ragged, mode: str, settings: dict[str, Any], loss_mode: str = "vanilla"
 ) -> tuple[float, Any]:
     """Loss and gradient as verl's trainer makes them: the mask is the rejection's from there on."""
-    mask = verl_functions.tensor(batch, "mask")
-    names = ("log_probs_old", "log_probs_rollout")
+    names = ("log_probs_old", "log_probs_rollout", "mask")
     found, mask, _ = compute_rollout_correction_and_rejection_mask(
-        *(verl_functions.tensor(batch, name) for name in names), mask, **settings
+        *(verl_functions.tensor(batch, name) for name in names), **settings
     )
     weights = None if found is None else found.batch["rollout_is_weights"]
-    loss = core_algos.get_policy_loss_fn(loss_mode)
-    return _total(batch, mode, mask, loss, {}, rollout_is_weights=weights)
+    return _total(batch, mode, loss_mode, mask=mask, rollout_is_weights=weights)
 
 
 def bypass(batch: Ragged, mode: str, settings: dict[str, Any]) -> tuple[float, Any]:
     """The same where compute_policy_loss_bypass_mode masks for itself."""
-    mask = verl_functions.tensor(batch, "mask")
-    loss = core_algos.get_policy_loss_fn("bypass_mode")
-    return _total(batch, mode, mask, loss, settings)
+    return _total(batch, mode, "bypass_mode", old="log_probs_rollout", correction=settings)
 
 
-def _total(
-    batch: Ragged, mode: str, mask: torch.Tensor, loss: Any, settings: dict[str, Any], **more: Any
-) -> tuple[float, Any]:
-    config = verl_functions.actor_config(mode, {})
-    if settings:
-        object.__setattr__(config.policy_loss, "rollout_correction", settings)
-    new = verl_functions.tensor(batch, "log_probs_new").requires_grad_()
-    policy, _ = loss(
-        old_log_prob=verl_functions.tensor(
-            batch, "log_probs_rollout" if settings else "log_probs_old"
-        ),
-        log_prob=new,
-        advantages=torch.tensor(batch.advantages)[:, None] * mask,
-        response_mask=mask,
-        loss_agg_mode=mode,
-        config=config,
-        **more,
-    )
-    ref, entropies = (verl_functions.tensor(batch, x) for x in ("log_probs_ref", "entropies"))
-    kl = core_algos.kl_penalty(new, ref, "low_var_kl")
-    info = config.global_batch_info
-    total = policy + BETA * core_algos.agg_loss(kl, mask, mode, **info)
-    total = total - ENTROPY * core_algos.agg_loss(entropies, mask, mode, **info)
-    (gradient,) = torch.autograd.grad(total, new)
-    return float(total.detach()), gradient
+def _total(batch: Ragged, mode: str, loss: str, **how: Any) -> tuple[float, Any]:
+    found = verl_functions.compute(batch, loss, mode=mode, beta=BETA, entropy_coeff=ENTROPY, **how)
+    return found.loss, found.gradient
 
 
 def compare(

@@ -48,21 +48,36 @@ def compute(
     beta: float = 0.0,
     entropy_coeff: float = 0.0,
     advantages: torch.Tensor | None = None,
+    mask: torch.Tensor | None = None,
+    old: str = "log_probs_old",
+    correction: dict[str, Any] | None = None,
+    rollout_is_weights: torch.Tensor | None = None,
     **settings: Any,
 ) -> Computed:
-    """Loss, gradient and metrics; ``settings`` are fields of ActorConfig by verl's names."""
-    mask = tensor(batch, "mask")
+    """Loss, gradient and metrics.
+
+    Args:
+        mask: of what a rejection left; None: the batch's.
+        old: the column that is the old policy.
+        correction: verl's ``rollout_correction``, for a loss that corrects by itself.
+        settings: fields of ActorConfig by verl's names.
+    """
+    mask = tensor(batch, "mask") if mask is None else mask
     new = tensor(batch, "log_probs_new").requires_grad_()
     if advantages is None:
         advantages = torch.tensor(batch.advantages)[:, None] * mask
     config = actor_config(mode, settings)
+    if correction is not None:
+        object.__setattr__(config.policy_loss, "rollout_correction", correction)
+    weights = {} if rollout_is_weights is None else {"rollout_is_weights": rollout_is_weights}
     policy, metrics = core_algos.get_policy_loss_fn(loss)(
-        old_log_prob=tensor(batch, "log_probs_old"),
+        old_log_prob=tensor(batch, old),
         log_prob=new,
         advantages=advantages,
         response_mask=mask,
         loss_agg_mode=mode,
         config=config,
+        **weights,
     )
     kld = core_algos.kl_penalty(new, tensor(batch, "log_probs_ref"), kl)
     total = policy + 0.0

@@ -57,6 +57,26 @@ def test_records_of_all_kinds_in_one_file_are_as_each_alone():
     assert [one["responses"] for one in found["records"]] == alone
 
 
+@each(
+    "more",
+    [
+        {"mask": [[1, 0], [1]]},
+        {"advantages": [3, -3]},
+        {"log_probs_old": [[-2, -2], [-2]]},
+        {"uid": ["a", "b"]},
+        {"epsilon": 0.01, "log_probs_old": [[-3, -3], [-3]]},
+    ],
+)
+def test_keys_that_only_some_records_have(more):
+    plain = {"logps": [[-1, -2], [-3]], "rewards": [1, 0]}
+    alone = [evaluate(one).objective for one in (plain, plain | more)]
+    for records in ([plain, plain | more], [plain | more, plain]):
+        Path("d.jsonl").write_text("\n".join(map(json.dumps, records * 2)))
+        rows = answer("eval", "d.jsonl", "--level", "record")["records"]
+        wanted = alone if records[0] is plain else alone[::-1]
+        assert [one["objective"] for one in rows] == wanted * 2
+
+
 @each(("line", "said"), cases("errors.txt"))
 def test_message(line, said):
     assert message("d.jsonl", "\n" * 11 + line) == f"d.jsonl:12: {said}"

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from grpo_cli.vectors import Case, Claims, cases, judge
-from grpo_cli.vectors.case import Step, Tolerance
+from grpo_cli.vectors import Case, Claims, Step, Tolerance, cases, judge
 from grpo_cli.vectors.verdict import answer
 
 NAN, INFINITE = math.nan, math.inf

@@ -41,9 +41,6 @@ def _together(decoded: Iterable[DecodedChunk]) -> Iterator[DecodedChunk]:
         if waiting and (chunk.keys != keys or size >= _TOGETHER):
             yield DecodedChunk(waiting, keys)
             waiting, size = [], 0
-        if chunk.keys is None:
-            yield chunk
-            continue
         keys = chunk.keys
         waiting += chunk.items
         size += sum([raw.size for raw in chunk.items if isinstance(raw, Raw)])

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from grpo_cli.commands.compare.compare import USUAL, Comparison, names, plans
+from grpo_cli.commands.compare.compare import USUAL, compare_plans, names, plans
 from grpo_cli.commands.compare.view import print_bars, print_comparison
 from grpo_cli.commands.options import complete
 from grpo_cli.commands.options.everywhere import bundled
@@ -63,7 +63,7 @@ def compare(
         for note in () if page.quiet else notes:
             say(f"note: {note}")
         source = loading.reader(paths(files), work)
-        answer = Comparison(made, source).result()
+        answer = compare_plans(made, source)
         draw = print_bars if plot else print_comparison
         page.write(
             answer,

@@ -1,4 +1,4 @@
-"""Several variants on the same data, and how their gradients lie to each other."""
+"""Several variants on the same data, and the cosines between their gradients."""
 
 from __future__ import annotations
 
@@ -20,71 +20,66 @@ from grpo_cli.variants import VARIANTS
 from grpo_cli.variants.plan import Plan, plan
 
 
-class Comparison:
-    """Runs every plan on every piece of the data, in one pass and flat memory.
+def compare_plans(plans: Sequence[Plan], reader: Reader) -> Compared:
+    """The answer for every plan, in one pass over the data and flat memory.
 
     A plan that needs statistics of the whole input costs a pass before it. Plans that the data
     cannot serve are set aside with the reason.
 
     Args:
         plans: the variants; cosines are with the first that can be served.
-        source: the data.
+        reader: the data.
     """
+    skipped: dict[str, InputError] = {}
+    reader.keep_input()
+    reader.batch_by(plans[0].batch if plans else "input")
+    evaluators = _measured([Evaluator(plan) for plan in plans], reader, skipped)
+    sides: list[Side] = []
+    while evaluators:
+        first = evaluators[0].plan.variant
+        served = _served(fold(reader, partial(Sides, evaluators)), skipped)
+        sides = [*served.values()]
+        if first in served:
+            break
+        evaluators = [side.evaluator for side in sides]
+    reader.notices.update(without_kl([side.plan for side in sides if lacks_kl(side.signed)]))
+    lines = [side.results(sides[0]) for side in sides]
+    batches = sides[0].batches.values() if sides else ()
+    counts = ("records", "groups", "responses", "tokens")
+    order = [plan.variant for plan in plans if plan.variant in skipped]
+    return Compared(
+        variants=tuple(line for batch in zip(*lines, strict=True) for line in batch),
+        differences=tuple(differences(sides)),
+        replaced=tuple(replaced(sides)),
+        skipped=tuple(_unserved(variant, skipped[variant]) for variant in order),
+        **{name: sum(getattr(batch.totals, name) for batch in batches) for name in counts},
+    )
 
-    def __init__(self, plans: Sequence[Plan], source: Reader) -> None:
-        self._source = source
-        self.skipped: dict[str, InputError] = {}
-        self._order = [plan.variant for plan in plans]
-        source.keep_input()
-        source.batch_by(plans[0].batch if plans else "input")
-        evaluators = self._measured([Evaluator(plan) for plan in plans])
-        self.sides: list[Side] = []
-        while evaluators:
-            first = evaluators[0].plan.variant
-            sums = self._served(fold(source, partial(Sides, evaluators)))
-            self.sides = [*sums.values()]
-            if first in sums:
-                break
-            evaluators = [side.evaluator for side in self.sides]
-        without = [one.plan for one in self.sides if lacks_kl(one.signed)]
-        source.notices.update(without_kl(without))
 
-    def _measured(self, evaluators: Sequence[Evaluator]) -> list[Evaluator]:
-        """The variants with the statistics of the whole input, for those that need some."""
-        wanting = [one for one in evaluators if one.wants_first_pass]
-        moments: dict[str, BatchStatistics] = {}
-        if wanting:
-            moments = self._served(fold(self._source, partial(VariantStatistics, wanting)))
-        return [
-            one.after(moments[one.plan.variant]) if one.wants_first_pass else one
-            for one in evaluators
-            if one.plan.variant not in self.skipped
-        ]
+def _measured(
+    evaluators: Sequence[Evaluator], reader: Reader, skipped: dict[str, InputError]
+) -> list[Evaluator]:
+    """The variants with the statistics of the whole input, for those that need some."""
+    wanting = [one for one in evaluators if one.wants_first_pass]
+    moments: dict[str, BatchStatistics] = {}
+    if wanting:
+        moments = _served(fold(reader, partial(VariantStatistics, wanting)), skipped)
+    return [
+        one.after(moments[one.plan.variant]) if one.wants_first_pass else one
+        for one in evaluators
+        if one.plan.variant not in skipped
+    ]
 
-    def _served(self, found: VariantSums[S]) -> dict[str, S]:
-        """The sums of each variant that the data can serve; the others are set aside."""
-        served: dict[str, S] = {}
-        for name, sums in found.sums.items():
-            if isinstance(sums, InputError):
-                self.skipped[name] = sums
-            else:
-                served[name] = sums
-        return served
 
-    def result(self) -> Compared:
-        """The answer: lines in the order of the variants, batch by batch."""
-        lines = [side.results(self.sides[0]) for side in self.sides]
-        batches = self.sides[0].batches.values() if self.sides else ()
-        names = ("records", "groups", "responses", "tokens")
-        return Compared(
-            variants=tuple(line for batch in zip(*lines, strict=True) for line in batch),
-            differences=tuple(differences(self.sides)),
-            replaced=tuple(replaced(self.sides)),
-            skipped=tuple(
-                _unserved(it, self.skipped[it]) for it in self._order if it in self.skipped
-            ),
-            **{name: sum(getattr(one.totals, name) for one in batches) for name in names},
-        )
+def _served(found: VariantSums[S], skipped: dict[str, InputError]) -> dict[str, S]:
+    """The sums of each variant that the data can serve; why it cannot goes to ``skipped``."""
+    served: dict[str, S] = {}
+    for name, sums in found.sums.items():
+        if isinstance(sums, InputError):
+            skipped[name] = sums
+        else:
+            served[name] = sums
+    return served
 
 
 def _unserved(variant: str, reason: InputError) -> Unserved:

@@ -37,7 +37,7 @@ class BatchSide:
     def __init__(self, evaluator: Evaluator) -> None:
         self.plan = evaluator.plan
         of_one = self.plan.batch if self.plan.batch in ("input", "record") else "input"
-        self.totals = Totals(of_one, evaluator.words)
+        self.totals = Totals(of_one)
         self.shares = Shares()
         self.dots: dict[tuple[str, str], ExactSum] = {}
 

@@ -1,22 +1,144 @@
-"""Records that can be read → canonical objects, as lines or columns."""
+"""Records that can be read → canonical objects, as lines or columns, in any process."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, NamedTuple
 
-from grpo_cli.commands.convert.work import Converted, Together, Unnamed, blaming
+import orjson
+
 from grpo_cli.commands.options.source import tell_errors, tell_skipped
 from grpo_cli.engine import Reader
-from grpo_cli.engine.fold import fold_pieces
+from grpo_cli.engine.fold import Accumulator, fold_pieces
+from grpo_cli.engine.packing import alike
 from grpo_cli.engine.pieces import Pieces
 from grpo_cli.errors import InputError
-from grpo_cli.records.tables.canonical import canonical
+from grpo_cli.records import DecodedChunk, Packed, Raw, assemble, record
+from grpo_cli.records.tables.canonical import canonical, dumps, has_id, named
+from grpo_cli.terminal.numbers import escaped_json
 
 if TYPE_CHECKING:
     from grpo_cli.engine.cluster.parts import PartFolder
     from grpo_cli.records.tables.parquet import Table
+
+Together = tuple[Sequence[Raw], Packed | None]
+"""Records that are alike, with their columns; one alone without."""
+
+
+class Unnamed(NamedTuple):
+    """A line whose record has no id, and is given one where it is not written in its own place.
+
+    Attributes:
+        number: the 0-based place in which it needs none.
+        line: what it is there.
+        opening: what stands elsewhere for its first bytes.
+        cut: how many these are.
+    """
+
+    number: int
+    line: bytes
+    opening: bytes
+    cut: int
+
+
+@dataclass
+class Converted(Accumulator[None]):
+    """Records as lines, or with their columns, in order.
+
+    Attributes:
+        as_table: whether they become columns; lines otherwise.
+        pieces: the lines, or the records with their columns.
+        records: how many.
+    """
+
+    as_table: bool
+    pieces: Pieces = field(default_factory=Pieces)
+    records: int = 0
+
+    by_columns: ClassVar[bool] = False
+    settings: ClassVar[tuple[str, ...]] = ("as_table",)
+
+    def read(self, decoded: Iterable[DecodedChunk]) -> Iterator[InputError]:
+        """Converts records in order, and yields the errors of those that cannot be read."""
+        for found in _objects(decoded):
+            if isinstance(found, InputError):
+                yield found
+                continue
+            try:
+                self.pieces += [found] if self.as_table else map(_line, found[0])
+            except InputError as error:  # what JSON cannot hold is never left out
+                self.error = error
+                self.records = len(self.pieces)
+                return
+            self.records += len(found[0])
+
+    def merge(self, later: Converted) -> None:
+        """Adds the records that follow."""
+        self.pieces += later.pieces
+        self.records += later.records
+
+
+def _objects(
+    decoded: Iterable[DecodedChunk],
+) -> Iterator[Together | InputError]:
+    """Objects that are records: many alike with their columns, others alone; errors."""
+    for chunk in decoded:
+        for items, packed in alike(chunk):
+            if packed is not None:
+                yield items, packed  # type: ignore[misc]  # none of them is an error
+                continue
+            for raw in items:
+                error = raw if isinstance(raw, InputError) else _fault(raw)
+                yield ([raw], None) if error is None else error  # type: ignore[list-item]
+
+
+def _fault(raw: Raw) -> InputError | None:
+    """The error that evaluating the record would raise; None for a good one."""
+    found = record(raw)
+    if isinstance(found, InputError):
+        return found
+    try:
+        with blaming(raw):
+            assemble([found])
+    except InputError as error:
+        return error
+    return None
+
+
+@contextmanager
+def blaming(raw: Raw) -> Iterator[None]:
+    """Puts the place of a record into an error that does not know it."""
+    try:
+        yield
+    except InputError as error:
+        if error.source is None:
+            error.source, error.line = raw.source, raw.line
+            error.path = raw.prefix + error.path
+        raise
+
+
+def _line(raw: Raw) -> bytes | Unnamed:
+    with blaming(raw):
+        value = canonical(raw, raw.number)
+        line = escaped_json(dumps(value)) + b"\n"
+        if has_id(value):
+            return line
+        opening = _opening(value, line, raw.number)
+        if opening is not None:
+            return Unnamed(raw.number, line, opening, 1)
+        other = escaped_json(dumps(named(value, raw.number))) + b"\n"
+        return Unnamed(raw.number, line, other, len(line))
+
+
+def _opening(value: dict[str, Any], line: bytes, number: int) -> bytes | None:
+    """The beginning of the line with an id, spaced alike; None where more than that differs."""
+    key = b"{" + orjson.dumps(next(iter(value), "")) + b":"
+    if "id" in value or not line.startswith(key):
+        return None
+    return b'{"id": %d, ' % number if line[len(key) :][:1] == b" " else b'{"id":%d,' % number
 
 
 def write_lines(pieces: Iterable[bytes | Unnamed], stream: BinaryIO, place: int = 0) -> None:

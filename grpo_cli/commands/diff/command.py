@@ -1,4 +1,4 @@
-"""``grpo diff``: where two runs that should be one part."""
+"""``grpo diff``: where two runs that should be identical first differ."""
 
 from __future__ import annotations
 
@@ -55,22 +55,22 @@ def diff(
             "--tolerance",
             metavar="NUMBER",
             parser=number,
-            help="How far numbers may be apart. Default: not at all.",
+            help="By how much numbers may differ. Default: 0.",
             show_default=False,
         ),
     ] = None,
     page: PageOptions,
 ) -> None:
-    """Find where two runs that should be one part: step, group, token, column.
+    """Find where two runs first differ: step, group, token, column.
 
     \b
     grpo diff run-a/rollouts run-b/rollouts
     grpo diff before.jsonl after.jsonl --tolerance 1e-6
 
-    Records of a step are compared by id, else in their order; causes stand
+    Records of a step are compared by id, else in their order; causes come
     before effects: what was sampled, rewards, the engine's log-probs, the old
     policy's, the reference's, settings, advantages, the policy's. Exit codes:
-    0 they are one, 1 they part, 2 usage, 3 bad input.
+    0 they are identical, 1 they differ, 2 usage, 3 bad input.
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=page.json):
         if tolerance is not None and tolerance < 0.0:
@@ -95,7 +95,8 @@ def _print(console: Console, screen: Screen, answer: RunDiff) -> None:
     if len(answer.only) > 3:
         console.print(Text(f"… and {len(answer.only) - 3:,} steps more", "magenta"))
     if not answer.partings:
-        text = "the runs are one" if answer.same else "where both have a step, they are one"
+        text = "the runs are identical"
+        text = text if answer.same else "identical where both have a step"
         console.print(Text(f"{text}: {answer.steps:,} steps, {looked}", "bold green"))
         return
     first = answer.partings[0]
@@ -104,7 +105,7 @@ def _print(console: Console, screen: Screen, answer: RunDiff) -> None:
         if answer.agreed_until is None
         else f"after step {answer.agreed_until}"
     )
-    console.print(Text(f"the runs part {before} ({looked} compared)", "bold red"))
+    console.print(Text(f"the runs differ {before} ({looked} compared)", "bold red"))
     console.print(Text(f"{_place(first)}: {first.column}, {first.meaning}", "bold"))
     console.print(Text("  {} against {}".format(*_both(first))))
     console.print()

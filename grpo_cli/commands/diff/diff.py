@@ -158,7 +158,7 @@ def _by_step(reader: Reader, step_source: StepSource, answer: RunDiff, run: int)
         if before is not None and step < before and not noted:
             noted = True
             back = f"the steps of run {run} go back from {before} to {step}"
-            answer.notes.append(f"{back}: what stands together is compared, not a step as a whole")
+            answer.notes.append(f"{back}: neighbours are compared, not whole steps")
         before = step
         yield step, records
 
@@ -176,7 +176,7 @@ def _counted_alike(
         if not trial.partings:
             ahead = theirs[0] - ours[0]
             offset = f"step {ours[0]} of run 1 is step {theirs[0]} of run 2"
-            answer.notes.append(f"{offset}: steps are told by the numbers of run 1")
+            answer.notes.append(f"{offset}: steps have the numbers of run 1 here")
     second = second if theirs is None else chain((theirs,), second)
     shifted = ((step - ahead, records) for step, records in second)
     return first if ours is None else chain((ours,), first), shifted
@@ -187,31 +187,24 @@ def _aligned(
 ) -> Iterator[tuple[int, list[Record] | None, list[Record] | None]]:
     """The steps of both runs by number; None where only one has it."""
     ours, theirs = next(first, None), next(second, None)
-    while ours is not None or theirs is not None:
-        if theirs is None or (ours is not None and ours[0] < theirs[0]):
-            assert ours is not None
-            yield ours[0], ours[1], None
-            ours = next(first, None)
-        elif ours is None or theirs[0] < ours[0]:
-            yield theirs[0], None, theirs[1]
-            theirs = next(second, None)
-        else:
-            yield ours[0], ours[1], theirs[1]
-            ours, theirs = next(first, None), next(second, None)
+    while there := [one[0] for one in (ours, theirs) if one is not None]:
+        step, mine, yours = min(there), None, None
+        if ours is not None and ours[0] == step:
+            mine, ours = ours[1], next(first, None)
+        if theirs is not None and theirs[0] == step:
+            yours, theirs = theirs[1], next(second, None)
+        yield step, mine, yours
 
 
 # ---- the records of a step ----------------------------------------------------------------------
 
 
-class Paired(NamedTuple):
-    """Pairs of records, None for one that a run lacks; ``note`` says how, if that is unusual."""
-
-    pairs: list[tuple[Record | None, Record | None]]
-    note: str = ""
+Pairs = list[tuple[Record | None, Record | None]]
+"""Records of both runs, None for one that a run lacks."""
 
 
-def pair(ours: Sequence[Record], theirs: Sequence[Record]) -> Paired:
-    """Pairs records by id if each has one of its own; else in their order.
+def _pair(ours: Sequence[Record], theirs: Sequence[Record]) -> tuple[Pairs, str]:
+    """Pairs records by id if each has one of its own; else in their order; and says how.
 
     Where the order does not fit, by what was sampled: a run whose rollouts came in another order,
     or that lost some, is still the same run.
@@ -222,10 +215,10 @@ def pair(ours: Sequence[Record], theirs: Sequence[Record]) -> Paired:
         mine, yours = _by_name(ours, _sampled), _by_name(theirs, _sampled)
         subset = mine.keys() <= yours.keys() or mine.keys() >= yours.keys()
         if not mine or not yours or [*mine] == [*yours] or not subset:
-            return Paired([*zip_longest(ours, theirs)])
+            return [*zip_longest(ours, theirs)], ""
         note = "records are paired by what was sampled"
     both = [(one, yours.get(name)) for name, one in mine.items()]
-    return Paired([*both, *((None, yours[name]) for name in yours if name not in mine)], note)
+    return [*both, *((None, yours[name]) for name in yours if name not in mine)], note
 
 
 def _by_name(
@@ -249,7 +242,7 @@ def _compare_step(
     answer: RunDiff, step: int, ours: list[Record], theirs: list[Record], tolerance: float
 ) -> None:
     found: dict[str, Parting] = {}
-    pairs, note = pair(ours, theirs)
+    pairs, note = _pair(ours, theirs)
     if note and note not in answer.notes:
         answer.notes.append(note)
     for one, other in pairs:

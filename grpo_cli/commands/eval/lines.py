@@ -14,8 +14,8 @@ import numpy as np
 import orjson
 
 from grpo_cli.commands.emit import TextFormat
-from grpo_cli.engine.rows.columns import columns
 from grpo_cli.engine.rows.fields import SIDES, Level
+from grpo_cli.engine.rows.rows import columns
 from grpo_cli.engine.rows.source import Source, bounds, one_number
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from grpo_cli.batch import I64
 from grpo_cli.commands.eval.printing import Printing
 from grpo_cli.commands.eval.run import Run, limited, totals_of
 from grpo_cli.engine.evaluation import Encode
-from grpo_cli.engine.rows.columns import Column, columns
 from grpo_cli.engine.rows.fields import KINDS, Level
+from grpo_cli.engine.rows.rows import Column, columns
 from grpo_cli.engine.rows.source import Source
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.records.tables.files import package

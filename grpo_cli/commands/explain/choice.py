@@ -169,12 +169,9 @@ _SYMBOLS: Mapping[str, Mapping[str, Meaning]] = {
     },
 }
 _INDEX = "ₜᵢⱼₖₛ"
-_TOLD = (
-    r"(?:\(\w\))?"
-    r"(?: =| ≥ t| being| and \w (?:being|the) | is (?:the|a) | counts |,? (?:the|their) )"
+_DEFINED = (
+    r"(?:\(\w\))?(?: =| being| and \w (?:being|the) | is (?:the|a) | counts |,? (?:the|their) )"
 )
-
-
 _NOT_BEFORE = {"A": "(?! [a-z])", "s": "(?![−)])"}
 """Excludes an article, and the index of a sum."""
 
@@ -209,15 +206,12 @@ def _meaning(meaning: Meaning, taken: Collection[str]) -> str:
 def _is_open(name: str, used: str, text: str) -> bool:
     """Whether the symbol occurs, and the description does not say what it is."""
     pattern = _pattern(name)
-    return bool(re.search(pattern, used)) and not re.search(pattern + _TOLD, text)
+    return bool(re.search(pattern, used)) and not re.search(pattern + _DEFINED, text)
 
 
 def _pattern(name: str) -> str:
+    index = f"[{_INDEX}]?" if len(name) == 1 else ""
     if name == "|o|":
         return rf"\|o[{_INDEX}]?\|"
-    if name == "sg":
-        return r"\bsg(?=\[)"
-    index = f"[{_INDEX}]?" if name.isalpha() and len(name) == 1 else ""
-    before = r"(?<![\w.\-′'])" if len(name) == 1 or "π" in name else r"(?<![\w.\-′'/])"
-    after = r"(?![\w\u0304′₊₋']|[-.][\w+])" + _NOT_BEFORE.get(name, "")
-    return before + re.escape(name) + index + after
+    after = _NOT_BEFORE.get(name, "")
+    return rf"(?<![\w.\-′']){re.escape(name)}{index}(?![\w\u0304′₊₋'-]){after}"

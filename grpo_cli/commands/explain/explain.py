@@ -82,7 +82,8 @@ def _explained(
 ) -> tuple[dict[str, Any], dict[Hashable, Mapping[str, Any]]]:
     """The document of all records, and key → field → value of the batches that fields name."""
     batches: dict[Hashable, Mapping[str, Any]] = {}
-    totals, facts = Totals("record" if plan.batch == "record" else "input"), Facts()
+    totals = Totals("record" if plan.batch == "record" else "input")
+    facts = Facts(totals)
     references = References()
     first: Chunk | None = None
     source.keep_input()
@@ -92,7 +93,6 @@ def _explained(
         breakdown = chunk.run(evaluator.evaluate)
         references.add(chunk, plan, breakdown.objective)
         references.check()
-        totals.add(breakdown)
         facts.add(chunk, breakdown)
         for key, names in zip(chunk.keys, chunk.of_batches, strict=True):
             batches.setdefault(key, names)

@@ -8,13 +8,13 @@ import numpy as np
 
 from grpo_cli.batch import F64, Batch
 from grpo_cli.engine.chunk import Chunk
-from grpo_cli.engine.totals import TermTotal
+from grpo_cli.engine.totals import Totals
 from grpo_cli.objective.arithmetic.exact_sums import ExactSum
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.inputs import Inputs
 from grpo_cli.objective.kl import NO_REFERENCE
 from grpo_cli.objective.summary import Summary
-from grpo_cli.objective.terms import ENTROPY, KL
+from grpo_cli.objective.terms import ENTROPY, KL, POLICY
 
 _CENTRED = 1e-5
 """Σ A of a group relative to Σ|A|, below which it is 0 but for float32."""
@@ -87,18 +87,15 @@ class Steps:
 
 @dataclass
 class Facts:
-    """Sums over the input, exact whatever it was cut into.
-
-    ``above``, ``below`` and the parts of ``others`` add up to the batch's J.
+    """What decides why a loss is what it is, exact whatever the input was cut into.
 
     Attributes:
+        totals: the batch's sums.
         above, below: Σ w·c·s of the responses with A > 0 and with A < 0, before the denominator
             that counts.
         size: Σ|w·c·s|, likewise.
-        counted: what the policy term's weights count.
-        others: each other term, with what its weights count.
         centred: whether every group's advantages add up to 0.
-        lengths: the least and greatest length.
+        lengths: the least and greatest length; empty without responses.
         dead: the groups whose advantages are all 0.
         cancelled: groups whose reward functions differ between responses while their sum does not.
         reference_equal: whether the policy is the reference at every token.
@@ -108,13 +105,12 @@ class Facts:
         largest: the largest single token.
     """
 
+    totals: Totals
     above: ExactSum = field(default_factory=ExactSum)
     below: ExactSum = field(default_factory=ExactSum)
     size: ExactSum = field(default_factory=ExactSum)
-    counted: float = 0.0
-    others: dict[str, TermTotal] = field(default_factory=dict)
     centred: bool = True
-    lengths: tuple[int, int] | None = None
+    lengths: tuple[int, ...] = ()
     dead: DeadGroups = field(default_factory=DeadGroups)
     cancelled: int = 0
     reference_equal: bool | None = None
@@ -127,65 +123,43 @@ class Facts:
 
     def add(self, chunk: Chunk, breakdown: Breakdown) -> None:
         """Adds the records of a chunk."""
-        self._add_terms(breakdown)
-        self._add_lengths(breakdown.batch)
+        self.totals.add(breakdown)
+        batch = breakdown.batch
+        self._add_policy(breakdown)
         self.centred &= _centred(breakdown)
         self.dead.add(breakdown)
-        self.cancelled += _cancelled(breakdown.batch)
+        self.cancelled += _cancelled(batch)
         self.betas.add(breakdown.beta)
         self.no_reference |= breakdown.objective.kl.name == NO_REFERENCE.name
         self.plain_clip &= _plain_clip(breakdown)
         self.steps.add(breakdown)
-        self._add_reference(breakdown.batch)
-        self._add_largest(chunk, breakdown)
+        if batch.responses.count:
+            lengths = batch.responses.lengths
+            ends = [*self.lengths, int(lengths.min()), int(lengths.max())]
+            self.lengths = min(ends), max(ends)
+        if batch.log_probs_ref is not None and batch.log_probs_new is not None:
+            equal = bool(np.array_equal(batch.log_probs_ref, batch.log_probs_new))
+            self.reference_equal = equal and self.reference_equal is not False
+        if batch.responses.total:
+            self._add_largest(chunk, breakdown)
 
-    def _add_terms(self, breakdown: Breakdown) -> None:
-        own = breakdown.objective.batch == "record"
-        for term in breakdown.terms:
-            factor = breakdown.term_weight(term) if own else term.factor
-            counted = breakdown.batch.records.count if own else term.counted()
-            if term is breakdown.policy:
-                self.counted += counted
-                self._add_policy(breakdown, factor)
-            else:
-                total = self.others.setdefault(term.name, TermTotal())
-                total.counted += counted
-                total.add(term.coefficient, factor * term.sums)
-        for name, weights in breakdown.absent.items():
-            counted = breakdown.batch.records.count if own else weights.counted()
-            self.others.setdefault(name, TermTotal()).counted += counted
-
-    def _add_policy(self, breakdown: Breakdown, factor: F64) -> None:
+    def _add_policy(self, breakdown: Breakdown) -> None:
         """By the sign of A: tokens, and responses without any where these have a term."""
-        lengths = breakdown.batch.responses.lengths
-        self._add_signed(np.repeat(factor, lengths) * breakdown.policy.values, breakdown.advantage)
+        term, lengths = breakdown.policy, breakdown.batch.responses.lengths
+        of_record = breakdown.objective.batch == "record"
+        factor = breakdown.term_weight(term) if of_record else term.factor
+        parts = [np.repeat(factor, lengths) * term.values]
+        advantages = [breakdown.advantage]
         if breakdown.response_advantage is not None:
             empty = lengths == 0
-            part = factor[empty] * breakdown.policy.sums[empty]
-            self._add_signed(part, breakdown.response_advantage[empty])
-
-    def _add_signed(self, part: F64, advantage: F64) -> None:
-        self.above.add(part[advantage > 0])
-        self.below.add(part[advantage < 0])
-        self.size.add(np.abs(part))
-
-    def _add_lengths(self, batch: Batch) -> None:
-        if not batch.responses.count:
-            return
-        low, high = int(batch.responses.lengths.min()), int(batch.responses.lengths.max())
-        before = self.lengths or (low, high)
-        self.lengths = min(low, before[0]), max(high, before[1])
-
-    def _add_reference(self, batch: Batch) -> None:
-        if batch.log_probs_ref is None or batch.log_probs_new is None:
-            return
-        equal = bool(np.array_equal(batch.log_probs_ref, batch.log_probs_new))
-        self.reference_equal = equal and self.reference_equal is not False
+            parts.append(factor[empty] * term.sums[empty])
+            advantages.append(breakdown.response_advantage[empty])
+        for part, advantage in zip(parts, advantages, strict=True):
+            self.above.add(part[advantage > 0])
+            self.below.add(part[advantage < 0])
+            self.size.add(np.abs(part))
 
     def _add_largest(self, chunk: Chunk, breakdown: Breakdown) -> None:
-        batch = breakdown.batch
-        if not batch.responses.total:
-            return
         size = np.abs(breakdown.contribution)
         self.contributions.add(size)
         token = int(size.argmax())
@@ -200,20 +174,15 @@ class Facts:
     @property
     def parts(self) -> dict[str, float]:
         """The parts of J, which add up to it."""
-        count = self.counted or 1.0
+        count = self.totals.count(POLICY)
         found = {
             "positive_advantages": self.above.value() / count,
             "negative_advantages": self.below.value() / count,
-            "kl_penalty": self._part(KL),
+            "kl_penalty": self.totals.part(KL) + 0.0,
         }
-        if ENTROPY in self.others and self.others[ENTROPY].sums:
-            found["entropy_bonus"] = self._part(ENTROPY)
+        if self.totals.sums(ENTROPY):
+            found["entropy_bonus"] = self.totals.part(ENTROPY) + 0.0
         return found
-
-    def _part(self, term: str) -> float:
-        """The part of J from another term."""
-        total = self.others.get(term, TermTotal())
-        return total.part(total.counted or 1.0) + 0.0
 
     @property
     def policy_counts(self) -> bool:
@@ -223,8 +192,8 @@ class Facts:
     @property
     def scale(self) -> float:
         """The size of the terms, to which a J of 0 is small."""
-        others = sum(abs(self._part(term)) for term in self.others)
-        return self.size.value() / (self.counted or 1.0) + others
+        others = sum(abs(self.totals.part(term)) for term in (KL, ENTROPY))
+        return self.size.value() / self.totals.count(POLICY) + others
 
 
 def _plain_clip(breakdown: Breakdown) -> bool:

@@ -195,7 +195,7 @@ def _columns(
             yield column(name, texts, show=str)
         else:
             texts = [*map(shown, values), *([""] * len(tail))]
-            yield column(_HEADERS.get(name, name), texts, show=str, numeric=True)
+            yield _numbers(_HEADERS.get(name, name), texts)
 
 
 _SIDES = {-1: "low", 0: "·", 1: "high"}
@@ -210,7 +210,7 @@ def _added(
         places = decimals([*parts, total])
     texts = adding_up(parts, total, places)
     texts += [_total(texts, fixed(total, places))]
-    return column(_HEADERS.get(name, name), texts, show=str, numeric=True)
+    return _numbers(_HEADERS.get(name, name), texts)
 
 
 def _total(texts: Sequence[str], total: str) -> str:
@@ -223,36 +223,21 @@ def _print_responses(console: Console, record: Entry, parts: Sequence[str]) -> N
     chosen = sorted(one["index"] for one in order[:_LISTED])
     rows = [record["responses"][at] for at in chosen]
     rest = [at for at in range(len(parts)) if at not in set(chosen)]
-    tail = [f"{len(rest):,} others"] if rest else []
     places = len(parts[0].partition(".")[2])
     last = [fixed(sum(float(parts[at]) for at in rest), places)] if rest else []
-    blank = [""] * (len(tail) + 1)
+    tail = [*([f"{len(rest):,} others"] if rest else []), "sum"]
     total = _total(parts, fixed(record["objective"], places))
-    columns = [
-        column("response", [*(str(at) for at in chosen), *tail, "sum"], show=str),
-        *(
-            column(
-                header,
-                [
-                    *(
-                        (_weight(row[name]) if name == "weight" else shown(row[name]))
-                        for row in rows
-                    ),
-                    *blank,
-                ],
-                show=str,
-                numeric=True,
-            )
-            for header, name in _response_columns(record)
-        ),
-        column(
-            "contribution",
-            [*(parts[at] for at in chosen), *last, total],
-            show=str,
-            numeric=True,
-        ),
-    ]
+    columns = [column("response", [*map(str, chosen), *tail], show=str)]
+    for header, name in _response_columns(record):
+        show = _weight if name == "weight" else shown
+        columns.append(_numbers(header, [*(show(row[name]) for row in rows), *[""] * len(tail)]))
+    columns.append(_numbers("contribution", [*(parts[at] for at in chosen), *last, total]))
     console.print(grid(columns))
+
+
+def _numbers(header: str, texts: Sequence[str]) -> Column:
+    """A column of numbers that are texts already."""
+    return column(header, texts, show=str, numeric=True)
 
 
 def _weight(value: float) -> str:

@@ -137,27 +137,24 @@ def _dominated(facts: Facts) -> bool:
 
 
 def _unequal(total: Mapping[str, Any], facts: Facts) -> Iterator[Reason]:
-    if _on_policy(total) and facts.centred and facts.policy_counts and not _one_length(facts):
+    if _on_policy(total) and facts.centred and facts.policy_counts and len({*facts.lengths}) > 1:
         yield Reason(
             "lengths",
             "every ratio is exactly 1 and the advantages add up to 0, yet the policy term is not "
-            f"0: the lengths differ ({_span(facts)}), and longer responses weigh more in "
-            f"this denominator ({total['denominator_of']})",
+            f"0: the lengths differ ({facts.lengths[0]:,} to {facts.lengths[1]:,} tokens), and "
+            f"longer responses weigh more in this denominator ({total['denominator_of']})",
         )
 
 
 def _large(total: Mapping[str, Any], facts: Facts) -> Iterator[Reason]:
     largest, contributions = facts.largest, facts.contributions.value()
     if largest is not None and largest.size > _MOST * contributions:
+        unbounded = facts.plain_clip and largest.advantage < 0 and largest.ratio > 1.2
         yield Reason(
             "one-token",
             f"one token makes {largest.size / contributions:.0%} of all contributions: "
             f"{largest.place}, ratio {shown(largest.ratio)}, A {shown(largest.advantage)}"
-            + (
-                "; no upper clip acts on a ratio where A < 0"
-                if bool(facts.plain_clip and largest.advantage < 0 and (largest.ratio > 1.2))
-                else ""
-            ),
+            + ("; no upper clip acts on a ratio where A < 0" if unbounded else ""),
         )
     sums = total["denominator"] and total["denominator"] < 0.5 * total["tokens"]
     if abs(float(total["loss"])) > _LARGE and sums and "tokens" not in total["denominator_of"]:
@@ -231,12 +228,7 @@ def _on_policy(total: Mapping[str, Any]) -> bool:
 
 
 def _one_length(facts: Facts) -> bool:
-    return facts.lengths is not None and facts.lengths[0] == facts.lengths[1]
-
-
-def _span(facts: Facts) -> str:
-    low, high = facts.lengths or (0, 0)
-    return f"{low:,} to {high:,} tokens"
+    return len({*facts.lengths}) == 1
 
 
 # ---- why does the loss rise while the reward rises? ----------------------------------------------

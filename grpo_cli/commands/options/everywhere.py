@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
@@ -28,94 +28,76 @@ def bundled(command: Callable[..., None]) -> Callable[..., None]:
     hints = get_type_hints(command, include_extras=True)
     bundles: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
 
-    @functools.wraps(command)
     def spread(**values: Any) -> None:
         for name, kind in bundles.items():
             values[name] = kind(**{one.name: values.pop(one.name) for one in fields(kind)})
         command(**values)
 
-    parameters = [
-        one
-        for given in inspect.signature(command).parameters.values()
-        for one in _parameters(given, hints[given.name])
-    ]
-    spread.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    spread.__annotations__ = {one.name: one.annotation for one in parameters}
-    return spread
+    parameters: list[inspect.Parameter] = []
+    for one in inspect.signature(command).parameters.values():
+        alone = one.replace(annotation=hints.get(one.name, one.annotation))
+        parameters += _parameters(bundles[one.name]) if one.name in bundles else [alone]
+    return _with_parameters(spread, command, parameters)
 
 
-def _parameters(given: inspect.Parameter, hint: Any) -> Iterator[inspect.Parameter]:
-    if not is_dataclass(hint):
-        yield given.replace(annotation=hint)
-        return
-    hints = get_type_hints(hint, include_extras=True)
-    for one in fields(hint):
-        default = inspect.Parameter.empty if one.default is MISSING else one.default
-        yield inspect.Parameter(
+def _parameters(bundle: Any) -> list[inspect.Parameter]:
+    """The fields of a dataclass as parameters."""
+    hints = get_type_hints(bundle, include_extras=True)
+    empty = inspect.Parameter.empty
+    return [
+        inspect.Parameter(
             one.name,
             inspect.Parameter.KEYWORD_ONLY,
-            default=default,
+            default=empty if one.default is MISSING else one.default,
             annotation=hints[one.name],
         )
+        for one in fields(bundle)
+    ]
 
 
-_PANEL = "on a terminal"
+def _with_parameters(
+    run: Callable[..., None], command: Callable[..., None], parameters: list[inspect.Parameter]
+) -> Callable[..., None]:
+    """A function that Typer takes for the command, with these parameters."""
+    run = functools.wraps(command)(run)
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {one.name: one.annotation for one in parameters}
+    return run
 
-Color = Annotated[
-    When,
-    typer.Option(
-        "--color",
-        help="auto: on a terminal, unless NO_COLOR is set; or FORCE_COLOR, CLICOLOR_FORCE.",
-        rich_help_panel=_PANEL,
-    ),
-]
-Full = Annotated[
-    bool,
-    typer.Option("--full", help="All of a page, also beyond the screen.", rich_help_panel=_PANEL),
-]
-NoPager = Annotated[
-    bool,
-    typer.Option(
-        "--no-pager", help="Never through PAGER (else less, more).", rich_help_panel=_PANEL
-    ),
-]
 
-_OPTIONS: dict[str, tuple[Any, object]] = {
-    "color": (Color, "auto"),
-    "full": (Full, False),
-    "no_pager": (NoPager, False),
-}
+def _on_terminal(flag: str, meaning: str) -> Any:
+    return typer.Option(flag, help=meaning, rich_help_panel="on a terminal")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DisplayOptions:
+    """What every command shows on a terminal."""
+
+    color: Annotated[
+        When,
+        _on_terminal(
+            "--color",
+            "auto: on a terminal, unless NO_COLOR is set; or FORCE_COLOR, CLICOLOR_FORCE.",
+        ),
+    ] = "auto"
+    full: Annotated[bool, _on_terminal("--full", "All of a page, also beyond the screen.")] = False
+    no_pager: Annotated[
+        bool, _on_terminal("--no-pager", "Never through PAGER (else less, more).")
+    ] = False
 
 
 def displayed(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with these flags, those that it does not have already."""
-    signature = inspect.signature(command)
-    hints = get_type_hints(command, include_extras=True)
-    added = {name: option for name, option in _OPTIONS.items() if name not in signature.parameters}
+    """The command with the flags of ``DisplayOptions``."""
+    command = bundled(command)
 
-    @functools.wraps(command)
-    def run(**values: Any) -> None:
-        given = {name: values.pop(name) for name in added}
-        given |= {name: values[name] for name in _OPTIONS if name in values}
-        display = Display(given["color"], full=given["full"], pager=not given["no_pager"])
-        with displaying(display):
+    def run(*, color: When, full: bool, no_pager: bool, **values: Any) -> None:
+        with displaying(Display(color, full=full, pager=not no_pager)):
             with failures(as_json=bool(values.get("json") or values.get("as_json"))):
                 refuse_input_as_output(values)
             command(**values)
 
-    parameters = [
-        one.replace(annotation=hints.get(name, one.annotation))
-        for name, one in signature.parameters.items()
-    ]
-    parameters += [
-        inspect.Parameter(
-            name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
-        )
-        for name, (annotation, default) in added.items()
-    ]
-    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {one.name: one.annotation for one in parameters}
-    return run
+    own = inspect.signature(command).parameters.values()
+    return _with_parameters(run, command, [*own, *_parameters(DisplayOptions)])
 
 
 def command_line() -> str:

@@ -33,7 +33,7 @@ Expression = Any
 _SAMPLE = 8_192
 """The tokens on which ways are compared."""
 _FAR = -(2**31)
-"""Stands for a value that no difference of 32 bits leads to."""
+"""Marks a value that no difference of 32 bits leads to."""
 _LOG2E = 1.4426950408889634
 _LN2_HIGH, _LN2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10
 _TERMS = 13

@@ -15,7 +15,9 @@ import numpy as np
 from grpo_cli.commands.page.block import block
 from grpo_cli.commands.trend.measure import rewards_of
 from grpo_cli.commands.trend.origins import RecordStep, StepSource
+from grpo_cli.commands.trend.responses import deviations, means
 from grpo_cli.commands.trend.step import Finding, Place, Steps
+from grpo_cli.commands.trend.sums import Ragged
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import BatchStatistics, Evaluator
 from grpo_cli.engine.fold import Accumulator
@@ -279,20 +281,11 @@ def _facts(
         "log_ratio_max": None,
     }
     if (rewards := rewards_of(chunk, breakdown)) is not None:
-        facts |= dict(
-            zip(("reward_mean", "reward_std"), _spread(rewards[rows].tolist()), strict=True)
-        )
+        values = Ragged(np.array([len(rows)]), rewards[rows])
+        facts["reward_mean"], deviation = float(means(values)[0]), float(deviations(values)[0])
+        facts["reward_std"] = None if math.isnan(deviation) else deviation
     if breakdown is not None and sum(lengths):
         tokens = np.isin(batch.responses.index, rows)
         facts["clip_fraction"] = np.count_nonzero(breakdown.clip[tokens]) / sum(lengths)
         facts["log_ratio_max"] = float(np.abs(breakdown.log_ratio[tokens]).max())
     return facts
-
-
-def _spread(values: list[float]) -> tuple[float, float | None]:
-    """The mean and, of two or more, the standard deviation (ddof 1)."""
-    mean = math.fsum(values) / len(values)
-    if len(values) < 2:
-        return mean, None
-    squares = math.fsum((value - mean) ** 2 for value in values)
-    return mean, math.sqrt(squares / (len(values) - 1))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -225,6 +225,7 @@ def _alphabet() -> dict[str, int]:
     }
 
 
+@lru_cache(maxsize=1 << 16)
 def _from_bytes(token: str) -> str:
     known = _alphabet()
     if any(character not in known for character in token):
@@ -232,6 +233,7 @@ def _from_bytes(token: str) -> str:
     return bytes(known[one] for one in token).decode("utf-8", "backslashreplace")
 
 
+@lru_cache(maxsize=1 << 16)
 def _from_pieces(token: str) -> str:
     byte = _BYTE_TOKEN.fullmatch(token)
     if byte is None:
@@ -239,6 +241,7 @@ def _from_pieces(token: str) -> str:
     return bytes([int(byte.group(1), 16)]).decode("utf-8", "backslashreplace")
 
 
+@lru_cache(maxsize=1 << 16)
 def flowing(text: str) -> str:
     """A token in running text: line ends show and still end the line; nothing is empty."""
     if not text:

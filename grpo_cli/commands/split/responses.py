@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
+from typing import ClassVar
 
 import numpy as np
 
-from grpo_cli.batch import F64, I64
-from grpo_cli.commands.split.work import ResponseSums, columns_of
+from grpo_cli.batch import F64, I64, Batch
 from grpo_cli.engine import Reader
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluation import measured
-from grpo_cli.engine.evaluator import Evaluator
-from grpo_cli.engine.fold import fold
+from grpo_cli.engine.evaluator import BatchStatistics, Evaluator
+from grpo_cli.engine.fold import Accumulator, fold
 from grpo_cli.engine.references import lacks_kl, without_kl
 from grpo_cli.errors import InputError
 from grpo_cli.hyperparameters import Value
+from grpo_cli.objective.breakdown import Breakdown
+from grpo_cli.objective.choice import Bound
 from grpo_cli.objective.objective import Objective
+from grpo_cli.objective.pipeline import evaluate
+from grpo_cli.objective.terms import ENTROPY, KL, Term
+from grpo_cli.records import DecodedChunk
+from grpo_cli.variants import STAGES
 from grpo_cli.variants.plan import Plan
 
 
@@ -70,3 +76,107 @@ def gather(plan: Plan, source: Reader) -> Responses:
     lengths = joined.pop("lengths").astype(np.int64)
     groups = joined.pop("groups").astype(np.int64)
     return Responses(objective, first.first, lengths, groups, joined, whole.differing)
+
+
+_SUMS = ("policy", "kl", "entropy", "slope_square", "slope_kl", "kl_square")
+
+
+@dataclass
+class ResponseSums(Accumulator[dict[str, F64]]):
+    """Sums of each response, up to where records are no batch.
+
+    Attributes:
+        objective: the first record's, by which all are evaluated.
+        first_settings: that record's hyperparameters.
+        columns: those that it gives.
+        measured: the statistics of the whole input, where the objective wants some.
+        parts: name → [R] of some responses each: their sums, ``lengths``, ``groups``.
+        groups: how many groups these are of.
+        differing: hyperparameters in which a record differs from the first one of all.
+    """
+
+    objective: Objective
+    first_settings: Mapping[str, Value]
+    columns: frozenset[str]
+    measured: BatchStatistics | None
+    parts: list[dict[str, F64]] = field(default_factory=list)
+    groups: int = 0
+    differing: dict[str, Value] = field(default_factory=dict)
+
+    headers: bool = field(default=True, init=False)
+    settings: ClassVar[tuple[str, ...]] = ("objective", "first_settings", "columns", "measured")
+
+    def chunks(self, decoded: Iterable[DecodedChunk]) -> Iterator[Chunk | InputError]:
+        """Chunks with the columns of the first record; others end the work."""
+        for chunk in super().chunks(decoded):
+            if isinstance(chunk, Chunk) and columns_of(chunk.batch) != self.columns:
+                self.error = self._other_columns(chunk)
+                return
+            yield chunk
+
+    def _other_columns(self, chunk: Chunk) -> InputError:
+        own = columns_of(chunk.batch)
+        lacking, added = sorted(self.columns - own), sorted(own - self.columns)
+        which = [f"without {', '.join(lacking)}"] if lacking else []
+        which += [f"with {', '.join(added)}"] if added else []
+        return InputError(
+            f"this record has other columns than the first one ({' and '.join(which)}), "
+            "so they are no one batch",
+            source=chunk.records[0].source,
+            line=chunk.records[0].line,
+        )
+
+    def evaluate(self, chunk: Chunk) -> dict[str, F64]:
+        """The sums of a chunk's responses."""
+        whole = None if self.measured is None else self.measured.whole(chunk)
+        return _sums(evaluate(chunk.batch, counting(self.objective), whole))
+
+    def add(self, chunk: Chunk, sums: dict[str, F64]) -> None:
+        """Adds the responses of a chunk."""
+        groups = (chunk.batch.groups + self.groups).astype(np.float64)
+        self.parts.append({**sums, "groups": groups})
+        self.groups += chunk.batch.group_count
+        if chunk.settings is not self.first_settings:
+            for name in {**self.first_settings, **chunk.settings}:
+                if chunk.settings.get(name) != self.first_settings.get(name):
+                    self.differing[name] = self.first_settings.get(name)
+
+    def merge(self, later: ResponseSums) -> None:
+        """Adds the responses that follow."""
+        shift = float(self.groups)
+        self.parts += [{**part, "groups": part["groups"] + shift} for part in later.parts]
+        self.groups += later.groups
+        self.differing |= later.differing
+
+
+def counting(objective: Objective) -> Objective:
+    """The objective with weights that say how many tokens of each response count."""
+    count = Bound("token-mean", STAGES["aggregate"].choices["token-mean"], {})
+    return replace(objective, aggregate=count, kl_aggregate=None, entropy_aggregate=None)
+
+
+def columns_of(batch: Batch) -> frozenset[str]:
+    """The columns that the records give; old log-probs that are the new ones are none."""
+    found = {one.name for one in fields(batch) if getattr(batch, one.name) is not None}
+    same = batch.log_probs_old is batch.log_probs_new
+    return frozenset(found - {"positions", "last_masked"} - ({"log_probs_old"} if same else set()))
+
+
+def _sums(made: Breakdown) -> dict[str, F64]:
+    """[R] each."""
+    responses, nothing = made.batch.responses, np.zeros(made.batch.responses.count)
+    kl, entropy = made.term(KL), made.term(ENTROPY)
+
+    def sums(term: Term | None) -> F64:
+        return nothing if term is None or not term.active else term.sums
+
+    slope, pull = made.policy.slope, None if kl is None or not kl.active else kl.slope
+
+    def dot(left: F64 | None, right: F64 | None) -> F64:
+        return nothing if left is None or right is None else responses.sum(left * right)
+
+    lengths = made.policy.weights.counts
+    assert lengths is not None  # token-mean counts tokens
+    values = (sums(made.policy), sums(kl), sums(entropy))
+    dots = (dot(slope, slope), dot(slope, pull), dot(pull, pull))
+    return dict(zip(_SUMS, (*values, *dots), strict=True)) | {"lengths": lengths}

@@ -22,10 +22,10 @@ from grpo_cli.commands.options.source import (
     tell_skipped,
 )
 from grpo_cli.commands.trend.comparison import Trend, compare_log, framework_of
-from grpo_cli.commands.trend.drawings import alone, figure, page
-from grpo_cli.commands.trend.findings import Condition, coverage, read_condition
+from grpo_cli.commands.trend.drawings import figure, head, page
+from grpo_cli.commands.trend.findings import Condition, Coverage, read_condition
 from grpo_cli.commands.trend.findings import findings as look
-from grpo_cli.commands.trend.follow import Follow, Watch
+from grpo_cli.commands.trend.follow import Follow
 from grpo_cli.commands.trend.logs import Log, read_finite
 from grpo_cli.commands.trend.metrics import METRICS, functions, metric
 from grpo_cli.commands.trend.names import NAMES
@@ -33,6 +33,7 @@ from grpo_cli.commands.trend.origins import StepSource
 from grpo_cli.commands.trend.run import Run
 from grpo_cli.commands.trend.step import Finding, Flags, Steps
 from grpo_cli.commands.trend.view import print_answer, write
+from grpo_cli.commands.trend.watch import Watch
 from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.records.open.folders import files as expanded
@@ -213,14 +214,14 @@ def trend(
         signatures = list(run.signatures)
         with drawings(options.html, options.svg) as (written, drawn):
             if written is not None:
-                for part in page(steps, places, signatures, alone(steps, found, compared)):
+                for part in page(steps, places, signatures, head(steps, found, compared)):
                     written.write(part.encode())
             if drawn is not None:
                 drawn.write(figure(shown_steps, found, columns, signatures).encode())
         if options.html is None and options.svg is None:
             with destination(options.output) as stream:
                 asked = columns if options.names == "grpo" else ()
-                covered = coverage(steps, asked, run.missing, on_policy=not run.moved)
+                covered = Coverage(steps, asked, run.missing, on_policy=not run.moved)
                 answer = Trend(plan.variant, signatures, shown_steps, found, compared)
                 if options.kind == "table":
                     limit, plot = options.limit, options.plot

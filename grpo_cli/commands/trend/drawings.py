@@ -21,7 +21,7 @@ Log = LogComparison | None
 
 
 def head(steps: Steps, findings: Sequence[Finding], log: LogComparison | None) -> dict[str, Any]:
-    """What the page's script reads of a run as a whole."""
+    """What the page's script reads of a run of which no step's groups are kept."""
     return {
         "steps": steps.numbers,
         "files": steps.files,
@@ -37,6 +37,9 @@ def head(steps: Steps, findings: Sequence[Finding], log: LogComparison | None) -
         ],
         "findings": [_finding(finding) for finding in findings],
         "log": None if log is None else _log(steps, log),
+        "kept": {},
+        "groups": {},
+        "lost": 0,
     }
 
 
@@ -80,11 +83,6 @@ def page(
         settings={"color_by": None, "top": 10},
         blocks=[("run", deflated(head)), *blocks],
     )
-
-
-def alone(steps: Steps, findings: Sequence[Finding], log: LogComparison | None) -> dict[str, Any]:
-    """The head of a page that keeps no step's groups."""
-    return head(steps, findings, log) | {"kept": {}, "groups": {}, "lost": 0}
 
 
 # ---- --svg --------------------------------------------------------------------------------------

@@ -208,27 +208,41 @@ def _there(step: Step, place: Place | None) -> list[str]:
 # ---- what was looked at -------------------------------------------------------------------------
 
 
-class Coverage(NamedTuple):
+class Coverage:
     """What a verdict about a run is based on.
 
-    Attributes:
-        steps: how many steps there are.
-        watched: how many series were long enough to look for changes in them.
-        limited: whether there is a series of which a framework publishes a limit.
-        missing: what the records lack → the series that need it.
-        assumed: the series that are constant because no record has log_probs_old.
+    Args:
+        steps: by number.
+        fields: the columns that were asked for; None for those that are shown unasked.
+        missing: the columns for want of which nothing was evaluated.
+        on_policy: whether no record has log_probs_old.
     """
 
-    steps: int
-    watched: int
-    limited: bool
-    missing: Mapping[str, Sequence[str]]
-    assumed: Sequence[str]
+    def __init__(
+        self,
+        steps: Steps,
+        fields: Collection[str] | None,
+        missing: Mapping[str, MissingColumnError],
+        *,
+        on_policy: bool,
+    ) -> None:
+        counts = {one.name: np.count_nonzero(~np.isnan(steps.metrics[one.name])) for one in ALL}
+        assumed = [one for one in ALL if on_policy and one.worst == "ratio" and counts[one.name]]
+        watched = [one for one in ALL if one.watched and counts[one.name] >= LEAST]
+        self.steps = len(steps)
+        self.watched = len([one for one in watched if one not in assumed])
+        self._limited = any(counts[limit.metric] for limit in LIMITS)
+        self._assumed = [one.name for one in assumed if fields is None or one.name in fields]
+        self._missing: dict[str, list[str]] = {}
+        for one in ALL if steps else ():
+            asked = one.usual if fields is None else one.name in fields
+            if asked and not counts[one.name]:
+                self._missing.setdefault(_needed(one, missing), []).append(one.name)
 
     @property
     def verdict(self) -> str:
         """The sentence for a run in which nothing was found."""
-        limits = "; no limit passed" if self.limited else ""
+        limits = "; no limit passed" if self._limited else ""
         if self.steps < LEAST:
             are = f"there {'is' if self.steps == 1 else 'are'} {self.steps}"
             return f"shifts and drifts are looked for in {LEAST} steps, {are}{limits}"
@@ -241,54 +255,18 @@ class Coverage(NamedTuple):
     def gaps(self) -> list[str]:
         """A sentence for the series that were not computed, and one for those that say nothing."""
         sentences = []
-        if self.missing:
+        if self._missing:
             reasons = (
                 f"{', '.join(names)} ({'needs' if len(names) == 1 else 'need'} {what})"
-                for what, names in self.missing.items()
+                for what, names in self._missing.items()
             )
             sentences.append(f"not computed: {'; '.join(reasons)}")
-        if self.assumed:
+        if self._assumed:
             sentences.append(
-                f"constant by assumption: {', '.join(self.assumed)} (log_probs_old is missing, so "
+                f"constant by assumption: {', '.join(self._assumed)} (log_probs_old is missing, so "
                 "every ratio is taken as 1)"
             )
         return sentences
-
-
-def coverage(
-    steps: Steps,
-    fields: Collection[str] | None,
-    missing: Mapping[str, MissingColumnError],
-    *,
-    on_policy: bool,
-) -> Coverage:
-    """The coverage of a run.
-
-    Args:
-        steps: by number.
-        fields: the columns that were asked for; None for those that are shown unasked.
-        missing: the columns for want of which nothing was evaluated.
-        on_policy: whether no record has log_probs_old.
-    """
-    counts = {one.name: _known(one, steps) for one in ALL}
-    assumed = [one for one in ALL if on_policy and one.worst == "ratio" and counts[one.name]]
-    watched = [one for one in ALL if one.watched and counts[one.name] >= LEAST]
-    lacks: dict[str, list[str]] = {}
-    for one in ALL if steps else ():
-        asked = one.usual if fields is None else one.name in fields
-        if asked and not counts[one.name]:
-            lacks.setdefault(_needed(one, missing), []).append(one.name)
-    return Coverage(
-        len(steps),
-        len([one for one in watched if one not in assumed]),
-        any(counts[limit.metric] for limit in LIMITS),
-        lacks,
-        [one.name for one in assumed if fields is None or one.name in fields],
-    )
-
-
-def _known(metric: Metric, steps: Steps) -> int:
-    return int(np.count_nonzero(~np.isnan(steps.metrics[metric.name])))
 
 
 def _needed(metric: Metric, missing: Mapping[str, MissingColumnError]) -> str:

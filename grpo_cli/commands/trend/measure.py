@@ -77,37 +77,25 @@ def sums_of_rewards(records: Sequence[tuple[RecordStep, NoLogProbsError]]) -> St
     )
 
 
-def sums_of(
-    chunk: Chunk,
-    breakdown: Breakdown | None,
-    rewards: F64 | None,
-    batch: str = "input",
-    *,
-    logged: bool = False,
-) -> StepSums:
+class ChunkSums:
     """The sums of the steps of a chunk: a row for records of one step that follow each other.
 
     Args:
         chunk: records with what a report shows of them, each with its step as its batch.
         breakdown: of the chunk; None where the objective cannot be evaluated.
         rewards: [R] as ``rewards_of`` has them.
-        batch: as ``--batch`` has it.
+        by: as ``--batch`` has it.
         logged: whether the sums of frameworks' metrics are wanted too.
     """
-    return _Measured(chunk, breakdown, rewards, batch, logged=logged).sums
-
-
-class _Measured:
-    """Measures a chunk; ``sums`` is what it comes to."""
 
     def __init__(
         self,
         chunk: Chunk,
         breakdown: Breakdown | None,
         rewards: F64 | None,
-        by: str,
+        by: str = "input",
         *,
-        logged: bool,
+        logged: bool = False,
     ) -> None:
         self._chunk, batch, self._logged = chunk, chunk.batch, logged
         steps: Sequence[RecordStep] = chunk.of_batches  # type: ignore[assignment]  # of with_steps
@@ -153,19 +141,17 @@ class _Measured:
     def _count(self, name: str, counts: NDArray[Any]) -> None:
         self.sums.add_count(name, counts)
 
-    def _sum(self, name: Any, unit: Unit, values: F64, kept: Kept | None = None) -> I64:
-        """Adds numbers of tokens, responses or records to a sum; returns how many in each step."""
-        segments = self._units[unit]
-        if kept is None or kept.all():
-            self._columns["sum", name] = Ragged(segments.lengths, values)
-            return segments.lengths
-        widths: I64 = segments.sum(kept.astype(np.int64))
-        self._columns["sum", name] = Ragged(widths, values[kept])
-        return widths
+    def _sum(self, name: Any, unit: Unit, values: F64, family: str = "sum") -> None:
+        """Adds numbers of tokens, responses or records to a sum."""
+        self._columns[family, name] = Ragged(self._units[unit].lengths, values)
 
     def _average(self, name: str, unit: Unit, values: F64, kept: Kept | None = None) -> None:
         """Adds numbers to a sum, and how many these are to the count of its name."""
-        self._count(name, self._sum(name, unit, values, kept))
+        widths = self._units[unit].lengths
+        if kept is not None and not kept.all():
+            widths, values = self._units[unit].sum(kept.astype(np.int64)), values[kept]
+        self._columns["sum", name] = Ragged(widths, values)
+        self._count(name, widths)
 
     def _by_token(self, name: str, values: F64, count: str = "") -> None:
         """Adds a number of each token, and how many tokens there are to a count."""
@@ -197,19 +183,20 @@ class _Measured:
         self._sum("ratio", "responses", summary.ratio_sums)
         if by == "record":
             for term, values in zip(breakdown.terms, summary.record_values, strict=True):
-                self._sum((term.name, term.coefficient), "records", values)
-            self._sum((POLICY, POLICY), "records", summary.record_gradient_squares)
+                self._sum((term.name, term.coefficient), "records", values, "term")
+            squares = summary.record_gradient_squares
+            self._sum((POLICY, POLICY), "records", squares, "product")
             for name in (POLICY, KL, ENTROPY):
                 self._count(f"{name}_counted", records.lengths)
             return
         for term in breakdown.terms:
-            self._sum((term.name, term.coefficient), "responses", term.weighted)
+            self._sum((term.name, term.coefficient), "responses", term.weighted, "term")
         weights = {term.name: term.weights for term in breakdown.terms} | dict(breakdown.absent)
         for name, one in weights.items():
             if one.counts is not None:
                 self._count(f"{name}_counted", responses.sum(one.counts).astype(np.float64))
         for first, second, product in summary.products:
-            self._sum((first, second), "responses", product)
+            self._sum((first, second), "responses", product, "product")
 
     # ---- tokens -----------------------------------------------------------------------------
 

@@ -120,9 +120,9 @@ class StepValues:
     def _parts(self, term: str) -> list[tuple[float, F64]]:
         """The sums of a term by its coefficients, each with NaN where the step has none of it."""
         return [
-            (key[1], np.where(one.widths > 0, one.sums(), np.nan))
-            for key, one in self.table.family("sum").items()
-            if isinstance(key, tuple) and key[0] == term and not isinstance(key[1], str)
+            (coefficient, np.where(one.widths > 0, one.sums(), np.nan))
+            for (name, coefficient), one in self.table.family("term").items()
+            if name == term
         ]
 
     def term(self, name: str) -> F64:
@@ -159,11 +159,7 @@ class StepValues:
     @property
     def gradient_norm(self) -> F64:
         """‖∂J/∂log π_θ‖ over all tokens."""
-        products = {
-            key: one
-            for key, one in self.table.family("sum").items()
-            if isinstance(key, tuple) and isinstance(key[1], str)
-        }
+        products = self.table.family("product")
         if not products:
             return np.full(len(self.table), np.nan)
         square, several = np.zeros(len(self.table)), np.zeros(len(self.table), dtype=np.bool_)
@@ -201,7 +197,8 @@ def _mismatch_k3(step: StepValues) -> F64:
     return (step.sum("mismatch_weight") - step.sum("mismatch_d")) / step.count("mismatch") - 1.0
 
 
-def _mean(name: str, over: str = "") -> Read:
+def mean_of(name: str, over: str = "") -> Read:
+    """Reads a sum divided by a count, that of its own name if no other is given."""
     return lambda step: step.mean(name, over or name)
 
 
@@ -259,12 +256,12 @@ ALL = (
     Metric(
         "repetition",
         "signal",
-        _mean("repetition"),
+        mean_of("repetition"),
         22,
         drift="up",
         needs="tokens or token_ids",
     ),
-    Metric("entropy", "signal", _mean("entropy"), 5, drift="up", needs="entropies"),
+    Metric("entropy", "signal", mean_of("entropy"), 5, drift="up", needs="entropies"),
     Metric(
         "nll",
         "signal",
@@ -278,13 +275,13 @@ ALL = (
     _of_update("objective", lambda step: step.objective, 33, watched=False),
     _of_gradient("loss", lambda step: 0.0 - step.objective, 1),
     _of_kl("kl", lambda step: step.kl, 31, watched=False),
-    _of_kl("kl_k1", _mean("kl_k1", "kl"), 32, watched=False),
-    _of_kl("kl_k3", _mean("kl_k3", "kl"), 3, log=True),
+    _of_kl("kl_k1", mean_of("kl_k1", "kl"), 32, watched=False),
+    _of_kl("kl_k3", mean_of("kl_k3", "kl"), 3, log=True),
     _of_ratio("clip_low", lambda step: step.per_token("clipped_low"), 15, drift="up"),
     _of_ratio("clip_high", lambda step: step.per_token("clipped_high"), 14, drift="up"),
     _of_update("gradient_norm", lambda step: step.gradient_norm, 2, log=True, drift="up"),
     _of_update("longest_quarter", lambda step: step.responses.longest_quarter, 21),
-    _of_ratio("ratio_mean", _mean("ratio", "evaluated_tokens"), 19),
+    _of_ratio("ratio_mean", mean_of("ratio", "evaluated_tokens"), 19),
     _of_ratio("ratio_p999", _ratio_tail, 16, drift="up"),
     _of_ratio(
         "ess",
@@ -315,10 +312,10 @@ ALL = (
         23,
         drift="down",
     ),
-    _of_mismatch("mean_abs", _mean("mismatch_size", "mismatch"), 8, log=True, drift="up"),
-    _of_mismatch("mult", _mean("mismatch_both", "mismatch"), 30, watched=False),
+    _of_mismatch("mean_abs", mean_of("mismatch_size", "mismatch"), 8, log=True, drift="up"),
+    _of_mismatch("mult", mean_of("mismatch_both", "mismatch"), 30, watched=False),
     _of_mismatch("p999", lambda step: step.quantile("mismatch", 0.999), 7, log=True),
-    *(_of_mismatch(name, _mean(name), 34, watched=False) for name in DECILES),
+    *(_of_mismatch(name, mean_of(name), 34, watched=False) for name in DECILES),
 )
 METRICS: Mapping[str, Metric] = {one.name: one for one in ALL}
 MEAN = "/mean"
@@ -329,7 +326,7 @@ def metric(name: str) -> Metric | None:
     """The column of that name: of the table, or the mean of one of several reward functions."""
     if name in METRICS or not _FUNCTION.fullmatch(name):
         return METRICS.get(name)
-    return Metric(name, "signal", _mean(name.removesuffix(MEAN)), drift="down")
+    return Metric(name, "signal", mean_of(name.removesuffix(MEAN)), drift="down")
 
 
 def functions(step: Mapping[str, object]) -> list[str]:

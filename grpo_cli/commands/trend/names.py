@@ -20,15 +20,11 @@ from collections.abc import Mapping
 import numpy as np
 
 from grpo_cli.batch import F64
-from grpo_cli.commands.trend.metrics import METRICS, Read, StepValues
+from grpo_cli.commands.trend.metrics import METRICS, Read, StepValues, mean_of
 
 
 def _as(metric: str) -> Read:
     return METRICS[metric].read
-
-
-def _mean(name: str) -> Read:
-    return lambda step: step.mean(name, name)
 
 
 def _of_samples(name: str) -> Read:
@@ -52,10 +48,6 @@ def _policy_kl_error(step: StepValues) -> F64:
     return (step.sum("inverse_weight") + step.sum("mismatch_d")) / step.count("mismatch") - 1.0
 
 
-def _sampling_ratio(step: StepValues) -> F64:
-    return step.mean("mismatch_weight", "mismatch")
-
-
 def _shortest(step: StepValues) -> F64:
     return step.responses.of_lengths(np.minimum)
 
@@ -72,15 +64,15 @@ NAMES: Mapping[str, Mapping[str, Read]] = {
         "completions/mean_length": _as("length_mean"),
         "completions/min_length": _shortest,
         "completions/max_length": _longest,
-        "entropy": _mean("record_entropy"),
-        "kl": _mean("record_kl"),
-        "clip_ratio/low_mean": _mean("record_clip_low"),
-        "clip_ratio/high_mean": _mean("record_clip_high"),
-        "clip_ratio/region_mean": _mean("record_clip_region"),
+        "entropy": mean_of("record_entropy"),
+        "kl": mean_of("record_kl"),
+        "clip_ratio/low_mean": mean_of("record_clip_low"),
+        "clip_ratio/high_mean": mean_of("record_clip_high"),
+        "clip_ratio/region_mean": mean_of("record_clip_region"),
         "sampling/sampling_logp_difference/mean": _as("mismatch.mean_abs"),
         "sampling/sampling_logp_difference/max": _extreme("logp_difference_max"),
         "sampling/importance_sampling_ratio/min": _extreme("weights_min", -1.0),
-        "sampling/importance_sampling_ratio/mean": _mean("weights"),
+        "sampling/importance_sampling_ratio/mean": mean_of("weights"),
         "sampling/importance_sampling_ratio/max": _extreme("weights_max"),
         "loss": _as("loss"),
     },
@@ -91,11 +83,11 @@ NAMES: Mapping[str, Mapping[str, Read]] = {
         "response_length/mean": _as("length_mean"),
         "response_length/max": _longest,
         "response_length/min": _shortest,
-        "actor/entropy": _mean("record_entropy"),
-        "actor/kl_loss": _mean("record_kl"),
-        "actor/ppo_kl": _mean("record_ppo_kl"),
-        "actor/pg_clipfrac": _mean("record_clip"),
-        "training/rollout_probs_diff_mean": _mean("probs_diff"),
+        "actor/entropy": mean_of("record_entropy"),
+        "actor/kl_loss": mean_of("record_kl"),
+        "actor/ppo_kl": mean_of("record_ppo_kl"),
+        "actor/pg_clipfrac": mean_of("record_clip"),
+        "training/rollout_probs_diff_mean": mean_of("probs_diff"),
         "training/rollout_probs_diff_max": _extreme("probs_diff_max"),
         "training/rollout_probs_diff_std": _probs_diff_std,
         "rollout_corr/kl": _as("mismatch.k1"),
@@ -105,7 +97,7 @@ NAMES: Mapping[str, Mapping[str, Read]] = {
     "prime-rl": {
         "reward/all/mean": _as("reward_mean"),
         "entropy/all/mean": _as("entropy"),
-        "mismatch_kl/all/mean": _mean("new_k3"),
+        "mismatch_kl/all/mean": mean_of("new_k3"),
     },
     "nemo-rl": {
         "reward": _as("reward_mean"),
@@ -113,7 +105,7 @@ NAMES: Mapping[str, Mapping[str, Read]] = {
         "token_mult_prob_error": _as("mismatch.mult"),
         "gen_kl_error": _as("mismatch.k3"),
         "policy_kl_error": _policy_kl_error,
-        "sampling_importance_ratio": _sampling_ratio,
+        "sampling_importance_ratio": mean_of("mismatch_weight", "mismatch"),
     },
     "slime": {
         "rollout/raw_reward": _as("reward_mean"),

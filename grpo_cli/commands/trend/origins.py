@@ -172,7 +172,7 @@ def of_name(source: str) -> int | None:
 
 @lru_cache(maxsize=4096)
 def run_of(source: str) -> str:
-    """The run that a file is of, by its path: what stands before its step, without ranks.
+    """The run that a file is of, by its path: what comes before its step, without ranks.
 
     Files of one step are parts of one run below what names the step (``step_3/rank_0.jsonl``,
     ``step_3/maths/a.jsonl``), and of two runs above it (``a/step_3.jsonl``, ``b/step_3.jsonl``).

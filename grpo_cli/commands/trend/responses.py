@@ -50,7 +50,7 @@ class Responses:
     @property
     def reward_std(self) -> F64:
         """Over responses, with n − 1."""
-        return self._if_scored(_stds(self.rewards))
+        return self._if_scored(deviations(self.rewards))
 
     @cached_property
     def _grouped(self) -> _Groups:
@@ -60,7 +60,7 @@ class Responses:
     def reward_group_std(self) -> F64:
         """The mean of the groups' standard deviations (n − 1), of groups of two and more."""
         groups = self._grouped
-        return self._if_scored(means(groups.per_step(_stds(groups.rewards), groups.several)))
+        return self._if_scored(means(groups.per_step(deviations(groups.rewards), groups.several)))
 
     def share_of_groups(self, *rewards: float) -> F64:
         """How many groups have one reward throughout: this one, or any where none is given."""
@@ -241,7 +241,7 @@ def means(values: Ragged) -> F64:
     return found
 
 
-def _stds(values: Ragged) -> F64:
+def deviations(values: Ragged) -> F64:
     """[S] the standard deviation (n − 1) of each step's numbers; NaN of fewer than two."""
     with np.errstate(invalid="ignore", divide="ignore"):
         offsets = values.values - np.repeat(means(values), values.widths)

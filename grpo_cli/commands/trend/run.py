@@ -8,13 +8,13 @@ from functools import partial
 from typing import ClassVar
 
 from grpo_cli.batch import F64
-from grpo_cli.commands.trend.measure import rewards_of, sums_of, sums_of_rewards
+from grpo_cli.commands.trend.measure import ChunkSums, rewards_of, sums_of_rewards
 from grpo_cli.commands.trend.metadata import has_metadata, metadata_of
 from grpo_cli.commands.trend.metrics import StepValues, functions
 from grpo_cli.commands.trend.names import logged_values
 from grpo_cli.commands.trend.origins import Origins, RecordStep, StepSource, changes, two_runs
 from grpo_cli.commands.trend.step import Steps
-from grpo_cli.commands.trend.sums import StepSums, joined
+from grpo_cli.commands.trend.sums import StepSums, joined, shortened
 from grpo_cli.engine import Reader
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluation import NO_OLD, StatisticsSums, on_policy_by_default
@@ -98,7 +98,8 @@ class RunSums(Accumulator[Evaluated]):
             self.moved |= not assumed
             self.notices |= {NO_OLD: None} if assumed else {}
         by = self.evaluator.plan.batch
-        self.add_tables(sums_of(chunk, breakdown, rewards, by, logged=self.logged))
+        sums = ChunkSums(chunk, breakdown, rewards, by, logged=self.logged).sums
+        self.add_tables(shortened(sums))
 
     def step_of_rewards(self, record: NoLogProbsError) -> RecordStep:
         """The step of a record that has no log-probs.

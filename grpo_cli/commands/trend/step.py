@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Any, NamedTuple, overload
 
@@ -86,7 +86,9 @@ class Steps(Sequence[Step]):
     @classmethod
     def of(cls, sums: StepSums) -> Steps:
         """The steps of sums with a row for each."""
-        return cls(sums, values(StepValues(sums)))
+        metrics = values(StepValues(sums))
+        shown = {key: column for key, column in sums.columns.items() if key[0] == "worst"}
+        return cls(replace(sums, columns=shown), metrics)
 
     def with_metrics(self, metrics: Mapping[str, F64]) -> Steps:
         """The steps with other metrics."""
@@ -116,7 +118,10 @@ class Steps(Sequence[Step]):
 
     def values(self, name: str) -> list[float | None]:
         """A metric of each step; None where a step has none."""
-        return [_plain(name, value) for value in self.metrics[name].tolist()]
+        column = self.metrics[name].tolist()
+        if name in _WHOLE:
+            return [_plain(name, value) for value in column]
+        return [value if value == value else None for value in column]
 
     def _step(self, at: int, row: Sequence[float | None]) -> Step:
         return Step(

@@ -63,7 +63,12 @@ class Ragged(NamedTuple):
         """[S] each step's sum, rounded once."""
         if (self.widths == 1).all():
             return self.values + 0.0
-        return np.array([exact_sum(one) for one in self.lists()], dtype=np.float64)
+        values, ends = self.values.tolist(), [0, *np.cumsum(self.widths).tolist()]
+        try:
+            found = [math.fsum(values[start:stop]) for start, stop in pairwise(ends)]
+        except (OverflowError, ValueError):  # of some step
+            found = [exact_sum(one) for one in self.lists()]
+        return np.array(found, dtype=np.float64) + 0.0
 
     def reduced(self, by: np.ufunc, empty: float) -> NDArray[Any]:
         """[S] a ufunc over each step's numbers; ``empty`` where it has none."""
@@ -204,7 +209,8 @@ class StepSums:
             step; None where the file's name does.
         columns: by their family and name.
             count: whole numbers, which add up; largest: numbers of which one is kept.
-            sum: numbers that add up to it; of terms and products under tuples.
+            sum: numbers that add up to it; term: of the objective, by name and coefficient;
+            product: of two parts of the gradient.
             bins: distributions, as ``tails`` counts them; worst: the places of the largest.
             row: of each response its reward (NaN: none), its length (-1: unknown), Σ |gradient|
             over its tokens (NaN: not comparable) and the number of its group in the step; and
@@ -257,6 +263,10 @@ class StepSums:
             more = Ragged.stacked([known, more]).taken(pairs).merged(np.arange(0, len(pairs), 2))
         self.columns["sum", name] = more
 
+    def copied(self) -> StepSums:
+        """Another table of the same columns."""
+        return replace(self, columns=dict(self.columns))
+
     def each(self) -> Iterator[StepSums]:
         """Each step alone, in order."""
         return (self.taken(np.array([at])) for at in range(len(self)))
@@ -269,26 +279,34 @@ class StepSums:
 
 
 def joined(tables: Sequence[StepSums]) -> StepSums:
-    """One table, with a row for each step, by number; what comes first in the input is first."""
+    """One table, with a row for each step, by number; what comes first in the input is first.
+
+    The columns are taken out of the tables, so that they are not in memory twice.
+    """
     whole = tables[0] if len(tables) == 1 else _stacked(tables)
     order = np.argsort(whole.numbers, kind="stable")
     numbers = whole.numbers[order]
     firsts = np.flatnonzero(np.diff(numbers, prepend=numbers[:1] - 1)) if len(order) else order
     if len(firsts) < len(whole) or (np.diff(order) != 1).any():
         whole = _merged(whole.taken(order), firsts)
-    shorten = {"sum": _short_sums, "bins": _short_bins}
+    return shortened(whole)
+
+
+def shortened(table: StepSums) -> StepSums:
+    """The table with no more numbers than its sums and distributions need."""
+    shorten = dict.fromkeys(("sum", "term", "product"), _short_sums) | {"bins": _short_bins}
     columns = {
         key: shorten[key[0]](column) if key[0] in shorten else column
-        for key, column in whole.columns.items()
+        for key, column in table.columns.items()
     }
-    return replace(whole, columns=columns)
+    return replace(table, columns=columns)
 
 
 def _stacked(tables: Sequence[StepSums]) -> StepSums:
     """The rows of all tables."""
     kinds = {key: type(column) for table in tables for key, column in table.columns.items()}
     columns = {
-        key: kind.stacked([one.columns.get(key) or kind.nothing(len(one)) for one in tables])
+        key: kind.stacked([one.columns.pop(key, None) or kind.nothing(len(one)) for one in tables])
         for key, kind in kinds.items()
     }
     functions: dict[tuple[str, ...], int] = {}

@@ -116,7 +116,8 @@ def steps_in(chunk: DecodedChunk) -> dict[str, set[Any]]:
         name = next((name for name in STEP_FIELDS if name in chunk.keys), None)
         if name is None:
             return {}
-        return {name: set(_scalars(value.get(name) for value in _objects(chunk)))}
+        steps = [raw.value[name] for raw in chunk.items if isinstance(raw, Raw)]
+        return {name: set(_scalars(steps))}
     found: dict[str, set[Any]] = {}
     for value in _objects(chunk):
         for above, holder in (("", value), ("meta.", value.get("meta"))):
@@ -135,4 +136,7 @@ def _objects(chunk: DecodedChunk) -> Iterator[Mapping[str, Any]]:
 
 
 def _scalars(values: Iterable[Any]) -> list[Any]:
-    return [value for value in values if isinstance(value, str | int | float)]
+    return [value for value in values if isinstance(value, _SCALARS)]
+
+
+_SCALARS = (str, int, float)

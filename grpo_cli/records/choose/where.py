@@ -130,7 +130,7 @@ class Condition(NamedTuple):
 
 
 def scalars(text: bytes, path: Path) -> list[Any]:
-    """Every value that an object's text gives the last key of a path, wherever that stands.
+    """Every value that an object's text gives the last key of a path, at any depth.
 
     Raises:
         ValueError: where one of them is no scalar, or a key may be written in another way.

@@ -113,21 +113,21 @@ def _row(nodes: list[Object], path: list[int], seen: set[int]) -> Object | None:
     columns: dict[str, list[Any]] = {own: [] for own in known}
     for number in path:
         node = nodes[number]
-        bits = list(map(bool, node.get("mask") or [False] * len(node.get("token_ids") or ())))
-        count = sum(bits)
-        counts = count > 0 and number not in seen and bool(node.get("logprobs"))
+        bits = bytes(map(bool, node.get("mask") or [False] * len(node.get("token_ids") or ())))
+        sampled = 1 in bits
+        counts = sampled and number not in seen and bool(node.get("logprobs"))
         ids += node.get("token_ids") or [0] * len(bits)
         for own, column in columns.items():
-            column += _spread(own, bits, count, node.get(own))
-        mask += map(int, bits) if counts else [0] * len(bits)
-        seen |= {number} if count else set()
+            column += _spread(own, bits, node.get(own))
+        mask += bits if counts else bytes(len(bits))
+        seen |= {number} if sampled else set()
     if 1 not in mask:
         return None
     first = mask.index(1)
     row: Object = {"token_ids": ids[first:], "mask": mask[first:], _PARTIAL: []}
     for own, column in columns.items():
         kept = column[first:]
-        if None not in kept:
+        if not _has_nulls(kept):
             row[_COLUMNS[own]] = kept
             continue
         counted = [one is not None for one in compress(kept, row["mask"])]
@@ -138,8 +138,17 @@ def _row(nodes: list[Object], path: list[int], seen: set[int]) -> Object | None:
     return row
 
 
-def _spread(own: str, bits: list[bool], count: int, values: list[Any] | None) -> list[Any]:
+def _has_nulls(values: list[Any]) -> bool:
+    try:
+        sum(values)  # four times as fast as looking for a null among floats
+    except TypeError:
+        return None in values
+    return False
+
+
+def _spread(own: str, bits: bytes, values: list[Any] | None) -> list[Any]:
     """Numbers of the sampled tokens, at their places; None for a node of which none are known."""
+    count = bits.count(1)
     if not values or not bits:
         return [None if count else 0.0] * len(bits)
     if own in _STAMPED and len(values) == len(bits):
@@ -147,8 +156,8 @@ def _spread(own: str, bits: list[bool], count: int, values: list[Any] | None) ->
     if count != len(values):
         what = "log-probs" if own == "logprobs" else own
         raise InputError(f"expected {count} {what} (one for each sampled token), got {len(values)}")
-    first = bits.index(True) if count else 0
-    if all(bits[first : first + count]):  # what was sampled is one run, as it nearly always is
+    if bits.strip(b"\0") == b"\1" * count:  # one run, as it nearly always is
+        first = max(bits.find(1), 0)
         return [*[0.0] * first, *values, *[0.0] * (len(bits) - first - count)]
     rest = iter(values)
     return [next(rest) if bit else 0.0 for bit in bits]

@@ -30,7 +30,7 @@ class Shape:
 
     Attributes:
         key: that column, as written.
-        value: what stands there.
+        value: its lists.
         nested: 1 for ``[G]`` or one response's ``[T]``, 2 for ``[G][T]``, 3 for ``[B][G][T]``.
         rows: how long each of the innermost lists is.
         outer: the number of responses of each group, for 3 levels.
@@ -275,7 +275,7 @@ def guess_rows(key: str, column: list[Any], lengths: Sequence[int], *, deep: boo
 
     Args:
         key: the column as written.
-        column: what stands there, lists in lists.
+        column: its lists.
         lengths: how long each of the innermost lists is.
         deep: whether there is such a list where others have a number.
     """

@@ -48,7 +48,7 @@ def parse(
         value: the decoded object.
         source: the file as the user named it.
         line: its 1-based line, if it has one.
-        prefix: what stands before paths in messages, as ``"[4]."``.
+        prefix: what is put before paths in messages, as ``"[4]."``.
         origin: where its parts stand in the file, where it was made from something else.
 
     Raises:

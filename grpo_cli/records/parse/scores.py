@@ -50,7 +50,7 @@ def _is_usable(value: float) -> bool:
 
 
 def per_response(key: str, value: object, shape: Shape, what: str) -> tuple[list[Any], Place]:
-    """[R] one element for each response, and where each stands.
+    """[R] an element for each response, and its place.
 
     A single number is the list of one where there is one response. Where groups are nested, the
     elements may be nested likewise.

@@ -31,7 +31,7 @@ def read_settings(record: Mapping[str, object], fields: Fields) -> Mapping[str, 
         raise InputError(f"expected an object, got {got(nested)}", path=key or "")
     given = [(name, name, record[name]) for name in fields.hyperparameters]
     given += [(f"{key}.{name}", name, value) for name, value in nested.items()]
-    if _framework(record).get("name") == "verl":  # clip_ratio stands in for null sides alone
+    if _framework(record).get("name") == "verl":  # clip_ratio replaces null sides alone
         both = next((value for _, name, value in given if name == "clip_ratio"), None)
         given = [
             (path, name, both if value is None and name in _VERL_SIDES else value)

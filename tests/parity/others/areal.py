@@ -53,37 +53,15 @@ def areal(clones: Clones) -> Iterator[Case]:
     example = {"rejection_sampling": rejection(upper=5.0)}
     yield name, "areal/grpo", {}, {}, run(**example)
     yield name, "areal/grpo", {"correction": "none"}, {}, run()
-    yield (
-        name,
-        "areal/grpo",
-        {},
-        {"is_low": 0.9, "is_high": 1.1},
-        run(rejection_sampling=rejection(lower=0.9, upper=1.1)),
-    )
-    yield (
-        name,
-        "areal/grpo",
-        {"correction": "token-truncate"},
-        {"is_high": 1.1},
-        run(rejection_sampling=rejection(action="clamp", upper=1.1)),
-    )
-    yield (
-        name,
-        "areal/grpo",
-        {"correction": "areal/sequence-mask"},
-        {
-            "is_low": 0.9,
-            "is_high": 1.1,
-        },
-        run(rejection_sampling=rejection("sequence", lower=0.9, upper=1.1)),
-    )
-    yield (
-        name,
-        "areal/dapo",
-        {},
-        {"dual_clip": 3.0},
-        run(clip=0.2, eps_clip_higher=0.28, c_clip=3.0, **example),
-    )
+    values = {"is_low": 0.9, "is_high": 1.1}
+    yield name, "areal/grpo", {}, values, run(rejection_sampling=rejection(lower=0.9, upper=1.1))
+    theirs = run(rejection_sampling=rejection(action="clamp", upper=1.1))
+    yield name, "areal/grpo", {"correction": "token-truncate"}, {"is_high": 1.1}, theirs
+    values = {"is_low": 0.9, "is_high": 1.1}
+    theirs = run(rejection_sampling=rejection("sequence", lower=0.9, upper=1.1))
+    yield name, "areal/grpo", {"correction": "areal/sequence-mask"}, values, theirs
+    values = {"dual_clip": 3.0}
+    yield name, "areal/dapo", {}, values, run(clip=0.2, eps_clip_higher=0.28, c_clip=3.0, **example)
     yield name, "areal/gspo", {}, {}, run(importance_sampling_level="sequence", **example)
     yield (
         name,
@@ -98,13 +76,8 @@ def areal(clones: Clones) -> Iterator[Case]:
     )
     yield name, "areal/sapo", {}, {}, sapo
     yield name, "areal/m2po", {}, {}, run(0.04, 0.0, **example)
-    yield (
-        name,
-        "areal/m2po",
-        {},
-        {"m2_threshold": 0.001, "epsilon": 0.2, "is_high": 1.1},
-        run(0.001, 0.2, rejection_sampling=rejection(upper=1.1)),
-    )
+    values = {"m2_threshold": 0.001, "epsilon": 0.2, "is_high": 1.1}
+    yield name, "areal/m2po", {}, values, run(0.001, 0.2, rejection_sampling=rejection(upper=1.1))
     yield name, "areal/m2po", {"correction": "areal/m2po"}, {}, run(0.04, 0.0)
 
 

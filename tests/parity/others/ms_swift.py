@@ -45,13 +45,8 @@ def ms_swift(clones: Clones) -> Iterator[Case]:
     for mode in ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask"):
         stages = {"correction": f"ms-swift/{mode.replace('_', '-')}"}
         values = _values("dapo") | {"is_high": 1.05, "top_entropy_quantile": 0.4, "beta": 0.1}
-        yield (
-            "ms-swift",
-            "ms-swift/dapo",
-            stages,
-            values,
-            run("dapo", 0.1, mode, top_entropy_quantile=0.4),
-        )
+        theirs = run("dapo", 0.1, mode, top_entropy_quantile=0.4)
+        yield "ms-swift", "ms-swift/dapo", stages, values, theirs
     for row in ("grpo", "dapo"):
         values = {"gradient_accumulation_steps": STEPS, "beta": 0.3, "sdar_gate_beta": 2.0}
         stages = {"kl": "ms-swift/sdar", "kl_aggregate": "trl/bnpo"}

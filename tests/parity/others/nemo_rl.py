@@ -75,37 +75,17 @@ def nemo_rl(clones: Clones) -> Iterator[Case]:
         yield name, "nemo-rl/grpo", {"kl": f"nemo-rl/{kind}"}, {"beta": 0.1}, run(**kl)
         approximate = run(**kl, use_on_policy_kl_approximation=True)
         yield name, "nemo-rl/grpo", {"kl": f"nemo-rl/{kind}-rollout"}, {"beta": 0.1}, approximate
-    yield (
-        name,
-        "nemo-rl/grpo",
-        {"aggregate": "nemo-rl/response-mean"},
-        {},
-        run(token_level_loss=False),
-    )
-    yield (
-        name,
-        "nemo-rl/dapo",
-        {},
-        {},
-        run(ratio_clip_max=0.28, ratio_clip_c=10, reference_policy_kl_penalty=0.0),
-    )
+    theirs = run(token_level_loss=False)
+    yield name, "nemo-rl/grpo", {"aggregate": "nemo-rl/response-mean"}, {}, theirs
+    theirs = run(ratio_clip_max=0.28, ratio_clip_c=10, reference_policy_kl_penalty=0.0)
+    yield name, "nemo-rl/dapo", {}, {}, theirs
     yield name, "nemo-rl/gspo", {}, {}, run(**sequence)
     yield name, "nemo-rl/gspo-is", {}, {}, run(**sequence, **weighted)
-    yield (
-        name,
-        "nemo-rl/gspo-is",
-        {},
-        {"is_high": 2.0},
-        run(**sequence, **truncated("tis", None, 2)),
-    )
+    values = {"is_high": 2.0}
+    yield name, "nemo-rl/gspo-is", {}, values, run(**sequence, **truncated("tis", None, 2))
     yield name, "nemo-rl/cispo", {}, {}, run(use_cispo=True)
-    yield (
-        name,
-        "nemo-rl/cispo",
-        {},
-        {"epsilon_low": 1.0, "epsilon_high": 5.0},
-        run(use_cispo=True, ratio_clip_min=1.0, ratio_clip_max=5.0),
-    )
+    theirs = run(use_cispo=True, ratio_clip_min=1.0, ratio_clip_max=5.0)
+    yield name, "nemo-rl/cispo", {}, {"epsilon_low": 1.0, "epsilon_high": 5.0}, theirs
     yield name, "nemo-rl/reinforce", {}, {}, run(disable_ppo_ratio=True)
     distilling = {"disable_ppo_ratio": True, "reference_policy_kl_penalty": 0.0}
     given = {"advantage": "given"}
@@ -115,13 +95,8 @@ def nemo_rl(clones: Clones) -> Iterator[Case]:
     yield name, "nemo-rl/grpo-is", {}, {"is_high": 1.05}, run(**truncated("tis", None, 1.05))
     yield name, "nemo-rl/icepop", {}, {}, run(**truncated("icepop", 0.5, 5.0))
     yield name, "nemo-rl/seq-mask-tis", {}, {}, run(**truncated("seq-mask-tis", 0.999, 1.002))
-    yield (
-        name,
-        "nemo-rl/seq-mask-tis",
-        {},
-        {"is_low": 0.9, "is_high": 1.1},
-        run(**truncated("seq-mask-tis", 0.9, 1.1)),
-    )
+    values = {"is_low": 0.9, "is_high": 1.1}
+    yield name, "nemo-rl/seq-mask-tis", {}, values, run(**truncated("seq-mask-tis", 0.9, 1.1))
 
 
 def nemo_advantages(clones: Clones) -> Iterator[Case]:

@@ -73,20 +73,10 @@ def open_instruct(clones: Clones) -> Iterator[Case]:
     mask = {"rho_mask_lower_bound": 0.9, "rho_mask_upper_bound": 1.1}
     ours = {"rho_mask_low": 0.9, "rho_mask_high": 1.1}
     yield name, "open-instruct/grpo", {}, ours, run(**mask)
-    yield (
-        name,
-        "open-instruct/grpo",
-        {},
-        {**ours, "is_low": 0.95, "is_high": 1.05},
-        run(**mask, rho_clamp_lower_bound=0.95, rho_clamp_upper_bound=1.05),
-    )
+    theirs = run(**mask, rho_clamp_lower_bound=0.95, rho_clamp_upper_bound=1.05)
+    yield name, "open-instruct/grpo", {}, {**ours, "is_low": 0.95, "is_high": 1.05}, theirs
     sequence = {"correction": "open-instruct/rho-sequence"}
     yield name, "open-instruct/grpo", sequence, ours, run(**mask, rho_mask_sequence_level=True)
     variation = {"correction": "open-instruct/rho-divergence"}
-    yield (
-        name,
-        "open-instruct/grpo",
-        variation,
-        {"rho_mask_high": 0.05},
-        run(rho_mask_upper_bound=0.05, rho_mask_tv_divergence=True),
-    )
+    theirs = run(rho_mask_upper_bound=0.05, rho_mask_tv_divergence=True)
+    yield name, "open-instruct/grpo", variation, {"rho_mask_high": 0.05}, theirs

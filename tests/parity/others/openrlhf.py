@@ -66,24 +66,14 @@ def openrlhf(clones: Clones) -> Iterator[Case]:
     yield NAME, "openrlhf/gspo-is", {}, {}, switched
     mean = {"aggregate": "openrlhf/seq-mean-token-mean"}
     yield NAME, "openrlhf/ppo", mean, {}, run(token_level_loss=False)
-    yield (
-        NAME,
-        "openrlhf/ppo",
-        mean,
-        {"entropy_coef": 0.3},
-        run(token_level_loss=False, entropy=0.3),
-    )
+    values = {"entropy_coef": 0.3}
+    yield NAME, "openrlhf/ppo", mean, values, run(token_level_loss=False, entropy=0.3)
     yield NAME, "openrlhf/ppo", {}, {"entropy_coef": -0.2}, run(entropy=-0.2)
     for kl in ("k1", "k2", "k3"):
         beta = {"beta": 0.1}
         yield NAME, "openrlhf/ppo", {"kl": f"openrlhf/{kl}+"}, beta, run(kl, unbiased=True)
-        yield (
-            NAME,
-            "openrlhf/gspo",
-            {"kl": f"openrlhf/{kl}+"},
-            beta,
-            run(kl, unbiased=True, policy_loss_type="gspo"),
-        )
+        theirs = run(kl, unbiased=True, policy_loss_type="gspo")
+        yield NAME, "openrlhf/gspo", {"kl": f"openrlhf/{kl}+"}, beta, theirs
         clamped = {"beta": 0.1, "kl_output_clamp": 10.0}
         yield NAME, "openrlhf/ppo", {**mean, "kl": kl}, clamped, run(kl, token_level_loss=False)
     for low, high in ((0.5, 5.0), (0.95, 1.05)):
@@ -144,10 +134,5 @@ def openrlhf_advantages(clones: Clones) -> Iterator[Case]:
     for variant, estimator in ESTIMATORS.items():
         more = {"rejection_threshold": 1.0} if estimator == "flash_reinforce" else {}
         yield NAME, variant, {}, more, run(estimator, "k1", 0.01)
-        yield (
-            NAME,
-            variant,
-            {"kl": "k3-in-reward"},
-            {"beta": 0.5, **more},
-            run(estimator, "k3", 0.5),
-        )
+        values = {"beta": 0.5, **more}
+        yield NAME, variant, {"kl": "k3-in-reward"}, values, run(estimator, "k3", 0.5)

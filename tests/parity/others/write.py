@@ -43,7 +43,7 @@ from .tinker import tinker, tinker_advantages
 from .unsloth import unsloth, unsloth_earlier
 
 NAMED = ("framework", "variant", "stages", "hyperparameters", "batch")
-"""What a case is told by."""
+"""What identifies a case."""
 
 Batches = Mapping[str, Ragged]
 Maker = Callable[[Clones], Iterator[Case]]
@@ -67,7 +67,7 @@ ENDS = {"ends": masked_ends(GROUPED["groups"])}
 SEVERAL = {"several": scored_twice(GROUPED["groups"])}
 """For advantages of several reward functions."""
 NULLS = {"nulls": scored_twice(GROUPED["groups"], nulls=True)}
-"""The same where one of them gave none to some of the responses."""
+"""Where the second gave none to some of the responses."""
 
 FRAMEWORKS = (
     *(openrlhf, slime, nemo_rl, areal, prime_rl, open_instruct, tinker),
@@ -114,7 +114,7 @@ OF_AUTHORS["spread"] = _spread(ragged(12, "usual"))
 WEIGHED = {kind: batch for kind, batch in OF_AUTHORS.items() if kind != "extreme"}
 """For MiniRL, whose weights are capped at e^20."""
 VERDICTS, UNTIED = {"verdicts": _verdicts()}, {"untied": _untied()}
-"""For what tells 1 and 0 apart, and for a filter."""
+"""For an advantage by verdicts of 1 and 0, and for a filter."""
 
 
 class Golden(NamedTuple):

@@ -118,7 +118,8 @@ def length_weighted(batch: Batch, how: How) -> list[mpf]:
     for i, score in enumerate(scores):
         group = _members(batch, i, how)
         tokens = sum(len(batch[j].tokens) for j in group)
-        out.append(score - sum(len(batch[j].tokens) * scores[j] for j in group) / tokens)
+        weighed = sum(len(batch[j].tokens) * scores[j] for j in group)
+        out.append(score - weighed / tokens if tokens else mpf(0))
     return out
 
 

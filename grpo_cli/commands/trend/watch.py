@@ -1,0 +1,170 @@
+"""What ``--follow`` prints: a line for each step that is done, and each finding once."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import BinaryIO
+
+import orjson
+
+from grpo_cli.commands.trend.findings import Condition, findings
+from grpo_cli.commands.trend.follow import Follow
+from grpo_cli.commands.trend.step import Finding, Flags, Step, Steps
+from grpo_cli.commands.trend.view import print_command, print_finding, sparing
+from grpo_cli.terminal.grid import print_hidden
+from grpo_cli.terminal.messages import say
+from grpo_cli.terminal.numbers import escaped_json, visible
+from grpo_cli.terminal.screen import screen_of, written
+
+
+def finished(before: Sequence[Step], now: Steps, *, last: bool) -> Iterator[Step]:
+    """The steps that are new, or other than they were; the last one when it will not change."""
+    known = {step.number: step for step in before}
+    for step in now if last else now[:-1]:
+        if known.get(step.number) != step:
+            yield step
+
+
+_USUAL = (
+    *("reward_mean", "length_mean", "nll", "loss", "kl_k3", "gradient_norm", "ratio_p999"),
+    *("mismatch.k3",),
+)
+_STEP, _NUMBER = 6, 10
+"""What a step's number takes, and the longest number of four digits."""
+_BETWEEN = "  "
+_PAUSE = 0.1  # seconds
+
+
+class Watch:
+    """Prints what is new.
+
+    Args:
+        follow: the files.
+        stream: where to.
+        fields: the columns; None for those that say most.
+        as_json: whether a step is a JSON object, and a finding another.
+        conditions: what ends it with exit code 1.
+        flags: what goes into the commands of findings.
+    """
+
+    def __init__(
+        self,
+        follow: Follow,
+        stream: BinaryIO,
+        *,
+        fields: Sequence[str] | None,
+        as_json: bool,
+        conditions: Sequence[Condition],
+        flags: Flags,
+    ) -> None:
+        self._follow, self._stream = follow, stream
+        self._fields, self._hidden = [*(fields or _USUAL)], list[str]()
+        self._screen = screen_of(stream)
+        if fields is None:
+            self._fields, self._hidden = _fitting(self._fields, self._screen.width)
+        self._as_json, self._conditions, self._flags = as_json, conditions, flags
+        self._before: Sequence[Step] = []
+        self._printed: set[str] = set()
+        self._begun = False
+
+    def run(self, every: float, wait: Callable[[float], None] = time.sleep) -> int:
+        """Goes on until a condition holds (1) or it is interrupted.
+
+        Raises:
+            KeyboardInterrupt: when the last step is printed.
+        """
+        with _interrupted() as stop:
+            while not stop:
+                if not self._follow.poll():
+                    _slowly(wait, every, stop)
+                elif (answer := self._show(last=False)) is not None:
+                    say(f"--fail-on {answer}")
+                    return 1
+        self._show(last=True)
+        raise KeyboardInterrupt
+
+    def _show(self, *, last: bool) -> str | None:
+        for note in self._follow.notices:
+            if note not in self._printed:
+                say(f"note: {note}")
+                self._printed.add(note)
+        steps = self._follow.steps()
+        done = steps if last else steps[:-1]
+        for step in finished(self._before, steps, last=last):
+            self._write_step(step)
+        self._before = done
+        found = findings(done, self._flags)
+        for one in found:
+            if one.metric not in self._printed:
+                self._printed.add(one.metric)
+                self._write({"finding": one}, self._text_of(one))
+        self._stream.flush()
+        answers = (one.answer(done, found) for one in self._conditions)
+        return next(filter(None, answers), None)
+
+    def _write_step(self, step: Step) -> None:
+        values = [step.metrics[name] for name in self._fields]
+        if not self._begun and not self._as_json:
+            self._stream.write(self._head().encode())
+        self._begun = True
+        cells = [f"{step.number:>{_STEP}}"] + [
+            f"{'–' if value is None else f'{value:.4g}':>{_width(name)}}"
+            for name, value in zip(self._fields, values, strict=True)
+        ]
+        row = {"step": step.number, "file": step.file, **step.metrics}
+        self._write(row, _BETWEEN.join(cells))
+
+    def _head(self) -> str:
+        """The names of the columns, and of those that there is no room for."""
+        console = self._screen.console()
+        print_hidden(console, self._screen, self._hidden, "--fields")
+        names = [f"{visible(name):>{_width(name)}}" for name in self._fields]
+        above = written(console).lstrip("\n")
+        return f"{above}{_BETWEEN.join(['step'.rjust(_STEP), *names])}\n"
+
+    def _text_of(self, finding: Finding) -> str:
+        console = self._screen.console()
+        print_finding(console, self._screen, finding)
+        print_command(console, self._screen, finding)
+        return written(console).removesuffix("\n")
+
+    def _write(self, row: object, text: str) -> None:
+        line = escaped_json(orjson.dumps(row)) if self._as_json else text.encode()
+        self._stream.write(line + b"\n")
+
+
+def _width(name: str) -> int:
+    return max(len(visible(name)), _NUMBER)
+
+
+def _fitting(names: Sequence[str], width: int | None) -> tuple[list[str], list[str]]:
+    """The columns that there is room for, and the others."""
+    kept, hidden = [*names], list[str]()
+    for name in sparing(names):
+        if width is None or _STEP + sum(len(_BETWEEN) + _width(one) for one in kept) <= width:
+            break
+        if name in kept:
+            kept.remove(name)
+            hidden.append(name)
+    return kept, hidden
+
+
+@contextmanager
+def _interrupted() -> Iterator[list[int]]:
+    """A list that is empty until Ctrl-C, which waits for what is being written."""
+    stop: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: stop.append(number))
+    try:
+        yield stop
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _slowly(wait: Callable[[float], None], seconds: float, stop: list[int]) -> None:
+    """Waits in small parts, so that Ctrl-C ends it soon."""
+    while seconds > 0 and not stop:
+        wait(min(seconds, _PAUSE))
+        seconds -= _PAUSE

@@ -1,0 +1,245 @@
+"""How time and memory of every command grow with twelve shapes of input: at n, and at 2n.
+
+    python tests/benchmarks/scaling.py                     # small sizes, a few minutes
+    python tests/benchmarks/scaling.py --times 10          # ten times as large
+    python tests/benchmarks/scaling.py --only groups,steps --commands eval,show
+
+Each cell is the ratio of processor times (without what a tiny input takes) and of peak memory. It
+is marked where the time grows by more than 2.3, or the memory by more than 1.2 beyond 100 MB; then
+the exit code is 1. What takes less than half a second, or 100 MB, says nothing, and passes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+ROOT = Path(__file__).parent.parent.parent
+MOST_TIME, MOST_MEMORY = 2.3, 1.2
+SECONDS, MEGABYTES = 0.5, 100.0
+PATIENCE = 60  # seconds of the processor
+
+Record = dict[str, Any]
+
+
+def record(number: int, lengths: list[int], **more: Any) -> Record:
+    """A record of responses of these lengths; its numbers repeat, which no command notices."""
+    draw = random.Random(number)
+    some = [round(-draw.expovariate(1.0) - 1e-3, 4) for _ in range(997)]
+    old = [[some[at % 997] for at in range(length)] for length in lengths]
+    new = [[round(one - 0.01 * (at % 3), 4) for at, one in enumerate(row)] for row in old]
+    rewards = [float(at % 2) for at in range(len(lengths))]
+    columns = {"log_probs_new": new, "log_probs_old": old, "rewards": rewards}
+    return {"id": number, "step": 0, **columns, "expected": {"loss": 0.125}, **more}
+
+
+def few(count: int, **more: Any) -> Iterator[Record]:
+    """Small records of a group each."""
+    return (record(number, [3, 2], **more) for number in range(count))
+
+
+def tokens(n: int) -> Iterator[Record]:
+    yield record(0, [n, 1])
+
+
+def records(n: int) -> Iterator[Record]:
+    return (record(number, [1]) for number in range(n))
+
+
+def responses(n: int) -> Iterator[Record]:
+    yield record(0, [2] * n)
+
+
+def settings(n: int) -> Iterator[Record]:
+    for number, one in enumerate(few(n)):
+        yield one | {"hyperparameters": {"epsilon_low": 0.1 + number * 1e-6}}
+
+
+def ids(n: int) -> Iterator[Record]:
+    for number, one in enumerate(few(n)):
+        yield one | {"id": f"prompt-{number}", "uid": f"{number:x}", "prompt": f"p{number}"}
+
+
+def groups(n: int) -> Iterator[Record]:
+    yield record(0, [2] * (2 * n), group_ids=[at // 2 for at in range(2 * n)])
+
+
+def steps(n: int) -> Iterator[Record]:
+    return (record(number, [3, 2], step=number) for number in range(n))
+
+
+def keys(n: int) -> Iterator[Record]:
+    unknown = {f"unknown_{at}": at for at in range(n)}
+    return (one | unknown for one in few(20))
+
+
+def bad(n: int) -> Iterator[Record]:
+    for number, one in enumerate(few(n)):
+        yield one if number % 10 else one | {"rewards": ["x", "y"]}
+
+
+def ragged(n: int) -> Iterator[Record]:
+    yield record(0, [n, *[1] * n])
+
+
+def functions(n: int) -> Iterator[Record]:
+    for step, one in enumerate(steps(n)):
+        yield one | {f"rewards/{step}-{at}": [1.0, 0.0] for at in range(2)}
+
+
+class Shape(NamedTuple):
+    """A shape of input.
+
+    Attributes:
+        make: the records of a size.
+        size: the smaller of the two sizes that are compared.
+        flags: what all commands take for it.
+        table: whether it is a Parquet file of a row group for each record.
+    """
+
+    make: Callable[[int], Iterator[Record]]
+    size: int
+    flags: tuple[str, ...] = ()
+    table: bool = False
+
+
+SHAPES = {
+    "tokens": Shape(tokens, 200_000),
+    "records": Shape(records, 20_000),
+    "responses": Shape(responses, 20_000),
+    "settings": Shape(settings, 1_000),
+    "ids": Shape(ids, 10_000),
+    "groups": Shape(groups, 10_000),
+    "steps": Shape(steps, 4_000),
+    "row groups": Shape(steps, 200, (), table=True),
+    "keys": Shape(keys, 5_000),
+    "bad": Shape(bad, 5_000, ("--on-error", "skip")),
+    "ragged": Shape(ragged, 50_000),
+    "functions": Shape(functions, 200),
+}
+COMMANDS: dict[str, tuple[str, ...]] = {
+    "eval": ("eval", "FILE", "-v", "dr"),
+    "eval tokens": ("eval", "FILE", "-v", "dr", "--level", "token", "-f", "jsonl"),
+    "eval jobs": ("eval", "FILE", "-v", "dr", "-f", "csv", "-j", "2"),
+    "compare": ("compare", "FILE", "-v", "dr,dapo,gspo"),
+    "match": ("match", "FILE", "--loss", "0.123456", "-v", "dr"),
+    "verify": ("verify", "FILE", "-v", "dr"),
+    "check": ("check", "FILE"),
+    "explain": ("explain", "FILE", "-v", "dr"),
+    "show": ("show", "FILE", "-v", "dr"),
+    "split": ("split", "FILE", "-v", "dr", "-n", "2"),
+    "trend": ("trend", "FILE", "-v", "dr"),
+    "report": ("report", "FILE", "-v", "dr", "-o", "OUT"),
+    "diff": ("diff", "FILE", "FILE", "-v", "dr"),
+    "convert": ("convert", "FILE"),
+}
+_OF_ERRORS = {"eval", "eval tokens", "eval jobs", "check", "convert", "trend", "verify", "compare"}
+
+
+def write(shape: Shape, size: int, path: Path) -> None:
+    """The file of a shape."""
+    if not shape.table:
+        with path.open("w") as stream:
+            stream.writelines(json.dumps(one) + "\n" for one in shape.make(size))
+        return
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    table = pa.Table.from_pylist(list(shape.make(size)))
+    parquet.write_table(table, path, row_group_size=1)
+
+
+class Cost(NamedTuple):
+    """What a run took: seconds of the processor, megabytes at their most, and its exit code."""
+
+    seconds: float
+    megabytes: float
+    code: int
+
+
+def run(words: tuple[str, ...], folder: Path) -> Cost | None:
+    """Runs a command with its workers; None where it takes too long."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with (folder / "printed").open("wb") as stream:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "grpo_cli", *words],
+            stdin=subprocess.DEVNULL,
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CPU, (PATIENCE, PATIENCE + 1)),
+        )
+        _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
+        return None
+    return Cost(used.ru_utime + used.ru_stime, used.ru_maxrss / 1024, process.returncode)
+
+
+def measured(name: str, shape: Shape, times: float, commands: list[str]) -> Iterator[str]:
+    """The cells of a shape's row; those beyond a limit have a mark."""
+    with tempfile.TemporaryDirectory(prefix="scaling-") as place:
+        folder = Path(place)
+        size = int(shape.size * times)
+        paths = [folder / f"{at}.{'parquet' if shape.table else 'jsonl'}" for at in range(3)]
+        for path, count in zip(paths, (2, size, 2 * size), strict=True):
+            write(shape, count, path)
+        for command in commands:
+            if shape.flags and command not in _OF_ERRORS:
+                yield "–"
+                continue
+            yield cell([run(_words(command, shape, path, folder), folder) for path in paths])
+
+
+def _words(command: str, shape: Shape, path: Path, folder: Path) -> tuple[str, ...]:
+    places = {"FILE": str(path), "OUT": str(folder / "out.html")}
+    return (*(places.get(word, word) for word in COMMANDS[command]), *shape.flags)
+
+
+def cell(costs: list[Cost | None]) -> str:
+    """``1.9 1.1``: the ratios of time and memory; the code where a run fails."""
+    start, half, whole = costs
+    if start is None or half is None or whole is None:
+        return f"> {PATIENCE} s !"
+    if whole.code in (2, 70) or whole.code < 0:
+        return f"code {whole.code}{'' if whole.code == 2 else ' !'}"
+    least = max(half.seconds - start.seconds, 0.05)
+    slow = (whole.seconds - start.seconds) / least
+    large = whole.megabytes / half.megabytes
+    text = f"{slow:.1f} {large:.2f}"
+    wrong = slow > MOST_TIME and whole.seconds - start.seconds > SECONDS
+    return text + " !" * (wrong or (large > MOST_MEMORY and whole.megabytes > MEGABYTES))
+
+
+def main() -> None:
+    """Prints the table; exits with 1 where a cell is marked."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--times", type=float, default=1.0, help="of the sizes")
+    parser.add_argument("--only", default=",".join(SHAPES), help="shapes")
+    parser.add_argument("--commands", default=",".join(COMMANDS))
+    given = parser.parse_args()
+    commands = given.commands.split(",")
+    print("".join(f"{name:>14}" for name in ("", "n", *commands)), flush=True)
+    wrong = False
+    for name in given.only.split(","):
+        shape = SHAPES[name]
+        print(f"{name:>14}{int(shape.size * given.times):>14}", end="", flush=True)
+        for text in measured(name, shape, given.times, commands):
+            wrong |= text.endswith("!")
+            print(f"{text:>14}", end="", flush=True)
+        print()
+    sys.exit(wrong)
+
+
+if __name__ == "__main__":
+    main()
