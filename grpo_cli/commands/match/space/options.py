@@ -195,11 +195,10 @@ class Sample:
         """Whether s(|A|·sign A) = |A|·s(sign A) where a response has one advantage."""
         return self._scales(surrogate, made, by_token=False)
 
-    def by_token(self, made: Plan) -> bool:
+    def by_token(self, advantage: Key, made: Plan) -> bool:
         """Whether tokens have their own A, and s(|A|·sign A) = |A|·s(sign A) at each of them."""
-        objective = self.record.objective(made)
-        surrogate, correction = objective.surrogate, objective.correction
-        if self.per_response(advantage_key(objective), made) or not keeps_tokens(correction):
+        surrogate, correction = self.stage("surrogate", made), self.stage("correction", made)
+        if self.per_response(advantage, made) or not keeps_tokens(correction):
             return False
         read = {*surrogate.choice.columns, *correction.choice.columns}
         if "response_advantage" in read or "advantage" in correction.choice.columns:

@@ -308,11 +308,11 @@ class _Builder:
         can = (count <= MOST_CHANGES) & (numbers > _CANNOT)[:, None] & (policies > _CANNOT)
         by_sign = can & (numbers >= 0)[:, None] & (policies >= 0) & all_tokens
         found = np.full(count.shape, _CANNOT, np.int32)
-        a, p = np.nonzero(by_sign)
+        rows, columns = np.nonzero(by_sign)
         known = self.options.pairs
-        found[a, p] = [
+        found[by_sign] = [
             known.setdefault(pair, len(known))
-            for pair in zip(numbers[a].tolist(), policies[p].tolist(), strict=True)
+            for pair in zip(numbers[rows].tolist(), policies[columns].tolist(), strict=True)
         ]
         # what has to be evaluated with its own advantages
         bits = outer([[one.bits for one in axis] for axis in (advantages, pairs)], np.float64)
@@ -323,10 +323,9 @@ class _Builder:
         else:
             worth = bits == 0.0
         if self._depth is not Depth.QUICK:
-            for one, other in np.argwhere(can & ~by_sign & worth).tolist():
-                changes = advantages[one], pairs[other]
-                wanted = tuple(known_as[it.key] for known_as, it in zip(keys, changes, strict=True))
-                found[one, other] = self._direct(wanted, row, *changes)
+            for a, p in np.argwhere(can & ~by_sign & worth).tolist():
+                wanted = keys[0][advantages[a].key], keys[1][pairs[p].key]
+                found[a, p] = self._direct(wanted, row, advantages[a], pairs[p])
         return found
 
     # ---- numbers of options ----------------------------------------------------------------------
@@ -365,11 +364,11 @@ class _Builder:
             return _NONE
         return self.options.policies.number(wanted, row, one)
 
-    def _direct(self, wanted: Key, row: Plan, advantage: Change, pair: Change) -> int:
+    def _direct(self, wanted: tuple[Key, Key], row: Plan, advantage: Change, pair: Change) -> int:
         """The number of a policy term with its advantages."""
         directs = self.options.directs
         if wanted not in directs.numbers:
-            by_token = self._sample.by_token(changed(row, advantage, pair))
+            by_token = self._sample.by_token(wanted[0], changed(row, advantage, pair))
             directs.number(wanted, row, advantage, pair, detail="by token" if by_token else "")
         return DIRECT + directs.numbers[wanted]
 
