@@ -16,7 +16,7 @@ import pytest
 from files import grouped_rows
 
 from grpo_cli.commands.check.run import check
-from grpo_cli.commands.compare.compare import Comparison
+from grpo_cli.commands.compare.compare import compare_plans
 from grpo_cli.commands.convert.conversion import Conversion
 from grpo_cli.commands.emit import JSONL
 from grpo_cli.commands.eval.lines import encode_lines
@@ -101,8 +101,8 @@ def test_check_says_the_same(cluster, files):
 
 def test_compare_says_the_same(cluster, files):
     plans = [plan(name) for name in ("grpo", "dr", "gspo", "lite-ppo")]
-    here = Comparison(plans, Reader(files, skip=True)).result()
-    there = Comparison(plans, Reader(files, skip=True, on="ray", task_bytes=70_000)).result()
+    here = compare_plans(plans, Reader(files, skip=True))
+    there = compare_plans(plans, Reader(files, skip=True, on="ray", task_bytes=70_000))
     assert there == here
     assert here.variants[0].variant == "dr"
 

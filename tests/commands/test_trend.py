@@ -145,6 +145,21 @@ def test_where_a_step_is_worst_by_hand(tmp_path: Path) -> None:
     assert second["worst"]["kl"]["token"] == 0
 
 
+def test_of_equal_places_the_first_is_the_worst(tmp_path: Path) -> None:
+    """In a record, among records, and among files."""
+    row = {"step": 0, "rewards": [1.0, 0.0]} | {name: [[-1.0] * 3] * 2 for name in COLUMNS}
+    row |= {"log_probs_ref": [[-1.5] * 3] * 2, "log_probs_rollout": [[-1.5] * 3] * 2}
+    row |= {"log_probs_old": [[-1.1] * 3] * 2}
+    for name in "ab":
+        write(tmp_path / f"{name}.jsonl", [row, row])
+    found = metrics(tmp_path, "--one-run", *NO_KL)["worst"]
+    assert len(found) == 6
+    for place in found.values():
+        where = [place[n] for n in ("line", "record", "response", "token")]
+        assert (place["source"], where[:3]) == (str(tmp_path / "a.jsonl"), [1, 0, 0])
+        assert where[3] in (0, None)
+
+
 @each(
     "flags",
     [

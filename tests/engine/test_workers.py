@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -17,7 +18,7 @@ from command import run
 from files import each
 
 from grpo_cli import InputError
-from grpo_cli.engine import pool
+from grpo_cli.engine import Reader, pool
 
 LINE = json.dumps(
     {
@@ -74,13 +75,20 @@ def started(
 
 
 def test_large_texts_come_as_they_were_sent(tmp_path: Path, cut: Callable[..., None]) -> None:
-    """Those of more than 64 KiB are sent without a copy."""
+    """Several for a block of the input, each of a megabyte."""
     path = tmp_path / "a.jsonl"
-    path.write_text("".join(LINE.replace("-0.5", f"-0.{5000 + at}") + "\n" for at in range(60)))
-    cut(block=1 << 14)
+    rows = [[-0.5 - at / 1e4] * 60 for at in range(2_000)]
+    one = {"log_probs_old": [[-0.6] * 60] * 20, "rewards": [1, 0] * 10}
+    path.write_text(
+        "".join(
+            json.dumps(one | {"log_probs_new": rows[at : at + 20]}) + "\n"
+            for at in range(0, 2_000, 20)
+        )
+    )
+    cut(block=1 << 19)
     words = ("eval", path, "-v", "dr", "--level", "token", "-f", "csv", "-q")
     alone = run(*words, "--jobs", "1").stdout
-    assert len(alone) > 60 * 2**15
+    assert len(alone) > 8 * 2**20
     assert run(*words, "--jobs", "2").stdout == alone
 
 
@@ -135,14 +143,19 @@ def command_of(method: str, path: Path) -> list[str]:
     return [*usual, "--jobs", "2"]
 
 
+@pytest.fixture(scope="module")
+def alone(large: Path) -> str:
+    return run("eval", large, "-v", "dr", "--level", "batch", "--json", "--jobs", "1").stdout
+
+
 @pytest.mark.parametrize("method", START_METHODS)
-def test_every_way_to_start_a_worker(large: Path, method: str) -> None:
+def test_every_way_to_start_a_worker(large: Path, alone: str, method: str) -> None:
     """The same total; and where the parent is killed in the middle, no worker is left."""
     flags = ("--level", "batch", "--json")
     with started(large, *flags, command=command_of(method, large)) as process:
         out, err = process.communicate(timeout=300)
         assert process.returncode == 0, err
-        assert out.decode() == run("eval", large, "-v", "dr", *flags, "--jobs", "1").stdout
+        assert out.decode() == alone
         assert gone(large)
     with started(large, *TOKENS, command=command_of(method, large)) as process:
         process.stdout.readline()
@@ -194,6 +207,22 @@ def test_rows_come_while_the_input_still_does() -> None:
 
 
 # ---- what no command shows at will --------------------------------------------------------------
+
+
+def test_a_fork_leaves_what_was_kept_of_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until the process that kept it forgets its reader."""
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"{}\n")))
+    reader = Reader(["-"])
+    reader.keep_input()
+    (path,) = (source.path for source in reader._sources)
+    child = os.fork()
+    if not child:
+        del reader
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert Path(path).read_bytes() == b"{}\n"
+    del reader
+    assert not Path(path).exists()
 
 
 def test_workers_before_one_that_cannot_be_started_are_ended(

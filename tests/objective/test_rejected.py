@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from grpo_cli import evaluate
-from grpo_cli.variants.registry import VARIANTS
+from grpo_cli import VARIANTS, evaluate
 
 LOSSES = [
     name

@@ -59,6 +59,16 @@ def test_bad_records_are_named_in_their_order(tmp_path, level, advantage):
     assert re.findall(r"a\.jsonl:(\d+): ", skipped.stderr) == ["10", "18", "23"]
 
 
+def test_one_that_cannot_be_evaluated_is_left_out_alone(tmp_path):
+    records = [record(at) for at in range(30)]
+    wrong = record(9, log_probs_old=[[-1.0], [-1e305] * 3, [-1.0] * 2, [-1.0] * 4])
+    path = write(tmp_path / "a.jsonl", [*records[:9], wrong, *records[10:]])
+    found = run("eval", path, "--level", "batch", "--on-error", "skip", "--only", "objective")
+    assert re.findall(r"a\.jsonl:(\d+): ", found.stderr) == ["10"]
+    without = write(tmp_path / "b.jsonl", records[:9] + records[10:])
+    assert found.stdout == run("eval", without, "--level", "batch", "--only", "objective").stdout
+
+
 def test_a_reference_that_alternates_is_refused(tmp_path):
     """The first record without one is named, though it is evaluated with later ones."""
     records = [record(at) for at in range(12)]

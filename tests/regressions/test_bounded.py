@@ -152,3 +152,11 @@ def test_memory_is_flat_in_groups_and_steps(grown, own):
     """A group, an id and a step of its own for each of many records."""
     row = f'{{"log_probs": [-0.5, -1], "rewards": [1, 0], {own}, "group_ids": [#, -1]}}\n'
     assert grown(["eval", "-v", "dr", "-f", "csv", "in.jsonl"], row, 6_000) < 12
+
+
+def test_a_group_of_many_responses_is_shown_in_part(grpo, dump):
+    many = {name: [[-1.0]] * 4_010 for name in ("log_probs_new", "log_probs_old")}
+    out = grpo("show", "-v", "dr", dump({**many, "rewards": [1.0, 0.0] * 2_005})).out.decode()
+    assert "\nresponse 3999," in out
+    assert "\nresponse 4000," not in out
+    assert "… 10 more responses" in out

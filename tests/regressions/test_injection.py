@@ -48,6 +48,7 @@ COMMANDS = [
     *(("trend", "-f", kind) for kind in ("table", "csv", "markdown", "jsonl", "json")),
     *(("check", "-f", kind) for kind in ("table", "csv", "markdown", "json")),
     ("eval", "--level", "response", "--only", "id,group"),
+    ("eval", "--level", "token", "--only", "token"),
     ("eval", "-f", "json", "--level", "token"),
     ("eval", "--where", f"id=='{EVIL}'"),
     ("match", "--loss", "0.0543", "--record", f"{EVIL}1"),

@@ -102,19 +102,6 @@ def test_notes_do_not_depend_on_the_size_of_blocks(grpo, dump):
     assert at_once.err == by_line.err
 
 
-TOKENS = ["\x1b[31m", "\x9b31m", "\x7f", "\u202e"]
-
-
-@pytest.mark.parametrize("token", TOKENS, ids=ascii)
-@pytest.mark.parametrize("how", ["only", "csv", "jsonl", "json"])
-def test_nothing_that_moves_a_cursor_is_printed(grpo, dump, token, how):
-    words = ["--only", "token"] if how == "only" else ["-f", how]
-    name = dump({"tokens": [[token, "a"], ["b"]]})
-    outcome = grpo("eval", "-v", "dr", "--level", "token", *words, name)
-    assert outcome.code == 0
-    assert not {*token} & {*outcome.out.decode()} & {*"\x1b\x9b\x7f\u202e"}
-
-
 def safetensors(offsets):
     """A file of two tensors, the second of which says that it stands at ``offsets``."""
     values = np.array([[-0.5, -1.0]]).tobytes() + np.array([1.0]).tobytes()

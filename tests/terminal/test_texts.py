@@ -521,6 +521,9 @@ def test_nothing_moves_a_cursor():
     assert escaped_json(moving.encode()) == escaped(moving).encode()
     assert escaped_json(b"1\x1b") == b"1\x1b"  # JSON has none of these but DEL as it is
     assert escaped_json(b"1\x7f") == b"1\\u007f"
+    console = Screen(color=True).console()
+    console.print(Text("a\x1b[2J\u202eb\nc", "#800000"))
+    assert written(console).replace("\x1b[0m", "").split("\n")[0].endswith("ma\\x1b[2J\\u202eb")
     assert aligned([]) == []
 
 

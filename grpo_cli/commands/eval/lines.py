@@ -47,10 +47,25 @@ def encode_lines(
         return []
     source = Source(records, breakdown)
     if level == "token":
-        return list(_token_lines(source, fields, lines)) or [b""]
+        return list(_joined(_token_lines(source, fields, lines)))
     found = columns(source, level, fields)
     rows = zip(*(found[name].spread() for name in fields), strict=True)
     return [b"".join([lines.row(row, fields) for row in rows])]
+
+
+_PIECE = 1 << 20
+"""Bytes of lines that are one piece: large ones travel between processes without a copy."""
+
+
+def _joined(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    waiting, size = [], 0
+    for piece in pieces:
+        waiting.append(piece)
+        size += len(piece)
+        if size >= _PIECE:
+            yield b"".join(waiting)
+            waiting, size = [], 0
+    yield b"".join(waiting)
 
 
 def _token_lines(source: Source, fields: tuple[str, ...], lines: TextFormat) -> Iterator[bytes]:

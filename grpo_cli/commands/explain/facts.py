@@ -8,6 +8,7 @@ import numpy as np
 
 from grpo_cli.batch import F64, Batch
 from grpo_cli.engine.chunk import Chunk
+from grpo_cli.engine.rows.source import Source
 from grpo_cli.engine.totals import Totals
 from grpo_cli.objective.arithmetic.exact_sums import ExactSum
 from grpo_cli.objective.breakdown import Breakdown
@@ -166,7 +167,7 @@ class Facts:
         if self.largest is None or size[token] > self.largest.size:
             self.largest = Extreme(
                 float(size[token]),
-                place(chunk, token),
+                place(chunk, breakdown, token),
                 float(breakdown.ratio[token]),
                 float(breakdown.advantage[token]),
             )
@@ -202,18 +203,14 @@ def _plain_clip(breakdown: Breakdown) -> bool:
     return bound.choice.window == "product" and bounds == (None, None)
 
 
-def place(chunk: Chunk, token: int) -> str:
+def place(chunk: Chunk, breakdown: Breakdown, token: int) -> str:
     """A token's place in words: record, response and position."""
     batch = chunk.batch
     response = int(batch.responses.index[token])
     number = int(batch.records.index[response])
-    record = chunk.records[number]
-    at = token - int(batch.responses.starts[response])
-    if batch.positions is not None:
-        at = int(batch.positions[token])
-    return (
-        f"record {record.name}, response {response - int(batch.records.starts[number])}, token {at}"
-    )
+    local = response - int(batch.records.starts[number])
+    position = int(Source((), breakdown).positions[token])
+    return f"record {chunk.records[number].name}, response {local}, token {position}"
 
 
 def _centred(breakdown: Breakdown) -> bool:

@@ -10,6 +10,7 @@ import numpy as np
 
 from grpo_cli.batch import F64
 from grpo_cli.engine.chunk import Chunk
+from grpo_cli.engine.rows.source import Source
 from grpo_cli.objective.advantage.weighed import WEIGHTS, summed
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.terms import ENTROPY, KL, POLICY
@@ -161,7 +162,7 @@ def _columns(breakdown: Breakdown) -> dict[str, F64]:
     batch, values = breakdown.batch, breakdown.objective.surrogate.values
     surrogate, correction = breakdown.surrogate, breakdown.correction
     columns: dict[str, F64 | None] = {
-        "position": _positions(breakdown),
+        "position": Source((), breakdown).positions.astype(np.float64),
         "log_probs_new": batch.log_probs_new,
         "log_probs_old": batch.log_probs_old,
         "log_ratio": breakdown.log_ratio,
@@ -182,12 +183,3 @@ def _columns(breakdown: Breakdown) -> dict[str, F64]:
         "gradient": breakdown.gradient,
     }
     return {name: column + 0.0 for name, column in columns.items() if column is not None}
-
-
-def _positions(breakdown: Breakdown) -> F64:
-    batch = breakdown.batch
-    if batch.positions is not None:
-        return batch.positions.astype(np.float64)
-    responses = batch.responses
-    places = np.arange(responses.total) - np.repeat(responses.starts, responses.lengths)
-    return places.astype(np.float64)

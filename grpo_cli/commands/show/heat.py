@@ -11,13 +11,13 @@ from rich.text import Text
 
 from grpo_cli.commands.show.picture import COLORS, MARKS, Picture, Response
 from grpo_cli.terminal.grid import Column, column, fitting, grid
-from grpo_cli.terminal.numbers import shown, token_text
+from grpo_cli.terminal.numbers import counted, shown, token_text
 from grpo_cli.terminal.palette import STEPS, style
 from grpo_cli.terminal.prose import wrapped
 from grpo_cli.terminal.screen import Screen
 
 _MOST = 4_000
-"""Tokens printed; a page holds them all."""
+"""Tokens printed, and responses; a page holds them all."""
 
 
 def print_heat(console: Console, screen: Screen, picture: Picture, top: int) -> None:
@@ -25,13 +25,15 @@ def print_heat(console: Console, screen: Screen, picture: Picture, top: int) -> 
     for line in _head(picture, screen):
         console.print(line)
     room = _MOST
-    for response in picture.responses:
+    for response in picture.responses[:_MOST]:
         console.print()
         console.print(wrapped(Text(response.title, "bold"), screen.width, 2))
         shown_here = min(len(response.texts), max(room, 0))
         text = _text(picture, response, shown_here)
         console.print(text, overflow="fold", width=screen.width)
         room -= len(response.texts)
+    if (more := len(picture.responses) - _MOST) > 0:
+        console.print(Text(f"\n… {counted(more, 'more response')}", "dim"))
     if top:
         console.print()
         _print_top(console, screen, picture, top)

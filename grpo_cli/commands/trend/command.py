@@ -214,7 +214,8 @@ def trend(
         signatures = list(run.signatures)
         with drawings(options.html, options.svg) as (written, drawn):
             if written is not None:
-                for part in page(steps, places, signatures, head(steps, found, compared)):
+                alone = head(steps, found, compared) | {"lost": 0}
+                for part in page(steps, places, signatures, alone):
                     written.write(part.encode())
             if drawn is not None:
                 drawn.write(figure(shown_steps, found, columns, signatures).encode())

@@ -39,7 +39,6 @@ def head(steps: Steps, findings: Sequence[Finding], log: LogComparison | None) -
         "log": None if log is None else _log(steps, log),
         "kept": {},
         "groups": {},
-        "lost": 0,
     }
 
 

@@ -21,8 +21,7 @@ from grpo_cli.errors import GrpoError, UsageError
 _STORE = 1 << 30  # bytes of shared memory, where Ray is started here
 _RETRIES = 5
 _IDLE = 60_000  # milliseconds until a worker that has nothing to do is ended
-_REGISTERED = 30  # seconds for a worker that was started to report; another is started then
-_BEGUN = 120.0  # seconds for the first worker of a Ray that is started here
+_BEGUN = 300.0  # seconds for the first worker of a Ray that is started here
 _ENDED = 10.0  # seconds for Ray to end in order
 _ATTEMPTS = 3
 # Ray's words where the process that the head starts for each client ended at once, or kept silent.
@@ -67,7 +66,6 @@ class Session:
             # Ray's client waits for ever for workers of the first job that die as they start.
             _system_config={
                 "idle_worker_killing_time_threshold_ms": _IDLE,
-                "worker_register_timeout_seconds": _REGISTERED,
                 "prestart_worker_first_driver": False,
             },
             **_QUIET,
@@ -112,7 +110,7 @@ class Session:
         """Refuses to wait longer for the first worker of a Ray that was started here.
 
         Raises:
-            ClusterError: where none has begun in two minutes.
+            ClusterError: where none has begun in five minutes.
         """
         if self._first is not None and time.monotonic() - self._started > _BEGUN:
             if not self.ray.wait([self._first], timeout=0)[0]:

@@ -12,7 +12,15 @@ from grpo_cli.records.open.budget import ROW, STREAMED, VALUE, Budget
 from grpo_cli.records.record import Raw
 from grpo_cli.records.tables import cuts
 from grpo_cli.records.tables.cells import rows
-from grpo_cli.records.tables.files import Rows, check_end, damage, mapped, package, parquet_file
+from grpo_cli.records.tables.files import (
+    Rows,
+    check_end,
+    damage,
+    mapped,
+    open_parquet,
+    package,
+    parquet_file,
+)
 from grpo_cli.records.tables.weight import check_messages, check_values
 
 _ROWS = 256
@@ -145,7 +153,7 @@ def _some_rows(
     pa: Any, piece: Rows, names: list[str] | None, most_rows: int, budget: Budget
 ) -> Iterator[Any]:
     if piece.kind == "parquet":
-        file = parquet_file(piece.path)
+        file = open_parquet(piece.path) if most_rows == 1 else parquet_file(piece.path)
         parts = list(piece.parts or range(file.metadata.num_row_groups))
         step = min(most_rows, _rows_at_once(file.metadata, parts, budget))
         yield from file.iter_batches(step, row_groups=parts, columns=names, use_threads=False)

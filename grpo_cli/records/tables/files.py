@@ -158,6 +158,15 @@ def parquet_file(path: str) -> Any:
 
 @lru_cache(maxsize=2)
 def _parquet_file(path: str, _version: Version, _process: int) -> Any:
+    return open_parquet(path)
+
+
+def open_parquet(path: str) -> Any:
+    """A Parquet file of the caller's own.
+
+    How many rows ``iter_batches`` gives at once is a setting of the file: who asks for another
+    number changes it for everybody who reads on.
+    """
     far = isinstance(path, Address)
     return package().parquet.ParquetFile(opened(path) if far else path, pre_buffer=far)
 
