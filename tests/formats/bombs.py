@@ -108,7 +108,7 @@ def _parquet(**columns: object) -> bytes:
     import pyarrow.parquet as pq
 
     file = io.BytesIO()
-    pq.write_table(pa.table(columns), file, compression="zstd")
+    pq.write_table(pa.table(columns), file, compression="zstd", store_schema=False)
     return file.getvalue()
 
 
@@ -198,7 +198,9 @@ BOMBS: dict[str, Callable[[], bytes]] = {
         log_probs_new=_lists([1] * 5_000_000), reward=np.zeros(5_000_000)
     ),
     "text.parquet": lambda: _parquet(
-        log_probs_new=_lists([1] * 20_000), reward=np.zeros(20_000), prompt=["x" * 50_000] * 20_000
+        log_probs_new=_lists([1] * 20_000),
+        reward=np.zeros(20_000),
+        prompt=_dictionary(20_000, 50_000),
     ),
     "nulls.arrow": lambda: _arrow(log_probs_new=_nothing(10**9), reward=_nothing(10**9)),
     "lists-without-width.arrow": lambda: _arrow(log_probs_new=_nothing(10**9, of="list")),

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import orjson
 import pytest
-from typer.testing import CliRunner
+from command import run
 
 from formats import dumps
 from formats.dumps import NEW, OLD, REWARDS, lines
-from grpo_cli.commands.main import application
 
 ROOT = Path(__file__).parents[1]
 REAL = sorted([*(ROOT / "data").glob("*.jsonl"), *(ROOT / "data" / "rollouts").glob("*.jsonl")])
@@ -19,11 +18,6 @@ SAMPLES = sorted(one for one in (ROOT.parent / "samples").glob("*.json*") if "ba
 
 @pytest.fixture(scope="module")
 def grpo():
-    app = application()
-
-    def run(*arguments, **more):
-        return CliRunner().invoke(app, [str(one) for one in arguments], **more)
-
     return run
 
 
