@@ -22,6 +22,38 @@ def test_conditions_that_are_none(test: str) -> None:
     assert "expected a" in result.stderr
 
 
+@each(
+    ("test", "kept"),
+    [
+        *[("==", [3]), ("!=", [2, 4]), ("<", [2]), ("<=", [2, 3]), (">", [4]), (">=", [3, 4])],
+    ],
+)
+def test_each_comparison_below_on_and_above_the_constant(test: str, kept: list[int]) -> None:
+    lines = "".join(json.dumps(RECORD | {"step": step}) + "\n" for step in (2, 3, 4))
+    result = run("convert", "-", "--where", f"step{test}3", stdin=lines)
+    assert [json.loads(line)["step"] for line in result.stdout.splitlines()] == kept
+
+
+@each(
+    ("record", "mapped"),
+    [
+        ({"logprobs": [[-2.0]]}, "log_probs_new"),
+        ({"ratios": [[0.5]]}, "log_probs_new"),
+        ({"log_probs_new": [[-1.0]], "probs_old": [[0.5]]}, "log_probs_old"),
+        ({"log_probs_new": [[-1.0]], "old_log_probs": [[-2.0]]}, "log_probs_old"),
+    ],
+)
+def test_what_is_mapped_takes_the_place_of_what_says_the_same(
+    record: dict[str, Any], mapped: str
+) -> None:
+    text = json.dumps({**record, "rewards": [1], "mine": [[-0.5]]})
+    result = run("convert", "-", "--map", f"{mapped}=mine", stdin=text)
+    assert result.exit_code == 0, result.stderr
+    made = json.loads(result.stdout)
+    assert made[mapped] == [[-0.5]]
+    assert not made.keys() & (record.keys() - {"log_probs_new"})
+
+
 @each("text", ["a..b", "[0].a", "a[", "a[1", ".a", "a.", ""])
 def test_paths_that_are_none(text: str) -> None:
     result = run("convert", "-", "--map", f"rewards={text}", stdin="{}")
