@@ -542,3 +542,37 @@ def test_the_log_of_a_real_run_is_explained() -> None:
     out = run("explain", STATE).stdout
     assert out.startswith("a log of 60 steps (steps 1 to 60)")
     assert "loss and reward rise together" in out
+
+
+def infinite(path: Path) -> Path:
+    """A run whose χ² from the engine to the trainer is infinite at its second step."""
+    rows = [[-1.0, -2.0], [-0.5]]
+    engines = [rows, [[-1e4, -2.0], [-0.5]], rows]
+    records = [
+        {"step": at, "log_probs": rows, "log_probs_rollout": engine, "rewards": [1.0, 0.0]}
+        for at, engine in enumerate(engines)
+    ]
+    return write(path / "run.jsonl", records)
+
+
+def test_a_logged_number_differs_from_an_infinite_one(tmp_path: Path) -> None:
+    """The records have what it is made of."""
+    name = "rollout_corr/chi2_token"
+    log = log_of(tmp_path / "log.json", {name: {1: 1e9}})
+    path = infinite(tmp_path)
+    found = compared(path, log, "--names", "verl", "-v", "dr")[name]
+    assert (found["steps"], found["first"], found["agrees"]) == (1, 1, False)
+    assert found["because"] == ""
+    words = ("trend", path, "--names", "verl", "-v", "dr", "--fields", name)
+    lines = run(*words, "-f", "csv").stdout.splitlines()
+    assert [line.rpartition(",")[2] for line in lines] == [name, "0.0", "inf", "0.0"]
+
+
+def test_a_figure_passes_over_what_is_infinite(tmp_path: Path) -> None:
+    figure = tmp_path / "run.svg"
+    words = ("trend", infinite(tmp_path), "--names", "verl", "-v", "dr", "--svg", figure)
+    assert run(*words).exit_code == 0
+    text = figure.read_text()
+    assert "rollout_corr/chi2_token" in text
+    assert "inf" not in text
+    assert "nan" not in text

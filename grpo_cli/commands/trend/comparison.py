@@ -105,7 +105,7 @@ def _because(
     others: Series,
     shift: int,
 ) -> str:
-    ratios = [value / known for _, value, known in pairs if known]
+    ratios = [value / known for _, value, known in pairs if known and math.isfinite(known)]
     if len(ratios) >= _LEAST and max(ratios) - min(ratios) <= _SAME * abs(ratios[0]):
         return f"it is {shown(ratios[0])} times ours at every step"
     for name, series in others.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -130,7 +131,7 @@ def _chart(
     left: float,
     top: float,
 ) -> Iterator[str]:
-    given = [value for value in values if value is not None]
+    given = [value for value in values if value is not None and math.isfinite(value)]
     yield labelled(left, top - 6, name, "name")
     if not given:
         return
@@ -152,7 +153,7 @@ def _chart(
         yield labelled(x(at), top + _HIGH + 14, f"▲ {numbers[at]}", "began", anchor="middle")
     pen, path = "M", ""
     for at, value in enumerate(values):
-        if value is None:
+        if value is None or not math.isfinite(value):
             pen = "M"
             continue
         height = top + _HIGH * (1 - (value - low) / (high - low))

@@ -74,24 +74,25 @@ class Steps(Sequence[Step]):
     Attributes:
         numbers: of the steps.
         files: the first file that has records of each.
-        metrics: name → [S] finite values; NaN where a step has none.
+        metrics: name → [S] values; NaN where a step has none.
     """
 
     def __init__(self, sums: StepSums, metrics: Mapping[str, F64]) -> None:
         self._sums, self.numbers = sums, sums.numbers.tolist()
         self.files = [file for file, _ in sums.sources]
-        self.metrics = {name: np.where(np.isfinite(a), a, np.nan) for name, a in metrics.items()}
+        self.metrics = dict(metrics)
         self._shared = Counter(self.files)
 
     @classmethod
     def of(cls, sums: StepSums) -> Steps:
-        """The steps of sums with a row for each."""
-        metrics = values(StepValues(sums))
+        """The steps of sums with a row for each; what is not finite is no number of a step."""
+        found = values(StepValues(sums)).items()
+        metrics = {name: np.where(np.isfinite(column), column, np.nan) for name, column in found}
         shown = {key: column for key, column in sums.columns.items() if key[0] == "worst"}
         return cls(replace(sums, columns=shown), metrics)
 
     def with_metrics(self, metrics: Mapping[str, F64]) -> Steps:
-        """The steps with other metrics."""
+        """The steps with other metrics, which may be infinite, as what a framework logs."""
         return Steps(self._sums, metrics)
 
     def __len__(self) -> int:

@@ -67,6 +67,8 @@ _OF_OPEN_INSTRUCT = _response(
 def _read_open_instruct(value: Object) -> Iterator[Translated]:
     if value.get("logprobs") is None:
         raise InputError("this open-instruct run saved no log-probs: nothing can be evaluated")
+    if value["prompt_idx"] is None:
+        raise InputError("expected a string or a number, got null", path="prompt_idx")
     return _OF_OPEN_INSTRUCT(value)
 
 
