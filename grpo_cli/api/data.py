@@ -16,6 +16,7 @@ from grpo_cli.records import Block, DecodedChunk, Piece, Raw, Reading, Source
 from grpo_cli.records.choose.grouping import Grouping
 from grpo_cli.records.choose.where import read_conditions, read_path
 from grpo_cli.records.formats import CANONICAL, FORMATS
+from grpo_cli.records.open.budget import read_size
 from grpo_cli.records.open.folders import files as expanded
 from grpo_cli.records.record import in_chunks
 from grpo_cli.records.tables.canonical import canonical
@@ -35,6 +36,7 @@ def read(
     group_by: str | Sequence[str] = (),
     group_size: int | None = None,
     record: str | int | None = None,
+    unpack: str | int | None = None,
 ) -> Iterator[dict[str, Any]]:
     """The records of files, one by one, under canonical names.
 
@@ -49,6 +51,7 @@ def read(
         group_by: rows with the same value here are one group, as ``"uid"``.
         group_size: every so many rows are one group.
         record: only this record: its id, or else its number from 0.
+        unpack: what a packed file may unpack to, as ``"4G"`` or in bytes; by default by its size.
 
     Raises:
         UsageError: for an argument that cannot be understood.
@@ -63,6 +66,7 @@ def read(
             where=read_conditions([where] if isinstance(where, str) else list(where)),
             grouping=_grouping([group_by] if isinstance(group_by, str) else group_by, group_size),
             record=None if record is None else str(record),
+            unpack=read_size(unpack),
         )
         given = [files] if isinstance(files, str | os.PathLike) else list(files)
         if not given:

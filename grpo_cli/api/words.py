@@ -47,6 +47,8 @@ def _argument(found: re.Match[str]) -> str:
             return f'stages={{"{name}": "{after}"}}'
         return f'stages={{"{name}": …}}{rest}'
     name = _SPELLED.get(name, name)
+    if name == "unpack" and after:
+        return f'read(…, unpack="{after}")'
     if name == "batch" and after:
         return f'{name}="{after}"'
     return f"{name}={after}" if after and _VALUE.fullmatch(after) else f"{name}{rest}"

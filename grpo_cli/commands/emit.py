@@ -86,8 +86,8 @@ def _markdown_cell(value: Any) -> str:
     return _MARKS.sub(r"\1\1\\\2", text)
 
 
-_MARKS = re.compile(r"(\\*)([|<])")
-"""What would end a cell, or begin HTML, and backslashes before it, which would be for it."""
+_MARKS = re.compile(r"(\\*)([|<]|(?<=\])\()")
+"""What would end a cell, begin HTML or a link, and backslashes before it, which would be for it."""
 
 
 def _markdown_line(cells: Sequence[str], _: Names) -> str:

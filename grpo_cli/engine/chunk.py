@@ -175,7 +175,7 @@ def located(error: InputError | HyperparameterError, culprit: Record) -> InputEr
     if isinstance(error, InputError) and error.source is not None:
         return error
     path = error.path if isinstance(error, InputError) else error.name
-    path = culprit.prefix + path.removeprefix(culprit.prefix)
+    path = (culprit.prefix + path.removeprefix(culprit.prefix)).rstrip(".")
     kind, message, left = InputError, error.message, ""
     if isinstance(error, MisnamedColumnError):
         kind, message = MisnamedColumnError, _as_written(message, culprit)

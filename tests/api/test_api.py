@@ -13,7 +13,7 @@ from command import run
 from files import each
 
 import grpo_cli
-from grpo_cli import GrpoError, check, compare, evaluate, match, read, split, verify
+from grpo_cli import GrpoError, InputError, check, compare, evaluate, match, read, split, verify
 
 DATA = Path(__file__).parent.parent / "data"
 DAPO = str(DATA / "rollouts/trl-1.16.0-dapo.jsonl")
@@ -79,6 +79,19 @@ def test_read_yields_what_convert_writes() -> None:
     assert [one["id"] for one in read([DAPO, VERL])][:1] == ["dapo/0"]
     assert next(read(DAPO, record="dapo/3"))["id"] == "dapo/3"
     assert len(list(read(DAPO, where="id==dapo/3"))) == 1
+
+
+def test_what_is_too_large_packed_is_read_as_its_error_says(tmp_path: Path) -> None:
+    path = tmp_path / "padded.npz"
+    arrays = dict.fromkeys(("log_probs_new", "log_probs_old"), np.zeros((8, 1 << 17)))
+    np.savez_compressed(path, rewards=np.arange(8.0), **arrays)
+    for refused in (lambda: evaluate(path), lambda: next(read(path))):
+        with pytest.raises(
+            InputError, match=r'; if the file is sound, read\(…, unpack="256M"\) reads'
+        ):
+            refused()
+    for size in ("256M", 256 << 20):
+        assert evaluate(read(path, unpack=size)).total["tokens"] == 1 << 20
 
 
 def test_a_dump_is_read_as_it_is_from_memory_too(tmp_path: Path) -> None:
@@ -221,6 +234,7 @@ MISTAKES = {
     "none of the variants takes it": lambda: compare(EMPTY, "dr", tau_pos=1.0),
     "group_by contradicts group_size": lambda: next(read(DAPO, group_by="uid", group_size=2)),
     "where: expected a comparison": lambda: next(read(DAPO, where="step")),
+    "unpack: expected a size as 500M or 4G": lambda: next(read(DAPO, unpack="4X")),
     "files: expected a path": lambda: next(read([])),
 }
 

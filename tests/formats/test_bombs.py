@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from command import run
 from files import some
 
 from formats.bombs import BOMBS, LIMIT
 
-pytest.importorskip("pyarrow")
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
 _REFUSED = ("--unpack ", "the file is damaged")
 
 
@@ -39,6 +42,21 @@ def test_the_flag_reads_what_is_refused_without_it(tmp_path: Path) -> None:
     assert refused.exit_code == 3
     flag = refused.stderr.split("--unpack ")[1].split()[0]
     assert "--unpack" not in run("eval", path, "--unpack", flag).stderr
+
+
+def test_the_flag_counts_what_comes_later_too(tmp_path: Path) -> None:
+    """Of several padded arrays, row groups or lines, the first does not decide alone."""
+    padded = np.zeros((32, 16384))
+    names = ("log_probs_new", "log_probs_old", "log_probs_ref")
+    arrays = dict.fromkeys(names, padded) | {"rewards": np.arange(32.0)}
+    np.savez_compressed(tmp_path / "padded.npz", **arrays)
+    rows = pa.table({"reward": np.ones(2_500_000), "log_probs_new": np.zeros(2_500_000)})
+    pq.write_table(rows, tmp_path / "rows.parquet", row_group_size=250_000)
+    (tmp_path / "lines.jsonl.gz").write_bytes(gzip.compress(b"\n" * 4_000_000 + b"{}"))
+    for name in ("padded.npz", "rows.parquet", "lines.jsonl.gz"):
+        refused = run("check", tmp_path / name)
+        flag = refused.stderr.split("--unpack ")[1].split()[0]
+        assert "--unpack" not in run("check", tmp_path / name, "--unpack", flag).stderr
 
 
 @pytest.mark.parametrize("size", ["", "0", "4X", "-1", "4.5G"])

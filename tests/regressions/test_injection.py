@@ -91,6 +91,13 @@ def test_rows_stay_rows(grpo, evil, level):
     assert "<b>" not in "".join(marked).replace("\\<", "")
 
 
+def test_a_name_makes_no_link_or_image_of_markdown(grpo, folder):
+    name = "![x](http://example.org/a.png)"
+    Path("link.jsonl").write_text(json.dumps({**record(1), "id": name}) + "\n")
+    marked = grpo("eval", "-v", "dr", "-f", "markdown", "link.jsonl").out.decode()
+    assert "![x]\\(http://example.org/a.png)" in marked
+
+
 def test_a_suggested_command_names_the_file(grpo, evil):
     """As a shell takes it: it prints the number that was looked for."""
     loss = grpo("eval", "-v", "dr", "--level", "batch", "--only", "loss", evil).out.decode()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from grpo_cli.records.choose.grouping import Grouping
 from grpo_cli.records.choose.where import Path, read_conditions, read_path
 from grpo_cli.records.fields import ALIASES, canonical_name
 from grpo_cli.records.formats import CANONICAL, FORMATS
+from grpo_cli.records.open.budget import read_size
 from grpo_cli.records.open.folders import files as expanded
 from grpo_cli.records.open.streams import unopened
 from grpo_cli.terminal.destination import keep_standard_output
@@ -102,7 +102,7 @@ class SourceOptions:
             grouping=self._grouping(),
             record=record,
             group=self.group,
-            unpack=_size(self.unpack),
+            unpack=read_size(self.unpack),
         )
 
     @property
@@ -226,16 +226,6 @@ def make_reader(
         jobs=work.jobs,
         on=work.on,
     )
-
-
-def _size(text: str | None) -> int | None:
-    """Bytes, as ``4G`` or ``500M`` say them."""
-    if text is None:
-        return None
-    found = re.fullmatch(r"(\d+)([KMGT]?)", text.upper().removesuffix("B").removesuffix("I"))
-    if found is None or not int(found[1]):
-        raise UsageError(f"--unpack: expected a size as 500M or 4G, got {text!r}")
-    return int(found[1]) << 10 * " KMGT".index(found[2] or " ")
 
 
 def _mapping(text: str) -> tuple[str, Path]:

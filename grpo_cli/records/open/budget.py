@@ -6,10 +6,11 @@ is counted in bytes of one budget, so that one flag raises it.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from grpo_cli.errors import InputError
+from grpo_cli.errors import InputError, UsageError
 from grpo_cli.records.open.remote import Address
 
 LIMIT = 1 << 30
@@ -50,7 +51,7 @@ class Budget:
         """How long a line, or a document that is not lines, may be, in bytes."""
         return min(LIMIT, self.limit // _TEXT)
 
-    def check(self, count: int, unit: str, cost: int, path: str = "") -> None:
+    def check(self, count: int, unit: str, cost: int, path: str = "", *, ahead: int = 1) -> None:
         """Refuses more of something than the budget allows.
 
         Args:
@@ -58,13 +59,14 @@ class Budget:
             unit: what they are called.
             cost: bytes of each.
             path: where they are.
+            ahead: how many times as many there may be, where they are counted as they come.
 
         Raises:
             InputError: (without its source) where they are too many.
         """
         if count * cost > self.limit:
             what = f"{count:,} {unit} in a file of {self.size:,} bytes"
-            raise InputError(f"{what}{self._advice(count * max(cost, 16))}", path=path)
+            raise InputError(f"{what}{self._advice(count * max(cost, 16) * ahead)}", path=path)
 
     def check_line(self, text: bytes, line: int | None = None) -> None:
         """Refuses a line with more values than the budget allows."""
@@ -99,3 +101,18 @@ class Budget:
 
 UNLIMITED = Budget(0, _TEXT * LIMIT)
 """Of text that is not packed."""
+
+
+def read_size(text: str | int | None) -> int | None:
+    """Bytes, as ``4G`` or ``500M`` say them.
+
+    Raises:
+        UsageError: for what is no size.
+    """
+    if text is None:
+        return None
+    given = str(text).upper().removesuffix("B").removesuffix("I")
+    found = re.fullmatch(r"(\d+)([KMGT]?)", given)
+    if found is None or not int(found[1]):
+        raise UsageError(f"--unpack: expected a size as 500M or 4G, got {text!r}")
+    return int(found[1]) << 10 * " KMGT".index(found[2] or " ")

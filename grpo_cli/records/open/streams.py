@@ -171,7 +171,7 @@ def _within(budget: Budget, packed: _Counted, pieces: Iterator[bytes]) -> Iterat
         size, rows = size + len(piece), rows + piece.count(b"\n")
         budget.size = max(budget.size, packed.count)
         budget.check(size, "bytes, unpacked,", 1)
-        budget.check(rows, "lines", ROW)
+        budget.check(rows, "lines", ROW, ahead=16)
         yield piece
 
 

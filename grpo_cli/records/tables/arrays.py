@@ -6,6 +6,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from itertools import accumulate
+from math import prod
 from operator import mul
 from typing import Any
 
@@ -53,11 +54,9 @@ def raws(piece: Rows) -> Iterator[Raw | InputError]:
 
 def _check(found: dict[str, Any], budget: Budget) -> None:
     """Refuses arrays of more values, or of more rows, which may be empty, than the budget."""
-    values = rows = 0
-    for name, array in found.items():
-        values, rows = values + array.size, rows + sum(accumulate(array.shape[:-1], mul))
-        budget.check(values, "values", VALUE, name)
-        budget.check(rows, "rows", ROW, name)
+    shapes = [array.shape for array in found.values()]
+    budget.check(sum(map(prod, shapes)), "values", VALUE)
+    budget.check(sum(sum(accumulate(shape[:-1], mul)) for shape in shapes), "rows", ROW)
 
 
 def _npz(path: str, budget: Budget) -> dict[str, Any]:

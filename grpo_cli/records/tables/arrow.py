@@ -79,15 +79,14 @@ def slices(
 def _counts(pa: Any, path: str, kind: str, budget: Budget) -> list[int]:
     """The rows of each part, all of which the budget allows."""
     if kind == "parquet":
-        counts, rows, values = [], 0, 0
+        counts, longest = [], [0]
         for group in _row_groups(parquet_file(path).metadata):
             chunks = map(group.column, range(group.num_columns))
-            longest = max((chunk.num_values for chunk in chunks), default=0)
+            longest.append(max((chunk.num_values for chunk in chunks), default=0))
             counts.append(group.num_rows)
-            rows, values = rows + group.num_rows, values + longest
-            budget.check(longest, "values in one row group", VALUE // 4)
-            budget.check(values, "values", STREAMED)
-            budget.check(rows, "rows", ROW)
+        budget.check(max(longest), "values in one row group", VALUE // 4)
+        budget.check(sum(longest), "values", STREAMED)
+        budget.check(sum(counts), "rows", ROW)
         return counts
     with mapped(pa, path) as stream:
         check_messages(pa, stream, kind, budget)

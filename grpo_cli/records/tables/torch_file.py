@@ -204,7 +204,7 @@ class _Plain:
     def _take(self, count: int) -> None:
         self._count += count
         if self._count > self._most:
-            self._budget.check(self._count, "values", VALUE)
+            self._budget.check(self._count, "values", VALUE, ahead=16)
 
 
 def _array(tensor: _Tensor) -> Any:

@@ -49,17 +49,17 @@ def check_messages(pa: Any, stream: Any, kind: str, budget: Budget) -> None:
         InputError: (without its source) where it does.
     """
     stream.seek(8 if kind == "arrow" else 0)
-    rows = values = size = 0
+    rows, size, longest = 0, 0, [0]
     for about, body in _batches_of(pa.ipc.MessageReader.open_stream(stream)):
-        longest = max([about.integer(0), *(length for length, _ in about.pairs(1))])
-        rows, values = rows + about.integer(0), values + longest
+        longest.append(max([about.integer(0), *(length for length, _ in about.pairs(1))]))
+        rows += about.integer(0)
         if about.has(3):
             places = (at for at, length in about.pairs(2) if length >= 8)
             size += sum(max(0, struct.unpack_from("<q", body, at)[0]) for at in places)
-        budget.check(rows, "rows", ROW)
-        budget.check(longest, "values in one batch", VALUE // 4)
-        budget.check(values, "values", STREAMED)
-        budget.check(size, "bytes, unpacked,", 1)
+    budget.check(rows, "rows", ROW)
+    budget.check(max(longest), "values in one batch", VALUE // 4)
+    budget.check(sum(longest), "values", STREAMED)
+    budget.check(size, "bytes, unpacked,", 1)
 
 
 def _batches_of(messages: Any) -> Iterator[tuple[_Table, Any]]:
