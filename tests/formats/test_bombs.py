@@ -46,9 +46,9 @@ def test_the_flag_reads_what_is_refused_without_it(tmp_path: Path) -> None:
 
 def test_the_flag_counts_what_comes_later_too(tmp_path: Path) -> None:
     """Of several padded arrays, row groups or lines, the first does not decide alone."""
-    padded = np.zeros((32, 16384))
+    padded = np.zeros((48, 16384))
     names = ("log_probs_new", "log_probs_old", "log_probs_ref")
-    arrays = dict.fromkeys(names, padded) | {"rewards": np.arange(32.0)}
+    arrays = dict.fromkeys(names, padded) | {"rewards": np.arange(48.0)}
     np.savez_compressed(tmp_path / "padded.npz", **arrays)
     rows = pa.table({"reward": np.ones(2_500_000), "log_probs_new": np.zeros(2_500_000)})
     pq.write_table(rows, tmp_path / "rows.parquet", row_group_size=250_000)

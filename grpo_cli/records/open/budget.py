@@ -15,7 +15,7 @@ from grpo_cli.records.open.remote import Address
 
 LIMIT = 1 << 30
 """The longest line, and the largest document that is not lines, in bytes."""
-LITTLE, _SMALL, _RATIO = 64 << 20, 1 << 20, 512
+LITTLE, _SMALL, _RATIO = 128 << 20, 1 << 20, 512
 """Bytes that any file may unpack to, and for each of its bytes beyond the first so many."""
 VALUE, ROW, STREAMED, _TEXT = 64, 64, 8, 4
 """Bytes for a value or a row that is held, a value that is passed over, a byte of a line."""
