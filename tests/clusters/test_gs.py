@@ -7,9 +7,8 @@ from collections.abc import Iterator
 
 import fsspec
 import pytest
+from command import application
 from typer.testing import CliRunner
-
-from grpo_cli.commands.main import application
 
 WORDS = ("-v", "gspo", "--level", "token", "--format", "jsonl", "-q")
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from files import grouped_rows
 
+from grpo_cli import InputError
 from grpo_cli.commands.check.run import check
 from grpo_cli.commands.compare.compare import compare_plans
 from grpo_cli.commands.convert.conversion import Conversion
@@ -29,7 +30,6 @@ from grpo_cli.engine.cluster.tasks import ClusterError, versions
 from grpo_cli.engine.evaluation import EvaluationSums
 from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.engine.fold import fold
-from grpo_cli.errors import InputError
 from grpo_cli.records import Reading
 from grpo_cli.records.choose.grouping import Grouping
 from grpo_cli.records.open import ranges

@@ -9,12 +9,12 @@ from importlib.util import find_spec
 
 import fsspec
 import pytest
+from command import application
 from typer.testing import CliRunner
 
+from grpo_cli import InputError
 from grpo_cli.commands.eval.nested import encode_nested
-from grpo_cli.commands.main import application
 from grpo_cli.engine import Evaluation, Reader
-from grpo_cli.errors import InputError
 from grpo_cli.records.open import remote
 from grpo_cli.records.open.remote import addresses
 from grpo_cli.variants.plan import plan

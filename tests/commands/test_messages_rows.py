@@ -6,9 +6,7 @@ import json
 import sys
 
 import pytest
-from files import evaluation
-
-from grpo_cli.variants.plan import plan
+from fuzz import product
 
 DAPO = {"step": 1, "framework": {"name": "trl", "loss_type": "dapo"}}
 SAID = (
@@ -88,7 +86,7 @@ def test_the_commands_have_the_flags_that_were_typed(grpo, tmp_path, monkeypatch
 def test_only_the_first_object_is_heard_wherever_pieces_are_cut(dump, size, named):
     other = {"framework": {"name": "verl", "policy_loss": "vanilla"}}
     first = DAPO if named else {"step": 1}
-    found = evaluation(dump(first, *[DAPO | other] * 700), plan("dr"), block_bytes=size)
-    assert list(found)
-    told = [note for note in found.notices if "computed them" in note]
-    assert told == ([SAID.removeprefix("grpo: note: ")] if named else [])
+    path = dump(first, *[DAPO | other] * 700)
+    with product.blocks_of(size):
+        notes = product.run(["eval", str(path), "-v", "dr"]).err.decode().splitlines()
+    assert [note for note in notes if "computed them" in note] == ([SAID] if named else [])

@@ -9,9 +9,8 @@ import pytest
 from files import each
 from formats import dumps
 
-from grpo_cli import compare, evaluate, fold, match
+from grpo_cli import InputError, compare, evaluate, fold, match
 from grpo_cli.engine import Evaluation, Reader
-from grpo_cli.errors import InputError
 from grpo_cli.records import Reading
 from grpo_cli.records.choose.grouping import Grouping
 from grpo_cli.variants.plan import plan

@@ -17,13 +17,13 @@ from formats import dumps
 from trended import steps
 from typer.testing import CliRunner
 
+from grpo_cli import InputError, UsageError
 from grpo_cli.commands.trend import follow as follow_module
 from grpo_cli.commands.trend.findings import read_condition
 from grpo_cli.commands.trend.follow import Follow, _is_lines
 from grpo_cli.commands.trend.origins import StepSource
 from grpo_cli.commands.trend.step import Flags
 from grpo_cli.commands.trend.watch import Watch
-from grpo_cli.errors import InputError, UsageError
 from grpo_cli.records import PLAIN
 from grpo_cli.variants.plan import plan
 
@@ -128,7 +128,7 @@ def test_steps_that_go_back_in_what_is_new_are_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("flags", [("--on", "local"), ("--html", "a.html"), ("--names", "trl")])
 def test_what_follow_does_not_do_is_said(flags: tuple[str, str], tmp_path: Path) -> None:
-    from grpo_cli.commands.main import app
+    from command import app
 
     words = ["trend", str(tmp_path), "-v", "dapo", "--follow", *flags]
     result = CliRunner().invoke(app, words)

@@ -11,10 +11,10 @@ from mpmath import mpf
 
 from exactness.cases import moved, plain, random_batch
 from exactness.formulas import GIVEN, ROWS, SHIFTED, UndecidedError
+from grpo_cli import VARIANTS
 from grpo_cli.batch import Batch
 from grpo_cli.objective import pipeline
 from grpo_cli.objective.breakdown import Breakdown
-from grpo_cli.variants import VARIANTS
 from grpo_cli.variants.plan import plan
 
 BATCHES = int(os.environ.get("GRPO_BATCHES", "8"))  # .ci/run tries 100

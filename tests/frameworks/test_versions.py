@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 from files import each
 
-from grpo_cli import VARIANTS, evaluate
-from grpo_cli.errors import InputError
+from grpo_cli import VARIANTS, InputError, evaluate
 from grpo_cli.variants import EARLIER, NAMES
 from grpo_cli.variants.registry import FRAMEWORKS, framework
 from grpo_cli.variants.trainer import choose, named_row

@@ -20,7 +20,6 @@ import pytest
 from grpo_cli.hooks import lines, trl_record
 from grpo_cli.hooks.trl import record
 from grpo_cli.hooks.writer import WAITING, Writer
-from grpo_cli.records import cut, raws
 
 from .stand_ins import Tensor, Trainer
 
@@ -34,7 +33,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def ids(path: Path) -> list[int]:
-    return [raw.value["id"] for block in cut(str(path)) for raw in raws(block)]
+    return [json.loads(line)["id"] for line in Path(path).read_bytes().splitlines()]
 
 
 def numbered(number: int) -> Any:

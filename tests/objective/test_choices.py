@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from files import each
 
+from grpo_cli import InputError
 from grpo_cli.batch import Batch, Segments
-from grpo_cli.errors import InputError
 from grpo_cli.hyperparameters import HyperparameterError
 from grpo_cli.objective import pipeline
 from grpo_cli.objective.advantage.weighed import weighed

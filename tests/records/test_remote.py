@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 from files import evaluation
 
+from grpo_cli import GrpoError, InputError, UsageError
 from grpo_cli.engine import Evaluation, Reader
-from grpo_cli.errors import GrpoError, InputError, UsageError
 from grpo_cli.records.open import ranges, remote, streams, upload
 from grpo_cli.records.open import remote as addressing
 from grpo_cli.records.open.blocks import Source, cut

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import grpo_cli
-from grpo_cli.errors import InputError
+from grpo_cli import InputError
 
 packed = partial(gzip.compress, mtime=0)  # the same bytes at any time
 

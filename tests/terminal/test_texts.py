@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 from rich.text import Text
 
-from grpo_cli.errors import GrpoError, UsageError
+from grpo_cli import GrpoError, UsageError
 from grpo_cli.terminal import messages, paging, palette
 from grpo_cli.terminal.destination import destination, naming
 from grpo_cli.terminal.display import Display, chosen, colored, displaying
