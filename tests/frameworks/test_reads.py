@@ -119,6 +119,12 @@ OURS = {"reward_weights", "entropy_coef"}
 NEEDED = {"openrlhf/flash_reinforce": {"rejection_threshold": 0.125}}
 
 
+def test_every_framework_says_what_its_losses_read() -> None:
+    """TRL's are executed for it: tests/parity/test_trl_reads.py."""
+    frameworks = {name.partition("/")[0] for name in VARIANTS if "/" in name}
+    assert frameworks == {*SETTINGS, "trl"}
+
+
 def rows() -> Iterator[str]:
     """Every row of these frameworks."""
     for name in [*VARIANTS, *EARLIER]:
