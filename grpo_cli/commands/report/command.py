@@ -24,7 +24,7 @@ from grpo_cli.commands.options.source import (
 )
 from grpo_cli.commands.page.block import finite
 from grpo_cli.commands.report.groups import Choice, Group, KeptGroups, choose, limit_tokens
-from grpo_cli.commands.trend.command import LogFile, flags_of
+from grpo_cli.commands.trend.command import LogOption, OneRun, flags_of
 from grpo_cli.commands.trend.comparison import LogComparison, compare_log, framework_of
 from grpo_cli.commands.trend.drawings import head, page
 from grpo_cli.commands.trend.findings import findings as look
@@ -58,11 +58,8 @@ class ReportOptions:
             show_default=False,
         ),
     ] = None
-    one_run: Annotated[
-        bool,
-        typer.Option("--one-run", help="Files of one step are of one run, whatever their folders."),
-    ] = False
-    log: LogFile = None
+    one_run: OneRun = False
+    log: LogOption = None
     steps: Annotated[
         int,
         typer.Option(

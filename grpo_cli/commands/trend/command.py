@@ -47,7 +47,11 @@ def _path(flag: str, what: str) -> Any:
     return typer.Option(flag, metavar="FILE", help=f"Write {what} instead.", show_default=False)
 
 
-LogFile = Annotated[
+OneRun = Annotated[
+    bool,
+    typer.Option("--one-run", help="Files of one step are of one run, whatever their folders."),
+]
+LogOption = Annotated[
     str | None,
     typer.Option(
         "--log",
@@ -72,10 +76,7 @@ class TrendOptions:
             show_default=False,
         ),
     ] = None
-    one_run: Annotated[
-        bool,
-        typer.Option("--one-run", help="Files of one step are of one run, whatever their folders."),
-    ] = False
+    one_run: OneRun = False
     fields: Annotated[
         str | None,
         typer.Option(
@@ -95,7 +96,7 @@ class TrendOptions:
         Literal["grpo", "trl", "verl", "prime-rl", "nemo-rl", "slime"],
         typer.Option("--names", help="Whose metrics: under its names, computed as it does."),
     ] = "grpo"
-    log: LogFile = None
+    log: LogOption = None
     follow: Annotated[
         bool, typer.Option("--follow", help="Go on as the files grow, until Ctrl-C or --fail-on.")
     ] = False
