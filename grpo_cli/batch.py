@@ -42,6 +42,11 @@ class Segments:
         return np.repeat(np.arange(self.count), self.lengths)
 
     @cached_property
+    def positions(self) -> I64:
+        """[total] each element's index in its segment."""
+        return np.arange(self.total) - np.repeat(self.starts, self.lengths)
+
+    @cached_property
     def _filled(self) -> NDArray[np.bool_] | None:
         return None if self.lengths.all() else self.lengths > 0
 
@@ -138,6 +143,15 @@ class Batch:
         """[R] one reward per response: several functions count equally, one that gave none not."""
         rewards = self.rewards
         return rewards if rewards is None or rewards.ndim == 1 else np.nansum(rewards, axis=1)
+
+    def place(self, token: int) -> tuple[int, int, int]:
+        """A token's record, its response in that record, and its position as written."""
+        response = int(self.responses.index[token])
+        record = int(self.records.index[response])
+        first = int(self.records.starts[record])
+        if self.positions is not None:
+            return record, response - first, int(self.positions[token])
+        return record, response - first, token - int(self.responses.starts[response])
 
     @property
     def whole(self) -> Cut:

@@ -107,7 +107,8 @@ def chunks(
     size = printed = 0
     parts = (_parts(chunk, settings, with_headers=with_headers) for chunk in decoded)
     for part in chain.from_iterable(parts):
-        run = runs.get(part.key) if isinstance(part, _Run) else None
+        key = part.key if isinstance(part, _Run) else None
+        run = runs.get(key)
         full = size >= together or printed >= _PRINTED
         if full or not isinstance(part, _Run) or (in_order and run is None):
             yield from _laid(runs, raws)
@@ -116,7 +117,7 @@ def chunks(
             raws += part.raws
             size, printed = size + part.size, printed + len(part.headers)
             if run is None:
-                runs[part.key] = part
+                runs[key] = part
             else:
                 run.join(part)
         elif isinstance(part, Chunk):

@@ -333,12 +333,7 @@ def _raise_sum(breakdown: Breakdown, finite: list[NDArray[np.bool_]]) -> NoRetur
 
 def _raise_at(breakdown: Breakdown, token: int) -> NoReturn:
     batch = breakdown.batch
-    response = int(batch.responses.index[token])
-    record = int(batch.records.index[response])
-    position = token - int(batch.responses.starts[response])
-    if batch.positions is not None:
-        position = int(batch.positions[token])
-    local = response - int(batch.records.starts[record])
+    record, local, position = batch.place(token)
     kl = breakdown.kl
     raise InputError(
         f"the objective is not finite: log ratio {breakdown.log_ratio[token]:g}, "

@@ -231,14 +231,9 @@ def _kept_lengths(widths: I64, mask: Mask | None) -> tuple[I64, I64 | None]:
         return widths, None
     written = Segments(widths)
     lengths = np.bincount(written.index[mask], minlength=written.count)
-    positions = _indexes(written)[mask]
-    natural = np.array_equal(positions, _indexes(Segments(lengths)))
+    positions = written.positions[mask]
+    natural = np.array_equal(positions, Segments(lengths).positions)
     return lengths, None if natural else positions
-
-
-def _indexes(segments: Segments) -> I64:
-    """[N] each element's index in its segment."""
-    return np.arange(segments.total) - np.repeat(segments.starts, segments.lengths)
 
 
 def _last_masked(widths: I64, mask: Mask | None) -> Mask | None:

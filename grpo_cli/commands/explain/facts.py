@@ -8,7 +8,6 @@ import numpy as np
 
 from grpo_cli.batch import F64, Batch
 from grpo_cli.engine.chunk import Chunk
-from grpo_cli.engine.rows.source import Source
 from grpo_cli.engine.totals import Totals
 from grpo_cli.objective.arithmetic.exact_sums import ExactSum
 from grpo_cli.objective.breakdown import Breakdown
@@ -205,11 +204,7 @@ def _plain_clip(breakdown: Breakdown) -> bool:
 
 def place(chunk: Chunk, breakdown: Breakdown, token: int) -> str:
     """A token's place in words: record, response and position."""
-    batch = chunk.batch
-    response = int(batch.responses.index[token])
-    number = int(batch.records.index[response])
-    local = response - int(batch.records.starts[number])
-    position = int(Source((), breakdown).positions[token])
+    number, local, position = breakdown.batch.place(token)
     return f"record {chunk.records[number].name}, response {local}, token {position}"
 
 

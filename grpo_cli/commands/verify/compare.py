@@ -206,13 +206,10 @@ def _place(level: str, at: int, record: int, breakdown: Breakdown) -> tuple[int 
     if level == "record":
         return None, None
     batch = breakdown.batch
-    first = int(batch.records.starts[record])
     if level == "response":
-        return at - first, None
-    response = int(batch.responses.index[at])
-    if batch.positions is not None:
-        return response - first, int(batch.positions[at])
-    return response - first, at - int(batch.responses.starts[response])
+        return at - int(batch.records.starts[record]), None
+    _, response, position = batch.place(at)
+    return response, position
 
 
 # ---- half precision -----------------------------------------------------------------------------

@@ -53,10 +53,7 @@ class Source:
     def positions(self) -> I64:
         """[N] each token's index in its response as written."""
         batch = self.breakdown.batch
-        if batch.positions is not None:
-            return batch.positions
-        responses = batch.responses
-        return np.arange(responses.total) - np.repeat(responses.starts, responses.lengths)
+        return batch.responses.positions if batch.positions is None else batch.positions
 
 
 def bounds(segments: Segments) -> list[int]:

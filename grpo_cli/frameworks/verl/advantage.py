@@ -219,7 +219,7 @@ def optimal_token_baseline(
     References:
         verl 0.9.1, ``optimal_token_baseline``.
     """
-    column = _counted(responses) if positions is None else positions
+    column = responses.positions if positions is None else positions
     tokens = _tokens(task_rewards, token_penalty, log_probs_old, sum_pi_squared, groups, responses)
     return _less_baseline(tokens._replace(column=column), groups, responses)
 
@@ -253,10 +253,6 @@ class _Tokens(NamedTuple):
     group: I64
 
 
-def _counted(responses: Segments) -> I64:
-    return np.arange(responses.total) - responses.spread(responses.starts)
-
-
 def _tokens(
     task_rewards: F64,
     token_penalty: F64,
@@ -269,7 +265,7 @@ def _tokens(
     backwards = Segments(responses.lengths[::-1])
     energy = suffix_sums(each[::-1].copy(), backwards, 1.0)[::-1]  # the sum up to each token
     returns = to_go(task_rewards, token_penalty, responses, 1.0)
-    return _Tokens(returns, energy, _counted(responses), responses.spread(groups.index))
+    return _Tokens(returns, energy, responses.positions, responses.spread(groups.index))
 
 
 def _less_baseline(tokens: _Tokens, groups: Groups, responses: Segments) -> PerToken:

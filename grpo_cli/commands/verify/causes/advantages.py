@@ -323,16 +323,12 @@ def _exchanged(a: F64, found: F64, known: Flags) -> Iterator[Cause]:
 # ---- discounted by position; the factor is solved for -------------------------------------------
 
 
-def _from_start(responses: Segments) -> I64:
-    return np.arange(responses.total) - responses.spread(responses.starts)
-
-
 _PLACES: tuple[tuple[str, Callable[[Segments], I64]], ...] = (
     (
         "towards the start of each response",
-        lambda responses: responses.spread(responses.lengths) - 1 - _from_start(responses),
+        lambda responses: responses.spread(responses.lengths) - 1 - responses.positions,
     ),
-    ("towards the end of each response", _from_start),
+    ("towards the end of each response", lambda responses: responses.positions),
 )
 
 
