@@ -194,6 +194,7 @@ class Run:
 
     Attributes:
         skipped, notices, missing, signatures, moved: as ``RunSums`` has them.
+        step_source: how the step of a record is found.
         logged: what the framework ``names`` would have logged: name → [S].
         statistics: those of each step, where the plan wants some.
     """
@@ -210,7 +211,7 @@ class Run:
     ) -> None:
         """``one_run``: files are of one run, whatever their paths say; ``command``: who asks."""
         self._reader, self._plan, self._command = reader, plan, command
-        self._names, self._step_source = names, step_source
+        self._names, self.step_source = names, step_source
         self._one_run = one_run or step_source.files is not None
         self.statistics: BatchStatistics | None = None
         self.logged: dict[str, F64] = {}
@@ -241,10 +242,10 @@ class Run:
     def _sums(self, evaluator: Evaluator) -> RunSums:
         """The sums of all records."""
         if evaluator.wants_first_pass:
-            statistics = partial(StepStatistics, evaluator, step_source=self._step_source)
+            statistics = partial(StepStatistics, evaluator, step_source=self.step_source)
             self.statistics = first_pass(self._reader, statistics).found
             evaluator = evaluator.after(self.statistics)
-        make = partial(RunSums, evaluator, self._step_source, logged=self._names is not None)
+        make = partial(RunSums, evaluator, self.step_source, logged=self._names is not None)
         run = make()
         for run in fold_pieces(self._reader, make):
             if run.origins.clash is not None and not self._one_run:
