@@ -27,6 +27,8 @@ from grpo_cli.variants.plan import Plan
 
 _LEAST = 5
 """Values that others must be for the size of one more to be known."""
+UNUSUAL = 3.0
+"""Robust standard deviations from which a metric is unusual."""
 FACTS = ("reward_mean", "reward_std", "length_mean", "clip_fraction", "log_ratio_max")
 
 
@@ -126,6 +128,13 @@ def place_of(steps: Steps, number: int) -> int:
     near = min(steps.numbers, key=lambda one: abs(one - number))
     first, last = steps.numbers[0], steps.numbers[-1]
     raise UsageError(f"--at {number}: no such step in {first} to {last}; the nearest is {near}")
+
+
+def unusual_at(steps: Steps, place: int) -> list[MetricAt]:
+    """The metrics that are unusual at a step, the most unusual first."""
+    found = [one for one in _metrics(steps, place) if abs(one.size or 0.0) >= UNUSUAL]
+    watched = [one for one in found if (known := metric(one.name)) and known.watched]
+    return sorted(watched, key=_by_size)
 
 
 def of_step(reader: Reader, step: Step, step_source: StepSource) -> Reader:

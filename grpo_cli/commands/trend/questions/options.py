@@ -9,10 +9,12 @@ from typing import Annotated
 import typer
 
 from grpo_cli.commands.options.output import PageOptions
-from grpo_cli.commands.trend.questions.at import place_of, step_at
-from grpo_cli.commands.trend.questions.view import print_step_answer
+from grpo_cli.commands.trend.questions.at import place_of, step_at, unusual_at
+from grpo_cli.commands.trend.questions.parts import PartSteps, answer_by, windows
+from grpo_cli.commands.trend.questions.view import print_parts, print_step_answer
 from grpo_cli.commands.trend.run import Run
 from grpo_cli.commands.trend.step import Finding, Flags, Steps
+from grpo_cli.commands.trend.view import usual
 from grpo_cli.engine import Reader
 from grpo_cli.variants.plan import Plan
 
@@ -31,10 +33,20 @@ class QuestionOptions:
         ),
     ] = None
 
+    by: Annotated[
+        str | None,
+        typer.Option(
+            "--by",
+            metavar="FIELD",
+            help="Which part carries the change: rank, environment, prompt, file, ….",
+            show_default=False,
+        ),
+    ] = None
+
     @property
     def asked(self) -> bool:
         """Whether there is a question."""
-        return self.at is not None
+        return self.at is not None or self.by is not None
 
 
 def answer_question(
@@ -52,7 +64,9 @@ def answer_question(
     Raises:
         UsageError: for a step, a field or a metric that the run does not have.
     """
-    if questions.at is not None:
+    if questions.by is not None:
+        _answer_by(questions.by, questions, page, run, steps, findings, reader, plan)
+    elif questions.at is not None:
         answer = step_at(
             steps, questions.at, findings, reader, plan, run.step_source, run.statistics
         )
@@ -62,3 +76,28 @@ def answer_question(
             lambda console, screen: print_step_answer(console, screen, answer, step, flags),
             rows=answer.metrics,
         )
+
+
+def _answer_by(
+    field: str,
+    questions: QuestionOptions,
+    page: PageOptions,
+    run: Run,
+    steps: Steps,
+    findings: Sequence[Finding],
+    reader: Reader,
+    plan: Plan,
+) -> None:
+    """Prints which parts of a run carry its changes, or what was unusual at a step."""
+    if questions.at is None:
+        around = windows(steps, [(one.metric, one.onset) for one in findings])
+    else:
+        unusual = unusual_at(steps, place_of(steps, questions.at))
+        around = windows(steps, [(one.name, questions.at) for one in unusual], width=1)
+    parts = PartSteps(reader, plan, run.step_source, field)
+    answer = answer_by(field, parts, steps, around, usual(steps))
+    page.write(
+        answer,
+        lambda console, screen: print_parts(console, screen, answer),
+        rows=answer.changes or [one.row() for one in answer.parts],
+    )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import groupby, zip_longest
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
@@ -11,17 +13,17 @@ from rich.text import Text
 from grpo_cli.commands.check.view import print_findings as print_checked
 from grpo_cli.commands.trend.findings import command
 from grpo_cli.commands.trend.metrics import metric
-from grpo_cli.commands.trend.questions.at import FACTS, MetricAt, StepAnswer
+from grpo_cli.commands.trend.questions.at import FACTS, UNUSUAL, MetricAt, StepAnswer
+from grpo_cli.commands.trend.questions.parts import PartChange, PartsAnswer
 from grpo_cli.commands.trend.step import Flags, Step
-from grpo_cli.commands.trend.view import print_finding
+from grpo_cli.commands.trend.view import NEAR, print_finding
 from grpo_cli.terminal.grid import Column, column, fitting, grid, print_hidden
 from grpo_cli.terminal.numbers import brief, shown, visible
 from grpo_cli.terminal.prose import as_command, wrapped
 from grpo_cli.terminal.screen import Screen
 
-_UNUSUAL = 3.0
-"""Robust standard deviations from which a metric is unusual."""
 _LEAST_ROWS, _MOST_ROWS = 5, 20
+_MOST_PARTS = 12
 
 
 def number(value: object) -> str:
@@ -40,7 +42,7 @@ def print_step_answer(
     console.print(Text.assemble((f"step {answer.step}", "bold magenta"), f"  ({'; '.join(spans)})"))
     console.print()
     rows = [one for one in answer.metrics if (known := metric(one.name)) and known.watched]
-    unusual = [one for one in rows if abs(one.size or 0.0) >= _UNUSUAL]
+    unusual = [one for one in rows if abs(one.size or 0.0) >= UNUSUAL]
     rows = rows[: min(max(len(unusual), _LEAST_ROWS), _MOST_ROWS)]
     console.print(grid(_metric_columns(rows)))
     rest = len(answer.metrics) - len(rows)
@@ -94,3 +96,67 @@ def _print_groups(console: Console, screen: Screen, answer: StepAnswer) -> None:
     kept, hidden = fitting([*texts, *facts], ("group", *reversed(names)), screen.width)
     console.print(grid(kept))
     print_hidden(console, screen, hidden, "--json")
+
+
+# ---- --by ---------------------------------------------------------------------------------------
+
+
+def print_parts(console: Console, screen: Screen, answer: PartsAnswer) -> None:
+    """Prints which parts carry each change, and those whose reward fell."""
+    before = None
+    for sentence, rows in zip_longest(answer.verdicts, _each_change(answer.changes)):
+        if rows and before is not None and rows[0].step - before <= NEAR:
+            console.print(wrapped(Text(f"also {sentence}", "dim"), screen.reading, 2))
+            continue
+        if before is not None:
+            console.print()
+        console.print(wrapped(Text(sentence, "bold"), screen.reading, 2))
+        if rows:
+            before = rows[0].step
+            _print_rows(console, screen, rows, len(rows), hide=("metric", "step"))
+    if answer.fell:
+        _print_rows(console, screen, answer.fell, len(answer.fell), hide=())
+    if not answer.verdicts:
+        console.print(Text(f"no change to explain; the medians by {answer.field}", "bold"))
+        flat: list[Mapping[str, Any]] = [one.row() for one in answer.parts]
+        _print_rows(console, screen, flat, len(flat), hide=("metrics",))
+
+
+def _each_change(rows: Sequence[PartChange]) -> Iterator[list[PartChange]]:
+    for _, same in groupby(rows, key=lambda one: (one.metric, one.step)):
+        yield [*same]
+
+
+def _print_rows(
+    console: Console, screen: Screen, rows: Sequence[Any], count: int, hide: Sequence[str]
+) -> None:
+    """Prints rows as a table: as many as are read."""
+    listed = [one if isinstance(one, dict) else one.fields() for one in rows[:_MOST_PARTS]]
+    names = [name for name in listed[0] if name not in hide]
+    columns = []
+    for name in names:
+        values = [row[name] for row in listed]
+        if all(isinstance(one, str) for one in values):
+            columns.append(column(name, [shown(one) for one in values], show=str, numeric=False))
+        else:
+            show = _SHOWN.get(name, number)
+            columns.append(column(name, values, show=show, numeric=True))
+    kept, hidden = fitting(columns, [*reversed(names[1:])], screen.width)
+    console.print(grid(kept))
+    if count > len(listed):
+        console.print(Text(f"… and {count - len(listed):,} more (see --json)", "dim"))
+    print_hidden(console, screen, hidden, "--json")
+
+
+def _share(value: float | None) -> str:
+    return "–" if value is None else f"{value:.0%}"
+
+
+_SHOWN: Mapping[str, Callable[[Any], str]] = {
+    "size": _size,
+    "share": _share,
+    "weight_before": _share,
+    "weight_after": _share,
+    "p": lambda value: f"{value:.0e}",
+    "dead": lambda value: "yes" if value else "no",
+}
