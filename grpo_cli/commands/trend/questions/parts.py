@@ -34,7 +34,7 @@ _WHOLE = 1.2
 """Of a change: beyond it other parts moved against it, and a share says little."""
 _LEAST = 5
 """Steps before a change by which a part's noise is known."""
-_VISITS, _LAST, _CHANCE = 2, 3, 0.05
+_VISITS, _LAST, _CHANCE = 2, 3, 0.01
 _ADDS_UP = 0.25
 """Of a change: by how much the parts may miss it for their shares to be given."""
 
@@ -88,7 +88,8 @@ class PartFall(Answer):
     Attributes:
         part: the part.
         best_step, best: where its mean reward was highest, and how high.
-        since, last: the first of its last steps (three, or half of them), and their mean reward.
+        since, last: the first of its last steps (a quarter of them; at least three where there
+            are six), and their mean reward.
         dead: whether all rewards of these are equal.
         p: how probable such a fall is by chance.
     """
@@ -234,7 +235,7 @@ class PartSteps:
     def fallen(self) -> list[PartFall]:
         """The parts whose reward at their last step is lower than it was, by more than chance.
 
-        Of all that are looked at, a share of 5 % is by chance (Benjamini and Hochberg, 1995).
+        Of all that are looked at, a share of 1 % is by chance (Benjamini and Hochberg, 1995).
         """
         means, stds = (self.values(name) for name in ("reward_mean", "reward_std"))
         counts = self._rows.counted("samples")
@@ -249,10 +250,11 @@ class PartSteps:
                 Sample(float(means[row]), float(np.nan_to_num(stds[row])), int(counts[row]))
                 for row in rows.tolist()
             ]
-            cut = len(rows) - min(_LAST, len(rows) // 2)
+            cut = len(rows) - min(max(_LAST, len(rows) // 4), len(rows) // 2)
             before, now = (reduce(Sample.merged, one) for one in (samples[:cut], samples[cut:]))
             best = max(range(cut), key=lambda visit: samples[visit].mean)
-            p = min(probability_of_fall(one, now) for one in (before, samples[best])) * (cut + 1)
+            by_best = cut * probability_of_fall(samples[best], now)
+            p = 2 * min(probability_of_fall(before, now), by_best)
             if p < _CHANCE:
                 dead = now.size > 1 and not now.deviation
                 begun, ended = (int(self.of_step[rows[visit]]) for visit in (best, cut))

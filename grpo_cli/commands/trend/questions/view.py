@@ -24,6 +24,8 @@ from grpo_cli.terminal.screen import Screen
 
 _LEAST_ROWS, _MOST_ROWS = 5, 20
 _MOST_PARTS = 12
+_MIXED = 0.05
+"""Of the responses: the least change of a part's share that is shown."""
 
 
 def number(value: object) -> str:
@@ -113,7 +115,9 @@ def print_parts(console: Console, screen: Screen, answer: PartsAnswer) -> None:
         console.print(wrapped(Text(sentence, "bold"), screen.reading, 2))
         if rows:
             before = rows[0].step
-            _print_rows(console, screen, rows, len(rows), hide=("metric", "step"))
+            mixed = any(abs(one.weight_after - one.weight_before) >= _MIXED for one in rows)
+            weights = () if mixed else ("weight_before", "weight_after")
+            _print_rows(console, screen, rows, len(rows), hide=("metric", "step", *weights))
     if answer.fell:
         _print_rows(console, screen, answer.fell, len(answer.fell), hide=())
     if not answer.verdicts:
