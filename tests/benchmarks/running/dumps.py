@@ -70,10 +70,10 @@ def _verl(rows: StepRows, ratios: bool) -> Iterator[dict[str, Any]]:
     """A row a response."""
     columns = _columns(rows, _VERL, ratios=ratios)
     ids = _split(rows.ids, rows.lengths)
-    for at, group in enumerate(rows.groups):
+    for at in range(len(rows.lengths)):
         yield {
             "global_step": rows.step,
-            "uid": f"{rows.step}-{group}",
+            "uid": f"{rows.step}-{at // SIZE}",
             "score": float(rows.rewards[at]),
             "response_ids": ids[at].tolist(),
             "finish_reason": "stop" if rows.finished[at] else "length",
@@ -92,4 +92,5 @@ def lines(rows: StepRows, shape: str, *, ratios: bool) -> bytes:
     """A step as JSON lines; NaN as Python writes it."""
     sound = all(np.isfinite(values).all() for values in rows.columns.values())
     write = orjson.dumps if sound else lambda value: json.dumps(value).encode()
-    return b"".join(write(record) + b"\n" for record in SHAPES[shape](rows, ratios))
+    records = SHAPES[shape](rows, ratios)
+    return b"".join(write({**record, **rows.settings}) + b"\n" for record in records)

@@ -170,10 +170,10 @@ def judge(kind: Kind, seed: int, onset: int, answers: Sequence[Answer]) -> Verdi
         verdict.kept = hit and not kind.sound
         for one in answer.said:
             words = f"{answer.steps}: {one.sentence}"
-            early = kind.sound or one.onset < onset - BEFORE
-            if early and one.alarm:
-                verdict.false.append(words)
             sign = kind.sign_of(one.metric)
+            early = one.onset < onset - BEFORE
+            if (early or (kind.sound and sign is None)) and one.alarm:
+                verdict.false.append(words)
             against = sign in (UP, DOWN) and one.way in (UP, DOWN) and sign != one.way
             if against and not early and not kind.sound and one.kind != "spike":
                 verdict.opposite.append(words)

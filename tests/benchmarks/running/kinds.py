@@ -24,7 +24,7 @@ class Kind:
         change: steps since the onset → conditions; None: healthy all the way.
         signs: metrics whose finding counts (a pattern of their names) → the way they move.
         within: the most steps after the onset at which it must have been found.
-        sound: whether nothing is wrong, so that a finding that alarms is false.
+        sound: whether nothing is wrong, so that a finding of another metric is false.
         marked: whether the step itself has to be named.
         periodic: the steps between two of a fault that comes back; 0: it does not.
         nan: whether a number is none, which has to be said at its step.

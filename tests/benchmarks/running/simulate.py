@@ -59,7 +59,7 @@ class Conditions:
         judge: how much of the reward the words decide; below 0 the wrong ones are paid.
         hardness: added to how hard the prompts are, in logits.
         poisoned, not_a_number: a log-prob that makes a ratio or a KL of 10¹¹, or NaN.
-        row: a change of what is written of the step.
+        rows: a change of what is written of the step, which the policy does not learn from.
     """
 
     rate: float = 1.0
@@ -82,7 +82,7 @@ class Conditions:
     hardness: float = 0.0
     poisoned: bool = False
     not_a_number: bool = False
-    row: Callable[[dict[str, Any]], dict[str, Any]] | None = None
+    rows: Callable[[StepRows, World], None] | None = None
 
 
 HEALTHY = Conditions()
@@ -92,15 +92,21 @@ Change = Callable[[int, "World"], Conditions]
 
 @dataclass
 class StepRows:
-    """What a trainer would write of one step; arrays of tokens are flat."""
+    """What a trainer would write of one step; arrays of tokens are flat.
+
+    Attributes:
+        kinds: the kind of prompt of each group.
+        settings: what is written in every record, as beta.
+    """
 
     step: int
     lengths: I64
-    groups: I64
+    kinds: I64
     ids: I64
     rewards: F64
     finished: Flags
     columns: dict[str, F64]
+    settings: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass
@@ -127,7 +133,6 @@ class World:
     start: F64
     stray: F64
     other: F64 = field(default_factory=lambda: np.zeros((CONTEXTS, WORDS)))
-    period: int = 5
 
 
 def world(random: Random) -> World:
@@ -184,6 +189,8 @@ def simulate(random: Random, change: Change | None, steps: int = STEPS) -> tuple
         before.append(logits)
         _score_update(rows, fixed, logits, update)
         _plant(rows, now, fixed)
+        if now.rows:
+            now.rows(rows, fixed)
         found.append(rows)
     return fixed, found
 
@@ -204,7 +211,7 @@ def _step(
     """What is sampled and scored, and the slope of the rewards over the table."""
     random = fixed.random
     kinds = random.integers(0, PROMPTS, GROUPS)
-    prompts, groups = np.repeat(kinds, SIZE), np.repeat(np.arange(GROUPS), SIZE)
+    prompts = np.repeat(kinds, SIZE)
     lengths, finished = _lengths(fixed, now, step, prompts)
     owners = np.repeat(np.arange(ROWS), lengths)
     places = np.arange(len(owners)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
@@ -238,7 +245,7 @@ def _step(
     by_context = np.bincount(contexts, weights, CONTEXTS)
     slope -= by_context[:, None] * np.exp(policy)
     slope /= np.maximum(np.bincount(contexts, minlength=CONTEXTS), 12)[:, None]
-    rows = StepRows(step, lengths, groups, ids, rewards, finished, taken)
+    rows = StepRows(step, lengths, kinds, ids, rewards, finished, taken)
     rows.columns["contexts"] = contexts
     rows.columns["sure"] = sure
     return rows, slope
