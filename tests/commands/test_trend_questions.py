@@ -36,9 +36,15 @@ def records(seed: int = 3, broken: float = 0.3) -> Iterator[dict[str, Any]]:
                 for name, far in (("log_probs_new", 0.05), ("log_probs_rollout", size))
             }
             rewards = [float(draw.random() < right) for _ in range(6)]
+            endings = ["length" if draw.random() < 0.1 + 0.3 * one else "stop" for one in rewards]
             old = [[round(one, 6) for one in row] for row in old]
             where = {"id": f"{step}-{rank}", "step": step, "meta": {"rank": rank}, "prompt": prompt}
-            yield where | moved | {"log_probs_old": old, "rewards": rewards}
+            yield (
+                where
+                | moved
+                | {"log_probs_old": old, "rewards": rewards}
+                | {"finish_reasons": endings}
+            )
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +131,25 @@ def test_runs_that_differ_by_their_seed(folder: Path) -> None:
         assert len(found["notes"]) == 1
 
 
+def test_correlations_within_groups(folder: Path) -> None:
+    """Where a reward is 1 a response is cut off in 40 %, else in 10 %; nll knows neither."""
+    path = folder / "run.jsonl"
+    whole, *thirds = answer("trend", path, "--correlate", "truncated", "reward")["spans"]
+    assert 0.1 < whole["low"] < whole["r"] < whole["high"] < 0.5
+    assert whole["slope"] == pytest.approx(0.3, abs=0.1)
+    assert [one["first_step"] for one in thirds] == [0, 14, 27]
+    found = answer("trend", path, "--correlate", "reward", "nll")
+    assert found["spans"][0]["low"] < 0.0 < found["spans"][0]["high"]
+    assert found["verdict"].startswith("reward does not follow nll")
+    rows = {"log_probs": [[-1.0], [-1.0, -2.0], [-1.0] * 3]}
+    made = (rows | {"step": at, "rewards": [0.0, 0.1 * at, 0.3 * at]} for at in range(1, 13))
+    exact = answer("trend", write(folder / "exact.jsonl", made), "--correlate", "reward", "length")
+    assert exact["spans"][0]["r"] == exact["spans"][0]["low"] == pytest.approx(1.0)
+    assert exact["spans"][0]["slope"] == pytest.approx(statistics.fmean(range(1, 13)) * 0.15)
+
+
 ERRORS = [
+    (("--correlate", "reward", "lenght"), 2, "unknown name 'lenght'; did you mean length? (one of"),
     (("--against", "run.jsonl", "--at", "3"), 2, "--against contradicts --at"),
     (("--against", "nowhere.jsonl"), 3, "nowhere.jsonl"),
     (("--at", "3", "--plot"), 2, "--at answers a question: without --plot"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -12,9 +13,11 @@ from grpo_cli.commands.trend.findings import findings
 from grpo_cli.commands.trend.origins import StepSource
 from grpo_cli.commands.trend.questions.against import compare_runs, read_runs
 from grpo_cli.commands.trend.questions.at import place_of, step_at, unusual_at
+from grpo_cli.commands.trend.questions.correlation import ResponseColumns, correlate
 from grpo_cli.commands.trend.questions.parts import PartSteps, answer_by, windows
 from grpo_cli.commands.trend.questions.view import (
     print_comparison,
+    print_correlation,
     print_parts,
     print_step_answer,
 )
@@ -22,6 +25,8 @@ from grpo_cli.commands.trend.run import Run
 from grpo_cli.commands.trend.step import Flags
 from grpo_cli.commands.trend.view import usual
 from grpo_cli.engine import Reader
+from grpo_cli.engine.evaluator import Evaluator
+from grpo_cli.engine.fold import fold
 from grpo_cli.errors import UsageError
 from grpo_cli.records.translate import Notices
 from grpo_cli.variants.plan import Plan
@@ -59,6 +64,16 @@ class QuestionOptions:
         ),
     ] = None
 
+    correlate: Annotated[
+        tuple[str, str] | None,
+        typer.Option(
+            "--correlate",
+            metavar="A B",
+            help="Whether A follows B within groups: reward, length, nll, a reward function, ….",
+            show_default=False,
+        ),
+    ] = None
+
     @property
     def asked(self) -> str | None:
         """The flag that asks; None where there is no question.
@@ -66,7 +81,12 @@ class QuestionOptions:
         Raises:
             UsageError: where two ask.
         """
-        flags = {"--by": self.by, "--at": self.at, "--against": self.against}
+        flags = {
+            "--by": self.by,
+            "--at": self.at,
+            "--against": self.against,
+            "--correlate": self.correlate,
+        }
         given = [flag for flag, value in flags.items() if value not in (None, [])]
         if len(given) > 1 and given != ["--by", "--at"]:
             raise UsageError(f"{given[1]} contradicts {given[0]}; ask one question at a time")
@@ -114,6 +134,9 @@ class Asked:
                 rows=answer.metrics,
             )
             return self.reader.notes(self.plan) | dict.fromkeys(answer.notes)
+        if questions.correlate is not None:
+            self._correlate(*questions.correlate, page)
+            return self.reader.notes()
         self.reader.keep_input()
         run = Run(self.reader, self.plan, self.step_source, one_run=self.one_run)
         if questions.by is not None:
@@ -149,4 +172,14 @@ class Asked:
             answer,
             lambda console, screen: print_parts(console, screen, answer),
             rows=answer.changes or [one.row() for one in answer.parts],
+        )
+
+    def _correlate(self, first: str, second: str, page: PageOptions) -> None:
+        """Prints whether one quantity of responses follows another."""
+        make = partial(ResponseColumns, Evaluator(self.plan), self.step_source)
+        answer = correlate(fold(self.reader, make), first, second)
+        page.write(
+            answer,
+            lambda console, screen: print_correlation(console, screen, answer),
+            rows=answer.spans,
         )

@@ -15,6 +15,7 @@ from grpo_cli.commands.trend.findings import command
 from grpo_cli.commands.trend.metrics import metric
 from grpo_cli.commands.trend.questions.against import RunComparison
 from grpo_cli.commands.trend.questions.at import FACTS, UNUSUAL, MetricAt, StepAnswer
+from grpo_cli.commands.trend.questions.correlation import CorrelationAnswer
 from grpo_cli.commands.trend.questions.parts import PartChange, PartsAnswer
 from grpo_cli.commands.trend.step import Flags, Step
 from grpo_cli.commands.trend.view import NEAR, print_finding
@@ -204,3 +205,34 @@ def print_comparison(console: Console, screen: Screen, answer: RunComparison) ->
 
 def _with_error(value: float, low: float, *, differs: bool) -> str:
     return f"{'≠' if differs else ' '} {value:+.3g} ±{value - low:.2g}"
+
+
+# ---- --correlate --------------------------------------------------------------------------------
+
+
+def print_correlation(console: Console, screen: Screen, answer: CorrelationAnswer) -> None:
+    """Prints whether one quantity follows another, over all steps and over each third."""
+    console.print(wrapped(Text(answer.verdict, "bold"), screen.reading, 2))
+    if not answer.spans:
+        return
+    console.print()
+    rows = answer.spans
+    columns = [
+        column("steps", [f"{one.first_step} to {one.last_step}" for one in rows], numeric=False),
+        *(
+            column(name, [getattr(one, name) for one in rows], show=_brief, numeric=True)
+            for name in ("groups", "responses", "r", "low", "high", "slope", "between")
+        ),
+    ]
+    kept, hidden = fitting(columns, ("responses", "between"), screen.width)
+    console.print(grid(kept))
+    explained = (
+        f"r: of the ranks within groups; slope: {answer.first} for 1 more of {answer.second} "
+        "there; between: r of the groups' means"
+    )
+    console.print(wrapped(Text(explained, "dim"), screen.reading))
+    print_hidden(console, screen, hidden, "--json")
+
+
+def _brief(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else shown(value)
