@@ -17,6 +17,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[2]
 if __name__ == "__main__":
@@ -27,7 +28,7 @@ from parity import runs as parity_runs  # noqa: E402
 from parity import tiny  # noqa: E402
 from parity.runs import Fault, Run  # noqa: E402
 from running import kinds  # noqa: E402
-from running.judge import Verdict, ask, judge  # noqa: E402
+from running.judge import Answer, Verdict, ask, judge, looked  # noqa: E402
 from running.kinds import DOWN, EITHER, UP, Kind  # noqa: E402
 from running.simulate import STEPS  # noqa: E402
 from runs import HEAD, prefixes, row  # noqa: E402
@@ -82,9 +83,13 @@ def truncated(run: Run, since: int) -> None:
     run.trainer.generation_config.max_new_tokens = max(24 - since // 2, 6)
 
 
-def not_a_number(run: Run, since: int) -> None:
-    """The engine gives NaN for one token of a step; the optimizer skips that step."""
-    run.spoiled = since == 0  # type: ignore[attr-defined]
+def infinite(run: Run, since: int) -> None:
+    """A reward is infinite, once: advantages are NaN, and the optimizer skips the step."""
+
+    def pay(completions: list[str], **_: object) -> list[float]:
+        return [float("inf"), *tiny.letters(completions)[1:]]
+
+    run.pay = pay if since == 0 else tiny.letters
 
 
 FAULTS: dict[str, Fault] = {
@@ -94,7 +99,7 @@ FAULTS: dict[str, Fault] = {
     "poisoned": poisoned,
     "collapse": collapse,
     "truncated": truncated,
-    "nan": not_a_number,
+    "infinite": infinite,
 }
 JUDGED = {
     "healthy": kinds.HEALTHY_RUN,
@@ -109,21 +114,16 @@ JUDGED = {
     "truncated": Kind(
         "completions cut", None, {r"truncated|at_longest": UP, "length_.*": DOWN}, within=36
     ),
-    "nan": Kind("a step with NaN", None, {".*": EITHER}, marked=True, within=1, nan=True),
+    "infinite": Kind(
+        "advantages of NaN, one step", None, {".*": EITHER}, marked=True, within=1, nan=True
+    ),
 }
 
 
 @contextmanager
-def _spoiling() -> Iterator[None]:
-    """Lets the engine of a run give NaN once, and optimizers skip gradients that are none."""
-    score, step = Run.score, torch.optim.AdamW.step
-
-    def scored(self: Run, prompt: list[int], response: list[int]) -> list[float | None]:
-        found = score(self, prompt, response)
-        if getattr(self, "spoiled", False):
-            self.spoiled = False  # type: ignore[attr-defined]
-            found[0] = float("nan")
-        return found
+def _skipping() -> Iterator[None]:
+    """Lets optimizers skip gradients that are not finite, as trainers of large models do."""
+    step = torch.optim.AdamW.step
 
     def stepped(self: torch.optim.AdamW, *args: object, **more: object) -> object:
         slopes = [one.grad for group in self.param_groups for one in group["params"]]
@@ -131,31 +131,36 @@ def _spoiling() -> Iterator[None]:
             return step(self, *args, **more)
         return None
 
-    Run.score, torch.optim.AdamW.step = scored, stepped  # type: ignore[method-assign]
+    torch.optim.AdamW.step = stepped  # type: ignore[method-assign]
     try:
         yield
     finally:
-        Run.score, torch.optim.AdamW.step = score, step  # type: ignore[method-assign]
+        torch.optim.AdamW.step = step  # type: ignore[method-assign]
 
 
 def train(model: str, folder: Path, fault: str, seed: int) -> Path:
     """One run; the path of what was recorded."""
-    sizes = {"per_device_train_batch_size": 16, "num_generations": 4}
-    with _spoiling():
-        return parity_runs.train(
-            model, folder, fault, seed, faults=FAULTS, onset=ONSET, max_steps=STEPS, **sizes
-        )
+    settings: dict[str, Any] = {
+        "per_device_train_batch_size": 16,
+        "num_generations": 4,
+        "max_steps": STEPS,
+        "num_iterations": 2 if fault == "rate-once" else 1,
+    }
+    with _skipping():
+        return parity_runs.train(model, folder, fault, seed, faults=FAULTS, onset=ONSET, **settings)
 
 
 def verdict(path: Path, fault: str, seed: int) -> Verdict:
     """What is found in a run as it goes on."""
     kind, lines = JUDGED[fault], path.read_bytes().splitlines(keepends=True)
-    answers = []
     with tempfile.TemporaryDirectory() as folder:
-        for count in prefixes(kind, ONSET, 10, small=False):
-            part = Path(folder) / "run.jsonl"
+        part = Path(folder) / "run.jsonl"
+
+        def ask_first(count: int) -> Answer:
             part.write_bytes(b"".join(lines[:count]))
-            answers.append(ask(part, count, "-v", "trl/grpo"))
+            return ask(part, count, "-v", "trl/grpo")
+
+        answers = looked(ask_first, kind, ONSET, prefixes(kind, ONSET, 10, small=False))
     return judge(kind, seed, ONSET, answers)
 
 
