@@ -40,14 +40,14 @@ if __name__ == "__main__":
     sys.path[:1] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "benchmarks")]
 
 from running.dumps import SHAPES, lines  # noqa: E402
-from running.judge import Answer, Verdict, ask, judge  # noqa: E402
+from running.judge import Answer, Verdict, ask, judge, looked  # noqa: E402
 from running.kinds import HEALTHY_RUN, KINDS, Kind  # noqa: E402
 from running.logs import FILES, HEALTHY_LOG, PLANTED, healthy  # noqa: E402
 from running.simulate import STEPS, simulate  # noqa: E402
 from trials.score import table, wilson  # noqa: E402
 
 BUILDING, REPORTING = 0, 10_000
-SEEN = (1, 2, 3, 5, 8, 10, 12, 15, 20, 24, 32)
+SEEN = (1, 2, 3, 5, 8, 10, 12, 15, 20, 24, 36)
 """Steps since the onset at which somebody looks."""
 EVERY = 10
 """Healthy runs are looked at every so many steps."""
@@ -77,7 +77,7 @@ def prefixes(kind: Kind, onset: int, every: int, *, small: bool) -> list[int]:
         looks = list(range(20, STEPS, every))
     else:
         seen = [kind.within] if small else sorted({*SEEN, kind.within})
-        looks = [onset - 10 * (not small), *[onset + since for since in seen]]
+        looks = [onset + since for since in seen]
     return [*[look for look in looks if look < STEPS], STEPS]
 
 
@@ -89,12 +89,14 @@ def ask_run(question: Question, folder: Path) -> Verdict:
     shape = list(SHAPES)[seed % len(SHAPES)]
     parts = [lines(rows, shape, ratios=fixed.ratios) for rows in steps]
     words = ("--group-by", "uid") if shape == "verl" else ()
-    answers = []
-    for count in prefixes(kind, fixed.onset, question.every, small=question.small):
-        path = folder / "run.jsonl"
+    path = folder / "run.jsonl"
+
+    def ask_first(count: int) -> Answer:
         path.write_bytes(b"".join(parts[:count]))
-        answers.append(ask(path, count, *words))
-    verdict = judge(kind, seed, fixed.onset, answers)
+        return ask(path, count, *words)
+
+    looks = prefixes(kind, fixed.onset, question.every, small=question.small)
+    verdict = judge(kind, seed, fixed.onset, looked(ask_first, kind, fixed.onset, looks))
     return replace(verdict, seconds=time.perf_counter() - began)
 
 
@@ -108,18 +110,18 @@ def ask_log(question: Question, folder: Path) -> Verdict:
         if planted.kind.name == kind.name:
             planted.change(series, onset, random)
     name, first, write = list(FILES.values())[seed % len(FILES)]
-    answers = []
-    for count in prefixes(kind, onset, question.every, small=question.small):
-        path = folder / name
-        path.write_text(write(series, count))
-        answers.append(ask(path, count))
-    verdict = judge(kind, seed, onset + first, [_shifted(one, first) for one in answers])
+    onset, path = onset + first, folder / name
+
+    def ask_first(count: int) -> Answer:
+        """About the steps before this number; a log may count them from 1."""
+        path.write_text(write(series, count - first))
+        return ask(path, count)
+
+    looks = [
+        first + look for look in prefixes(kind, onset - first, question.every, small=question.small)
+    ]
+    verdict = judge(kind, seed, onset, looked(ask_first, kind, onset, looks))
     return replace(verdict, seconds=time.perf_counter() - began)
-
-
-def _shifted(answer: Answer, first: int) -> Answer:
-    """Counted as steps of the log, which may begin with 1."""
-    return replace(answer, steps=answer.steps + first) if answer.steps else answer
 
 
 SECTIONS = {"runs": ask_run, "healthy": ask_run, "logs": ask_log, "others": ask_run}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
@@ -158,13 +158,35 @@ class Verdict:
     notes: str = ""
 
 
+def found_in(answer: Answer, kind: Kind, onset: int) -> bool:
+    """Whether an answer names the fault."""
+    if kind.nan:
+        return names_nan(answer, onset)
+    return any(right(one, kind, onset, answer.steps) for one in answer.said)
+
+
+AFTER = 32
+"""Steps after the onset at which somebody looks again, whether a finding is still there."""
+
+
+def looked(
+    ask: Callable[[int], Answer], kind: Kind, onset: int, prefixes: Sequence[int]
+) -> list[Answer]:
+    """The answers about a run's beginnings; from the first that is right on, about few."""
+    answers, found = list[Answer](), False
+    for count in prefixes:
+        if not found or kind.sound or count >= onset + AFTER:
+            answers.append(ask(count))
+            found = found or found_in(answers[-1], kind, onset)
+    return answers
+
+
 def judge(kind: Kind, seed: int, onset: int, answers: Sequence[Answer]) -> Verdict:
     """The verdict on a run from the answers about its beginnings, the whole run last."""
     verdict, last = Verdict(kind.name, seed), answers[-1]
     verdict.notes = last.notes if last.code not in (0, 1) else ""
     for answer in answers:
-        hits = [one for one in answer.said if right(one, kind, onset, answer.steps)]
-        hit = names_nan(answer, onset) if kind.nan else bool(hits)
+        hit = found_in(answer, kind, onset)
         if hit and verdict.delay is None and not kind.sound:
             verdict.delay = answer.steps - onset
         verdict.kept = hit and not kind.sound

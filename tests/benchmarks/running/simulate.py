@@ -162,12 +162,15 @@ def world(random: Random) -> World:
     )
 
 
-def simulate(random: Random, change: Change | None, steps: int = STEPS) -> tuple[World, list[Any]]:
+def simulate(
+    random: Random, change: Change | None, steps: int = STEPS, *, onset: int | None = None
+) -> tuple[World, list[StepRows]]:
     """The steps of a run; healthy all the way without a change."""
     fixed = world(random)
+    fixed.onset = fixed.onset if onset is None else onset
     reference = log_softmax(fixed.start)
     learnt, before = fixed.start.copy(), [fixed.start]
-    at_onset, found = (0.0, 0.0), []
+    at_onset, found = (0.0, 0.0), list[StepRows]()
     for step in range(steps):
         since = step - fixed.onset
         now = change(since, fixed) if change and since >= 0 else HEALTHY
