@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gzip
 import json
 import math
 import random
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 from command import answer, run
 from files import each
-from trended import write
+from trended import SAMPLES, write
 
 Record = dict[str, Any]
 Records = list[Record]
@@ -324,6 +325,20 @@ def test_one_token_stands_out_of_noise(kind: str, tmp_path: Path) -> None:
     (one,) = diff(tmp_path, long_run(), other)["partings"]
     assert (one["step"], one["response"], one["token"]) == (6, 1, 7)
     assert one["difference"] == pytest.approx(2.0, abs=0.1)
+
+
+def test_an_engine_that_samples_at_a_temperature_from_step_30_on(tmp_path: Path) -> None:
+    """A real trainer's log-probs against its engine's, of which the noise is known."""
+    with gzip.open(SAMPLES / "temperature.jsonl.gz", "rt", encoding="utf-8") as file:
+        lines = [json.loads(line) for line in file]
+    names = ("per_token_logps", "sampling_per_token_logps")
+    runs = [
+        write(tmp_path / name, ({"step": one["step"], "log_probs": one[name]} for one in lines))
+        for name in names
+    ]
+    found = answer("diff", *runs)
+    assert (found["agreed_until"], found["noise"][0]["kind"]) == (29, "engine")
+    assert found["partings"][0]["step"] == 30
 
 
 def test_a_number_that_is_none_is_no_distance_of_0(tmp_path: Path) -> None:

@@ -15,9 +15,9 @@ _ROUNDING = 2.0**-18
 """Of the larger of 1 and the number: what single precision leaves of a sum over a vocabulary."""
 _MEAN = 0.05
 """The largest mean distance, in nats, that engines in bfloat16 have been reported to have."""
-_MOST, _FLOOR = 30.0, 1e-3
-"""Times the median distance, a token that is farther away is no noise. Distances are divided by
-1 − p, as noise of the logits moves a token's log-prob by so much of it."""
+_MOST, _LEAST_FAR, _FLOOR = 100.0, 0.5, 1e-3
+"""Times the median distance, and nats: a token that is farther away is no noise, whose tails are
+heavy. Distances are divided by 1 − p, as noise of the logits moves a log-prob by so much of it."""
 _LEAST = 0.5
 """Of the numbers: noise is nearly everywhere, a fault is somewhere."""
 _CENTRED = 5.0
@@ -65,9 +65,9 @@ class Noise(Answer):
             if not engine or not _is_noise(difference, first):
                 return int(beyond.argmax())
             scaled = size / (_FLOOR - np.expm1(np.minimum(first, 0.0)))
-            bound = _MOST * self._typical(scaled)
-            if (far := np.flatnonzero(scaled > bound)).size:
-                return int(far[0])
+            far = (scaled > _MOST * self._typical(scaled)) & (size > _LEAST_FAR)
+            if far.any():
+                return int(far.argmax())
             self._learn(scaled)
         self._add(size)
         return None
