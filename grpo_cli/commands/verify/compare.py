@@ -141,6 +141,7 @@ def column_of(
     values = np.concatenate([each.values for each in expectations])
     given = np.concatenate([each.given for each in expectations])
     batch, written = breakdown.batch, None
+    counted = np.ones(len(values), dtype=np.bool_)
     widths = np.array([width for record in records for width in record.widths], dtype=np.int64)
     if first.level == "token" and records[0].mask is not None:
         counted = np.frombuffer(b"".join(record.mask or b"" for record in records), np.bool_)
@@ -160,7 +161,7 @@ def column_of(
         counts = batch.records.sum(widths)
     scale = np.repeat(_scale(first.stage, values, counts, breakdown), counts)
     noise = 1.0 if first.stage == "gradient" else 0.1
-    rounded = precisions(values, counts)
+    rounded = precisions(values if written is None else np.where(counted, values, 0.0), counts)
     slack = None
     if any(rounded):
         steps = zip(rounded, np.split(values, np.cumsum(counts)[:-1]), strict=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -75,8 +75,6 @@ _NAMES = {
     ("mean", "1"): "group-mean: advantages not divided by the std",
     ("batch", "batch 1"): "batch-whiten: mean and std of the batch, groups ignored",
 }
-_PAIRS = {"group-mean": ("mean", "1"), "raw": ("none", "1"), "leave-one-out": ("others", "1")}
-"""Choice without a std → its centre and its scale."""
 
 
 def formulas(case: Case, *, other_eps: bool = False) -> Iterator[Cause]:
@@ -91,11 +89,10 @@ def formulas(case: Case, *, other_eps: bool = False) -> Iterator[Cause]:
         return
     if not case.other_advantages:
         return
-    ddof, eps = bound.values.get("std_ddof"), bound.values.get("std_eps")
-    mine = ("mean", f"std {ddof}") if ddof is not None else _PAIRS.get(bound.name, ("", ""))
     pairs = [(centre, scale) for centre in _CENTRES for scale in _SCALES]
+    mine, eps = _own_formula(case, pairs)
     pairs.sort(key=lambda pair: (pair[0] != mine[0]) + (pair[1] != mine[1]))
-    usual = 1e-8 if eps is None else float(eps)
+    usual = 1e-8 if eps is None else eps
     for pair in pairs:
         for epsilon in _EPS if other_eps else (usual,):
             if epsilon == usual and (other_eps or pair == mine):
@@ -106,6 +103,19 @@ def formulas(case: Case, *, other_eps: bool = False) -> Iterator[Cause]:
             yield Cause(
                 _mistake(pair, mine), words, partial(by_formula, pair=pair, epsilon=epsilon)
             )
+
+
+def _own_formula(
+    case: Case, pairs: Sequence[tuple[str, str]]
+) -> tuple[tuple[str, str], float | None]:
+    """Finds the pair and the ε that give the record's own advantages; no names where none do."""
+    own = case.breakdown.response_advantage
+    stated = case.objective.advantage.values.get("std_eps")
+    for epsilon in _EPS if stated is None else (float(stated),):
+        for pair in pairs:
+            if own is not None and np.allclose(_by_formula(case, pair, epsilon), own, rtol=1e-12):
+                return pair, None if pair[1] == "1" else epsilon
+    return ("", ""), None
 
 
 def other_eps(case: Case) -> Iterator[Cause]:
@@ -150,6 +160,10 @@ def _mistake(pair: tuple[str, str], mine: tuple[str, str]) -> str:
 
 def by_formula(case: Case, pair: tuple[str, str], epsilon: float) -> Breakdown:
     """Evaluates the record with advantages (r − centre)/(scale + ε)."""
+    return case.with_advantages(_by_formula(case, pair, epsilon))
+
+
+def _by_formula(case: Case, pair: tuple[str, str], epsilon: float) -> F64:
     rewards = _rewards(case)
     offsets = rewards - _statistic(_CENTRES[pair[0]], rewards, case.batch)
     scale = _statistic(_SCALES[pair[1]], rewards, case.batch)
@@ -157,9 +171,7 @@ def by_formula(case: Case, pair: tuple[str, str], epsilon: float) -> Breakdown:
         scale = np.sqrt(scale * scale + epsilon)
     elif pair[1] != "1":
         scale = scale + epsilon
-    return case.with_advantages(
-        np.divide(offsets, scale, out=np.zeros_like(offsets), where=(offsets != 0) & (scale > 0))
-    )
+    return np.divide(offsets, scale, out=np.zeros_like(offsets), where=(offsets != 0) & (scale > 0))
 
 
 def _statistic(row: tuple[bool, Statistic, str], rewards: F64, batch: Batch) -> F64:

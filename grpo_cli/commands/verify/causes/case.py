@@ -121,10 +121,13 @@ class Case:
         a loss is recorded, since many mistakes come near to any one number.
         """
         found = self._misfit(again)
-        rest = (
-            0.1 if len(self.columns) > 1 or self.columns[0].expectation.level != "record" else 1e-3
-        )
+        rest = 1e-3 if self.is_loss_alone else 0.1
         return found if found <= rest * self.own_misfit else np.inf
+
+    @cached_property
+    def is_loss_alone(self) -> bool:
+        """Whether one number is all that is expected."""
+        return len(self.columns) == 1 and self.columns[0].expectation.level == "record"
 
     def _misfit(self, again: Breakdown) -> float:
         most = 0.0
@@ -148,7 +151,8 @@ class Case:
         found = column.expectation.evaluated(again)
         if found is None or (column.expectation.level == "record" and np.isnan(found[0])):
             return None
-        if column.expectation.level == "token" and (column.written is not None or self.is_masked):
+        masked = self.is_masked or again.batch.responses.total < self.written.total
+        if column.expectation.level == "token" and masked:
             fill = 0.0 if column.expectation.stage == "gradient" else np.inf
             found = as_written(found, again.batch, self.written, fill)
             found = found if column.written is not None else found[self.mask]

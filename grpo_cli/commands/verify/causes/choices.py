@@ -116,26 +116,32 @@ def scaled_ratio(r: Ratio, by: F64 | float) -> Ratio:
 
 
 def clamped(case: Case) -> Iterator[Cause]:
-    """Yields the log-ratio with a bound, solved for from the tokens without gradient."""
-    wanted, b = case.expected_policy_gradient, case.breakdown
-    if wanted is None or case.objective.ratio.choice.per_response:
+    """Yields the tokens' log-ratio with a bound, solved for from those without gradient."""
+    wanted, new, old = (
+        case.expected_policy_gradient,
+        case.batch.log_probs_new,
+        case.batch.log_probs_old,
+    )
+    if wanted is None or new is None or old is None:
         return
     lost = (np.abs(wanted) <= case.quiet) & (np.abs(case.policy_gradient) > 3.0 * case.quiet)
     alive = np.abs(wanted) > case.quiet
     words = "the log-ratio is bounded at ±{}"
-    sizes = np.abs(b.log_ratio)
-    yield from bounding(case, "ratio-clamped", words, _clamped, sizes, lost, alive)
+    yield from bounding(case, "ratio-clamped", words, _clamped, np.abs(new - old), lost, alive)
 
 
 def _clamped(case: Case, number: float) -> Breakdown:
-    def bounded(r: Ratio) -> Ratio:
-        log_ratio = np.clip(r.log_ratio, -number, number)
-        inside = log_ratio == r.log_ratio
-        return Ratio(
-            log_ratio, np.exp(log_ratio), lambda slope: r.pull(np.where(inside, slope, 0.0))
-        )
+    new, old = case.batch.log_probs_new, case.batch.log_probs_old
+    if new is None or old is None:
+        raise ValueError("there are no log-probs")
+    bound = np.clip(new - old, -number, number)
+    inside = bound == new - old
 
-    return case.evaluated(None, ratio=changed_ratio(case.objective.ratio, bounded))
+    def cut(r: Ratio) -> Ratio:
+        return r._replace(pull=lambda slope: inside * r.pull(slope))
+
+    batch = replace(case.batch, log_probs_old=new - bound)
+    return case.evaluated(batch, ratio=changed_ratio(case.objective.ratio, cut))
 
 
 # ---- corrections and entropy bonuses ------------------------------------------------------------

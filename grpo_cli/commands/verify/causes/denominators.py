@@ -25,6 +25,8 @@ def _lengths(case: Case) -> F64:
     return np.maximum(case.batch.responses.lengths, 1).astype(np.float64)
 
 
+_FACTOR = "its length as a factor"
+
 # how a response's weight goes with its length → the numerator, and what is counted then
 _FORMS: Mapping[str, Numerator] = {
     "": lambda case: np.ones(case.batch.responses.count),
@@ -33,13 +35,13 @@ _FORMS: Mapping[str, Numerator] = {
         1.0 / np.maximum(case.record.widths, 1)
     ),
     "its response's tokens − 1": lambda case: 1.0 / np.maximum(_lengths(case) - 1.0, 1.0),
-    "its length as a factor": _lengths,
+    _FACTOR: _lengths,
     "the root of its length": lambda case: 1.0 / np.sqrt(_lengths(case)),
 }
 _MISTAKES = {
     "its response's tokens as written, masked ones too": "truncated-in-denominator",
     "its response's tokens − 1": "one-less",
-    "its length as a factor": "length-squared",
+    _FACTOR: "length-squared",
     "the root of its length": "root-length",
 }
 """Form → the mistake that it is; the others are those of their count."""
@@ -76,7 +78,9 @@ def unpadded_length(record: Record, at: int) -> int:
 
 
 def _filled(case: Case) -> float:
-    return float((case.batch.responses.lengths > 0).sum())
+    """Counts the responses that have tokens; not a number where all have some."""
+    filled = int((case.batch.responses.lengths > 0).sum())
+    return float(filled) if filled < case.batch.responses.count else np.nan
 
 
 def _tokens(case: Case) -> float:
@@ -134,7 +138,7 @@ _EQUAL: tuple[tuple[str, str, Divisor], ...] = (
     (
         "one-less",
         "the tokens without one of each response (L − 1)",
-        lambda case: _tokens(case) - _filled(case),
+        lambda case: _tokens(case) - float((case.batch.responses.lengths > 0).sum()),
     ),
     ("root-length", "the root of the number of tokens", lambda case: _tokens(case) ** 0.5),
     (
@@ -159,6 +163,9 @@ _MEANS: tuple[tuple[str, str, Divisor], ...] = (
 
 def denominators(case: Case, *, unnamed: bool = True) -> Iterator[Cause]:
     """Yields weights that explain the gradient, by name; as numbers where they have none."""
+    if case.gradient is None:
+        yield from _of_loss(case)
+        return
     factor = _factors(case)
     if factor is None:
         return
@@ -181,6 +188,17 @@ def denominators(case: Case, *, unnamed: bool = True) -> Iterator[Cause]:
         yield from _causes(case, form, fitting[form], factor[known])
 
 
+def _of_loss(case: Case) -> Iterator[Cause]:
+    """Yields weights that have a name and give the loss, where no gradient is recorded."""
+    if not case.loss:
+        return
+    for form, numerator in _FORMS.items():
+        sums = _with_weights(case, numerator, lambda _: 1.0).record_objective
+        divisor = float(sums[0]) / case.loss
+        if divisor > 0.0 and any(named_counts(case, form, divisor)):
+            yield from _causes(case, form, divisor, np.ones(1))
+
+
 def _causes(case: Case, form: str, divisor: float, factor: F64) -> Iterator[Cause]:
     """Yields the weights under every name that their denominator has here, else as a number."""
     numerator = _FORMS[form]
@@ -188,8 +206,7 @@ def _causes(case: Case, form: str, divisor: float, factor: F64) -> Iterator[Caus
     names = [*named_counts(case, form, divisor)]
     kind = "a sum where a mean is meant, or another " if factor.min() > 2.0 else "another "
     for mistake, name, of in names:
-        by = f"{form} × " if form else ""
-        words = f"{kind}denominator: each token is divided by {by}{name}, {meant}"
+        words = f"{kind}denominator: each token is {_divided(form)}{name}, {meant}"
         made = partial(_with_weights, numerator=numerator, divisor=of)
         yield Cause(_MISTAKES.get(form, mistake), words, made)
     if names:
@@ -202,6 +219,12 @@ def _causes(case: Case, form: str, divisor: float, factor: F64) -> Iterator[Caus
         words = f"denominator: tokens weigh by {form or 'the same'}, over {divisor:.6g}, {meant}"
         solved = partial(_with_weights, numerator=numerator, divisor=lambda _: divisor)
         yield Cause("denominator-other", words, solved)
+
+
+def _divided(form: str) -> str:
+    if form == _FACTOR:
+        return "multiplied by its response's tokens and divided by "
+    return f"divided by {form} × " if form else "divided by "
 
 
 def _factors(case: Case) -> F64 | None:

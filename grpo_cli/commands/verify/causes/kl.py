@@ -71,20 +71,36 @@ def _times(case: Case, factor: float) -> Breakdown:
 
 
 def _weights(own: Bound) -> Iterator[Cause]:
-    weight = own.values.get("kl_weight")
-    if weight is None:
-        return
-    plain, weighted = (
-        Bound(own.name, own.choice, {**own.values, "kl_weight": name}) for name in ("none", "ratio")
-    )
-    if weight == "ratio":
+    if own.values.get("kl_weight") == "ratio":
+        plain = Bound(own.name, own.choice, {**own.values, "kl_weight": "none"})
         yield swapped("kl-weight", "kl", "KL not weighted by the ratio", plain)
-    if weight == "none":
+        detached = _changed(own, lambda kl: kl._replace(grad_log_ratio=None))
+        more = ""
+    elif own.values.get("kl_weight") == "none":
+        weighted = Bound(own.name, own.choice, {**own.values, "kl_weight": "ratio"})
         yield swapped("kl-weight", "kl", "KL weighted by the ratio", weighted)
-    detached = _changed(weighted, lambda kl: kl._replace(grad_log_ratio=None))
-    more = "" if weight == "ratio" else "KL weighted by the ratio, and "
+        detached = _changed(weighted, lambda kl: kl._replace(grad_log_ratio=None))
+        more = "KL weighted by the ratio, and "
+    else:
+        yield swapped("kl-weight", "kl", "KL weighted by the ratio", _weighted(own, moving=True))
+        detached, more = _weighted(own, moving=False), "KL weighted by the ratio, and "
     words = f"{more}KL's weight detached: no gradient flows through the ratio"
     yield swapped("kl-weight-gradient", "kl", words, detached)
+
+
+def _weighted(own: Bound, *, moving: bool) -> Bound:
+    """Multiplies an estimate that has no weight of its own by the ratio."""
+
+    def kl(
+        log_ratio_ref: F64, ratio: F64, token_log_ratio: F64 | None = None, *, beta: float
+    ) -> Kl:
+        plain: Kl = _changed(own, lambda kl: kl).choice.function(
+            log_ratio_ref, ratio, token_log_ratio, beta=beta
+        )
+        value = ratio * plain.value
+        return Kl(value, ratio * plain.grad_log_prob, value if moving else None)
+
+    return Bound(own.name, Choice(kl), {"beta": own.values["beta"]})
 
 
 def _changed(own: Bound, change: Callable[[Kl], Kl], turn: float = 1.0) -> Bound:

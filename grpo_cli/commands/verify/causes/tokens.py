@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from grpo_cli.batch import F64
 from grpo_cli.commands.verify.causes.case import Case, Cause
 from grpo_cli.objective.breakdown import Breakdown
+from grpo_cli.objective.choice import Bound, Choice
+from grpo_cli.objective.results import Correction
 from grpo_cli.objective.terms import Term
 
 Picked = NDArray[np.bool_]
@@ -50,6 +52,11 @@ def _times(case: Case, pick: Pick, times: float) -> Breakdown:
     """Counts some tokens otherwise, in value and in gradient; the denominators stay."""
     picked = pick(case)
     weight = np.where(picked, times, 1.0)
+    objective = case.objective
+    if objective.ratio.choice.per_response and objective.correction.choice.absent:
+        # the gradient of a token's part goes to all tokens of its response
+        weigh = Choice(lambda: Correction(weight, weight))
+        return case.evaluated(None, correction=Bound("counted", weigh, {}))
 
     def counted(term: Term) -> Term:
         values = term.values * weight
