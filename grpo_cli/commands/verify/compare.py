@@ -15,7 +15,7 @@ from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.records import Record
 
 LOGGED = 1e-4
-"""The least relative tolerance of metrics, which trainers log in float32."""
+"""The relative tolerance of metrics, which trainers log in float32."""
 
 KL_ROUNDING = 0.01
 """Of a float32 KL, in terms of the scale: with the default tolerance 1e-7 of a loss."""
@@ -39,7 +39,6 @@ class Column(NamedTuple):
         noise: how much of the scale is noise, in terms of the relative tolerance.
         precision: [M] "bfloat16" or "float16" where a record's values were rounded to that.
         slack: [n] what that rounding may have moved each value by; None where none was rounded.
-        least: the least relative tolerance that makes sense for it.
         written: cuts the tokens as written into responses; None where masked ones are left out.
     """
 
@@ -52,7 +51,6 @@ class Column(NamedTuple):
     noise: float
     precision: Sequence[str] = ()
     slack: F64 | None = None
-    least: float = 0.0
     written: Segments | None = None
 
     @property
@@ -87,16 +85,22 @@ class Tolerance:
             so that a loss that cancels to 0 is not compared with 0 relatively. For gradients it
             is rtol times the whole scale: what is a ten-thousandth of the largest gradient moves
             nothing, and float32 leaves noise of that size where a gradient is small.
+        metrics: the relative part of metrics, which has nothing to do with that of the loss.
     """
 
     rtol: float = 1e-4
     atol: float | None = None
+    metrics: float = LOGGED
+
+    def relative(self, column: Column) -> float:
+        """The relative part for a column."""
+        return self.metrics if column.is_metric else self.rtol
 
     def absolute(self, column: Column) -> F64 | float:
         """[n] the absolute part for each value of a column; or one for all."""
         if self.atol is not None:
             return self.atol
-        return max(self.rtol, column.least) * column.noise * column.scale
+        return self.relative(column) * column.noise * column.scale
 
     def agree(self, column: Column, found: F64) -> Flags:
         """[n] which of the numbers agree.
@@ -107,7 +111,7 @@ class Tolerance:
         expected = column.values
         with np.errstate(invalid="ignore"):
             size = np.maximum(np.abs(expected), np.abs(found))
-            allowed = self.absolute(column) + max(self.rtol, column.least) * size
+            allowed = self.absolute(column) + self.relative(column) * size
             if column.slack is not None:
                 allowed = allowed + column.slack
             near = np.abs(expected - found) <= allowed
@@ -122,6 +126,14 @@ class Tolerance:
             size = np.maximum(np.abs(column.values), np.abs(found)) + column.noise * column.scale
             need = np.where(column.given & (off > 0.0), off / np.where(size > 0.0, size, 1.0), 0.0)
         return float(np.nanmax(need, initial=0.0))
+
+
+def tolerances(rtol: float | None, atol: float | None, metrics: float | None) -> Tolerance:
+    """Returns the tolerance with the usual numbers where none are given."""
+    usual = Tolerance(atol=atol)
+    return Tolerance(
+        usual.rtol if rtol is None else rtol, atol, usual.metrics if metrics is None else metrics
+    )
 
 
 def column_of(
@@ -166,9 +178,7 @@ def column_of(
     if any(rounded):
         steps = zip(rounded, np.split(values, np.cumsum(counts)[:-1]), strict=True)
         slack = np.concatenate([half_steps(name, part) for name, part in steps])
-    least = LOGGED if first.stage == METRIC else 0.0
-    made = Column(first, found, values, given, counts, scale, noise, rounded, slack, least)
-    return made._replace(written=written)
+    return Column(first, found, values, given, counts, scale, noise, rounded, slack, written)
 
 
 def as_written(values: F64, batch: Batch, written: Segments, fill: float) -> F64:
