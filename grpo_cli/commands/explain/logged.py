@@ -12,7 +12,7 @@ from rich.text import Text
 from grpo_cli.batch import F64
 from grpo_cli.commands.trend.detectors import changes
 from grpo_cli.commands.trend.logs import Log, LogFile, not_finite
-from grpo_cli.commands.trend.onsets import PAST
+from grpo_cli.commands.trend.onsets import FUTURE, PAST
 from grpo_cli.commands.trend.watched import BOTH, Watch
 from grpo_cli.terminal.numbers import shown
 from grpo_cli.terminal.prose import wrapped
@@ -26,8 +26,6 @@ _KL = ("kl", "actor/kl_loss", "train/kl_loss")
 _REWARD = ("reward", "critic/score/mean", "reward/all/mean", "rollout/raw_reward")
 _NOTHING = 1e-6
 _SMALL = 0.01
-_SOON = 12
-"""Values after an onset of which the median is shown."""
 
 UNKNOWN = (
     "which responses and tokens make the loss and the gradient",
@@ -149,7 +147,7 @@ def _onsets(log: Log) -> Iterator[Mapping[str, Any]]:
                 "series": name,
                 "step": steps[one.at],
                 "before": float(np.median(values[max(0, one.at - PAST) : one.at])),
-                "after": float(np.median(values[one.at : one.at + _SOON])),
+                "after": float(np.median(values[one.at : one.at + FUTURE])),
             }
 
 

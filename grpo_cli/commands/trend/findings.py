@@ -20,7 +20,7 @@ from grpo_cli.commands.trend.detectors import (
     changes,
 )
 from grpo_cli.commands.trend.metrics import METRICS
-from grpo_cli.commands.trend.onsets import PAST
+from grpo_cli.commands.trend.onsets import FUTURE, PAST
 from grpo_cli.commands.trend.step import (
     INFO,
     WARNING,
@@ -35,8 +35,8 @@ from grpo_cli.commands.trend.watched import DOWN, PRACTICE, UP, Watch
 from grpo_cli.terminal.numbers import shell_line, shown
 
 _NO_FLAGS = Flags()
-_SOON, _LATEST = 12, 4
-"""Values after an onset of which the median is shown; of a drift, the last ones of these."""
+_LATEST = 4
+"""The values of a drift's future of which the median is shown."""
 
 
 class _Series(NamedTuple):
@@ -139,7 +139,7 @@ def _moved(series: _Series, change: Change, step: int) -> str:
     """Of a shift or a drift."""
     if math.isinf(change.score):
         return f"{series.name} is exactly 0 from step {step} on: {_before(series, change)} before"
-    future = series.values[change.at : change.at + _SOON]
+    future = series.values[change.at : change.at + FUTURE]
     after = shown(float(np.median(future if change.kind == SHIFT else future[-_LATEST:])))
     verb = {
         (SHIFT, True): "rose",

@@ -201,9 +201,8 @@ def steps_of_logs(paths: Sequence[str]) -> Steps:
             finite.setdefault(name, {}).update(values)
         for name, values in found.nonfinite.items():
             nonfinite.setdefault(name, {}).update(values)
-    numbers = sorted(
-        {one for part in (finite, nonfinite) for each in part.values() for one in each}
-    )
+    every = (*finite.values(), *nonfinite.values())
+    numbers = sorted({step for values in every for step in values})
     places = {number: at for at, number in enumerate(numbers)}
     metrics = {name: np.full(len(numbers), np.nan) for name in {**finite, **nonfinite}}
     for name, values in finite.items():

@@ -28,10 +28,10 @@ from grpo_cli.batch import F64, I64
 
 LEAST = 16
 """Steps that a series must have."""
-PAST, FUTURE = 30, 20  # steps compared, at most
-LEAST_PAST, LEAST_FUTURE = 10, 4
+PAST, FARTHEST = 30, 20  # steps compared, at most; FUTURE of those that follow are shown
+FUTURE, LEAST_PAST, LEAST_FUTURE = 12, 10, 4
 _SIZES = np.array([4, 5, 6, 7, 8, 10, 12, 16, 20])
-_FIRSTS = np.triu(np.ones((FUTURE, FUTURE)))[:, _SIZES - 1]
+_FIRSTS = np.triu(np.ones((FARTHEST, FARTHEST)))[:, _SIZES - 1]
 """Adds up the first values of a future, for each of the sizes."""
 _TREND = (1.3, 2.0)  # Mann–Kendall's z from which a past of less, or more, than 20 steps slopes
 _LONG = 400  # steps from which on more is asked, as there are more places for a chance
@@ -69,7 +69,7 @@ def onsets(rows: F64, least: F64) -> list[list[Onset]]:
     clean = _cleaned(rows)
     last = rows.shape[1] - LEAST_FUTURE
     for first in range(LEAST_PAST, last + 1, _AT_ONCE):
-        stretch = slice(max(first - PAST, 0), first + _AT_ONCE + FUTURE)
+        stretch = slice(max(first - PAST, 0), first + _AT_ONCE + FARTHEST)
         places = np.arange(first, min(first + _AT_ONCE, last + 1))
         part, usual, floor = (one[:, stretch] for one in (rows, clean, least))
         for row, onset in _between(part, usual, floor, places, stretch.start):
@@ -88,12 +88,12 @@ def _between(
         start: that of the stretch.
     """
     trends, pasts = mann_kendall(clean, places - start), np.minimum(places, PAST)
-    ahead, grains = (np.pad(one, ((0, 0), (0, FUTURE))) for one in (rows, least))
+    ahead, grains = (np.pad(one, ((0, 0), (0, FARTHEST))) for one in (rows, least))
     for past in dict.fromkeys(pasts.tolist()):
         chosen = places[pasts == past]
         inside = chosen - start
         before = sliding_window_view(clean, past, axis=1)[:, inside - past]
-        after = sliding_window_view(ahead, FUTURE, axis=1)[:, inside]
+        after = sliding_window_view(ahead, FARTHEST, axis=1)[:, inside]
         slopes = np.abs(trends[:, pasts == past]) > _TREND[past >= 20]
         seen = chosen[:, None] + _SIZES
         scores = _scores(before, after, slopes, grains[:, seen - start - 1])
@@ -127,12 +127,12 @@ def _scores(past: F64, future: F64, slopes: NDArray[np.bool_], least: F64) -> F6
     """[k, m, sizes, 2] by how many standard errors a shift and a drift are off.
 
     Args:
-        past, future: [k, m, p] and [k, m, FUTURE], for each series and place.
+        past, future: [k, m, p] and [k, m, FARTHEST], for each series and place.
         slopes: [k, m] whether the past has a trend.
         least: [k, m, sizes] what the noise is at least.
     """
     level, slope, rests = _lines(past, slopes)
-    ahead = np.arange(1, FUTURE + 1.0)
+    ahead = np.arange(1, FARTHEST + 1.0)
     rest = future - (level[..., None] + slope[..., None] * ahead)
     products = rest[..., 1:] * rest[..., :-1]
     sums, ramps, squares = (one @ _FIRSTS for one in (rest, rest * ahead, rest * rest))

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from types import MappingProxyType
-from typing import Any, NamedTuple, overload
+from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from grpo_cli.commands.trend.sums import KINDS, Places, StepSums
 from grpo_cli.commands.trend.watched import Watch, watch, watch_logged
 
 WARNING, INFO = "warning", "info"
+_KEPT = (("count", "samples"), ("count", "tokens"))
 _WHOLE = WHOLE | {one.name for one in METRICS.values() if one.whole}
 
 
@@ -110,7 +111,9 @@ class Steps(Sequence[Step]):
         """The steps of sums with a row for each; what is not finite is no number of a step."""
         found = values(StepValues(sums)).items()
         metrics = {name: np.where(np.isfinite(column), column, np.nan) for name, column in found}
-        shown = {key: column for key, column in sums.columns.items() if key[0] == "worst"}
+        shown = {
+            key: column for key, column in sums.columns.items() if key in _KEPT or key[0] == "worst"
+        }
         return cls(replace(sums, columns=shown), metrics)
 
     def with_metrics(self, metrics: Mapping[str, F64]) -> Steps:
@@ -123,6 +126,10 @@ class Steps(Sequence[Step]):
 
     def __len__(self) -> int:
         return len(self.numbers)
+
+    def counted(self, unit: Literal["samples", "tokens"]) -> F64:
+        """[S] the responses, or the tokens, of each step."""
+        return self._sums.count(unit).astype(np.float64)
 
     def __iter__(self) -> Iterator[Step]:
         columns = [self.values(name) for name in self.metrics]

@@ -30,6 +30,8 @@ _UNKNOWN = (
     "only records would show: which responses and tokens it is, whether log-probs, masks and "
     "groups are sound (grpo check), and which formula gives these numbers (grpo match)"
 )
+NEAR = 5
+"""Steps within which findings are one event."""
 _EDGES = 120  # columns of charts where there is no terminal
 
 

@@ -152,7 +152,8 @@ TABLE = (
     Watch("mismatch.chi2", limits=(Limit(1.0, f"{_VERL}:1068"),), fix=_ENGINE,
           logged=("rollout_corr/chi2_token",)),
     Watch("mismatch.ess", DOWN, DOWN, "below 1", span=_SHARE, fix=_ENGINE,
-          limits=(Limit(0.3, f"{_VERL}:1001", above=False),), logged=("rollout_is_eff_sample_size",)),
+          limits=(Limit(0.3, f"{_VERL}:1001", above=False),),
+          logged=("rollout_is_eff_sample_size",)),
     Watch("ratio_p999", UP, UP, "above 1", span=_POSITIVE, spikes=True, fix=_AHEAD),
     Watch("ratio_mean", BOTH, fix=_AHEAD, logged=("probs_ratio",)),
     Watch("ess", DOWN, DOWN, "below 1", span=_SHARE, fix=_AHEAD),
@@ -196,7 +197,8 @@ TABLE = (
         fix="see whether the reward pays for length; normalise the loss by tokens",
     ),
     Watch(
-        "groups_equal", UP, UP, "share", (Limit(0.7, room=0.4),), least=0.5, span=_SHARE, fix=_GROUPS,
+        "groups_equal", UP, UP, "share", (Limit(0.7, room=0.4),), least=0.5, span=_SHARE,
+        fix=_GROUPS,
         logged=("frac_reward_zero_std", "zero_var_group_frac", "zero_std_frac"),
     ),
     Watch("groups_all_0", UP, "", "share", least=0.3, span=_SHARE, fix=_GROUPS),
@@ -221,6 +223,12 @@ def watch(name: str) -> Watch | None:
     """How a metric of a dump is watched; None where it is not."""
     found = _ROWS.get(name)
     return _ROWS["rewards/"] if found is None and name.startswith("rewards/") else found
+
+
+def is_watched(name: str) -> bool:
+    """Whether a change of a metric of a dump may be a finding, beyond limits."""
+    row = watch(name)
+    return row is not None and bool(row.shift or row.spikes)
 
 
 @lru_cache(maxsize=4096)
