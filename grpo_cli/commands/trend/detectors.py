@@ -37,6 +37,8 @@ _LAG, _CLEAR = 10, 3.0
 """Steps between what was usual and a window; robust deviations between their levels."""
 _LEAST_FACTOR = math.log(1.2)
 """The least factor of a shift or drift of what is positive."""
+_INSIDE = 2.0
+"""Robust deviations from the old level that a value which is as before may have."""
 _PERIODS = 3
 """Equal distances between single steps that are a period."""
 _BACK = 4
@@ -166,7 +168,7 @@ def _since(sign: Change, scaled: F64, usual: Usual) -> Change:
         return sign
     first = max(sign.at - (0 if sign.limit is None else _LAG), LEAST_PAST)
     away = scaled[first : sign.seen] - usual.level[first]
-    inside = (away if sign.up else -away) <= usual.spread[first]
+    inside = (away if sign.up else -away) <= _INSIDE * usual.spread[first]
     last = np.flatnonzero(inside)
     begun = first + int(last[-1]) + 1 if len(last) else first
     return sign._replace(at=min(begun, sign.seen - 1))

@@ -125,7 +125,8 @@ def _not_finite(steps: Steps, name: str, found: NotFinite, flags: Flags) -> Find
     made = Finding(
         name, IMPOSSIBLE, begun.number, sentence, "", begun.number, None, seen=begun.number
     )
-    return _made(made, (begun, begun), flags)
+    made = _made(made, (begun, begun), flags)
+    return replace(made, command=made.cause)
 
 
 # ---- sentences ----------------------------------------------------------------------------------

@@ -303,7 +303,9 @@ ALL = (
     _of_mismatch("p999", lambda step: step.quantile("mismatch", 0.999), 7),
     *(_of_mismatch(name, mean_of(name), 34) for name in DECILES),
 )
-METRICS: Mapping[str, Metric] = {one.name: one for one in ALL}
+LEFT_OUT = Metric("left_out", "signal", lambda step: step.count("left_out"), whole=True)
+"""Records that hold NaN: a column only where there are any."""
+METRICS: Mapping[str, Metric] = {one.name: one for one in (*ALL, LEFT_OUT)}
 MEAN = "/mean"
 _FUNCTION = re.compile(r"rewards/(.+)/mean")
 
@@ -324,6 +326,8 @@ def values(step: StepValues) -> dict[str, F64]:
     """Every metric of the steps, then those of single reward functions."""
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         found = {one.name: one.read(step) for one in ALL}
+        if step.table.count(LEFT_OUT.name).any():
+            found[LEFT_OUT.name] = LEFT_OUT.read(step)
         by_step = sorted(step.table.functions.items(), key=lambda one: one[1])
         for name in chain.from_iterable(names for names, _ in by_step):
             found[name + MEAN] = step.mean(name, name)

@@ -164,8 +164,8 @@ def print_events(
     if moved:
         console.print()
         named = "; ".join(one.sentence.partition(" (")[0] for one in moved[:_OTHERS])
-        more = f"; {len(moved) - _OTHERS} more in --json" if len(moved) > _OTHERS else ""
-        line = Text(f"moved, which is no fault by itself: {visible(named)}{more}", "dim")
+        rest = f"; {len(moved) - _OTHERS} more in --json" if len(moved) > _OTHERS else ""
+        line = Text(f"moved, which is no fault by itself: {visible(named)}{rest}", "dim")
         console.print(wrapped(line, screen.reading, 2))
 
 
