@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from grpo_cli import InputError, UsageError
 from grpo_cli.commands.trend import follow as follow_module
-from grpo_cli.commands.trend.findings import read_condition
+from grpo_cli.commands.trend.conditions import read_condition
 from grpo_cli.commands.trend.follow import Follow, _is_lines
 from grpo_cli.commands.trend.origins import StepSource
 from grpo_cli.commands.trend.step import Flags

@@ -14,12 +14,12 @@ from grpo_cli.commands.answer import Answer
 from grpo_cli.commands.check.answer import Checked
 from grpo_cli.commands.check.run import check
 from grpo_cli.commands.report.groups import Choice, KeptGroups, owners
-from grpo_cli.commands.trend.metrics import metric
 from grpo_cli.commands.trend.onsets import FUTURE, PAST
 from grpo_cli.commands.trend.origins import StepSource, of_name
 from grpo_cli.commands.trend.questions.noise import robust_size
 from grpo_cli.commands.trend.run import Run
 from grpo_cli.commands.trend.step import Finding, Place, Step, Steps
+from grpo_cli.commands.trend.watched import Watch, is_watched, watch
 from grpo_cli.engine import Reader
 from grpo_cli.engine.fold import first_pass
 from grpo_cli.errors import UsageError
@@ -41,8 +41,8 @@ class MetricAt(Answer):
         at: its value.
         after: the median of at most 12 steps after.
         size: by how many robust standard deviations of the steps before (where there are fewer
-            than five, of those after) it is away from their median; on a log scale where the
-            metric spans orders of magnitude. None where nothing varies.
+            than five, of those after) it is away from their median, on the metric's scale. None
+            where nothing varies.
     """
 
     name: str
@@ -128,7 +128,7 @@ def place_of(steps: Steps, number: int) -> int:
 def unusual_at(steps: Steps, place: int) -> list[MetricAt]:
     """The metrics that are unusual at a step, the most unusual first."""
     found = [one for one in _metrics(steps, place) if abs(one.size or 0.0) >= UNUSUAL]
-    watched = [one for one in found if (known := metric(one.name)) and known.watched]
+    watched = [one for one in found if is_watched(one.name)]
     return sorted(watched, key=_by_size)
 
 
@@ -148,7 +148,7 @@ def _ends(steps: Steps) -> list[int]:
 
 def _metrics(steps: Steps, place: int) -> Iterator[MetricAt]:
     for name, column in steps.metrics.items():
-        known = metric(name)
+        known = watch(name)
         past, future = column[max(0, place - PAST) : place], column[place + 1 :][:FUTURE]
         past, future = past[~np.isnan(past)], future[~np.isnan(future)]
         value = steps.values(name)[place]
@@ -157,15 +157,16 @@ def _metrics(steps: Steps, place: int) -> Iterator[MetricAt]:
         size = None
         if value is not None:
             others = past if len(past) >= _LEAST else future
-            log = known is not None and known.log
-            size = _size(float(value), others, log=log) if len(others) >= _LEAST else None
+            size = _size(known, float(value), others) if len(others) >= _LEAST else None
         yield MetricAt(name, _median(past), value, _median(future), size)
 
 
-def _size(value: float, others: F64, *, log: bool) -> float | None:
-    if log and value > 0.0 and (others > 0.0).all():
-        return robust_size(float(np.log(value)), np.log(others))
-    return robust_size(value, others)
+def _size(row: Watch | None, value: float, others: F64) -> float | None:
+    """By how many robust standard deviations of other steps a value is away, on its scale."""
+    values = np.append(others, value)
+    scaled = values if row is None else row.scaled(values)
+    least = 0.0 if row is None else float(row.noise(values)[-1])
+    return robust_size(float(scaled[-1]), scaled[:-1], least)
 
 
 def _median(values: F64) -> float | None:
