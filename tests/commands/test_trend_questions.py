@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import random
@@ -146,6 +147,28 @@ def test_correlations_within_groups(folder: Path) -> None:
     exact = answer("trend", write(folder / "exact.jsonl", made), "--correlate", "reward", "length")
     assert exact["spans"][0]["r"] == exact["spans"][0]["low"] == pytest.approx(1.0)
     assert exact["spans"][0]["slope"] == pytest.approx(statistics.fmean(range(1, 13)) * 0.15)
+
+
+def log(path: Path, seed: int, reward: float = 0.5, spike: float = 1.0) -> Path:
+    draw = random.Random(seed)
+    rows = [
+        {"step": at, "reward": reward + draw.gauss(0, 0.05), "grad_norm": 1 + draw.random()}
+        for at in range(60)
+    ]
+    rows[31]["grad_norm"] *= spike
+    path.write_text(json.dumps({"log_history": rows}), encoding="utf-8")
+    return path
+
+
+def test_what_a_log_alone_answers(tmp_path: Path) -> None:
+    first, second = log(tmp_path / "a.json", 1, spike=50), log(tmp_path / "b.json", 2, reward=0.6)
+    found = answer("trend", first, "--at", "31")
+    assert (found["metrics"][0]["name"], found["check"], found["groups"]) == ("grad_norm", None, [])
+    assert found["metrics"][0]["size"] > 10
+    found = answer("trend", first, "--against", second)["metrics"]
+    assert [one["name"] for one in found if one["differs"]] == ["reward"]
+    result = run("trend", first, "--by", "rank")
+    assert (result.exit_code, "--by needs records" in result.stderr) == (2, True)
 
 
 ERRORS = [
