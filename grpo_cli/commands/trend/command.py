@@ -205,8 +205,8 @@ def trend(
     0.2 %. Exit codes: 0 done, 1 --fail-on holds, 2 usage, 3 bad input.
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=options.json or options.format == "json"):
-        conditions = [read_condition(one) for one in options.fail_on or ()]
         logs = [] if options.follow else _logs_among(files or [])
+        conditions = [read_condition(one, logged=bool(logs)) for one in options.fail_on or ()]
         if logs:
             raise typer.Exit(_of_logs(logs, conditions, options))
         columns, plan = options.columns(), objective.of_one_batch()
