@@ -209,13 +209,13 @@ def trend(
     0.2 %. Exit codes: 0 done, 1 --fail-on holds, 2 usage, 3 bad input.
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=options.json or options.format == "json"):
-        conditions = [read_condition(one) for one in options.fail_on or ()]
         logs = [] if options.follow else _logs_among(files or [])
         if logs and questions.asked is not None:
             _refuse_others(options, questions)
             other = steps_of_logs(questions.against) if questions.against else None
             answer_of_log(questions, _page(options), steps_of_logs(logs), other)
             raise typer.Exit
+        conditions = [read_condition(one, logged=bool(logs)) for one in options.fail_on or ()]
         if logs:
             raise typer.Exit(_of_logs(logs, conditions, options))
         columns, plan = options.columns(), objective.of_one_batch()

@@ -15,7 +15,6 @@ from grpo_cli.commands.options import complete
 from grpo_cli.commands.trend.metrics import METRICS
 from grpo_cli.commands.trend.metrics import metric as metric_of
 from grpo_cli.commands.trend.step import WARNING, Finding, Steps
-from grpo_cli.commands.trend.watched import watch_logged
 from grpo_cli.errors import UsageError
 from grpo_cli.terminal.numbers import shown
 
@@ -58,12 +57,12 @@ class Condition(NamedTuple):
         if not self.metric or not steps or (values is not None and not np.isnan(values).all()):
             return
         column = metric_of(self.metric)
-        needs = "" if column is None or not column.needs or steps.logged else f" ({column.needs})"
-        raise UsageError(f"--fail-on {self.text}: no step has {self.metric}; it needs{needs}")
+        needs = f"; it needs {column.needs}" if column is not None and column.needs else ""
+        raise UsageError(f"--fail-on {self.text}: no step has {self.metric}{needs}")
 
 
-def read_condition(text: str) -> Condition:
-    """The condition that a flag spells.
+def read_condition(text: str, *, logged: bool = False) -> Condition:
+    """The condition that a flag spells; of a log's series any name may be that of one.
 
     Raises:
         UsageError: for text that is no condition, or an unknown metric.
@@ -74,8 +73,7 @@ def read_condition(text: str) -> Condition:
     if found is None:
         raise UsageError(f"--fail-on: expected METRIC>NUMBER or {FINDINGS}, got {text!r}")
     name = found[1]
-    is_known = metric_of(name) or watch_logged(name)
-    metric = name if is_known else complete.known("--fail-on", name, METRICS)
+    metric = name if logged or metric_of(name) else complete.known("--fail-on", name, METRICS)
     try:
         bound = float(found[3])
     except ValueError:

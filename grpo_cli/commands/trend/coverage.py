@@ -38,7 +38,7 @@ class Coverage:
         watched = {name: row for name in counts if (row := steps.watch(name)) is not None}
         self.steps = len(steps)
         self.watched = sum(
-            counts[name] >= LEAST and (row.shift or row.drift) != ""
+            counts[name] >= LEAST and bool(row.shift or row.drift or row.spikes)
             for name, row in watched.items()
         ) - len([one for one in assumed if counts[one.name] >= LEAST])
         self._limited = any(row.limits and counts[name] for name, row in watched.items())

@@ -101,7 +101,7 @@ def changes(series: Sequence[tuple[Watch, F64]]) -> list[list[Change]]:
         alike = [
             at
             for at, (watch, _) in enumerate(series)
-            if len(scaled[at]) == count > LEAST and (watch.shift or watch.drift)
+            if len(scaled[at]) == count >= LEAST and (watch.shift or watch.drift)
         ]
         rows, least = (
             np.array([each[at] for at in alike]).reshape(len(alike), count)
@@ -274,6 +274,7 @@ def _vanished(watch: Watch, values: F64) -> Iterator[Change]:
         at = last - LEAST_FUTURE + 1
         if at >= LEAST_PAST and (values[at - LEAST_PAST : at] != 0.0).all():
             yield Change(at, last + 1, SHIFT, up=False)
+            return
 
 
 def is_info(watch: Watch, change: Change) -> bool:

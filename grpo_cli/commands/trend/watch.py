@@ -104,7 +104,7 @@ class Watch:
             if (one.metric, one.seen) not in self._printed and one.severity == WARNING:
                 self._printed.add((one.metric, one.seen))
                 self._write({"finding": one}, self._text_of(one))
-        if last or found:
+        if (last and not self._as_json) or any(one.severity == WARNING for one in found):
             covered = Coverage(done, (), {}, on_policy=False)
             self._write_verdict(verdict(done, events(found), covered))
         self._stream.flush()

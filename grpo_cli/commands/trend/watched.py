@@ -166,7 +166,6 @@ TABLE = (
           logged=("grad_norm", "optim/grad_norm", "gradient_norm")),
     Watch("loss", spikes=True, fix=_AHEAD,
           logged=("pg_loss", "policy_loss", "loss/mean", "train_loss")),
-    Watch("longest_quarter"),
     Watch(
         "kl_k3", UP, UP, "growth", limits=(Limit(4.0, times=True),), span=_POSITIVE, spikes=True,
         logged=("kl", "kl_loss", "kl/mean", "kl_ent_ratio/mean", "objective/kl", "kl_div"),

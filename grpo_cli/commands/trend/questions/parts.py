@@ -327,8 +327,8 @@ def _verdict(field: str, rows: Sequence[PartChange], count: int) -> str:
         if mixed > _MIXED:
             most = max(rows, key=lambda one: abs(one.weight_after - one.weight_before))
             part, old, new = shown(most.part), most.weight_before, most.weight_after
-            shares = f"{field} {part} has {new:.0%} of the responses, {old:.0%} before"
-            return f"{about}: no {field} moved by itself, but {shares}"
+            mix = f"{field} {part} has {new:.0%} of the responses, {old:.0%} before"
+            return f"{about}: no {field} moved by itself, but {mix}"
         return f"{about}: no {field} moved by itself"
     if len(moved) == count:
         return f"{about}: all {count:,} moved; {field} does not explain it"
