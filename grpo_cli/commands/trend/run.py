@@ -66,7 +66,6 @@ class RunSums(Accumulator[Evaluated]):
     references: References = field(default_factory=References)
 
     headers = True
-    by_columns: ClassVar[bool] = False
     bundles: ClassVar[bool] = True
     settings: ClassVar[tuple[str, ...]] = ("evaluator", "step_source", "logged")
 
@@ -138,7 +137,6 @@ class StepStatistics(StatisticsSums):
     step_source: StepSource = field(default_factory=StepSource)
 
     headers = True
-    by_columns: ClassVar[bool] = False
     bundles: ClassVar[bool] = True
     settings: ClassVar[tuple[str, ...]] = ("evaluator", "step_source")
 
