@@ -77,7 +77,6 @@ class RunSums(Accumulator[Evaluated]):
     marks: list[tuple[str, int | None, RecordStep]] = field(default_factory=list)
 
     headers = True
-    by_columns: ClassVar[bool] = False
     bundles: ClassVar[bool] = True
     settings: ClassVar[tuple[str, ...]] = ("evaluator", "step_source", "logged")
 
@@ -180,7 +179,6 @@ class StepStatistics(StatisticsSums):
     step_source: StepSource = field(default_factory=StepSource)
 
     headers = True
-    by_columns: ClassVar[bool] = False
     bundles: ClassVar[bool] = True
     settings: ClassVar[tuple[str, ...]] = ("evaluator", "step_source")
 
