@@ -197,9 +197,9 @@ def trend(
     grpo trend 'steps/*.jsonl.zst' --fields reward_mean,kl_k3,mismatch.k3 --plot
     grpo trend run --html run.html --svg run.svg
     grpo trend run --fail-on 'mismatch.k3>0.01' --fail-on findings
-    grpo trend run --at 64
-    grpo trend run --by meta.rank
-    grpo trend run --against other-run
+    grpo trend run --at 12
+    grpo trend run --by rank
+    grpo trend run-a/rollouts --against run-b/rollouts
     grpo trend run --correlate reward length
 
     RUN is a folder, a pattern or files; every record is evaluated once, and a

@@ -53,7 +53,7 @@ class RunView {
     return make("li", {}, make("b", {}, finding.kind), ` ${finding.sentence} `, make("span.links", {}, ...links), make("code", {}, finding.command));
   }
 
-  // Which part of the run carries its changes, as grpo trend --by says.
+  // Which part of the run carries its changes, in the words of the command.
   parts() {
     const { by } = this.run;
     if (!by) return [];
