@@ -196,7 +196,7 @@ def trend(
     grpo trend run/rollouts
     grpo trend 'steps/*.jsonl.zst' --fields reward_mean,kl_k3,mismatch.k3 --plot
     grpo trend run --html run.html --svg run.svg
-    grpo trend run --fail-on 'mismatch.k3>0.01' --fail-on findings
+    grpo trend run --fail-on 'gradient_norm>10' --fail-on findings
 
     RUN is a folder, a pattern or files; every record is evaluated once, and a
     step is a batch of its own. A finding is a level that shifted, a drift that
