@@ -26,9 +26,8 @@ from grpo_cli.commands.page.block import finite
 from grpo_cli.commands.report.groups import Choice, Group, KeptGroups, choose, limit_tokens
 from grpo_cli.commands.trend.command import LogOption, OneRun, flags_of
 from grpo_cli.commands.trend.comparison import compare_log, framework_of
-from grpo_cli.commands.trend.coverage import Coverage
 from grpo_cli.commands.trend.drawings import head, page, with_other
-from grpo_cli.commands.trend.events import events, verdict
+from grpo_cli.commands.trend.events import verdict_of
 from grpo_cli.commands.trend.findings import findings as look
 from grpo_cli.commands.trend.logs import read_finite
 from grpo_cli.commands.trend.origins import StepSource
@@ -150,9 +149,7 @@ def report(
         make = partial(KeptGroups, plan, step_source, choice, run.statistics)
         kept = first_pass(reader, make).steps
         lost = limit_tokens(kept, options.groups, options.tokens)
-        happened = events(found)
-        covered = Coverage(steps, (), run.missing, on_policy=not run.moved)
-        more: dict[str, Any] = {"verdict": verdict(steps, happened, covered)}
+        more: dict[str, Any] = {"verdict": verdict_of(steps, found, run)}
         if options.by is not None:
             parts = PartSteps(reader, plan, step_source, options.by)
             around = windows(steps, [(one.metric, one.onset) for one in found])

@@ -196,7 +196,7 @@ def trend(
     grpo trend run/rollouts
     grpo trend 'steps/*.jsonl.zst' --fields reward_mean,kl_k3,mismatch.k3 --plot
     grpo trend run --html run.html --svg run.svg
-    grpo trend run --fail-on 'mismatch.k3>0.01' --fail-on findings
+    grpo trend run --fail-on 'gradient_norm>10' --fail-on findings
     grpo trend run --at 12
     grpo trend run --by rank
     grpo trend run-a/rollouts --against run-b/rollouts

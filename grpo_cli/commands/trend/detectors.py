@@ -108,7 +108,10 @@ def changes(series: Sequence[tuple[Watch, F64]]) -> list[list[Change]]:
             for each in (scaled, [watch.noise(values) for watch, values in series])
         )
         for at, found in zip(alike, onsets(rows, least), strict=True):
-            shifted[at] = [Change(o.at, o.seen, o.kind, o.score > 0, abs(o.score)) for o in found]
+            shifted[at] = [
+                Change(o.at, o.seen, o.kind, o.score > 0, abs(o.score), info=not o.sure)
+                for o in found
+            ]
     return [
         _followed(*one, each, found)
         for one, each, found in zip(series, scaled, shifted, strict=True)
@@ -123,7 +126,7 @@ def _followed(watch: Watch, values: F64, scaled: F64, shifted: Sequence[Change])
     kept, other = list[Change](), list[Change]()
     for one in shifted:
         if _counts(watch, values, scaled, usual, one):
-            (other if is_info(watch, one) else kept).append(one)
+            (other if one.info or is_info(watch, one) else kept).append(one)
     single = [*_spikes(watch, scaled, usual)] if watch.spikes else []
     signs = [
         *_impossible(watch, values),

@@ -9,6 +9,7 @@ from typing import Any
 from grpo_cli.commands.answer import Answer
 from grpo_cli.commands.trend.coverage import Coverage
 from grpo_cli.commands.trend.detectors import DRIFT, IMPOSSIBLE, LIMIT, SHIFT, SPIKE
+from grpo_cli.commands.trend.run import Run
 from grpo_cli.commands.trend.step import INFO, WARNING, Finding, Steps
 from grpo_cli.commands.trend.watched import DOWN, RANKS, watch, watch_logged
 
@@ -136,6 +137,12 @@ def _in_short(finding: Finding) -> str:
         }
         verb = verbs.get(finding.kind, ("rose", "fell"))[down]
     return f"{finding.metric} {verb}"
+
+
+def verdict_of(steps: Steps, found: Sequence[Finding], run: Run) -> str:
+    """The verdict on a run that was read."""
+    covered = Coverage(steps, None, run.missing, on_policy=not run.moved)
+    return verdict(steps, events(found), covered)
 
 
 def verdict(steps: Steps, found: Sequence[Event], covered: Coverage) -> str:

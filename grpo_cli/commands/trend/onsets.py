@@ -31,13 +31,16 @@ LEAST = 16
 PAST, FARTHEST = 30, 20  # steps compared, at most; FUTURE of those that follow are shown
 FUTURE, LEAST_PAST, LEAST_FUTURE = 12, 10, 4
 _SIZES = np.array([4, 5, 6, 7, 8, 10, 12, 16, 20])
+_KINDS = ("shift", "drift")
+_PERHAPS = 0.75
+"""The share of these bounds that information has to pass."""
 _FIRSTS = np.triu(np.ones((FARTHEST, FARTHEST)))[:, _SIZES - 1]
 """Adds up the first values of a future, for each of the sizes."""
 _TREND = (1.3, 2.0)  # Mann–Kendall's z from which a past of less, or more, than 20 steps slopes
 _LONG = 400  # steps from which on more is asked, as there are more places for a chance
 _AT_ONCE = 256  # places whose pasts and futures are in memory at once
 _ROWS = 256  # pasts whose pairs are in memory at once: 1 MB
-_SHIFT, _DRIFT = 8.0, 9.5  # standard errors, times 1 + 4/past: few values know their noise badly
+_SHIFT, _DRIFT = 8.5, 10.0  # standard errors, times 1 + 4/past: few values know their noise badly
 
 
 class Onset(NamedTuple):
@@ -48,12 +51,14 @@ class Onset(NamedTuple):
         seen: how many values of the series show it.
         kind: "shift" or "drift".
         score: by how many standard errors, above 0 where it went up.
+        sure: whether no noise is expected to do that; else it is information.
     """
 
     at: int
     seen: int
     kind: str
     score: float
+    sure: bool = True
 
 
 def onsets(rows: F64, least: F64) -> list[list[Onset]]:
@@ -100,12 +105,13 @@ def _between(
         strict = 1 + np.log(np.maximum(seen / _LONG, 1.0)) / 15
         bounds = (1 + 4 / past) * strict[..., None] * (_SHIFT, _DRIFT)
         bounds[seen - start > rows.shape[1]] = np.inf  # there is no such future yet
-        passed = np.abs(scores) > bounds
-        for row, at in zip(*np.nonzero(passed.any(axis=(2, 3))), strict=True):
-            size, kind = divmod(int(passed[row, at].argmax()), 2)
-            score = float(scores[row, at, size, kind])
-            begun = int(chosen[at])
-            yield int(row), Onset(begun, int(seen[at, size]), ("shift", "drift")[kind], score)
+        for share in (1.0, _PERHAPS):
+            passed = np.abs(scores) > share * bounds
+            for row, at in zip(*np.nonzero(passed.any(axis=(2, 3))), strict=True):
+                size, kind = divmod(int(passed[row, at].argmax()), 2)
+                score, begun = float(scores[row, at, size, kind]), int(chosen[at])
+                found = Onset(begun, int(seen[at, size]), _KINDS[kind], score, share == 1.0)
+                yield int(row), found
 
 
 def _cleaned(rows: F64) -> F64:
