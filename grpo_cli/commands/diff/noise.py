@@ -20,6 +20,8 @@ _MOST, _LEAST_FAR, _FLOOR = 100.0, 0.5, 1e-3
 heavy. Distances are divided by 1 − p, as noise of the logits moves a log-prob by so much of it."""
 _LEAST = 0.5
 """Of the numbers: noise is nearly everywhere, a fault is somewhere."""
+_KNOWN, _GROWN = 200, 4.0
+"""Numbers by which the mean distance is known, and times that mean: more is another noise."""
 _CENTRED = 5.0
 """Standard errors by which the mean of noise may be away from 0."""
 
@@ -62,7 +64,8 @@ class Noise(Answer):
         room = _ROUNDING * np.maximum(1.0, np.maximum(np.abs(first), np.abs(second)))
         beyond = ~alike & ~(size <= room)  # NaN is far from every number
         if beyond.any():
-            if not engine or not _is_noise(difference, first):
+            grew = self.numbers >= _KNOWN and float(size.mean()) > _GROWN * self.mean
+            if grew or not engine or not _is_noise(difference, first):
                 return int(beyond.argmax())
             scaled = size / (_FLOOR - np.expm1(np.minimum(first, 0.0)))
             far = (scaled > _MOST * self._typical(scaled)) & (size > _LEAST_FAR)
