@@ -117,9 +117,10 @@ def first_sign(values: F64) -> tuple[int, int, str, float] | None:
             kinds = np.unique(values[: at + size])
             least = float(np.diff(kinds).min()) / 2 if 1 < len(kinds) <= 12 else 0.0
             pair = scores(line, values[at : at + size], least)
-            for kind, score, bound in zip(("shift", "drift"), pair, (8.0, 9.5), strict=True):
+            for kind, score, bound in zip(("shift", "drift"), pair, (8.5, 10.0), strict=True):
                 if -score > bound * far and (kind == "shift" or size > 8):
                     seen.append((at + size, score, at, kind))
+                    break
     if not seen:
         return None
     end, score, at, kind = min(seen, key=lambda one: one[:2])
@@ -458,7 +459,11 @@ def test_a_healthy_run_of_trl_is_silent() -> None:
 def test_a_temperature_on_one_side_is_found_where_it_began(monkeypatch: pytest.MonkeyPatch) -> None:
     """And its commands, which are run, show that token and say why."""
     monkeypatch.setenv("COLUMNS", "200")
-    found = trend(SAMPLES / "temperature.jsonl.gz", "-v", "trl/grpo")["findings"]
+    document = trend(SAMPLES / "temperature.jsonl.gz", "-v", "trl/grpo")
+    found = [one for one in document["findings"] if one["severity"] == "warning"]
+    (event,) = [one for one in document["events"] if one["severity"] == "warning"]
+    assert (event["step"], event["metrics"][0]) == (30, "mismatch.k3")
+    assert document["verdict"].startswith("mismatch.k3 rose at step 30; with it ")
     assert {one["onset"] for one in found} == {30}
     assert {"mismatch.k3", "mismatch.mult"} <= {one["metric"] for one in found}
     for one in found:
