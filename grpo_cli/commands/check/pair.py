@@ -8,10 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from grpo_cli.batch import F64, Segments
+from grpo_cli.batch import F64, I64, Segments
 from grpo_cli.commands.check.record_view import Tokens
+from grpo_cli.commands.check.scale import LEAST_TOKENS, SURE, Scale, are_clear
 
 _OVERFLOW = 50.0
+_ONE_SIDED = 4.5
+"""Standard deviations of a coin: by chance once in 150,000 samples."""
 
 
 class Pair:
@@ -102,6 +105,29 @@ class Pair:
         away = values - self.samples.spread(mean)
         part = away if among is None else np.where(among, away, 0.0)
         return each.astype(np.float64), mean, np.sqrt(self.samples.sum(part * part) / number)
+
+    def count_sides(self, among: Any = True) -> tuple[I64, I64]:
+        """Returns [S] tokens at which the first column is above the second, and below it."""
+        ups, downs = (
+            self.samples.sum((among & side).astype(np.int64))
+            for side in (self.log_ratio > 0.0, self.log_ratio < 0.0)
+        )
+        return ups, downs
+
+    @cached_property
+    def scales(self) -> dict[int, Scale]:
+        """Sample → its scale, where one column is above the other by more than a coin's toss.
+
+        All tokens are counted, or else the sure ones alone.
+        """
+        clear = are_clear(self.first, self.second)
+        found: set[int] = set()
+        for among in (clear, clear & (self.first + self.second > SURE)):
+            ups, downs = self.count_sides(among)
+            away = np.abs(ups - downs) / np.sqrt(np.maximum(ups + downs, 1))
+            found |= {*np.flatnonzero((ups + downs >= LEAST_TOKENS) & (away > _ONE_SIDED)).tolist()}
+        parts = {sample: self.tokens(sample) for sample in sorted(found)}
+        return {at: Scale.of(self.first[part], self.second[part]) for at, part in parts.items()}
 
     def __str__(self) -> str:
         return f"{self.keys[0]} − {self.keys[1]}"

@@ -51,7 +51,8 @@ class Rule:
             ("pair"). The function of a scope "input" is called by the memory of all records.
         scope: what ``find`` sees. After the first finding in a sample the other rules on pairs
             are skipped there.
-        explains: whether the log-probs of a record are not compared after such a finding.
+        explains: whether the log-probs of a record are not compared after such a finding, unless
+            it is an info.
         suppressible: whether its findings are dropped if an earlier rule explains the record.
         about: what is skipped for records that lack what the rule needs, in words.
         needs: fields that records must have besides those that it judges: ``a|b`` is either.

@@ -154,7 +154,7 @@ def check_records(view: View, findings: Findings) -> NDArray[np.bool_]:
         for rule in rules_of("record"):
             for finding in rule.find(view) if not missing_needs(rule, view) else ():
                 if not (rule.suppressible and explained[finding.record]):
-                    explained[finding.record] |= rule.explains
+                    explained[finding.record] |= rule.explains and finding.severity != "info"
                     findings.add(rule, finding, view.places[finding.record])
     return explained
 

@@ -16,7 +16,7 @@ from grpo_cli.commands.check.rule import Finding, rule
 # ---- fillers -------------------------------------------------------------------------------------
 
 _DOUBT = -0.3
-_BELOW = -50.0
+_BELOW, _IMPOSSIBLE = -50.0, -1000.0
 _FILLER_TOKENS = 3
 _TURNED = 0.3
 _FILLER_TIMES = 3.0
@@ -38,8 +38,8 @@ def find_fillers(pair: Pair) -> Iterator[Finding]:
     0.0 says that the token was certain, so another engine cannot give it less than e^−0.3: of two
     noisy columns that takes an error of 15 nats in a logit. Displaced and unrelated columns have
     such tokens too, so the columns must agree elsewhere: the median difference at 0.0 is three
-    times the 95 % quantile at the other tokens. No model gives −100 or −9999; a few tokens with one
-    such value, equal to the last bit, are filled.
+    times the 95 % quantile at the other tokens. No model gives −100 at a few tokens, equal to the
+    last bit, or below −1000 at any.
     """
     if pair.to_reference or pair.equal.all():
         return
@@ -50,7 +50,8 @@ def find_fillers(pair: Pair) -> Iterator[Finding]:
         for value in _filler_values(values):
             hit = (values == value) & (other < _DOUBT if value == 0.0 else other > value / 2.0)
             every = pair.samples.sum(hit.astype(np.int64))
-            for sample in np.flatnonzero(every >= _FILLER_TOKENS).tolist():
+            least = 1 if value < _IMPOSSIBLE else _FILLER_TOKENS
+            for sample in np.flatnonzero(every >= least).tolist():
                 part = pair.tokens(sample)
                 if value < 0.0 or _agree_elsewhere(
                     pair.size[part], hit[part], values[part], other[part]
@@ -71,10 +72,10 @@ def _agree_elsewhere(size: F64, hit: NDArray[np.bool_], values: F64, other: F64)
 
 
 def _filler_values(values: F64) -> list[float]:
-    """Returns 0.0 and up to eight values below −50 that occur several times."""
+    """Returns 0.0 and up to eight values below −1000, or below −50 that occur several times."""
     low = values[values < _BELOW]
     kinds, counts = np.unique(low, return_counts=True)
-    return [0.0, *kinds[counts >= _FILLER_TOKENS].tolist()[:8]]
+    return [0.0, *kinds[(counts >= _FILLER_TOKENS) | (kinds < _IMPOSSIBLE)].tolist()[:8]]
 
 
 def _describe_filler(pair: Pair, name: str, value: float, hit: np.ndarray, sample: int) -> Finding:
