@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64, Segments
 from grpo_cli.commands.check.pair import Pair
+from grpo_cli.commands.check.record_view import View
 from grpo_cli.commands.check.rule import Finding, rule
 
 # ---- fillers -------------------------------------------------------------------------------------
@@ -21,12 +22,36 @@ _FILLER_TOKENS = 3
 _TURNED = 0.3
 _FILLER_TIMES = 3.0
 _RARE = -4.0
+_CERTAIN_TOKENS, _CERTAIN_SHARE = 48, 0.97
+_FILLER_MEANING = "Log-probs that are missing were filled with 0.0, −100 or the like."
+
+
+@rule("filler", "error", _FILLER_MEANING, rank=16, explains=True)
+def find_certain_tokens(view: View) -> Iterator[Finding]:
+    """Finds records of which every column is 0.0, probability 1, at 97 of 100 tokens.
+
+    Nothing is sampled there: a policy at temperature 0, or columns that were never computed.
+    """
+    if not view.log_probs:
+        return
+    zero = np.logical_and.reduce([column == 0.0 for column in view.log_probs.values()])
+    count = view.records.sum(view.responses.sum(zero.astype(np.int64)))
+    found = (view.tokens >= _CERTAIN_TOKENS) & (count >= _CERTAIN_SHARE * view.tokens)
+    for record in np.flatnonzero(found).tolist():
+        tokens, of = int(count[record]), int(view.tokens[record])
+        yield Finding(
+            f"probability 1 at {tokens:,} of {of:,} tokens: all columns are exactly 0.0",
+            "nothing is learned from tokens that were certain: look for a sampling temperature of "
+            "0 (argmax), top-k of 1, or columns that were filled",
+            {"column": next(iter(view.log_probs)), "value": 0.0, "tokens": tokens, "of": of},
+            record,
+        )
 
 
 @rule(
     "filler",
     "error",
-    "Log-probs that are missing were filled with 0.0, −100 or the like.",
+    _FILLER_MEANING,
     rank=10,
     scope="pair",
     about="other tokens and fillers",
@@ -53,7 +78,8 @@ def find_fillers(pair: Pair) -> Iterator[Finding]:
             least = 1 if value < _IMPOSSIBLE else _FILLER_TOKENS
             for sample in np.flatnonzero(every >= least).tolist():
                 part = pair.tokens(sample)
-                if value < 0.0 or _agree_elsewhere(
+                filled = np.mean(values[part] == value) >= _CERTAIN_SHARE
+                if filled or value < 0.0 or _agree_elsewhere(
                     pair.size[part], hit[part], values[part], other[part]
                 ):
                     yield _describe_filler(pair, name, value, hit, sample)
@@ -248,6 +274,7 @@ _SURE, _LEVEL = 0.2, 0.25
     "Two columns of log-probs do not correlate: they are of other tokens or another model.",
     rank=30,
     scope="pair",
+    least_tokens=_UNRELATED_TOKENS,
     about="other tokens and fillers",
     needs=("log_probs_old|log_probs_rollout",),
 )

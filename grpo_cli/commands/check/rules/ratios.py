@@ -231,6 +231,7 @@ _WEIGHT_AWAY = 0.004
     "Importance weights do not average to 1: top-p or top-k mass, or a one-sided bias.",
     rank=70,
     scope="pair",
+    least_tokens=_WEIGHT_TOKENS,
     about="rollout mismatch",
     needs=("log_probs_rollout",),
 )

@@ -1,4 +1,4 @@
-"""Responses and groups that occur in several records."""
+"""What only several records show: repeated responses, torn groups, a reference that moves along."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from grpo_cli.commands.check.record_view import Place, View
 from grpo_cli.commands.check.rule import Finding, rule
 from grpo_cli.commands.check.rules.rewards import count_sizes, describe_uneven
+from grpo_cli.records.unread import STEP_FIELDS
 
 _COPY_CHANCE = math.log(1e-6)
 _HASH_FACTORS = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9)
@@ -33,6 +34,7 @@ class Facts:
         labels: (record, (step, label)) of groups of one response.
         sizes: size of groups → how many, of records whose groups are all of that size.
         first: size → the first such record.
+        references: the reference's comparison with the policy.
     """
 
     places: list[Place]
@@ -43,6 +45,59 @@ class Facts:
     labels: list[tuple[int, tuple[str, Any]]] = field(default_factory=list)
     sizes: Counter[int] = field(default_factory=Counter)
     first: dict[int, Place] = field(default_factory=dict)
+    references: References = field(default_factory=lambda: References())
+
+
+@dataclass
+class References:
+    """Whether the reference is the policy in every record.
+
+    Attributes:
+        equal: the records whose columns are equal to the last bit.
+        differing: the others that have a reference.
+        moved: of the equal ones those whose old log-probs differ: an update is between them.
+        steps: the steps of records, three at most.
+        first: where the first record is.
+    """
+
+    equal: int = 0
+    differing: int = 0
+    moved: int = 0
+    steps: tuple[str, ...] = ()
+    first: Place | None = None
+
+    @classmethod
+    def of(cls, view: View) -> References:
+        """Compares the columns of a view."""
+        names = ("log_probs_new", "log_probs_old", "log_probs_ref")
+        new, old, reference = (view.columns.get(name) for name in names)
+        some = view.tokens > 0
+        if new is None or reference is None or not some.any():
+            return cls()
+        apart, moved = (
+            np.zeros_like(some)
+            if column is None
+            else view.records.sum(view.responses.sum((column != new).astype(np.int64))) > 0
+            for column in (reference, old)
+        )
+        equal = some & ~apart
+        steps = (next((str(one[key]) for key in STEP_FIELDS if key in one), "") for one in view.values)
+        return cls(
+            int(equal.sum()),
+            int((some & apart).sum()),
+            int((equal & moved).sum()),
+            tuple(dict.fromkeys(steps))[:_STEPS],
+            view.places[int(np.argmax(some))],
+        )
+
+    def __add__(self, later: References) -> References:
+        return References(
+            self.equal + later.equal,
+            self.differing + later.differing,
+            self.moved + later.moved,
+            tuple(dict.fromkeys(self.steps + later.steps))[:_STEPS],
+            self.first or later.first,
+        )
 
 
 def collect_facts(view: View) -> Facts:
@@ -57,6 +112,7 @@ def collect_facts(view: View) -> Facts:
         records = view.records.index[rows]
         parts = records, rows - view.records.starts[records], _digest(view)[rows]
         facts.digests = [*zip(*(part.tolist() for part in parts), strict=True)]
+    facts.references = References.of(view)
     for record, sizes in count_sizes(view).items():
         if len(sizes) == 1:
             (size,) = sizes
@@ -91,6 +147,8 @@ def _digest(view: View) -> NDArray[np.uint64]:
     return total
 
 
+_STEPS = 3
+"""Steps of which the reference may be the policy by right: before the first update, and in warm-up."""
 _MEMORY = 100_000
 """Rows remembered, so that memory stays flat on files of any size."""
 
@@ -110,6 +168,7 @@ class InputMemory:
         self._torn_count = 0
         self._sizes: Counter[int] = Counter()
         self._first: dict[int, Place] = {}
+        self._references = References()
 
     def add(self, facts: Facts) -> Iterator[Located]:
         """Adds records that follow those before, and yields the copies among them."""
@@ -133,6 +192,7 @@ class InputMemory:
                 self._torn = self._torn or (label[1], known_place, place, facts)
             if len(self._labels) > _MEMORY:
                 self._labels.popitem(last=False)
+        self._references += facts.references
         self._sizes += facts.sizes
         self._first = facts.first | self._first
 
@@ -142,6 +202,9 @@ class InputMemory:
             label, first, place, facts = self._torn
             for finding in find_torn_groups(label, first, facts, self._torn_count):
                 yield "torn-group", finding, place
+        for finding in find_equal_references(self._references):
+            assert self._references.first is not None
+            yield "reference", finding, self._references.first
         if len(self._sizes) > 1 and not uneven_found:
             rarest = min(self._sizes, key=self._sizes.__getitem__)
             yield "uneven-groups", describe_uneven(self._sizes), self._first[rarest]
@@ -184,4 +247,29 @@ def find_torn_groups(label: object, first: Place, facts: Facts, count: int) -> I
         "share a baseline",
         {"records": count, "key": facts.label_key},
         severity="info" if facts.given else "warning",
+    )
+
+
+@rule(
+    "reference",
+    "warning",
+    "The reference equals the policy in every record: the KL is 0.",
+    rank=132,
+    scope="input",
+)
+def find_equal_references(found: References) -> Iterator[Finding]:
+    """Yields a reference that is the policy to the last bit in three steps, or after an update."""
+    if found.differing or not (found.moved or len(found.steps) >= _STEPS):
+        return
+    yield Finding(
+        f"the reference equals the policy to the last bit in all {found.equal:,} records, "
+        + (
+            f"though an update is between old and new in {found.moved:,}"
+            if found.moved
+            else f"in {_STEPS} steps or more"
+        )
+        + ": the KL is always 0",
+        "compute it with the weights at the start: the adapter was not disabled, or the reference "
+        "is a second name of the model, or follows it in every step",
+        {"records": found.equal, "moved": found.moved},
     )

@@ -149,6 +149,7 @@ def _find_holes(view: View) -> Iterator[Finding]:
 
 _PROMPT_CHANCE = math.log(1e-9)
 _ABSOLUTE, _RELATIVE = 0.01, 0.02
+_TAIL = 6
 _PROMPT_ADVICE = "cut the prompt off, or mask it: only tokens that the policy wrote may count"
 
 
@@ -163,7 +164,7 @@ def find_prompts(view: View) -> Iterator[Finding]:
     """Finds responses that begin with their prompt.
 
     If the record has prompt_ids (prompt_tokens, prompt_token_ids), a response's ids begin with
-    them. Otherwise all responses of a group begin with the same tokens, although they were drawn
+    them, or with the last six or more. Otherwise all responses of a group begin with the same tokens, although they were drawn
     independently: G samples agree on a beginning of log-prob L with probability e^((G−1)·L), and
     below 1e-9 it is found. A beginning that the policy always writes (a <think> tag) has L near 0.
     Tokens are compared by id or string, else by log-probs within 2 % and 0.01, which is more than
@@ -252,21 +253,40 @@ def _find_given_prompt(
     view: View, ids: I64, record: int, prompts: list[Any], key: str
 ) -> Iterator[Finding]:
     nested = isinstance(prompts[0], list)
-    start = int(view.records.starts[record])
-    for row in range(int(view.counts[record])):
-        prompt = prompts[min(row, len(prompts) - 1)] if nested else prompts
+    start, count = int(view.records.starts[record]), int(view.counts[record])
+    groups = view.groups[start : start + count]
+    by_group = nested and len(prompts) < count and len(prompts) == groups[-1] - groups[0] + 1
+    for row in range(count):
+        number = int(groups[row] - groups[0]) if by_group else min(row, len(prompts) - 1)
+        prompt = prompts[number] if nested else prompts
         at = int(view.responses.starts[start + row])
-        size = min(len(prompt), int(view.lengths[start + row]))
-        if 1 < len(prompt) == size and ids[at : at + size].tolist() == prompt:
+        begun = ids[at : at + min(len(prompt), int(view.lengths[start + row]))].tolist()
+        shared = _shared_tail(prompt, begun)
+        if shared:
+            whole = "the" if shared == len(prompt) else "the last"
             yield Finding(
-                f"the response begins with the {len(prompt)} tokens of {key}: they count",
+                f"the response begins with {whole} {shared} tokens of {key}: they count",
                 _PROMPT_ADVICE,
-                {"tokens": len(prompt), "key": key},
+                {"tokens": shared, "key": key},
                 record=record,
                 response=row,
                 token=0,
             )
             return
+
+
+def _shared_tail(prompt: list[Any], begun: list[int]) -> int:
+    """Returns how many of a prompt's last tokens begin a response: all, or at least 6."""
+    at = 0
+    while begun and begun[0] in prompt[at:]:
+        at = prompt.index(begun[0], at)
+        size = len(prompt) - at
+        if size < (_TAIL if at else 2):
+            return 0
+        if prompt[at:] == begun[:size]:
+            return size
+        at += 1
+    return 0
 
 
 # ---- ids that were sampled -----------------------------------------------------------------------

@@ -10,7 +10,7 @@ import numpy as np
 from grpo_cli.commands.check.pair import Pair
 from grpo_cli.commands.check.record_view import View
 from grpo_cli.commands.check.rule import Finding, rule
-from grpo_cli.commands.check.scale import Scale
+from grpo_cli.commands.check.scale import LEAST_TOKENS, Scale
 
 # ---- bases ---------------------------------------------------------------------------------------
 
@@ -28,6 +28,7 @@ _FACTOR_ALIKE, _FACTOR_VARIED = 0.5, 0.5
     rank=40,
     scope="pair",
     about="shifts and bases",
+    least_tokens=LEAST_TOKENS,
     needs=("log_probs_old|log_probs_ref|log_probs_rollout",),
 )
 def find_log_bases(pair: Pair) -> Iterator[Finding]:
@@ -107,6 +108,7 @@ _DIVIDED, _DIVIDED_ALIKE = 0.05, 0.1
     rank=42,
     scope="pair",
     about="temperature",
+    least_tokens=LEAST_TOKENS,
     needs=("log_probs_old|log_probs_rollout",),
 )
 def find_temperatures(pair: Pair) -> Iterator[Finding]:
@@ -214,8 +216,8 @@ def find_constant_log_ratios(pair: Pair) -> Iterator[Finding]:
         middle = float(np.median(change))
         spread = 1.4826 * float(np.median(np.abs(change - middle)))
         constant = abs(middle) >= 1e-3 and abs(middle) >= 3.0 * spread
-        if not constant and not pair.to_engine:
-            middle = _common_side(pair, sample)
+        if not constant:
+            middle = 0.0 if pair.to_engine else _common_side(pair, sample)
         if constant or middle:
             how = f"about {middle:.4g} at every token (spread {spread:.2g})"
             if not constant:
