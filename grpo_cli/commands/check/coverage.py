@@ -10,7 +10,6 @@ from grpo_cli.commands.check.answer import NotChecked
 from grpo_cli.commands.check.record_view import View
 from grpo_cli.commands.check.rule import Rule
 
-
 FEWER_THAN = "fewer than "
 """Begins what an input has too few of, in the place of a field."""
 

@@ -186,12 +186,14 @@ class Fit(NamedTuple):
         slope: advantage per reward.
         std: of the rewards (ddof 1 and 0).
         mean: of the advantages.
-        left: the greatest distance from the line, over the greatest advantage.
+        most: the greatest |advantage|.
+        left: the greatest distance from the line, over that.
     """
 
     slope: float
     std: tuple[float, float]
     mean: float
+    most: float
     left: float
 
 
@@ -200,22 +202,21 @@ def _fits(given: Scores) -> Iterator[Fit]:
     for group in np.unique(given.groups):
         rewards, advantages, _ = given.part(given.groups == group)
         away, mean = rewards - rewards.mean(), float(advantages.mean())
-        power = float(away @ away)
+        power, most = float(away @ away), max(float(np.abs(advantages).max()), 1e-300)
         if len(rewards) < 2:
-            yield Fit(0.0, (0.0, 0.0), mean, math.inf)
+            yield Fit(0.0, (0.0, 0.0), mean, most, math.inf)
         elif power >= 1e-12:
             slope = float(away @ advantages) / power
             left = float(np.abs(advantages - mean - slope * away).max())
             std = math.sqrt(power / (len(rewards) - 1)), math.sqrt(power / len(rewards))
-            yield Fit(slope, std, mean, left / max(float(np.abs(advantages).max()), 1e-300))
+            yield Fit(slope, std, mean, most, left / most)
 
 
 def _follows(given: Scores, groups: I64) -> bool:
     """Whether the advantages are the rewards less the groups' means, each over some scale."""
     fits = [*_fits(given._replace(groups=groups))]
-    scale = _SHIFT * float(np.abs(given.advantages).max())
     return bool(fits) and all(
-        fit.slope > 0.0 and fit.left <= _SHIFT and abs(fit.mean) <= scale for fit in fits
+        fit.slope > 0.0 and max(fit.left, abs(fit.mean) / fit.most) <= _SHIFT for fit in fits
     )
 
 

@@ -79,8 +79,10 @@ def find_fillers(pair: Pair) -> Iterator[Finding]:
             for sample in np.flatnonzero(every >= least).tolist():
                 part = pair.tokens(sample)
                 filled = np.mean(values[part] == value) >= _CERTAIN_SHARE
-                if filled or value < 0.0 or _agree_elsewhere(
-                    pair.size[part], hit[part], values[part], other[part]
+                if (
+                    filled
+                    or value < 0.0
+                    or _agree_elsewhere(pair.size[part], hit[part], values[part], other[part])
                 ):
                     yield _describe_filler(pair, name, value, hit, sample)
 
@@ -124,7 +126,7 @@ def _describe_filler(pair: Pair, name: str, value: float, hit: np.ndarray, sampl
 # ---- shifts --------------------------------------------------------------------------------------
 
 _SHIFT_SHARE = 0.6
-_SHIFT_SIGMAS, _SHIFT_SIGMAS_ALONE = 4.0, 5.0
+_SHIFT_SIGMAS, _SHIFT_SIGMAS_ALONE, _SHIFT_SIGMAS_END = 4.0, 5.0, 6.0
 
 
 @rule(
@@ -142,13 +144,15 @@ def find_shifts(pair: Pair) -> Iterator[Finding]:
     A sign test per token: is |a_t − b_{t+k}| smaller than |a_t − b_t|, for k = ±1? Of columns in
     step that is rare, of unrelated ones it is a coin's toss, of displaced ones it is the rule.
     Reported where it holds for more than 3 of 5 tokens and is 4 standard deviations beyond a
-    coin (one in 30,000), over all the responses, or else in single ones beyond 5. No assumption
-    on the distribution; ties do not count. Fewer than 17 tokens are never so far from a coin.
+    coin (one in 30,000), over all the responses, or else in single ones beyond 5, or beyond 6 from
+    some token on, as after a retokenised turn. No assumption on the distribution; ties do not
+    count. Fewer than 17 tokens are never so far from a coin.
     """
     if pair.equal.all():
         return
     for ahead in (True, False):
-        wins, counted = _count_nearer(pair, ahead=ahead)
+        by_token = _find_nearer(pair, ahead=ahead)
+        wins, counted = (pair.view.responses.sum(values) for values in by_token)
         whole = [pair.rows.sum(values) for values in (wins, counted)]
         found = _exceeds_coin(whole[0], whole[1], _SHIFT_SIGMAS)
         for sample in np.flatnonzero(found).tolist():
@@ -160,10 +164,36 @@ def find_shifts(pair: Pair) -> Iterator[Finding]:
                 share = float(wins[response] / counted[response])
                 place = pair.view.at(response)
                 yield _describe_shift(pair, share, int(counted[response]), place, ahead=ahead)
+                found[pair.rows.index[response]] = True
+        rest = pair.samples.spread(~found)
+        yield from _find_shifted_ends(pair, *(rest * values for values in by_token), ahead=ahead)
 
 
-def _count_nearer(pair: Pair, *, ahead: bool) -> tuple[I64, I64]:
-    """Returns [R] tokens that are nearer to the displaced column, and tokens nearer to either."""
+def _find_shifted_ends(pair: Pair, wins: I64, counted: I64, *, ahead: bool) -> Iterator[Finding]:
+    """Yields the first response of each sample that is displaced from some token on."""
+    rows = pair.view.responses
+    if not wins.any():
+        return
+    wins, counted = (_sum_to_end(rows, values) for values in (wins, counted))
+    tokens = np.flatnonzero(_exceeds_coin(wins, counted, _SHIFT_SIGMAS_END))
+    _, first = np.unique(pair.samples.index[tokens], return_index=True)
+    for token in tokens[first].tolist():
+        response = rows.index[token]
+        inside = tokens[rows.index[tokens] == response]
+        token = int(inside[np.argmax((2 * wins - counted)[inside])])
+        share = float(wins[token] / counted[token])
+        yield _describe_shift(pair, share, int(counted[token]), pair.view.place(token), ahead=ahead)
+
+
+def _sum_to_end(rows: Segments, values: I64) -> I64:
+    """Returns [N] the sum from each token to the end of its response."""
+    before = np.concatenate([[0], np.cumsum(values)])
+    found: I64 = before[rows.starts + rows.lengths][rows.index] - before[:-1]
+    return found
+
+
+def _find_nearer(pair: Pair, *, ahead: bool) -> tuple[I64, I64]:
+    """Returns [N] whether a token is nearer to the displaced column, and whether to either."""
     first, second = pair.first, pair.second
     index = pair.view.responses.index
     a, b = (first[:-1], second[1:]) if ahead else (first[1:], second[:-1])
@@ -174,7 +204,7 @@ def _count_nearer(pair: Pair, *, ahead: bool) -> tuple[I64, I64]:
     wins, counted = np.zeros((2, len(first)), dtype=np.int64)
     wins[at] = inside & (displaced < own)
     counted[at] = inside & (displaced != own)
-    return pair.view.responses.sum(wins), pair.view.responses.sum(counted)
+    return wins, counted
 
 
 def _exceeds_coin(wins: NDArray[Any], counted: NDArray[Any], sigmas: float) -> NDArray[np.bool_]:
@@ -190,11 +220,13 @@ def _describe_shift(
 ) -> Finding:
     first, second = pair.keys
     where, lag = ("next", 1) if ahead else ("previous", -1)
+    since = f" from token {place['token']} on" if place.get("token") else ""
     return Finding(
-        f"{first} agrees better with the {where} token's {second} than with its own "
+        f"{first} agrees better with the {where} token's {second} than with its own{since} "
         f"({share:.0%} of {tokens:,} tokens)",
         "log-prob t must belong to token t: logits are one ahead of the tokens they predict "
-        "(logits[:, :-1] goes with tokens[:, 1:]); shift one column",
+        "(logits[:, :-1] goes with tokens[:, 1:]); shift one column"
+        + (", or keep the ids that were sampled: text was encoded again" if since else ""),
         {"lag": lag, "share": share, "tokens": tokens},
         **place,
     )

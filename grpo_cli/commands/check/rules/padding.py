@@ -167,7 +167,7 @@ def _loops(part: _PaddedRecord, runs: I64, *, end: bool) -> NDArray[np.bool_]:
 
 
 def _is_padding_by_id(part: _PaddedRecord, runs: I64, *, end: bool) -> bool:
-    """Returns whether runs are of one token, that of padding or one that follows one other."""
+    """Returns whether runs are of one token: padding, or only there, after one other, or in most."""
     assert part.ids is not None
     hit = np.flatnonzero(runs)
     words = {*part.ids[edges(part.responses, end=end)[hit]].tolist()}
@@ -175,7 +175,9 @@ def _is_padding_by_id(part: _PaddedRecord, runs: I64, *, end: bool) -> bool:
     before = starts + lengths - runs[hit] - 1 if end else starts + runs[hit]
     whole = lengths == runs[hit]
     ends = {*part.ids.take(before[~whole], mode="clip").tolist()}
-    return len(words) == 1 and (words <= part.special or (len(hit) > 1 and len(ends) < 2))
+    only_there = np.count_nonzero(np.isin(part.ids, [*words])) == int(runs.sum())
+    several = len(hit) > 1 and (len(ends) < 2 or only_there or 2 * len(hit) >= len(runs))
+    return len(words) == 1 and (words <= part.special or several)
 
 
 def _run_ids(part: _PaddedRecord, row: int, run: int, *, end: bool) -> set[int] | None:
@@ -392,9 +394,10 @@ def find_masked_ends(view: View) -> Iterator[Finding]:
         everywhere = ids[begin : begin + int(view.widths[part].sum())] == word
         hit[rows] |= np.count_nonzero(everywhere) == np.count_nonzero(at_end[part])
     finished = view.records.sum(((last >= 0) & np.isin(counted, list(ends))).astype(np.int64))
-    clear = view.records.sum((hit & (rest > 1)).astype(np.int64))
+    clear = hit & (rest > 1) & ~np.isin(first, list(PADS))
     several = view.records.sum(hit.astype(np.int64)) >= _SEVERAL
-    for record in np.flatnonzero(several | ((clear > 0) & (finished > 0))).tolist():
+    some = view.records.sum(clear.astype(np.int64)) > 0
+    for record in np.flatnonzero(several | (some & (finished > 0))).tolist():
         part, of = view.rows_of(record), int(view.counts[record])
         row = part.start + int(np.argmax(hit[part]))
         count = int(hit[part].sum())

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from grpo_cli.batch import F64
 from grpo_cli.commands.check.record_view import Place, View
 from grpo_cli.commands.check.rule import Finding, rule
 from grpo_cli.commands.check.rules.rewards import count_sizes, describe_uneven
@@ -34,7 +35,9 @@ class Facts:
         labels: (record, (step, label)) of groups of one response.
         sizes: size of groups → how many, of records whose groups are all of that size.
         first: size → the first such record.
-        references: the reference's comparison with the policy.
+        references: how many records have a reference that is the policy to the last bit ("equal",
+            "moved" where the old log-probs differ from both) or not ("differing").
+        steps: the steps of these records, three at most.
     """
 
     places: list[Place]
@@ -45,59 +48,8 @@ class Facts:
     labels: list[tuple[int, tuple[str, Any]]] = field(default_factory=list)
     sizes: Counter[int] = field(default_factory=Counter)
     first: dict[int, Place] = field(default_factory=dict)
-    references: References = field(default_factory=lambda: References())
-
-
-@dataclass
-class References:
-    """Whether the reference is the policy in every record.
-
-    Attributes:
-        equal: the records whose columns are equal to the last bit.
-        differing: the others that have a reference.
-        moved: of the equal ones those whose old log-probs differ: an update is between them.
-        steps: the steps of records, three at most.
-        first: where the first record is.
-    """
-
-    equal: int = 0
-    differing: int = 0
-    moved: int = 0
+    references: Counter[str] = field(default_factory=Counter)
     steps: tuple[str, ...] = ()
-    first: Place | None = None
-
-    @classmethod
-    def of(cls, view: View) -> References:
-        """Compares the columns of a view."""
-        names = ("log_probs_new", "log_probs_old", "log_probs_ref")
-        new, old, reference = (view.columns.get(name) for name in names)
-        some = view.tokens > 0
-        if new is None or reference is None or not some.any():
-            return cls()
-        apart, moved = (
-            np.zeros_like(some)
-            if column is None
-            else view.records.sum(view.responses.sum((column != new).astype(np.int64))) > 0
-            for column in (reference, old)
-        )
-        equal = some & ~apart
-        steps = (next((str(one[key]) for key in STEP_FIELDS if key in one), "") for one in view.values)
-        return cls(
-            int(equal.sum()),
-            int((some & apart).sum()),
-            int((equal & moved).sum()),
-            tuple(dict.fromkeys(steps))[:_STEPS],
-            view.places[int(np.argmax(some))],
-        )
-
-    def __add__(self, later: References) -> References:
-        return References(
-            self.equal + later.equal,
-            self.differing + later.differing,
-            self.moved + later.moved,
-            tuple(dict.fromkeys(self.steps + later.steps))[:_STEPS],
-            self.first or later.first,
-        )
 
 
 def collect_facts(view: View) -> Facts:
@@ -112,7 +64,8 @@ def collect_facts(view: View) -> Facts:
         records = view.records.index[rows]
         parts = records, rows - view.records.starts[records], _digest(view)[rows]
         facts.digests = [*zip(*(part.tolist() for part in parts), strict=True)]
-    facts.references = References.of(view)
+    if "log_probs_ref" in view.columns and new is not None:
+        facts.references, facts.steps = _compare_references(view, new)
     for record, sizes in count_sizes(view).items():
         if len(sizes) == 1:
             (size,) = sizes
@@ -127,6 +80,20 @@ def collect_facts(view: View) -> Facts:
             step = str(value.get("step"))
             facts.labels += [(record, (step, label)) for label in dict.fromkeys(labels)]
     return facts
+
+
+def _compare_references(view: View, new: F64) -> tuple[Counter[str], tuple[str, ...]]:
+    def differs(name: str) -> NDArray[np.bool_]:
+        column = view.columns.get(f"log_probs_{name}", new)
+        return view.records.sum(view.responses.sum((column != new).astype(np.int64))) > 0
+
+    apart, some = differs("ref"), view.tokens > 0
+    kinds = {"equal": ~apart, "differing": apart, "moved": ~apart & differs("old")}
+    steps = (next((str(one[key]) for key in STEP_FIELDS if key in one), "") for one in view.values)
+    return (
+        Counter({kind: int((some & found).sum()) for kind, found in kinds.items()}),
+        tuple(dict.fromkeys(steps))[:_STEPS],
+    )
 
 
 def _digest(view: View) -> NDArray[np.uint64]:
@@ -148,7 +115,8 @@ def _digest(view: View) -> NDArray[np.uint64]:
 
 
 _STEPS = 3
-"""Steps of which the reference may be the policy by right: before the first update, and in warm-up."""
+"""In two the reference may be the policy by right: before the first update, and after one of a
+learning rate of 0 (warm-up)."""
 _MEMORY = 100_000
 """Rows remembered, so that memory stays flat on files of any size."""
 
@@ -168,7 +136,9 @@ class InputMemory:
         self._torn_count = 0
         self._sizes: Counter[int] = Counter()
         self._first: dict[int, Place] = {}
-        self._references = References()
+        self._references: Counter[str] = Counter()
+        self._steps: tuple[str, ...] = ()
+        self._reference: Place | None = None
 
     def add(self, facts: Facts) -> Iterator[Located]:
         """Adds records that follow those before, and yields the copies among them."""
@@ -193,6 +163,9 @@ class InputMemory:
             if len(self._labels) > _MEMORY:
                 self._labels.popitem(last=False)
         self._references += facts.references
+        self._steps = tuple(dict.fromkeys(self._steps + facts.steps))[:_STEPS]
+        if facts.references:
+            self._reference = self._reference or facts.places[0]
         self._sizes += facts.sizes
         self._first = facts.first | self._first
 
@@ -202,9 +175,9 @@ class InputMemory:
             label, first, place, facts = self._torn
             for finding in find_torn_groups(label, first, facts, self._torn_count):
                 yield "torn-group", finding, place
-        for finding in find_equal_references(self._references):
-            assert self._references.first is not None
-            yield "reference", finding, self._references.first
+        if self._reference is not None:
+            for finding in find_equal_references(self._references, len(self._steps)):
+                yield "reference", finding, self._reference
         if len(self._sizes) > 1 and not uneven_found:
             rarest = min(self._sizes, key=self._sizes.__getitem__)
             yield "uneven-groups", describe_uneven(self._sizes), self._first[rarest]
@@ -257,19 +230,16 @@ def find_torn_groups(label: object, first: Place, facts: Facts, count: int) -> I
     rank=132,
     scope="input",
 )
-def find_equal_references(found: References) -> Iterator[Finding]:
+def find_equal_references(records: Counter[str], steps: int) -> Iterator[Finding]:
     """Yields a reference that is the policy to the last bit in three steps, or after an update."""
-    if found.differing or not (found.moved or len(found.steps) >= _STEPS):
+    moved = records["moved"]
+    if records["differing"] or not (moved or steps >= _STEPS):
         return
+    proof = f"though {moved:,} are after an update" if moved else f"in {steps} steps or more"
     yield Finding(
-        f"the reference equals the policy to the last bit in all {found.equal:,} records, "
-        + (
-            f"though an update is between old and new in {found.moved:,}"
-            if found.moved
-            else f"in {_STEPS} steps or more"
-        )
-        + ": the KL is always 0",
+        f"the reference equals the policy to the last bit in all {records['equal']:,} records, "
+        f"{proof}: the KL is always 0",
         "compute it with the weights at the start: the adapter was not disabled, or the reference "
         "is a second name of the model, or follows it in every step",
-        {"records": found.equal, "moved": found.moved},
+        {"records": records["equal"], "moved": moved},
     )

@@ -10,7 +10,7 @@ import numpy as np
 from grpo_cli.commands.check.pair import Pair
 from grpo_cli.commands.check.record_view import View
 from grpo_cli.commands.check.rule import Finding, rule
-from grpo_cli.commands.check.scale import LEAST_TOKENS, Scale
+from grpo_cli.commands.check.scale import LEAST_TOKENS, Middle, Scale
 
 # ---- bases ---------------------------------------------------------------------------------------
 
@@ -18,7 +18,7 @@ _BASE_MEANING = "Log-probs are in base 2 or 10 instead of e."
 _BASE_ENTROPIES = 64
 _BASES = {"2": 1.0 / math.log(2.0), "10": 1.0 / math.log(10.0)}
 _BASE_WITHIN = 0.04
-_FACTOR_ALIKE, _FACTOR_VARIED = 0.5, 0.5
+_FACTOR_ALIKE, _DIVIDED_ALIKE, _DIVIDED = 0.3, 0.07, 0.05
 
 
 @rule(
@@ -34,11 +34,11 @@ _FACTOR_ALIKE, _FACTOR_VARIED = 0.5, 0.5
 def find_log_bases(pair: Pair) -> Iterator[Finding]:
     """Finds a column that is the other times 1.4427 or 0.4343, at likely and rare tokens alike.
 
-    The median of b/a is within 4 % of the factor, and log b/a spreads by at most half of its
-    median, over log-probs of several sizes. A temperature has another b/a at each size.
+    The median of b/a is within 4 % of the factor, and log b/a spreads by at most 0.45 of its
+    median, and 0.3 of what an offset would do. A temperature has another b/a at each size.
     """
     for sample, scale in pair.scales.items():
-        if not scale.factor.is_alike(_FACTOR_ALIKE) or scale.varied < _FACTOR_VARIED:
+        if not scale.is_factor(_FACTOR_ALIKE):
             continue
         factor = math.exp(scale.factor.median)
         for base, per_nat in _BASES.items():
@@ -96,9 +96,11 @@ def _have_equal_means(view: View, part: slice, cost: np.ndarray) -> bool:
 
 # ---- temperatures --------------------------------------------------------------------------------
 
-_ALIKE = 0.35
-_ENGINE_SHARE, _UPDATE_SHARE, _NOTABLE_SHARE = 0.02, 0.15, 0.04
-_DIVIDED, _DIVIDED_ALIKE = 0.05, 0.1
+_ALIKE, _STRAIGHT = 0.35, 1.2
+_NOISY = {False: 2.5, True: 1.5}
+"""The line's spread over its slope where sure tokens are alike: between engines, after updates."""
+_ENGINE_SHARE, _UPDATE_SHARE, _NOTABLE_SHARE = 0.02, 0.14, 0.04
+_MOST_VANISHED = 0.02
 
 
 @rule(
@@ -115,9 +117,11 @@ def find_temperatures(pair: Pair) -> Iterator[Finding]:
     """Finds log-odds of sure tokens that one factor scales (``Scale``).
 
     The share by which they differ spreads by at most 0.35 of its median: temperatures of 0.9 and
-    1.1 have 0.03 in float32, 0.3 in fp8; policies that were trained have 0.4 to 5. The share is
-    above 0.02 between engines, or 0.15 where an update is between the columns, which may sharpen a
-    little evenly. Log-probs that were themselves divided have one b/a instead.
+    1.1 have 0.03 in float32, 0.3 in fp8; policies that were trained have 0.4 to 5. Or the spread
+    about the line is at most 1.2 times its slope: those temperatures have 0.3 to 1.2 in bf16, but
+    trained policies 1.3 to 10. The share is above 0.02 between engines, or 0.14 where an update is
+    between the columns, which may sharpen a little evenly. Log-probs that were themselves divided
+    have one b/a instead.
     """
     for sample, scale in pair.scales.items():
         if _is_temperature(pair, scale):
@@ -125,22 +129,28 @@ def find_temperatures(pair: Pair) -> Iterator[Finding]:
 
 
 def _is_temperature(pair: Pair, scale: Scale) -> bool:
-    if pair.to_reference:
-        return False  # a policy that was trained long is sharper than its reference
-    least = _UPDATE_SHARE if pair.names[0] == "log_probs_new" else _ENGINE_SHARE
-    if scale.odds.is_alike(_ALIKE) and abs(scale.odds.median) > least:
+    if pair.to_reference or scale.vanished > _MOST_VANISHED:
+        return False  # long training, or words that top-p or top-k cut off
+    updated = pair.names[0] == "log_probs_new"
+    least = _UPDATE_SHARE if updated else _ENGINE_SHARE
+    even = scale.odds.is_alike(_ALIKE) and scale.line.is_alike(_NOISY[updated])
+    even |= scale.line.is_alike(_STRAIGHT) and (not scale.odds.number or not updated)
+    if even and abs(_even_share(scale).median) > least:
         return True
-    divided = scale.factor.is_alike(_DIVIDED_ALIKE) and scale.varied > _FACTOR_VARIED
-    return divided and abs(scale.factor.median) > _DIVIDED
+    return scale.is_factor(_DIVIDED_ALIKE) and abs(scale.factor.median) > _DIVIDED
+
+
+def _even_share(scale: Scale) -> Middle:
+    return scale.odds if scale.odds.is_alike(_ALIKE) else scale.line
 
 
 def _describe_temperature(pair: Pair, scale: Scale, sample: int) -> Finding:
     first, second = pair.keys
-    of = scale.odds if scale.odds.is_alike(_ALIKE) else scale.factor
-    share = of.median if of is scale.odds else -of.median
-    slope = (2.0 - share) / (2.0 + share) if of is scale.odds else math.exp(of.median)
+    even = not scale.is_factor(_DIVIDED_ALIKE)
+    of = _even_share(scale) if even else scale.factor
+    slope = (2.0 - of.median) / (2.0 + of.median) if even else math.exp(of.median)
     sharper, flatter = (first, second) if slope < 1.0 else (second, first)
-    what = "log-odds of its sure tokens" if of is scale.odds else "log-probs"
+    what = "log-odds" if even else "log-probs"
     return Finding(
         f"{sharper} is sharper than {flatter}, as with a temperature on one side only: the {what} "
         f"are {max(slope, 1.0 / slope):.3f} times as large, at all of {of.number:,} tokens alike "
@@ -183,8 +193,6 @@ def find_sharper_policies(pair: Pair) -> Iterator[Finding]:
 # ---- constants -----------------------------------------------------------------------------------
 
 _CONSTANT_TOKENS = 24
-_ABOVE_TOKENS, _ABOVE_UNSURE, _ABOVE_SHARE = 48, 12, 0.99
-_RARE, _ABOVE_NATS = -1.0, 0.3
 
 
 @rule(
@@ -202,29 +210,22 @@ def find_constant_log_ratios(pair: Pair) -> Iterator[Finding]:
     A log ratio d of samples from the second policy has mean −KL, about −var(d)/2: far less than
     its spread while the two are close, and no training moves every token alike. Reported where
     the median of d exceeds 1e-3 and 3 times the spread (1.4826 times the median absolute
-    deviation), and 4 of 5 tokens have its sign; or, after an update, where 99 of 100 tokens have
-    it and the unsure ones have a median of 0.3: probabilities over all words cannot all rise.
+    deviation), and 4 of 5 tokens have its sign.
     """
     if pair.to_reference or pair.equal.all():
         return
     n, _, _ = pair.moments(pair.log_ratio)
-    ups, downs = pair.count_sides()
+    ups, downs = pair.count_sides(np.ones(len(pair.size), dtype=np.bool_))
     for sample in np.flatnonzero(
         (n >= _CONSTANT_TOKENS) & (np.maximum(ups, downs) >= 0.8 * n)
     ).tolist():
         change = pair.log_ratio[pair.tokens(sample)]
         middle = float(np.median(change))
         spread = 1.4826 * float(np.median(np.abs(change - middle)))
-        constant = abs(middle) >= 1e-3 and abs(middle) >= 3.0 * spread
-        if not constant:
-            middle = 0.0 if pair.to_engine else _common_side(pair, sample)
-        if constant or middle:
-            how = f"about {middle:.4g} at every token (spread {spread:.2g})"
-            if not constant:
-                side = "above" if middle > 0.0 else "below"
-                how = f"{side} 0 at every token, {middle:.4g} at unsure ones (median)"
+        if abs(middle) >= 1e-3 and abs(middle) >= 3.0 * spread:
             yield Finding(
-                f"{pair} is {how}: every ratio is multiplied by {math.exp(middle):.4g}",
+                f"{pair} is about {middle:.4g} at every token (spread {spread:.2g}): "
+                f"every ratio is multiplied by {math.exp(middle):.4g}",
                 "one side was renormalised over top-p or top-k (the factor is the mass kept), or "
                 "lacks a normaliser; compute both over the whole vocabulary",
                 {
@@ -234,16 +235,3 @@ def find_constant_log_ratios(pair: Pair) -> Iterator[Finding]:
                 },
                 record=pair.record(sample),
             )
-
-
-def _common_side(pair: Pair, sample: int) -> float:
-    """Returns the median log ratio of unsure tokens if all tokens have its sign; else 0."""
-    part = pair.tokens(sample)
-    change = pair.log_ratio[part]
-    unsure = change[np.minimum(pair.first[part], pair.second[part]) < _RARE]
-    moved = np.count_nonzero(change)
-    if moved < _ABOVE_TOKENS or len(unsure) < _ABOVE_UNSURE:
-        return 0.0
-    middle = float(np.median(unsure))
-    alike = np.count_nonzero(np.sign(change) == np.sign(middle)) >= _ABOVE_SHARE * moved
-    return middle if alike and abs(middle) > _ABOVE_NATS else 0.0
