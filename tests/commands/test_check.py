@@ -424,3 +424,18 @@ def test_on_policy_says_of_a_dead_record_that_there_is_no_gradient_either(grpo, 
     advice = [one["advice"] for one in document["findings"] if one["code"] == "on-policy"]
     assert ["no policy gradient either" in one for one in advice] == [True, False]
     assert "its gradient does" in advice[1]
+
+
+@each(
+    ("rewards", "flags", "code"),
+    [
+        ([1.0], [], 0),
+        ([1.0], ["--fail-on", "warning"], 1),
+        ([1.0, 0.0], ["--fail-on", "warning"], 0),
+        ([1.0, 0.0], ["--fail-on", "error"], 0),
+    ],
+)
+def test_fail_on_says_from_which_severity_on_the_exit_code_is_1(grpo, dump, rewards, flags, code):
+    record = {"log_probs_new": [[-0.5, -1.0]] * len(rewards), "rewards": rewards}
+    path = dump(json.dumps(record))
+    assert grpo("check", str(path), *flags).exit_code == code

@@ -39,7 +39,7 @@ class Middle(NamedTuple):
 
     def is_alike(self, most: float) -> bool:
         """Returns whether the spread is at most that share of the median."""
-        return self.number > 0 and self.spread <= most * abs(self.median)
+        return self.median != 0.0 and self.spread <= most * abs(self.median)
 
 
 class Scale(NamedTuple):
@@ -75,7 +75,7 @@ class Scale(NamedTuple):
         middle, apart, sizes = (x + y) / 2.0, x - y, np.log(-a)
         return cls(
             _fit_line(middle, apart),
-            Middle.of((apart / middle)[sure]),
+            Middle.of(apart[sure] / middle[sure]),
             Middle.of(np.log(-b) - sizes),
             Middle.of(sizes).spread,
             float(np.mean((np.maximum(first, second) == 0.0) & (first + second < _UNSURE))),
@@ -98,6 +98,6 @@ def _fit_line(x: F64, y: F64) -> Middle:
 
 
 def are_clear(first: F64, second: F64) -> NDArray[np.bool_]:
-    """Returns which tokens have enough digits in both columns."""
-    found: NDArray[np.bool_] = (first < FEW_DIGITS) & (second < FEW_DIGITS)
+    """Returns which tokens differ, and have enough digits in both columns."""
+    found: NDArray[np.bool_] = (np.maximum(first, second) < FEW_DIGITS) & (first != second)
     return found

@@ -97,9 +97,12 @@ def find_wrong_advantages(view: View) -> Iterator[Finding]:
             )
         elif mean := _common_mean(given):
             yield Finding(
-                f"advantages are not centred: the mean of a group is {mean:.4g}, though it is "
-                "complete, or the same in all groups, or that of its rewards: the baseline is not "
-                "taken off",
+                f"advantages are not centred: the mean of a group is {mean:.4g}, and "
+                + (
+                    "the same in all groups or that of its rewards: the baseline is not taken off"
+                    if np.ptp(given.groups)
+                    else "their std is of these very responses: a constant was added"
+                ),
                 "take the group's mean off the rewards; a common offset pushes all responses up "
                 "or down",
                 {"mean": mean},

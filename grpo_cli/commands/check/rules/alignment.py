@@ -26,7 +26,7 @@ _CERTAIN_TOKENS, _CERTAIN_SHARE = 48, 0.97
 _FILLER_MEANING = "Log-probs that are missing were filled with 0.0, −100 or the like."
 
 
-@rule("filler", "error", _FILLER_MEANING, rank=16, explains=True)
+@rule("filler", "error", _FILLER_MEANING, rank=16, explains=True, suppressible=True)
 def find_certain_tokens(view: View) -> Iterator[Finding]:
     """Finds records of which every column is 0.0, probability 1, at 97 of 100 tokens.
 

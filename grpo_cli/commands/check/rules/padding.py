@@ -167,7 +167,7 @@ def _loops(part: _PaddedRecord, runs: I64, *, end: bool) -> NDArray[np.bool_]:
 
 
 def _is_padding_by_id(part: _PaddedRecord, runs: I64, *, end: bool) -> bool:
-    """Returns whether runs are of one token: padding, or only there, after one other, or in most."""
+    """Whether runs are of one token: padding; or only there, after one other, or in most."""
     assert part.ids is not None
     hit = np.flatnonzero(runs)
     words = {*part.ids[edges(part.responses, end=end)[hit]].tolist()}

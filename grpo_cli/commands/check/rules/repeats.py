@@ -235,9 +235,9 @@ def find_equal_references(records: Counter[str], steps: int) -> Iterator[Finding
     moved = records["moved"]
     if records["differing"] or not (moved or steps >= _STEPS):
         return
-    proof = f"though {moved:,} are after an update" if moved else f"in {steps} steps or more"
+    proof = f"after an update too ({moved:,})" if moved else f"in {steps} steps or more"
     yield Finding(
-        f"the reference equals the policy to the last bit in all {records['equal']:,} records, "
+        f"the reference equals the policy to the last bit in every record ({records['equal']:,}), "
         f"{proof}: the KL is always 0",
         "compute it with the weights at the start: the adapter was not disabled, or the reference "
         "is a second name of the model, or follows it in every step",

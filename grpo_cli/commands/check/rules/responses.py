@@ -166,7 +166,8 @@ def find_prompts(view: View) -> Iterator[Finding]:
     If the record has prompt_ids (prompt_tokens, prompt_token_ids), a response's ids begin with
     them, or with the last six or more. Otherwise all responses of a group begin with the same
     tokens, although they were drawn independently: G samples agree on a beginning of log-prob L
-    with probability e^((G−1)·L), and below 1e-9 it is found. A beginning that the policy always writes (a <think> tag) has L near 0.
+    with probability e^((G−1)·L), and below 1e-9 it is found. A beginning that the policy always
+    writes (a <think> tag) has L near 0.
     Tokens are compared by id or string, else by log-probs within 2 % and 0.01, which is more than
     two kernels differ on one prompt.
     """

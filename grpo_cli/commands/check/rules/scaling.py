@@ -101,6 +101,8 @@ _NOISY = {False: 2.5, True: 1.5}
 """The line's spread over its slope where sure tokens are alike: between engines, after updates."""
 _ENGINE_SHARE, _UPDATE_SHARE, _NOTABLE_SHARE = 0.02, 0.14, 0.04
 _MOST_VANISHED = 0.02
+_MOST_SHARE = 1.5
+"""Of a temperature of 1/7 or of 7: what is beyond them is no temperature."""
 
 
 @rule(
@@ -135,7 +137,7 @@ def _is_temperature(pair: Pair, scale: Scale) -> bool:
     least = _UPDATE_SHARE if updated else _ENGINE_SHARE
     even = scale.odds.is_alike(_ALIKE) and scale.line.is_alike(_NOISY[updated])
     even |= scale.line.is_alike(_STRAIGHT) and (not scale.odds.number or not updated)
-    if even and abs(_even_share(scale).median) > least:
+    if even and least < abs(_even_share(scale).median) < _MOST_SHARE:
         return True
     return scale.is_factor(_DIVIDED_ALIKE) and abs(scale.factor.median) > _DIVIDED
 
