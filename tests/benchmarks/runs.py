@@ -183,17 +183,38 @@ def row(section: str, kind: Kind, verdicts: Sequence[Verdict]) -> list[str]:
     name = f"{section} · {kind.name}"
     if kind.sound:
         low, high = wilson(false, of)
-        return [name, "", "", "", f"{false} of {of} ({100 * low:.2g}–{100 * high:.2g} %)", *rest]
+        return [
+            name,
+            "",
+            "",
+            "",
+            "",
+            f"{false} of {of} ({100 * low:.2g}–{100 * high:.2g} %)",
+            *rest,
+        ]
     found = [one for one in verdicts if one.found]
     delays = [one.delay for one in verdicts if one.delay is not None]
     late = len(delays) - len(found)
     shown = f"{len(found)} of {of} in ≤ {kind.within}" + (f", {late} later" if late else "")
     delay = f"{median(delays):g}" if delays else "–"
     kept = sum(one.kept for one in verdicts)
-    return [name, shown, delay, f"{kept}", f"{false}", *rest]
+    events = [one.events for one in verdicts if one.events is not None]
+    first = sum(one.first for one in verdicts)
+    told = f"{first}; {median(events):g}" if events else "–"
+    return [name, shown, delay, f"{kept}", told, f"{false}", *rest]
 
 
-HEAD = ("kind", "found", "delay", "at the end", "false", "wrong way", "untrue", "taken back")
+HEAD = (
+    "kind",
+    "found",
+    "delay",
+    "at the end",
+    "first; events",
+    "false",
+    "wrong way",
+    "untrue",
+    "taken back",
+)
 
 
 def report(found: dict[tuple[str, str], list[Verdict]], *, misses: bool) -> str:
