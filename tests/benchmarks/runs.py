@@ -155,7 +155,8 @@ def questions(options: argparse.Namespace) -> list[Question]:
         for kind in kinds_of(section):
             if not wanted.search(kind.name):
                 continue
-            count = options.seeds * (10 if section == "healthy" and not options.small else 1)
+            more = 5 if options.small else 10
+            count = options.seeds * (more if section == "healthy" else 1)
             seeds = range(options.first, options.first + count)
             found += [
                 Question(section, kind, seed, 50 if options.small else EVERY, options.small)

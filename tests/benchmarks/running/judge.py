@@ -15,8 +15,9 @@ from command import run
 
 from running.kinds import DOWN, EITHER, UP, Kind
 
-BEFORE = 4
-"""A finding may place its onset so many steps before the true one."""
+BEFORE, EARLY = 6, 10
+"""A finding may place its onset so many steps before the true one; by more than the other it is of
+something else, which is not there."""
 _UP = re.compile(r"\b(rose|rises?|rising|above|grew|grows|jumped|climbed|spiked)\b")
 _DOWN = re.compile(r"\b(fell|falls?|falling|below|dropped|shrank|collapsed|dipped)\b")
 _NAN = re.compile(r"\bnan\b|not finite|non-?finite|\binf\b|infinit", re.IGNORECASE)
@@ -221,7 +222,7 @@ def judge(kind: Kind, seed: int, onset: int, answers: Sequence[Answer]) -> Verdi
         for one in answer.said:
             words = f"{answer.steps}: {one.sentence}"
             sign = kind.sign_of(one.metric)
-            early = one.onset < onset - BEFORE
+            early = one.onset < onset - EARLY or answer.steps <= onset
             if (early or (kind.sound and sign is None)) and one.alarm:
                 verdict.false.append(words)
             against = sign in (UP, DOWN) and one.way in (UP, DOWN) and sign != one.way
