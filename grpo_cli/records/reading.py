@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from grpo_cli.errors import InputError
 from grpo_cli.records.choose import select, where
@@ -31,9 +31,6 @@ from grpo_cli.records.record import DecodedChunk, Raw, in_chunks, one_by_one
 from grpo_cli.records.tables import pieces as tables
 from grpo_cli.records.tables.files import Rows
 from grpo_cli.records.translate import Mapped, Notices, format_of, translated, worth_a_look
-
-if TYPE_CHECKING:
-    from grpo_cli.records.tables.stretches import Stretch
 
 Piece = Block | Span | Rows
 
@@ -125,25 +122,13 @@ class Reading:
         plain = self.format is None and not self.mapped
         return plain and not self.where and not self.batch
 
-    def decoded(
-        self,
-        piece: Piece,
-        notices: Notices,
-        *,
-        by_columns: bool = False,
-    ) -> Iterator[DecodedChunk]:
+    def decoded(self, piece: Piece, notices: Notices) -> Iterator[DecodedChunk]:
         """The records of a piece; an error in the place of one that cannot be read.
 
         Args:
             piece: what ``pieces`` gave.
             notices: sentences to print once are added here.
-            by_columns: whether a table may come as columns, with no more of its records than an
-                evaluation needs.
         """
-        if by_columns and isinstance(piece, Rows) and piece.is_table:
-            found = self._by_columns(piece, notices)
-            if found is not None:
-                return found
         if self != PLAIN or isinstance(piece, Rows):
             return in_chunks(self._chosen(piece, notices))
         return chain.from_iterable(_as_records(chunk, notices) for chunk in decoded(piece))
@@ -183,17 +168,6 @@ class Reading:
             groups = group_rows(rows, lambda one: getattr(one, "key", None), self.grouping)
             found = merge_groups(groups, self.grouping, source, faults)
         return self._selected(found)
-
-    def _by_columns(self, piece: Rows, notices: Notices) -> Iterator[DecodedChunk] | None:
-        """A table's records, as columns where those are plain; None where they cannot be."""
-        from grpo_cli.records.tables.columns import by_columns
-
-        def by_rows(stretch: Stretch) -> Items:
-            return self.made_of(stretch.rows(), piece.source, notices, stretch.faults)
-
-        if self.selects or not self._takes_all or (self.grouping is not None and piece.cut is None):
-            return None
-        return by_columns(piece, [str(path[0]) for path in self._by], by_rows)
 
     def nothing(self, beginning: Iterable[Raw | InputError]) -> InputError:
         """The error where no record is left; ``beginning``: the first objects of the input."""

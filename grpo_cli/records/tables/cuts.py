@@ -154,6 +154,6 @@ def _piece(
 ) -> Rows:
     begin, end = int(bounds[0]), int(bounds[-1])
     parts = range(bisect_right(firsts, begin) - 1, bisect_left(firsts, end))
-    cut = Cut(tuple(parts), begin - firsts[parts[0]], bounds - begin, faults)
+    cut = Cut(tuple(parts), begin - firsts[parts[0]], end - begin, faults)
     held = int((end - begin) * per_row)
     return Rows(source.name, source.path, "parquet", None, begin, held, cut)

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, BinaryIO, NamedTuple
 
-from grpo_cli.batch import I64
 from grpo_cli.errors import InputError
 from grpo_cli.records.open.budget import Budget
 from grpo_cli.records.open.remote import Address, Version
@@ -25,13 +24,13 @@ class Cut(NamedTuple):
     Attributes:
         parts: the row groups that it has rows of.
         skip: how many rows of the first one belong to the piece before.
-        bounds: [G+1] where its groups begin, from its first row on, and where the last one ends.
+        rows: how many there are.
         faults: the groups that cannot be one, and why.
     """
 
     parts: tuple[int, ...]
     skip: int
-    bounds: I64
+    rows: int
     faults: Mapping[int, InputError]
 
 
@@ -158,15 +157,6 @@ def parquet_file(path: str) -> Any:
 
 @lru_cache(maxsize=2)
 def _parquet_file(path: str, _version: Version, _process: int) -> Any:
-    return open_parquet(path)
-
-
-def open_parquet(path: str) -> Any:
-    """A Parquet file of the caller's own.
-
-    How many rows ``iter_batches`` gives at once is a setting of the file: who asks for another
-    number changes it for everybody who reads on.
-    """
     far = isinstance(path, Address)
     return package().parquet.ParquetFile(opened(path) if far else path, pre_buffer=far)
 

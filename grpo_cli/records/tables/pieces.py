@@ -35,7 +35,7 @@ def raws(piece: Rows) -> Iterator[Raw | InputError]:
 
             found, cut = arrow.raws(piece), piece.cut
             skip = 0 if cut is None else cut.skip
-            yield from islice(found, skip, None if cut is None else skip + int(cut.bounds[-1]))
+            yield from islice(found, skip, None if cut is None else skip + cut.rows)
     except InputError as error:
         error.source = error.source or piece.source
         yield error
