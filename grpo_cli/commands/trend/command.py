@@ -11,7 +11,14 @@ import typer
 from grpo_cli.commands.options import complete
 from grpo_cli.commands.options.everywhere import bundled
 from grpo_cli.commands.options.objective import ObjectiveOptions, number, unserved
-from grpo_cli.commands.options.output import Json, Output, Quiet, TableFormat, format_of
+from grpo_cli.commands.options.output import (
+    Json,
+    Output,
+    PageOptions,
+    Quiet,
+    TableFormat,
+    format_of,
+)
 from grpo_cli.commands.options.place import destination, drawings
 from grpo_cli.commands.options.source import (
     Files,
@@ -30,6 +37,7 @@ from grpo_cli.commands.trend.logs import Log, read_finite
 from grpo_cli.commands.trend.metrics import METRICS, functions, metric
 from grpo_cli.commands.trend.names import NAMES
 from grpo_cli.commands.trend.origins import StepSource
+from grpo_cli.commands.trend.questions.options import QuestionOptions, answer_question
 from grpo_cli.commands.trend.run import Run
 from grpo_cli.commands.trend.step import Finding, Flags, Steps
 from grpo_cli.commands.trend.view import print_answer, write
@@ -178,6 +186,7 @@ def trend(
     objective: ObjectiveOptions,
     reading: ReadingOptions,
     options: TrendOptions,
+    questions: QuestionOptions,
 ) -> None:
     """Follow a run step by step: its metrics, and when something began.
 
@@ -207,6 +216,17 @@ def trend(
         )
         steps = run.read()
         found = look(steps, flags_of(objective, reading))
+        if questions.asked:
+            page_options = PageOptions(
+                format=options.format,
+                as_json=options.json,
+                output=options.output,
+                quiet=options.quiet,
+            )
+            flags = flags_of(objective, reading)
+            answer_question(questions, page_options, run, steps, found, reader, plan, flags)
+            tell_notes(reader.notes(plan) | run.notices, quiet=options.quiet)
+            raise typer.Exit(_finish(run, conditions, found, steps, options))
         compared = compare_log(whose, log, run.logged, steps)
         _check_fields(columns, steps)
         shown_steps = steps if options.names == "grpo" else steps.with_metrics(run.logged)
