@@ -8,9 +8,17 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from grpo_cli.vectors.case import VERSION, flags
+from grpo_cli.mistakes import flags, mistakes
+from grpo_cli.vectors.case import VERSION
+from grpo_cli.vectors.likely import CLEAR, Likely, likely
+from grpo_cli.vectors.verdict import Wrong
 
 OUTCOMES = ("passed", "failed", "xfailed", "not claimed")
+NAMED = 3
+"""How many mistakes are printed."""
+
+NEXT = 0.75
+"""A mistake is named after the first if it explains this part of what the first explains."""
 
 
 class Outcome(NamedTuple):
@@ -24,6 +32,7 @@ class Outcome(NamedTuple):
         reason: why it failed, was expected to, or was not run.
         signature: the convention followed, as ``topic: signature``.
         line: the line of the xfail file that covers the case.
+        wrong: what is wrong of the answer, as ``Wrong``; None where there is no answer.
     """
 
     fixture: str
@@ -33,6 +42,7 @@ class Outcome(NamedTuple):
     reason: str = ""
     signature: str = ""
     line: str = ""
+    wrong: tuple[str, float | None] | None = None
 
 
 @dataclass
@@ -66,11 +76,7 @@ class Tally:
 def _printed(fixture: str, outcomes: list[Outcome]) -> Iterator[str]:
     found = _document(outcomes)
     yield f"{fixture}: " + ", ".join(f"{found[name]} {name}" for name in OUTCOMES)
-    yield f"  {'flag':<32}" + "".join(f"{name:>12}" for name in OUTCOMES)
-    for flag, counts in found["flags"].items():
-        yield f"  {flag:<32}" + "".join(f"{counts[name]:>12}" for name in OUTCOMES)
-    for flag in (flag for flag, counts in found["flags"].items() if counts["failed"]):
-        yield f"  {flag}: {flags()[flag].bug}; {flags()[flag].thread}"
+    yield from _named(found["likely"], found["failed"])
     for title in ("conventions", "not claimed by"):
         if found[title]:
             listed = ", ".join(f"{name} ({count})" for name, count in found[title].items())
@@ -79,11 +85,25 @@ def _printed(fixture: str, outcomes: list[Outcome]) -> Iterator[str]:
         yield f"  lines of the xfail file that no case needs: {', '.join(found['unneeded'])}"
 
 
+def _named(found: list[dict[str, Any]], failures: int) -> Iterator[str]:
+    """The mistake that explains the failures best, in a sentence, and those that come next."""
+    for at, one in enumerate(found[:NAMED]):
+        word = (
+            "or" if at else "most likely" if one["share"] >= CLEAR else "the closest known mistake"
+        )
+        yield f"  {word}: {one['mistake']}: {one['bug']}; {one['thread']}"
+        yield (
+            f"    {one['explained']} of the {failures} failures are its own; "
+            f"it fails {one['failing']} of the cases that were run"
+        )
+
+
 def _document(outcomes: list[Outcome]) -> dict[str, Any]:
     counts = Counter(one.outcome for one in outcomes)
     needed = {one.line for one in outcomes if one.outcome == "xfailed"}
     return {
         **{name: counts[name] for name in OUTCOMES},
+        "likely": [_row(one) for one in _likely(outcomes)],
         "flags": _by_flag(outcomes),
         "conventions": _counted(one.signature for one in outcomes),
         "not claimed by": _counted(one.reason for one in outcomes if one.outcome == "not claimed"),
@@ -92,6 +112,18 @@ def _document(outcomes: list[Outcome]) -> dict[str, Any]:
         "expected failures": {one.case: one.reason for one in outcomes if one.outcome == "xfailed"},
         "unneeded": sorted({one.line for one in outcomes if one.line} - needed),
     }
+
+
+def _likely(outcomes: list[Outcome]) -> list[Likely]:
+    """The mistakes that explain unexpected failures, the best first; all that explain as much."""
+    run = [one for one in outcomes if one.wrong and one.outcome in ("passed", "failed")]
+    found = likely({one.case: Wrong(*one.wrong) for one in run if one.wrong})
+    return [one for one in found if one.share > found[0].share * NEXT]
+
+
+def _row(found: Likely) -> dict[str, Any]:
+    row = mistakes()[found.mistake]
+    return {**found._asdict(), "bug": row.bug, "thread": row.thread}
 
 
 def _by_flag(outcomes: list[Outcome]) -> dict[str, dict[str, int]]:

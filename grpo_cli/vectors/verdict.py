@@ -42,16 +42,44 @@ def plain(value: Any) -> Any:
     return value
 
 
+class Problem(NamedTuple):
+    """One number that is wrong: where it is, what is said of it, and the number."""
+
+    place: str
+    text: str
+    found: Any = None
+
+
+class Wrong(NamedTuple):
+    """What is wrong of an answer, in short.
+
+    Attributes:
+        part: ``l`` (the loss, advantages or metrics), ``g`` (the gradient), ``b`` (both) or ``.``
+            (nothing).
+        number: the first number that is wrong, if it is one.
+    """
+
+    part: str = "."
+    number: float | None = None
+
+    @property
+    def kinds(self) -> set[str]:
+        """``l`` and ``g``, those that are wrong."""
+        return {".": set(), "b": {"l", "g"}}.get(self.part, {self.part})
+
+
 class Verdict(NamedTuple):
     """The outcome of one case.
 
     Attributes:
         problems: one line for each number that is wrong; none: the case passed.
         signature: of a convention, the one that the answer follows.
+        wrong: the problems in short.
     """
 
     problems: list[str]
     signature: str = ""
+    wrong: Wrong = Wrong()
 
 
 def judge(compute: Callable[[Case], Mapping[str, Any]], case: Case, claims: Claims) -> Verdict:
@@ -66,8 +94,16 @@ def judge(compute: Callable[[Case], Mapping[str, Any]], case: Case, claims: Clai
         return _refused(compute, case, claims.refuses[case.topic])
     returned = answer(compute, case)
     if case.result == "required":
-        return Verdict(list(_problems(case, case.expected, returned, claims)))
+        problems = list(_problems(case, case.expected, returned, claims))
+        return Verdict([problem.text for problem in problems], wrong=_in_short(problems))
     return _convention(case, returned, claims)
+
+
+def _in_short(problems: Sequence[Problem]) -> Wrong:
+    gradient = [problem.place.startswith("gradient") for problem in problems]
+    part = "." if not problems else "g" if all(gradient) else "b" if any(gradient) else "l"
+    found = problems[0].found if problems else None
+    return Wrong(part, float(found) if isinstance(found, int | float) else None)
 
 
 def _convention(case: Case, returned: Answer, claims: Claims) -> Verdict:
@@ -83,10 +119,11 @@ def _convention(case: Case, returned: Answer, claims: Claims) -> Verdict:
     for signature, problems in found.items():
         if not problems:
             return Verdict([], signature)
+    wrong = Wrong("l", _in_short(next(iter(found.values()))).number)
     if pinned is not None:
-        return Verdict(found[pinned])
-    lines = [f"{signature}: {problems[0]}" for signature, problems in found.items()]
-    return Verdict([f"no convention for {case.topic} has this answer", *lines])
+        return Verdict([problem.text for problem in found[pinned]], wrong=wrong)
+    lines = [f"{signature}: {problems[0].text}" for signature, problems in found.items()]
+    return Verdict([f"no convention for {case.topic} has this answer", *lines], wrong=wrong)
 
 
 def _refused(
@@ -100,18 +137,19 @@ def _refused(
     if how == "nan" and loss is not None and not math.isfinite(loss):
         return Verdict([])
     wanted = "a loss that is not finite" if isinstance(how, str) else how.__name__
-    return Verdict([f"expected {wanted} for {case.topic}, got the loss {loss!r}"])
+    said = f"expected {wanted} for {case.topic}, got the loss {loss!r}"
+    return Verdict([said], wrong=_in_short([Problem("loss", said, loss)]))
 
 
 def _problems(
     case: Case, expected: Mapping[str, Any], returned: Answer, claims: Claims
-) -> Iterator[str]:
+) -> Iterator[Problem]:
     tolerance = case.tolerances[claims.dtype]
     for name, wanted in expected.items():
         if name == "used_by":
             continue
         if name not in returned:
-            yield f"{name}: the fixture returned none"
+            yield Problem(name, f"{name}: the fixture returned none")
         elif name == "metrics":
             kept = {metric: wanted[metric] for metric in wanted if metric in claims.metrics}
             yield from _named(kept, returned[name], tolerance)
@@ -121,23 +159,23 @@ def _problems(
 
 def _named(
     wanted: Mapping[str, float], found: Mapping[str, float], tolerance: Tolerance
-) -> Iterator[str]:
+) -> Iterator[Problem]:
     for metric, value in wanted.items():
         if metric in found:
             yield from _compared(metric, value, found[metric], tolerance)
         else:
-            yield f"{metric}: the fixture returned none"
+            yield Problem(metric, f"{metric}: the fixture returned none")
 
 
-def _compared(place: str, wanted: Any, found: Any, tolerance: Tolerance) -> Iterator[str]:
+def _compared(place: str, wanted: Any, found: Any, tolerance: Tolerance) -> Iterator[Problem]:
     if wanted is None:
         return
     if not isinstance(wanted, list):
         if not _near(wanted, found, tolerance):
-            yield f"{place}: expected {wanted!r}, got {found!r}"
+            yield Problem(place, f"{place}: expected {wanted!r}, got {found!r}", found)
         return
     if not isinstance(found, list) or len(found) < len(wanted):
-        yield f"{place}: expected {len(wanted)} numbers, got {found!r}"
+        yield Problem(place, f"{place}: expected {len(wanted)} numbers, got {found!r}")
         return
     for index, value in enumerate(found):
         inside = index < len(wanted)

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from files import some
 
-from grpo_cli.vectors import cases, flags
+from grpo_cli.mistakes import flags
+from grpo_cli.vectors import cases
 from grpo_cli.vectors.case import FILES, stored
 
 CASE = "clip/dual-positive"

@@ -11,7 +11,8 @@ import pytest
 from files import each, some
 from mpmath import mpf
 
-from grpo_cli.vectors import Case, cases, flags
+from grpo_cli.mistakes import flags
+from grpo_cli.vectors import Case, cases
 from vectors import make
 from vectors.schema import faults
 

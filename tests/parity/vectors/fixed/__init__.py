@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from .bugs import RATIOS, SURROGATES, Bug
 from .bugs_terms import ADVANTAGES, CORRECTIONS, ENTROPIES, KLS, REDUCTIONS
-from .trainer import NARROW, RIGHT, WIDE
+from .trainer import NARROW, RIGHT, WIDE, Trainer
 
-__all__ = ["BUGS", "NARROW", "RIGHT", "WIDE", "Bug"]
+__all__ = ["BUGS", "NARROW", "RIGHT", "WIDE", "Bug", "Trainer"]
 
 BUGS = (
     *RATIOS,

@@ -42,7 +42,7 @@ def _prepared(change: Callable[[Batch], None]) -> dict[str, Callable[..., Any]]:
     return {"prepare": prepare}
 
 
-def _only(stage: str, choice: str, step: str, wrong: Callable[..., Any]) -> dict[str, Any]:
+def only(stage: str, choice: str, step: str, wrong: Callable[..., Any]) -> dict[str, Any]:
     """The wrong function where a stage has the choice, the right one elsewhere."""
     usual = getattr(right, step)
     return {step: lambda b, *rest: (wrong if b.kind[stage] == choice else usual)(b, *rest)}
@@ -63,7 +63,7 @@ def _clipped(bound: float) -> dict[str, Any]:
 
 
 def _clip(term: Callable[[Batch, Tensor], Tensor]) -> dict[str, Any]:
-    return _only("surrogate", "clip", "surrogate", term)
+    return only("surrogate", "clip", "surrogate", term)
 
 
 def _one_epsilon(b: Batch, ratio: Tensor) -> Tensor:
@@ -103,7 +103,7 @@ def _unsigned(b: Batch, ratio: Tensor) -> Tensor:
 
 
 def _cispo(weight: Callable[[Batch, Tensor], Tensor]) -> dict[str, Any]:
-    return _only("surrogate", "cispo", "surrogate", weight)
+    return only("surrogate", "cispo", "surrogate", weight)
 
 
 def _cispo_cut(b: Batch, ratio: Tensor) -> Tensor:
@@ -120,7 +120,7 @@ def _of_columns(b: Batch) -> Tensor:
 
 
 def _sequence(log_ratio: Callable[[Batch], Tensor]) -> dict[str, Any]:
-    return _only("ratio", "sequence", "log_ratio", log_ratio)
+    return only("ratio", "sequence", "log_ratio", log_ratio)
 
 
 def _new_for_old(b: Batch) -> None:
@@ -131,15 +131,22 @@ def _reference_for_old(b: Batch) -> None:
     b.old = b.old if b.ref is None else b.ref
 
 
-def _rolled(b: Batch) -> None:
+def rolled(b: Batch) -> None:
     b.mask = torch.roll(b.mask, 1, 1)
     right.prepare(b)
 
 
 RATIOS = (
     Bug("log-ratios clamped to ±20", "THUDM/slime/pull/2198", "ratio-clamped", _clamped(20.0)),
-    Bug("log-ratios clamped to ±10", "verl-project/verl/pull/1779", "ratio-clamped", _clamped(10.0)),
-    Bug("log-ratios clamped to ±5", "anthonytorlucci/rlevo/issues/476", "ratio-clamped", _clamped(5.0)),
+    Bug(
+        "log-ratios clamped to ±10", "verl-project/verl/pull/1779", "ratio-clamped", _clamped(10.0)
+    ),
+    Bug(
+        "log-ratios clamped to ±5",
+        "anthonytorlucci/rlevo/issues/476",
+        "ratio-clamped",
+        _clamped(5.0),
+    ),
     Bug(
         "old log-probs taken from the current policy",
         "meta-pytorch/torchforge/pull/571",
@@ -191,7 +198,12 @@ RATIOS = (
 )
 
 SURROGATES = (
-    Bug("advantages clipped to ±5", "XueZeyue/DanceGRPO/issues/114", "advantage-clipped", _clipped(5.0)),
+    Bug(
+        "advantages clipped to ±5",
+        "XueZeyue/DanceGRPO/issues/114",
+        "advantage-clipped",
+        _clipped(5.0),
+    ),
     Bug(
         "advantages clipped to ±10", "NVIDIA-NeMo/RL/pull/3927", "advantage-clipped", _clipped(10.0)
     ),
@@ -253,7 +265,9 @@ SURROGATES = (
         "dual-clip-dropped",
         _clip(_dual_greater),
     ),
-    Bug("dual clip is not passed on", "THUDM/slime/pull/2247", "dual-clip-dropped", _clip(_no_dual)),
+    Bug(
+        "dual clip is not passed on", "THUDM/slime/pull/2247", "dual-clip-dropped", _clip(_no_dual)
+    ),
     Bug(
         "cispo as a clipped ratio, without the log-prob",
         "allenai/open-instruct/pull/1269",

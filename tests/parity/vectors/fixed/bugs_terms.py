@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from . import trainer as right
-from .bugs import Bug, _only, _prepared, _rolled
+from .bugs import Bug, only, rolled
 from .trainer import Batch
 
 Reduce = Callable[[Batch, Tensor], Tensor]
@@ -150,7 +150,9 @@ CORRECTIONS = (
         "correction-product-or-mean",
         {"weights": _mean_weight},
     ),
-    Bug("weights are not truncated", "OpenRLHF/OpenRLHF/issues/1295", "", {"weights": _untruncated}),
+    Bug(
+        "weights are not truncated", "OpenRLHF/OpenRLHF/issues/1295", "", {"weights": _untruncated}
+    ),
     Bug(
         "the weights never reach a sequence-level loss",
         "arcee-ai/NeMo-RL/pull/24",
@@ -213,7 +215,7 @@ ENTROPIES = (
 
 
 def _mode(mode: str, reduce: Reduce) -> dict[str, Any]:
-    return _only("aggregate", mode, "aggregate", reduce)
+    return only("aggregate", mode, "aggregate", reduce)
 
 
 def _local_tokens(b: Batch, loss: Tensor) -> Tensor:
@@ -365,7 +367,7 @@ REDUCTIONS = (
         "the mask is one position late",
         "Goekdeniz-Guelmez/mlx-lm-lora/issues/80",
         "mask-shifted",
-        {"prepare": _rolled},
+        {"prepare": rolled},
     ),
 )
 

@@ -163,9 +163,7 @@ def add_kl(
     return reduce(b, loss + penalty)
 
 
-RIGHT = Trainer(
-    prepare, advantages, log_ratio, surrogate, weights, kl, entropy, aggregate, add_kl
-)
+RIGHT = Trainer(prepare, advantages, log_ratio, surrogate, weights, kl, entropy, aggregate, add_kl)
 
 WIDE = Claims(
     surrogate=["clip", "cispo", "reinforce"],

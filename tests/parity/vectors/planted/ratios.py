@@ -94,6 +94,10 @@ class _RatioClamped(Plain):
     def log_ratio(self, x: SimpleNamespace) -> Tensor:
         return super().log_ratio(x).clamp(-self.limit, self.limit)
 
+    def gmpo(self, x: SimpleNamespace, a: Tensor) -> Tensor:
+        x.old = x.new - self.difference(x, x.new, x.old).clamp(-self.limit, self.limit)
+        return super().gmpo(x, a)
+
 
 class RatioClamped(_RatioClamped):
     limit = 10.0
