@@ -37,7 +37,7 @@ from grpo_cli.commands.trend.logs import Log, read_finite
 from grpo_cli.commands.trend.metrics import METRICS, functions, metric
 from grpo_cli.commands.trend.names import NAMES
 from grpo_cli.commands.trend.origins import StepSource
-from grpo_cli.commands.trend.questions.options import QuestionOptions, answer_question
+from grpo_cli.commands.trend.questions.options import Asked, QuestionOptions
 from grpo_cli.commands.trend.run import Run
 from grpo_cli.commands.trend.step import Finding, Flags, Steps
 from grpo_cli.commands.trend.view import print_answer, write
@@ -205,6 +205,8 @@ def trend(
     with failures(as_json=options.json or options.format == "json"):
         conditions = [read_condition(one) for one in options.fail_on or ()]
         columns, plan = options.columns(), objective.of_one_batch()
+        if questions.asked is not None:
+            raise typer.Exit(_answer(paths(files), plan, objective, reading, options, questions))
         if options.follow:
             raise typer.Exit(_follow(files or [], plan, conditions, objective, reading, options))
         places = paths(files)
@@ -216,17 +218,6 @@ def trend(
         )
         steps = run.read()
         found = look(steps, flags_of(objective, reading))
-        if questions.asked:
-            page_options = PageOptions(
-                format=options.format,
-                as_json=options.json,
-                output=options.output,
-                quiet=options.quiet,
-            )
-            flags = flags_of(objective, reading)
-            answer_question(questions, page_options, run, steps, found, reader, plan, flags)
-            tell_notes(reader.notes(plan) | run.notices, quiet=options.quiet)
-            raise typer.Exit(_finish(run, conditions, found, steps, options))
         compared = compare_log(whose, log, run.logged, steps)
         _check_fields(columns, steps)
         shown_steps = steps if options.names == "grpo" else steps.with_metrics(run.logged)
@@ -253,6 +244,43 @@ def trend(
         tell_notes(notes, quiet=options.quiet)
         code = _finish(run, conditions, found, steps, options)
     raise typer.Exit(code)
+
+
+def _answer(
+    places: list[str],
+    plan: Plan,
+    objective: ObjectiveOptions,
+    reading: ReadingOptions,
+    options: TrendOptions,
+    questions: QuestionOptions,
+) -> int:
+    """Answers a question about the run."""
+    others = {
+        "--names": options.names != "grpo",
+        "--log": options.log,
+        "--follow": options.follow,
+        "--plot": options.plot,
+        "--html": options.html,
+        "--svg": options.svg,
+        "--fail-on": options.fail_on,
+        "--fields": options.fields,
+    }
+    if given := [flag for flag, value in others.items() if value]:
+        raise UsageError(f"{questions.asked} answers a question: without {given[0]}")
+    reader = reading.reader(places, None)
+    source = StepSource.of_flag(options.step, places)
+    asked = Asked(reader, plan, source, options.one_run, flags_of(objective, reading))
+    against = questions.against
+    other = None if not against else reading.reader(paths(against), None)
+    page = PageOptions(
+        format=options.format, as_json=options.json, output=options.output, quiet=options.quiet
+    )
+    tell_notes(asked.answer(questions, page, other), quiet=options.quiet)
+    skipped = [one.skipped for one in (reader, other) if one is not None]
+    for one in skipped:
+        tell_errors(one, as_json=options.kind == "json")
+        tell_skipped(one)
+    return InputError.exit_code if any(skipped) else 0
 
 
 def _follow(

@@ -124,7 +124,7 @@ class ChunkSums:
         self._count("samples", responses.lengths)
         if summary is not None:
             self._add_totals(summary, by)
-        if functions := _functions(chunk):
+        if functions := functions_of(chunk):
             self.sums.functions[*functions] = int(self.sums.numbers.min())
         for name, values in functions.items():
             self._average(name, "responses", values, ~np.isnan(values))
@@ -364,7 +364,7 @@ def _gradients(summary: Summary | None, unknown: F64) -> F64:
     return np.abs(factor) * summary.responses.sum(np.abs(part.slope))
 
 
-def _functions(chunk: Chunk) -> dict[str, F64]:
+def functions_of(chunk: Chunk) -> dict[str, F64]:
     """[R] the rewards of each of several reward functions; NaN where it gave nothing."""
     batch = chunk.batch
     if batch.rewards is None or batch.rewards.ndim == 1:

@@ -208,6 +208,7 @@ class Run:
 
     Attributes:
         skipped, notices, missing, signatures, moved: as ``RunSums`` has them.
+        plan: the objective.
         step_source: how the step of a record is found.
         parts: row → part and step, where steps have parts; a step's number is its row's then.
         logged: what the framework ``names`` would have logged: name → [S].
@@ -225,7 +226,7 @@ class Run:
         command: str = "trend",
     ) -> None:
         """``one_run``: files are of one run, whatever their paths say; ``command``: who asks."""
-        self._reader, self._plan, self._command = reader, plan, command
+        self._reader, self.plan, self._command = reader, plan, command
         self._names, self.step_source = names, step_source
         self._one_run = one_run or step_source.files is not None
         self.statistics: BatchStatistics | None = None
@@ -239,7 +240,7 @@ class Run:
             InputError: at the first record that cannot be used, unless it is to be skipped.
             UsageError: where files are of several runs.
         """
-        plan = self._plan
+        plan = self.plan
         if plan.leaves_kl_out():
             self._reader.keep_input()
         found = self._sums(Evaluator(plan))

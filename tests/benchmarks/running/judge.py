@@ -28,6 +28,7 @@ class Said:
 
     Attributes:
         alarm: whether it is more than information.
+        period: the steps after which it comes back; 0: it does not.
         sentence: what a user reads.
     """
 
@@ -37,6 +38,12 @@ class Said:
     kind: str
     sentence: str
     alarm: bool = True
+    period: int = 0
+
+    def covers(self, other: Said) -> bool:
+        """Whether this finding tells of the onset of another."""
+        later = other.onset - self.onset
+        return abs(later) <= BEFORE + 1 or bool(self.period and later > 0)
 
 
 @dataclass
@@ -81,6 +88,7 @@ def _mentions(value: Any) -> Iterator[Said]:
                 str(value.get("kind", "")),
                 sentence,
                 value.get("severity") != "info",
+                int(value.get("period") or 0),
             )
         for one in value.values():
             yield from _mentions(one)
@@ -94,9 +102,9 @@ def _way(sentence: str) -> str:
 
 
 def right(said: Said, kind: Kind, onset: int, steps: int) -> bool:
-    """Whether a finding is of a metric that the fault moves, in its direction, at its step."""
+    """Whether a finding alarms, of a metric that the fault moves, in its direction, at its step."""
     sign = kind.sign_of(said.metric)
-    if sign is None:
+    if sign is None or not said.alarm:
         return False
     if kind.periodic:
         places = range(onset, steps, kind.periodic)
@@ -138,7 +146,7 @@ class Verdict:
     Attributes:
         found: whether the fault was found in time.
         delay: steps seen since the onset, when it was first found, in time or late.
-        kept: whether the whole run still says it.
+        kept: whether the whole run still says it, with its period where it has one.
         false: findings of what is not there.
         opposite: findings of the right metric the wrong way.
         untrue: findings whose metric did not move as they state.
@@ -189,7 +197,8 @@ def judge(kind: Kind, seed: int, onset: int, answers: Sequence[Answer]) -> Verdi
         hit = found_in(answer, kind, onset)
         if hit and verdict.delay is None and not kind.sound:
             verdict.delay = answer.steps - onset
-        verdict.kept = hit and not kind.sound
+        periods = {one.period for one in answer.said}
+        verdict.kept = hit and not kind.sound and (not kind.periodic or kind.periodic in periods)
         for one in answer.said:
             words = f"{answer.steps}: {one.sentence}"
             sign = kind.sign_of(one.metric)
@@ -201,7 +210,7 @@ def judge(kind: Kind, seed: int, onset: int, answers: Sequence[Answer]) -> Verdi
                 verdict.opposite.append(words)
             if not moved(one, answer.rows):
                 verdict.untrue.append(words)
-            if not any(abs(one.onset - other.onset) <= BEFORE + 1 for other in last.said):
+            if not any(other.covers(one) for other in last.said):
                 verdict.lost.append(words)
     verdict.found = verdict.delay is not None and verdict.delay <= kind.within
     return verdict

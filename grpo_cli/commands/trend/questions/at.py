@@ -18,12 +18,11 @@ from grpo_cli.commands.trend.metrics import metric
 from grpo_cli.commands.trend.onsets import FUTURE, PAST
 from grpo_cli.commands.trend.origins import StepSource, of_name
 from grpo_cli.commands.trend.questions.noise import robust_size
+from grpo_cli.commands.trend.run import Run
 from grpo_cli.commands.trend.step import Finding, Place, Step, Steps
 from grpo_cli.engine import Reader
-from grpo_cli.engine.evaluator import BatchStatistics
 from grpo_cli.engine.fold import first_pass
 from grpo_cli.errors import UsageError
-from grpo_cli.variants.plan import Plan
 
 _LEAST = 5
 """Values that others must be for the size of one more to be known."""
@@ -82,9 +81,7 @@ def step_at(
     number: int,
     findings: Sequence[Finding],
     reader: Reader,
-    plan: Plan,
-    step_source: StepSource,
-    statistics: BatchStatistics | None,
+    run: Run,
 ) -> StepAnswer:
     """What happened at a step of a run.
 
@@ -93,22 +90,20 @@ def step_at(
         number: the step.
         findings: those of the run.
         reader: of the run's files, which are read again.
-        plan: the objective.
-        step_source: how the step of a record is found.
-        statistics: those of each step, where the plan wants some.
+        run: that was read.
 
     Raises:
         UsageError: where the run has no such step.
     """
     place = place_of(steps, number)
-    step, narrowed = steps[place], of_step(reader, steps[place], step_source)
+    step, narrowed = steps[place], of_step(reader, steps[place], run.step_source)
     before, after = steps[max(0, place - PAST) : place], steps[place + 1 : place + 1 + FUTURE]
     return StepAnswer(
         number,
         _ends(before),
         _ends(after),
         sorted(_metrics(steps, place), key=_by_size),
-        _groups(step, narrowed, plan, step_source, statistics),
+        _groups(step, narrowed, run),
         step.worst,
         [one for one in findings if number in (one.onset, one.worst_step)],
         check(narrowed),
@@ -181,17 +176,12 @@ def _by_size(one: MetricAt) -> float:
     return -abs(one.size) if one.size is not None else 1.0 if one.at is not None else 2.0
 
 
-def _groups(
-    step: Step,
-    reader: Reader,
-    plan: Plan,
-    step_source: StepSource,
-    statistics: BatchStatistics | None,
-) -> list[Mapping[str, Any]]:
+def _groups(step: Step, reader: Reader, run: Run) -> list[Mapping[str, Any]]:
     """The groups in which the step is worst in something."""
     why = {step.number: "asked"}
     choice = Choice(why, {}, owners(step.worst.values()), groups=0, seed=0)
-    found = first_pass(reader, partial(KeptGroups, plan, step_source, choice, statistics)).steps
+    make = partial(KeptGroups, run.plan, run.step_source, choice, run.statistics)
+    found = first_pass(reader, make).steps
     rows: list[Mapping[str, Any]] = []
     for facts in (group.facts for group in found.get(step.number, ())):
         kinds = [

@@ -10,6 +10,8 @@ import numpy as np
 
 from grpo_cli.batch import F64
 
+_ROUNDING = 1e-12
+"""Of the largest value: residuals below it are no noise."""
 _MAD = 1.4826
 """The standard deviation of normal noise, in median absolute deviations."""
 
@@ -27,19 +29,32 @@ class Estimate(NamedTuple):
 
 
 def mean_of_neighbours(values: F64) -> Estimate:
-    """The mean of a series, with an error that counts its first autocorrelation.
+    """The mean of a series, with an error that counts the correlation of neighbours.
 
-    The estimated autocorrelation is raised by its known bias, (1 + 4 ρ)/n.
+    Noise is what a straight line leaves, with its first autocorrelation, which is raised by what a
+    line takes of it, (2 + 4 ρ)/n, and by two standard errors of its own: of 22 series that are
+    noise alone, the largest is beyond its bound in at most 5 of 100 cases with ρ up to 0.8.
     """
-    count, offsets = len(values), values - values.mean()
-    square = float(offsets @ offsets)
-    if not square:
-        return Estimate(float(values.mean()), 0.0, count - 1)
-    raw = float(offsets[1:] @ offsets[:-1]) / square
-    rho = min(max(raw + (1 + 4 * raw) / count, 0.0), 0.99)
+    count, places = len(values), np.arange(len(values)) - (len(values) - 1) / 2
+    left = values - values.mean()
+    left = left - places * (float(places @ left) / float(places @ places))
+    square = float(left @ left)
+    rho = 0.0
+    if square > (_ROUNDING * float(np.abs(values).max())) ** 2 * count:
+        raw = float(left[1:] @ left[:-1]) / square
+        rho = min(raw + (2 + 4 * raw) / count, 1.0)
+        rho = min(max(rho + 2 * math.sqrt((1 - rho**2) / count), 0.0), 0.99)
     times = (1 + rho) / (1 - rho)
-    error = math.sqrt(square / (count - 1) * times / count)
-    return Estimate(float(values.mean()), error, max(count / times - 1, 1.0))
+    error = math.sqrt(square / (count - 2) * times / count)
+    return Estimate(float(values.mean()), error, max(count / times - 2, 3.0))
+
+
+def difference_of_means(first: F64, second: F64) -> Estimate:
+    """The difference of the means of two samples (Welch, 1947)."""
+    parts = [float(one.var(ddof=1)) / len(one) for one in (first, second)]
+    error, value = sum(parts), float(second.mean() - first.mean())
+    spent = sum(part**2 / (len(one) - 1) for part, one in zip(parts, (first, second), strict=True))
+    return Estimate(value, math.sqrt(error), error**2 / spent if spent else 1.0)
 
 
 def t_quantile(share: float, freedom: float) -> float:

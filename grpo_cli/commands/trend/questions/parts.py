@@ -34,7 +34,7 @@ _WHOLE = 1.2
 """Of a change: beyond it other parts moved against it, and a share says little."""
 _LEAST = 5
 """Steps before a change by which a part's noise is known."""
-_VISITS, _LAST, _CHANCE = 2, 3, 0.01
+_VISITS, _LAST, _CHANCE = 2, 3, 0.001
 _ADDS_UP = 0.25
 """Of a change: by how much the parts may miss it for their shares to be given."""
 
@@ -235,7 +235,7 @@ class PartSteps:
     def fallen(self) -> list[PartFall]:
         """The parts whose reward at their last step is lower than it was, by more than chance.
 
-        Of all that are looked at, a share of 1 % is by chance (Benjamini and Hochberg, 1995).
+        Of all that are looked at, a share of 0.1 % is by chance (Benjamini and Hochberg, 1995).
         """
         means, stds = (self.values(name) for name in ("reward_mean", "reward_std"))
         counts = self._rows.counted("samples")

@@ -13,7 +13,9 @@ from rich.text import Text
 from grpo_cli.commands.check.view import print_findings as print_checked
 from grpo_cli.commands.trend.findings import command
 from grpo_cli.commands.trend.metrics import metric
+from grpo_cli.commands.trend.questions.against import RunComparison
 from grpo_cli.commands.trend.questions.at import FACTS, UNUSUAL, MetricAt, StepAnswer
+from grpo_cli.commands.trend.questions.correlation import CorrelationAnswer
 from grpo_cli.commands.trend.questions.parts import PartChange, PartsAnswer
 from grpo_cli.commands.trend.step import Flags, Step
 from grpo_cli.commands.trend.view import NEAR, print_finding
@@ -164,3 +166,73 @@ _SHOWN: Mapping[str, Callable[[Any], str]] = {
     "p": lambda value: f"{value:.0e}",
     "dead": lambda value: "yes" if value else "no",
 }
+
+
+# ---- --against ----------------------------------------------------------------------------------
+
+
+def print_comparison(console: Console, screen: Screen, answer: RunComparison) -> None:
+    """Prints the metrics that differ beyond noise, then the others."""
+    first, last, count = answer.steps
+    mine, yours = answer.runs
+    differ = [one for one in answer.metrics if one.differs or one.differs_at_end]
+    found = f"{len(differ)} of {len(answer.metrics)} metrics differ beyond noise"
+    about = f"{found}, over {count:,} steps ({first} to {last})"
+    runs = f"; {mine} runs against {yours}" if mine + yours > 2 else ""
+    console.print(wrapped(Text(about + runs, "bold"), screen.reading, 2))
+    explained = (
+        "difference: second − first, ± half of the interval that holds it with 95 %; at the end: "
+        "over the last quarter (at least 30 steps); ≠: beyond noise, as many metrics as there are"
+    )
+    console.print(wrapped(Text(explained, "dim"), screen.reading))
+    console.print()
+    rows = [one for one in answer.metrics if one.low != 0.0 or one.high != 0.0]
+    whole = [_with_error(one.difference, one.low, differs=one.differs) for one in rows]
+    ends = [_with_error(one.at_end, one.end_low, differs=one.differs_at_end) for one in rows]
+    columns = [
+        column("metric", [one.name for one in rows], numeric=False),
+        column("first", [one.first for one in rows], show=number, numeric=True),
+        column("second", [one.second for one in rows], show=number, numeric=True),
+        column("difference", whole, show=str, numeric=False),
+        column("at the end", ends, show=str, numeric=False),
+    ]
+    kept, hidden = fitting(columns, ("second", "first"), screen.width)
+    console.print(grid(kept))
+    if equal := [one.name for one in answer.metrics if one not in rows]:
+        console.print(wrapped(Text(f"\nequal: {', '.join(equal)}", "dim"), screen.reading, 2))
+    print_hidden(console, screen, hidden, "--json")
+
+
+def _with_error(value: float, low: float, *, differs: bool) -> str:
+    return f"{'≠' if differs else ' '} {value:+.3g} ±{value - low:.2g}"
+
+
+# ---- --correlate --------------------------------------------------------------------------------
+
+
+def print_correlation(console: Console, screen: Screen, answer: CorrelationAnswer) -> None:
+    """Prints whether one quantity follows another, over all steps and over each third."""
+    console.print(wrapped(Text(answer.verdict, "bold"), screen.reading, 2))
+    if not answer.spans:
+        return
+    console.print()
+    rows = answer.spans
+    columns = [
+        column("steps", [f"{one.first_step} to {one.last_step}" for one in rows], numeric=False),
+        *(
+            column(name, [getattr(one, name) for one in rows], show=_brief, numeric=True)
+            for name in ("groups", "responses", "r", "low", "high", "slope", "between")
+        ),
+    ]
+    kept, hidden = fitting(columns, ("responses", "between"), screen.width)
+    console.print(grid(kept))
+    explained = (
+        f"r: of the ranks within groups; slope: {answer.first} for 1 more of {answer.second} "
+        "there; between: r of the groups' means"
+    )
+    console.print(wrapped(Text(explained, "dim"), screen.reading))
+    print_hidden(console, screen, hidden, "--json")
+
+
+def _brief(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else shown(value)
