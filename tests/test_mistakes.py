@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
+import re
+from pathlib import Path
 
-from vectors import make
-
-from grpo_cli.mistakes import flags, mistakes
+import grpo_cli.commands.verify.causes as causes
+from grpo_cli.mistakes import Mistake, flags, mistakes
+from grpo_cli.vectors.likely import failing
 
 
 def test_every_mistake_has_a_sentence_and_a_source() -> None:
@@ -15,6 +16,23 @@ def test_every_mistake_has_a_sentence_and_a_source() -> None:
         assert len(row.bug.strip(".").split()) > 3, row
 
 
-def test_the_flags_of_the_vectors_are_rows() -> None:
-    stored = json.loads((make.TARGET / "flags.json").read_text("utf-8"))["flags"]
-    assert stored == {name: {"bug": row.bug, "thread": row.thread} for name, row in flags().items()}
+def causes_named() -> set[str]:
+    """The rows that are written out where ``verify`` looks for causes."""
+    files = Path(causes.__path__[0]).glob("*.py")
+    words = {word for path in files for word in re.findall(r'"([a-z0-9-]+)"', path.read_text())}
+    return words & set(mistakes())
+
+
+def test_a_mistake_has_a_vector_or_says_why() -> None:
+    assert {name for name in mistakes() if failing(name)} == set(flags())
+
+
+def test_a_mistake_has_a_cause_or_says_why() -> None:
+    without = {name for name, row in mistakes().items() if not row.no_cause}
+    assert without - causes_named() == set()
+
+
+def test_a_reason_is_a_sentence() -> None:
+    holes = [field for field in Mistake._fields if field.startswith("no_")]
+    reasons = {getattr(row, hole) for row in mistakes().values() for hole in holes} - {""}
+    assert all(len(reason.split()) > 3 for reason in reasons)
