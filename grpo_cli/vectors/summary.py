@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 from grpo_cli.mistakes import flags, mistakes
 from grpo_cli.vectors.case import VERSION
 from grpo_cli.vectors.likely import CLEAR, Likely, likely
-from grpo_cli.vectors.verdict import Wrong
+from grpo_cli.vectors.verdict import COARSE, Wrong
 
 OUTCOMES = ("passed", "failed", "xfailed", "not claimed")
-NAMED = 3
-"""How many mistakes are printed."""
+NAMED, LISTED = 3, 8
+"""How many mistakes are printed, and how many conventions and claims."""
 
 NEXT = 0.75
 """A mistake is named after the first if it explains this part of what the first explains."""
@@ -64,6 +64,8 @@ class Tally:
 
     def lines(self) -> Iterator[str]:
         """The summary as pytest prints it."""
+        if not self.outcomes:
+            yield "no test module has a fixture called grpo_vectors; grpo help vectors shows one"
         for fixture, outcomes in self.fixtures():
             yield from _printed(fixture, outcomes)
 
@@ -77,10 +79,13 @@ def _printed(fixture: str, outcomes: list[Outcome]) -> Iterator[str]:
     found = _document(outcomes)
     yield f"{fixture}: " + ", ".join(f"{found[name]} {name}" for name in OUTCOMES)
     yield from _named(found["likely"], found["failed"])
+    if found["float32"]:
+        yield f"  {found['float32']} failures are float32's precision; {COARSE} lets them pass"
     for title in ("conventions", "not claimed by"):
         if found[title]:
-            listed = ", ".join(f"{name} ({count})" for name, count in found[title].items())
-            yield f"  {title}: {listed}"
+            first = [f"{name} ({count})" for name, count in [*found[title].items()][:LISTED]]
+            more = len(found[title]) - LISTED
+            yield f"  {title}: {', '.join(first)}" + (f", … and {more} more" if more > 0 else "")
     if found["unneeded"]:
         yield f"  lines of the xfail file that no case needs: {', '.join(found['unneeded'])}"
 
@@ -88,13 +93,11 @@ def _printed(fixture: str, outcomes: list[Outcome]) -> Iterator[str]:
 def _named(found: list[dict[str, Any]], failures: int) -> Iterator[str]:
     """The mistake that explains the failures best, in a sentence, and those that come next."""
     for at, one in enumerate(found[:NAMED]):
-        word = (
-            "or" if at else "most likely" if one["share"] >= CLEAR else "the closest known mistake"
-        )
-        yield f"  {word}: {one['mistake']}: {one['bug']}; {one['thread']}"
+        likely = "most likely" if one["share"] >= CLEAR else "the closest known mistake"
+        yield f"  {'or' if at else likely}: {one['mistake']}: {one['bug']}; {one['thread']}"
         yield (
-            f"    {one['explained']} of the {failures} failures are its own; "
-            f"it fails {one['failing']} of the cases that were run"
+            f"    explains {one['explained']} of {failures} failures; "
+            f"fails {one['failing']} of the cases that ran"
         )
 
 
@@ -104,6 +107,7 @@ def _document(outcomes: list[Outcome]) -> dict[str, Any]:
     return {
         **{name: counts[name] for name in OUTCOMES},
         "likely": [_row(one) for one in _likely(outcomes)],
+        "float32": sum(COARSE in one.reason for one in outcomes if one.outcome == "failed"),
         "flags": _by_flag(outcomes),
         "conventions": _counted(one.signature for one in outcomes),
         "not claimed by": _counted(one.reason for one in outcomes if one.outcome == "not claimed"),
@@ -116,8 +120,8 @@ def _document(outcomes: list[Outcome]) -> dict[str, Any]:
 
 def _likely(outcomes: list[Outcome]) -> list[Likely]:
     """The mistakes that explain unexpected failures, the best first; all that explain as much."""
-    run = [one for one in outcomes if one.wrong and one.outcome in ("passed", "failed")]
-    found = likely({one.case: Wrong(*one.wrong) for one in run if one.wrong})
+    run = {o.case: Wrong(*o.wrong) for o in outcomes if o.wrong and o.outcome in OUTCOMES[:2]}
+    found = likely({case: wrong for case, wrong in run.items() if wrong.part != "?"})
     return [one for one in found if one.share > found[0].share * NEXT]
 
 

@@ -29,7 +29,7 @@ PLAIN: Case = replace(
         ({"loss": -100.0}, {"loss": -98.5}, []),
         ({"loss": 100.0}, {"loss": 101.75}, ["loss: expected 100.0, got 101.75"]),
         ({"loss": 100.0}, {"loss": 98.25}, ["loss: expected 100.0, got 98.25"]),
-        ({"loss": 0.0}, {"loss": None}, ["loss: expected 0.0, got None"]),
+        ({"loss": 0.0}, {"loss": None}, ["loss: the fixture returned none"]),
         ({"loss": 0.0}, {"loss": NAN}, ["loss: expected 0.0, got nan"]),
         ({"loss": NAN}, {"loss": NAN}, []),
         ({"loss": NAN}, {"loss": 0.0}, ["loss: expected nan, got 0.0"]),
