@@ -230,10 +230,6 @@ def find_constant_log_ratios(pair: Pair) -> Iterator[Finding]:
                 f"every ratio is multiplied by {math.exp(middle):.4g}",
                 "one side was renormalised over top-p or top-k (the factor is the mass kept), or "
                 "lacks a normaliser; compute both over the whole vocabulary",
-                {
-                    "log_ratio": middle,
-                    "spread": spread,
-                    "ratio": math.exp(middle),
-                },
+                {"log_ratio": middle, "spread": spread, "ratio": math.exp(middle)},
                 record=pair.record(sample),
             )
