@@ -12,6 +12,7 @@ from functools import cache
 from math import isfinite
 from typing import Any, NamedTuple
 
+from grpo_cli.mistakes import Mistake
 from grpo_cli.vectors.case import FILES, Tolerance, cases, numbers, stored
 from grpo_cli.vectors.verdict import Wrong
 
@@ -22,11 +23,8 @@ CLEAR = 2 / 3
 """The share of the evidence from which a mistake is called likely, not only the closest."""
 
 
-class Form(NamedTuple):
-    """One form of a mistake: the answers of the cases that were tried with it planted."""
-
-    mistake: str
-    wrong: Mapping[str, Wrong]
+Form = tuple[str, Mapping[str, Wrong]]
+"""A mistake in one form, and the answers of the cases that were tried with it planted."""
 
 
 class Likely(NamedTuple):
@@ -46,6 +44,11 @@ class Likely(NamedTuple):
     failing: int
 
 
+def shown(mistake: Mistake) -> dict[str, str]:
+    """What is said of a mistake: the bug, and the thread about it."""
+    return {"bug": mistake.bug, "thread": mistake.thread}
+
+
 @cache
 def forms() -> tuple[Form, ...]:
     """All forms of all mistakes."""
@@ -61,15 +64,15 @@ def _form(entry: Mapping[str, Any], ids: Mapping[str, list[str]]) -> Form:
         for case, part in zip(ids[name], entry[name], strict=True)
         if part != "?"
     }
-    return Form(entry["mistake"], wrong)
+    return entry["mistake"], wrong
 
 
 @cache
 def failing(mistake: str) -> frozenset[str]:
     """The cases that fail with a mistake in any of its forms, and those that are there for it."""
     there = {case.id for case in cases() if mistake in case.flags}
-    tried = (form for form in forms() if form.mistake == mistake)
-    return frozenset(there.union(*({c for c, w in f.wrong.items() if w.kinds} for f in tried)))
+    tried = [wrong.items() for name, wrong in forms() if name == mistake]
+    return frozenset(there.union(*({case for case, w in items if w.kinds} for items in tried)))
 
 
 def likely(answers: Mapping[str, Wrong]) -> list[Likely]:
@@ -82,11 +85,12 @@ def likely(answers: Mapping[str, Wrong]) -> list[Likely]:
 
 
 def _compared(form: Form, answers: Mapping[str, Wrong]) -> Likely:
-    pairs = [(form.wrong[case], wrong) for case, wrong in answers.items() if case in form.wrong]
+    mistake, tried = form
+    pairs = [(tried[case], wrong) for case, wrong in answers.items() if case in tried]
     evidence = [_evidence(planted, wrong) for planted, wrong in pairs]
     same, all_ = (sum(counts) for counts in zip(*evidence, strict=True)) if pairs else (0, 0)
     return Likely(
-        form.mistake,
+        mistake,
         same / all_ if all_ else 0.0,
         sum(bool(planted.kinds and wrong.kinds) for planted, wrong in pairs),
         sum(bool(planted.kinds) for planted, _ in pairs),
