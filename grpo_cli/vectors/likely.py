@@ -1,7 +1,7 @@
-"""Which mistake of the catalogue a failing run looks like.
+"""Ranks the mistakes of the catalogue by how well they explain a failing run.
 
-``fails.json`` has what fails of the cases, and with which number, where a mistake is planted in a
-plain loss, in each form in which it was seen. A run is compared with each form.
+Each mistake was planted in a plain loss, in each form in which it was seen. ``fails.json`` has the
+cases that failed and the first wrong number of each; a run is compared with each form.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ class Likely(NamedTuple):
 
 
 def shown(mistake: Mistake) -> dict[str, str]:
-    """What is said of a mistake: the bug, and the thread about it."""
+    """Returns the bug of a mistake, and the thread about it."""
     return {"bug": mistake.bug, "thread": mistake.thread}
 
 
 @cache
 def forms() -> tuple[Form, ...]:
-    """All forms of all mistakes."""
+    """Reads all forms of all mistakes."""
     ids = {name: [case.id for case in cases() if case.file == name] for name in FILES}
     return tuple(_form(entry, ids) for entry in json.loads(stored("fails.json"))["forms"])
 
@@ -69,14 +69,14 @@ def _form(entry: Mapping[str, Any], ids: Mapping[str, list[str]]) -> Form:
 
 @cache
 def failing(mistake: str) -> frozenset[str]:
-    """The cases that fail with a mistake in any of its forms, and those that are there for it."""
+    """Returns the cases that fail with a mistake in any form, and those that are there for it."""
     there = {case.id for case in cases() if mistake in case.flags}
     tried = [wrong.items() for name, wrong in forms() if name == mistake]
     return frozenset(there.union(*({case for case, w in items if w.kinds} for items in tried)))
 
 
 def likely(answers: Mapping[str, Wrong]) -> list[Likely]:
-    """The mistakes by how well each explains the answers of a run, the best first."""
+    """Ranks the mistakes by how well each explains the answers of a run, the best first."""
     best: dict[str, Likely] = {}
     for found in (_compared(form, answers) for form in forms()):
         if found.explained and found.share > best.get(found.mistake, found._replace(share=0)).share:
@@ -98,7 +98,7 @@ def _compared(form: Form, answers: Mapping[str, Wrong]) -> Likely:
 
 
 def _evidence(planted: Wrong, wrong: Wrong) -> tuple[int, int]:
-    """What is the same of two answers, and what is wrong in either."""
+    """Counts the wrong parts that two answers share, and those of either."""
     if not planted.kinds | wrong.kinds:
         return 0, 0
     same = planted.kinds & wrong.kinds

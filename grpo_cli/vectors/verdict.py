@@ -12,10 +12,10 @@ from grpo_cli.vectors.claims import Claims
 
 NONE = "the fixture returned none"
 COARSE = 'Claims(dtype="float32")'
-"""What an author has to claim whose loss computes in float32."""
+"""The claim of an author whose loss computes in float32."""
 
 Problem = tuple[str, Any]
-"""What is said of a number that is wrong, and the number."""
+"""The line about a number that is wrong, and the number."""
 
 Answer = dict[str, Any]
 """What a loss returned, as plain floats and lists: ``loss``, ``gradient``, ``advantages``, …"""
@@ -59,7 +59,7 @@ def plain(value: Any) -> Any:
 
 
 class Wrong(NamedTuple):
-    """What is wrong of an answer, in short.
+    """The wrong parts of an answer, in short.
 
     Attributes:
         part: ``l`` (the loss, advantages or metrics), ``g`` (the gradient), ``b`` (both), ``.``
@@ -153,8 +153,8 @@ def _refused(
     if how == "nan" and loss is not None and not math.isfinite(loss):
         return Verdict([])
     wanted = "a loss that is not finite" if isinstance(how, str) else how.__name__
-    said = f"expected {wanted} for {case.topic}, got the loss {loss!r}"
-    return Verdict([said], wrong=_in_short([(said, loss)]))
+    line = f"expected {wanted} for {case.topic}, got the loss {loss!r}"
+    return Verdict([line], wrong=_in_short([(line, loss)]))
 
 
 def _problems(
