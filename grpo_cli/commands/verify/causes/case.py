@@ -17,7 +17,7 @@ from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.errors import GrpoError
 from grpo_cli.hyperparameters import HyperparameterError, Value
-from grpo_cli.mistakes import mistakes
+from grpo_cli.mistakes import mistakes, worded
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.choice import Bound, Choice
 from grpo_cli.objective.objective import Objective
@@ -312,6 +312,12 @@ Source = Callable[[Case], Iterator[Cause]]
 def round_number(value: float) -> bool:
     """Whether somebody may have typed it."""
     return abs(value - float(f"{value:.2g}")) <= 1e-4 * abs(value)
+
+
+def catalogued(key: str, evaluate: Callable[[Case], Breakdown], of: str = "") -> Cause:
+    """A mistake that the catalogue has the words for."""
+    mistake, words = worded(key)
+    return Cause(mistake, words, evaluate, of)
 
 
 def swapped(mistake: str, stage: str, words: str, bound: Bound) -> Cause:
