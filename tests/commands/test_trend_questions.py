@@ -99,6 +99,28 @@ def test_the_part_that_carries_a_change(folder: Path) -> None:
     assert all(abs(one["size"]) < 4 for one in first[1:])
 
 
+def test_a_part_whose_share_of_the_responses_grew(tmp_path: Path) -> None:
+    """Of two parts the worse has three times the records from step 20 on, and falls a little."""
+    draw = random.Random(8)
+
+    def rows(move: float) -> Iterator[dict[str, Any]]:
+        for step in range(40):
+            after = step >= 20
+            for part in ["good", *["bad"] * (3 if after else 1)]:
+                level = 0.8 if part == "good" else 0.2 - (move if after else 0.0)
+                rewards = [level + draw.gauss(0, 0.01) for _ in range(4)]
+                one = {"step": step, "part": part, "log_probs": [[-1.0]] * 4, "rewards": rewards}
+                yield one
+
+    for move, verdict in ((0.0, "no part moved by itself, but part bad has 75%"), (0.1, "only")):
+        path = write(tmp_path / f"{move}.jsonl", rows(move))
+        found = answer("trend", path, "-v", "dr", "--by", "part")
+        changes = [one for one in found["changes"] if one["metric"] == "reward_mean"]
+        assert sum(one["share"] for one in changes) == pytest.approx(1.0, abs=0.02)
+        (said,) = [one for one in found["verdicts"] if one.startswith("reward_mean")]
+        assert verdict in said
+
+
 def test_the_prompt_that_was_forgotten(folder: Path) -> None:
     found = answer("trend", folder / "run.jsonl", "-v", "dr", "--by", "prompt")
     assert [one["part"] for one in found["fell"]] == [FORGOTTEN]

@@ -325,7 +325,7 @@ def _verdict(field: str, rows: Sequence[PartChange], count: int) -> str:
     mixed = sum(abs(one.weight_after - one.weight_before) for one in rows) / 2
     if not moved:
         if mixed > _MIXED:
-            most = max(rows, key=lambda one: abs(one.weight_after - one.weight_before))
+            most = max(rows, key=lambda one: one.weight_after - one.weight_before)
             part, old, new = shown(most.part), most.weight_before, most.weight_after
             mix = f"{field} {part} has {new:.0%} of the responses, {old:.0%} before"
             return f"{about}: no {field} moved by itself, but {mix}"
