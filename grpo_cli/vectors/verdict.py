@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from grpo_cli.vectors.case import Case, Tolerance
 from grpo_cli.vectors.claims import Claims
+
+NONE = "the fixture returned none"
+COARSE = 'Claims(dtype="float32")'
+"""The claim of an author whose loss computes in float32."""
+
+Problem = tuple[str, Any]
+"""The line about a number that is wrong, and the number."""
 
 Answer = dict[str, Any]
 """What a loss returned, as plain floats and lists: ``loss``, ``gradient``, ``advantages``, …"""
@@ -20,14 +28,22 @@ def answer(compute: Callable[[Case], Mapping[str, Any]], case: Case) -> Answer:
     what accumulation and data parallelism do. The rows of the gradient are put back in order.
     """
     if len(case.split) == len(case.split[0]) == 1:
-        return {name: plain(value) for name, value in compute(case).items()}
+        return {name: plain(value) for name, value in _returned(compute, case).items()}
     total: Answer = {"loss": 0.0, "gradient": [[] for _ in range(case.step.responses)]}
     for responses, part in case.parts():
-        returned = compute(part)
+        returned = _returned(compute, part)
         total["loss"] += plain(returned["loss"]) / case.step.ranks
         for response, row in zip(responses, plain(returned["gradient"]), strict=True):
             total["gradient"][response] = [slope / case.step.ranks for slope in row]
     return total
+
+
+def _returned(compute: Callable[[Case], Mapping[str, Any]], case: Case) -> Mapping[str, Any]:
+    returned = compute(case)
+    if not isinstance(returned, Mapping):
+        kind = type(returned).__name__
+        raise TypeError(f'compute returned a {kind}; return {{"loss": …, "gradient": …}}')
+    return returned
 
 
 def plain(value: Any) -> Any:
@@ -42,16 +58,36 @@ def plain(value: Any) -> Any:
     return value
 
 
+class Wrong(NamedTuple):
+    """The wrong parts of an answer, in short.
+
+    Attributes:
+        part: ``l`` (the loss, advantages or metrics), ``g`` (the gradient), ``b`` (both), ``.``
+            (nothing) or ``?`` (there is no number, or its precision is another one).
+        number: the first number that is wrong, if it is one.
+    """
+
+    part: str = "."
+    number: float | None = None
+
+    @property
+    def kinds(self) -> set[str]:
+        """``l`` and ``g``, those that are wrong."""
+        return {"l", "g"} if self.part == "b" else {self.part} - {".", "?"}
+
+
 class Verdict(NamedTuple):
     """The outcome of one case.
 
     Attributes:
         problems: one line for each number that is wrong; none: the case passed.
         signature: of a convention, the one that the answer follows.
+        wrong: the problems in short.
     """
 
     problems: list[str]
     signature: str = ""
+    wrong: Wrong = Wrong()
 
 
 def judge(compute: Callable[[Case], Mapping[str, Any]], case: Case, claims: Claims) -> Verdict:
@@ -66,8 +102,23 @@ def judge(compute: Callable[[Case], Mapping[str, Any]], case: Case, claims: Clai
         return _refused(compute, case, claims.refuses[case.topic])
     returned = answer(compute, case)
     if case.result == "required":
-        return Verdict(list(_problems(case, case.expected, returned, claims)))
+        problems = list(_problems(case, case.expected, returned, claims))
+        lines = [text for text, _ in problems]
+        if problems and claims.dtype == "float64" and "float32" in case.tolerances:
+            coarse = replace(claims, dtype="float32")
+            if not list(_problems(case, case.expected, returned, coarse)):
+                return Verdict([f"{lines[0]} ({COARSE} lets it pass)"], wrong=Wrong("?"))
+        return Verdict(lines, wrong=_in_short(problems))
     return _convention(case, returned, claims)
+
+
+def _in_short(problems: Sequence[Problem]) -> Wrong:
+    if any(text.endswith(NONE) for text, _ in problems):
+        return Wrong("?")
+    parts = {"g" if text.startswith("gradient") else "l" for text, _ in problems}
+    found = problems[0][1] if problems else None
+    number = float(found) if isinstance(found, int | float) else None
+    return Wrong("b" if len(parts) == 2 else "".join(parts) or ".", number)
 
 
 def _convention(case: Case, returned: Answer, claims: Claims) -> Verdict:
@@ -83,10 +134,12 @@ def _convention(case: Case, returned: Answer, claims: Claims) -> Verdict:
     for signature, problems in found.items():
         if not problems:
             return Verdict([], signature)
+    short = _in_short(next(iter(found.values())))
+    wrong = short if short.part == "?" else Wrong("l", short.number)
     if pinned is not None:
-        return Verdict(found[pinned])
-    lines = [f"{signature}: {problems[0]}" for signature, problems in found.items()]
-    return Verdict([f"no convention for {case.topic} has this answer", *lines])
+        return Verdict([text for text, _ in found[pinned]], wrong=wrong)
+    lines = [f"{signature}: {problems[0][0]}" for signature, problems in found.items()]
+    return Verdict([f"no convention for {case.topic} has this answer", *lines], wrong=wrong)
 
 
 def _refused(
@@ -100,18 +153,19 @@ def _refused(
     if how == "nan" and loss is not None and not math.isfinite(loss):
         return Verdict([])
     wanted = "a loss that is not finite" if isinstance(how, str) else how.__name__
-    return Verdict([f"expected {wanted} for {case.topic}, got the loss {loss!r}"])
+    line = f"expected {wanted} for {case.topic}, got the loss {loss!r}"
+    return Verdict([line], wrong=_in_short([(line, loss)]))
 
 
 def _problems(
     case: Case, expected: Mapping[str, Any], returned: Answer, claims: Claims
-) -> Iterator[str]:
+) -> Iterator[Problem]:
     tolerance = case.tolerances[claims.dtype]
     for name, wanted in expected.items():
         if name == "used_by":
             continue
-        if name not in returned:
-            yield f"{name}: the fixture returned none"
+        if returned.get(name) is None:
+            yield f"{name}: {NONE}", None
         elif name == "metrics":
             kept = {metric: wanted[metric] for metric in wanted if metric in claims.metrics}
             yield from _named(kept, returned[name], tolerance)
@@ -121,23 +175,23 @@ def _problems(
 
 def _named(
     wanted: Mapping[str, float], found: Mapping[str, float], tolerance: Tolerance
-) -> Iterator[str]:
+) -> Iterator[Problem]:
     for metric, value in wanted.items():
         if metric in found:
             yield from _compared(metric, value, found[metric], tolerance)
         else:
-            yield f"{metric}: the fixture returned none"
+            yield f"{metric}: {NONE}", None
 
 
-def _compared(place: str, wanted: Any, found: Any, tolerance: Tolerance) -> Iterator[str]:
+def _compared(place: str, wanted: Any, found: Any, tolerance: Tolerance) -> Iterator[Problem]:
     if wanted is None:
         return
     if not isinstance(wanted, list):
         if not _near(wanted, found, tolerance):
-            yield f"{place}: expected {wanted!r}, got {found!r}"
+            yield f"{place}: expected {wanted!r}, got {found!r}", found
         return
     if not isinstance(found, list) or len(found) < len(wanted):
-        yield f"{place}: expected {len(wanted)} numbers, got {found!r}"
+        yield f"{place}: expected {len(wanted)} numbers, got {found!r}", None
         return
     for index, value in enumerate(found):
         inside = index < len(wanted)

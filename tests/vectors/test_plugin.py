@@ -104,7 +104,42 @@ def test_a_fault_is_named_with_its_thread(run: Run) -> None:
     assert done.returncode == 1
     assert "clip/above-positive: One token, its ratio above the band" in done.stdout
     assert "loss: expected -1.2, got -1.64872127" in done.stdout
-    assert "https://github.com/rllm-org/rllm/issues/81" in done.stdout
+    assert (
+        "  most likely: clip-unused: the clipped term is computed and then not used; "
+        "https://github.com/rllm-org/rllm/issues/81" in done.stdout
+    )
+
+
+SLIPS = {
+    'return {"loss": loss, "gradient": gradient}': (
+        "return loss, gradient",
+        'compute returned a tuple; return {"loss": …, "gradient": …}',
+    ),
+    "np.array, dtype=float": (
+        "np.array, dtype=np.float32",
+        '2 failures are float32\'s precision; Claims(dtype="float32") lets them pass',
+    ),
+    '"gradient": gradient': ('"gradient": None', "gradient: the fixture returned none"),
+}
+"""Slips of an author: what is written in place of what, and the message."""
+
+
+def test_slips_of_an_author(run: Run, tmp_path: Path) -> None:
+    """Each in a module of its own, in one run; none is taken for a mistake of the catalogue."""
+    for number, (right, (wrong, _)) in enumerate(SLIPS.items()):
+        assert right in PROJECT
+        text = PROJECT.replace(right, wrong)
+        (tmp_path / f"test_slip_{number}.py").write_text(text, encoding="utf-8")
+    modules = map(str, tmp_path.glob("test_slip_*.py"))
+    printed = run(PROJECT, "--grpo-vectors", "-k", "token-0 or mean-half-twice", *modules).stdout
+    assert [message for _, message in SLIPS.values() if message not in printed] == []
+    assert "most likely" not in printed
+    assert "closest" not in printed
+
+
+def test_a_module_without_the_fixture(run: Run) -> None:
+    done = run(PROJECT.replace("def grpo_vectors", "def vectors"), "--grpo-vectors")
+    assert "no test module has a fixture called grpo_vectors" in done.stdout
 
 
 def test_an_exception_is_a_failure(run: Run) -> None:
@@ -129,7 +164,7 @@ def test_a_known_failure(run: Run, tmp_path: Path) -> None:
     (tmp_path / "known").write_text(f"# ours\nmean-of-means {LINK} ours\n", encoding="utf-8")
     done = run(MEAN_OF_MEANS, "--grpo-vectors", "-k", "invariance or kl-k")
     assert done.returncode == 0, done.stdout
-    assert counts(done)[1:3] == [0, 4]
+    assert counts(done)[1:3] == [0, 5]
 
 
 WRONG = {

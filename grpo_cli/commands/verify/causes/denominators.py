@@ -9,6 +9,7 @@ import numpy as np
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.verify.causes.case import Case, Cause, round_number
+from grpo_cli.mistakes import worded
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.choice import Bound, Choice
 from grpo_cli.objective.results import Weights
@@ -88,77 +89,33 @@ def _tokens(case: Case) -> float:
 
 
 # what tokens of equal weight are divided by
-_EQUAL: tuple[tuple[str, str, Divisor], ...] = (
-    ("denominator-missing", "1 (sum over tokens: no denominator)", lambda _: 1.0),
-    (
-        "token-for-response-mean",
-        "the number of tokens (token-mean over this micro-batch, its local count)",
-        _tokens,
-    ),
-    (
-        "denominator-other",
-        "the number of responses (token-sum: sum over tokens, mean over responses)",
-        _count,
-    ),
-    (
-        "constant-length",
-        "responses × max_completion_length (token-sum-norm: a constant length)",
-        lambda case: _count(case) * _constant(case),
-    ),
-    (
-        "padded-length",
-        "responses × the longest response (mean over padded positions, the width)",
-        lambda case: _count(case) * max(case.record.widths, default=0),
-    ),
-    (
-        "truncated-in-denominator",
-        "the tokens as written, masked ones too (the mask is not in the denominator)",
-        lambda case: float(sum(case.record.widths)),
-    ),
-    (
-        "truncated-in-denominator",
-        "the tokens with those of responses that are masked whole (truncated ones count still)",
-        _with_cut,
-    ),
-    (
-        "local-count",
-        "num_items_in_batch",
-        lambda case: _number(case.record.hyperparameters.get("num_items_in_batch")),
-    ),
-    ("norm-without-responses", "max_completion_length alone", _constant),
-    ("padded-length", "the longest response alone", lambda case: float(max(case.record.widths))),
-    ("group-count", "the number of groups", lambda case: float(case.batch.group_count)),
-    ("one-less", "responses − 1 (B − 1)", lambda case: _count(case) - 1.0),
-    (
-        "one-less",
-        "(responses − 1) × max_completion_length",
-        lambda case: (_count(case) - 1.0) * _constant(case),
-    ),
-    ("one-less", "the number of tokens − 1", lambda case: _tokens(case) - 1.0),
-    (
-        "one-less",
-        "the tokens without one of each response (L − 1)",
-        lambda case: _tokens(case) - float((case.batch.responses.lengths > 0).sum()),
-    ),
-    ("root-length", "the root of the number of tokens", lambda case: _tokens(case) ** 0.5),
-    (
-        "empty-response-counted",
-        "the number of responses that have tokens",
-        _filled,
-    ),
-)
+_EQUAL: Mapping[str, Divisor] = {
+    "denominator-missing.tokens": lambda _: 1.0,
+    "token-for-response-mean.tokens": _tokens,
+    "denominator-other.responses": _count,
+    "constant-length": lambda case: _count(case) * _constant(case),
+    "padded-length.responses": lambda case: _count(case) * max(case.record.widths, default=0),
+    "truncated-in-denominator.written": lambda case: float(sum(case.record.widths)),
+    "truncated-in-denominator.cut": _with_cut,
+    "local-count": lambda case: _number(case.record.hyperparameters.get("num_items_in_batch")),
+    "norm-without-responses": _constant,
+    "padded-length.alone": lambda case: float(max(case.record.widths)),
+    "group-count": lambda case: float(case.batch.group_count),
+    "one-less.responses": lambda case: _count(case) - 1.0,
+    "one-less.length": lambda case: (_count(case) - 1.0) * _constant(case),
+    "one-less.tokens": lambda case: _tokens(case) - 1.0,
+    "one-less.each": lambda case: _tokens(case) - float((case.batch.responses.lengths > 0).sum()),
+    "root-length.tokens": lambda case: _tokens(case) ** 0.5,
+    "empty-response-counted": _filled,
+}
 # what tokens that are divided by their response's length are also divided by
-_MEANS: tuple[tuple[str, str, Divisor], ...] = (
-    (
-        "token-for-response-mean",
-        "the number of responses (response-mean: mean over responses of each one's)",
-        _count,
-    ),
-    ("one-less", "responses − 1 (B − 1)", lambda case: _count(case) - 1.0),
-    ("denominator-missing", "1 (a sum over responses)", lambda _: 1.0),
-    ("group-count", "the number of groups", lambda case: float(case.batch.group_count)),
-    ("empty-response-counted", "the number of responses that have tokens", _filled),
-)
+_MEANS: Mapping[str, Divisor] = {
+    "token-for-response-mean": _count,
+    "one-less.responses": lambda case: _count(case) - 1.0,
+    "denominator-missing": lambda _: 1.0,
+    "group-count": lambda case: float(case.batch.group_count),
+    "empty-response-counted": _filled,
+}
 
 
 def denominators(case: Case, *, unnamed: bool = True) -> Iterator[Cause]:
@@ -174,12 +131,7 @@ def denominators(case: Case, *, unnamed: bool = True) -> Iterator[Cause]:
     if np.allclose(factor[known], 1.0, rtol=1e-4):
         return
     fitting: dict[str, float] = {}
-    shapes: dict[str, F64] = {}
-    for form, numerator in _FORMS.items():
-        shape = numerator(case)
-        if any(np.array_equal(shape, other) for other in shapes.values()):
-            continue  # on this record; the simpler name is taken
-        shapes[form] = shape
+    for form, shape in _shapes(case).items():
         scale = weight[known] / shape[known]
         if np.allclose(scale, scale[0], rtol=3e-4, atol=0.0):
             fitting[form] = 1.0 / float(np.median(scale))
@@ -188,12 +140,22 @@ def denominators(case: Case, *, unnamed: bool = True) -> Iterator[Cause]:
         yield from _causes(case, form, fitting[form], factor[known])
 
 
+def _shapes(case: Case) -> dict[str, F64]:
+    """How weights may go with lengths; of forms that are one on this record the simplest."""
+    shapes: dict[str, F64] = {}
+    for form, numerator in _FORMS.items():
+        shape = numerator(case)
+        if not any(np.array_equal(shape, other) for other in shapes.values()):
+            shapes[form] = shape
+    return shapes
+
+
 def _of_loss(case: Case) -> Iterator[Cause]:
     """Yields weights that have a name and give the loss, where no gradient is recorded."""
     if not case.loss:
         return
-    for form, numerator in _FORMS.items():
-        sums = _with_weights(case, numerator, lambda _: 1.0).record_objective
+    for form in _shapes(case):
+        sums = _with_weights(case, _FORMS[form], lambda _: 1.0).record_objective
         divisor = float(sums[0]) / case.loss
         if divisor > 0.0 and any(named_counts(case, form, divisor)):
             yield from _causes(case, form, divisor, np.ones(1))
@@ -246,10 +208,11 @@ def named_counts(case: Case, form: str, divisor: float) -> Iterator[tuple[str, s
     """Yields every count that the divisor is: some are equal on some records."""
     found = False
     for steps, suffix in ((False, ""), (True, " × the accumulation steps")):
-        for mistake, name, of in _MEANS if form else _EQUAL:
+        for key, of in (_MEANS if form else _EQUAL).items():
             count = partial(_counted, of=of, steps=steps)
             if abs(count(case) - divisor) <= 3e-4 * divisor:
                 found = True
+                mistake, name = worded(key)
                 yield ("accumulation-twice" if steps else mistake), name + suffix, count
         if found:
             return
@@ -299,11 +262,17 @@ def separate_factors(case: Case) -> Iterator[Cause]:
         yield Cause("gradient-factor", words, partial(_scaled, loss=1.0, gradient=gradient))
         if round_number(loss):  # else it is fitted to the one number that it explains
             turned = "wrong sign of " if abs(loss + 1.0) <= case.tolerance.rtol else ""
-            words = f"{turned}only the loss as logged: it is ours times {loss:.5g}"
+            named = (name for name, value in _accumulations(case) if _is_times(loss, value))
+            of = "".join(f" ({name}: the accumulation factor)" for name in [*named][:1])
+            words = f"{turned}only the loss as logged: it is ours times {loss:.5g}{of}"
             yield Cause("loss-factor", words, partial(_scaled, loss=loss, gradient=1.0))
         if round_number(loss) and abs(gradient - 1.0) > 1e-3:
             words = f"off by constant factors: gradient times {gradient:.5g}, loss {loss:.5g}"
             yield Cause("factor", words, partial(_scaled, loss=loss, gradient=gradient))
+
+
+def _is_times(factor: float, value: float) -> bool:
+    return value > 1.0 and any(abs(factor - x) <= 1e-4 * x for x in (value, 1.0 / value))
 
 
 def _loss_factor(case: Case) -> float | None:
@@ -329,32 +298,41 @@ def named_factors(case: Case) -> Iterator[Cause]:
     found = _loss_factor(case)
     if found is None:
         return
-    for name, value in _candidates(case):
-        if value <= 1 or (case.gradient is not None and name not in _ACCUMULATION):
-            continue
+    given = [("off by the accumulation factor", *each) for each in _accumulations(case)]
+    if case.gradient is None:
         kind = "a sum where a mean is meant, or a mean where a sum is meant"
-        if name in _ACCUMULATION:
-            kind = "off by the accumulation factor"
+        given += [(kind, name, value) for name, value in _counts(case)]
+    for kind, name, value in given:
+        if value <= 1:
+            continue
+        mistake = "factor" if "sum" in kind else "accumulation-missing"
         for factor, verb in ((value, "times"), (1.0 / value, "divided by")):
             for sign, suffix in ((1.0, ""), (-1.0, ", and of the wrong sign")):
                 if abs(found - sign * factor) <= case.tolerance.rtol * factor:
                     words = f"{kind}: expected is ours {verb} {name} = {value:g}{suffix}"
-                    mistake = "accumulation-missing" if name in _ACCUMULATION else "factor"
                     yield Cause(mistake, words, partial(everything_times, factor=sign * factor))
 
 
 def whole_factor(case: Case) -> Iterator[Cause]:
-    """Yields a whole factor without a name, of a loss without its gradient."""
+    """Yields a whole factor without a name, or one over it, of a loss without its gradient."""
     found = _loss_factor(case)
-    if found is None or case.gradient is not None or abs(found) < 1.5:
+    if not found or case.gradient is not None or 0.7 < abs(found) < 1.5:
         return
-    if abs(found - round(found)) <= case.tolerance.rtol * abs(found):
-        words = f"off by a whole factor: expected is ours times {round(found)}"
+    verb, number = ("times", found) if abs(found) > 1.0 else ("divided by", 1.0 / found)
+    if abs(number - round(number)) <= case.tolerance.rtol * abs(number):
+        words = f"off by a whole factor: expected is ours {verb} {round(number)}"
         yield Cause("factor", words, partial(everything_times, factor=found))
 
 
-def _candidates(case: Case) -> Iterator[tuple[str, float]]:
-    for name in (*_ACCUMULATION, "max_completion_length", "response_length"):
+def _accumulations(case: Case) -> Iterator[tuple[str, float]]:
+    for name in _ACCUMULATION:
+        value = case.record.hyperparameters.get(name)
+        if isinstance(value, float | int):
+            yield name, float(value)
+
+
+def _counts(case: Case) -> Iterator[tuple[str, float]]:
+    for name in ("max_completion_length", "response_length"):
         value = case.record.hyperparameters.get(name)
         if isinstance(value, float | int):
             yield name, float(value)

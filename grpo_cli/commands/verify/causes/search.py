@@ -88,7 +88,7 @@ def causes(case: Case) -> list[Cause]:
     """
     fitting: dict[str, tuple[float, Cause]] = {}
     for number, tier in enumerate(TIERS):
-        worst = SURE if case.is_loss_alone and number else np.inf
+        worst = max(SURE, case.rounding) if case.is_loss_alone and number else np.inf
         for source, most in tier:
             fits = ((misfit(cause, case), cause) for cause in _possible(case, source))
             found = islice(
@@ -101,7 +101,10 @@ def causes(case: Case) -> list[Cause]:
             break
     least = min((off for off, _ in fitting.values()), default=0.0)
     enough = max(DIGITS, BETTER * least)
-    return [cause for off, cause in fitting.values() if off <= enough][:MOST]
+    best = [cause for off, cause in fitting.values() if off <= enough]
+    if any(cause.mistake == "accumulation-missing" for cause in best):  # counts times its steps
+        best = [cause for cause in best if cause.mistake != "accumulation-twice"]
+    return best[:MOST]
 
 
 def _possible(case: Case, source: Source) -> Iterator[Cause]:
