@@ -28,12 +28,14 @@ from grpo_cli.commands.trend.onsets import (
 from grpo_cli.commands.trend.watched import DOWN, PRACTICE, UP, Limit, Watch
 
 SHIFT, DRIFT, SPIKE, LIMIT, IMPOSSIBLE = "shift", "drift", "spike", "limit", "impossible"
-_SPIKE, _FACTOR = 15.0, math.log(3.0)
-"""Robust standard deviations, and the least factor, of a single step from those before it."""
+_SPIKE, _TENFOLD = 15.0, 10.0
+"""Robust standard deviations of a single step from those before it; where it is ten times that."""
+_BEFORE = 20
+"""Steps that a series must have before a single one is far from them."""
 _OUTSIDE = 10.0
 """The least factor, of what was largest so far, of a step of a series with both signs."""
 _OF, _MOST = 5, 3
-_LAG, _CLEAR = 10, 3.0
+_LAG, _CLEAR = 10, 2.5
 """Steps between what was usual and a window; robust deviations between their levels."""
 _LEAST_FACTOR = math.log(1.2)
 """The least factor of a shift or drift of what is positive."""
@@ -200,9 +202,12 @@ def _spikes(watch: Watch, scaled: F64, usual: Usual) -> Iterator[int]:
         usual = Usual.of(values)
         factor = values > _OUTSIDE * np.maximum.accumulate(np.append(0.0, values))[:-1]
     else:
-        sign = -1.0 if watch.scale == "below 1" else 1.0
-        factor = sign * (values - usual.level[:-1]) > _FACTOR
-    far = np.abs(values - usual.level[:-1]) > _SPIKE * usual.spread[:-1]
+        factor = values - usual.level[:-1] > math.log(watch.spikes)
+    away, spread = np.abs(values - usual.level[:-1]), usual.spread[:-1]
+    far = away > _SPIKE * spread
+    if watch.scale != "linear":
+        far |= (away > _TENFOLD * spread) & (away > math.log(10.0))
+    far[:_BEFORE] = False
     yield from np.flatnonzero(far & factor).tolist()
 
 
