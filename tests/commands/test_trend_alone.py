@@ -144,3 +144,10 @@ def test_a_step_with_nan_is_a_row_and_a_finding(alone: bool, tmp_path: Path) -> 
     (found,) = document["findings"]
     assert (found["metric"], found["kind"], found["onset"]) == ("log_probs", "impossible", 2)
     assert found["sentence"] == f"log_probs[0][1] is NaN ({path}:2, left out) at step 2"
+
+
+def test_a_share_of_few_groups_is_no_limit_passed(tmp_path: Path) -> None:
+    """One group a step is dead or not: three dead ones of five steps are chance."""
+    dead = (np.random.default_rng(9).random(STEPS) < 0.4).astype(float)
+    path = written(tmp_path / "trainer_state.json", SOUND | {DEAD: dead})
+    assert wrong(answer("trend", path)) == []

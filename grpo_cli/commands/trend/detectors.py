@@ -37,6 +37,8 @@ _OUTSIDE = 10.0
 _OF, _MOST = 5, 3
 _LAG, _CLEAR = 10, 2.5
 """Steps between what was usual and a window; robust deviations between their levels."""
+_COARSE = 0.25
+"""The noise of a share, as an angle, beyond which it is of fewer than four."""
 _LEAST_FACTOR = math.log(1.2)
 """The least factor of a shift or drift of what is positive."""
 _INSIDE = 2.0
@@ -133,7 +135,7 @@ def _followed(watch: Watch, values: F64, scaled: F64, shifted: Sequence[Change])
     signs = [
         *_impossible(watch, values),
         *_vanished(watch, values),
-        *(one for limit in watch.limits for one in _beyond(limit, values, scaled, usual)),
+        *(one for limit in watch.limits for one in _beyond(watch, limit, values, scaled, usual)),
         *kept,
     ]
     found = _lasting(signs, scaled, usual)
@@ -236,13 +238,15 @@ def _within(change: Change, at: int) -> bool:
 # ---- limits and what cannot be ------------------------------------------------------------------
 
 
-def _beyond(limit: Limit, values: F64, scaled: F64, usual: Usual) -> Iterator[Change]:
+def _beyond(watch: Watch, limit: Limit, values: F64, scaled: F64, usual: Usual) -> Iterator[Change]:
     """Where three of five steps pass a limit; of practice: and come from a level that does not."""
     if limit.source != PRACTICE:
         passed = values > limit.bound if limit.above else values < limit.bound
         enough = min(_MOST, len(values) // 2 + 1)
     else:
         passed, enough = _passed(limit, values, scaled, usual), _MOST
+        if limit.room is not None:
+            passed &= watch.noise(values) <= _COARSE
     counts = np.convolve(passed, np.ones(_OF))[: len(values)]
     for last in np.flatnonzero(passed & (counts >= enough)).tolist():
         first = max(last - _OF + 1, 0)
