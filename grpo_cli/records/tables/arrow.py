@@ -6,11 +6,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from grpo_cli.errors import InputError
-from grpo_cli.records.choose.grouping import Grouping
 from grpo_cli.records.open.blocks import Source
 from grpo_cli.records.open.budget import ROW, STREAMED, VALUE, Budget
 from grpo_cli.records.record import Raw
-from grpo_cli.records.tables import cuts
 from grpo_cli.records.tables.cells import rows
 from grpo_cli.records.tables.files import (
     Rows,
@@ -32,7 +30,6 @@ def slices(
     kind: str,
     size: int,
     *,
-    grouping: Grouping | None,
     whole: bool,
     most: int | None = None,
 ) -> Iterator[Rows]:
@@ -42,8 +39,7 @@ def slices(
         source: the file.
         kind: how it is read.
         size: how many bytes it has.
-        grouping: what rows are put together, where that is all that happens to them.
-        whole: whether all of it is one piece, where it cannot be cut between groups.
+        whole: whether all of it is one piece.
         most: what it may unpack to, as --unpack says; None: by its size.
 
     Raises:
@@ -59,11 +55,6 @@ def slices(
         raise
     if not sum(counts):
         raise InputError("no records: the table has no rows", source=source.name)
-    if grouping is not None and kind == "parquet":
-        pieces = cuts.between_groups(pa, source, size, grouping)
-        if pieces is not None:
-            yield from pieces
-            return
     if whole or kind == "arrow-stream":
         yield Rows(source.name, source.path, kind, None, 0, size)
         return
@@ -98,7 +89,7 @@ def _row_groups(meta: Any) -> Iterator[Any]:
 def raws(piece: Rows) -> Iterator[Raw | InputError]:
     """The rows of a part of a file."""
     pa = package()
-    first = piece.first - (piece.cut.skip if piece.cut is not None else 0)
+    first = piece.first
     with damage(pa, piece.source):
         for batch in _some_rows(pa, piece):
             for column in batch.columns:

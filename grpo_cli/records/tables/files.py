@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, BinaryIO, NamedTuple
@@ -18,22 +18,6 @@ WHOLE = ("npz", "safetensors", "torch")
 """Kinds of files that are one record."""
 
 
-class Cut(NamedTuple):
-    """Where a piece begins and ends that was cut between groups.
-
-    Attributes:
-        parts: the row groups that it has rows of.
-        skip: how many rows of the first one belong to the piece before.
-        rows: how many there are.
-        faults: the groups that cannot be one, and why.
-    """
-
-    parts: tuple[int, ...]
-    skip: int
-    rows: int
-    faults: Mapping[int, InputError]
-
-
 class Rows(NamedTuple):
     """A piece of a binary file, for any process to fetch itself.
 
@@ -44,7 +28,6 @@ class Rows(NamedTuple):
         part: which row group or batch; None for all of them.
         first: the 0-based number of the first row.
         size: about how many bytes it has.
-        cut: which rows of several parts, where it was cut between groups.
         most: what the file may unpack to, as --unpack says; None: by its size.
     """
 
@@ -54,7 +37,6 @@ class Rows(NamedTuple):
     part: int | None
     first: int
     size: int
-    cut: Cut | None = None
     most: int | None = None
 
     @property
@@ -70,8 +52,6 @@ class Rows(NamedTuple):
     @property
     def parts(self) -> tuple[int, ...] | None:
         """The row groups or batches that it has rows of; None for all."""
-        if self.cut is not None:
-            return self.cut.parts
         return None if self.part is None else (self.part,)
 
     @property
