@@ -280,7 +280,7 @@ def arguments() -> argparse.Namespace:
     add("--small", action="store_true", help="one seed, few looks")
     add("--hold", action="store_true", help="exit with 1 where it is surely worse than it was")
     add("--misses", action="store_true", help="list what went wrong")
-    add("--json", action="store_true", help="every verdict, as JSON")
+    add("--json", action="store_true", help="every verdict, a line of JSON as it comes")
     add("--write", metavar="DIR", type=Path, help="write the runs here instead of asking")
     return parser.parse_args()
 
@@ -310,10 +310,10 @@ def main() -> None:
     found: dict[tuple[str, str], list[Verdict]] = {}
     for section, verdict in asked(wanted, options.jobs):
         found.setdefault((section, verdict.kind), []).append(verdict)
-    if options.json:
-        every = [{"section": key[0], **asdict(one)} for key, part in found.items() for one in part]
-        json.dump(every, sys.stdout, indent=1, ensure_ascii=False)
-    else:
+        if options.json:
+            line = json.dumps({"section": section, **asdict(verdict)}, ensure_ascii=False)
+            print(line, flush=True)
+    if not options.json:
         print(report(found, misses=options.misses))
     if options.hold and (reasons := too_bad(found)):
         raise SystemExit("worse than it was: " + "; ".join(reasons))

@@ -1,6 +1,6 @@
 """Kinds of runs: what is done to one from its onset on, and what has to be found.
 
-The twenty that the detectors may be built with. Kinds that nobody builds with are in ``others``.
+Those that detectors may be built with; those that only measure are in ``others``.
 """
 
 from __future__ import annotations
