@@ -36,6 +36,7 @@ class Wish:
         more: settings of the recipe, or ranges to draw them from.
         rollout: whether the engine's log-probs are in the record.
         groups: prompts.
+        sizes: responses to each.
     """
 
     families: tuple[str, ...] = FAMILIES
@@ -51,6 +52,7 @@ class Wish:
     more: tuple[tuple[str, Any], ...] = ()
     rollout: bool | None = None
     groups: tuple[int, ...] = (1, 2, 3)
+    sizes: tuple[int, ...] = (4, 6, 8)
 
 
 REDUCTIONS = {
@@ -116,7 +118,7 @@ def expected(case: Case, record: Record) -> dict[str, Any]:
 
 
 def _setup(random: Random, family: str, wish: Wish, beta: bool) -> Setup:
-    group = int(pick(random, (4, 6, 8)))
+    group = int(pick(random, wish.sizes))
     judged = wish.judged if wish.judged is not None else bool(random.random() < 0.5)
     if family == "paper" and wish.judged is None:
         judged = False
@@ -193,7 +195,7 @@ def _judged(scores: np.ndarray, groups: np.ndarray) -> np.ndarray:
 def _key(record: Record, name: str) -> str:
     return (
         next(words[name] for words in KEYS.values() if words.get(name) in record)
-        if not (name in record)
+        if name not in record
         else name
     )
 

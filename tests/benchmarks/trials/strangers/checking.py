@@ -8,7 +8,7 @@ from typing import Any
 from trials import product
 from trials.score import Count
 from trials.strangers.clean import CLEAN
-from trials.strangers.columns import FAULTS, Fault
+from trials.strangers.faults import FAULTS, Fault
 from trials.task import Task
 
 NAMED = "strangers: `check`, fault × strength: named"

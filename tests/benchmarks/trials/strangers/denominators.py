@@ -107,7 +107,7 @@ MISTAKES = [
         lambda case: case.but(
             reduce=lambda rows, recipe, values: reduce(rows, recipe, values) / recipe.steps
         ),
-        r"accumulat|micro-?batches",
+        r"accumulat|micro-?batches|trl/async",
         Wish(TRL, ("items",), steps=(2, 4, 8)),
     ),
     Mistake(
@@ -172,7 +172,7 @@ MISTAKES = [
         lambda case, count: case.but(reduce=_rows_at_a_time(count)),
         r"micro-?batch|mean of means|chunk|(rows|responses) (each|at a time)|mini-?batch"
         r"|sub-?batch|split into|(2|4|two|four) (rows|responses)",
-        Wish(reductions=("token",), groups=(2, 3)),
+        Wish(reductions=("token",), groups=(2, 3), sizes=(6,)),
         strengths=(2, 4),
     ),
     Mistake(
@@ -182,6 +182,7 @@ MISTAKES = [
         r"constant factor|\bfactor\b|times|divided by|rank|process|data.?parallel|dp_size|world",
         Wish(groups=(2, 3)),
         strengths=(16, 1 / 16, 3),
+        value=False,
     ),
     Mistake(
         "KL averaged over a padded tensor",
@@ -253,7 +254,7 @@ MISTAKES = [
         lambda case: case.but(reduce=_filled_rows),
         r"empty|without (any |counted )?tokens|no tokens|non-?empty|fully masked|masked (out )?resp"
         r"|truncated|responses? (that|which|with).{0,20}(have|count|token)|valid (resp|seq)"
-        r"|\d+ (of \d+ )?responses",
+        r"|\d+ (of \d+ )?responses|verl/seq-mean-token-mean",
         Wish(reductions=("response",), mask="cut", families=("trl", "paper")),
     ),
 ]

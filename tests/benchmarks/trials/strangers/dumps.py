@@ -78,7 +78,7 @@ def key(record: Record, name: str) -> str:
     for words in KEYS.values():
         if words.get(name) in record:
             return str(words[name])
-    return name
+    return "token_ids" if name == "ids" else name
 
 
 def rowwise(records: Sequence[Record], name: str, change: Callable[[list[Any], int], Any]) -> None:

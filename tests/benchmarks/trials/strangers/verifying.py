@@ -11,7 +11,7 @@ import numpy as np
 from trials import product
 from trials.score import Count
 from trials.simulate.policy import Random
-from trials.strangers import denominators, objectives
+from trials.strangers import denominators, judgements, objectives
 from trials.strangers.batches import Drawn, Wish, drawn, expected
 from trials.strangers.mistake import Mistake
 from trials.task import Task
@@ -23,7 +23,10 @@ ALONE = "strangers: `verify`, loss alone: the mistake is named"
 GUESSED = "strangers: … another one is named, loss alone"
 RIGHT = "strangers: `verify`: a right loss differs"
 
-MISTAKES = {one.name: one for one in (*denominators.MISTAKES, *objectives.MISTAKES)}
+MISTAKES = {
+    one.name: one
+    for one in (*denominators.MISTAKES, *judgements.MISTAKES, *objectives.MISTAKES)
+}
 RIGHTS = {
     "any": Wish(),
     "tools": Wish(mask="tools"),
