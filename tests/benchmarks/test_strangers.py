@@ -101,7 +101,8 @@ def test_every_entry_has_its_thread_and_can_be_named() -> None:
     assert len(verifying.MISTAKES) + len(checking.FAULTS) >= 60
     for entry in entries:
         owner, _, number = entry.thread.partition("#")
-        assert owner.count("/") == 1 and number.isdigit(), entry.name
+        assert owner.count("/") == 1, entry.name
+        assert number.isdigit(), entry.name
 
 
 def test_an_answer_is_judged_by_its_first_causes() -> None:

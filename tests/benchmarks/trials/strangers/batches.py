@@ -30,6 +30,7 @@ class Wish:
         judged: whether the record has advantages; else rewards, and the loss makes them.
         rewards: "binary", "continuous", "close" (rewards that nearly tie), "rare" (one success).
         mask: "", "tools" (answers of tools left out), "cut" (truncated rows left out).
+        cut: how many rows are cut at least, where they are left out.
         steps: accumulation steps to draw from.
         generation: how many times as many the generation batch has.
         move: how far the policy is from the old one.
@@ -46,6 +47,7 @@ class Wish:
     judged: bool | None = None
     rewards: str = ""
     mask: str | None = None
+    cut: int = 1
     steps: tuple[int, ...] = (1, 2, 4)
     generation: tuple[float, ...] = (1,)
     move: float = 0.25
@@ -171,7 +173,7 @@ def _rows(random: Random, setup: Setup, wish: Wish, at: int) -> tuple[Record, Ro
         if batch.advantages is not None:
             batch.advantages = _judged(scores, batch.groups)
         alive = all(np.ptp(scores[batch.groups == g]) > 0 for g in np.unique(batch.groups))
-        if alive and (wish.mask != "cut" or not batch.finished.all()):
+        if alive and (wish.mask != "cut" or (~batch.finished).sum() >= wish.cut):
             break
     record = records(batch, setup.dump, random, f"batch-{at}")[0]
     if wish.mask == "cut":

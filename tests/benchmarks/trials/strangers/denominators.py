@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from trials.strangers.batches import Wish
-from trials.strangers.mistake import Mistake
+from trials.strangers.mistake import Mistake, both
 from trials.strangers.plain import Array, Case, Recipe, Rows, reduce
 
 TRL = ("trl",)
@@ -97,7 +97,7 @@ MISTAKES = [
         "micro-batch's own tokens for num_items_in_batch",
         "linkedin/Liger-Kernel#1082",
         _reduced(reduction="token"),
-        r"bnpo|num_items_in_batch|(micro-?batch|record|batch)('s)?( own)? tokens"
+        r"bnpo|trl/async|num_items_in_batch|(micro-?batch|record|batch)('s)?( own)? tokens"
         r"|own tokens|token-?mean|tokens of (this|the|its) (micro-?batch|record|batch)",
         Wish(TRL, ("items",)),
     ),
@@ -140,7 +140,8 @@ MISTAKES = [
         "PrimeIntellect-ai/prime-rl#102",
         _reduced(reduction="response"),
         r"response-?mean|(per|each|every|its|their|a) (own )?(response|sequence|row)"
-        r"|seq(uence)?-?mean|own length|response'?s? (own )?length|\bgrpo\b.{0,30}(aggreg|denom)",
+        r"|seq(uence)?-?mean|own length|response'?s? (own )?length|aggregate (trl/)?grpo"
+        r"|\bgrpo\b.{0,30}(aggreg|denom)",
         Wish(reductions=("token",)),
     ),
     Mistake(
@@ -171,7 +172,7 @@ MISTAKES = [
         "NovaSky-AI/SkyRL#1296",
         lambda case, count: case.but(reduce=_rows_at_a_time(count)),
         r"micro-?batch|mean of means|chunk|(rows|responses) (each|at a time)|mini-?batch"
-        r"|sub-?batch|split into|(2|4|two|four) (rows|responses)",
+        r"|sub-?batch|split into|slice|pairs|(2|4|two|four) (rows|responses)",
         Wish(reductions=("token",), groups=(2, 3), sizes=(6,)),
         strengths=(2, 4),
     ),
@@ -188,14 +189,14 @@ MISTAKES = [
         "KL averaged over a padded tensor",
         "allenai/open-instruct#535",
         lambda case: case.but(reduce_penalty=_everywhere),
-        KL + r".{0,120}(padd|denominat|averag|aggregat|mean|reduc|divid|mask|position|weigh|width)",
+        both(KL, r"padd|denominat|averag|aggregat|\bmean\b|reduc|divid|mask|position|weigh|width"),
         Wish(beta=True),
     ),
     Mistake(
         "KL of masked tokens counted",
         "THUDM/slime#1370",
         lambda case: case.but(reduce_penalty=_unmasked),
-        KL + r".{0,120}(mask|tool|left out|all tokens|every token)|mask.{0,80}" + KL,
+        both(KL, r"mask|tool|left out|all tokens|every token"),
         Wish(reductions=("response", "token", "constant"), beta=True, mask="tools"),
     ),
     Mistake(
@@ -213,8 +214,10 @@ MISTAKES = [
         lambda case, late: case.of(
             mask=_late(case.rows.mask, case.rows.written) if late else _moved(case.rows.mask)
         ),
-        r"mask.{0,80}(shift|off by one|misalign|one (token|position|step)|late|early|moved|next"
-        r"|displac)|(shift|off.by.one|misalign)\w*.{0,40}mask",
+        both(
+            r"mask",
+            r"shift|off.by.one|misalign|one (token|position|step)|late|early|moved|next|displac",
+        ),
         Wish(reductions=("response", "token", "constant"), mask="tools"),
         strengths=(False, True),
     ),
@@ -222,8 +225,7 @@ MISTAKES = [
         "mask inverted",
         "mll-lab-nu/RAGEN#71",
         lambda case: case.of(mask=case.rows.written - case.rows.mask),
-        r"mask.{0,60}(invert|revers|opposite|exchang|swap|flip|complement|negat)|invert\w* mask"
-        r"|masked tokens instead",
+        both(r"mask", r"invert|revers|opposite|exchang|swap|flip|complement|negat|instead"),
         Wish(reductions=("response", "token", "constant"), mask="tools"),
     ),
     Mistake(
@@ -244,8 +246,10 @@ MISTAKES = [
         "truncated tokens in the denominator",
         "huggingface/trl#6369",
         lambda case: case.but(reduce=_counted(lambda rows: rows.written.sum())),
-        r"(denominat|divid|averag|count|mean).{0,120}(mask|truncat|cut|padd|written|left out|empty)"
-        r"|(mask|truncat|cut|left out)\w*.{0,80}(denominat|divid|count|averag)",
+        both(
+            r"denominat|divid|averag|count|\bmean\b",
+            r"mask|truncat|cut|padd|written|left out|empty",
+        ),
         Wish(reductions=("token",), mask="cut", families=("trl", "paper")),
     ),
     Mistake(
@@ -255,6 +259,6 @@ MISTAKES = [
         r"empty|without (any |counted )?tokens|no tokens|non-?empty|fully masked|masked (out )?resp"
         r"|truncated|responses? (that|which|with).{0,20}(have|count|token)|valid (resp|seq)"
         r"|\d+ (of \d+ )?responses|verl/seq-mean-token-mean",
-        Wish(reductions=("response",), mask="cut", families=("trl", "paper")),
+        Wish(reductions=("response",), mask="cut", cut=2, families=("trl", "paper")),
     ),
 ]

@@ -151,7 +151,8 @@ FAULTS = [
         "huggingface/trl#5224",
         columns.retokenised,
         r"retoken|re-?encod|token(s|isation|ization)?.{0,40}(differ|other|mismatch)|shift|misalign"
-        r"|displac|other tokens|other text|different tokens|outlier|mismatch",
+        r"|displac|other tokens|other text|different tokens|outlier|mismatch"
+        r"|unrelated|not of",
         (0.5, 0.2),
         r"mean.?weight|ratio",
     ),

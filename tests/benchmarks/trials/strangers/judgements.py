@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from trials.strangers.batches import Wish
-from trials.strangers.mistake import Mistake
+from trials.strangers.mistake import Mistake, both
 from trials.strangers.plain import Array, Case, Recipe, Rows, by_group, spread
 
 TRL = ("trl",)
@@ -94,15 +94,17 @@ MISTAKES = [
         "std of the batch for the group's",
         "NVIDIA-NeMo/RL#1423",
         _judged(_batch_std),
-        r"std.{0,80}(batch|all|global|across|whole)|(batch|global|all).{0,40}std|batch-std",
+        both(r"\bstd\b|scale|normali", r"batch|global|across|whole|all (the )?(resp|rew|gro|data)"),
         Wish(reductions=("response", "token", "items"), **REWARDED),
     ),
     Mistake(
         "mean and std of the batch",
         "langfengQ/verl-agent#138",
         _judged(_batch_both),
-        r"(mean|std|baseline|normali|advantage).{0,80}(batch|all (the )?(resp|rew|gro|data)|global"
-        r"|across|whole)|batch-(std|whiten|mean)|one group|groups? (ignored|not used|merged)",
+        both(
+            r"\bmean\b|std|baseline|normali|advantage|cent",
+            r"batch|global|across|whole|all (the )?(resp|rew|gro|data)|one group|merged|ignor",
+        ),
         Wish(reductions=("response", "token", "items"), **REWARDED),
     ),
     Mistake(
@@ -151,7 +153,7 @@ MISTAKES = [
         _interleaved,
         r"(wrong|other|another|different|interleav|mixed|shuffl)\w*.{0,40}group"
         r"|group(s|ing|ed|_ids)?\b.{0,80}(interleav|order|mix|wrong|across|every|shuffl|split"
-        r"|consecutive|torn|other)|interleav|transpos|permut",
+        r"|consecutive|torn|other|modulo)|interleav|transpos|permut|modulo",
         Wish(**REWARDED),
     ),
     Mistake(
@@ -166,7 +168,7 @@ MISTAKES = [
         "advantages clipped",
         "Goekdeniz-Guelmez/mlx-lm-lora#49",
         _bounded,
-        r"advantages?.{0,80}(clip|clamp|bound|cap|limit)|(clip|clamp|cap|bound)\w*.{0,40}advantage",
+        both(r"advantage", r"clip|clamp|bound|\bcap|limit"),
         Wish(rewards="rare", reductions=("response", "token", "items")),
         strengths=(2.0, 1.0),
     ),

@@ -11,6 +11,11 @@ from trials.strangers.batches import Wish
 from trials.strangers.plain import Case
 
 
+def both(*patterns: str) -> str:
+    """A pattern of texts in which all of these are found, in any order."""
+    return "".join(rf"(?=.*(?:{pattern}))" for pattern in patterns)
+
+
 @dataclass(frozen=True)
 class Mistake:
     """A wrong loss.
@@ -37,4 +42,4 @@ class Mistake:
         return self.plant(case, strength) if self.strengths else self.plant(case)
 
     def named_by(self, text: str) -> bool:
-        return re.search(self.wanted, text, re.IGNORECASE) is not None
+        return re.search(self.wanted, text, re.IGNORECASE | re.DOTALL) is not None

@@ -6,10 +6,11 @@ import numpy as np
 
 from trials.simulate.noise import bfloat16
 from trials.strangers.batches import Wish
-from trials.strangers.mistake import Mistake
+from trials.strangers.mistake import Mistake, both
 from trials.strangers.plain import Array, Case, Recipe, Rows, clamp, detach
 
 TRL = ("trl",)
+ENGINE = r"correction|importance.sampling|\btis\b|rollout|vllm|engine|sampling"
 KL = r"\b(kl|penalty)\b"
 
 
@@ -152,7 +153,11 @@ MISTAKES = [
         "correction for the engine left out",
         "linkedin/Liger-Kernel#1082",
         lambda case: case.by(correction=""),
-        r"correction|importance.sampling|\btis\b|rollout|vllm|engine|truncated|sampling",
+        both(
+            ENGINE,
+            r"\bnone\b|missing|left out|\bno\b|without|not (applied|used)|ignor|unweigh|absent"
+            r"|lacks",
+        ),
         Wish(
             TRL,
             ("response", "token", "constant"),
@@ -164,7 +169,7 @@ MISTAKES = [
         "weights of a sequence summed for multiplied",
         "unslothai/unsloth-zoo#870",
         lambda case: case.but(weights=_summed_weights),
-        r"correction|importance.sampling|\btis\b|rollout|vllm|engine|truncated|sampling",
+        both(ENGINE, r"\bsum|added|adds|not multiplied"),
         Wish(
             TRL,
             ("response", "token", "constant"),
@@ -191,8 +196,8 @@ MISTAKES = [
         "cispo as a clipped ratio",
         "allenai/open-instruct#1269",
         lambda case: case.but(surrogate=_bare_cispo),
-        r"log.?prob|log ?π|detach|stop-?grad|clipp?e?d? (ratio|surrogate)|\bppo\b|\bgrpo\b"
-        r"|surrogate",
+        r"log.?prob|log ?π|detach|stop-?grad|clipp?e?d? (ratio|surrogate)|surrogate clip|\bppo\b"
+        r"|\bgrpo\b|gradient.{0,60}(ratio|weight)",
         Wish(TRL, ("items",), more=(("cispo", True), ("high", (1.2, 1.5))), move=0.4),
     ),
     Mistake(
@@ -213,18 +218,18 @@ MISTAKES = [
         "KL subtracted",
         "qiancheng0/ToolRL#52",
         lambda case: case.by(beta=-case.recipe.beta),
-        KL + r".{0,80}(sign|subtract|maximi|negat|wrong way|reward|minus)"
-        r"|sign of (the |its )?(kl|penalty|beta|β)|[-−–] ?(beta|β)|(beta|β).{0,30}negat",
+        both(KL + r"|beta|β", r"\bsign\b|subtract|maximi|negat|wrong way|reward|minus|[-−–] ?(beta|β)"),
         Wish(beta=True),
     ),
     Mistake(
         "KL of the reference to the policy",
         "RLinf/RLinf#129",
         _estimate(lambda d: np.exp(d) - d - 1.0),
-        KL + r".{0,120}(revers|swap|exchang|direction|other way|forward|sign of (d|the log)|invert"
-        r"|turned)|(revers|swap|forward)\w*.{0,40}"
-        + KL
-        + r"|e\^d|exp\(d\)|log π_ref [-−–] log π_θ",
+        both(
+            KL,
+            r"revers|swap|exchang|direction|other way|forward|sign of (d|the log)|invert|turned"
+            r"|e\^d|exp\(d\)|log π_ref [-−–] log π_θ",
+        ),
         Wish(beta=True),
     ),
     Mistake(
@@ -246,16 +251,17 @@ MISTAKES = [
         "KL not weighted by the ratio",
         "huggingface/trl#5690",
         lambda case: case.by(weighted_kl=False),
-        r"bias.?correction|kl_weight|unbiased|" + KL + r".{0,80}(ratio|importance|weight)"
-        r"|(ratio|importance|weight)\w*.{0,60}" + KL,
+        both(KL + r"|kl_weight", r"bias.?correction|kl_weight|unbiased|ratio|importance|weight"),
         Wish(TRL, beta=True, more=(("weighted_kl", True), ("beta", (0.04, 0.1))), move=0.4),
     ),
     Mistake(
         "KL left out",
         "OpenRLHF/OpenRLHF#773",
         lambda case: case.by(beta=0.0),
-        r"no (kl|penalty)|without (the |its |a )?(kl|penalty)|" + KL + r".{0,80}(missing|left out"
-        r"|absent|lacking|not (added|there|in)|lacks)|(beta|β).{0,20}\b0\b|lacks.{0,30}" + KL,
+        both(
+            KL + r"|beta|β",
+            r"\bno\b|without|missing|left out|absent|lack|not (added|there|in)|\b0(?![.\d])",
+        ),
         Wish(beta=True),
     ),
     Mistake(

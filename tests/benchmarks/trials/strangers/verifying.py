@@ -24,8 +24,7 @@ GUESSED = "strangers: … another one is named, loss alone"
 RIGHT = "strangers: `verify`: a right loss differs"
 
 MISTAKES = {
-    one.name: one
-    for one in (*denominators.MISTAKES, *judgements.MISTAKES, *objectives.MISTAKES)
+    one.name: one for one in (*denominators.MISTAKES, *judgements.MISTAKES, *objectives.MISTAKES)
 }
 RIGHTS = {
     "any": Wish(),
@@ -42,7 +41,9 @@ RIGHTS = {
 """Losses without a mistake."""
 
 _SILENT = re.compile(
-    r"not recogni|no (known )?cause|unknown|unexplained|nothing (known|tried)|constant factor", re.I
+    r"not recogni|no (known )?cause|unknown|unexplained|nothing (known|tried)"
+    r"|(constant|whole) factor",
+    re.IGNORECASE,
 )
 
 
