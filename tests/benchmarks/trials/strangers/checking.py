@@ -9,6 +9,7 @@ from trials import product
 from trials.score import Count
 from trials.strangers.clean import CLEAN
 from trials.strangers.faults import FAULTS, Fault
+from trials.strangers.verifying import KIND
 from trials.task import Task
 
 NAMED = "strangers: `check`, fault × strength: named"
@@ -48,7 +49,7 @@ def ask_one(task: Task) -> dict[str, Count]:
     if kind == "clean":
         loud = [one for one in findings if one["severity"] in ("error", "warning")]
         false = bool(loud) or answer.code != 0
-        return {FALSE: _count(false, case), f"strangers: clean: {name}": _count(false, None)}
+        return {FALSE: _count(false, case), f"{KIND}clean: {name}": _count(false, None)}
     fault = _FAULTS[name]
     named = _named(fault, answer, findings)
     errors = [one for one in findings if one["severity"] == "error"]
@@ -57,7 +58,7 @@ def ask_one(task: Task) -> dict[str, Count]:
     return {
         NAMED: _count(named, case, keep=not named),
         OTHER: _count(other, case),
-        f"strangers: check: {name}": _count(named, None),
+        f"{KIND}check: {name}": _count(named, None),
     }
 
 

@@ -218,7 +218,10 @@ MISTAKES = [
         "KL subtracted",
         "qiancheng0/ToolRL#52",
         lambda case: case.by(beta=-case.recipe.beta),
-        both(KL + r"|beta|β", r"\bsign\b|subtract|maximi|negat|wrong way|reward|minus|[-−–] ?(beta|β)"),
+        both(
+            KL + r"|beta|β",
+            r"\bsign\b|subtract|maximi|negat|wrong way|reward|minus|[-−–] ?(beta|β)",
+        ),
         Wish(beta=True),
     ),
     Mistake(

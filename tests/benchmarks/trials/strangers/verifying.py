@@ -22,6 +22,8 @@ AGREES = "strangers: … it is called right"
 ALONE = "strangers: `verify`, loss alone: the mistake is named"
 GUESSED = "strangers: … another one is named, loss alone"
 RIGHT = "strangers: `verify`: a right loss differs"
+KIND = "kind: "
+"""How rows of one kind of mistake begin; they are listed by ``--json`` alone."""
 
 MISTAKES = {
     one.name: one for one in (*denominators.MISTAKES, *judgements.MISTAKES, *objectives.MISTAKES)
@@ -78,7 +80,7 @@ def ask_one(task: Task) -> dict[str, Count]:
     found[MISLED if both else GUESSED] = _count(verdict == "misled", case)
     if both:
         found[AGREES] = _count(verdict == "agrees", case)
-    kind = f"strangers: verify {'both' if both else 'loss alone'}: {mistake.name}"
+    kind = f"{KIND}verify, {'loss and gradient' if both else 'loss alone'}: {mistake.name}"
     return found | {kind: _count(verdict == "named", None)}
 
 
