@@ -184,7 +184,7 @@ FAULTS = [
         "THUDM/slime#2234",
         columns.advantages,
         r"advantages?.{0,160}(reward|order|other|wrong|match|agree|explain|correl|rank|fit)",
-        ("swapped", "zeroed"),
+        ("swapped", "rolled"),
     ),
     Fault(
         "advantages negated",
@@ -257,8 +257,8 @@ FAULTS = [
         "engine's weights are old",
         "huggingface/trl#5312",
         columns.stale,
-        r"stale|weights|old(er)? (policy|weights|model)|different (policy|model)|mismatch"
-        r"|off.?policy|rollout|engine|outlier|disagree",
+        r"stale|\bweights\b|older|(different|other|another) (policy|model)|mismatch|off.?policy"
+        r"|outlier|disagree|unrelated",
         (0.6, 1.2),
         r"ratio",
     ),

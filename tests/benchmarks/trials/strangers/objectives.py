@@ -156,7 +156,7 @@ MISTAKES = [
         both(
             ENGINE,
             r"\bnone\b|missing|left out|\bno\b|without|not (applied|used)|ignor|unweigh|absent"
-            r"|lacks",
+            r"|lacks|trl/masks",
         ),
         Wish(
             TRL,
