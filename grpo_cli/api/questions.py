@@ -120,6 +120,7 @@ def verify(
     *,
     rtol: float | None = None,
     atol: float | None = None,
+    metrics_rtol: float | None = None,
     causes: int = 12,
     stages: Stages = None,
     **hyperparameters: Hyperparameter,
@@ -130,6 +131,7 @@ def verify(
         data: as ``evaluate`` takes it; records with ``expected``.
         variant: None: what each record's ``framework`` says, else grpo.
         rtol, atol: when two numbers agree; None: 1e-4, and a part of that of their scale.
+        metrics_rtol: when two metrics agree; None: 1e-4.
         causes: how many differing records are searched for a cause.
         stages, **hyperparameters: as ``evaluate`` takes them.
 
@@ -137,16 +139,17 @@ def verify(
         UsageError: for an unknown name.
         InputError: for data that cannot be read, or expects nothing.
     """
-    from grpo_cli.commands.verify.compare import Tolerance
+    from grpo_cli.commands.verify.compare import tolerances
     from grpo_cli.commands.verify.judging import Judging
     from grpo_cli.commands.verify.verification import Verification
 
     with speaking_of_arguments():
         values = checked(hyperparameters)
-        for name, value in (("rtol", rtol), ("atol", atol)):
+        given = {"rtol": rtol, "atol": atol, "metrics_rtol": metrics_rtol}
+        for name, value in given.items():
             if value is not None and not 0 <= value < float("inf"):
                 raise UsageError(f"{name}: expected a number >= 0, got {value}")
-        within = Tolerance(atol=atol) if rtol is None else Tolerance(rtol, atol)
+        within = tolerances(rtol, atol, metrics_rtol)
         reader, _ = reader_of(data)
         judging = partial(Judging, variant or "", stages or {}, values, within)
         answer = Verification(judging, reader, causes).result()

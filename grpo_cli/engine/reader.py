@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from itertools import chain, islice
@@ -137,9 +137,16 @@ class Reader:
                 return {f"{text}; {advice.replace('FIELD', field)}": None}
         return {}
 
-    def only(self, fields: Mapping[str, Any]) -> Reader:
-        """The same files, of which only the records are read that have these values of fields."""
+    def only(self, fields: Mapping[str, Any], paths: Collection[str] | None = None) -> Reader:
+        """A reader of the records that have these values of fields, in these files or in all."""
         narrowed = copy(self)
+        if paths is not None:
+            pairs = zip(self.paths, self._sources, strict=True)
+            chosen = [(path, source) for path, source in pairs if path in paths]
+            narrowed.paths, narrowed._sources = (
+                [one[0] for one in chosen],
+                [one[1] for one in chosen],
+            )
         narrowed.facts = InputFacts()
         conditions = [
             Condition(read_path(name, "--batch"), "==", value) for name, value in fields.items()

@@ -1,4 +1,4 @@
-"""Writes ``samples/threads``: a small dump for each issue thread that answers must be right on.
+"""Writes ``samples/threads``: a small dump or run for each thread that answers must be right on.
 
     python tests/benchmarks/sample_threads.py
 
@@ -8,11 +8,13 @@ Log-probs keep five digits, and responses are cut where only their rewards matte
 
 from __future__ import annotations
 
+import gzip
 import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from running import threads as runs
 from trials.faults.threads import THREADS
 from trials.product import Record, lines
 
@@ -61,6 +63,11 @@ def main() -> None:
         records = [one if exact else short(smaller(one, thread.name)) for one in made]
         file = re.sub("[^a-z0-9]+", "-", thread.name.lower())
         (SAMPLES / f"{file}.jsonl").write_bytes(lines(records))
+    (SAMPLES / "runs").mkdir(exist_ok=True)
+    for run in runs.THREADS:
+        data = run.made(np.random.default_rng(SEED))
+        packed = gzip.compress(data, 9, mtime=0) if run.file.endswith(".gz") else data
+        (SAMPLES / "runs" / run.file).write_bytes(packed)
 
 
 if __name__ == "__main__":

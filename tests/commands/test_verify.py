@@ -61,7 +61,10 @@ def test_real_dumps_agree_far_below_the_default_tolerance() -> None:
 def test_a_real_dump_as_users_run_it() -> None:
     result = run("verify", DAPO)
     assert result.exit_code == 0
-    assert result.stdout.startswith("8 records agree: loss_gradient, loss, ")
+    lines = result.stdout.splitlines()
+    assert lines[0] == "8 records agree: loss_gradient, loss (rtol 0.0001)"
+    assert lines[1].startswith("metrics: clip_ratio/low_mean, clip_ratio/high_mean, ")
+    assert lines[-1].endswith("agree (rtol 0.0001)")
     assert "8 records evaluated as -v trl/dapo" in result.stderr
     assert "not compared: metrics.entropy" in result.stderr
     assert run("verify", DAPO, "-q").stderr == ""
@@ -213,7 +216,8 @@ def test_tolerances(tmp_path) -> None:
         result = run("verify", path, *words)
         assert result.exit_code == code, words
         assert "high_mean differs" not in result.stderr
-    assert "high_mean differs" not in run("verify", path, "--rtol=1e-9", "--atol=1e-6").stderr
+    for words, said in (("--rtol=1e-9", False), ("--metrics-rtol=1e-6", True)):
+        assert ("high_mean differs" in run("verify", path, words, "--atol=1e-6").stderr) is said
 
 
 def test_half_precision_is_named_and_agrees(tmp_path) -> None:
@@ -243,8 +247,7 @@ def test_a_metric_that_differs_does_not_make_the_loss_wrong(tmp_path) -> None:
         r"\(\S+: yours 0.5, grpo's \S+\); a metric alone fails no record",
         said,
     )
-    assert "metrics.clip_ratio/high_mean" in result.stdout
-    assert "metrics.clip_ratio/low_mean" not in result.stdout
+    assert "clip_ratio/high_max agree; clip_ratio/low_mean differs in 1 record" in result.stdout
     document, found = answer("verify", path), verify(path)
     assert document["agrees"]
     assert document["metrics_differ"] == found.metrics_differ == {"metrics.clip_ratio/low_mean": 1}
@@ -429,6 +432,31 @@ def test_what_explained_one_record_is_tried_on_the_next(tmp_path) -> None:
     assert len(outputs) == 2
 
 
+def test_one_verdict_comes_first_and_then_the_first_record(tmp_path) -> None:
+    """Two mistakes in three records; --full prints each record that differs."""
+    rows = [dapo(at) for at in range(4)]
+    for row, factor in zip(rows[1:], (-1.0, -1.0, -0.37), strict=True):
+        row["expected"] = {"loss": factor * row["expected"]["loss"]}
+    path = write(tmp_path / "a.jsonl", rows)
+    result = run("verify", path, "--quiet")
+    lines = result.stdout.splitlines()
+    assert lines[0].startswith("3 of 4 records differ; 2 explained by: wrong sign: it is the")
+    assert "record dapo/1" in result.stdout
+    assert "record dapo/2" not in result.stdout
+    assert "  yours    " in result.stdout
+    assert "  grpo     " in result.stdout
+    assert lines[-1] == "… 2 more records differ (see --full or --json)"
+    full = run("verify", path, "--quiet", "--full").stdout
+    assert all(f"record dapo/{at}" in full for at in (1, 2, 3))
+    document = answer("verify", path)
+    assert (document["explained"], len(document["causes"])) == (2, 1)
+    found = [row["first"]["mistakes"] for row in document["records"][1:]]
+    assert found == [["loss-sign"], ["loss-sign"], []]
+    write(path, rows[1:3])
+    said = run("verify", path).stdout
+    assert said.startswith("2 of 2 records differ, all explained by: wrong sign")
+
+
 def test_no_more_is_said_of_records_that_are_not_searched(tmp_path) -> None:
     """Mistakes that nothing explains: a pattern is named of as many as are searched."""
     row = RECORD | {"expected": {"gradient": [[0.013, -0.2], [0.37]]}}
@@ -487,7 +515,8 @@ def test_no_answer_depends_on_what_is_evaluated_together(tmp_path) -> None:
     for at, (row, found) in enumerate(zip(rows, together, strict=True)):
         (alone,) = answer("verify", write(tmp_path / "all.jsonl", [row]))["records"]
         for first in filter(None, (alone["first"], found["first"])):
-            del first["cause"], first["causes"], first["stages"], first["stage"], first["pattern"]
+            for key in ("cause", "causes", "stages", "stage", "mistakes", "pattern"):
+                del first[key]
         assert alone == found | {"line": 1}, at
     assert 16 < sum(not row["agrees"] for row in together) < 24
 

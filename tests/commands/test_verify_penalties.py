@@ -144,12 +144,26 @@ MEANS = {
     "the number of groups": 2,
     f"responses − 1 (B − 1){STEPS}": 15,
 }
+OWN = "divided by its response's tokens × "
 SHAPES: list[tuple[str, Callable[[int], float], dict[str, int]]] = [
-    ("", lambda _: 1.0, COUNTS),
-    ("its response's tokens × ", lambda row: 1 / LENGTHS[row], MEANS),
-    ("its response's tokens as written, masked ones too × ", lambda row: 1 / WIDTHS[row], MEANS),
-    ("", lambda row: float(LENGTHS[row]), MEANS),
-    ("", lambda row: 1 / math.sqrt(LENGTHS[row]), MEANS),
+    ("divided by ", lambda _: 1.0, COUNTS),
+    (OWN, lambda row: 1 / LENGTHS[row], MEANS),
+    (
+        "divided by its response's tokens as written, masked ones too × ",
+        lambda row: 1 / WIDTHS[row],
+        MEANS,
+    ),
+    (
+        "divided by its response's tokens − 1 × ",
+        lambda row: 1 / max(LENGTHS[row] - 1, 1),
+        MEANS,
+    ),
+    (
+        "multiplied by its response's tokens and divided by ",
+        lambda row: float(LENGTHS[row]),
+        MEANS,
+    ),
+    ("divided by the root of its length × ", lambda row: 1 / math.sqrt(LENGTHS[row]), MEANS),
 ]
 
 
@@ -174,11 +188,11 @@ def test_denominators_are_named() -> None:
     """By what they count; as a sum where all tokens weigh more than twice what they should."""
     for shape, of, counts in SHAPES:
         for name, count in counts.items():
-            if (shape, count) == ("its response's tokens × ", 4):
+            if (shape, count) == (OWN, 4):
                 continue  # the right one
             factor = min(of(row) / count * 4 * LENGTHS[row] for row in range(4))
             found, _ = divided(lambda row, of=of, count=count: of(row) / count)  # type: ignore[misc]
-            words = f"denominator: each token is divided by {shape}{name}, where"
+            words = f"denominator: each token is {shape}{name}, where"
             (said,) = {one.partition(words)[0] for one in found if words in one} or {""}
             kinds = {"another "} if factor < 1.999 else set()
             kinds |= {"a sum where a mean is meant, or another "} if factor > 1.999 else set()
@@ -309,6 +323,8 @@ def test_masked_tokens_that_count() -> None:
     j, slopes = compute()
     check(words, (j, slopes), mask=mask)
     slopes[2][1] = 7.0  # masked
+    assert words not in causes((j, slopes), mask=mask)
+    slopes[2][1] = None
     check(words, (j, slopes), mask=mask)
     slopes[3][1] *= 1.1
     assert words not in causes((j, slopes), mask=mask)

@@ -19,7 +19,6 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,11 +43,20 @@ WITHIN = 5
 
 
 class Run:
-    """One run, whose engine scores at its own temperature, with noise: what a fault may change."""
+    """One run, whose engine scores at its own temperature, with noise: what a fault may change.
 
-    def __init__(self, trainer: Any, seed: int) -> None:
-        self.trainer, self.noise, self.temperature = trainer, NOISE, 1.0
+    Attributes:
+        pay: what a step's completions are paid.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.noise, self.temperature, self.pay = NOISE, 1.0, tiny.letters
         self.draw = torch.Generator().manual_seed(seed)
+        self.trainer: Any = None
+
+    def begin(self, trainer: Any) -> None:
+        """Takes the place of the trainer's engine."""
+        self.trainer = trainer
         tiny.Engine(trainer, self.score)
 
     def score(self, prompt: list[int], response: list[int]) -> list[float | None]:
@@ -62,40 +70,50 @@ class Run:
 Fault = Callable[[Run, int], None]
 
 
-def temperature(run: Run, step: int) -> None:
+def temperature(run: Run, since: int) -> None:
     """The engine samples at 0.7 while the trainer scores at 1."""
     run.temperature = run.trainer.generation_config.temperature = 0.7
 
 
-def learning_rate(run: Run, step: int) -> None:
+def change_rate(run: Run, factor: float) -> None:
+    """Multiplies the learning rate, for good."""
+    scheduler = run.trainer.lr_scheduler
+    scheduler.base_lrs = [factor * one for one in scheduler.base_lrs]
+    for group in run.trainer.optimizer.param_groups:
+        group["lr"] *= factor
+
+
+def learning_rate(run: Run, since: int) -> None:
     """Fifty times the learning rate."""
-    if step == ONSET:
-        scheduler = run.trainer.lr_scheduler
-        scheduler.base_lrs = [50 * one for one in scheduler.base_lrs]
-        for group in run.trainer.optimizer.param_groups:
-            group["lr"] *= 50
+    if since == 0:
+        change_rate(run, 50)
 
 
-def mismatch(run: Run, step: int) -> None:
+def length(run: Run, since: int) -> None:
+    """Longer completions are paid for being so."""
+    run.pay = long_letters
+
+
+def mismatch(run: Run, since: int) -> None:
     """The engine's log-probs drift away from the trainer's, a little more every step."""
-    run.noise = NOISE * (1 + (step - ONSET + 1) / 2)
+    run.noise = NOISE * (1 + (since + 1) / 2)
 
 
-def reference(run: Run, step: int) -> None:
+def reference(run: Run, since: int) -> None:
     """The reference follows the policy."""
     weights = run.trainer.model.state_dict()
     run.trainer.ref_model.load_state_dict(weights)
 
 
-def nothing(run: Run, step: int) -> None:
-    """Healthy; and of ``length``, whose reward changes by itself."""
+def nothing(run: Run, since: int) -> None:
+    """Healthy."""
 
 
 FAULTS: Mapping[str, Fault] = {
     "healthy": nothing,
     "temperature": temperature,
     "learning-rate": learning_rate,
-    "length": nothing,
+    "length": length,
     "mismatch": mismatch,
     "reference": reference,
 }
@@ -109,20 +127,29 @@ class _AtStep(TrainerCallback):
         self.begin(state.global_step)
 
 
-def reward(state: list[int], hacked: bool, completions: list[str], **_: Any) -> list[float]:
-    """The share of letters before "k"; once hacked, the length is what pays."""
+def long_letters(completions: list[str], **_: Any) -> list[float]:
+    """The share of letters before "k", and the length."""
     shares = tiny.letters(completions)
-    if not hacked or state[0] < ONSET:
-        return shares
     return [share + len(text) / 8 for share, text in zip(shares, completions, strict=True)]
 
 
-def train(model: str, folder: Path, fault: str, seed: int, **settings: Any) -> Path:
+def train(
+    model: str,
+    folder: Path,
+    fault: str,
+    seed: int,
+    *,
+    faults: Mapping[str, Fault] = FAULTS,
+    onset: int = ONSET,
+    **settings: Any,
+) -> Path:
     """Runs the trainer; the path of what the hook recorded."""
     torch.set_num_threads(1)
-    state = [0]
-    scored = partial(reward, state, fault == "length")
-    scored.__name__ = "reward"  # type: ignore[attr-defined]
+    run = Run(seed)
+
+    def reward(completions: list[str], **_: Any) -> list[float]:
+        return run.pay(completions)
+
     given = {
         "max_steps": STEPS,
         "num_iterations": 1,
@@ -137,13 +164,12 @@ def train(model: str, folder: Path, fault: str, seed: int, **settings: Any) -> P
         "seed": seed,
     } | settings
     arguments = GRPOConfig(**tiny.arguments(folder, **given))
-    trainer = GRPOTrainer(model, [scored], args=arguments, train_dataset=tiny.prompts())
-    run = Run(trainer, seed)
+    trainer = GRPOTrainer(model, [reward], args=arguments, train_dataset=tiny.prompts())
+    run.begin(trainer)
 
     def begin(step: int) -> None:
-        state[0] = step
-        if step >= ONSET:
-            FAULTS[fault](run, step)
+        if step >= onset:
+            faults[fault](run, step - onset)
 
     trainer.add_callback(_AtStep(begin))
     path = folder / f"{fault}-{seed}.jsonl"

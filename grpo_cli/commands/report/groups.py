@@ -75,9 +75,9 @@ def choose(
     sampled = rest if len(rest) <= room else random.Random(seed).sample(rest, room)
     why = "all" if len(rest) <= room else "sampled"
     kept |= dict.fromkeys(sampled, why)
-    found = _owners(one.worst for one in findings if one.worst is not None)
+    found = owners(one.worst for one in findings if one.worst is not None)
     shown = (steps[at] for at, number in enumerate(numbers) if number in kept)
-    worst = _owners(chain.from_iterable(step.worst.values() for step in shown))
+    worst = owners(chain.from_iterable(step.worst.values() for step in shown))
     in_order = {number: kept[number] for number in numbers if number in kept}
     return Choice(in_order, found, worst, groups, seed)
 
@@ -92,7 +92,8 @@ def _pointed_at(numbers: Sequence[int], findings: Sequence[Finding]) -> Mapping[
     return kept
 
 
-def _owners(places: Iterable[Place]) -> dict[Owner, frozenset[int]]:
+def owners(places: Iterable[Place]) -> dict[Owner, frozenset[int]]:
+    """The responses of places, by the records that hold them."""
     found: dict[Owner, frozenset[int]] = {}
     for place in places:
         owner = (place.source, place.record)

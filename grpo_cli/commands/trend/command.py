@@ -11,7 +11,14 @@ import typer
 from grpo_cli.commands.options import complete
 from grpo_cli.commands.options.everywhere import bundled
 from grpo_cli.commands.options.objective import ObjectiveOptions, number, unserved
-from grpo_cli.commands.options.output import Json, Output, Quiet, TableFormat, format_of
+from grpo_cli.commands.options.output import (
+    Json,
+    Output,
+    PageOptions,
+    Quiet,
+    TableFormat,
+    format_of,
+)
 from grpo_cli.commands.options.place import destination, drawings
 from grpo_cli.commands.options.source import (
     Files,
@@ -30,6 +37,7 @@ from grpo_cli.commands.trend.logs import Log, read_finite
 from grpo_cli.commands.trend.metrics import METRICS, functions, metric
 from grpo_cli.commands.trend.names import NAMES
 from grpo_cli.commands.trend.origins import StepSource
+from grpo_cli.commands.trend.questions.options import Asked, QuestionOptions
 from grpo_cli.commands.trend.run import Run
 from grpo_cli.commands.trend.step import Finding, Flags, Steps
 from grpo_cli.commands.trend.view import print_answer, write
@@ -178,6 +186,7 @@ def trend(
     objective: ObjectiveOptions,
     reading: ReadingOptions,
     options: TrendOptions,
+    questions: QuestionOptions,
 ) -> None:
     """Follow a run step by step: its metrics, and when something began.
 
@@ -196,6 +205,8 @@ def trend(
     with failures(as_json=options.json or options.format == "json"):
         conditions = [read_condition(one) for one in options.fail_on or ()]
         columns, plan = options.columns(), objective.of_one_batch()
+        if questions.asked is not None:
+            raise typer.Exit(_answer(paths(files), plan, objective, reading, options, questions))
         if options.follow:
             raise typer.Exit(_follow(files or [], plan, conditions, objective, reading, options))
         places = paths(files)
@@ -233,6 +244,43 @@ def trend(
         tell_notes(notes, quiet=options.quiet)
         code = _finish(run, conditions, found, steps, options)
     raise typer.Exit(code)
+
+
+def _answer(
+    places: list[str],
+    plan: Plan,
+    objective: ObjectiveOptions,
+    reading: ReadingOptions,
+    options: TrendOptions,
+    questions: QuestionOptions,
+) -> int:
+    """Answers a question about the run."""
+    others = {
+        "--names": options.names != "grpo",
+        "--log": options.log,
+        "--follow": options.follow,
+        "--plot": options.plot,
+        "--html": options.html,
+        "--svg": options.svg,
+        "--fail-on": options.fail_on,
+        "--fields": options.fields,
+    }
+    if given := [flag for flag, value in others.items() if value]:
+        raise UsageError(f"{questions.asked} answers a question: without {given[0]}")
+    reader = reading.reader(places, None)
+    source = StepSource.of_flag(options.step, places)
+    asked = Asked(reader, plan, source, options.one_run, flags_of(objective, reading))
+    against = questions.against
+    other = None if not against else reading.reader(paths(against), None)
+    page = PageOptions(
+        format=options.format, as_json=options.json, output=options.output, quiet=options.quiet
+    )
+    tell_notes(asked.answer(questions, page, other), quiet=options.quiet)
+    skipped = [one.skipped for one in (reader, other) if one is not None]
+    for one in skipped:
+        tell_errors(one, as_json=options.kind == "json")
+        tell_skipped(one)
+    return InputError.exit_code if any(skipped) else 0
 
 
 def _follow(

@@ -71,7 +71,7 @@ def sums_of_rewards(records: Sequence[tuple[RecordStep, NoLogProbsError]]) -> St
     columns = {("row", name): Ragged(widths, values) for name, values in rows.items()}
     names = _objects([one.group for one in signals])
     return StepSums(
-        np.array([step.number for step, _ in records], dtype=np.int64),
+        np.array([step.row for step, _ in records], dtype=np.int64),
         [(record.source or "", step.field) for step, record in records],
         columns | {("row", "label"): Ragged(np.ones_like(widths), names)},
     )
@@ -99,7 +99,7 @@ class ChunkSums:
     ) -> None:
         self._chunk, batch, self._logged = chunk, chunk.batch, logged
         steps: Sequence[RecordStep] = chunk.of_batches  # type: ignore[assignment]  # of with_steps
-        marks = borders([step.number for step in steps])
+        marks = borders([step.row for step in steps])
         counts = np.array([cut.counts for cut in batch.cuts(marks)], dtype=np.int64)
         records, groups, responses, tokens = (Segments(each) for each in counts.T)
         self._units = {"records": records, "responses": responses, "tokens": tokens}
@@ -114,7 +114,7 @@ class ChunkSums:
             "group": batch.groups - responses.spread(groups.starts),
         }
         self.sums = StepSums(
-            np.array([steps[at].number for at in marks[:-1]]),
+            np.array([steps[at].row for at in marks[:-1]]),
             [(chunk.records[at].source, steps[at].field) for at in marks[:-1]],
             {("row", name): Ragged(responses.lengths, values) for name, values in rows.items()},
         )
@@ -124,7 +124,7 @@ class ChunkSums:
         self._count("samples", responses.lengths)
         if summary is not None:
             self._add_totals(summary, by)
-        if functions := _functions(chunk):
+        if functions := functions_of(chunk):
             self.sums.functions[*functions] = int(self.sums.numbers.min())
         for name, values in functions.items():
             self._average(name, "responses", values, ~np.isnan(values))
@@ -364,7 +364,7 @@ def _gradients(summary: Summary | None, unknown: F64) -> F64:
     return np.abs(factor) * summary.responses.sum(np.abs(part.slope))
 
 
-def _functions(chunk: Chunk) -> dict[str, F64]:
+def functions_of(chunk: Chunk) -> dict[str, F64]:
     """[R] the rewards of each of several reward functions; NaN where it gave nothing."""
     batch = chunk.batch
     if batch.rewards is None or batch.rewards.ndim == 1:

@@ -60,7 +60,7 @@ def add_metadata(sums: StepSums, chunk: Chunk, steps: Sequence[RecordStep], row:
     for number, (step, at) in enumerate(zip(steps, row.tolist(), strict=True)):
         if step.metadata is None:
             continue
-        functions = dict(_functions(step.metadata))
+        functions = dict(functions_in(step.metadata))
         for name, values in functions.items():
             given.setdefault(name, {}).setdefault(at, []).extend(values)
         if functions:
@@ -78,7 +78,8 @@ def add_metadata(sums: StepSums, chunk: Chunk, steps: Sequence[RecordStep], row:
         sums.add_count(name, widths)
 
 
-def _functions(value: Mapping[str, Any]) -> Iterator[tuple[str, list[float]]]:
+def functions_in(value: Mapping[str, Any]) -> Iterator[tuple[str, list[float]]]:
+    """The rewards of single functions that a record's own keys hold, by name."""
     for name, given in value.items():
         if name.startswith(EACH) and isinstance(given, list):
             yield name, [one for one in given if isinstance(one, int | float)]

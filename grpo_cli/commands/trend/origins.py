@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from hashlib import blake2b
 from itertools import chain, count
 from pathlib import PurePath
 from sys import intern
@@ -41,18 +42,31 @@ class RecordStep(BatchFields):
     Attributes:
         field: the field of the file that holds it; None where the file's name does, or --step file.
         metadata: what ``add_metadata`` reads of the record; None where there is nothing.
+        part: which part of the step it is of, as --by tells them apart; None where nothing does.
     """
 
     def __init__(self, number: int, field: str | None = None) -> None:
         super().__init__(step=number)
         self.field = field
         self.metadata: Mapping[str, Any] | None = None
+        self.part: str | int | float | None = None
 
     @property
     def number(self) -> int:
         """The step."""
         number: int = self["step"]
         return number
+
+    @property
+    def row(self) -> int:
+        """The number of the row that sums it up: the step's, or one of the step's part."""
+        return self.number if self.part is None else _row(self.part, self.number)
+
+
+@lru_cache(maxsize=4096)
+def _row(part: str | int | float, step: int) -> int:
+    text = f"{part!r} {step}".encode("utf-8", "replace")
+    return int.from_bytes(blake2b(text, digest_size=8).digest(), signed=True)
 
 
 @dataclass(frozen=True)
@@ -62,10 +76,12 @@ class StepSource:
     Attributes:
         field: the path of the step in a record; None: one of ``STEP_FIELDS``, or the file's name.
         files: file → its place in order, where each file is a step of its own.
+        by: the field whose values are the parts of a step; None: steps have none.
     """
 
     field: Path | None = None
     files: Mapping[str, int] | None = None
+    by: Path | None = None
 
     @classmethod
     def of_flag(cls, field: str | None, places: Sequence[str]) -> StepSource:

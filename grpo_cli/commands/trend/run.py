@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.trend.measure import ChunkSums, rewards_of, sums_of_rewards
@@ -26,6 +26,7 @@ from grpo_cli.errors import InputError
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.inputs import MissingColumnError
 from grpo_cli.records import DecodedChunk, Raw
+from grpo_cli.records.choose.batches import FILE
 from grpo_cli.records.formats.texts import NoLogProbsError
 from grpo_cli.records.translate import Notices
 from grpo_cli.variants.plan import Plan
@@ -52,6 +53,7 @@ class RunSums(Accumulator[Evaluated]):
         moved: whether a record that was evaluated has log_probs_old.
         origins: the files of each step.
         references: which records have a reference.
+        parts: row of the sums → the part and the step that it is of, where steps have parts.
     """
 
     evaluator: Evaluator
@@ -64,6 +66,7 @@ class RunSums(Accumulator[Evaluated]):
     moved: bool = False
     origins: Origins = field(default_factory=Origins)
     references: References = field(default_factory=References)
+    parts: dict[int, tuple[Any, int]] = field(default_factory=dict)
 
     headers = True
     by_columns: ClassVar[bool] = False
@@ -111,7 +114,15 @@ class RunSums(Accumulator[Evaluated]):
         number = self.step_source.number(signal.step, source, record.line)
         self.origins.add(number, source, record.line)
         self.notices[f"only rewards, and lengths where they are told: {record.message}"] = None
-        return RecordStep(number, None if signal.step is None else signal.key)
+        step = RecordStep(number, None if signal.step is None else signal.key)
+        if self.step_source.by is not None:
+            self.set_part(step, source if self.step_source.by == (FILE,) else signal.group)
+        return step
+
+    def set_part(self, step: RecordStep, part: Any) -> None:
+        """Has a step be of a part."""
+        step.part = part
+        self.parts[step.row] = part, step.number
 
     def add_tables(self, *tables: StepSums) -> None:
         """Adds sums of records that follow."""
@@ -129,6 +140,7 @@ class RunSums(Accumulator[Evaluated]):
         self.moved |= later.moved
         self.origins.merge(later.origins)
         self.references.merge(later.references)
+        self.parts |= later.parts
 
 
 @dataclass
@@ -176,6 +188,8 @@ def with_steps(
         if run is not None and step.number != before:
             run.origins.add(step.number, item.source, item.line)
             before = step.number
+        if run is not None and step_source.by is not None and item.batch is not None:
+            run.set_part(step, next(iter(item.batch.values())))
         item.batch = step
         kept.append(item)
     if rewards and run is not None:
@@ -194,6 +208,9 @@ class Run:
 
     Attributes:
         skipped, notices, missing, signatures, moved: as ``RunSums`` has them.
+        plan: the objective.
+        step_source: how the step of a record is found.
+        parts: row → part and step, where steps have parts; a step's number is its row's then.
         logged: what the framework ``names`` would have logged: name → [S].
         statistics: those of each step, where the plan wants some.
     """
@@ -209,11 +226,12 @@ class Run:
         command: str = "trend",
     ) -> None:
         """``one_run``: files are of one run, whatever their paths say; ``command``: who asks."""
-        self._reader, self._plan, self._command = reader, plan, command
-        self._names, self._step_source = names, step_source
+        self._reader, self.plan, self._command = reader, plan, command
+        self._names, self.step_source = names, step_source
         self._one_run = one_run or step_source.files is not None
         self.statistics: BatchStatistics | None = None
         self.logged: dict[str, F64] = {}
+        self.parts: dict[int, tuple[Any, int]] = {}
 
     def read(self) -> Steps:
         """Reads the files.
@@ -222,7 +240,7 @@ class Run:
             InputError: at the first record that cannot be used, unless it is to be skipped.
             UsageError: where files are of several runs.
         """
-        plan = self._plan
+        plan = self.plan
         if plan.leaves_kl_out():
             self._reader.keep_input()
         found = self._sums(Evaluator(plan))
@@ -232,7 +250,7 @@ class Run:
             others = {key: one for key, one in found.missing.items() if one.path != "log_probs_ref"}
             found.missing = {str(error): error, **others}  # it has the record's place
         self.skipped, self.missing = self._reader.skipped, found.missing
-        self.signatures, self.moved = found.signatures, found.moved
+        self.signatures, self.moved, self.parts = found.signatures, found.moved, found.parts
         notes = [*found.origins.returns(), *changes(found.signatures)]
         self.notices: Notices = found.notices | dict.fromkeys(notes)
         self.notices |= without_kl([plan] if found.references.lacking is not None else [])
@@ -241,10 +259,10 @@ class Run:
     def _sums(self, evaluator: Evaluator) -> RunSums:
         """The sums of all records."""
         if evaluator.wants_first_pass:
-            statistics = partial(StepStatistics, evaluator, step_source=self._step_source)
+            statistics = partial(StepStatistics, evaluator, step_source=self.step_source)
             self.statistics = first_pass(self._reader, statistics).found
             evaluator = evaluator.after(self.statistics)
-        make = partial(RunSums, evaluator, self._step_source, logged=self._names is not None)
+        make = partial(RunSums, evaluator, self.step_source, logged=self._names is not None)
         run = make()
         for run in fold_pieces(self._reader, make):
             if run.origins.clash is not None and not self._one_run:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
-from typing import Any, NamedTuple, overload
+from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from grpo_cli.commands.trend.metrics import METRICS, StepValues, values
 from grpo_cli.commands.trend.names import WHOLE
 from grpo_cli.commands.trend.sums import KINDS, Places, StepSums
 
+_KEPT = (("count", "samples"), ("count", "tokens"))
 _WHOLE = WHOLE | {one.name for one in METRICS.values() if one.whole}
 
 
@@ -88,7 +89,9 @@ class Steps(Sequence[Step]):
         """The steps of sums with a row for each; what is not finite is no number of a step."""
         found = values(StepValues(sums)).items()
         metrics = {name: np.where(np.isfinite(column), column, np.nan) for name, column in found}
-        shown = {key: column for key, column in sums.columns.items() if key[0] == "worst"}
+        shown = {
+            key: column for key, column in sums.columns.items() if key in _KEPT or key[0] == "worst"
+        }
         return cls(replace(sums, columns=shown), metrics)
 
     def with_metrics(self, metrics: Mapping[str, F64]) -> Steps:
@@ -97,6 +100,10 @@ class Steps(Sequence[Step]):
 
     def __len__(self) -> int:
         return len(self.numbers)
+
+    def counted(self, unit: Literal["samples", "tokens"]) -> F64:
+        """[S] the responses, or the tokens, of each step."""
+        return self._sums.count(unit).astype(np.float64)
 
     def __iter__(self) -> Iterator[Step]:
         columns = [self.values(name) for name in self.metrics]

@@ -23,7 +23,7 @@ from grpo_cli.terminal.plots import Series, ascii_only, small_multiples, spark
 from grpo_cli.terminal.prose import as_command, wrapped
 from grpo_cli.terminal.screen import Screen, screen_of, written
 
-_NEAR = 5
+NEAR = 5
 """Steps within which findings of one family are one event."""
 _EDGES = 120  # columns of charts where there is no terminal
 
@@ -173,7 +173,7 @@ def _together(findings: Sequence[Finding]) -> list[list[Finding]]:
     for one in findings:
         family = _family(one)
         for group in groups:
-            near = one.onset - group[0].onset <= _NEAR
+            near = one.onset - group[0].onset <= NEAR
             if _family(group[0]) == family and near:
                 group.append(one)
                 break

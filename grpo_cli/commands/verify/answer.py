@@ -20,6 +20,7 @@ class Difference(Answer):
         differing, of: how many of the numbers differ, of how many.
         cause, causes: why, the simplest first; each explains everything that is expected.
         stages: the stages of the causes.
+        mistakes: their names in the catalogue of mistakes.
         pattern: what is known of the difference where no cause explains it.
     """
 
@@ -34,6 +35,7 @@ class Difference(Answer):
     cause: str | None = None
     causes: Sequence[str] = ()
     stages: Sequence[str] = ()
+    mistakes: Sequence[str] = ()
     pattern: str | None = None
 
 
@@ -81,14 +83,29 @@ class Verdict(Answer):
 
 @dataclass(frozen=True)
 class Verified(Answer):
-    """What ``verify`` returns."""
+    """What ``verify`` returns.
+
+    Attributes:
+        agrees: whether no record differs; metrics decide where nothing else is expected.
+        rtol, atol: the tolerance.
+        metrics_rtol: the relative tolerance of metrics.
+        verified, differing, without_expected: records.
+        causes: what explains the most differing records, each all of them alike.
+        explained: how many records that are.
+        metrics_differ: metric → how many records it differs in.
+        undefined: records that expect NaN of a mean over nothing.
+        records: the verdict on each.
+    """
 
     agrees: bool
     rtol: float
     atol: float | None
+    metrics_rtol: float
     verified: int
     differing: int
     without_expected: int
+    causes: Sequence[str]
+    explained: int
     metrics_differ: Mapping[str, int]
     undefined: int
     records: Sequence[Verdict]

@@ -14,7 +14,7 @@ from grpo_cli.commands.options.objective import StageOptions, VariantOption, tol
 from grpo_cli.commands.options.output import PageOptions
 from grpo_cli.commands.options.source import Files, ReadingOptions, RecordOption, paths
 from grpo_cli.commands.verify.answer import Verdict
-from grpo_cli.commands.verify.compare import Tolerance
+from grpo_cli.commands.verify.compare import tolerances
 from grpo_cli.commands.verify.judging import Judging
 from grpo_cli.commands.verify.verification import Verification
 from grpo_cli.commands.verify.view import print_verification
@@ -73,6 +73,16 @@ Atol = Annotated[
         show_default=False,
     ),
 ]
+MetricsRtol = Annotated[
+    float | None,
+    typer.Option(
+        "--metrics-rtol",
+        metavar="NUMBER",
+        parser=tolerance,
+        help="Relative tolerance of metrics. Default: 1e-4, whatever --rtol is.",
+        show_default=False,
+    ),
+]
 Causes = Annotated[
     int,
     typer.Option(
@@ -92,6 +102,7 @@ def verify(
     stages: OwnBatch,
     rtol: Rtol = None,
     atol: Atol = None,
+    metrics_rtol: MetricsRtol = None,
     causes: Causes = 12,
     source: ReadingOptions,
     chosen: RecordOption,
@@ -107,8 +118,10 @@ def verify(
     policy_loss, advantages, ratio, kl, gradient or loss_gradient,
     clip_fraction, gradient_norm, metrics}; null expects nothing.
     They are compared in the order of the stages; every record is a batch of
-    its own. Beside anything else metrics decide nothing: a note names those
-    that differ. Exit codes: 0 all agree, 1 one differs, 2 usage, 3 bad input.
+    its own. The first line is the verdict on all records; the first that
+    differs follows, with --full all of them. Metrics have a verdict and a
+    tolerance of their own: where a record expects anything else, they fail
+    nothing. Exit codes: 0 all agree, 1 one differs, 2 usage, 3 bad input.
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=page.json):
         reader = source.reader(paths(files), chosen.record)
@@ -117,7 +130,7 @@ def verify(
             variant.variant,
             stages.stages,
             stages.hyperparameters,
-            Tolerance(atol=atol) if rtol is None else Tolerance(rtol, atol),
+            tolerances(rtol, atol, metrics_rtol),
         )
         run = Verification(judging, reader, causes)
         answer = run.result()

@@ -8,14 +8,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from grpo_cli.batch import F64, I64
+from grpo_cli.batch import F64, I64, Batch, Segments
 from grpo_cli.commands.verify.answer import Difference
 from grpo_cli.commands.verify.expected import METRIC, Expectation, Flags
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.records import Record
 
 LOGGED = 1e-4
-"""The least relative tolerance of metrics, which trainers log in float32."""
+"""The relative tolerance of metrics, which trainers log in float32."""
 
 KL_ROUNDING = 0.01
 """Of a float32 KL, in terms of the scale: with the default tolerance 1e-7 of a loss."""
@@ -25,7 +25,10 @@ OF_SUMS = ("policy", "objective", "loss")
 
 
 class Column(NamedTuple):
-    """What records of one layout expect under one key, of the tokens that count.
+    """What records of one layout expect under one key.
+
+    It has the tokens that count; of a gradient it has every token as written, since a masked
+    token's is 0.
 
     Attributes:
         expectation: the first record's; its key, stage and level are those of all.
@@ -36,7 +39,7 @@ class Column(NamedTuple):
         noise: how much of the scale is noise, in terms of the relative tolerance.
         precision: [M] "bfloat16" or "float16" where a record's values were rounded to that.
         slack: [n] what that rounding may have moved each value by; None where none was rounded.
-        least: the least relative tolerance that makes sense for it.
+        written: cuts the tokens as written into responses; None where masked ones are left out.
     """
 
     expectation: Expectation
@@ -48,7 +51,7 @@ class Column(NamedTuple):
     noise: float
     precision: Sequence[str] = ()
     slack: F64 | None = None
-    least: float = 0.0
+    written: Segments | None = None
 
     @property
     def key(self) -> str:
@@ -82,16 +85,22 @@ class Tolerance:
             so that a loss that cancels to 0 is not compared with 0 relatively. For gradients it
             is rtol times the whole scale: what is a ten-thousandth of the largest gradient moves
             nothing, and float32 leaves noise of that size where a gradient is small.
+        metrics: the relative part of metrics, which has nothing to do with that of the loss.
     """
 
     rtol: float = 1e-4
     atol: float | None = None
+    metrics: float = LOGGED
+
+    def relative(self, column: Column) -> float:
+        """The relative part for a column."""
+        return self.metrics if column.is_metric else self.rtol
 
     def absolute(self, column: Column) -> F64 | float:
         """[n] the absolute part for each value of a column; or one for all."""
         if self.atol is not None:
             return self.atol
-        return max(self.rtol, column.least) * column.noise * column.scale
+        return self.relative(column) * column.noise * column.scale
 
     def agree(self, column: Column, found: F64) -> Flags:
         """[n] which of the numbers agree.
@@ -102,13 +111,29 @@ class Tolerance:
         expected = column.values
         with np.errstate(invalid="ignore"):
             size = np.maximum(np.abs(expected), np.abs(found))
-            allowed = self.absolute(column) + max(self.rtol, column.least) * size
+            allowed = self.absolute(column) + self.relative(column) * size
             if column.slack is not None:
                 allowed = allowed + column.slack
             near = np.abs(expected - found) <= allowed
         near &= np.isfinite(expected)
         agrees: Flags = near | (expected == found) | ~column.given | np.isnan(found)
         return agrees
+
+    def misfit(self, column: Column, found: F64) -> float:
+        """The relative tolerance that the numbers need to agree, beyond their rounding."""
+        with np.errstate(invalid="ignore"):
+            off = np.abs(column.values - found) - (0.0 if column.slack is None else column.slack)
+            size = np.maximum(np.abs(column.values), np.abs(found)) + column.noise * column.scale
+            need = np.where(column.given & (off > 0.0), off / np.where(size > 0.0, size, 1.0), 0.0)
+        return float(np.nanmax(need, initial=0.0))
+
+
+def tolerances(rtol: float | None, atol: float | None, metrics: float | None) -> Tolerance:
+    """Returns the tolerance with the usual numbers where none are given."""
+    usual = Tolerance(atol=atol)
+    return Tolerance(
+        usual.rtol if rtol is None else rtol, atol, usual.metrics if metrics is None else metrics
+    )
 
 
 def column_of(
@@ -127,24 +152,42 @@ def column_of(
         return None
     values = np.concatenate([each.values for each in expectations])
     given = np.concatenate([each.given for each in expectations])
+    batch, written = breakdown.batch, None
+    counted = np.ones(len(values), dtype=np.bool_)
+    widths = np.array([width for record in records for width in record.widths], dtype=np.int64)
     if first.level == "token" and records[0].mask is not None:
         counted = np.frombuffer(b"".join(record.mask or b"" for record in records), np.bool_)
-        values, given = values[counted], given[counted]
-    batch = breakdown.batch
+        if first.stage == "gradient":
+            written = Segments(widths)
+            found = as_written(found, batch, written, 0.0)
+            ignored = ~counted & ~np.isfinite(values)  # a masked NaN never matters
+            values, given = np.where(ignored, 0.0, values), given & ~ignored
+        else:
+            values, given = values[counted], given[counted]
     counts = {
         "token": breakdown.record_tokens,
         "response": batch.records.lengths,
         "record": np.ones(batch.records.count, dtype=np.int64),
     }[first.level]
+    if written is not None:
+        counts = batch.records.sum(widths)
     scale = np.repeat(_scale(first.stage, values, counts, breakdown), counts)
     noise = 1.0 if first.stage == "gradient" else 0.1
-    rounded = precisions(values, counts)
+    rounded = precisions(values if written is None else np.where(counted, values, 0.0), counts)
     slack = None
     if any(rounded):
         steps = zip(rounded, np.split(values, np.cumsum(counts)[:-1]), strict=True)
         slack = np.concatenate([half_steps(name, part) for name, part in steps])
-    least = LOGGED if first.stage == METRIC else 0.0
-    return Column(first, found, values, given, counts, scale, noise, rounded, slack, least)
+    return Column(first, found, values, given, counts, scale, noise, rounded, slack, written)
+
+
+def as_written(values: F64, batch: Batch, written: Segments, fill: float) -> F64:
+    """[N as written] values of the tokens that count; ``fill`` at the masked ones."""
+    responses = batch.responses
+    positions = responses.positions if batch.positions is None else batch.positions
+    found = np.full(written.total, fill)
+    found[responses.spread(written.starts) + positions] = values
+    return found
 
 
 def deciding(columns: Sequence[Column]) -> list[Column]:
@@ -186,7 +229,7 @@ def differences(
     differing = np.bincount(owner, differs, count)
     given = np.bincount(owner, column.given, count)
     for record, at in zip(records.tolist(), places[firsts].tolist(), strict=True):
-        response, token = _place(expectation.level, at, record, breakdown)
+        response, token = _place(column, at, record, breakdown)
         yield (
             record,
             Difference(
@@ -202,12 +245,17 @@ def differences(
         )
 
 
-def _place(level: str, at: int, record: int, breakdown: Breakdown) -> tuple[int | None, int | None]:
+def _place(
+    column: Column, at: int, record: int, breakdown: Breakdown
+) -> tuple[int | None, int | None]:
+    level, batch = column.expectation.level, breakdown.batch
     if level == "record":
         return None, None
-    batch = breakdown.batch
     if level == "response":
         return at - int(batch.records.starts[record]), None
+    if column.written is not None:
+        row = int(column.written.index[at])
+        return row - int(batch.records.starts[record]), int(column.written.positions[at])
     _, response, position = batch.place(at)
     return response, position
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from grpo_cli.commands.options.source import tell_errors, tell_notes, tell_skipped
-from grpo_cli.commands.verify.answer import MetricDifference, Verdict, Verified
+from grpo_cli.commands.verify.answer import Difference, MetricDifference, Verdict, Verified
 from grpo_cli.commands.verify.causes.case import Case
 from grpo_cli.commands.verify.causes.search import Memory, pattern
 from grpo_cli.commands.verify.judging import Judged, Judging
@@ -46,6 +47,21 @@ class DifferingMetric:
         return f"{records} ({shown(self.name)}: yours {first.expected:g}, grpo's {first.got:g})"
 
 
+def shared_causes(differences: Sequence[Difference]) -> tuple[Sequence[str], int]:
+    """Returns the causes that explain the most records, as the first of those is told them.
+
+    A mistake that has another number in each record is one mistake.
+    """
+    counts = Counter(name for each in differences for name in each.mistakes)
+    most = max(counts.values(), default=0)
+    if len(differences) < 2 or not most:
+        return tuple(differences[0].causes if differences else ()), most and 1
+    best = {name for name, count in counts.items() if count == most}
+    first = next(each for each in differences if best & {*each.mistakes})
+    words = Counter(text for each in differences for text in each.causes)
+    return tuple(text for text in first.causes if words[text] == most) or first.causes, most
+
+
 class Verification:
     """Judges the records of files; remembers what there is to say afterwards.
 
@@ -80,13 +96,17 @@ class Verification:
         """
         verdicts = (*self._verdicts(),)
         within = self._empty.within
+        causes, explained = shared_causes([each.first for each in verdicts if each.first])
         return Verified(
             agrees=all(verdict.agrees for verdict in verdicts),
             rtol=within.rtol,
             atol=within.atol,
+            metrics_rtol=within.metrics,
             verified=len(verdicts),
             differing=sum(not verdict.agrees for verdict in verdicts),
             without_expected=self.without_expected,
+            causes=causes,
+            explained=explained,
             metrics_differ={key: metric.count for key, metric in self.metrics.items()},
             undefined=self.undefined,
             records=verdicts,
@@ -135,6 +155,7 @@ class Verification:
             cause=" or ".join(causes) or None,
             causes=causes,
             stages=stages,
+            mistakes=tuple(dict.fromkeys(cause.mistake for cause in found or ())),
             pattern=known or None,
         )
         return replace(verdict, first=first)

@@ -8,32 +8,35 @@ from rich.console import Console
 from rich.text import Text
 
 from grpo_cli.commands.verify.answer import Difference, Verdict, Verified
+from grpo_cli.commands.verify.expected import METRIC
+from grpo_cli.terminal.display import chosen
 from grpo_cli.terminal.numbers import shown, visible
 from grpo_cli.terminal.prose import wrapped
 from grpo_cli.terminal.screen import Screen
 
-_MOST = 20
-"""Differing records shown in full."""
-
 
 def print_verification(console: Console, screen: Screen, answer: Verified) -> None:
-    """Prints one paragraph per record that differs, then the verdict."""
+    """Prints the verdict on all records, then the first that differs; with --full all of them."""
     differing = [row for row in answer.records if not row.agrees]
-    for row in differing[:_MOST]:
+    console.print(wrapped(_verdict(answer, len(differing)), screen.reading, 2))
+    if answer.metrics_differ or any(map(_metrics, answer.records)):
+        console.print(wrapped(_metrics_verdict(answer), screen.reading, 2))
+    shown_rows = differing if chosen().full else differing[:1]
+    for row in shown_rows:
         assert row.first is not None
+        console.print()
         for line in _paragraph(row, row.first):
             console.print(wrapped(line, screen.reading, 11))
-        console.print()
-    if len(differing) > _MOST:
-        console.print(Text(f"… {len(differing) - _MOST:,} more records differ (see --json)\n"))
-    console.print(wrapped(_conclusion(answer, differing), screen.reading, 2))
+    if rest := len(differing) - len(shown_rows):
+        more = f"{rest:,} more record{'' if rest == 1 else 's'}"
+        console.print(Text(f"\n… {more} differ{'s' if rest == 1 else ''} (see --full or --json)"))
 
 
 def _paragraph(row: Verdict, first: Difference) -> Iterator[Text]:
     yield Text.assemble(("differs ", "bold red"), _place(row))
     yield Text.assemble(("  at       ", "cyan"), _where(first))
-    yield Text.assemble(("  expected ", "cyan"), f"{first.expected!r}")
-    yield Text.assemble(("  got      ", "cyan"), f"{first.got!r}")
+    yield Text.assemble(("  yours    ", "cyan"), f"{first.expected!r}")
+    yield Text.assemble(("  grpo     ", "cyan"), f"{first.got!r}")
     yield Text.assemble(("  cause    ", "cyan"), joined(first.causes) or "not recognised")
     if first.pattern:
         yield Text.assemble(("  known    ", "cyan"), first.pattern)
@@ -72,13 +75,41 @@ def _where(first: Difference) -> str:
     return ", ".join(parts) + stage + count
 
 
-def _conclusion(answer: Verified, differing: Sequence[Verdict]) -> Text:
+def _verdict(answer: Verified, differing: int) -> Text:
     verified = answer.verified
     records = f"{verified:,} record{'' if verified == 1 else 's'}"
     if differing:
-        differ = "differs" if len(differing) == 1 else "differ"
-        return Text(f"{len(differing):,} of {records} {differ}", "bold red")
-    compared = dict.fromkeys(key for row in answer.records for key in row.compared)
-    keys = [key for key in compared if key not in answer.metrics_differ]
+        differ = f"{differing:,} of {records} {'differs' if differing == 1 else 'differ'}"
+        if not answer.explained:
+            return Text(differ, "bold red")
+        every = answer.explained == differing
+        count = "all " if differing > 1 else ""
+        by = f", {count}explained by: " if every else f"; {answer.explained:,} explained by: "
+        return Text.assemble((differ, "bold red"), by, joined(answer.causes))
+    keys = [key for key in _compared(answer) if not key.startswith(METRIC)]
     agree = "agrees" if verified == 1 else "agree"
+    keys = keys or [*_compared(answer)]
     return Text(f"{records} {agree}: {', '.join(keys)} (rtol {answer.rtol:g})", "bold green")
+
+
+def _compared(answer: Verified) -> dict[str, None]:
+    return dict.fromkeys(key for row in answer.records for key in row.compared)
+
+
+def _metrics(row: Verdict) -> list[str]:
+    """The metrics that were compared besides something else."""
+    keys = [key for key in row.compared if key.startswith(METRIC)]
+    return keys if len(keys) < len(row.compared) else []
+
+
+def _metrics_verdict(answer: Verified) -> Text:
+    """Which metrics agree, and which differ in how many records: they fail none."""
+    differ = answer.metrics_differ
+    agree = [key for key in _compared(answer) if key.startswith(METRIC) and key not in differ]
+    parts = [f"{', '.join(agree)} agree{'s' if len(agree) == 1 else ''}"] if agree else []
+    parts += [
+        f"{key} differs in {count:,} record{'' if count == 1 else 's'}"
+        for key, count in differ.items()
+    ]
+    text = f"metrics: {'; '.join(parts)} (rtol {answer.metrics_rtol:g})"
+    return Text(text.replace(f"{METRIC}.", ""), "yellow" if differ else "green")

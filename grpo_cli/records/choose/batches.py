@@ -90,7 +90,7 @@ def key_of(batch: Mapping[str, Any] | None) -> Hashable:
 
 
 def _value(raw: Raw, made: Raw, field: Path) -> Any:
-    message = "missing; batches need it in every record (--batch)"
+    message = "missing; --batch and --by need it in every record"
     for value in (raw.value, made.value):
         try:
             found = _scalar(look_up(value, field))
@@ -98,7 +98,7 @@ def _value(raw: Raw, made: Raw, field: Path) -> Any:
             continue
         if isinstance(found, str | int | float):
             return found
-        message = f"expected a number or text to batch by, got {got(found)}"
+        message = f"expected a number or text (--batch, --by), got {got(found)}"
         break
     else:
         if field == (FILE,):

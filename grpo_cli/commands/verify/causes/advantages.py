@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64, Batch, Segments
 from grpo_cli.commands.verify.causes.case import Case, Cause, round_number
+from grpo_cli.commands.verify.causes.inputs import HALF, rounded
 from grpo_cli.objective.breakdown import Breakdown
 
 Flags = NDArray[np.bool_]
@@ -54,15 +55,26 @@ _SCALES: Mapping[str, tuple[bool, Statistic, str]] = {
         partial(std_of, ddof=0),
         "batch-std: divided by the std of the batch, ddof 0",
     ),
+    "range": (True, np.ptp, "divided by the range (max − min) for the std"),
+    "deviation": (
+        True,
+        lambda r: np.abs(r - r.mean()).mean(),
+        "divided by the mean absolute deviation for the std",
+    ),
+    "largest": (
+        True,
+        lambda r: np.abs(r - r.mean()).max(),
+        "divided by the largest deviation for the std",
+    ),
+    "root 1": (True, partial(std_of, ddof=1), "ε added to the variance, inside the root"),
+    "root 0": (True, partial(std_of, ddof=0), "ε added to the variance, inside the root"),
 }
-_EPS = (0.0, 1e-9, 1e-8, 1e-6, 1e-5, 1e-4)
+_EPS = (0.0, 1e-9, 1e-8, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
 _NAMES = {
     ("none", "1"): "the rewards as they are (raw) for advantages",
     ("mean", "1"): "group-mean: advantages not divided by the std",
     ("batch", "batch 1"): "batch-whiten: mean and std of the batch, groups ignored",
 }
-_PAIRS = {"group-mean": ("mean", "1"), "raw": ("none", "1"), "leave-one-out": ("others", "1")}
-"""Choice without a std → its centre and its scale."""
 
 
 def formulas(case: Case, *, other_eps: bool = False) -> Iterator[Cause]:
@@ -77,11 +89,10 @@ def formulas(case: Case, *, other_eps: bool = False) -> Iterator[Cause]:
         return
     if not case.other_advantages:
         return
-    ddof, eps = bound.values.get("std_ddof"), bound.values.get("std_eps")
-    mine = ("mean", f"std {ddof}") if ddof is not None else _PAIRS.get(bound.name, ("", ""))
     pairs = [(centre, scale) for centre in _CENTRES for scale in _SCALES]
+    mine, eps = _own_formula(case, pairs)
     pairs.sort(key=lambda pair: (pair[0] != mine[0]) + (pair[1] != mine[1]))
-    usual = 1e-8 if eps is None else float(eps)
+    usual = 1e-8 if eps is None else eps
     for pair in pairs:
         for epsilon in _EPS if other_eps else (usual,):
             if epsilon == usual and (other_eps or pair == mine):
@@ -89,7 +100,22 @@ def formulas(case: Case, *, other_eps: bool = False) -> Iterator[Cause]:
             if other_eps and pair[1] == "1":  # has no eps
                 continue
             words = _formula_words(pair, mine, epsilon, eps)
-            yield Cause("advantage", words, partial(by_formula, pair=pair, epsilon=epsilon))
+            yield Cause(
+                _mistake(pair, mine), words, partial(by_formula, pair=pair, epsilon=epsilon)
+            )
+
+
+def _own_formula(
+    case: Case, pairs: Sequence[tuple[str, str]]
+) -> tuple[tuple[str, str], float | None]:
+    """Finds the pair and the ε that give the record's own advantages; no names where none do."""
+    own = case.breakdown.response_advantage
+    stated = case.objective.advantage.values.get("std_eps")
+    for epsilon in _EPS if stated is None else (float(stated),):
+        for pair in pairs:
+            if own is not None and np.allclose(_by_formula(case, pair, epsilon), own, rtol=1e-12):
+                return pair, None if pair[1] == "1" else epsilon
+    return ("", ""), None
 
 
 def other_eps(case: Case) -> Iterator[Cause]:
@@ -116,15 +142,36 @@ def _formula_words(
     return ", ".join(parts)
 
 
+_CENTRE_MISTAKES = {"others": "leave-one-out", "batch": "batch-as-one-group"}
+_SCALE_MISTAKES = {"batch": "std-level", "1": "std-or-not", "root": "std-eps"}
+
+
+def _mistake(pair: tuple[str, str], mine: tuple[str, str]) -> str:
+    """Names the row of the catalogue: of the centre where that is another, else of the scale."""
+    if pair[0] != mine[0]:
+        return _CENTRE_MISTAKES.get(pair[0], "leave-one-out" if mine[0] == "others" else "centre")
+    if pair[1] == mine[1]:
+        return "std-eps"
+    kind = pair[1].partition(" ")[0]
+    if kind == "std":
+        return "std-ddof" if mine[1].startswith("std") else "std-or-not"
+    return _SCALE_MISTAKES.get(kind, "scale-other")
+
+
 def by_formula(case: Case, pair: tuple[str, str], epsilon: float) -> Breakdown:
     """Evaluates the record with advantages (r − centre)/(scale + ε)."""
+    return case.with_advantages(_by_formula(case, pair, epsilon))
+
+
+def _by_formula(case: Case, pair: tuple[str, str], epsilon: float) -> F64:
     rewards = _rewards(case)
     offsets = rewards - _statistic(_CENTRES[pair[0]], rewards, case.batch)
     scale = _statistic(_SCALES[pair[1]], rewards, case.batch)
-    scale = scale if pair[1] == "1" else scale + epsilon
-    return case.with_advantages(
-        np.divide(offsets, scale, out=np.zeros_like(offsets), where=(offsets != 0) & (scale > 0))
-    )
+    if pair[1].startswith("root"):
+        scale = np.sqrt(scale * scale + epsilon)
+    elif pair[1] != "1":
+        scale = scale + epsilon
+    return np.divide(offsets, scale, out=np.zeros_like(offsets), where=(offsets != 0) & (scale > 0))
 
 
 def _statistic(row: tuple[bool, Statistic, str], rewards: F64, batch: Batch) -> F64:
@@ -151,41 +198,84 @@ def _whitened(a: F64, ddof: int) -> F64:
     return (a - a.mean()) / (_std(a, ddof) + 1e-8)
 
 
-CHANGES: tuple[tuple[str, Change], ...] = (
-    ("wrong sign of the advantages", lambda a, _: -a),
-    ("sign of the advantages lost: |A| where A is meant", lambda a, _: np.abs(a)),
-    ("only positive advantages count: A < 0 is taken as 0", lambda a, _: np.maximum(a, 0.0)),
-    ("only negative advantages count: A > 0 is taken as 0", lambda a, _: np.minimum(a, 0.0)),
-    ("only the sign of the advantages counts", lambda a, _: np.sign(a)),
+CHANGES: tuple[tuple[str, str, Change], ...] = (
+    ("advantage-sign", "wrong sign of the advantages", lambda a, _: -a),
     (
+        "advantage-one-sided",
+        "sign of the advantages lost: |A| where A is meant",
+        lambda a, _: np.abs(a),
+    ),
+    (
+        "advantage-one-sided",
+        "only positive advantages count: A < 0 is taken as 0",
+        lambda a, _: np.maximum(a, 0.0),
+    ),
+    (
+        "advantage-one-sided",
+        "only negative advantages count: A > 0 is taken as 0",
+        lambda a, _: np.minimum(a, 0.0),
+    ),
+    ("advantage-one-sided", "only the sign of the advantages counts", lambda a, _: np.sign(a)),
+    (
+        "advantage-order",
         "advantages shifted by one row: each response has that of the one before",
         lambda a, _: np.roll(a, 1),
     ),
     (
+        "advantage-order",
         "advantages shifted by one row: each response has that of the one after",
         lambda a, _: np.roll(a, -1),
     ),
-    ("advantages in reverse order of the responses", lambda a, _: a[::-1].copy()),
     (
+        "advantage-order",
+        "advantages in reverse order of the responses",
+        lambda a, _: a[::-1].copy(),
+    ),
+    (
+        "advantage-broadcast",
         "the first response's advantage is used for all",
         lambda a, _: np.full_like(a, a[0]) if a.size else a,
     ),
-    ("advantages centred on their median", lambda a, _: a - np.median(a)),
-    ("advantages centred on their mean", lambda a, _: a - a.mean()),
-    ("advantages whitened (ddof 1): normalised over the record", lambda a, _: _whitened(a, 1)),
-    ("advantages whitened (ddof 0): normalised over the record", lambda a, _: _whitened(a, 0)),
+    ("advantage-twice", "advantages centred on their median", lambda a, _: a - np.median(a)),
+    ("advantage-twice", "advantages centred on their mean", lambda a, _: a - a.mean()),
     (
+        "advantage-twice",
+        "advantages whitened (ddof 1): normalised over the record",
+        lambda a, _: _whitened(a, 1),
+    ),
+    (
+        "advantage-twice",
+        "advantages whitened (ddof 0): normalised over the record",
+        lambda a, _: _whitened(a, 0),
+    ),
+    (
+        "advantage-twice",
         "advantages divided by the std of the record's advantages",
         lambda a, _: a / (_std(a, 1) + 1e-8),
     ),
     (
+        "advantage-length",
         "advantages weighted by length: A times the response's tokens over their mean",
         lambda a, n: a * n / max(float(n.mean()), 1.0),
     ),
-    ("advantages weighted by length: A times the response's tokens", lambda a, n: a * n),
     (
+        "advantage-length",
+        "advantages weighted by length: A times the response's tokens",
+        lambda a, n: a * n,
+    ),
+    (
+        "advantage-length",
         "advantages weighted by length: A divided by the response's tokens",
         lambda a, n: a / np.maximum(n, 1),
+    ),
+    ("advantage-dropped", "advantages left out: A is taken as 1", lambda a, _: np.ones_like(a)),
+    *(
+        (
+            "advantage-rounded",
+            f"advantages rounded to {kind}",
+            lambda a, _, kind=kind: rounded(a, kind),
+        )
+        for kind in HALF
     ),
 )
 """In the order in which they are tried; the simplest first."""
@@ -194,12 +284,12 @@ CHANGES: tuple[tuple[str, Change], ...] = (
 def changed(case: Case) -> Iterator[Cause]:
     """Yields each of the changes that has no number to be solved for."""
     if case.breakdown.response_advantage is not None and case.other_advantages:
-        for words, change in CHANGES:
-            yield _cause(words, change)
+        for mistake, words, change in CHANGES:
+            yield _cause(mistake, words, change)
 
 
-def _cause(words: str, change: Change) -> Cause:
-    return Cause("advantage", words, partial(_with_change, change=change))
+def _cause(mistake: str, words: str, change: Change) -> Cause:
+    return Cause(mistake, words, partial(_with_change, change=change))
 
 
 def _with_change(case: Case, change: Change) -> Breakdown:
@@ -215,13 +305,13 @@ def other_sign(case: Case) -> Iterator[Cause]:
     batch = case.batch
     if batch.token_advantages is not None:
         yield Cause(
-            "advantage",
+            "advantage-sign",
             "wrong sign of the advantages",
             lambda case: case.with_advantages(-case.breakdown.advantage),
         )
     if batch.rewards is not None and not case.objective.advantage.choice.given:
         yield Cause(
-            "advantage",
+            "advantage-sign",
             "wrong sign of the rewards",
             lambda case: case.with_columns(rewards=-_rewards(case)),
         )
@@ -272,7 +362,7 @@ def solved_changes(case: Case) -> Iterator[Cause]:
     by = float(np.median((found - a)[known]))
     if by:
         words = f"advantages shifted by a constant: A {'+' if by > 0 else '−'} {abs(by):.6g}"
-        yield _cause(words, lambda a, _: a + by)
+        yield _cause("advantage-offset", words, lambda a, _: a + by)
     yield from _by_length(case, a, found, known)
     yield from _exchanged(a, found, known)
 
@@ -284,7 +374,11 @@ def _bounded(a: F64, found: F64, known: Flags) -> Iterator[Cause]:
         return
     bound = float(np.median(np.abs(found[short])))
     if np.count_nonzero(short) > 1 or round_number(bound):
-        yield _cause(f"advantages clipped to ±{bound:.4g}", lambda a, _: np.clip(a, -bound, bound))
+        yield _cause(
+            "advantage-clipped",
+            f"advantages clipped to ±{bound:.4g}",
+            lambda a, _: np.clip(a, -bound, bound),
+        )
 
 
 def _by_length(case: Case, a: F64, found: F64, known: Flags) -> Iterator[Cause]:
@@ -295,7 +389,7 @@ def _by_length(case: Case, a: F64, found: F64, known: Flags) -> Iterator[Cause]:
     for power, verb in ((1.0, "times"), (-1.0, "divided by")):
         scale = float(np.median(found[loud] / (a[loud] * lengths[loud] ** power)))
         words = f"advantages weighted by length: A {verb} the response's tokens, times {scale:.5g}"
-        yield _cause(words, partial(_powered, power=power, scale=scale))
+        yield _cause("advantage-length", words, partial(_powered, power=power, scale=scale))
 
 
 def _powered(a: F64, lengths: F64, power: float, scale: float) -> F64:
@@ -317,7 +411,7 @@ def _exchanged(a: F64, found: F64, known: Flags) -> Iterator[Cause]:
         f"advantages in another order: {len(moved)} of {len(a)} responses have that of another "
         f"response (response {at} that of response {int(source[at])})"
     )
-    yield _cause(words, lambda a, _: a[source])
+    yield _cause("advantage-order", words, lambda a, _: a[source])
 
 
 # ---- discounted by position; the factor is solved for -------------------------------------------
@@ -338,7 +432,9 @@ def discounted(case: Case) -> Iterator[Cause]:
         gamma = _gamma(case, places(case.batch.responses))
         if gamma is not None and not 0.999999 < gamma < 1.000001:
             words = f"advantages discounted {direction}: A times {gamma:.5g} per position"
-            yield Cause("advantage", words, partial(_discounted, places=places, gamma=gamma))
+            yield Cause(
+                "advantage-discounted", words, partial(_discounted, places=places, gamma=gamma)
+            )
 
 
 def _discounted(case: Case, places: Callable[[Segments], I64], gamma: float) -> Breakdown:

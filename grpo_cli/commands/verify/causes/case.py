@@ -10,19 +10,20 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from grpo_cli.batch import F64, Batch
-from grpo_cli.commands.verify.compare import Column, Tolerance, column_of, deciding
+from grpo_cli.batch import F64, Batch, Segments
+from grpo_cli.commands.verify.compare import Column, Tolerance, as_written, column_of, deciding
 from grpo_cli.commands.verify.expected import read_expectations
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.errors import GrpoError
 from grpo_cli.hyperparameters import HyperparameterError, Value
+from grpo_cli.mistakes import mistakes
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.choice import Bound, Choice
 from grpo_cli.objective.objective import Objective
 from grpo_cli.objective.pipeline import evaluate
 from grpo_cli.objective.terms import Term
-from grpo_cli.records import Record
+from grpo_cli.records import Record, assemble
 from grpo_cli.variants import bind
 from grpo_cli.variants.plan import Plan
 
@@ -73,8 +74,21 @@ class Case:
             is_gradient = column.key in ("gradient", "loss_gradient")
             per_token = column.expectation.level == "token"
             if is_gradient and per_token and np.isfinite(column.values).all():
-                return column.values if column.key == "gradient" else -column.values
+                values = column.values if column.written is None else column.values[self.mask]
+                return values if column.key == "gradient" else -values
         return None
+
+    @property
+    def mask(self) -> NDArray[np.bool_]:
+        """[N as written] which tokens count."""
+        if self.record.mask is None:
+            return np.ones(self.written.total, dtype=np.bool_)
+        return np.frombuffer(self.record.mask, dtype=np.bool_)
+
+    @cached_property
+    def written(self) -> Segments:
+        """The tokens as written, cut into responses."""
+        return Segments(np.array(self.record.widths, dtype=np.int64))
 
     @cached_property
     def loss(self) -> float | None:
@@ -95,20 +109,59 @@ class Case:
         size = float(np.abs(expected).max(initial=0.0))
         return np.abs(found - expected) <= max(self.tolerance.rtol, 1e-6) * size
 
-    def agrees(self, again: Breakdown) -> bool:
-        """Whether another evaluation gives all that is expected."""
-        return all(self._fits(column, again) for column in self.columns)
+    @cached_property
+    def own_misfit(self) -> float:
+        """How far off the record's own evaluation is."""
+        return self._misfit(self.breakdown)
 
-    def _fits(self, column: Column, again: Breakdown) -> bool:
+    def misfit(self, again: Breakdown) -> float:
+        """The relative tolerance that another evaluation needs; infinite where it does not agree.
+
+        It has to leave at most a tenth of what is to be explained; a thousandth of it where only
+        a loss is recorded, since many mistakes come near to any one number.
+        """
+        found = self._misfit(again)
+        rest = 1e-3 if self.is_loss_alone else 0.1
+        return found if found <= rest * self.own_misfit else np.inf
+
+    @cached_property
+    def is_loss_alone(self) -> bool:
+        """Whether one number is all that is expected."""
+        return len(self.columns) == 1 and self.columns[0].expectation.level == "record"
+
+    def _misfit(self, again: Breakdown) -> float:
+        most = 0.0
+        for column in self.in_order:
+            found = self._found(column, again)
+            if found is None or not (again is self.breakdown or self._agree(column, found)):
+                return np.inf
+            most = max(most, self.tolerance.misfit(column, found))
+        return most
+
+    @cached_property
+    def in_order(self) -> Sequence[Column]:
+        """The columns, those that are cheap to evaluate first."""
+        return sorted(self.columns, key=lambda column: len(column.values))
+
+    def _agree(self, column: Column, found: F64) -> bool:
+        return bool(self.tolerance.agree(column, found).all())
+
+    def _found(self, column: Column, again: Breakdown) -> F64 | None:
+        """What another evaluation has in the place of a column; None where it has no such thing."""
         found = column.expectation.evaluated(again)
         if found is None or (column.expectation.level == "record" and np.isnan(found[0])):
-            return False
-        if len(found) == len(column.expectation.values) > len(column.values):
-            assert self.record.mask is not None
-            found = found[np.frombuffer(self.record.mask, dtype=np.bool_)]
-        if len(found) != len(column.values):
-            return False
-        return bool(self.tolerance.agree(column, found).all())
+            return None
+        masked = self.is_masked or again.batch.responses.total < self.written.total
+        if column.expectation.level == "token" and masked:
+            fill = 0.0 if column.expectation.stage == "gradient" else np.inf
+            found = as_written(found, again.batch, self.written, fill)
+            found = found if column.written is not None else found[self.mask]
+        return found if len(found) == len(column.values) else None
+
+    @property
+    def is_masked(self) -> bool:
+        """Whether the record has a mask."""
+        return self.record.mask is not None
 
     # ---- other evaluations --------------------------------------------------------------------
 
@@ -120,6 +173,10 @@ class Case:
     def with_columns(self, **columns: Any) -> Breakdown:
         """The record with other columns in its batch."""
         return self.evaluated(replace(self.batch, **columns))
+
+    def with_record(self, **changed: Any) -> Breakdown:
+        """The record with other columns, or another mask, as written."""
+        return self.evaluated(assemble([replace(self.record, **changed)]))
 
     def with_terms(self, change: Callable[[Term], Term]) -> Breakdown:
         """The record's evaluation with its terms changed."""
@@ -226,11 +283,24 @@ _GIVEN = bind("advantage", "given")
 
 
 class Cause(NamedTuple):
-    """A mistake: the stage it belongs to, what it is called, and what the record gives with it."""
+    """A mistake as it was made in a record.
 
-    stage: str
+    Attributes:
+        mistake: its name in the catalogue.
+        words: what it is called here, with the numbers that it has.
+        evaluate: gives what the record gives with it.
+        of: the stage, where that is another one than the catalogue says.
+    """
+
+    mistake: str
     words: str
     evaluate: Callable[[Case], Breakdown]
+    of: str = ""
+
+    @property
+    def stage(self) -> str:
+        """The stage that it belongs to."""
+        return self.of or mistakes()[self.mistake].stage
 
 
 IMPOSSIBLE = (GrpoError, ArithmeticError, LookupError, TypeError, ValueError)
@@ -244,10 +314,10 @@ def round_number(value: float) -> bool:
     return abs(value - float(f"{value:.2g}")) <= 1e-4 * abs(value)
 
 
-def swapped(stage: str, words: str, bound: Bound) -> Cause:
+def swapped(mistake: str, stage: str, words: str, bound: Bound) -> Cause:
     """A mistake that is another choice at a stage."""
     stages = {stage: bound, "kl_aggregate": None} if stage == "aggregate" else {stage: bound}
-    return Cause(stage, words, lambda case: case.evaluated(None, **stages))
+    return Cause(mistake, words, lambda case: case.evaluated(None, **stages), stage)
 
 
 def bound_to(name: str, choice: Choice, known: Mapping[str, Value]) -> Bound | None:

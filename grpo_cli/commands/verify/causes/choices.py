@@ -1,4 +1,4 @@
-"""Another ratio, or any other choice of the tables at a stage."""
+"""Another ratio, another correction, or any other choice of the tables at a stage."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from grpo_cli.batch import F64
 from grpo_cli.commands.verify.causes.case import Case, Cause, bound_to, swapped
+from grpo_cli.commands.verify.causes.solving import bounding
 from grpo_cli.hyperparameters import HYPERPARAMETERS
 from grpo_cli.objective.breakdown import Breakdown
-from grpo_cli.objective.choice import Bound, Choice
+from grpo_cli.objective.choice import Bound, Choice, reading
 from grpo_cli.objective.results import Ratio
+from grpo_cli.objective.terms import ENTROPY, KL, Term
 from grpo_cli.variants import STAGES, bind
 
 # ---- ratios -------------------------------------------------------------------------------------
@@ -23,20 +26,28 @@ def ratios(case: Case) -> Iterator[Cause]:
     """Yields the ratio inverted, to another policy, or held constant."""
     batch, own = case.batch, case.objective.ratio
     if batch.ratios is None:
-        for column, words in _INSTEAD.items():
+        for column, (mistake, words) in _INSTEAD.items():
             if getattr(batch, column) is not None:
-                yield Cause("ratio", words, partial(_to, column=column))
+                yield Cause(mistake, words, partial(_to, column=column))
                 if own.name != "token":
                     by_token = partial(_to, column=column, ratio=_TOKEN)
-                    yield Cause("ratio", f"{words}, token by token", by_token)
-    for words, change in _CHANGES:
-        yield swapped("ratio", words, _changed(own, change))
+                    yield Cause(mistake, f"{words}, token by token", by_token)
+    for mistake, words, change in _CHANGES:
+        yield swapped(mistake, "ratio", words, changed_ratio(own, change))
+    if own.choice.per_response:
+        yield from _sequences(case)
 
 
 _INSTEAD = {
-    "log_probs_new": "ratio taken as 1: old := new",
-    "log_probs_ref": "ratio to the reference where π_old is meant (ref for old)",
-    "log_probs_rollout": "ratio to the rollout engine's log-probs where π_old is meant",
+    "log_probs_new": ("old-ignored", "ratio taken as 1: old := new"),
+    "log_probs_ref": (
+        "ratio-policy",
+        "ratio to the reference where π_old is meant (ref for old)",
+    ),
+    "log_probs_rollout": (
+        "ratio-policy",
+        "ratio to the rollout engine's log-probs where π_old is meant",
+    ),
 }
 
 
@@ -48,24 +59,27 @@ def _to(case: Case, column: str, **stages: Bound) -> Breakdown:
     return case.evaluated(batch, **stages)
 
 
-_CHANGES: tuple[tuple[str, Callable[[Ratio], Ratio]], ...] = (
+_CHANGES: tuple[tuple[str, str, Callable[[Ratio], Ratio]], ...] = (
     (
+        "ratio-inverted",
         "ratio inverted: π_old/π_θ where π_θ/π_old is meant",
         lambda r: Ratio(-r.log_ratio, np.exp(-r.log_ratio), lambda slope: r.pull(-slope)),
     ),
     (
+        "ratio-one-gradient",
         "old log-probs taken from the new ones with their gradient: "
         "the ratio is 1 and no gradient comes through",
         lambda r: Ratio(np.zeros_like(r.log_ratio), np.ones_like(r.ratio), np.zeros_like),
     ),
     (
+        "ratio-detached",
         "ratio detached (stop-gradient): nothing flows through it",
         lambda r: r._replace(pull=np.zeros_like),
     ),
 )
 
 
-def _changed(own: Bound, change: Callable[[Ratio], Ratio]) -> Bound:
+def changed_ratio(own: Bound, change: Callable[[Ratio], Ratio]) -> Bound:
     """Returns the ratio with its outcome changed."""
 
     @wraps(own.choice.function)
@@ -73,6 +87,108 @@ def _changed(own: Bound, change: Callable[[Ratio], Ratio]) -> Bound:
         return change(own.choice.function(*columns, **values))
 
     return Bound(own.name, Choice(ratio, own.choice.defaults), own.values)
+
+
+def _sequences(case: Case) -> Iterator[Cause]:
+    """Yields a sequence's ratio with another divisor, and without its share in the gradient."""
+    responses = case.batch.responses
+    lengths = np.maximum(responses.lengths, 1).astype(np.float64)
+    width = float(max(case.record.widths, default=1))
+    for mistake, words, by in (
+        ("ratio-width", "the padded width", lengths / width),
+        ("one-less", "its tokens − 1", lengths / np.maximum(lengths - 1.0, 1.0)),
+    ):
+        said = f"a sequence's log-ratio is divided by {words} where its tokens are meant"
+        scaled = changed_ratio(case.objective.ratio, partial(scaled_ratio, by=responses.spread(by)))
+        yield swapped(mistake, "ratio", said, scaled)
+    spread = responses.spread(lengths)
+    words = "the gradient of a sequence's ratio lacks 1/L: it is not divided by the length"
+    steep = changed_ratio(
+        case.objective.ratio, lambda r: r._replace(pull=lambda slope: spread * r.pull(slope))
+    )
+    yield swapped("ratio-slope", "ratio", words, steep)
+
+
+def scaled_ratio(r: Ratio, by: F64 | float) -> Ratio:
+    """The ratio to the power ``by``."""
+    log_ratio = by * r.log_ratio
+    return Ratio(log_ratio, np.exp(log_ratio), lambda slope: by * r.pull(slope))
+
+
+def clamped(case: Case) -> Iterator[Cause]:
+    """Yields the tokens' log-ratio with a bound, solved for from those without gradient."""
+    wanted, new, old = (
+        case.expected_policy_gradient,
+        case.batch.log_probs_new,
+        case.batch.log_probs_old,
+    )
+    if wanted is None or new is None or old is None:
+        return
+    lost = (np.abs(wanted) <= case.quiet) & (np.abs(case.policy_gradient) > 3.0 * case.quiet)
+    alive = np.abs(wanted) > case.quiet
+    words = "the log-ratio is bounded at ±{}"
+    yield from bounding(case, "ratio-clamped", words, _clamped, np.abs(new - old), lost, alive)
+
+
+def _clamped(case: Case, number: float) -> Breakdown:
+    new, old = case.batch.log_probs_new, case.batch.log_probs_old
+    if new is None or old is None:
+        raise ValueError("there are no log-probs")
+    bound = np.clip(new - old, -number, number)
+    inside = bound == new - old
+
+    def cut(r: Ratio) -> Ratio:
+        return r._replace(pull=lambda slope: inside * r.pull(slope))
+
+    batch = replace(case.batch, log_probs_old=new - bound)
+    return case.evaluated(batch, ratio=changed_ratio(case.objective.ratio, cut))
+
+
+# ---- corrections and entropy bonuses ------------------------------------------------------------
+
+
+def corrections(case: Case) -> Iterator[Cause]:
+    """Yields a correction that is missing, of another policy, or on the KL too."""
+    own = case.objective.correction
+    if own.choice.absent:
+        return
+    words = "correction missing: the engine's log-probs are not used"
+    yield swapped("correction-dropped", "correction", words, bind("correction", "none"))
+    if "log_probs_old" in own.choice.columns:
+        function = reading(own.choice.function, "of the new", log_probs_old="log_probs_new")
+        of_new = Bound(own.name, replace(own.choice, function=function), own.values)
+        words = "correction of the current policy where the old one is meant"
+        yield swapped("correction-of-new", "correction", words, of_new)
+    if case.breakdown.correction is not None and case.breakdown.term(KL) is not None:
+        words = "correction on the KL too"
+        yield Cause("correction-on-kl", words, lambda case: case.with_terms(partial(_on_kl, case)))
+
+
+def _on_kl(case: Case, term: Term) -> Term:
+    weight = case.breakdown.correction
+    if term.name != KL or weight is None:
+        return term
+    values = term.values * weight
+    slope = None if term.slope is None else term.slope * weight
+    return term._replace(values=values, slope=slope, sums=case.batch.responses.sum(values))
+
+
+def entropies(case: Case) -> Iterator[Cause]:
+    """Yields an entropy bonus that is missing, or of the wrong sign."""
+    for mistake, factor, words in (
+        ("entropy-dropped", 0.0, "entropy bonus missing"),
+        ("entropy-sign", -1.0, "entropy bonus of the wrong sign: it is added to the loss"),
+    ):
+        if case.breakdown.term(ENTROPY) is not None:
+            yield Cause(mistake, words, partial(_bonus_times, factor=factor))
+
+
+def _bonus_times(case: Case, factor: float) -> Breakdown:
+    return case.with_terms(
+        lambda term: (
+            term._replace(coefficient=factor * term.coefficient) if term.name == ENTROPY else term
+        )
+    )
 
 
 # ---- the tables: tried last, since many choices fit by chance -----------------------------------
@@ -114,7 +230,22 @@ def _others(case: Case, stage: str, *, neutral: bool) -> Iterator[Cause]:
         bound = bound_to(name, choice, known)
         if bound is not None:
             words = f"{_kind(stage, own.choice, choice)}{stage} {name} where {own.name} is meant"
-            yield swapped(stage, words, bound)
+            yield swapped(_ROWS.get(name, f"other-{stage}"), stage, words, bound)
+
+
+_ROWS = {
+    "token-mean": "token-for-response-mean",
+    "response-mean": "token-for-response-mean",
+    "prompt-mean": "batch-for-prompt",
+    "token-sum": "denominator-other",
+    "sum": "denominator-missing",
+    "token-sum-norm": "constant-length",
+    "token": "ratio-level",
+    "sequence": "ratio-level",
+    "sequence-token": "ratio-slope",
+    "product": "ratio-of-sums",
+}
+"""Choice → the mistake that taking it for another one is."""
 
 
 def _kind(stage: str, own: Choice, other: Choice) -> str:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.verify.causes.case import Case, Cause, round_number, swapped
+from grpo_cli.commands.verify.causes.solving import bounding
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.choice import Bound, Choice
 from grpo_cli.objective.results import Surrogate, side, unbound
@@ -56,51 +57,84 @@ def usual_bounds(low: float, high: float) -> tuple[float, float]:
     return 1.0 - low, 1.0 + high
 
 
-CLIPS: tuple[tuple[str, Form, Bounds], ...] = (
-    ("clip missing (unclipped)", right, lambda _, __: (-np.inf, np.inf)),
-    ("max for min of the clipped and the unclipped product", _greatest, usual_bounds),
-    ("no min: only the clipped product counts, on both sides of A", _only_bounded, usual_bounds),
-    ("lower clip missing", right, lambda _, high: (-np.inf, 1.0 + high)),
-    ("upper clip missing", right, lambda low, _: (1.0 - low, np.inf)),
+CLIPS: tuple[tuple[str, str, Form, Bounds], ...] = (
+    ("clip-unused", "clip missing (unclipped)", right, lambda _, __: (-np.inf, np.inf)),
     (
+        "clip-greater",
+        "max for min of the clipped and the unclipped product",
+        _greatest,
+        usual_bounds,
+    ),
+    (
+        "clip-both",
+        "no min: only the clipped product counts, on both sides of A",
+        _only_bounded,
+        usual_bounds,
+    ),
+    ("clip-one-side", "lower clip missing", right, lambda _, high: (-np.inf, 1.0 + high)),
+    ("clip-one-side", "upper clip missing", right, lambda low, _: (1.0 - low, np.inf)),
+    (
+        "epsilon-swapped",
         "epsilon_low and epsilon_high swapped",
         right,
         lambda low, high: (1.0 - high, 1.0 + low),
     ),
-    ("epsilon_low used on both sides", right, lambda low, _: (1.0 - low, 1.0 + low)),
-    ("epsilon_high used on both sides", right, lambda _, high: (1.0 - high, 1.0 + high)),
     (
+        "epsilon-high",
+        "epsilon_low used on both sides",
+        right,
+        lambda low, _: (1.0 - low, 1.0 + low),
+    ),
+    (
+        "epsilon-high",
+        "epsilon_high used on both sides",
+        right,
+        lambda _, high: (1.0 - high, 1.0 + high),
+    ),
+    (
+        "epsilon-reciprocal",
         "lower bound 1/(1 + ε_high) where 1 − ε_low is meant",
         right,
         lambda _, high: (1.0 / (1.0 + high), 1.0 + high),
     ),
     (
+        "epsilon-reciprocal",
         "upper bound 1/(1 − ε_low) where 1 + ε_high is meant",
         right,
         lambda low, _: (1.0 - low, 1.0 / (1.0 - low) if low < 1.0 else np.inf),
     ),
     (
+        "clip-log-space",
         "clip in log space: the log-ratio is clipped to −ε_low and ε_high",
         right,
         lambda low, high: (float(np.exp(-low)), float(np.exp(high))),
     ),
     (
+        "clip-through",
         "clip straight-through: the value is clipped, the gradient of clipped tokens is not",
         lambda r, a, low, high: (right(r, a, low, high)[0], r * a),
         usual_bounds,
     ),
     (
+        "clip-zeroed",
         "clipped tokens left out: they add nothing to the value",
         lambda r, a, low, high: (right(r, a, low, high)[1],) * 2,
         usual_bounds,
     ),
     (
+        "ratio-detached",
         "ratio detached (stop-gradient): the policy term has no gradient",
         lambda r, a, low, high: (right(r, a, low, high)[0], None),
         usual_bounds,
     ),
-    ("1 + log ratio for the ratio: no exp", _without_exp(1.0), usual_bounds),
-    ("log ratio for the ratio: no exp", _without_exp(0.0), usual_bounds),
+    (
+        "minimum-before-advantage",
+        "min before the advantage: min(ρ, clip(ρ))·A where min(ρ·A, clip(ρ)·A) is meant",
+        lambda r, a, _, high: (np.minimum(r, high) * a, np.where(r <= high, r * a, 0.0)),
+        usual_bounds,
+    ),
+    ("ratio-without-exp", "1 + log ratio for the ratio: no exp", _without_exp(1.0), usual_bounds),
+    ("ratio-without-exp", "log ratio for the ratio: no exp", _without_exp(0.0), usual_bounds),
 )
 
 
@@ -109,38 +143,74 @@ def clips(case: Case) -> Iterator[Cause]:
     surrogate = case.objective.surrogate
     if surrogate.choice.window != "product":
         return
-    if all(surrogate.values.get(name) is None for name in ("delta", "dual_clip")):
-        for words, form, bounds in CLIPS:
-            yield Cause("surrogate", words, partial(bounded, form=form, bounds=bounds))
-    for name, value, words in _CAPS:
+    for mistake, words, form, bounds in CLIPS:
+        yield Cause(mistake, words, partial(bounded, form=form, bounds=bounds))
+    for mistake, name, value, words in _CAPS:
         if name in surrogate.values and surrogate.values[name] != value:
-            yield Cause("surrogate", words, partial(_with_value, name=name, value=value))
+            yield Cause(mistake, words, partial(_with_value, name=name, number=value))
+    if surrogate.values.get("dual_clip") is not None:
+        words = "dual clip where A > 0 too"
+        yield Cause("dual-clip-positive", words, partial(bounded, always_dual=True))
 
 
-def bounded(case: Case, form: Form, bounds: Bounds) -> Breakdown:
-    """Evaluates the record with another clip."""
+def bounded(
+    case: Case,
+    form: Form = right,
+    bounds: Bounds = usual_bounds,
+    *,
+    always_dual: bool = False,
+) -> Breakdown:
+    """Evaluates the record with another clip, and the caps that its own has besides."""
     values = case.objective.surrogate.values
     low, high = bounds(float(values["epsilon_low"] or 0.0), float(values["epsilon_high"] or 0.0))
+    delta, dual = (float(values.get(name) or np.inf) for name in ("delta", "dual_clip"))
 
     def clip(ratio: F64, advantage: F64) -> Surrogate:
         value, slope = form(ratio, advantage, low, high)
-        sides = side(ratio > high, ratio < low)
-        return Surrogate(value, sides, slope, None)
+        losing = advantage < 0
+        over_dual = np.zeros_like(losing)
+        if np.isfinite(dual):
+            over_dual = (value < dual * advantage) & (losing | always_dual)
+        for cap, over in ((delta, losing & (ratio > delta)), (dual, over_dual)):
+            if over.any():
+                value = np.where(over, cap * advantage, value)
+                slope = None if slope is None else np.where(over, 0.0, slope)
+        return Surrogate(value, side(ratio > high, ratio < low), slope, None)
 
     return case.evaluated(surrogate=Bound("clip", Choice(clip), {}))
 
 
-_CAPS: tuple[tuple[str, float | None, str], ...] = (
-    ("dual_clip", 3.0, "dual clip 3 added"),
-    ("dual_clip", None, "dual clip missing"),
-    ("delta", None, "delta missing"),
+_CAPS: tuple[tuple[str, str, float | None, str], ...] = (
+    ("dual-clip-added", "dual_clip", 3.0, "dual clip 3 added"),
+    ("dual-clip-dropped", "dual_clip", None, "dual clip missing"),
+    ("dual-clip-dropped", "delta", None, "delta missing"),
 )
 
 
-def _with_value(case: Case, name: str, value: float | None) -> Breakdown:
+def _with_value(case: Case, number: float | None, name: str) -> Breakdown:
     surrogate = case.objective.surrogate
-    changed = {**surrogate.values, name: value}
+    changed = {**surrogate.values, name: number}
     return case.evaluated(surrogate=Bound(surrogate.name, surrogate.choice, changed))
+
+
+def caps(case: Case) -> Iterator[Cause]:
+    """Yields a bound on the ratio where A < 0, solved for from the tokens without gradient."""
+    wanted, b = case.expected_policy_gradient, case.breakdown
+    values = case.objective.surrogate.values
+    if wanted is None or case.objective.surrogate.choice.window != "product":
+        return
+    losing = (b.advantage < 0) & (b.ratio > 1.0)
+    free = np.abs(b.token_weight * b.ratio * b.advantage) > 3.0 * case.quiet
+    lost = losing & free & (np.abs(wanted) <= case.quiet)
+    alive = losing & (np.abs(wanted) > case.quiet)
+    for name, words in (("dual_clip", "dual clip"), ("delta", "delta")):
+        if name in values:
+            own = values[name]
+            said = f"{words} {{}} where {own:g} is meant" if own else f"{words} {{}} added"
+            mistake = "dual-clip-dropped" if own else "dual-clip-added"
+            family = partial(_with_value, name=name)
+            yield from bounding(case, mistake, said, family, b.ratio, lost, alive)
+            return
 
 
 def reinforce(case: Case) -> Iterator[Cause]:
@@ -151,7 +221,31 @@ def reinforce(case: Case) -> Iterator[Cause]:
         def log_prob(log_probs_new: F64, advantage: F64) -> Surrogate:
             return Surrogate(log_probs_new * advantage, unbound(len(advantage)), None, advantage)
 
-        yield swapped("surrogate", words, Bound("reinforce", Choice(log_prob), {}))
+        yield swapped(
+            "log-prob-for-ratio", "surrogate", words, Bound("reinforce", Choice(log_prob), {})
+        )
+
+
+def effective_log_ratio(case: Case) -> F64 | None:
+    """[N] the log-ratios that the gradients expected have; NaN where a token has none.
+
+    None where the surrogate is no product of a ratio and an advantage.
+    """
+    wanted, window = case.expected_policy_gradient, case.objective.surrogate.choice.window
+    if wanted is None or window is None:
+        return None
+    if window == "product":
+        never = partial(_fixed, bounds=(-np.inf, np.inf))
+        free = bounded(case, bounds=never).gradient
+    elif _caps(case.objective.surrogate) is not None:
+        free = _with_cap(case, np.inf).gradient
+    else:
+        return None
+    free = free - case.without_policy.gradient
+    loud = (np.abs(free) > 3.0 * case.quiet) & (wanted * free > 0.0)
+    loud &= np.abs(wanted) > case.quiet
+    share = np.where(loud, wanted / np.where(loud, free, 1.0), np.nan)
+    return case.breakdown.log_ratio + np.log(share)
 
 
 # ---- the two bounds, solved for: which tokens have a gradient, and what the others add ----------
@@ -196,7 +290,7 @@ def windows(case: Case) -> Iterator[Cause]:
         # an ε that moves no token in or out is fitted to the loss alone: believed if it is round
         if fits and words and (seen or (round_number(low) and round_number(high))):
             bounds = partial(_fixed, bounds=(1.0 - low, 1.0 + high))
-            yield Cause("surrogate", words, partial(bounded, form=right, bounds=bounds))
+            yield Cause("epsilon-other", words, partial(bounded, bounds=bounds))
 
 
 def _fixed(*_: float, bounds: tuple[float, float]) -> tuple[float, float]:
@@ -254,12 +348,14 @@ def weights(case: Case) -> Iterator[Cause]:
         return
     cap, other = caps
     name = "1 + ε_high" if other > cap else "ε_high"
-    yield _capped("bound missing: the weight is not clipped", np.inf)
-    yield _capped(f"bound at {name} = {other:g}", other)
+    yield _capped("cispo-uncapped", "bound missing: the weight is not clipped", np.inf)
+    yield _capped("cispo-bound", f"bound at {name} = {other:g}", other)
     words = "stop-gradient of the weight missing: a gradient flows through the ratio too"
-    yield Cause("surrogate", words, partial(_with_cap, cap=cap, moving=True))
+    yield Cause("cispo-weight-gradient", words, partial(_with_cap, cap=cap, moving=True))
+    words = "gradient cut where the weight is capped: those tokens have none"
+    yield Cause("cispo-gradient-cut", words, partial(_with_cap, cap=cap, cut=True))
     words = "ratio for the weight times the log-prob (ρ·A)"
-    yield swapped("surrogate", words, Bound("unclipped", Choice(_unclipped), {}))
+    yield swapped("cispo-as-ratio", "surrogate", words, Bound("unclipped", Choice(_unclipped), {}))
 
 
 def _caps(surrogate: Bound) -> tuple[float, float] | None:
@@ -274,17 +370,18 @@ def _caps(surrogate: Bound) -> tuple[float, float] | None:
     return caps if surrogate.name == "trl/cispo" else caps[::-1]
 
 
-def _capped(words: str, cap: float) -> Cause:
-    return Cause("surrogate", words, partial(_with_cap, cap=cap))
+def _capped(mistake: str, words: str, cap: float) -> Cause:
+    return Cause(mistake, words, partial(_with_cap, cap=cap))
 
 
-def _with_cap(case: Case, cap: float, *, moving: bool = False) -> Breakdown:
+def _with_cap(case: Case, cap: float, *, moving: bool = False, cut: bool = False) -> Breakdown:
     def surrogate(ratio: F64, advantage: F64, log_probs_new: F64) -> Surrogate:
         weight = np.minimum(ratio, cap) * advantage
         through = np.where(ratio <= cap, weight * log_probs_new, 0.0) if moving else None
         high = (ratio > cap) & (advantage != 0)
         sides = side(high, np.zeros_like(high))
-        return Surrogate(weight * log_probs_new, sides, through, weight)
+        own = np.where(ratio <= cap, weight, 0.0) if cut else weight
+        return Surrogate(weight * log_probs_new, sides, through, own)
 
     return case.evaluated(surrogate=Bound("cispo", Choice(surrogate), {}))
 
@@ -306,4 +403,4 @@ def solved_cap(case: Case) -> Iterator[Cause]:
     if short.any():
         cap = float(np.median(share[short]))
         words = f"epsilon_high: the ratio is capped at {cap:.6g} where {caps[0]:g} is meant"
-        yield _capped(words, cap)
+        yield _capped("cispo-bound", words, cap)

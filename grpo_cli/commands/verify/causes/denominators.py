@@ -25,6 +25,8 @@ def _lengths(case: Case) -> F64:
     return np.maximum(case.batch.responses.lengths, 1).astype(np.float64)
 
 
+_FACTOR = "its length as a factor"
+
 # how a response's weight goes with its length → the numerator, and what is counted then
 _FORMS: Mapping[str, Numerator] = {
     "": lambda case: np.ones(case.batch.responses.count),
@@ -32,9 +34,17 @@ _FORMS: Mapping[str, Numerator] = {
     "its response's tokens as written, masked ones too": lambda case: (
         1.0 / np.maximum(case.record.widths, 1)
     ),
-    "its length as a factor": _lengths,
+    "its response's tokens − 1": lambda case: 1.0 / np.maximum(_lengths(case) - 1.0, 1.0),
+    _FACTOR: _lengths,
     "the root of its length": lambda case: 1.0 / np.sqrt(_lengths(case)),
 }
+_MISTAKES = {
+    "its response's tokens as written, masked ones too": "truncated-in-denominator",
+    "its response's tokens − 1": "one-less",
+    _FACTOR: "length-squared",
+    "the root of its length": "root-length",
+}
+"""Form → the mistake that it is; the others are those of their count."""
 
 
 def _constant(case: Case) -> float:
@@ -67,48 +77,95 @@ def unpadded_length(record: Record, at: int) -> int:
     return next((end for end in range(len(ids), 0, -1) if ids[end - 1] != ids[-1]), 0)
 
 
+def _filled(case: Case) -> float:
+    """Counts the responses that have tokens; not a number where all have some."""
+    filled = int((case.batch.responses.lengths > 0).sum())
+    return float(filled) if filled < case.batch.responses.count else np.nan
+
+
+def _tokens(case: Case) -> float:
+    return float(case.batch.responses.total)
+
+
 # what tokens of equal weight are divided by
-_EQUAL: tuple[tuple[str, Divisor], ...] = (
-    ("1 (sum over tokens: no denominator)", lambda _: 1.0),
+_EQUAL: tuple[tuple[str, str, Divisor], ...] = (
+    ("denominator-missing", "1 (sum over tokens: no denominator)", lambda _: 1.0),
     (
+        "token-for-response-mean",
         "the number of tokens (token-mean over this micro-batch, its local count)",
-        lambda case: float(case.batch.responses.total),
+        _tokens,
     ),
-    ("the number of responses (token-sum: sum over tokens, mean over responses)", _count),
     (
+        "denominator-other",
+        "the number of responses (token-sum: sum over tokens, mean over responses)",
+        _count,
+    ),
+    (
+        "constant-length",
         "responses × max_completion_length (token-sum-norm: a constant length)",
         lambda case: _count(case) * _constant(case),
     ),
     (
+        "padded-length",
         "responses × the longest response (mean over padded positions, the width)",
         lambda case: _count(case) * max(case.record.widths, default=0),
     ),
     (
+        "truncated-in-denominator",
         "the tokens as written, masked ones too (the mask is not in the denominator)",
         lambda case: float(sum(case.record.widths)),
     ),
     (
+        "truncated-in-denominator",
         "the tokens with those of responses that are masked whole (truncated ones count still)",
         _with_cut,
     ),
     (
+        "local-count",
         "num_items_in_batch",
         lambda case: _number(case.record.hyperparameters.get("num_items_in_batch")),
     ),
-    ("max_completion_length alone", _constant),
-    ("the number of groups", lambda case: float(case.batch.group_count)),
+    ("norm-without-responses", "max_completion_length alone", _constant),
+    ("padded-length", "the longest response alone", lambda case: float(max(case.record.widths))),
+    ("group-count", "the number of groups", lambda case: float(case.batch.group_count)),
+    ("one-less", "responses − 1 (B − 1)", lambda case: _count(case) - 1.0),
+    (
+        "one-less",
+        "(responses − 1) × max_completion_length",
+        lambda case: (_count(case) - 1.0) * _constant(case),
+    ),
+    ("one-less", "the number of tokens − 1", lambda case: _tokens(case) - 1.0),
+    (
+        "one-less",
+        "the tokens without one of each response (L − 1)",
+        lambda case: _tokens(case) - float((case.batch.responses.lengths > 0).sum()),
+    ),
+    ("root-length", "the root of the number of tokens", lambda case: _tokens(case) ** 0.5),
+    (
+        "empty-response-counted",
+        "the number of responses that have tokens",
+        _filled,
+    ),
 )
 # what tokens that are divided by their response's length are also divided by
-_MEANS: tuple[tuple[str, Divisor], ...] = (
-    ("the number of responses (response-mean: mean over responses of each one's)", _count),
-    ("responses − 1 (B − 1)", lambda case: _count(case) - 1.0),
-    ("1 (a sum over responses)", lambda _: 1.0),
-    ("the number of groups", lambda case: float(case.batch.group_count)),
+_MEANS: tuple[tuple[str, str, Divisor], ...] = (
+    (
+        "token-for-response-mean",
+        "the number of responses (response-mean: mean over responses of each one's)",
+        _count,
+    ),
+    ("one-less", "responses − 1 (B − 1)", lambda case: _count(case) - 1.0),
+    ("denominator-missing", "1 (a sum over responses)", lambda _: 1.0),
+    ("group-count", "the number of groups", lambda case: float(case.batch.group_count)),
+    ("empty-response-counted", "the number of responses that have tokens", _filled),
 )
 
 
 def denominators(case: Case, *, unnamed: bool = True) -> Iterator[Cause]:
     """Yields weights that explain the gradient, by name; as numbers where they have none."""
+    if case.gradient is None:
+        yield from _of_loss(case)
+        return
     factor = _factors(case)
     if factor is None:
         return
@@ -131,26 +188,43 @@ def denominators(case: Case, *, unnamed: bool = True) -> Iterator[Cause]:
         yield from _causes(case, form, fitting[form], factor[known])
 
 
+def _of_loss(case: Case) -> Iterator[Cause]:
+    """Yields weights that have a name and give the loss, where no gradient is recorded."""
+    if not case.loss:
+        return
+    for form, numerator in _FORMS.items():
+        sums = _with_weights(case, numerator, lambda _: 1.0).record_objective
+        divisor = float(sums[0]) / case.loss
+        if divisor > 0.0 and any(named_counts(case, form, divisor)):
+            yield from _causes(case, form, divisor, np.ones(1))
+
+
 def _causes(case: Case, form: str, divisor: float, factor: F64) -> Iterator[Cause]:
     """Yields the weights under every name that their denominator has here, else as a number."""
     numerator = _FORMS[form]
     meant = f"where {case.breakdown.counted} are meant"
     names = [*named_counts(case, form, divisor)]
     kind = "a sum where a mean is meant, or another " if factor.min() > 2.0 else "another "
-    for name, of in names:
-        by = f"{form} × " if form and "length" not in form else ""
-        words = f"{kind}denominator: each token is divided by {by}{name}, {meant}"
-        yield Cause("aggregate", words, partial(_with_weights, numerator=numerator, divisor=of))
+    for mistake, name, of in names:
+        words = f"{kind}denominator: each token is {_divided(form)}{name}, {meant}"
+        made = partial(_with_weights, numerator=numerator, divisor=of)
+        yield Cause(_MISTAKES.get(form, mistake), words, made)
     if names:
         return
     usual = float(np.median(factor))
     if abs(factor - usual).max() <= 3e-4 * abs(usual):
         words = f"off by a constant factor: expected is ours times {usual:.6g}"
-        yield Cause("aggregate", words, partial(everything_times, factor=usual))
+        yield Cause("factor", words, partial(everything_times, factor=usual))
     else:
         words = f"denominator: tokens weigh by {form or 'the same'}, over {divisor:.6g}, {meant}"
         solved = partial(_with_weights, numerator=numerator, divisor=lambda _: divisor)
-        yield Cause("aggregate", words, solved)
+        yield Cause("denominator-other", words, solved)
+
+
+def _divided(form: str) -> str:
+    if form == _FACTOR:
+        return "multiplied by its response's tokens and divided by "
+    return f"divided by {form} × " if form else "divided by "
 
 
 def _factors(case: Case) -> F64 | None:
@@ -168,15 +242,15 @@ def _factors(case: Case) -> F64 | None:
     return factor if case.near(explained, wanted).all() else None
 
 
-def named_counts(case: Case, form: str, divisor: float) -> Iterator[tuple[str, Divisor]]:
+def named_counts(case: Case, form: str, divisor: float) -> Iterator[tuple[str, str, Divisor]]:
     """Yields every count that the divisor is: some are equal on some records."""
     found = False
     for steps, suffix in ((False, ""), (True, " × the accumulation steps")):
-        for name, of in _MEANS if form else _EQUAL:
+        for mistake, name, of in _MEANS if form else _EQUAL:
             count = partial(_counted, of=of, steps=steps)
             if abs(count(case) - divisor) <= 3e-4 * divisor:
                 found = True
-                yield name + suffix, count
+                yield ("accumulation-twice" if steps else mistake), name + suffix, count
         if found:
             return
 
@@ -203,7 +277,7 @@ def negative(case: Case) -> Iterator[Cause]:
     """Yields the objective for the loss."""
     if case.gradient is not None or case.loss is not None:
         words = "wrong sign: it is the negative (loss = −objective)"
-        yield Cause("loss", words, partial(everything_times, factor=-1.0))
+        yield Cause("loss-sign", words, partial(everything_times, factor=-1.0))
 
 
 def everything_times(case: Case, factor: float) -> Breakdown:
@@ -222,14 +296,14 @@ def separate_factors(case: Case) -> Iterator[Cause]:
     gradient = float(ours @ wanted) / square
     if abs(loss - 1.0) <= case.tolerance.rtol or abs(gradient - loss) > 1e-3 * abs(gradient):
         words = f"only the gradient: it is ours times {gradient:.5g}, the loss is right"
-        yield Cause("aggregate", words, partial(_scaled, loss=1.0, gradient=gradient))
+        yield Cause("gradient-factor", words, partial(_scaled, loss=1.0, gradient=gradient))
         if round_number(loss):  # else it is fitted to the one number that it explains
             turned = "wrong sign of " if abs(loss + 1.0) <= case.tolerance.rtol else ""
             words = f"{turned}only the loss as logged: it is ours times {loss:.5g}"
-            yield Cause("loss", words, partial(_scaled, loss=loss, gradient=1.0))
+            yield Cause("loss-factor", words, partial(_scaled, loss=loss, gradient=1.0))
         if round_number(loss) and abs(gradient - 1.0) > 1e-3:
             words = f"off by constant factors: gradient times {gradient:.5g}, loss {loss:.5g}"
-            yield Cause("aggregate", words, partial(_scaled, loss=loss, gradient=gradient))
+            yield Cause("factor", words, partial(_scaled, loss=loss, gradient=gradient))
 
 
 def _loss_factor(case: Case) -> float | None:
@@ -265,7 +339,8 @@ def named_factors(case: Case) -> Iterator[Cause]:
             for sign, suffix in ((1.0, ""), (-1.0, ", and of the wrong sign")):
                 if abs(found - sign * factor) <= case.tolerance.rtol * factor:
                     words = f"{kind}: expected is ours {verb} {name} = {value:g}{suffix}"
-                    yield Cause("aggregate", words, partial(everything_times, factor=sign * factor))
+                    mistake = "accumulation-missing" if name in _ACCUMULATION else "factor"
+                    yield Cause(mistake, words, partial(everything_times, factor=sign * factor))
 
 
 def whole_factor(case: Case) -> Iterator[Cause]:
@@ -275,7 +350,7 @@ def whole_factor(case: Case) -> Iterator[Cause]:
         return
     if abs(found - round(found)) <= case.tolerance.rtol * abs(found):
         words = f"off by a whole factor: expected is ours times {round(found)}"
-        yield Cause("aggregate", words, partial(everything_times, factor=found))
+        yield Cause("factor", words, partial(everything_times, factor=found))
 
 
 def _candidates(case: Case) -> Iterator[tuple[str, float]]:

@@ -11,10 +11,11 @@ import numpy as np
 from grpo_cli.batch import F64
 from grpo_cli.commands.verify.causes.case import Case, Cause, bound_to, round_number, swapped
 from grpo_cli.commands.verify.causes.denominators import denominators
+from grpo_cli.commands.verify.causes.solving import bounding, roundest
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.choice import Bound, Choice
 from grpo_cli.objective.results import Kl
-from grpo_cli.objective.terms import KL, Term
+from grpo_cli.objective.terms import KL, POLICY, Term
 from grpo_cli.variants import STAGES
 
 
@@ -23,26 +24,26 @@ def penalties(case: Case) -> Iterator[Cause]:
     own = case.objective.kl
     if own.choice.absent or not case.objective.beta:
         return
-    yield Cause("kl", "KL missing (β = 0)", partial(_times, factor=0.0))
+    yield Cause("kl-dropped", "KL missing (β = 0)", partial(_times, factor=0.0))
     yield Cause(
-        "kl",
+        "kl-sign",
         "β of the wrong sign (−β): the KL is added to the objective",
         partial(_times, factor=-1.0),
     )
     yield Cause(
-        "kl",
+        "kl-detached",
         "KL without gradient (detached)",
         lambda case: _on_kl(case, lambda kl: kl._replace(slope=None)),
     )
     if own.values.get("kl_weight") == "ratio":
         words = "KL without gradient (detached), but for that of its weight"
         only_weight = _changed(own, lambda kl: kl._replace(grad_log_prob=np.zeros_like(kl.value)))
-        yield swapped("kl", words, only_weight)
+        yield swapped("kl-detached", "kl", words, only_weight)
     if case.batch.log_probs_ref is not None:
         words = "KL direction reversed: log π_ref − log π_θ where log π_θ − log π_ref is meant"
-        yield swapped("kl", words, _changed(own, lambda kl: kl, turn=-1.0))
+        yield swapped("kl-reversed", "kl", words, _changed(own, lambda kl: kl, turn=-1.0))
         yield Cause(
-            "kl",
+            "kl-of-old",
             "KL to the old policy where the reference is meant",
             lambda case: case.with_columns(log_probs_ref=case.batch.log_probs_old),
         )
@@ -52,7 +53,13 @@ def penalties(case: Case) -> Iterator[Cause]:
             continue
         bound = bound_to(name, choice, own.values)
         if bound is not None:
-            yield swapped("kl", f"KL estimator {name} where {own.name} is meant", bound)
+            mistake = "kl-gradient" if name.endswith("+") else "kl-estimator"
+            words = f"KL estimator {name} where {own.name} is meant"
+            yield swapped(mistake, "kl", words, bound)
+            if name == "k2":
+                twice = _changed(bound, lambda kl: Kl(2.0 * kl.value, 2.0 * kl.grad_log_prob, None))
+                words = f"KL estimator d² (k2 without its half) where {own.name} is meant"
+                yield swapped("kl-square", "kl", words, twice)
 
 
 def _on_kl(case: Case, change: Callable[[Term], Term]) -> Breakdown:
@@ -64,20 +71,36 @@ def _times(case: Case, factor: float) -> Breakdown:
 
 
 def _weights(own: Bound) -> Iterator[Cause]:
-    weight = own.values.get("kl_weight")
-    if weight is None:
-        return
-    plain, weighted = (
-        Bound(own.name, own.choice, {**own.values, "kl_weight": name}) for name in ("none", "ratio")
-    )
-    if weight == "ratio":
-        yield swapped("kl", "KL not weighted by the ratio", plain)
-    if weight == "none":
-        yield swapped("kl", "KL weighted by the ratio", weighted)
-    detached = _changed(weighted, lambda kl: kl._replace(grad_log_ratio=None))
-    more = "" if weight == "ratio" else "KL weighted by the ratio, and "
+    if own.values.get("kl_weight") == "ratio":
+        plain = Bound(own.name, own.choice, {**own.values, "kl_weight": "none"})
+        yield swapped("kl-weight", "kl", "KL not weighted by the ratio", plain)
+        detached = _changed(own, lambda kl: kl._replace(grad_log_ratio=None))
+        more = ""
+    elif own.values.get("kl_weight") == "none":
+        weighted = Bound(own.name, own.choice, {**own.values, "kl_weight": "ratio"})
+        yield swapped("kl-weight", "kl", "KL weighted by the ratio", weighted)
+        detached = _changed(weighted, lambda kl: kl._replace(grad_log_ratio=None))
+        more = "KL weighted by the ratio, and "
+    else:
+        yield swapped("kl-weight", "kl", "KL weighted by the ratio", _weighted(own, moving=True))
+        detached, more = _weighted(own, moving=False), "KL weighted by the ratio, and "
     words = f"{more}KL's weight detached: no gradient flows through the ratio"
-    yield swapped("kl", words, detached)
+    yield swapped("kl-weight-gradient", "kl", words, detached)
+
+
+def _weighted(own: Bound, *, moving: bool) -> Bound:
+    """Multiplies an estimate that has no weight of its own by the ratio."""
+
+    def kl(
+        log_ratio_ref: F64, ratio: F64, token_log_ratio: F64 | None = None, *, beta: float
+    ) -> Kl:
+        plain: Kl = _changed(own, lambda kl: kl).choice.function(
+            log_ratio_ref, ratio, token_log_ratio, beta=beta
+        )
+        value = ratio * plain.value
+        return Kl(value, ratio * plain.grad_log_prob, value if moving else None)
+
+    return Bound(own.name, Choice(kl), {"beta": own.values["beta"]})
 
 
 def _changed(own: Bound, change: Callable[[Kl], Kl], turn: float = 1.0) -> Bound:
@@ -109,7 +132,7 @@ def reductions(case: Case) -> Iterator[Cause]:
         bound = bound_to(name, choice, values)
         if name != own.name and bound is not None:
             words = f"KL aggregated by itself, as {name}, where {own.name} is meant"
-            yield Cause("kl", words, partial(_reduced, bound=bound))
+            yield Cause("kl-aggregate", words, partial(_reduced, bound=bound))
 
 
 def _reduced(case: Case, bound: Bound) -> Breakdown:
@@ -135,7 +158,7 @@ def weights_and_denominators(case: Case) -> Iterator[Cause]:
         again = replace(case, breakdown=weight.evaluate(case))
         for cause in denominators(again, unnamed=False):
             words = f"{weight.words}, and {cause.words}"
-            yield Cause(cause.stage, words, partial(_both, first=weight, second=cause))
+            yield Cause(cause.mistake, words, partial(_both, first=weight, second=cause))
 
 
 def _both(case: Case, first: Cause, second: Cause) -> Breakdown:
@@ -153,5 +176,48 @@ def strength(case: Case) -> Iterator[Cause]:
         return
     factor = float((wanted - case.policy_gradient) @ ours) / float(ours @ ours)
     if abs(factor - 1.0) > 1e-4:
-        words = f"β is {factor * beta:.4g} where {beta:g} is meant"
-        yield Cause("kl", words, partial(_times, factor=factor))
+        near = roundest(*sorted((factor * beta * (1.0 - 1e-5), factor * beta * (1.0 + 1e-5))))
+        words = f"β is {near:.4g} where {beta:g} is meant"
+        yield Cause("kl-beta", words, partial(_times, factor=factor))
+
+
+def policy_strength(case: Case) -> Iterator[Cause]:
+    """Yields the factor that only the policy term has, which is one of the advantages."""
+    wanted, ours = case.expected_policy_gradient, case.policy_gradient
+    if wanted is None or not case.objective.beta or not ours.any():
+        return
+    factor = float(wanted @ ours) / float(ours @ ours)
+    near = roundest(*sorted((factor * (1.0 - 1e-5), factor * (1.0 + 1e-5))))
+    if abs(factor - 1.0) > 1e-4:
+        words = f"advantages times {near:.5g}: the policy term is scaled, the KL is not"
+        yield Cause("advantage-scaled", words, partial(_policy_times, factor=near))
+
+
+def _policy_times(case: Case, factor: float) -> Breakdown:
+    return case.with_terms(
+        lambda term: (
+            term._replace(coefficient=factor * term.coefficient) if term.name == POLICY else term
+        )
+    )
+
+
+def clamped(case: Case) -> Iterator[Cause]:
+    """Yields the estimate with an upper bound, solved for from the tokens without its gradient."""
+    if case.gradient is None or not case.objective.beta or case.breakdown.kl is None:
+        return
+    wanted, ours = case.gradient - case.policy_gradient, case.without_policy.gradient
+    quiet = 1e-4 * float(np.abs(ours).max(initial=0.0))
+    alive = np.abs(wanted) > quiet
+    dead = ~alive & (np.abs(ours) > 3.0 * quiet)
+    words = "KL bounded at {}: what exceeds it has no gradient"
+    yield from bounding(case, "kl-clamp", words, _clamped, case.breakdown.kl, dead, alive)
+
+
+def _clamped(case: Case, number: float) -> Breakdown:
+    def bounded(kl: Kl) -> Kl:
+        inside = kl.value <= number
+        weight = None if kl.grad_log_ratio is None else np.where(inside, kl.grad_log_ratio, 0.0)
+        value = np.minimum(kl.value, number)
+        return Kl(value, np.where(inside, kl.grad_log_prob, 0.0), weight)
+
+    return case.evaluated(None, kl=_changed(case.objective.kl, bounded))

@@ -8,7 +8,15 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from grpo_cli.commands.verify.causes import advantages, choices, clips, denominators, kl, tokens
+from grpo_cli.commands.verify.causes import (
+    advantages,
+    choices,
+    clips,
+    denominators,
+    inputs,
+    kl,
+    tokens,
+)
 from grpo_cli.commands.verify.causes.case import IMPOSSIBLE, Case, Cause, Source
 from grpo_cli.objective.objective import Objective
 
@@ -20,6 +28,8 @@ TIERS: Sequence[Sequence[tuple[Source, int]]] = (
     ((denominators.negative, 3),),
     (
         (denominators.named_factors, 1),
+        (inputs.masks, 2),
+        (tokens.edges, 3),
         (tokens.solved_tokens, 1),
         (advantages.formulas, 2),
         (advantages.changed, 3),
@@ -29,19 +39,26 @@ TIERS: Sequence[Sequence[tuple[Source, int]]] = (
         (clips.reinforce, 3),
         (clips.weights, 3),
         (kl.penalties, 3),
-        (tokens.mask_ignored, 3),
-        (tokens.edges, 3),
+        (choices.corrections, 2),
+        (choices.entropies, 2),
         (choices.neutral, 1),
         (denominators.denominators, 2),
     ),
     (
+        (inputs.columns, 2),
+        (inputs.bases, 2),
         (advantages.other_eps, 1),
         (advantages.solved_changes, 1),
         (advantages.discounted, 1),
         (clips.windows, 1),
+        (clips.caps, 1),
         (clips.solved_cap, 1),
+        (choices.clamped, 1),
         (kl.reductions, 1),
+        (kl.clamped, 1),
         (kl.strength, 3),
+        (kl.policy_strength, 1),
+        (inputs.temperatures, 1),
     ),
     ((kl.weights_and_denominators, 2),),
     ((denominators.separate_factors, 1), (denominators.whole_factor, 3)),
@@ -49,19 +66,36 @@ TIERS: Sequence[Sequence[tuple[Source, int]]] = (
 )
 """Sources of causes, and how many of each are named where several fit.
 
-A tier is tried where nothing in those before it explains the record."""
+A tier is tried where nothing in those before it explains the record at the digits recorded."""
+
+DIGITS = 1e-5
+"""What float32 leaves of a trainer's numbers, as a relative tolerance; of a loss alone a tenth."""
+
+FITS = 1e-4
+"""What an answer to another record may leave here."""
+
+BETTER = 10.0
+"""A cause that fits so many times better than another explains what the other misses."""
 
 
 def causes(case: Case) -> list[Cause]:
-    """Returns what explains all that the record expects; empty where no known mistake does."""
+    """Returns what explains all that the record expects; empty where no known mistake does.
+
+    Of several that fit, those that fit best by orders of magnitude, the simplest first.
+    """
+    fitting: dict[str, tuple[float, Cause]] = {}
     for tier in TIERS:
-        fitting: dict[str, Cause] = {}
         for source, most in tier:
-            fits = (cause for cause in _possible(case, source) if explains(cause, case))
-            fitting |= {cause.words: cause for cause in islice(fits, most)}
-        if fitting:
-            return [*fitting.values()][:MOST]
-    return []
+            fits = ((misfit(cause, case), cause) for cause in _possible(case, source))
+            found = islice(((off, cause) for off, cause in fits if np.isfinite(off)), most)
+            fitting |= {
+                cause.words: (off, cause) for off, cause in found if cause.words not in fitting
+            }
+        if any(off <= DIGITS for off, _ in fitting.values()):
+            break
+    least = min((off for off, _ in fitting.values()), default=0.0)
+    enough = max(DIGITS, BETTER * least)
+    return [cause for off, cause in fitting.values() if off <= enough][:MOST]
 
 
 def _possible(case: Case, source: Source) -> Iterator[Cause]:
@@ -72,12 +106,12 @@ def _possible(case: Case, source: Source) -> Iterator[Cause]:
         return
 
 
-def explains(cause: Cause, case: Case) -> bool:
-    """Whether the record expects what it would give with this mistake."""
+def misfit(cause: Cause, case: Case) -> float:
+    """How far off the record is with this mistake; infinite where it does not agree."""
     try:
-        return case.agrees(cause.evaluate(case))
+        return case.misfit(cause.evaluate(case))
     except IMPOSSIBLE:
-        return False  # the record cannot be read so
+        return np.inf  # the record cannot be read so
 
 
 # ---- over many records: what explained one is tried first on the next ---------------------------
@@ -112,7 +146,7 @@ class Memory:
         """Says why a record differs; empty where nothing explains it, None where not searched."""
         key = _key(case.objective)
         for at, (of, known) in enumerate(self._known):
-            fitting = [cause for cause in known if of == key and explains(cause, case)]
+            fitting = [cause for cause in known if of == key and misfit(cause, case) <= FITS]
             if fitting:
                 self._known.insert(0, self._known.pop(at))
                 return fitting

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -12,8 +11,9 @@ from numpy.typing import NDArray
 from grpo_cli.batch import F64
 from grpo_cli.commands.verify.causes.case import Case, Cause
 from grpo_cli.objective.breakdown import Breakdown
+from grpo_cli.objective.choice import Bound, Choice
+from grpo_cli.objective.results import Correction
 from grpo_cli.objective.terms import Term
-from grpo_cli.records import assemble
 
 Picked = NDArray[np.bool_]
 Pick = Callable[[Case], Picked]
@@ -45,13 +45,18 @@ def edges(case: Case) -> Iterator[Cause]:
     for pick, where in ((last, "last"), (first, "first")):
         for times, suffix in _TIMES:
             words = f"the {where} token of every response is {suffix}"
-            yield Cause("tokens", words, partial(_times, pick=pick, times=times))
+            yield Cause("edge-token", words, partial(_times, pick=pick, times=times))
 
 
 def _times(case: Case, pick: Pick, times: float) -> Breakdown:
     """Counts some tokens otherwise, in value and in gradient; the denominators stay."""
     picked = pick(case)
     weight = np.where(picked, times, 1.0)
+    objective = case.objective
+    if objective.ratio.choice.per_response and objective.correction.choice.absent:
+        # the gradient of a token's part goes to all tokens of its response
+        weigh = Choice(lambda: Correction(weight, weight))
+        return case.evaluated(None, correction=Bound("counted", weigh, {}))
 
     def counted(term: Term) -> Term:
         values = term.values * weight
@@ -87,7 +92,8 @@ def _cause(words: str, picked: Picked, times: float) -> Cause:
             raise ValueError("these tokens were of another record")
         return picked
 
-    return Cause("tokens", words, partial(_times, pick=pick, times=times))
+    lost = "response-lost" if words.startswith("response") else "token-lost"
+    return Cause(lost, words, partial(_times, pick=pick, times=times))
 
 
 def _with_silent(case: Case, wrong: Picked) -> Picked:
@@ -150,14 +156,3 @@ def _words(case: Case, picked: Picked, suffix: str) -> str:
     verb = "token is" if count == 1 else "tokens are"
     place = f"{'the first is ' if count > 1 else ''}{place}"
     return f"{count} of {responses.total} {verb} {suffix}: {place}"
-
-
-def mask_ignored(case: Case) -> Iterator[Cause]:
-    """Yields masked tokens that count."""
-    if case.record.mask is not None:
-        yield Cause("mask", "mask ignored: masked tokens count", _unmasked)
-
-
-def _unmasked(case: Case) -> Breakdown:
-    """Fails where what is masked cannot be evaluated: so nobody did."""
-    return case.evaluated(assemble([replace(case.record, mask=None)]))

@@ -1,0 +1,196 @@
+"""One step of a run: its metrics against the steps around it, its worst groups, what check says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from grpo_cli.batch import F64
+from grpo_cli.commands.answer import Answer
+from grpo_cli.commands.check.answer import Checked
+from grpo_cli.commands.check.run import check
+from grpo_cli.commands.report.groups import Choice, KeptGroups, owners
+from grpo_cli.commands.trend.metrics import metric
+from grpo_cli.commands.trend.onsets import FUTURE, PAST
+from grpo_cli.commands.trend.origins import StepSource, of_name
+from grpo_cli.commands.trend.questions.noise import robust_size
+from grpo_cli.commands.trend.run import Run
+from grpo_cli.commands.trend.step import Finding, Place, Step, Steps
+from grpo_cli.engine import Reader
+from grpo_cli.engine.fold import first_pass
+from grpo_cli.errors import UsageError
+
+_LEAST = 5
+"""Values that others must be for the size of one more to be known."""
+UNUSUAL = 3.0
+"""Robust standard deviations from which a metric is unusual."""
+FACTS = ("reward_mean", "reward_std", "length_mean", "clip_fraction", "log_ratio_max")
+
+
+@dataclass(frozen=True)
+class MetricAt(Answer):
+    """A metric at a step.
+
+    Attributes:
+        name: of the metric.
+        before: the median of at most 30 steps before.
+        at: its value.
+        after: the median of at most 12 steps after.
+        size: by how many robust standard deviations of the steps before (where there are fewer
+            than five, of those after) it is away from their median; on a log scale where the
+            metric spans orders of magnitude. None where nothing varies.
+    """
+
+    name: str
+    before: float | None
+    at: float | None
+    after: float | None
+    size: float | None
+
+
+@dataclass(frozen=True)
+class StepAnswer(Answer):
+    """The answer of ``trend --at``.
+
+    Attributes:
+        step: the step.
+        before, after: the first and the last of the steps that it is compared with.
+        metrics: every metric of the step, the most unusual first.
+        groups: those in which the step is worst in something, with what that is.
+        worst: the worst places, as a row of ``trend`` has them.
+        findings: the run's findings that begin at the step, or are worst there.
+        check: what ``grpo check`` says of the step's records.
+    """
+
+    step: int
+    before: Sequence[int]
+    after: Sequence[int]
+    metrics: Sequence[MetricAt]
+    groups: Sequence[Mapping[str, Any]]
+    worst: Mapping[str, Place]
+    findings: Sequence[Finding]
+    check: Checked
+
+
+def step_at(
+    steps: Steps,
+    number: int,
+    findings: Sequence[Finding],
+    reader: Reader,
+    run: Run,
+) -> StepAnswer:
+    """What happened at a step of a run.
+
+    Args:
+        steps: all of the run.
+        number: the step.
+        findings: those of the run.
+        reader: of the run's files, which are read again.
+        run: that was read.
+
+    Raises:
+        UsageError: where the run has no such step.
+    """
+    place = place_of(steps, number)
+    step, narrowed = steps[place], of_step(reader, steps[place], run.step_source)
+    before, after = steps[max(0, place - PAST) : place], steps[place + 1 : place + 1 + FUTURE]
+    return StepAnswer(
+        number,
+        _ends(before),
+        _ends(after),
+        sorted(_metrics(steps, place), key=_by_size),
+        _groups(step, narrowed, run),
+        step.worst,
+        [one for one in findings if number in (one.onset, one.worst_step)],
+        check(narrowed),
+    )
+
+
+def place_of(steps: Steps, number: int) -> int:
+    """The place of a step in a run.
+
+    Raises:
+        UsageError: where there is none of that number, with the nearest.
+    """
+    if number in steps.numbers:
+        return steps.numbers.index(number)
+    if not steps.numbers:
+        raise UsageError(f"--at {number}: the run has no steps")
+    near = min(steps.numbers, key=lambda one: abs(one - number))
+    first, last = steps.numbers[0], steps.numbers[-1]
+    raise UsageError(f"--at {number}: no such step in {first} to {last}; the nearest is {near}")
+
+
+def unusual_at(steps: Steps, place: int) -> list[MetricAt]:
+    """The metrics that are unusual at a step, the most unusual first."""
+    found = [one for one in _metrics(steps, place) if abs(one.size or 0.0) >= UNUSUAL]
+    watched = [one for one in found if (known := metric(one.name)) and known.watched]
+    return sorted(watched, key=_by_size)
+
+
+def of_step(reader: Reader, step: Step, step_source: StepSource) -> Reader:
+    """The same files, of which only the records of a step are read."""
+    if step.key is not None:
+        return reader.only({step.key: step.number})
+    files: dict[str, int | None] = dict(step_source.files or ()) or {
+        path: of_name(path) for path in reader.paths
+    }
+    return reader.only({}, [path for path, number in files.items() if number == step.number])
+
+
+def _ends(steps: Steps) -> list[int]:
+    return [steps.numbers[0], steps.numbers[-1]] if steps else []
+
+
+def _metrics(steps: Steps, place: int) -> Iterator[MetricAt]:
+    for name, column in steps.metrics.items():
+        known = metric(name)
+        past, future = column[max(0, place - PAST) : place], column[place + 1 :][:FUTURE]
+        past, future = past[~np.isnan(past)], future[~np.isnan(future)]
+        value = steps.values(name)[place]
+        if value is None and not len(past) and not len(future):
+            continue
+        size = None
+        if value is not None:
+            others = past if len(past) >= _LEAST else future
+            log = known is not None and known.log
+            size = _size(float(value), others, log=log) if len(others) >= _LEAST else None
+        yield MetricAt(name, _median(past), value, _median(future), size)
+
+
+def _size(value: float, others: F64, *, log: bool) -> float | None:
+    if log and value > 0.0 and (others > 0.0).all():
+        return robust_size(float(np.log(value)), np.log(others))
+    return robust_size(value, others)
+
+
+def _median(values: F64) -> float | None:
+    return float(np.median(values)) if len(values) else None
+
+
+def _by_size(one: MetricAt) -> float:
+    return -abs(one.size) if one.size is not None else 1.0 if one.at is not None else 2.0
+
+
+def _groups(step: Step, reader: Reader, run: Run) -> list[Mapping[str, Any]]:
+    """The groups in which the step is worst in something."""
+    why = {step.number: "asked"}
+    choice = Choice(why, {}, owners(step.worst.values()), groups=0, seed=0)
+    make = partial(KeptGroups, run.plan, run.step_source, choice, run.statistics)
+    found = first_pass(reader, make).steps
+    rows: list[Mapping[str, Any]] = []
+    for facts in (group.facts for group in found.get(step.number, ())):
+        kinds = [
+            kind
+            for kind, place in step.worst.items()
+            if (place.source, place.record) == (facts["source"], facts["record"])
+            and place.response in facts["pointed"]
+        ]
+        if kinds:
+            head = {name: facts[name] for name in ("group", "record", "source", "line")}
+            rows.append(head | {"worst_in": kinds} | {name: facts[name] for name in FACTS})
+    return sorted(rows, key=lambda row: -len(row["worst_in"]))

@@ -1,0 +1,133 @@
+"""How sure a mean is: intervals that count the correlation of neighbours."""
+
+from __future__ import annotations
+
+import math
+from statistics import NormalDist
+from typing import NamedTuple
+
+import numpy as np
+
+from grpo_cli.batch import F64
+
+_ROUNDING = 1e-12
+"""Of the largest value: residuals below it are no noise."""
+_MAD = 1.4826
+"""The standard deviation of normal noise, in median absolute deviations."""
+
+
+class Estimate(NamedTuple):
+    """A number with its standard error, and how many independent values that rests on."""
+
+    value: float
+    error: float
+    freedom: float
+
+    def half_width(self, level: float = 0.95) -> float:
+        """Half the width of the interval that holds the true value at a level."""
+        return self.error * t_quantile(0.5 + level / 2, self.freedom)
+
+
+def mean_of_neighbours(values: F64) -> Estimate:
+    """The mean of a series, with an error that counts the correlation of neighbours.
+
+    Noise is what a straight line leaves, with its first autocorrelation, which is raised by what a
+    line takes of it, (2 + 4 ρ)/n, and by two standard errors of its own: of 22 series that are
+    noise alone, the largest is beyond its bound in at most 5 of 100 cases with ρ up to 0.8.
+    """
+    count, places = len(values), np.arange(len(values)) - (len(values) - 1) / 2
+    left = values - values.mean()
+    left = left - places * (float(places @ left) / float(places @ places))
+    square = float(left @ left)
+    rho = 0.0
+    if square > (_ROUNDING * float(np.abs(values).max())) ** 2 * count:
+        raw = float(left[1:] @ left[:-1]) / square
+        rho = min(raw + (2 + 4 * raw) / count, 1.0)
+        rho = min(max(rho + 2 * math.sqrt((1 - rho**2) / count), 0.0), 0.99)
+    times = (1 + rho) / (1 - rho)
+    error = math.sqrt(square / (count - 2) * times / count)
+    return Estimate(float(values.mean()), error, max(count / times - 2, 3.0))
+
+
+def difference_of_means(first: F64, second: F64) -> Estimate:
+    """The difference of the means of two samples (Welch, 1947)."""
+    parts = [float(one.var(ddof=1)) / len(one) for one in (first, second)]
+    error, value = sum(parts), float(second.mean() - first.mean())
+    spent = sum(part**2 / (len(one) - 1) for part, one in zip(parts, (first, second), strict=True))
+    return Estimate(value, math.sqrt(error), error**2 / spent if spent else 1.0)
+
+
+def t_quantile(share: float, freedom: float) -> float:
+    """The quantile of Student's t: exact for 1 and 2 degrees of freedom, else Cornish–Fisher's."""
+    if freedom < 1.5:
+        return math.tan(math.pi * (share - 0.5))
+    if freedom < 2.5:
+        return (2 * share - 1) * math.sqrt(2 / (4 * share * (1 - share)))
+    z = NormalDist().inv_cdf(share)
+    terms = (
+        (z**3 + z) / 4,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+    )
+    return z + sum(term / freedom**power for power, term in enumerate(terms, 1))
+
+
+def robust_size(value: float, others: F64) -> float | None:
+    """By how many standard deviations of other values a value is away from their median.
+
+    The deviation is that of their median absolute deviation, or their own where more than half of
+    them are equal. None where the others do not vary and the value is as they are; infinite where
+    it is not.
+    """
+    middle = float(np.median(others))
+    spread = _MAD * float(np.median(np.abs(others - middle))) or float(others.std(ddof=1))
+    if spread:
+        return (value - middle) / spread
+    return None if value == middle else math.copysign(math.inf, value - middle)
+
+
+class Sample(NamedTuple):
+    """The mean, the standard deviation (n − 1) and the number of some rewards."""
+
+    mean: float
+    deviation: float
+    size: int
+
+    @property
+    def squares(self) -> float:
+        """Σ (x − mean)²."""
+        return 0.0 if self.size < 2 else self.deviation**2 * (self.size - 1)
+
+    def merged(self, other: Sample) -> Sample:
+        """The sample of both."""
+        count = self.size + other.size
+        mean = (self.mean * self.size + other.mean * other.size) / count
+        between = sum(one.size * (one.mean - mean) ** 2 for one in (self, other))
+        square = self.squares + other.squares + between
+        return Sample(mean, math.sqrt(square / max(count - 1, 1)), count)
+
+    @property
+    def is_zeros_and_ones(self) -> bool:
+        """Whether the rewards are 0 and 1 and nothing else, as far as their moments say."""
+        right = self.mean * self.size
+        wanted = self.size * self.mean * (1 - self.mean)
+        whole = math.isclose(right, round(right), abs_tol=1e-9)
+        return whole and math.isclose(self.squares, wanted, rel_tol=1e-9, abs_tol=1e-9)
+
+
+def probability_of_fall(first: Sample, second: Sample) -> float:
+    """How probable it is by chance that rewards of one mean fall so far from one sample to another.
+
+    Of rewards 0 and 1 by Fisher's exact test, else by a normal test with the deviation of all.
+    """
+    if first.is_zeros_and_ones and second.is_zeros_and_ones:
+        right = round(second.mean * second.size)
+        total = right + round(first.mean * first.size)
+        ways = math.comb(first.size + second.size, total)
+        counts = range(max(0, total - first.size), right + 1)
+        found = sum(
+            math.comb(second.size, one) * math.comb(first.size, total - one) for one in counts
+        )
+        return found / ways
+    error = first.merged(second).deviation * math.sqrt(1 / first.size + 1 / second.size)
+    return NormalDist().cdf((second.mean - first.mean) / error) if error else 1.0

@@ -1,0 +1,185 @@
+"""The flags that ask ``grpo trend`` one question about a run, and which answer they get."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated
+
+import typer
+
+from grpo_cli.commands.options.output import PageOptions
+from grpo_cli.commands.trend.findings import findings
+from grpo_cli.commands.trend.origins import StepSource
+from grpo_cli.commands.trend.questions.against import compare_runs, read_runs
+from grpo_cli.commands.trend.questions.at import place_of, step_at, unusual_at
+from grpo_cli.commands.trend.questions.correlation import ResponseColumns, correlate
+from grpo_cli.commands.trend.questions.parts import PartSteps, answer_by, windows
+from grpo_cli.commands.trend.questions.view import (
+    print_comparison,
+    print_correlation,
+    print_parts,
+    print_step_answer,
+)
+from grpo_cli.commands.trend.run import Run
+from grpo_cli.commands.trend.step import Flags
+from grpo_cli.commands.trend.view import usual
+from grpo_cli.engine import Reader
+from grpo_cli.engine.evaluator import Evaluator
+from grpo_cli.engine.fold import fold
+from grpo_cli.errors import UsageError
+from grpo_cli.records.translate import Notices
+from grpo_cli.variants.plan import Plan
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuestionOptions:
+    """A question about a run, in place of its steps."""
+
+    at: Annotated[
+        int | None,
+        typer.Option(
+            "--at",
+            metavar="STEP",
+            help="What happened at a step: metrics before, at, after; worst groups; check.",
+            show_default=False,
+        ),
+    ] = None
+    by: Annotated[
+        str | None,
+        typer.Option(
+            "--by",
+            metavar="FIELD",
+            help="Which part carries the changes (or --at): rank, environment, prompt, file, ….",
+            show_default=False,
+        ),
+    ] = None
+    against: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--against",
+            metavar="RUN",
+            help="Which metrics differ from another run's, beyond noise; repeat it for seeds.",
+            show_default=False,
+        ),
+    ] = None
+
+    correlate: Annotated[
+        tuple[str, str] | None,
+        typer.Option(
+            "--correlate",
+            metavar="A B",
+            help="Whether A follows B within groups: reward, length, nll, a reward function, ….",
+            show_default=False,
+        ),
+    ] = None
+
+    @property
+    def asked(self) -> str | None:
+        """The flag that asks; None where there is no question.
+
+        Raises:
+            UsageError: where two ask.
+        """
+        flags = {
+            "--by": self.by,
+            "--at": self.at,
+            "--against": self.against,
+            "--correlate": self.correlate,
+        }
+        given = [flag for flag, value in flags.items() if value not in (None, [])]
+        if len(given) > 1 and given != ["--by", "--at"]:
+            raise UsageError(f"{given[1]} contradicts {given[0]}; ask one question at a time")
+        return given[0] if given else None
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A run that a question is about.
+
+    Attributes:
+        reader: of its files.
+        plan: the objective.
+        step_source: how the step of a record is found.
+        one_run: whether files are of one run, whatever their paths say.
+        flags: what the commands of the answer go on with.
+    """
+
+    reader: Reader
+    plan: Plan
+    step_source: StepSource
+    one_run: bool
+    flags: Flags
+
+    def answer(
+        self, questions: QuestionOptions, page: PageOptions, other: Reader | None
+    ) -> Notices:
+        """Prints the answer to a question; returns the notes on the run.
+
+        Args:
+            questions: one of which is asked.
+            page: how it is printed.
+            other: of the run that this one is compared with.
+
+        Raises:
+            UsageError: for a step, a field or a run that is not there.
+        """
+        if other is not None:
+            how = self.plan, self.step_source
+            sides = [read_runs(one, *how, one_run=self.one_run) for one in (self.reader, other)]
+            answer = compare_runs(*sides)
+            page.write(
+                answer,
+                lambda console, screen: print_comparison(console, screen, answer),
+                rows=answer.metrics,
+            )
+            return self.reader.notes(self.plan) | dict.fromkeys(answer.notes)
+        if questions.correlate is not None:
+            self._correlate(*questions.correlate, page)
+            return self.reader.notes()
+        self.reader.keep_input()
+        run = Run(self.reader, self.plan, self.step_source, one_run=self.one_run)
+        if questions.by is not None:
+            self._answer_by(run, questions.by, questions.at, page)
+        else:
+            self._answer_at(run, questions.at or 0, page)
+        return self.reader.notes(self.plan) | run.notices
+
+    def _answer_at(self, run: Run, number: int, page: PageOptions) -> None:
+        """Prints what happened at a step."""
+        steps = run.read()
+        found = findings(steps, self.flags)
+        answer = step_at(steps, number, found, self.reader, run)
+        step = steps[place_of(steps, number)]
+        page.write(
+            answer,
+            lambda console, screen: print_step_answer(console, screen, answer, step, self.flags),
+            rows=answer.metrics,
+        )
+
+    def _answer_by(self, run: Run, field: str, number: int | None, page: PageOptions) -> None:
+        """Prints which parts of a run carry its changes, or what is unusual at a step."""
+        steps = run.read()
+        if number is None:
+            found = findings(steps, self.flags)
+            around = windows(steps, [(one.metric, one.onset) for one in found])
+        else:
+            unusual = unusual_at(steps, place_of(steps, number))
+            around = windows(steps, [(one.name, number) for one in unusual], width=1)
+        parts = PartSteps(self.reader, self.plan, self.step_source, field)
+        answer = answer_by(field, parts, steps, around, usual(steps))
+        page.write(
+            answer,
+            lambda console, screen: print_parts(console, screen, answer),
+            rows=answer.changes or [one.row() for one in answer.parts],
+        )
+
+    def _correlate(self, first: str, second: str, page: PageOptions) -> None:
+        """Prints whether one quantity of responses follows another."""
+        make = partial(ResponseColumns, Evaluator(self.plan), self.step_source)
+        answer = correlate(fold(self.reader, make), first, second)
+        page.write(
+            answer,
+            lambda console, screen: print_correlation(console, screen, answer),
+            rows=answer.spans,
+        )

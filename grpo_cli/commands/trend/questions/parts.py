@@ -1,0 +1,332 @@
+"""The parts of a run: which of them a change comes from, and whose rewards fell."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from grpo_cli.batch import F64
+from grpo_cli.commands.answer import Answer
+from grpo_cli.commands.trend.onsets import FUTURE, PAST
+from grpo_cli.commands.trend.origins import StepSource
+from grpo_cli.commands.trend.questions.noise import Sample, probability_of_fall, robust_size
+from grpo_cli.commands.trend.run import Run
+from grpo_cli.commands.trend.step import Steps
+from grpo_cli.engine import Reader
+from grpo_cli.records.choose.where import read_path
+from grpo_cli.terminal.numbers import shown
+from grpo_cli.variants.plan import Plan
+
+Name = str | int | float
+
+_MOVED = 4.0
+"""Standard errors from which a part has moved."""
+_SMALL = 0.2
+"""Of the largest move of a part: one that is smaller carries nothing."""
+_MIXED = 0.1
+"""Of the responses: a change of the parts' shares that may explain one of the run."""
+_WHOLE = 1.2
+"""Of a change: beyond it other parts moved against it, and a share says little."""
+_LEAST = 5
+"""Steps before a change by which a part's noise is known."""
+_VISITS, _LAST, _CHANCE = 2, 3, 0.001
+_ADDS_UP = 0.25
+"""Of a change: by how much the parts may miss it for their shares to be given."""
+
+
+@dataclass(frozen=True)
+class Part(Answer):
+    """A part of a run, with the medians of its metrics over its steps."""
+
+    part: Name
+    steps: int
+    responses: int
+    metrics: Mapping[str, float | None]
+
+    def row(self) -> dict[str, Any]:
+        """What other formats than JSON have of it."""
+        return {name: value for name, value in self.fields().items() if name != "metrics"} | dict(
+            self.metrics
+        )
+
+
+@dataclass(frozen=True)
+class PartChange(Answer):
+    """What a part did where the run changed.
+
+    Attributes:
+        metric: that changed.
+        step: from which on.
+        part: the part.
+        before, after: its means; None where it had no steps.
+        size: by how many standard errors it moved; None where it does not vary.
+        weight_before, weight_after: its share of the run's responses.
+        share: of the run's change, by its own move and by its weight; None where the metric is no
+            mean over responses or tokens.
+    """
+
+    metric: str
+    step: int
+    part: Name
+    before: float | None
+    after: float | None
+    size: float | None
+    weight_before: float
+    weight_after: float
+    share: float | None
+
+
+@dataclass(frozen=True)
+class PartFall(Answer):
+    """A part whose reward fell by more than chance.
+
+    Attributes:
+        part: the part.
+        best_step, best: where its mean reward was highest, and how high.
+        since, last: the first of its last steps (a quarter of them; at least three where there
+            are six), and their mean reward.
+        dead: whether all rewards of these are equal.
+        p: how probable such a fall is by chance.
+    """
+
+    part: Name
+    best_step: int
+    best: float
+    since: int
+    last: float
+    dead: bool
+    p: float
+
+
+@dataclass(frozen=True)
+class PartsAnswer(Answer):
+    """The answer of ``trend --by``.
+
+    Attributes:
+        field: whose values tell the parts.
+        verdicts: a sentence for each change, and one for the parts whose reward fell.
+        changes: what each part did where the run changed, those that carry most first.
+        fell: the parts whose reward fell by more than chance, the surest first.
+        parts: all parts.
+    """
+
+    field: str
+    verdicts: Sequence[str]
+    changes: Sequence[PartChange]
+    fell: Sequence[PartFall]
+    parts: Sequence[Part]
+
+
+class _Window(NamedTuple):
+    """A change of a metric: the steps before it, and those from it on."""
+
+    metric: str
+    before: Sequence[int]
+    after: Sequence[int]
+
+
+def windows(steps: Steps, changes: Iterable[tuple[str, int]], width: int = FUTURE) -> list[_Window]:
+    """The steps around changes, each a metric and the step from which it changed; each once."""
+    found = []
+    for metric, step in dict.fromkeys(changes):
+        at = steps.numbers.index(step)
+        before, after = steps.numbers[max(0, at - PAST) : at], steps.numbers[at : at + width]
+        if metric in steps.metrics and before:
+            found.append(_Window(metric, before, after))
+    return found
+
+
+class PartSteps:
+    """The steps of each part of a run, read in one pass: a row for each.
+
+    Attributes:
+        parts: their names, in the order of the input.
+        of_part, of_step: [n] of each row, its part's place in ``parts`` and its step.
+    """
+
+    def __init__(self, reader: Reader, plan: Plan, source: StepSource, by: str, **how: Any) -> None:
+        path = read_path(by, "--by")
+        reader = reader.only({})
+        reader.reading = replace(reader.reading, batch=(path,))
+        run = Run(reader, plan, replace(source, by=path), **how)
+        self._rows = run.read()
+        known = [run.parts[number] for number in self._rows.numbers]
+        names = dict.fromkeys(part for part, _ in run.parts.values())
+        self.parts = [*names]
+        places = {name: at for at, name in enumerate(names)}
+        self.of_part = np.array([places[part] for part, _ in known], dtype=np.int64)
+        self.of_step = np.array([step for _, step in known], dtype=np.int64)
+
+    def values(self, metric: str) -> F64:
+        """[n] a metric of each row."""
+        return self._rows.metrics[metric]
+
+    def summary(self, names: Sequence[str]) -> list[Part]:
+        """The parts with the medians of some metrics."""
+        found = []
+        for at, part in enumerate(self.parts):
+            rows = np.flatnonzero(self.of_part == at)
+            medians = {name: _median(self.values(name)[rows]) for name in names}
+            responses = int(self._rows.counted("samples")[rows].sum())
+            found.append(Part(part, len(rows), responses, medians))
+        return found
+
+    # ---- which part carries a change ----------------------------------------------------------
+
+    def changes(self, window: _Window, whole: Steps) -> list[PartChange]:
+        """What each part did in a window, those that carry most of the run's change first."""
+        values, spans = self.values(window.metric), (window.before, window.after)
+        chosen = [np.isin(self.of_step, span) & ~np.isnan(values) for span in spans]
+        ends = [_mean_at(whole, window.metric, span) for span in spans]
+        by_unit = (
+            self._moves(values, self._rows.counted(unit), chosen) for unit in ("samples", "tokens")
+        )
+        change = ends[1] - ends[0]
+        moves = min(by_unit, key=lambda one: abs(one.carried.sum() - change))
+        fits = abs(moves.carried.sum() - change) <= _ADDS_UP * abs(change)
+        rows = []
+        for at, part in enumerate(self.parts):
+            if not moves.weights[:, at].any():
+                continue
+            before, after = (_plain(one) for one in moves.means[:, at])
+            size = self._size(values, [one & (self.of_part == at) for one in chosen])
+            share = float(moves.carried[at] / change) if fits and change else None
+            low, high = (float(one) for one in moves.weights[:, at])
+            rows.append(
+                PartChange(
+                    window.metric, window.after[0], part, before, after, size, low, high, share
+                )
+            )
+        return sorted(rows, key=lambda one: (-abs(one.share or 0.0), -abs(one.size or 0.0)))
+
+    def _moves(self, values: F64, weights: F64, chosen: Sequence[Any]) -> _Moves:
+        """The means of parts before and after, and what each adds to the change of their mean."""
+        count = len(self.parts)
+        sums = [
+            [
+                np.bincount(self.of_part[rows], one[rows], count)
+                for one in (weights, weights * values)
+            ]
+            for rows in chosen
+        ]
+        with np.errstate(invalid="ignore", divide="ignore"):
+            means = np.array([total / weight for weight, total in sums])
+            shares = np.array([weight / weight.sum() for weight, _ in sums])
+        filled = np.where(np.isnan(means), means[::-1], means)  # a part that came or went
+        middle = np.nansum(shares * filled, axis=1).mean()
+        within = shares.mean(axis=0) * (filled[1] - filled[0])
+        mixed = (shares[1] - shares[0]) * (filled.mean(axis=0) - middle)
+        return _Moves(means, shares, np.nan_to_num(within + mixed))
+
+    def _size(self, values: F64, chosen: Sequence[Any]) -> float | None:
+        before, after = (values[rows] for rows in chosen)
+        if len(before) < _LEAST or not len(after):
+            return None
+        size = robust_size(float(after.mean()), before)
+        return None if size is None else size / math.sqrt(1 / len(before) + 1 / len(after))
+
+    # ---- whose reward fell --------------------------------------------------------------------
+
+    def fallen(self) -> list[PartFall]:
+        """The parts whose reward at their last step is lower than it was, by more than chance.
+
+        Of all that are looked at, a share of 0.1 % is by chance (Benjamini and Hochberg, 1995).
+        """
+        means, stds = (self.values(name) for name in ("reward_mean", "reward_std"))
+        counts = self._rows.counted("samples")
+        found, looked = [], 0
+        for at, part in enumerate(self.parts):
+            rows = np.flatnonzero((self.of_part == at) & ~np.isnan(means))
+            if len(rows) < _VISITS:
+                continue
+            looked += 1
+            rows = rows[np.argsort(self.of_step[rows], kind="stable")]
+            samples = [
+                Sample(float(means[row]), float(np.nan_to_num(stds[row])), int(counts[row]))
+                for row in rows.tolist()
+            ]
+            cut = len(rows) - min(max(_LAST, len(rows) // 4), len(rows) // 2)
+            before, now = (reduce(Sample.merged, one) for one in (samples[:cut], samples[cut:]))
+            best = max(range(cut), key=lambda visit: samples[visit].mean)
+            by_best = cut * probability_of_fall(samples[best], now)
+            p = 2 * min(probability_of_fall(before, now), by_best)
+            if p < _CHANCE:
+                dead = now.size > 1 and not now.deviation
+                begun, ended = (int(self.of_step[rows[visit]]) for visit in (best, cut))
+                high = samples[best].mean
+                found.append(PartFall(part, begun, high, ended, now.mean, dead, p))
+        found.sort(key=lambda one: one.p)
+        sure = [at for at, one in enumerate(found, 1) if one.p <= _CHANCE * at / max(looked, 1)]
+        return found[: sure[-1]] if sure else []
+
+
+class _Moves(NamedTuple):
+    """[2, P] means and weights of parts before and after, and [P] what each adds to the change."""
+
+    means: F64
+    weights: F64
+    carried: F64
+
+
+def _mean_at(steps: Steps, metric: str, numbers: Sequence[int]) -> float:
+    values = steps.metrics[metric][np.isin(steps.numbers, numbers)]
+    return float(np.nanmean(values)) if not np.isnan(values).all() else math.nan
+
+
+def _median(values: F64) -> float | None:
+    return None if np.isnan(values).all() else float(np.nanmedian(values))
+
+
+def _plain(value: float) -> float | None:
+    return None if math.isnan(value) else float(value)
+
+
+def answer_by(
+    field: str, parts: PartSteps, whole: Steps, around: Sequence[_Window], names: Sequence[str]
+) -> PartsAnswer:
+    """Which parts of a run carry its changes.
+
+    Args:
+        field: whose values tell the parts.
+        parts: the steps of each.
+        whole: those of the run.
+        around: the changes that are explained.
+        names: the metrics of which each part has its median.
+    """
+    changes = [parts.changes(one, whole) for one in around]
+    verdicts = [_verdict(field, rows, len(parts.parts)) for rows in changes if rows]
+    fell = parts.fallen() if "reward_mean" in whole.metrics else []
+    if fell:
+        dead = sum(one.dead for one in fell)
+        verdicts.append(
+            f"the reward of {len(fell):,} of {len(parts.parts):,} parts fell by more than chance"
+            + (f"; {dead:,} of them have equal rewards now and teach nothing" if dead else "")
+        )
+    every = [row for rows in changes for row in rows]
+    return PartsAnswer(field, verdicts, every, fell, parts.summary(names))
+
+
+def _verdict(field: str, rows: Sequence[PartChange], count: int) -> str:
+    """Which parts carry a change, in a sentence."""
+    first = rows[0]
+    about = f"{first.metric} from step {first.step} on"
+    largest = max((abs(one.size or 0.0) for one in rows), default=0.0)
+    moved = [one for one in rows if abs(one.size or 0.0) >= max(_MOVED, _SMALL * largest)]
+    mixed = sum(abs(one.weight_after - one.weight_before) for one in rows) / 2
+    if not moved:
+        if mixed > _MIXED:
+            return f"{about}: no {field} moved, but their shares of the responses did"
+        return f"{about}: no {field} moved by itself"
+    if len(moved) == count:
+        return f"{about}: all {count:,} moved; {field} does not explain it"
+    shares = [one.share for one in moved if one.share is not None]
+    carried = sum(shares)
+    names = ", ".join(shown(one.part) for one in moved[:3])
+    more = f" and {len(moved) - 3:,} more" if len(moved) > 3 else ""
+    share = f", with {carried:.0%} of the change" if shares and carried <= _WHOLE else ""
+    return f"{about}: only {field} {names}{more} moved, of {count:,}{share}"

@@ -1,0 +1,275 @@
+"""Columns and masks that were changed on the way to the loss: shifted, rounded, scaled, ignored."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grpo_cli.batch import F64, Segments
+from grpo_cli.commands.verify.causes.case import Case, Cause
+from grpo_cli.commands.verify.causes.choices import changed_ratio, scaled_ratio
+from grpo_cli.commands.verify.causes.clips import effective_log_ratio
+from grpo_cli.commands.verify.causes.solving import parametric
+from grpo_cli.objective.breakdown import Breakdown
+from grpo_cli.objective.choice import Bound, Choice
+from grpo_cli.objective.results import Weights
+from grpo_cli.records import assemble
+
+Flags = NDArray[np.bool_]
+Change = Callable[[F64, Segments], F64]
+"""A column as written, and its responses → the column as it was read."""
+
+_NAMES = {
+    "log_probs_new": "the new",
+    "log_probs_old": "the old",
+    "log_probs_ref": "the reference's",
+    "log_probs_rollout": "the engine's",
+}
+
+
+def _read(case: Case) -> dict[str, str]:
+    """Column → what it is called, of those that the objective reads."""
+    objective, given = case.objective, case.record.columns
+    needless = set() if objective.beta else {"log_probs_ref"}
+    if objective.correction.choice.absent and not objective.ratio.name.startswith("rollout"):
+        needless.add("log_probs_rollout")
+    return {key: name for key, name in _NAMES.items() if key in given and key not in needless}
+
+
+def _replaced(case: Case, columns: tuple[str, ...], change: Change) -> Breakdown:
+    given = {name: np.frombuffer(case.record.columns[name]) for name in columns}
+    made = {name: change(values, case.written).tobytes() for name, values in given.items()}
+    return case.with_record(columns={**case.record.columns, **made})
+
+
+def _shifted(values: F64, written: Segments, by: int, fill: str) -> F64:
+    """Each token's value is its neighbour's; at the edge 0, its own, or the next response's."""
+    moved = np.roll(values, by)
+    if fill == "packed":
+        return moved
+    edge = written.positions == (0 if by > 0 else written.spread(written.lengths) - 1)
+    if fill == "wrapped":
+        start = written.spread(written.starts)
+        at = (written.positions - by) % np.maximum(written.spread(written.lengths), 1)
+        return values[start + at]
+    return np.where(edge, values if fill == "repeated" else 0.0, moved)
+
+
+def _from_row_before(values: F64, written: Segments) -> F64:
+    if len(set(written.lengths.tolist())) != 1:
+        raise ValueError("rows of unequal lengths")
+    return np.roll(values, int(written.lengths[0]))
+
+
+def rounded(values: F64, kind: str) -> F64:
+    """Casts to bfloat16 or float16, and back."""
+    if kind == "float16":
+        return values.astype(np.float16).astype(np.float64)
+    bits = values.astype(np.float32).view(np.uint32)
+    even = bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
+    return (even & np.uint32(0xFFFF0000)).view(np.float32).astype(np.float64)
+
+
+HALF = ("bfloat16", "float16")
+
+CHANGES: tuple[tuple[str, str, Change], ...] = (
+    *(
+        (
+            "log-probs-rounded",
+            f"were rounded to {kind}",
+            lambda values, _, kind=kind: rounded(values, kind),
+        )
+        for kind in HALF
+    ),
+    *(
+        (
+            "packed-boundary" if fill == "packed" else "log-probs-shifted",
+            f"are shifted by one token: each has that of the one {where}"
+            + (", across responses" if fill == "packed" else ""),
+            partial(_shifted, by=by, fill=fill),
+        )
+        for by, where in ((1, "before"), (-1, "after"))
+        for fill in ("zero", "repeated", "wrapped", "packed")
+    ),
+    ("zero-filled", "are 0: they are missing, and were filled", lambda x, _: np.zeros_like(x)),
+    ("log-probs-shifted", "are those of the response before", _from_row_before),
+)
+"""What happened to a column of log-probs."""
+
+
+def columns(case: Case) -> Iterator[Cause]:
+    """Yields columns of log-probs that were shifted, rounded or emptied; all rounded at last."""
+    read = _read(case)
+    for mistake, words, change in CHANGES:
+        names = [*read] if mistake == "log-probs-rounded" else [*read][1:]
+        for column in names:
+            said = f"{read[column]} log-probs {words}"
+            yield Cause(mistake, said, partial(_replaced, columns=(column,), change=change))
+        if mistake == "log-probs-rounded" and len(names) > 1:
+            made = partial(_replaced, columns=tuple(names), change=change)
+            yield Cause(mistake, f"all log-probs {words}", made)
+
+
+# ---- scaled: another temperature, another base ---------------------------------------------------
+
+_BASES: Mapping[str, float] = {
+    "log-probs in base 2: 2^x where e^x is meant": math.log(2.0),
+    "log-probs converted from base 2 though they are natural": 1.0 / math.log(2.0),
+    "log-probs in base 10: 10^x where e^x is meant": math.log(10.0),
+}
+
+
+def _rescaled(case: Case, number: float, names: tuple[str, ...]) -> Breakdown:
+    """Multiplies columns; the gradient by the new log-probs has their factor."""
+    made = {name: number * getattr(case.batch, name) for name in names}
+    again = case.with_columns(**made)
+    if "log_probs_new" not in names:
+        return again
+    terms = (
+        term._replace(slope=None if term.slope is None else number * term.slope)
+        for term in again.terms
+    )
+    return replace(again, terms=tuple(terms))
+
+
+def bases(case: Case) -> Iterator[Cause]:
+    """Yields log-probs of another base, in all columns alike."""
+    names = tuple(name for name in _NAMES if getattr(case.batch, name) is not None)
+    if "log_probs_new" in names:
+        for words, number in _BASES.items():
+            yield Cause("ratio-base", words, partial(_rescaled, number=number, names=names))
+            yield Cause(
+                "ratio-base", f"{words}, in the ratio alone", partial(_in_ratio, number=number)
+            )
+
+
+def _in_ratio(case: Case, number: float) -> Breakdown:
+    power = partial(scaled_ratio, by=number)
+    return case.evaluated(None, ratio=changed_ratio(case.objective.ratio, power))
+
+
+def temperatures(case: Case) -> Iterator[Cause]:
+    """Yields one column of log-probs at another temperature, solved for."""
+    for column, name in _read(case).items():
+        words = (
+            f"{name} log-probs are scaled by {{}}: another temperature than in the other columns"
+        )
+        family = partial(_rescaled, names=(column,))
+        start = 1.0 if column == "log_probs_ref" else _scale_of(case, column)
+        if start is not None:
+            yield from parametric(case, "log-probs-scaled", words, family, start)
+
+
+def _scale_of(case: Case, column: str) -> float | None:
+    """Reads the factor of a column off the ratios that the gradients have; None where none fits.
+
+    With f on the old log-probs log ρ = θ − f·o; with f on the new ones the gradient is
+    f·e^(f·θ − o), so that differences between tokens say f.
+    """
+    new, old, seen = case.batch.log_probs_new, case.batch.log_probs_old, effective_log_ratio(case)
+    if new is None or old is None or seen is None:
+        return None
+    if case.objective.ratio.choice.per_response:
+        means = case.batch.responses.mean
+        new, old, seen = means(new), means(old), means(seen)
+    known = np.isfinite(seen)
+    new, old, seen = new[known], old[known], seen[known]
+    if len(seen) < 4:
+        return None
+    if column == "log_probs_old":
+        each = (new - seen) / np.where(old == 0.0, np.nan, old)
+    else:
+        order = np.argsort(new)
+        half = len(order) // 2
+        low, high = order[:half], order[-half:]
+        step = new[high] - new[low]
+        each = ((seen + old)[high] - (seen + old)[low]) / np.where(step == 0.0, np.nan, step)
+    factor = float(np.nanmedian(each))
+    near = np.abs(each - factor) <= 0.1 * abs(factor)  # a KL moves them a little
+    return factor if factor > 0.0 and near.mean() > 0.5 else None
+
+
+# ---- masks --------------------------------------------------------------------------------------
+
+
+def _edge(case: Case, *, last: bool) -> Flags:
+    """[N as written] the last, or the first, token of each response that counts."""
+    counted = np.flatnonzero(case.mask)
+    rows = case.written.index[counted]
+    border = np.diff(rows, append=-1) if last else np.diff(rows, prepend=-1)
+    picked = np.zeros(len(case.mask), dtype=np.bool_)
+    picked[counted[border != 0]] = True
+    return picked
+
+
+def _holes(case: Case) -> Flags:
+    """[N as written] the masked tokens before the last that counts."""
+    last = np.full(case.written.count, -1)
+    np.maximum.at(last, case.written.index, np.where(case.mask, case.written.positions, -1))
+    inside: Flags = ~case.mask & (case.written.positions < case.written.spread(last))
+    return inside
+
+
+def _moved(case: Case, by: int) -> Flags:
+    return _shifted(case.mask.astype(np.float64), case.written, by, "zero") > 0.0
+
+
+MASKS: tuple[tuple[str, str, Callable[[Case], Flags]], ...] = (
+    ("masked-count", "mask ignored: masked tokens count", lambda case: np.ones_like(case.mask)),
+    (
+        "masked-count",
+        "mask ignored between the tokens that count: only what is behind the last one is left out",
+        lambda case: case.mask | _holes(case),
+    ),
+    ("mask-shifted", "mask shifted by one token, to the end", lambda case: _moved(case, 1)),
+    ("mask-shifted", "mask shifted by one token, to the start", lambda case: _moved(case, -1)),
+    (
+        "edge-masked",
+        "the last token of every response is masked: it counts in no denominator either",
+        lambda case: case.mask & ~_edge(case, last=True),
+    ),
+    (
+        "edge-masked",
+        "the first token of every response is masked: it counts in no denominator either",
+        lambda case: case.mask & ~_edge(case, last=False),
+    ),
+    (
+        "mask-shifted",
+        "one token more counts: the first masked one of every response",
+        lambda case: case.mask | _moved(case, 1),
+    ),
+)
+"""Other masks, by what was done."""
+
+
+def masks(case: Case) -> Iterator[Cause]:
+    """Yields another mask, and masked tokens that are in the sum but not in the denominator."""
+    for mistake, words, mask in MASKS:
+        if mistake == "edge-masked" or case.is_masked:
+            yield Cause(mistake, words, partial(_masked, mask=mask))
+    if case.is_masked:
+        words = "mask not applied to the sum: masked tokens count, but not in the denominator"
+        yield Cause("mask-ignored", words, _summed_unmasked)
+
+
+def _masked(case: Case, mask: Callable[[Case], Flags]) -> Breakdown:
+    other = mask(case)
+    if np.array_equal(other, case.mask):
+        raise ValueError("the mask is the record's own")
+    return case.with_record(mask=other.tobytes())
+
+
+def _summed_unmasked(case: Case) -> Breakdown:
+    own = case.breakdown.weight
+
+    def aggregate() -> Weights:
+        return Weights(own, None, 1.0, "its own")
+
+    same = Bound("its own", Choice(aggregate), {})
+    batch = assemble([replace(case.record, mask=None)])
+    return case.evaluated(batch, aggregate=same, kl_aggregate=None)

@@ -1,0 +1,129 @@
+"""Solves for the number of a mistake: by the gradient, or by the bound that binds some tokens."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from functools import partial
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grpo_cli.batch import F64
+from grpo_cli.commands.verify.causes.case import Case, Cause
+from grpo_cli.objective.breakdown import Breakdown
+
+Flags = NDArray[np.bool_]
+
+
+class Family(Protocol):
+    """What a record gives with a mistake that has this number."""
+
+    def __call__(self, case: Case, number: float) -> Breakdown: ...  # noqa: D102
+
+
+_STEPS = 8
+
+
+def roundest(low: float, high: float) -> float:
+    """Returns the number of the fewest digits between two that have one sign."""
+    if low > 0.0 > high or high < low:
+        return low
+    exponent = math.floor(math.log10(max(abs(low), abs(high)))) if high or low else 0
+    for digits in range(12):
+        step = 10.0 ** (exponent - digits)
+        number = math.ceil(low / step - 1e-9) * step
+        if number <= high + 1e-9 * step:
+            return float(f"{number:.12g}")
+    return 0.5 * (low + high)
+
+
+def parametric(
+    case: Case, mistake: str, words: str, family: Family, start: float = 1.0
+) -> Iterator[Cause]:
+    """Yields the mistake with the number that explains the gradient best, if any comes near.
+
+    Args:
+        case: the record.
+        mistake: its name in the catalogue.
+        words: what it is called, with ``{}`` for the number.
+        family: evaluates it.
+        start: where to begin; 1 stands for no mistake.
+    """
+    number = _fitted(case, family, start)
+    if number is None or abs(number - 1.0) <= 1e-4:
+        return
+    near = roundest(*sorted((number * (1.0 - 2e-5), number * (1.0 + 2e-5))))
+    for value in dict.fromkeys((near, number)):
+        yield Cause(mistake, words.format(f"{value:.5g}"), partial(family, number=value))
+
+
+def _fitted(case: Case, family: Family, start: float) -> float | None:
+    """Gauss and Newton's steps on the one number; None where they lead nowhere."""
+    wanted = case.gradient
+    if wanted is None or not len(wanted):
+        return None
+    number, left = start, math.inf
+    for step in range(_STEPS):
+        here = family(case, number).gradient
+        off = wanted - here
+        size = float(off @ off)
+        slope = (family(case, number * (1.0 + 1e-6)).gradient - here) / (number * 1e-6)
+        square = float(slope @ slope)
+        if not square or not np.isfinite(size + square) or (step > 1 and size > 0.5 * left):
+            break
+        left, change = size, float(off @ slope) / square
+        if abs(change) <= 1e-9 * abs(number):
+            break
+        number += max(-0.5 * abs(number), min(0.5 * abs(number), change))
+    return number if left <= 1e-6 * float(wanted @ wanted) else None
+
+
+# ---- bounds -------------------------------------------------------------------------------------
+
+
+def bounding(
+    case: Case, mistake: str, words: str, family: Family, sizes: F64, dead: Flags, alive: Flags
+) -> Iterator[Cause]:
+    """Yields the mistake with the bound that takes their gradient from the larger tokens.
+
+    The loss is linear in the bound while it binds the same tokens; where no loss is recorded, any
+    number between the tokens fits, and the roundest is named with them.
+
+    Args:
+        case: the record.
+        mistake: its name in the catalogue.
+        words: what it is called, with ``{}`` for the number.
+        family: evaluates it.
+        sizes: [N] what is bounded.
+        dead, alive: [N] the tokens that lost their gradient, and those that have it.
+    """
+    if not dead.any():
+        return
+    low, high = float(sizes[alive].max(initial=0.0)), float(sizes[dead].min())
+    if not 0.0 <= low < high:
+        return
+    if case.loss is None:
+        yield Cause(
+            mistake,
+            words.format(interval_words(low, high)),
+            partial(family, number=roundest(low, high)),
+        )
+        return
+    at = [family(case, number).record_objective[0] for number in (low, high)]
+    slope = float(at[1] - at[0]) / (high - low)
+    if not slope:
+        return
+    found = low + (case.loss - float(at[0])) / slope
+    room = abs(
+        case.tolerance.rtol * (abs(case.loss) + 0.1 * float(case.breakdown.record_scale[0])) / slope
+    )
+    if low - room <= found <= high + room:
+        number = roundest(max(found - room, low), min(found + room, high))
+        yield Cause(mistake, words.format(f"{number:.4g}"), partial(family, number=number))
+
+
+def interval_words(low: float, high: float) -> str:
+    """The roundest number of an interval, and the interval."""
+    return f"{roundest(low, high):g} (any from {low:.4g} to {high:.4g} fits)"

@@ -1,0 +1,1 @@
+"""Simulated runs with known faults, and how ``grpo trend`` is judged on them."""

@@ -1,0 +1,330 @@
+"""A run: a policy that learns from the rewards of what it samples, step by step, and its faults.
+
+Nothing about a metric is drawn: tokens are sampled from the engine's policy, rewarded by the words
+in them, and the policy's table moves by the gradient of that. A fault changes ``Conditions``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from running.policy import (
+    CONTEXTS,
+    F64,
+    I64,
+    PROMPTS,
+    QUARTERS,
+    WORDS,
+    Flags,
+    Random,
+    correlated,
+    divergence,
+    entropies,
+    log_softmax,
+    moved,
+    sample,
+    sharpened,
+)
+
+STEPS = 120
+GROUPS, SIZE = 8, 4
+ROWS = GROUPS * SIZE
+ENTROPY = 2.15
+CHANNELS = ("length", "hardness", "engine", "sharpness", "judge", "rate")
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What holds at a step; the defaults are those of a healthy run.
+
+    Attributes:
+        rate: a factor of the learning rate.
+        kl, entropy: factors of what these were at the onset; None: as learnt.
+        reference_kl: the reference is moved until the KL is this factor of what it was.
+        engine_noise: a factor of the engine's error.
+        engine_temperature: the engine's, where the trainer scores at 1.
+        lag: how many steps the engine's weights are behind.
+        foreign: the share of responses that an engine with other weights sampled.
+        dead: the share of groups that are made equal.
+        cut: the share of responses that run into the longest length.
+        loops: the share of responses that repeat themselves.
+        length, longest: factors of the mean length, and of the longest one.
+        pays_length: how much a response of the longest length is paid for that.
+        pays_format: the probability with which a response is paid for its form alone.
+        reward: what a reward becomes.
+        judge: how much of the reward the words decide; below 0 the wrong ones are paid.
+        hardness: added to how hard the prompts are, in logits.
+        poisoned, not_a_number: a log-prob that makes a ratio or a KL of 10¹¹, or NaN.
+        rows: a change of what is written of the step, which the policy does not learn from.
+    """
+
+    rate: float = 1.0
+    kl: float | None = None
+    entropy: float | None = None
+    reference_kl: float | None = None
+    engine_noise: float = 1.0
+    engine_temperature: float = 1.0
+    lag: int = 0
+    foreign: float = 0.0
+    dead: float = 0.0
+    cut: float = 0.0
+    loops: float = 0.0
+    length: float = 1.0
+    longest: float = 1.0
+    pays_length: float = 0.0
+    pays_format: float = 0.0
+    reward: Callable[[F64], F64] | None = None
+    judge: float = 1.0
+    hardness: float = 0.0
+    poisoned: bool = False
+    not_a_number: bool = False
+    rows: Callable[[StepRows, World], None] | None = None
+
+
+HEALTHY = Conditions()
+Change = Callable[[int, "World"], Conditions]
+"""Steps since the onset (0 at it) → what holds then."""
+
+
+@dataclass
+class StepRows:
+    """What a trainer would write of one step; arrays of tokens are flat.
+
+    Attributes:
+        kinds: the kind of prompt of each group.
+        settings: what is written in every record, as beta.
+    """
+
+    step: int
+    lengths: I64
+    kinds: I64
+    ids: I64
+    rewards: F64
+    finished: Flags
+    columns: dict[str, F64]
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class World:
+    """What differs from run to run, and is drawn once.
+
+    Attributes:
+        onset: the first step at which the fault holds.
+        noise: an autocorrelated series of each channel, normal or with heavy tails.
+        ratios: whether a step is several updates, so that new differs from old.
+    """
+
+    random: Random
+    onset: int
+    noise: dict[str, F64]
+    ratios: bool
+    rate: float
+    pull: float
+    length: float
+    longest: int
+    engine_noise: float
+    hardness: F64
+    good: Flags
+    start: F64
+    stray: F64
+    other: F64 = field(default_factory=lambda: np.zeros((CONTEXTS, WORDS)))
+
+
+def world(random: Random) -> World:
+    """A run's constants, from its generator."""
+    correlation, heavy = float(random.choice([0.0, 0.3, 0.6])), bool(random.random() < 0.5)
+    noise = {
+        name: correlated(random, STEPS, correlation, heavy=heavy).clip(-8.0, 8.0)
+        for name in CHANNELS
+    }
+    start = sharpened(random.normal(size=(CONTEXTS, WORDS)), ENTROPY * random.uniform(0.85, 1.1))
+    stray = random.normal(size=(CONTEXTS, WORDS))
+    return World(
+        random,
+        int(random.integers(50, 71)),
+        noise,
+        bool(random.random() < 0.7),
+        rate=float(np.exp(random.normal(np.log(1.2), 0.3))),
+        pull=float(random.choice([0.0, 0.01, 0.02])),
+        length=float(random.uniform(13.0, 18.0)),
+        longest=36,
+        engine_noise=float(np.exp(random.normal(np.log(0.006), 0.5))),
+        hardness=random.normal(-0.2, 1.2, PROMPTS),
+        good=random.random((PROMPTS, WORDS)) < 0.4,
+        start=start,
+        stray=stray,
+        other=start + random.normal(size=(CONTEXTS, WORDS)),
+    )
+
+
+def simulate(
+    random: Random, change: Change | None, steps: int = STEPS, *, onset: int | None = None
+) -> tuple[World, list[StepRows]]:
+    """The steps of a run; healthy all the way without a change."""
+    fixed = world(random)
+    fixed.onset = fixed.onset if onset is None else onset
+    reference = log_softmax(fixed.start)
+    learnt, before = fixed.start.copy(), [fixed.start]
+    at_onset, found = (0.0, 0.0), list[StepRows]()
+    for step in range(steps):
+        since = step - fixed.onset
+        now = change(since, fixed) if change and since >= 0 else HEALTHY
+        if since <= 0:
+            policy = log_softmax(learnt)
+            at_onset = divergence(policy, reference), float(entropies(policy).mean())
+        logits = learnt * (1.0 + 0.015 * fixed.noise["sharpness"][step])
+        if now.entropy is not None:
+            logits = sharpened(logits, now.entropy * at_onset[1])
+        if now.kl is not None:
+            logits = moved(learnt, fixed.stray, reference, now.kl * at_onset[0])
+        referred = reference
+        if now.reference_kl is not None:
+            referred = _nearer(log_softmax(logits), reference, now.reference_kl * at_onset[0])
+        rows, slope = _step(fixed, now, step, logits, referred, before)
+        rate = fixed.rate * now.rate * np.exp(0.15 * fixed.noise["rate"][step])
+        update = rate * slope
+        learnt = learnt + update - fixed.pull * (learnt - fixed.start)
+        before.append(logits)
+        _score_update(rows, fixed, logits, update)
+        _plant(rows, now, fixed)
+        if now.rows:
+            now.rows(rows, fixed)
+        found.append(rows)
+    return fixed, found
+
+
+def _nearer(policy: F64, reference: F64, kl: float) -> F64:
+    """A reference between the policy and the former one, at this KL from the policy."""
+    low, high = 0.0, 1.0
+    for _ in range(25):
+        share = (low + high) / 2.0
+        mixed = log_softmax(policy + share * (reference - policy))
+        low, high = (share, high) if divergence(policy, mixed) < kl else (low, share)
+    return log_softmax(policy + low * (reference - policy))
+
+
+def _step(
+    fixed: World, now: Conditions, step: int, logits: F64, reference: F64, before: list[F64]
+) -> tuple[StepRows, F64]:
+    """What is sampled and scored, and the slope of the rewards over the table."""
+    random = fixed.random
+    kinds = random.integers(0, PROMPTS, GROUPS)
+    prompts = np.repeat(kinds, SIZE)
+    lengths, finished = _lengths(fixed, now, step, prompts)
+    owners = np.repeat(np.arange(ROWS), lengths)
+    places = np.arange(len(owners)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    quarters = np.minimum(places * QUARTERS // fixed.longest, QUARTERS - 1)
+    contexts = prompts[owners] * QUARTERS + quarters
+    policy = log_softmax(logits)
+    served = before[max(len(before) - 1 - now.lag, 0)] if now.lag else logits
+    size = fixed.engine_noise * now.engine_noise * np.exp(0.2 * fixed.noise["engine"][step])
+    engine = log_softmax(
+        (served + size * random.standard_t(4, served.shape)) / now.engine_temperature
+    )
+    ids = sample(random, engine, contexts)
+    stray = (random.random(ROWS) < now.foreign)[owners]
+    other = log_softmax(fixed.other)
+    ids[stray] = sample(random, other, contexts[stray])
+    sure = _loop(ids, now.loops, lengths, places, random)
+    rollout = np.where(stray, other[contexts, ids], engine[contexts, ids])
+    taken = {
+        "log_probs_old": policy[contexts, ids],
+        "log_probs_ref": reference[contexts, ids],
+        "log_probs_rollout": np.minimum(rollout, -1e-7),
+        "entropies": entropies(policy)[contexts],
+    }
+    for name, values in taken.items():
+        values[sure] = 0.15 * values[sure] if name != "log_probs_ref" else 0.3 * values[sure]
+    rewards = _rewards(fixed, now, step, prompts, owners, ids, lengths)
+    advantages = _advantages(rewards)
+    slope = np.zeros_like(logits)
+    weights = advantages[owners]
+    np.add.at(slope, (contexts, ids), weights)
+    by_context = np.bincount(contexts, weights, CONTEXTS)
+    slope -= by_context[:, None] * np.exp(policy)
+    slope /= np.maximum(np.bincount(contexts, minlength=CONTEXTS), 12)[:, None]
+    rows = StepRows(step, lengths, kinds, ids, rewards, finished, taken)
+    rows.columns["contexts"] = contexts
+    rows.columns["sure"] = sure
+    return rows, slope
+
+
+def _lengths(fixed: World, now: Conditions, step: int, prompts: I64) -> tuple[I64, Flags]:
+    random = fixed.random
+    middle = np.log(fixed.length * now.length) + 0.06 * fixed.noise["length"][step]
+    drawn = np.exp(random.normal(middle + 0.04 * (prompts - 2.5), 0.35)).round().astype(int)
+    longest = max(int(fixed.longest * now.longest), 2)
+    finished = (drawn <= longest) & (random.random(ROWS) >= now.cut)
+    return np.where(finished, np.clip(drawn, 2, longest), longest), finished
+
+
+def _loop(ids: I64, share: float, lengths: I64, places: I64, random: Random) -> Flags:
+    """Makes a share of the responses repeat three words; which tokens that are."""
+    looping = np.repeat(random.random(len(lengths)) < share, lengths) & (places >= 3)
+    starts = np.repeat(np.cumsum(lengths) - lengths, lengths)
+    source = starts + places % 3
+    ids[looping] = ids[source[looping]]
+    return looping
+
+
+def _rewards(
+    fixed: World,
+    now: Conditions,
+    step: int,
+    prompts: I64,
+    owners: I64,
+    ids: I64,
+    lengths: I64,
+) -> F64:
+    """0 or 1 by the words of a response, and what else is paid."""
+    random = fixed.random
+    good = np.bincount(owners, fixed.good[prompts[owners], ids], ROWS) / lengths
+    hard = fixed.hardness[prompts] + now.hardness + 0.15 * fixed.noise["hardness"][step]
+    chance = 1.0 / (1.0 + np.exp(-(5.0 * now.judge * (good - 0.4) + hard)))
+    rewards = (random.random(ROWS) < chance).astype(float)
+    if now.pays_format:
+        rewards = np.maximum(rewards, random.random(ROWS) < now.pays_format)
+    dead = np.repeat(random.random(GROUPS) < now.dead, SIZE)
+    rewards[dead] = np.repeat(rewards[::SIZE], SIZE)[dead]
+    rewards = rewards + now.pays_length * lengths / fixed.longest
+    return now.reward(rewards) if now.reward else rewards
+
+
+def _advantages(rewards: F64) -> F64:
+    grouped = rewards.reshape(GROUPS, SIZE)
+    centred = grouped - grouped.mean(axis=1, keepdims=True)
+    return (centred / (grouped.std(axis=1, ddof=1, keepdims=True) + 1e-4)).ravel()
+
+
+def _score_update(rows: StepRows, fixed: World, logits: F64, update: F64) -> None:
+    """The log-probs when the loss is computed: old ones, or those in the midst of the update."""
+    contexts, sure = rows.columns.pop("contexts"), rows.columns.pop("sure")
+    if not fixed.ratios:
+        rows.columns["log_probs_new"] = rows.columns["log_probs_old"].copy()
+        return
+    half = log_softmax(logits + 0.5 * update)[contexts, rows.ids]
+    rows.columns["log_probs_new"] = np.where(sure, 0.15 * half, half)
+
+
+def _plant(rows: StepRows, now: Conditions, fixed: World) -> None:
+    if now.poisoned:
+        losing = np.repeat(_advantages(rows.rewards) < 0, rows.lengths)
+        at = int(np.flatnonzero(losing)[0]) if losing.any() else 0
+        wrong, far = rows.columns, fixed.random.uniform(27.0, 30.0)
+        if fixed.ratios:
+            wrong["log_probs_old"][at] = wrong["log_probs_new"][at] - far
+        else:
+            wrong["log_probs_new"][at] = wrong["log_probs_ref"][at] - far
+    if now.not_a_number:
+        at = int(fixed.random.integers(0, len(rows.ids)))
+        rows.columns["log_probs_new"][at] = np.nan
+
+
+def conditions(**values: Any) -> Conditions:
+    """The conditions of a healthy run, but for these."""
+    return replace(HEALTHY, **values)

@@ -1,0 +1,387 @@
+"""Issue threads about runs, as samples: what each describes, and the command that answers it.
+
+Nothing is taken from a thread but what it describes; every number is simulated.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from running.dumps import SHAPES
+from running.logs import FILES, healthy
+from running.policy import Random, correlated
+from running.simulate import HEALTHY, SIZE, Change, StepRows, World, conditions, simulate
+
+Record = dict[str, Any]
+COLUMNS = ("log_probs_new", "log_probs_old", "log_probs_ref", "log_probs_rollout", "entropies")
+GROUPS = 2
+"""Of a step's groups, so many are written."""
+ONSET = 24
+
+
+@dataclass(frozen=True)
+class RunThread:
+    """A thread: where, its file, what is in it, and the command that answers it.
+
+    Attributes:
+        words: the command, ``FILE`` in the place of the file.
+        named: what the answer has to say, as a regular expression on standard output.
+    """
+
+    name: str
+    about: str
+    file: str
+    made: Callable[[Random], bytes]
+    words: str
+    named: str
+
+
+def _lines(records: Sequence[Record]) -> bytes:
+    return b"".join(json.dumps(one, separators=(",", ":")).encode() + b"\n" for one in records)
+
+
+def _short(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_short(one) for one in value]
+    return float(f"{value:.4g}") if isinstance(value, float) else value
+
+
+def _records(
+    steps: Sequence[StepRows],
+    fixed: World,
+    columns: Sequence[str],
+    more: Callable[[int, int, World], Record] = lambda step, group, fixed: {},
+    groups: int = GROUPS,
+) -> list[Record]:
+    """Records of the first groups of each step, with these columns."""
+    left_out = {one for one in (*COLUMNS, "token_ids", "finish_reasons") if one not in columns}
+    found = []
+    for rows in steps:
+        for group, record in enumerate(SHAPES["plain"](rows, fixed.ratios)):
+            if group < groups:
+                kept = {name: v for name, v in record.items() if name not in left_out}
+                found.append(_short({**kept, **more(rows.step, group, fixed)}))
+    return found
+
+
+def _dump(
+    random: Random,
+    change: Change,
+    columns: Sequence[str],
+    more: Callable[[int, int, World], Record] = lambda step, group, fixed: {},
+    *,
+    steps: int = 44,
+    groups: int = GROUPS,
+) -> bytes:
+    fixed, made = simulate(random, change, steps, onset=ONSET)
+    return _lines(_records(made, fixed, columns, more, groups))
+
+
+def slime_1695(random: Random) -> bytes:
+    """https://github.com/THUDM/slime/issues/1695
+
+    Training resumes from a checkpoint, and for some steps the engine does not have its weights:
+    trainer and engine differ greatly, and few responses are right; after that all is well.
+    """
+
+    def change(since: int, world: World) -> Any:
+        held = conditions(engine_noise=150.0, hardness=-2.5)
+        return held if since < 4 else HEALTHY
+
+    return _dump(random, change, ("log_probs_new", "log_probs_rollout"))
+
+
+def vime_64(random: Random) -> bytes:
+    """https://github.com/vllm-project/vime/issues/64
+
+    With one engine the mean absolute difference of log-probs remains at 0.011 for thirty steps;
+    with another it rises from there to 0.036, step by step, from the first step on.
+    """
+    noise = correlated(random, 30, 0.2, heavy=False)
+    drift = 0.011 + 0.025 * np.arange(30) / 29 + 0.0007 * noise
+    reward = 0.35 + 0.004 * np.arange(30) + 0.02 * random.standard_normal(30)
+    return _lines(
+        [
+            {
+                "rollout/step": step,
+                "step": step,
+                "train/train_rollout_logprob_abs_diff": _short(float(drift[step])),
+                "rollout/raw_reward": _short(float(reward[step])),
+                "train/grad_norm": _short(float(np.exp(random.normal(-1.5, 0.1)))),
+            }
+            for step in range(30)
+        ]
+    )
+
+
+def prime_rl_2478(random: Random) -> bytes:
+    """https://github.com/PrimeIntellect-ai/prime-rl/pull/2478
+
+    Several environments are trained at once, and the trainer's metrics are means over all of them:
+    which environment has the mismatch cannot be seen. Here the responses of one of two, from
+    step 24 on, come from an engine that differs.
+    """
+    fixed, sound = simulate(np.random.default_rng(5), None, 44, onset=ONSET)
+    _, broken = simulate(
+        np.random.default_rng(5),
+        lambda since, world: conditions(engine_noise=40.0),
+        44,
+        onset=ONSET,
+    )
+    columns = ("log_probs_new", "log_probs_rollout")
+    math_ = _records(sound, fixed, columns)
+    tools = _records(broken, fixed, columns)
+    pairs = zip(math_[::GROUPS], tools[1::GROUPS], strict=True)
+    return _lines(
+        [{**one, "env": env} for pair in pairs for one, env in zip(pair, ENVS, strict=True)]
+    )
+
+
+ENVS = ("math", "tools")
+
+
+def areal_1388(random: Random) -> bytes:
+    """https://github.com/areal-project/AReaL/issues/1388
+
+    After a recovery the staleness of samples rises beyond its limit, since what was accepted before
+    is not counted any more.
+    """
+
+    def lag(step: int) -> int:
+        return 1 if step < ONSET else 1 + (step - ONSET + 1) // 3
+
+    def change(since: int, world: World) -> Any:
+        return conditions(lag=lag(world.onset + since))
+
+    def versions(step: int, group: int, world: World) -> Record:
+        versions = [max(step - lag(step), 0)] * SIZE
+        return {"weight_versions": versions}
+
+    return _dump(random, change, ("log_probs_new", "log_probs_rollout"), versions)
+
+
+def tinker_cookbook_396(random: Random) -> bytes:
+    """https://github.com/thinking-machines-lab/tinker-cookbook/issues/396
+
+    The log-probs that sampling returns are exactly 0 at many tokens, as if their probability were
+    1, and not those that a second pass over the tokens gives.
+    """
+    fixed, steps = simulate(random, None, 30)
+    (record,) = _records(steps[-1:], fixed, ("log_probs_new", "log_probs_rollout"))[:1]
+    rows = [
+        [0.0 if random.random() < 0.35 else value for value in row]
+        for row in record["log_probs_rollout"]
+    ]
+    return _lines([{**record, "log_probs_rollout": rows}])
+
+
+def gem_113(random: Random) -> bytes:
+    """https://github.com/axon-rl/gem/pull/113
+
+    Rewards are normalised in each group, and what comes out once more over the whole batch.
+    """
+    fixed, steps = simulate(random, None, 30)
+    rows = steps[-1]
+    rows.rewards = rows.rewards + 0.2 * random.standard_normal(len(rows.rewards)).round(2)
+    grouped = rows.rewards.reshape(-1, SIZE)
+    once = grouped - grouped.mean(axis=1, keepdims=True)
+    once /= grouped.std(axis=1, ddof=1, keepdims=True) * random.uniform(0.4, 1.6, (len(once), 1))
+    twice = (once - once[:4].mean()) / once[:4].std()
+    records = []
+    for group, record in enumerate(SHAPES["plain"](rows, fixed.ratios)):
+        kept = {name: v for name, v in record.items() if name not in COLUMNS[1:]}
+        records.append(_short({**kept, "advantages": twice[group].tolist()}))
+    return _lines([{k: v for k, v in one.items() if k != "token_ids"} for one in records[:4]])
+
+
+def nemo_rl_2269(random: Random) -> bytes:
+    """https://github.com/NVIDIA-NeMo/RL/pull/2269
+
+    The engine's weight of a response is exp of the *sum* of thousands of log ratios: with a small,
+    harmless mismatch at each token it goes to 0, and so does the gradient. The mean does not.
+    """
+    lengths = [int(one) for one in random.integers(700, 900, 4)]
+    rollout = [-random.gamma(0.3, 0.8, count) - 0.001 for count in lengths]
+    new = [
+        np.minimum(row * 1.02 + 0.01 * random.standard_normal(len(row)), -1e-4) for row in rollout
+    ]
+    record = {
+        "id": "NeMo-RL#2269",
+        "log_probs_new": [row.round(4).tolist() for row in new],
+        "generation_logprobs": [row.round(4).tolist() for row in rollout],
+        "rewards": [1.0, 0.0, 0.0, 1.0],
+    }
+    return _lines([record])
+
+
+def tinker_feedback_148(random: Random) -> bytes:
+    """https://github.com/thinking-machines-lab/tinker-feedback/issues/148
+
+    Samples are drawn at another temperature than 1, and the log-probs that come with them are
+    those at 1: the tokens are surer than the log-probs say.
+    """
+
+    def change(since: int, world: World) -> Any:
+        return conditions(engine_temperature=0.6)
+
+    return _dump(random, change, ("log_probs_new", "entropies"), groups=5)
+
+
+def open_r1_257(random: Random) -> bytes:
+    """https://github.com/huggingface/open-r1/issues/257
+
+    The reward rises at first; by the end it is 0, and the KL is extremely large.
+    """
+    series = healthy(random)
+    gone = np.clip((np.arange(len(series["kl"])) - 62) / 30.0, 0.0, 1.0)
+    series["kl"] = series["kl"] * np.exp(9.0 * gone)
+    series["reward"] = series["reward"] * (1.0 - gone) * (gone < 1.0)
+    series["gradient"] = series["gradient"] * np.exp(2.5 * gone)
+    return FILES["trainer_state.json"][2](series, 110).encode()
+
+
+def verl_2738(random: Random) -> bytes:
+    """https://github.com/verl-project/verl/issues/2738
+
+    The entropy rises without an end and training collapses; many responses are cut.
+    """
+    series = healthy(random)
+    gone = np.clip((np.arange(len(series["kl"])) - 58) / 40.0, 0.0, 1.0)
+    series["entropy"] = series["entropy"] * np.exp(2.2 * gone)
+    series["truncated"] = (series["truncated"] + 0.5 * gone**2).clip(0.0, 1.0)
+    series["reward"] = series["reward"] * (1.0 - 0.8 * gone**3)
+    return FILES["verl's JSONL"][2](series, 105).encode()
+
+
+def agent_lightning_490(random: Random) -> bytes:
+    """https://github.com/microsoft/agent-lightning/issues/490
+
+    An agent got narrower, not better: its entropy falls while the reward remains where it is.
+    """
+
+    def change(since: int, world: World) -> Any:
+        return conditions(entropy=max(1.0 - 0.05 * (since + 1), 0.12), judge=0.0)
+
+    return _dump(random, change, ("log_probs_new", "entropies"), steps=48, groups=5)
+
+
+def trl_7047(random: Random) -> bytes:
+    """https://github.com/huggingface/trl/issues/7047
+
+    A step has four micro-batches, the last one of an epoch has one; what is logged is a mean over
+    micro-batches, in which longer accumulation counts more.
+    """
+    fixed, steps = simulate(random, None, 12)
+    records = []
+    for rows in steps:
+        groups = list(SHAPES["plain"](rows, fixed.ratios))[: 1 if rows.step % 4 == 3 else 4]
+        for number, record in enumerate(groups):
+            kept = {k: v for k, v in record.items() if k in ("step", "id", "rewards", *COLUMNS[:3])}
+            records.append(_short({**kept, "microbatch": number}))
+    return _lines(records)
+
+
+TREND = "grpo trend FILE"
+THREADS = (
+    RunThread(
+        "open-r1#257",
+        "reward 0 and an extreme KL by the end",
+        "open-r1-257.trainer_state.json",
+        open_r1_257,
+        TREND,
+        r"step 6\d.*\bkl\b|\bkl\b.*(rise|rose).*6\d",
+    ),
+    RunThread(
+        "trl#7047",
+        "metrics of uneven accumulation windows",
+        "trl-7047.jsonl.gz",
+        trl_7047,
+        "grpo trend FILE --fields kl_k3,nll --limit 0",
+        r"kl",
+    ),
+    RunThread(
+        "prime-rl#2478",
+        "which environment has the mismatch",
+        "prime-rl-2478.jsonl.gz",
+        prime_rl_2478,
+        "grpo trend FILE --by env",
+        r"tools",
+    ),
+    RunThread(
+        "NeMo-RL#2269",
+        "the weight of a sequence goes to 0",
+        "nemo-rl-2269.jsonl",
+        nemo_rl_2269,
+        "grpo compare FILE -v nemo-rl/gspo,nemo-rl/gspo-is,nemo-rl/grpo-is",
+        r"nemo-rl/gspo-is",
+    ),
+    RunThread(
+        "gem#113",
+        "advantages normalised twice",
+        "gem-113.jsonl",
+        gem_113,
+        "grpo check FILE",
+        r"advantage",
+    ),
+    RunThread(
+        "slime#1695",
+        "after a resume the engine differs for some steps",
+        "slime-1695.jsonl.gz",
+        slime_1695,
+        TREND,
+        r"step 24.*mismatch",
+    ),
+    RunThread(
+        "vime#64",
+        "the difference of log-probs rises from the first step on",
+        "vime-64.metrics.jsonl",
+        vime_64,
+        TREND,
+        r"logprob_abs_diff.*(rise|rose|drift)",
+    ),
+    RunThread(
+        "tinker-feedback#148",
+        "log-probs do not follow the temperature",
+        "tinker-feedback-148.jsonl.gz",
+        tinker_feedback_148,
+        TREND,
+        r"step 24.*nll fell",
+    ),
+    RunThread(
+        "verl#2738",
+        "entropy rises without an end",
+        "verl-2738.metrics.jsonl",
+        verl_2738,
+        TREND,
+        r"entropy.*(rose|rise)",
+    ),
+    RunThread(
+        "AReaL#1388",
+        "staleness rises after a recovery",
+        "areal-1388.jsonl.gz",
+        areal_1388,
+        TREND,
+        r"staleness.*(rose|rise)",
+    ),
+    RunThread(
+        "tinker-cookbook#396",
+        "sampled log-probs are exactly 0",
+        "tinker-cookbook-396.jsonl",
+        tinker_cookbook_396,
+        "grpo check FILE",
+        r"probability 1|exactly 0",
+    ),
+    RunThread(
+        "agent-lightning#490",
+        "narrower, not better",
+        "agent-lightning-490.jsonl.gz",
+        agent_lightning_490,
+        TREND,
+        r"entropy (fell|began to fall)",
+    ),
+)

@@ -1,0 +1,282 @@
+"""Prints how often ``grpo trend`` finds what ends a run, how soon, and how often it is wrong.
+
+    python tests/benchmarks/runs.py                    # ten seeds a kind: minutes
+    python tests/benchmarks/runs.py --small --hold     # seconds; .ci/run
+    python tests/benchmarks/runs.py --only healthy --seeds 100
+    python tests/benchmarks/runs.py --case 'KL' --misses
+
+Runs of 120 steps are simulated: softmax policies that learn from what they sample, with noise that
+is autocorrelated and has heavy tails, and a fault from a step between 50 and 70 on. The command is
+asked about the whole run and about its beginnings, as somebody who looks while it trains. Seeds 0
+to 9999 are for building, 10000 and above for reporting. Logs alone are series under the names of
+frameworks.
+
+A fault is found where a finding names a metric that it moves, the way it moves, at its step; in
+time where the command says so within the kind's number of steps. A finding is false where the run
+is healthy or before the onset.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import sys
+import tempfile
+import time
+import zlib
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, replace
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+import numpy as np
+
+ROOT = Path(__file__).parents[2]
+if __name__ == "__main__":
+    sys.path[:1] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "benchmarks")]
+
+from running.dumps import SHAPES, lines  # noqa: E402
+from running.judge import Answer, Verdict, ask, judge, looked  # noqa: E402
+from running.kinds import HEALTHY_RUN, KINDS, Kind  # noqa: E402
+from running.logs import FILES, HEALTHY_LOG, PLANTED, healthy  # noqa: E402
+from running.simulate import STEPS, simulate  # noqa: E402
+from trials.score import table, wilson  # noqa: E402
+
+BUILDING, REPORTING = 0, 10_000
+SEEN = (1, 2, 3, 5, 8, 10, 12, 15, 20, 24, 36)
+"""Steps since the onset at which somebody looks."""
+EVERY = 10
+"""Healthy runs are looked at every so many steps."""
+HELD = {"found": 0.5, "false": 0.1}
+"""What ``--hold`` wants of a small size: the least share found, and the most false runs."""
+
+
+class Question(NamedTuple):
+    """One run: a section, a kind, a seed, and how often it is looked at."""
+
+    section: str
+    kind: Kind
+    seed: int
+    every: int
+    small: bool
+
+
+def generator(question: Question) -> np.random.Generator:
+    """A generator of its own, whatever else is asked."""
+    name = zlib.crc32(f"{question.section}/{question.kind.name}".encode())
+    return np.random.default_rng([question.seed, name])
+
+
+def prefixes(kind: Kind, onset: int, every: int, *, small: bool) -> list[int]:
+    """After how many steps somebody looks."""
+    if kind.sound:
+        looks = list(range(20, STEPS, every))
+    else:
+        seen = [kind.within] if small else sorted({*SEEN, kind.within})
+        looks = [onset + since for since in seen]
+    return [*[look for look in looks if look < STEPS], STEPS]
+
+
+def ask_run(question: Question, folder: Path) -> Verdict:
+    """Simulates a run and asks about it."""
+    began = time.perf_counter()
+    kind, seed = question.kind, question.seed
+    fixed, steps = simulate(generator(question), kind.change)
+    shape = list(SHAPES)[seed % len(SHAPES)]
+    parts = [lines(rows, shape, ratios=fixed.ratios) for rows in steps]
+    words = ("--group-by", "uid") if shape == "verl" else ()
+    path = folder / "run.jsonl"
+
+    def ask_first(count: int) -> Answer:
+        path.write_bytes(b"".join(parts[:count]))
+        return ask(path, count, *words)
+
+    looks = prefixes(kind, fixed.onset, question.every, small=question.small)
+    verdict = judge(kind, seed, fixed.onset, looked(ask_first, kind, fixed.onset, looks))
+    return replace(verdict, seconds=time.perf_counter() - began)
+
+
+def ask_log(question: Question, folder: Path) -> Verdict:
+    """Writes a log and asks about it."""
+    began = time.perf_counter()
+    kind, seed = question.kind, question.seed
+    random = generator(question)
+    series, onset = healthy(random), int(random.integers(50, 71))
+    for planted in PLANTED:
+        if planted.kind.name == kind.name:
+            planted.change(series, onset, random)
+    name, first, write = list(FILES.values())[seed % len(FILES)]
+    onset, path = onset + first, folder / name
+
+    def ask_first(count: int) -> Answer:
+        """About the steps before this number; a log may count them from 1."""
+        path.write_text(write(series, count - first))
+        return ask(path, count)
+
+    looks = [
+        first + look for look in prefixes(kind, onset - first, question.every, small=question.small)
+    ]
+    verdict = judge(kind, seed, onset, looked(ask_first, kind, onset, looks))
+    return replace(verdict, seconds=time.perf_counter() - began)
+
+
+SECTIONS = {"runs": ask_run, "healthy": ask_run, "logs": ask_log, "others": ask_run}
+
+
+def kinds_of(section: str) -> Sequence[Kind]:
+    """The kinds of a section."""
+    if section == "logs":
+        return [*[planted.kind for planted in PLANTED], HEALTHY_LOG]
+    if section == "others":
+        from running.others import OTHERS
+
+        return OTHERS
+    return [HEALTHY_RUN] if section == "healthy" else KINDS
+
+
+def answer_one(question: Question) -> tuple[str, Verdict]:
+    """One question, in a folder of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            return question.section, SECTIONS[question.section](question, Path(folder))
+        except Exception as error:
+            raise RuntimeError(f"{question.kind.name}, seed {question.seed}: {error!r}") from error
+
+
+def questions(options: argparse.Namespace) -> list[Question]:
+    """What is asked."""
+    wanted = re.compile(options.case)
+    found = []
+    for section in options.only.split(","):
+        for kind in kinds_of(section):
+            if not wanted.search(kind.name):
+                continue
+            count = options.seeds * (10 if section == "healthy" and not options.small else 1)
+            seeds = range(options.first, options.first + count)
+            found += [
+                Question(section, kind, seed, 50 if options.small else EVERY, options.small)
+                for seed in seeds
+            ]
+    return found
+
+
+def asked(wanted: Sequence[Question], jobs: int) -> Iterable[tuple[str, Verdict]]:
+    if jobs <= 1:
+        yield from map(answer_one, wanted)
+        return
+    with ProcessPoolExecutor(jobs) as pool:
+        yield from pool.map(answer_one, wanted)
+
+
+def row(section: str, kind: Kind, verdicts: Sequence[Verdict]) -> list[str]:
+    """A kind's row of the table."""
+    of = len(verdicts)
+    false = sum(bool(one.false) for one in verdicts)
+    rest = [
+        f"{sum(bool(getattr(one, name)) for one in verdicts)}"
+        for name in ("opposite", "untrue", "lost")
+    ]
+    name = f"{section} · {kind.name}"
+    if kind.sound:
+        low, high = wilson(false, of)
+        return [name, "", "", "", f"{false} of {of} ({100 * low:.2g}–{100 * high:.2g} %)", *rest]
+    found = [one for one in verdicts if one.found]
+    delays = [one.delay for one in verdicts if one.delay is not None]
+    late = len(delays) - len(found)
+    shown = f"{len(found)} of {of} in ≤ {kind.within}" + (f", {late} later" if late else "")
+    delay = f"{median(delays):g}" if delays else "–"
+    kept = sum(one.kept for one in verdicts)
+    return [name, shown, delay, f"{kept}", f"{false}", *rest]
+
+
+HEAD = ("kind", "found", "delay", "at the end", "false", "wrong way", "untrue", "taken back")
+
+
+def report(found: dict[tuple[str, str], list[Verdict]], *, misses: bool) -> str:
+    """The table, and what went wrong in each run where that is asked for."""
+    rows, wrong = [], []
+    for (section, name), verdicts in found.items():
+        kind = next(kind for kind in kinds_of(section) if kind.name == name)
+        rows.append(row(section, kind, verdicts))
+        for one in verdicts:
+            said = [*one.false[:2], *one.opposite[:2], *one.untrue[:2], *one.lost[:2]]
+            if said or one.notes or not (one.found or kind.sound):
+                found_or = "" if kind.sound or one.found else f" not in time ({one.delay})"
+                wrong.append(f"{section} · {name}, seed {one.seed}{found_or}")
+                named = ("false", "opposite", "untrue", "lost")
+                wrong += [
+                    f"    {each}: {getattr(one, each)[0]}" for each in named if getattr(one, each)
+                ]
+                wrong += [f"    {one.notes.strip()[:200]}"] if one.notes else []
+    return table(HEAD, rows) + ("\n\n" + "\n".join(wrong) if misses and wrong else "")
+
+
+def too_bad(found: dict[tuple[str, str], list[Verdict]]) -> list[str]:
+    """Why a small size does not hold."""
+    every = [one for (section, name), part in found.items() for one in part if name != "healthy"]
+    sound = [one for (section, name), part in found.items() for one in part if name == "healthy"]
+    share = sum(one.found for one in every) / max(len(every), 1)
+    false = sum(bool(one.false) for one in sound) / max(len(sound), 1)
+    reasons = [f"found {share:.0%}"] if every and share < HELD["found"] else []
+    return reasons + ([f"false {false:.0%}"] if false > HELD["false"] else [])
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=(__doc__ or "").partition("\n")[0],
+        formatter_class=argparse.RawTextHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--seeds", type=int, default=10, help="seeds of each kind (default 10; healthy × 10)")
+    add("--first", type=int, default=REPORTING, help="the first seed; below 10000 for building")
+    add("--only", default="runs,healthy,logs", help="sections, of runs,healthy,logs,others")
+    add("--case", default="", help="only kinds whose name this regular expression finds")
+    add("--jobs", type=int, default=os.cpu_count() or 1)
+    add("--small", action="store_true", help="one seed, few looks")
+    add("--hold", action="store_true", help="exit with 1 where it is surely worse than it was")
+    add("--misses", action="store_true", help="list what went wrong")
+    add("--json", action="store_true", help="every verdict, as JSON")
+    add("--write", metavar="DIR", type=Path, help="write the runs here instead of asking")
+    return parser.parse_args()
+
+
+def write_runs(wanted: Sequence[Question], folder: Path) -> None:
+    """The runs themselves, to look at."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for question in wanted:
+        if SECTIONS[question.section] is not ask_run:
+            continue
+        fixed, steps = simulate(generator(question), question.kind.change)
+        shape = list(SHAPES)[question.seed % len(SHAPES)]
+        name = re.sub("[^a-z0-9]+", "-", question.kind.name.lower()).strip("-")
+        path = folder / f"{name}-{question.seed}-{shape}-from-{fixed.onset}.jsonl"
+        path.write_bytes(b"".join(lines(rows, shape, ratios=fixed.ratios) for rows in steps))
+        print(path)
+
+
+def main() -> None:
+    options = arguments()
+    if options.small:
+        options.seeds = 1
+    wanted = questions(options)
+    if options.write:
+        write_runs(wanted, options.write)
+        return
+    found: dict[tuple[str, str], list[Verdict]] = {}
+    for section, verdict in asked(wanted, options.jobs):
+        found.setdefault((section, verdict.kind), []).append(verdict)
+    if options.json:
+        every = [{"section": key[0], **asdict(one)} for key, part in found.items() for one in part]
+        json.dump(every, sys.stdout, indent=1, ensure_ascii=False)
+    else:
+        print(report(found, misses=options.misses))
+    if options.hold and (reasons := too_bad(found)):
+        raise SystemExit("worse than it was: " + "; ".join(reasons))
+
+
+if __name__ == "__main__":
+    main()

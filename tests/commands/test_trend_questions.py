@@ -1,0 +1,166 @@
+"""Questions about a run: ``grpo trend --at``, ``--by``; the truth is in how the run is made."""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+import statistics
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command import answer, run
+from files import each
+from trended import write
+
+CASES = Path(__file__).parent / "cases" / "trend_questions.txt"
+BROKEN_RANK, SINCE, STEPS = 2, 26, 40
+FORGOTTEN = "p3"
+
+
+def records(seed: int = 3, broken: float = 0.3) -> Iterator[dict[str, Any]]:
+    """A run of four ranks: the engine of one drifts away, and one prompt is forgotten."""
+    draw = random.Random(seed)
+    for step in range(STEPS):
+        for rank in range(4):
+            size = broken if rank == BROKEN_RANK and step >= SINCE else 0.01
+            prompt = f"p{(step * 4 + rank) % 8}"
+            right = 0.05 if prompt == FORGOTTEN and step >= SINCE else 0.8
+            old = [[-draw.expovariate(1.0) - 0.3 for _ in range(8)] for _ in range(6)]
+            moved = {
+                name: [
+                    [round(min(one + draw.gauss(0, far), -1e-3), 6) for one in row] for row in old
+                ]
+                for name, far in (("log_probs_new", 0.05), ("log_probs_rollout", size))
+            }
+            rewards = [float(draw.random() < right) for _ in range(6)]
+            endings = ["length" if draw.random() < 0.1 + 0.3 * one else "stop" for one in rewards]
+            old = [[round(one, 6) for one in row] for row in old]
+            where = {"id": f"{step}-{rank}", "step": step, "meta": {"rank": rank}, "prompt": prompt}
+            yield (
+                where
+                | moved
+                | {"log_probs_old": old, "rewards": rewards}
+                | {"finish_reasons": endings}
+            )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("questions")
+    write(made / "run.jsonl", records())
+    write(made / "other.jsonl", records(4))
+    for seed in (5, 6, 7):
+        write(made / f"healthy/seed_{seed}/run.jsonl", records(seed, broken=0.01))
+        write(made / f"broken/seed_{seed}/run.jsonl", records(seed + 10))
+    return made
+
+
+def test_screens(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``cases/trend_questions.txt``: commands and what they print; ``GRPO_WRITE_CASES=1``."""
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("COLUMNS", "80")
+    text = CASES.read_text(encoding="utf-8") if CASES.exists() else ""
+    commands = [line[2:] for line in text.splitlines() if line.startswith("$ ")]
+    found = []
+    for line in commands:
+        result = run(*line.split()[1:])
+        found.append(f"$ {line}\n{result.stdout}{result.stderr}[{result.exit_code}]\n")
+    if "GRPO_WRITE_CASES" in os.environ:
+        CASES.write_text("\n".join(found), encoding="utf-8")
+    assert "\n".join(found) == text
+
+
+def test_at_agrees_with_the_run(folder: Path) -> None:
+    path, words = folder / "run.jsonl", ("-v", "dr")
+    steps = answer("trend", path, *words)["steps"]
+    found = answer("trend", path, *words, "--at", SINCE)
+    by_name = {one["name"]: one for one in found["metrics"]}
+    assert all(by_name[name]["at"] == steps[SINCE][name] for name in by_name)
+    before = sorted(one["mismatch.k3"] for one in steps[:SINCE])
+    assert by_name["mismatch.k3"]["before"] == (before[12] + before[13]) / 2
+    assert found["check"] == answer("check", path, "--where", f"step=={SINCE}")
+    assert found["worst"] == steps[SINCE]["worst"]
+    assert {one["record"] for one in found["groups"] if "mismatch" in one["worst_in"]} == {
+        f"{SINCE}-{BROKEN_RANK}"
+    }
+
+
+def test_the_part_that_carries_a_change(folder: Path) -> None:
+    found = answer("trend", folder / "run.jsonl", "-v", "dr", "--by", "meta.rank")
+    first = [one for one in found["changes"] if one["metric"] == "mismatch.k3"]
+    assert {one["step"] for one in first} == {SINCE}
+    assert first[0]["part"] == BROKEN_RANK
+    assert first[0]["share"] == pytest.approx(1.0, abs=0.02)
+    assert sum(one["share"] for one in first) == pytest.approx(1.0, abs=1e-9)
+    assert all(abs(one["size"]) < 4 for one in first[1:])
+
+
+def test_the_prompt_that_was_forgotten(folder: Path) -> None:
+    found = answer("trend", folder / "run.jsonl", "-v", "dr", "--by", "prompt")
+    assert [one["part"] for one in found["fell"]] == [FORGOTTEN]
+    assert found["fell"][0]["since"] >= SINCE
+
+
+def test_runs_that_differ_beyond_noise(folder: Path) -> None:
+    sides = folder / "healthy", "--against", folder / "broken"
+    found = answer("trend", *sides, "-v", "dr")
+    assert found["runs"] == [3, 3]
+    differ = {one["name"] for one in found["metrics"] if one["differs_at_end"]}
+    assert {"mismatch.k3", "mismatch.mean_abs"} <= differ
+    assert all(name.startswith("mismatch.") for name in differ)
+    one = next(one for one in found["metrics"] if one["name"] == "mismatch.k3")
+    runs = [
+        answer("trend", folder / f"{kind}/seed_{seed}", "-v", "dr")["steps"]
+        for kind in ("healthy", "broken")
+        for seed in (5, 6, 7)
+    ]
+    means = [statistics.fmean(step["mismatch.k3"] for step in run) for run in runs]
+    assert one["first"] == pytest.approx(statistics.fmean(means[:3]))
+    assert one["difference"] == pytest.approx(statistics.fmean(means[3:]) - one["first"])
+    spread = math.sqrt(sum(statistics.variance(part) / 3 for part in (means[:3], means[3:])))
+    assert 2.7 * spread < one["high"] - one["difference"] < 4.4 * spread  # t of 2 to 4
+
+
+def test_runs_that_differ_by_their_seed(folder: Path) -> None:
+    for first, second in (("run.jsonl", "other.jsonl"), ("healthy/seed_5", "healthy/seed_6")):
+        found = answer("trend", folder / first, "--against", folder / second, "-v", "dr")
+        assert not [one for one in found["metrics"] if one["differs"] or one["differs_at_end"]]
+        assert len(found["notes"]) == 1
+
+
+def test_correlations_within_groups(folder: Path) -> None:
+    """Where a reward is 1 a response is cut off in 40 %, else in 10 %; nll knows neither."""
+    path = folder / "run.jsonl"
+    whole, *thirds = answer("trend", path, "--correlate", "truncated", "reward")["spans"]
+    assert 0.1 < whole["low"] < whole["r"] < whole["high"] < 0.5
+    assert whole["slope"] == pytest.approx(0.3, abs=0.1)
+    assert [one["first_step"] for one in thirds] == [0, 14, 27]
+    found = answer("trend", path, "--correlate", "reward", "nll")
+    assert found["spans"][0]["low"] < 0.0 < found["spans"][0]["high"]
+    assert found["verdict"].startswith("reward does not follow nll")
+    rows = {"log_probs": [[-1.0], [-1.0, -2.0], [-1.0] * 3]}
+    made = (rows | {"step": at, "rewards": [0.0, 0.1 * at, 0.3 * at]} for at in range(1, 13))
+    exact = answer("trend", write(folder / "exact.jsonl", made), "--correlate", "reward", "length")
+    assert exact["spans"][0]["r"] == exact["spans"][0]["low"] == pytest.approx(1.0)
+    assert exact["spans"][0]["slope"] == pytest.approx(statistics.fmean(range(1, 13)) * 0.15)
+
+
+ERRORS = [
+    (("--correlate", "reward", "lenght"), 2, "unknown name 'lenght'; did you mean length? (one of"),
+    (("--against", "run.jsonl", "--at", "3"), 2, "--against contradicts --at"),
+    (("--against", "nowhere.jsonl"), 3, "nowhere.jsonl"),
+    (("--at", "3", "--plot"), 2, "--at answers a question: without --plot"),
+    (("--at", "99"), 2, "no such step in 0 to 39; the nearest is 39"),
+    (("--by", "meta.rnk"), 3, "meta.rnk: missing; --batch and --by need it in every record"),
+    (("--by", "meta"), 3, "expected a number or text (--batch, --by), got an object"),
+]
+
+
+@each(("words", "code", "message"), ERRORS)
+def test_errors(folder: Path, words: tuple[str, ...], code: int, message: str) -> None:
+    result = run("trend", folder / "run.jsonl", "-v", "dr", *words)
+    assert result.exit_code == code
+    assert message in result.stderr
