@@ -103,7 +103,9 @@ def judged(answer: product.Answer, mistake: Mistake) -> tuple[str, list[str]]:
 
 
 def given(document: dict[str, Any]) -> list[str]:
-    """The causes of the first record that differs: the likeliest, then those as good."""
+    """The causes of the verdict; else of the first record that differs: the likeliest first."""
+    if document.get("causes"):
+        return list(document["causes"])
     for record in document.get("records", []):
         first = record.get("first")
         if not record.get("agrees", True) and first:
