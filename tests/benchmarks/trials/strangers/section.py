@@ -1,4 +1,4 @@
-"""The second list as a section of the experiment: ``verify`` and ``check`` on strangers' mistakes.
+"""The second list as a section of the experiment: ``verify``, ``check`` and ``match``.
 
 Every entry was written from a merged fix or a confirmed report of 2025 and 2026 before any cause or
 rule was built for it, by somebody who had not read those that there were.
@@ -11,17 +11,20 @@ from types import ModuleType
 
 from trials import product
 from trials.score import Count
-from trials.strangers import checking, verifying
+from trials.strangers import checking, matching, verifying
 from trials.task import Task
+
+_MODULES = {"verify": verifying, "check": checking, "match": matching}
 
 
 def tasks(first: int, seeds: int) -> Iterator[Task]:
     yield from verifying.tasks(first, seeds)
     yield from checking.tasks(first, seeds)
+    yield from matching.tasks(first, seeds)
 
 
 def _module(task: Task) -> ModuleType:
-    return verifying if task.name.startswith("verify/") else checking
+    return _MODULES[task.name.partition("/")[0]]
 
 
 def records(task: Task) -> tuple[list[product.Record], list[str]]:
