@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 import json
+import re
+import sys
+from pathlib import Path
 
 from vectors import make
 
+from grpo_cli import mistakes as catalogue
 from grpo_cli.mistakes import flags, mistakes
+from grpo_cli.vectors import cases
+
+sys.path.insert(0, str(Path(__file__).parent / "benchmarks"))
+
+from trials.wrong.catalogue import MISTAKES
+
+CAUSES = Path(catalogue.__file__).parent / "commands/verify/causes"
+QUOTED = re.compile(r'"([a-z]+(?:-[a-z0-9]+)*)"')
 
 
 def test_every_mistake_has_a_sentence_and_a_source() -> None:
@@ -18,3 +30,17 @@ def test_every_mistake_has_a_sentence_and_a_source() -> None:
 def test_the_flags_of_the_vectors_are_rows() -> None:
     stored = json.loads((make.TARGET / "flags.json").read_text("utf-8"))["flags"]
     assert stored == {name: {"bug": row.bug, "thread": row.thread} for name, row in flags().items()}
+    flagged = {flag for case in cases() for flag in case.flags}
+    assert flagged == {name for name, row in mistakes().items() if not row.no_vector}
+
+
+def test_verify_has_a_cause_for_every_mistake_or_the_row_says_why_not() -> None:
+    text = "".join(path.read_text("utf-8") for path in CAUSES.glob("*.py"))
+    named = {name for name in QUOTED.findall(text) if name in mistakes()}
+    named |= {name for name in mistakes() if name.startswith("other-") and 'f"other-{' in text}
+    assert named == {name for name, row in mistakes().items() if not row.no_cause}
+
+
+def test_the_experiment_plants_every_mistake_or_the_row_says_why_not() -> None:
+    planted = {plant.row for plant in MISTAKES}
+    assert planted == {name for name, row in mistakes().items() if not row.no_plant}

@@ -38,7 +38,6 @@ class Accumulator(ABC, Generic[T]):
         headers: whether chunks carry what is shown of each record.
         in_order: whether records have to come in their order; if not, those of equal settings are
             evaluated together even where they alternate with others (``Mixed``).
-        by_columns: whether tables may come as columns, which only ``chunks`` understands.
         bundles: whether small pieces, as of small files, are read together.
         needs_records: whether an input without any record is an error.
         settings: the names of attributes that say what to do; these do not travel back with the
@@ -48,7 +47,6 @@ class Accumulator(ABC, Generic[T]):
     error: InputError | None = None
     headers: bool = False
     in_order: bool = True
-    by_columns: ClassVar[bool] = True
     bundles: ClassVar[bool] = False
     needs_records: ClassVar[bool] = False
     settings: ClassVar[tuple[str, ...]] = ()
@@ -192,9 +190,7 @@ class FoldPiece(Generic[A]):
     def all_of(self, pieces: Iterable[Piece]) -> Folded[A]:
         """The sums of pieces that follow each other."""
         sums, facts, reading = self.make(), InputFacts(), self.reading
-        found = (
-            reading.decoded(piece, facts.notices, by_columns=sums.by_columns) for piece in pieces
-        )
+        found = (reading.decoded(piece, facts.notices) for piece in pieces)
         decoded = facts.collect(chain.from_iterable(found), reading.fields)
         folded = fold_decoded(sums, decoded, facts, skip=self.skip, most_errors=self.most_errors)
         if folded.error is not None:

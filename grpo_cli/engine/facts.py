@@ -121,11 +121,7 @@ class InputFacts:
             self.steps.setdefault(name, set()).update(steps)
 
     def _add_unread(self, chunk: DecodedChunk, used: Container[str]) -> None:
-        if chunk.columns is not None:
-            keys = chunk.columns.keys
-            if self._is_new(keys):
-                self._look(keys, chunk.columns.first_row(), used)
-        elif chunk.keys is not None:
+        if chunk.keys is not None:
             if self._is_new(chunk.keys):
                 self._look(chunk.keys, chunk.items[0], used)
         else:

@@ -12,7 +12,6 @@ from grpo_cli.errors import InputError
 from grpo_cli.hyperparameters import Value
 from grpo_cli.records import BatchFields, DecodedChunk, Packed, Raw, Record, headers, lay, pack
 from grpo_cli.records.fields import GROUPS, Fields, fields_of, read_fields
-from grpo_cli.records.record import Columns
 
 _BYTES = 1 << 22
 """Text evaluated together, some 65,000 tokens of three columns: enough that numpy's overhead is
@@ -120,8 +119,6 @@ def chunks(
                 runs[key] = part
             else:
                 run.join(part)
-        elif isinstance(part, Chunk):
-            yield part
         else:
             yield from carefully(part)
     yield from _laid(runs, raws)
@@ -170,11 +167,8 @@ def _fields(raw: Raw | InputError) -> Fields | None:
 
 def _parts(
     chunk: DecodedChunk, settings: Collection[str] | None, *, with_headers: bool
-) -> Iterator[_Run | Chunk | Items]:
+) -> Iterator[_Run | Items]:
     """Records that are alike, packed; others as they are."""
-    if chunk.columns is not None:
-        yield _of_columns(chunk.columns, chunk.items, with_headers=with_headers)
-        return
     for items, packed in packed_runs(chunk):
         if packed is None:
             yield items
@@ -196,10 +190,3 @@ def _read(given: Mapping[str, Value], names: Collection[str] | None) -> Mapping[
     if names is None or not given:
         return given
     return {name: value for name, value in given.items() if name in names}
-
-
-def _of_columns(columns: Columns, items: Items, *, with_headers: bool) -> Chunk:
-    """A chunk of a table's columns; rows are made only where one of them turns out to be bad."""
-    shown = columns.headers() if with_headers else []
-    rows: Any = items
-    return Chunk(shown, columns.batch, columns.settings, columns.advantages_given, rows)

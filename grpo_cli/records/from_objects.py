@@ -35,7 +35,7 @@ from grpo_cli.records.packed import (
 )
 from grpo_cli.records.parse.record import record_id
 from grpo_cli.records.parse.settings import NO_SETTINGS, read_settings
-from grpo_cli.records.record import Raw, Record, listed
+from grpo_cli.records.record import Raw, Record, Texts, listed
 
 Objects = Sequence[dict[str, Any]]
 Flat = list[Any] | NDArray[Any]
@@ -159,7 +159,10 @@ def _check_words(
         if name not in names:
             continue
         for row in _token_rows(objects, names[name], counts, widths):
-            if isinstance(row, np.ndarray):
+            if isinstance(row, Texts):
+                if kind is not str:
+                    raise Unusual
+            elif isinstance(row, np.ndarray):
                 if kind is not int or row.dtype.kind not in "iu":
                     raise Unusual
             elif type(row) is not list or countOf(map(type, row), kind) != len(row):
@@ -225,7 +228,7 @@ def _header(raw: Raw, value: Any, widths: list[int], names: Mapping[str, str]) -
         nested=2,
         names=names,
         group_labels=labels,
-        tokens=value[names["tokens"]] if "tokens" in names else None,
+        tokens=listed(value[names["tokens"]]) if "tokens" in names else None,
         token_ids=listed(value[names["token_ids"]]) if "token_ids" in names else None,
         origin=raw.origin,
         batch=raw.batch,

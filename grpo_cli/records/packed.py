@@ -1,7 +1,7 @@
 """Records as columns: what every reader fills, and how they are laid side by side as one Batch.
 
-Decoded objects are packed by ``from_objects``, tables by ``tables/columns``, records that were
-checked one by one by ``parse/assemble``.
+Decoded objects are packed by ``from_objects``, records that were checked one by one by
+``parse/assemble``.
 """
 
 from __future__ import annotations

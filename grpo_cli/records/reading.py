@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from grpo_cli.errors import InputError
 from grpo_cli.records.choose import select, where
@@ -32,12 +32,8 @@ from grpo_cli.records.tables import pieces as tables
 from grpo_cli.records.tables.files import Rows
 from grpo_cli.records.translate import Mapped, Notices, format_of, translated, worth_a_look
 
-if TYPE_CHECKING:
-    from grpo_cli.records.tables.stretches import Stretch
-
 Piece = Block | Span | Rows
 
-_NO_FAULTS: Mapping[int, InputError] = {}
 _NAMING = (b'"id"', b'"custom_id"', b'"prompts"')
 """Keys that records have their ids from, in any format."""
 
@@ -82,10 +78,8 @@ class Reading:
             as_spans: whether other processes will read them, and may fetch them themselves.
         """
         source = Source.of(source) if isinstance(source, str) else source
-        grouping = self.grouping if self._takes_all else None
         head = read_head(source.path)
-        together = self.grouping is not None
-        rows = tables.slices(source, head, grouping=grouping, whole=together, most=self.unpack)
+        rows = tables.slices(source, head, whole=self.grouping is not None, most=self.unpack)
         if rows is not None:
             return rows
         if self.grouping is not None:
@@ -119,31 +113,13 @@ class Reading:
         paths += [one.path for one in self.where]
         return frozenset(str(path[0]) for path in paths)
 
-    @property
-    def _takes_all(self) -> bool:
-        """Whether objects stay what they are: none is left out, or read in another way."""
-        plain = self.format is None and not self.mapped
-        return plain and not self.where and not self.batch
-
-    def decoded(
-        self,
-        piece: Piece,
-        notices: Notices,
-        *,
-        by_columns: bool = False,
-    ) -> Iterator[DecodedChunk]:
+    def decoded(self, piece: Piece, notices: Notices) -> Iterator[DecodedChunk]:
         """The records of a piece; an error in the place of one that cannot be read.
 
         Args:
             piece: what ``pieces`` gave.
             notices: sentences to print once are added here.
-            by_columns: whether a table may come as columns, with no more of its records than an
-                evaluation needs.
         """
-        if by_columns and isinstance(piece, Rows) and piece.is_table:
-            found = self._by_columns(piece, notices)
-            if found is not None:
-                return found
         if self != PLAIN or isinstance(piece, Rows):
             return in_chunks(self._chosen(piece, notices))
         return chain.from_iterable(_as_records(chunk, notices) for chunk in decoded(piece))
@@ -159,15 +135,13 @@ class Reading:
         if not isinstance(piece, Rows):
             objects = one_by_one(decoded(piece, self._wanted))
             return self.made_of(objects, piece.source, notices)
-        faults = _NO_FAULTS if piece.cut is None else piece.cut.faults
-        return self.made_of(tables.raws(piece), piece.source, notices, faults)
+        return self.made_of(tables.raws(piece), piece.source, notices)
 
     def made_of(
         self,
         objects: Items,
         source: str,
         notices: Notices,
-        faults: Mapping[int, InputError] = _NO_FAULTS,
     ) -> Items:
         """The records that objects of a source are.
 
@@ -175,25 +149,13 @@ class Reading:
             objects: as decoded.
             source: the file as the user named it.
             notices: sentences to print once are added here.
-            faults: what is known to be wrong with some of its groups, by their numbers.
         """
         found = self._read(objects, notices)
         if self.grouping is not None:
             rows = ((one.line, one) for one in found)
             groups = group_rows(rows, lambda one: getattr(one, "key", None), self.grouping)
-            found = merge_groups(groups, self.grouping, source, faults)
+            found = merge_groups(groups, self.grouping, source)
         return self._selected(found)
-
-    def _by_columns(self, piece: Rows, notices: Notices) -> Iterator[DecodedChunk] | None:
-        """A table's records, as columns where those are plain; None where they cannot be."""
-        from grpo_cli.records.tables.columns import by_columns
-
-        def by_rows(stretch: Stretch) -> Items:
-            return self.made_of(stretch.rows(), piece.source, notices, stretch.faults)
-
-        if self.selects or not self._takes_all or (self.grouping is not None and piece.cut is None):
-            return None
-        return by_columns(piece, [str(path[0]) for path in self._by], by_rows)
 
     def nothing(self, beginning: Iterable[Raw | InputError]) -> InputError:
         """The error where no record is left; ``beginning``: the first objects of the input."""

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from grpo_cli.batch import Batch
 from grpo_cli.errors import InputError
 from grpo_cli.hyperparameters import Value
 from grpo_cli.records.places import Origin
@@ -122,11 +121,36 @@ def _number(line: int | None, prefix: str) -> int:
     return int(index) if index.isdigit() else 0
 
 
+class Texts(Sequence[str]):
+    """The texts of a table's cell, none of them null; Python's strings where they are asked for.
+
+    Most evaluations look at no token string, and making them takes longer than all the rest.
+
+    Args:
+        column: a column of text, as pyarrow has it.
+        begin, end: which of its values.
+    """
+
+    def __init__(self, column: Any, begin: int, end: int) -> None:
+        self._column, self._begin, self._end = column, begin, end
+
+    def __len__(self) -> int:
+        return self._end - self._begin
+
+    def __getitem__(self, at: Any) -> Any:
+        return self.tolist()[at]
+
+    def tolist(self) -> list[str]:
+        """All of them."""
+        found: list[str] = self._column.slice(self._begin, len(self)).to_pylist()
+        return found
+
+
 def listed(value: Any) -> Any:
     """A value with its arrays as the lists that a JSON file would have."""
-    if isinstance(value, np.ndarray):
+    if isinstance(value, np.ndarray | Texts):
         return value.tolist()
-    if isinstance(value, list) and value and isinstance(value[0], list | np.ndarray):
+    if isinstance(value, list) and value and isinstance(value[0], list | np.ndarray | Texts):
         return [listed(one) for one in value]
     if isinstance(value, dict):
         return {key: listed(one) for key, one in value.items()}
@@ -205,35 +229,6 @@ CHUNK_BYTES = 1 << 17
 """Bytes of text: so few objects that they stay in cache until they are packed, and dropped."""
 
 
-class Columns(Protocol):
-    """Records of a table, with numbers read by columns.
-
-    Attributes:
-        keys: the keys that they have.
-        batch: their numbers, without masked tokens.
-        settings: the hyperparameters that all of them share.
-        advantages_given: whether they give advantages themselves.
-    """
-
-    batch: Batch
-    settings: Mapping[str, Value]
-
-    @property
-    def keys(self) -> tuple[str, ...]: ...  # noqa: D102
-    @property
-    def advantages_given(self) -> bool: ...  # noqa: D102
-
-    def first_row(self) -> Raw | InputError | None:
-        """The first row with all that it says, where that of the file is among them."""
-
-    def headers(self) -> list[Record]:
-        """The records without their numbers."""
-        ...  # pragma: no cover
-
-    def values(self, names: Sequence[str]) -> tuple[str, list[Any]] | None:
-        """The first of some columns that is there, with its values, each once."""
-
-
 class DecodedChunk(NamedTuple):
     """Records that follow each other.
 
@@ -241,13 +236,10 @@ class DecodedChunk(NamedTuple):
         items: as decoded; an error in the place of one that cannot be read.
         keys: the keys that each of them has, in this order and with no null; None where they
             differ, or were not compared.
-        columns: their numbers, where those were read by columns; then ``items`` makes each of
-            its rows when it is asked for it, and has only what an evaluation needs.
     """
 
     items: Sequence[Raw | InputError]
     keys: tuple[str, ...] | None = None
-    columns: Columns | None = None
 
 
 def in_chunks(items: Iterable[Raw | InputError]) -> Iterator[DecodedChunk]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import gzip
 import json
+import math
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +14,7 @@ from typing import Any
 import pytest
 from command import answer, run
 from files import each
-from trended import write
+from trended import SAMPLES, write
 
 Record = dict[str, Any]
 Records = list[Record]
@@ -189,8 +191,9 @@ def test_responses_that_are_others(tmp_path: Path) -> None:
         lengthen(one)
         del one["tokens"]
 
-    meaning = changed(tmp_path, swap)["partings"][0]["meaning"]
-    assert meaning == "what was sampled: the same responses in another order"
+    found = changed(tmp_path, swap)
+    assert (found["same"], len(found["notes"])) == (True, 1)
+    assert found["notes"][0].startswith("responses of a record are paired by what was sampled")
     (one,) = changed(tmp_path, shorten)["partings"]
     assert (one["column"], one["first"], one["second"]) == ("responses", 3, 2)
     one = changed(tmp_path, lengthen)["partings"][0]
@@ -249,6 +252,114 @@ def test_what_else_may_differ(tmp_path: Path) -> None:
     )
     assert expected["first"] == {"loss": 0.25, "metrics": "a list"}
     assert expected["second"] == {"loss": 0.5, "metrics": "a list"}
+
+
+# ---- noise and faults ---------------------------------------------------------------------------
+
+
+def long_run(change: Callable[[random.Random, int, float], float] | None = None) -> Records:
+    """Eight steps of 3 × 60 tokens; ``change``: of a step and a log-prob of the second run."""
+    draw, noise, found = random.Random(2), random.Random(3), []
+    for step in range(8):
+        rows = [[-draw.expovariate(1.0) * draw.random() for _ in range(60)] for _ in range(3)]
+        if change is not None:
+            rows = [[min(change(noise, step, one), 0.0) for one in row] for row in rows]
+        found.append({"id": str(step), "step": step, "log_probs_new": rows, "rewards": [1, 0, 2.0]})
+    return found
+
+
+def rounded(draw: random.Random, one: float) -> float:
+    return one * (1 + draw.uniform(-1, 1) * 2.0**-22)
+
+
+def of_engine(draw: random.Random, one: float) -> float:
+    return one + draw.gauss(0, 0.02) * -math.expm1(one)
+
+
+NOISE = {
+    "rounding": lambda draw, step, one: rounded(draw, one),
+    "engine": lambda draw, step, one: of_engine(draw, one),
+}
+
+
+@each("kind", [*NOISE])
+def test_noise_alone_is_no_difference(kind: str, tmp_path: Path) -> None:
+    found = diff(tmp_path, long_run(), long_run(NOISE[kind]))
+    (noise,) = found["noise"]
+    assert (found["partings"], found["same"], found["agreed_until"]) == ([], False, 7)
+    assert (noise["kind"], noise["column"], noise["numbers"]) == (kind, "log_probs_new", 8 * 180)
+    assert noise["largest"] < {"rounding": 4e-6, "engine": 0.1}[kind]
+
+
+def at_step(step: int, kind: str, change: Callable[[float], float]) -> Any:
+    """Noise, and one more change of all tokens from a step on."""
+
+    def changed(draw: random.Random, now: int, one: float) -> float:
+        noisy = NOISE[kind](draw, now, one)
+        return change(noisy) if now >= step else noisy
+
+    return changed
+
+
+@each(
+    ("kind", "step", "change"),
+    [
+        ("rounding", 5, lambda one: one - 1e-4),
+        ("rounding", 0, lambda one: one * 1.05),  # a temperature
+        ("engine", 5, lambda one: one * 1.25),
+        ("engine", 3, lambda one: one - 0.05),
+        ("engine", 0, lambda one: 0.0),
+    ],
+    ids=lambda one: one[:2],
+)
+def test_a_fault_stands_out_of_noise(kind: str, step: int, change: Any, tmp_path: Path) -> None:
+    found = diff(tmp_path, long_run(), long_run(at_step(step, kind, change)))
+    assert [(one["column"], one["step"]) for one in found["partings"]] == [("log_probs_new", step)]
+    assert found["agreed_until"] == (step - 1 if step else None)
+
+
+@each("kind", [*NOISE])
+def test_one_token_stands_out_of_noise(kind: str, tmp_path: Path) -> None:
+    other = long_run(NOISE[kind])
+    other[6]["log_probs_new"][1][7] -= 2.0
+    (one,) = diff(tmp_path, long_run(), other)["partings"]
+    assert (one["step"], one["response"], one["token"]) == (6, 1, 7)
+    assert one["difference"] == pytest.approx(2.0, abs=0.1)
+
+
+def test_an_engine_that_samples_at_a_temperature_from_step_30_on(tmp_path: Path) -> None:
+    """A real trainer's log-probs against its engine's, of which the noise is known."""
+    with gzip.open(SAMPLES / "temperature.jsonl.gz", "rt", encoding="utf-8") as file:
+        lines = [json.loads(line) for line in file]
+    names = ("per_token_logps", "sampling_per_token_logps")
+    runs = [
+        write(tmp_path / name, ({"step": one["step"], "log_probs": one[name]} for one in lines))
+        for name in names
+    ]
+    found = answer("diff", *runs)
+    assert (found["agreed_until"], found["noise"][0]["kind"]) == (29, "engine")
+    assert found["partings"][0]["step"] == 30
+
+
+def test_a_number_that_is_none_is_no_distance_of_0(tmp_path: Path) -> None:
+    def masked(some: Records, value: float) -> Records:
+        made = copy.deepcopy(some)
+        made[3] |= {"mask": [[0] + [1] * (len(row) - 1) for row in made[3]["log_probs_new"]]}
+        made[3]["log_probs_new"][0][0] = value
+        return made
+
+    (one,) = diff(tmp_path, masked(RUN, float("nan")), masked(RUN, -1.0))["partings"]
+    assert (one["column"], one["difference"]) == ("log_probs_new", None)
+    assert diff(tmp_path, *[masked(RUN, float("nan"))] * 2)["same"]
+
+
+def test_a_column_that_a_run_never_has_is_noted_and_the_others_compared(tmp_path: Path) -> None:
+    other = [{name: one[name] for name in one if name != "log_probs_rollout"} for one in RUN]
+    found = diff(tmp_path, RUN, other)
+    assert (found["same"], len(found["notes"])) == (True, 1)
+    assert found["notes"][0].startswith("log_probs_rollout is not in run 2 (6 records)")
+    other[3] = copy.deepcopy(other[3]) | {"rewards": [5.0, 0.0, 0.0]}
+    assert diff(tmp_path, RUN, other)["partings"][0]["column"] == "rewards"
 
 
 # ---- steps and records that one run lacks -------------------------------------------------------

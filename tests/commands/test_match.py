@@ -553,11 +553,12 @@ def test_the_verdict_says_what_the_unmodified_rows_give(tmp_path) -> None:
     def head(text: str) -> list[str]:
         return run("match", path, f"--loss={text}").stdout.splitlines()[:3]
 
-    lines = head(f"{number:.9g}")
-    assert lines[2] == "trl/dr_grpo, which the records name, gives it"
-    assert "trl/dr_grpo" in lines[1].partition("as it stands: ")[2]
+    shown = run("match", path, f"--loss={number:.9g}").stdout
+    assert "the records name trl/dr_grpo, which gives this number\n" in shown
+    assert "  trl/dr_grpo, " in shown.partition("off by ")[2].partition("grpo eval")[0]
     flipped = head(f"{-number:.9g}")
-    assert "trl/dr_grpo" in flipped[1].partition("as it stands, but for the sign: ")[2]
+    assert "trl/dr_grpo" in flipped[1].partition("unmodified but for the sign: ")[2]
+    assert flipped[2].startswith("the records name trl/dr_grpo, which gives ")
     assert flipped[2].endswith(": not it")
     found = answer("match", path, f"--loss={1.0137 * number:.6g}")
     nearest, recorded = found["released"]["nearest"], found["released"]["recorded"]
@@ -648,3 +649,64 @@ def test_an_open_epsilon_is_shown_unless_it_is_given(tmp_path) -> None:
     result = run(*words, "--epsilon-low", "0.3", "--json")
     assert result.exit_code == 0
     assert not any(one["any_from"] for one in json.loads(result.stdout)["matches"])
+
+
+# ---- which row is named --------------------------------------------------------------------------
+
+
+def of_trl(**more: Any) -> dict[str, Any]:
+    """A record under TRL's names, which does not name its framework."""
+    made = record(5, [6, 9, 4, 7], [1.0, 0.0, 0.4, 0.1])
+    del made["log_probs_rollout"], made["log_probs_ref"]
+    names = {"log_probs_new": "per_token_logps", "log_probs_old": "old_per_token_logps"}
+    said = KNOWN | {"beta": 0.0, "num_items_in_batch": 26, "gradient_accumulation_steps": 1}
+    made = {names.get(key, key): value for key, value in made.items()}
+    return made | {"hyperparameters": said} | more
+
+
+@pytest.mark.parametrize("text", [".17g", ".5g"])
+def test_every_row_that_gives_the_number_is_named_the_records_framework_first(
+    tmp_path, text
+) -> None:
+    path = str(write(tmp_path / "trl", [of_trl(rewards=None, advantages=[1.2, -0.9, 0.1, -0.4])]))
+    values = {row.variant: row.loss for row in compare(path, "all").variants}
+    wanted = values["trl/dapo"]
+    found = match(path, loss=f"{wanted:{text}}")
+    first = [one for one in found.matches if one.entry == 0]
+    named = [name for one in first for name in one.variants]
+    assert first[0].variants[0].startswith("trl/")
+    assert {name for name, value in values.items() if value == wanted} <= {*named}
+    shown = run("match", path, f"--loss={wanted:{text}}").stdout
+    entry = " ".join(shown.partition("off by ")[2].partition("grpo eval")[0].split())
+    assert all(f" {name}" in entry for name in named)
+    assert "|adv:" not in shown
+    assert "|adv:" in run("match", path, f"--loss={wanted:{text}}", "--full").stdout
+
+
+def test_equal_numbers_are_one_entry(path) -> None:
+    """However many conventions give them; each entry has a number of its own."""
+    loss = evaluate(path, "dapo", stages=NARROW, epsilon=0.2).loss
+    found = answer("match", path, f"--loss={loss:.4g}", *FEW)
+    numbers: dict[int, set[float]] = {}
+    for one in found["matches"]:
+        numbers.setdefault(one["entry"], set()).add(round(one["value"], 13))
+    assert all(len(values) == 1 for values in numbers.values())
+    assert len({*map(tuple, numbers.values())}) == len(numbers) == found["entry_count"]
+    assert [*numbers] == sorted(numbers)
+
+
+@each(
+    ("ratio", "low", "high", "beta"),
+    [
+        ("token", 0.2, 0.24, 0.001),
+        ("token", 0.2, 0.28, 0.0),
+        ("sequence", 3e-4, 4e-4, 0.0),
+    ],
+)
+def test_usual_settings_are_found_where_they_are_not_given(path, ratio, low, high, beta) -> None:
+    """ε that differ below and above, and no KL at all, as recipes have them."""
+    stages = {"advantage": "leave-one-out", "aggregate": "prompt-mean", "surrogate": "clip"}
+    stages |= {"ratio": ratio}
+    loss = evaluate(path, stages=stages, epsilon_low=low, epsilon_high=high, beta=beta).loss
+    found = match(path, loss=f"{loss:.10g}", stages=stages, **({"beta": beta} if beta else {}))
+    assert (found.matches[0].value, found.by_chance) == (loss, False)

@@ -134,7 +134,7 @@ def test_compare_serves_every_row_whose_kl_is_a_penalty(grpo, write):
 
 def test_match_names_the_default_as_it_stands(grpo, write):
     result = grpo("match", write(PLAIN, PLAIN), "--loss", "0.0529830888")
-    assert "as it stands: grpo" in result.stdout
+    assert "  grpo, grpo-unbiased-kl, " in result.stdout
     assert "-v grpo --level batch --only loss" in result.stdout
     assert "--kl none" not in result.stdout
     assert "without its KL penalty" in result.stderr or "without their KL" in result.stderr

@@ -467,4 +467,7 @@ def test_what_is_known_of_other_differences() -> None:
     assert found.pattern == agrees
     found = difference({"gradient": slopes, "loss": -1.2512 * j})
     assert found.pattern == f"{agrees}, the loss is ours times 1.2512"
-    assert difference({"loss": 1.0123}).pattern is None
+    hint = "one loss fits many mistakes: record loss_gradient, and its cause can be told"
+    assert (
+        difference({"loss": 1.0123}).pattern == f"{hint}, the loss is ours times {-1.0123 / j:.5g}"
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,8 +38,6 @@ class Check(Accumulator[Any]):
         skipped_rules: records for which rules were skipped, by rules and missing fields.
         zero_gradient: empty responses and dead groups, by the loss that their records name.
     """
-
-    by_columns: ClassVar[bool] = False
 
     def __init__(self, limit: int = 3) -> None:
         self.findings = Findings(limit)

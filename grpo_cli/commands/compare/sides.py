@@ -264,7 +264,7 @@ class Sides(VariantSums[Side]):
 
 def _has_batch_fields(chunk: DecodedChunk) -> bool:
     """Whether its records say which batch they belong to."""
-    return chunk.keys is None and chunk.columns is None and any(map(_batch_key, chunk.items))
+    return chunk.keys is None and any(map(_batch_key, chunk.items))
 
 
 def _batch_key(item: Raw | InputError) -> Hashable:

@@ -58,7 +58,6 @@ class Converted(Accumulator[None]):
     pieces: Pieces = field(default_factory=Pieces)
     records: int = 0
 
-    by_columns: ClassVar[bool] = False
     settings: ClassVar[tuple[str, ...]] = ("as_table",)
 
     def read(self, decoded: Iterable[DecodedChunk]) -> Iterator[InputError]:

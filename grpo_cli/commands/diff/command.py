@@ -26,6 +26,7 @@ from grpo_cli.records.choose.where import read_path
 from grpo_cli.terminal.grid import column, fitting, grid, print_hidden
 from grpo_cli.terminal.messages import failures
 from grpo_cli.terminal.numbers import shown
+from grpo_cli.terminal.prose import wrapped
 from grpo_cli.terminal.screen import Screen
 
 NO = 1
@@ -55,7 +56,7 @@ def diff(
             "--tolerance",
             metavar="NUMBER",
             parser=number,
-            help="By how much numbers may differ. Default: 0.",
+            help="By how much numbers may differ. Default: as rounding and an engine's noise do.",
             show_default=False,
         ),
     ] = None,
@@ -80,7 +81,7 @@ def diff(
         runs = [paths([run]) for run in (first, second)]
         refuse_unopened([place for run in runs for place in run])
         readers = [Reader(run, source.reading(), skip=skip) for run in runs]
-        answer = compare(readers[0], readers[1], step_source, tolerance or 0.0)
+        answer = compare(readers[0], readers[1], step_source, tolerance)
         page.write(answer, lambda console, screen: _print(console, screen, answer), beyond="cut")
         tell_notes(
             readers[0].notes() | readers[1].notes() | dict.fromkeys(answer.notes), quiet=page.quiet
@@ -95,9 +96,10 @@ def _print(console: Console, screen: Screen, answer: RunDiff) -> None:
     if len(answer.only) > 3:
         console.print(Text(f"… and {len(answer.only) - 3:,} steps more", "magenta"))
     if not answer.partings:
-        text = "the runs are identical"
-        text = text if answer.same else "identical where both have a step"
+        text = "identical where both have a step" if answer.only else "the runs are identical"
+        text += " but for noise" if answer.noise else ""
         console.print(Text(f"{text}: {answer.steps:,} steps, {looked}", "bold green"))
+        _print_noise(console, screen, answer)
         return
     first = answer.partings[0]
     before = (
@@ -108,6 +110,7 @@ def _print(console: Console, screen: Screen, answer: RunDiff) -> None:
     console.print(Text(f"the runs differ {before} ({looked} compared)", "bold red"))
     console.print(Text(f"{_place(first)}: {first.column}, {first.meaning}", "bold"))
     console.print(Text("  {} against {}".format(*_both(first))))
+    _print_noise(console, screen, answer)
     console.print()
     rows = answer.partings
     columns = [
@@ -122,6 +125,23 @@ def _print(console: Console, screen: Screen, answer: RunDiff) -> None:
     kept, hidden = fitting(columns, _SPARE, screen.width)
     console.print(grid(kept))
     print_hidden(console, screen, hidden, "--json")
+
+
+def _print_noise(console: Console, screen: Screen, answer: RunDiff) -> None:
+    """Says how far columns differ where nothing stands out."""
+    until = "" if answer.agreed_until is None else f" up to step {answer.agreed_until}"
+    for one in answer.noise:
+        why = (
+            "rounding"
+            if one.kind == "rounding"
+            else f"an engine's noise, {one.mean:.1g} in the mean"
+        )
+        text = f"{one.column} differs by ≤ {one.largest:.1g}{until}: {why}"
+        console.print(
+            wrapped(
+                Text(f"{text} ({one.differing:,} of {one.numbers:,})", "dim"), screen.reading, 2
+            )
+        )
 
 
 def _both(one: Parting) -> tuple[str, str]:

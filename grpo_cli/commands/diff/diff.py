@@ -4,37 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, chain, groupby, zip_longest
-from typing import Any, NamedTuple
+from itertools import chain, groupby, zip_longest
+from typing import Any
 
-import numpy as np
-
-from grpo_cli.batch import F64
 from grpo_cli.commands.answer import Answer
+from grpo_cli.commands.diff.columns import COLUMNS, Comparer, Found, groups_of, reordered, there
+from grpo_cli.commands.diff.noise import Noise
 from grpo_cli.commands.trend.origins import Origins, StepSource, two_runs
 from grpo_cli.engine import Reader
 from grpo_cli.engine.chunk import located
 from grpo_cli.objective.inputs import MisnamedColumnError
 from grpo_cli.records import Raw, Record
 from grpo_cli.records.unread import OLD
+from grpo_cli.terminal.numbers import counted
 
-COLUMNS: dict[str, str] = {
-    "token_ids": "what was sampled",
-    "tokens": "what was sampled",
-    "mask": "which tokens count",
-    "groups": "which responses are a group",
-    "rewards": "the reward",
-    "log_probs_rollout": "the engine's log-probs",
-    "log_probs_old": "the trainer's log-probs before the update",
-    "log_probs_ref": "the reference",
-    "hyperparameters": "the settings",
-    "advantages": "the advantage stage",
-    "log_probs_new": "the policy's log-probs",
-    "entropies": "the policy's entropies",
-    "expected": "what the trainer computed",
-}
-"""What is compared, causes before effects: if columns differ together, the first is named."""
-_FLOATS = {column for column in COLUMNS if column.startswith("log_probs") or column == "entropies"}
 _COUNTS = {
     "records": "which records there are",
     "responses": "how many responses there are",
@@ -53,7 +36,7 @@ class Parting(Answer):
         response, token: the place in it; None if the record differs as a whole.
         group: the name of the response's group; None if it has none.
         first, second: the values in either run.
-        difference: of numbers, the largest in this record.
+        difference: of numbers, the largest in this record; None where one of them is NaN.
     """
 
     column: str
@@ -83,10 +66,12 @@ class RunDiff(Answer):
 
     Attributes:
         same: whether nothing differs.
-        agreed_until: the last step before which everything is equal; None if the first differs.
+        agreed_until: the last step up to which nothing differs by more than noise; None if the
+            first does.
         steps, records, tokens: what was compared.
         notes: how they were compared, where that is not by the numbers of steps and records.
         only: steps that only one of the runs has.
+        noise: columns that differ by rounding or by an engine's noise, where nothing stands out.
         partings: the first difference of each column, causes before effects.
     """
 
@@ -97,31 +82,38 @@ class RunDiff(Answer):
     tokens: int = 0
     notes: list[str] = field(default_factory=list)
     only: list[RunStep] = field(default_factory=list)
+    noise: list[Noise] = field(default_factory=list)
     partings: list[Parting] = field(default_factory=list)
 
 
 Steps = Iterator[tuple[int, list[Record]]]
 
 
-def compare(first: Reader, second: Reader, step_source: StepSource, tolerance: float) -> RunDiff:
-    """Compares two runs up to the step at which they first differ.
+def compare(
+    first: Reader, second: Reader, step_source: StepSource, tolerance: float | None
+) -> RunDiff:
+    """Compares two runs up to the step at which they first differ by more than noise.
 
     Args:
         first, second: the runs.
         step_source: how the step of a record is found.
-        tolerance: how far numbers may differ.
+        tolerance: how far numbers may differ; None: as far as rounding and engines' noise do.
     """
-    answer = RunDiff()
+    answer, comparer = RunDiff(), Comparer(tolerance)
     steps = _by_step(first, step_source, answer, 1), _by_step(second, step_source, answer, 2)
     for step, ours, theirs in _aligned(*_counted_alike(answer, steps, tolerance)):
         if ours is None or theirs is None:
             answer.only.append(RunStep(1 if theirs is None else 2, step))
             continue
-        _compare_step(answer, step, ours, theirs, tolerance)
+        _compare_step(answer, step, ours, theirs, comparer)
         if answer.partings:
             break
         answer.steps, answer.agreed_until = answer.steps + 1, step
-    answer.same = not answer.partings and not answer.only
+    answer.noise = [one for one in comparer.noise.values() if one.differing]
+    for column, (run, count) in comparer.lacking.items():
+        lacks = f"{column} is not in run {run} ({counted(count, 'record')})"
+        answer.notes.append(f"{lacks}: the other columns are compared")
+    answer.same = not answer.partings and not answer.only and not answer.noise
     return answer
 
 
@@ -164,7 +156,7 @@ def _by_step(reader: Reader, step_source: StepSource, answer: RunDiff, run: int)
 
 
 def _counted_alike(
-    answer: RunDiff, runs: tuple[Steps, Steps], tolerance: float
+    answer: RunDiff, runs: tuple[Steps, Steps], tolerance: float | None
 ) -> tuple[Steps, Steps]:
     """The steps of the second run by the numbers of the first, if it only counts differently."""
     first, second = runs
@@ -172,8 +164,10 @@ def _counted_alike(
     ahead = 0
     if ours is not None and theirs is not None and ours[0] != theirs[0]:
         trial = RunDiff()
-        _compare_step(trial, ours[0], ours[1], theirs[1], tolerance)
-        if not trial.partings:
+        _compare_step(trial, ours[0], ours[1], theirs[1], Comparer(tolerance))
+        differ = {one.column for one in trial.partings}
+        sampled = all(one.tokens or one.token_ids for one in (*ours[1], *theirs[1]))
+        if not differ or (sampled and not differ & _SAMPLED):
             ahead = theirs[0] - ours[0]
             offset = f"step {ours[0]} of run 1 is step {theirs[0]} of run 2"
             answer.notes.append(f"{offset}: steps have the numbers of run 1 here")
@@ -239,7 +233,7 @@ def _sampled(record: Record) -> Hashable:
 
 
 def _compare_step(
-    answer: RunDiff, step: int, ours: list[Record], theirs: list[Record], tolerance: float
+    answer: RunDiff, step: int, ours: list[Record], theirs: list[Record], comparer: Comparer
 ) -> None:
     found: dict[str, Parting] = {}
     pairs, note = _pair(ours, theirs)
@@ -249,162 +243,37 @@ def _compare_step(
         if one is None or other is None:
             known = one or other
             assert known is not None
-            where = _there(one, other)
+            where = there(one, other)
             found.setdefault("records", _parting("records", step, (known, known), where))
             continue
         answer.records += 1
         answer.tokens += sum(one.widths)
         if len(one.widths) != len(other.widths):
-            where = _Found((len(one.widths), len(other.widths)))
+            where = Found((len(one.widths), len(other.widths)))
             found.setdefault("responses", _parting("responses", step, (one, other), where))
             continue
+        if (changed := reordered(one, other)) is not None:
+            other = changed
+            if _REORDERED not in answer.notes:
+                answer.notes.append(_REORDERED)
         for column in COLUMNS:
-            differs = None if column in found else _compare_column(column, (one, other), tolerance)
+            differs = None if column in found else comparer.compare(column, (one, other))
             if differs is not None:
                 found[column] = _parting(column, step, (one, other), differs)
     answer.partings = [found[name] for name in (*_COUNTS, *COLUMNS) if name in found]
 
 
-# ---- the columns of a record --------------------------------------------------------------------
+_SAMPLED = {*_COUNTS, "tokens", "token_ids"}
+_REORDERED = "responses of a record are paired by what was sampled: their order differs"
 
 
-class _Found(NamedTuple):
-    """The first difference in a record, with the values of both runs there."""
-
-    values: tuple[Any, ...]
-    response: int | None = None
-    token: int | None = None
-    difference: float | None = None
-    comment: str = ""
-
-
-def _there(one: object, other: object) -> _Found:
-    return _Found(tuple("absent" if each is None else "there" for each in (one, other)))
-
-
-def _parting(column: str, step: int, both: tuple[Record, Record], found: _Found) -> Parting:
+def _parting(column: str, step: int, both: tuple[Record, Record], found: Found) -> Parting:
     one, other = both
     group = None
     if found.response is not None and one.group_labels:
-        group = one.group_labels[_groups_of(one)[found.response]]
-    meaning = (COLUMNS | _COUNTS)[column] + found.comment
+        group = one.group_labels[groups_of(one)[found.response]]
+    meaning = (COLUMNS | _COUNTS)[column]
     place = found.response, found.token, group
     first, second = found.values
     names = one.name, other.name
     return Parting(column, meaning, step, *names, *place, first, second, found.difference)
-
-
-def _compare_column(column: str, both: tuple[Record, Record], tolerance: float) -> _Found | None:
-    first, second = (_value(record, column) for record in both)
-    if first is None or second is None:
-        lacking = (first is None) != (second is None) and column != "expected"
-        return _there(first, second) if lacking else None
-    if column in ("token_ids", "tokens"):
-        return _compare_tokens(first, second)
-    if column == "groups":
-        return _compare_groups(first, second)
-    if column in ("hyperparameters", "expected"):
-        return _compare_mappings(first, second, tolerance)
-    if isinstance(first, list) and isinstance(second, list):
-        return _compare_scores(first, second, tolerance)
-    return _compare_numbers(column, both, (first, second), tolerance)
-
-
-def _value(record: Record, column: str) -> Any:
-    if column == "groups":
-        return _groups_of(record)
-    return record.columns.get(column) if column in _FLOATS else getattr(record, column)
-
-
-def _groups_of(record: Record) -> Sequence[int]:
-    return record.groups or [0] * len(record.widths)
-
-
-def _compare_tokens(first: Any, second: Any) -> _Found | None:
-    """The first token, or id, that differs."""
-    reordered = _sorted(first) == _sorted(second)
-    comment = ": the same responses in another order" if reordered else ""
-    for response, (mine, yours) in enumerate(zip(first, second, strict=True)):
-        for token, (a, b) in enumerate(zip_longest(mine, yours, fillvalue="no token")):
-            if a != b:
-                return _Found((a, b), response, token, comment=comment)
-    return None
-
-
-def _sorted(rows: Any) -> list[list[str]]:
-    return sorted([str(one) for one in row] for row in rows)
-
-
-def _compare_groups(first: Sequence[int], second: Sequence[int]) -> _Found | None:
-    """The first response that is in another group, whatever groups are called."""
-    mine, yours = ([*map(list(dict.fromkeys(one)).index, one)] for one in (first, second))
-    for response, (a, b) in enumerate(zip(mine, yours, strict=True)):
-        if a != b:
-            names = (f"with response {each.index(each[response])}" for each in (mine, yours))
-            return _Found(tuple(names), response)
-    return None
-
-
-def _compare_mappings(
-    first: Mapping[str, Any], second: Mapping[str, Any], tolerance: float
-) -> _Found | None:
-    """Settings, or what the trainer computed: the names that differ."""
-    both = ((name, first.get(name), second.get(name)) for name in {**first, **second})
-    names = [name for name, a, b in both if not _equal(a, b, tolerance)]
-    if not names:
-        return None
-    return _Found(tuple({name: _short(one.get(name)) for name in names} for one in (first, second)))
-
-
-def _equal(a: Any, b: Any, tolerance: float) -> bool:
-    numbers = all(isinstance(one, int | float) for one in (a, b))
-    return bool(a == b or (numbers and abs(a - b) <= tolerance))
-
-
-def _short(value: Any) -> Any:
-    return "a list" if isinstance(value, list | dict) else value
-
-
-def _compare_scores(first: Any, second: Any, tolerance: float) -> _Found | None:
-    """A number, or several, for each response."""
-    mine, yours = (np.array(value, dtype=np.float64) for value in (first, second))
-    if mine.shape != yours.shape:
-        return _Found((f"shape {mine.shape}", f"shape {yours.shape}"))
-    place = _first_place(mine.ravel(), yours.ravel(), tolerance)
-    if place is None:
-        return None
-    at, size = place
-    values = float(mine.ravel()[at]), float(yours.ravel()[at])
-    return _Found(values, at // (mine.size // len(mine)), difference=size)
-
-
-def _compare_numbers(
-    column: str, both: tuple[Record, Record], values: tuple[Any, Any], tolerance: float
-) -> _Found | None:
-    """A number for each token; one of a response is that of each of its tokens."""
-    widths, others = (record.widths for record in both)
-    if widths != others:
-        pairs = enumerate(zip(widths, others, strict=True))
-        at, (a, b) = next(one for one in pairs if one[1][0] != one[1][1])
-        return _Found((f"{a} tokens", f"{b} tokens"), at)
-    kind = np.uint8 if column == "mask" else np.float64
-    mine, yours = (
-        np.repeat(value, widths) if isinstance(value, list) else np.frombuffer(value, dtype=kind)
-        for value in values
-    )
-    place = _first_place(mine.astype(np.float64), yours.astype(np.float64), tolerance)
-    if place is None:
-        return None
-    at, size = place
-    ends = [*accumulate(widths)]
-    response = next(number for number, end in enumerate(ends) if at < end)
-    token = at - (ends[response] - widths[response])
-    return _Found((float(mine[at]), float(yours[at])), response, token, size)
-
-
-def _first_place(mine: F64, yours: F64, tolerance: float) -> tuple[int, float] | None:
-    """The first place that differs by more than it may, and the largest difference of all."""
-    equal = (mine == yours) | (np.isnan(mine) & np.isnan(yours))
-    difference = np.where(equal, 0.0, abs(mine - yours))
-    far = np.flatnonzero(~(difference <= tolerance))
-    return (int(far[0]), float(np.nanmax(difference))) if far.size else None

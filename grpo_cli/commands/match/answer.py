@@ -13,6 +13,7 @@ class Convention(Answer):
     """A convention, its number on the data, and the command that evaluates it.
 
     Attributes:
+        entry: counts distinct numbers; conventions of one entry are equal on these records.
         signature: names every choice.
         value, difference: its number, and that less the logged one.
         command: prints the number.
@@ -26,6 +27,7 @@ class Convention(Answer):
         any_from: ε → the value from which on any gives the same number.
     """
 
+    entry: int
     signature: str
     value: float
     difference: float
@@ -58,8 +60,8 @@ class Matched(Answer):
         target, target_of, tolerance, rtol: the logged number, its name, how far off it may be.
         targets: name → every logged number.
         questions: how many numbers were given, and of how many records or steps.
-        matches: the conventions that give all numbers, the likeliest first.
-        ambiguous: whether several do; ``match_count`` is how many.
+        matches: the conventions that give all numbers, the likeliest entry first.
+        ambiguous: whether several do; ``match_count`` is how many, in ``entry_count`` entries.
         chance_hits: conventions, of all that were tried, that hit such numbers by chance.
         by_chance, reproduced: whether the first may be a chance hit, and whether it tells anything.
         tell_apart: what data would distinguish the matches.
@@ -78,6 +80,7 @@ class Matched(Answer):
     matches: Sequence[Convention]
     ambiguous: bool
     match_count: int
+    entry_count: int
     chance_hits: float
     by_chance: bool
     reproduced: bool

@@ -223,12 +223,18 @@ def result(found: SearchResult, questions: Sequence[Question], words: Sequence[s
     target = last.target
 
     def conventions(candidates: Sequence[Candidate]) -> tuple[Convention, ...]:
-        return tuple(convention(one, last.first, words, target) for one in candidates)
+        entries = _entries(candidates)
+        made = [
+            convention(one, last.first, words, target, entry)
+            for one, entry in zip(candidates, entries, strict=True)
+        ]
+        return tuple(sorted(made, key=lambda one: one.entry))
 
     def evaluated(row: Candidate | None) -> Convention | None:
         return None if row is None or row.totals is None else conventions([row])[0]
 
     rows, nearest_row, recorded = found.unmodified
+    matches = conventions(found.matches)
     return Matched(
         target=target.value,
         target_of=target.name,
@@ -236,9 +242,10 @@ def result(found: SearchResult, questions: Sequence[Question], words: Sequence[s
         rtol=target.rtol if math.isfinite(target.rtol) else None,
         targets={one.name: one.value for one in (target, *last.others)},
         questions=(sum(1 + len(one.others) for one in questions), len(questions)),
-        matches=conventions(found.matches),
+        matches=matches,
         ambiguous=len(found.matches) > 1,
-        match_count=len(found.matches),
+        match_count=len(matches),
+        entry_count=len({one.entry for one in matches}),
         chance_hits=found.chance,
         by_chance=found.by_chance,
         reproduced=found.reproduced,
@@ -250,14 +257,32 @@ def result(found: SearchResult, questions: Sequence[Question], words: Sequence[s
     )
 
 
+_EQUAL = 1e-12
+"""Of its size: how far two numbers are from each other that are one but for rounding."""
+
+
+def _entries(found: Sequence[Candidate]) -> list[int]:
+    """The entry of each candidate: those of one number have one."""
+    values: list[float] = []
+    result = []
+    for one in found:
+        room = _EQUAL * max(abs(one.value), one.size)
+        near = (at for at, value in enumerate(values) if abs(one.value - value) <= room)
+        result.append(next(near, len(values)))
+        if result[-1] == len(values):
+            values.append(one.value)
+    return result
+
+
 def convention(
-    one: Candidate, chunk: Chunk, words: Sequence[str], target: LoggedNumber
+    one: Candidate, chunk: Chunk, words: Sequence[str], target: LoggedNumber, entry: int = 0
 ) -> Convention:
     """A candidate: what it is, its number, and the command that evaluates it."""
     flipped = one.times < 0
     only = _FLIPPED[target.name] if flipped else target.name
     assert one.totals is not None
     return Convention(
+        entry=entry,
         signature=one.totals.signature(),
         value=one.value,
         difference=one.difference,

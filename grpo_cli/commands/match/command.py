@@ -50,7 +50,7 @@ def match_number(
         str | None, _target("objective", "The objective, where that was logged instead.")
     ] = None,
     clip_fraction: Annotated[
-        str | None, _target("clip-fraction", "The clip fraction that was logged beside it.")
+        str | None, _target("clip-fraction", "The clip fraction that was logged with it.")
     ] = None,
     gradient_norm: Annotated[
         str | None, _target("gradient-norm", "The gradient norm likewise; --kl X the KL.")
@@ -100,12 +100,14 @@ def match_number(
     grpo match run.jsonl --logged loss=metrics.loss
 
     The tolerance follows from the digits: 0.0256 means ±0.00005. Every
-    variant is tried as it is, then with one or two stages changed, with the
+    variant is tried unmodified, then with one or two stages changed, with the
     other sign, and with the factors of accumulation and data parallelism. β
-    is solved for where it is not known, ε is searched. Stages that flags swap
-    stay as they are. How many conventions such a number hits by chance is
-    told. Exit codes: 0 found, 1 nothing reproduces the number, or no more than
-    chance would, 2 usage, 3 bad input.
+    and ε are solved for where they are not known; values that no framework's
+    defaults or recipes have count against a match. Stages that flags swap stay
+    as they are. Variants that are equal on the data are one answer, that of the
+    framework whose field names the records use first; --full shows their
+    signatures. Exit codes: 0 found, 1 nothing reproduces the number, or no
+    more than chance would, 2 usage, 3 bad input.
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=page.json):
         kl, objective = _kl_number(objective)

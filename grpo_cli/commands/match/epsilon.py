@@ -19,6 +19,7 @@ from grpo_cli.commands.match.fit import Factor
 from grpo_cli.commands.match.question import LoggedNumber
 from grpo_cli.commands.match.space.changes import Change, changed, checked
 from grpo_cli.commands.match.space.space import MOST_CHANGES, Grid, Space, outer
+from grpo_cli.commands.match.sums.exact import HIGH, LOW
 from grpo_cli.errors import GrpoError
 from grpo_cli.variants.plan import Plan
 
@@ -27,6 +28,8 @@ _PLAIN = 8.0
 _MOST = 60
 """Conventions that it is solved for, the plainest."""
 _STEPS, _DIGITS = 40, 6
+_USUAL = 0.2
+"""ε below where ε above is another."""
 
 Losses = Callable[[Sequence[Plan]], F64]
 """[n] the losses (or objectives) of plans; nan where one cannot be evaluated."""
@@ -102,15 +105,22 @@ def brackets(
 
 
 def _searched(grid: Grid) -> Iterator[tuple[Change, tuple[str, ...], list[tuple[float, int]]]]:
-    """A policy change, the flags of ε, and (ε, place on the axis) in rising order."""
+    """A policy change, the flags of ε, and (ε, place on the axis) in rising order.
+
+    ε is the same on either side, or 0.2 below.
+    """
     steps: dict[object, list[tuple[float, int]]] = {}
     kept: dict[object, tuple[Change, tuple[str, ...]]] = {}
     for place, pair in enumerate(grid.axes[1]):
-        names = tuple(name for name in pair.flags if name in ("epsilon_low", "epsilon_high"))
-        if names:
+        values = {name: pair.flags[name] for name in (LOW, HIGH) if name in pair.flags}
+        families = [tuple(values)] if len(set(values.values())) == 1 else []
+        if values.get(LOW) == _USUAL and HIGH in values:
+            families.append((HIGH,))
+        for names in families:
             rest = {name: value for name, value in pair.flags.items() if name not in names}
             same = (tuple(pair.stages.items()), tuple(rest.items()), names)
-            kept[same] = replace(pair, flags=rest), names
+            plainest = kept.get(same, (pair, names))[0].bits
+            kept[same] = replace(pair, flags=rest, bits=min(pair.bits, plainest)), names
             steps.setdefault(same, []).append((float(pair.flags[names[0]] or 0.0), place))
     for wanted, (pair, names) in kept.items():
         yield pair, names, sorted(steps[wanted])
@@ -120,7 +130,8 @@ def _plain(grid: Grid, pair: Change) -> tuple[NDArray[np.int64], F64]:
     """[n, 3] places on the three other axes that make a plain convention, and [n] its bits."""
     axes = [grid.axes[at] for at in (0, 2, 3)]
     count = pair.count + outer([[one.count for one in axis] for axis in axes], np.int8)
-    cost = pair.bits + outer([[one.bits for one in axis] for axis in axes], np.float64)
+    cost = outer([[one.bits for one in axis] for axis in axes], np.float64)
+    cost += grid.own_bits + pair.bits
     chosen = np.argwhere((cost <= _PLAIN) & (count < MOST_CHANGES))
     return chosen, cost[tuple(chosen.T)]
 

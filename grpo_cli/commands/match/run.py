@@ -20,9 +20,9 @@ from grpo_cli.errors import InputError
 
 MOST = 30
 NEAREST = 5
-_NAMES = 6
-"""Conventions of one value that are compared on the probe."""
-_CANDIDATES = 400
+_NAMES = 12
+"""Changed conventions of one value that are compared on the probe; unmodified rows all are."""
+_CANDIDATES = 200
 _PLAIN = 8.0
 """Bits of the nearest, at most."""
 _TOGETHER = 1 << 16
@@ -100,16 +100,17 @@ class Run:
         names: dict[int, int] = {}
         listed = 0
         for at in order[: _CANDIDATES * _NAMES].tolist():
-            names[int(group[at])] = names.get(int(group[at]), 0) + 1
-            if names[int(group[at])] > (_NAMES if listed < MOST // 3 else 1):
-                continue
             convention, factor, beta = _split(self._keys[at : at + 1])
+            names[int(group[at])] = names.get(int(group[at]), 0) + 1
+            most = _NAMES if listed < MOST // 3 else 1
+            if names[int(group[at])] > most and self.space.at[convention[0]]:
+                continue
             off, size = self._off(value[at : at + 1], factor, beta)
             one = self._candidate(int(convention[0]), int(factor[0]), int(beta[0]))
             one.bits, one.size = float(bits[at]), float(size[0])
             if families.add(one):
                 one.chance = self.chance(one.bits, float(off[0]))
-                listed += 1
+                listed += bool(self.space.at[convention[0]])
                 yield one
             if listed >= MOST:
                 return

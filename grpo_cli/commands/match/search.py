@@ -31,6 +31,8 @@ RARE = 0.01
 """Hits by chance below which a convention is named: well below 1."""
 MANY = 0.3
 """Hits by chance from which on a hit says nothing: not well below 1."""
+_FAR = 12.0
+"""Bits beyond a sure convention's from which on another one is not named."""
 _ROUND = 10
 """Conventions with a round ε that are listed."""
 
@@ -96,7 +98,7 @@ class Search:
 
     def answer(self, questions: Sequence[Question]) -> SearchResult:
         """The conventions that give every number on its data."""
-        sample = Sample(questions[0].first.first)
+        sample = Sample(questions[0].first.first, self.recorded)
         if self.large:
             found, _ = self._search(questions, sample, Depth.QUICK)
             if found.sure:
@@ -229,11 +231,15 @@ def all_agree(one: Candidate, question: Question) -> bool:
 
 
 def without_chance(found: Sequence[Candidate], target: LoggedNumber) -> list[Candidate]:
-    """The candidates; if the first is sure, without those of other digits that chance may give."""
-    sure = bool(found) and found[0].chance < RARE
+    """The candidates; if the first is sure, without those that it makes implausible.
+
+    Those are of other digits where chance gives some, or cost far more than the first.
+    """
+    if not found or not found[0].chance < RARE:
+        return [*found]
     near = [target.half + 1e-12 * max(abs(one.value), one.size) for one in found]
     return [
         one
         for one, room in zip(found, near, strict=True)
-        if not (sure and one.chance > 1.0 and abs(one.difference) > room)
+        if (one.chance <= 1.0 or abs(one.difference) <= room) and one.bits <= found[0].bits + _FAR
     ]

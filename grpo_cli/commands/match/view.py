@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 
 from rich.console import Console
 from rich.text import Text
 
 from grpo_cli.commands.match.answer import Convention, Matched
+from grpo_cli.terminal.display import chosen
 from grpo_cli.terminal.numbers import shown, visible
 from grpo_cli.terminal.plots import ascii_only, bars
 from grpo_cli.terminal.prose import as_command, wrapped
@@ -17,24 +19,24 @@ from grpo_cli.terminal.screen import Screen
 _SHOWN = 12
 _COINCIDENCES = 3
 _NAMES = 6
+_ALSO = 2
 
 
 def print_matches(console: Console, screen: Screen, answer: Matched) -> None:
-    """Prints the answer, then each convention: its value, its rows, and its command."""
+    """Prints the answer, then each number: the rows that give it, and a command."""
     for line, style in _head(answer):
         console.print(wrapped(Text(line, style), screen.reading, 4 if line[:1] == " " else 2))
     if not answer.matches:
         console.print(Text("\nthe nearest", "bold"))
         for found in answer.nearest:
-            _print(console, screen, found)
+            _print(console, screen, [found])
         return
     most = _SHOWN if answer.reproduced else _COINCIDENCES
-    for found in answer.matches[:most]:
-        _print(console, screen, found)
-    more = len(answer.matches) - most
-    if more > 0:
-        agree = "agree" if answer.reproduced else "that chance would give as well"
-        console.print(Text(f"\n… {more} more conventions {agree} (see --json)", "dim"))
+    entries = [list(same) for _, same in groupby(answer.matches, key=lambda one: one.entry)]
+    for same in entries[:most]:
+        _print(console, screen, same)
+    if len(entries) > most:
+        console.print(Text(f"\n… {len(entries) - most} more numbers fit (see --json)", "dim"))
 
 
 def print_distances(console: Console, screen: Screen, answer: Matched) -> None:
@@ -57,6 +59,11 @@ def _label(found: Convention) -> str:
     return " ".join([*signs, name, *([factor] if factor else [])])
 
 
+def _scaled(found: Convention) -> tuple[bool, float]:
+    """What the loss was multiplied by."""
+    return found.sign_flipped, found.factor
+
+
 def _flags(found: Convention) -> str:
     """The row, and the flags that change it."""
     return found.command.partition(" -v ")[2].partition(" --level ")[0]
@@ -67,35 +74,39 @@ def _head(answer: Matched) -> Iterator[tuple[str, str]]:
     numbers, _ = answer.questions
     if numbers > 1:
         target += f" and {numbers - 1} more number{'' if numbers == 2 else 's'}"
-    tried = f"{answer.tried:,} conventions tried, ±{answer.tolerance:.2g}"
-    count, chance = answer.match_count, answer.chance_hits
+    tried = f"{answer.tried:,} tried, ±{answer.tolerance:.2g}"
+    count, entries = answer.match_count, answer.entry_count
+    some = "one convention gives" if count == 1 else f"{count} conventions give"
     if not count:
         yield f"nothing reproduces the {target} ({tried})", "bold magenta"
     elif not answer.reproduced:
-        some = "one convention gives" if count == 1 else f"{count} conventions give"
         yield f"nothing beyond chance: {some} the {target} ({tried})", "bold magenta"
-    elif count > 1:
-        yield f"ambiguous: {count} conventions give the {target} ({tried})", "bold magenta"
+    elif entries > 1:
+        fit = f"{entries} numbers of {count} conventions fit"
+        yield f"ambiguous: {fit} the {target} ({tried})", "bold magenta"
     elif answer.by_chance:
-        yield (
-            f"one convention was found for the {target}, maybe by chance ({tried})",
-            "bold magenta",
-        )
+        yield f"{some} the {target}, maybe by chance ({tried})", "bold magenta"
+    elif count > 1:
+        yield f"{count} conventions, equal on this data, give the {target} ({tried})", "bold green"
     else:
         yield f"one convention gives the {target} ({tried})", "bold green"
     yield from ((line, "") for line in _released(answer))
-    said = shown(float(f"{chance:.2g}")) if chance >= 1e-4 else "fewer than 0.0001"
-    yield f"by chance {said} of all that were tried give such a number", "dim"
-    if count and answer.by_chance:
-        first = answer.matches[0].hits_expected
-        yield (
-            f"of those as plain as the first, {first:.2g}: more digits, or more numbers "
-            "(--kl, --gradient-norm, --logged), would tell",
-            "",
-        )
+    if count:
+        yield _chance(answer), "" if answer.by_chance else "dim"
     if count > 1 and answer.tell_apart:
-        yield "to tell them apart, data with", "bold"
+        yield "to tell them apart, use data with", "bold"
         yield from ((f"  {one}", "") for one in answer.tell_apart)
+
+
+def _chance(answer: Matched) -> str:
+    """How many such matches chance gives."""
+    expected = answer.matches[0].hits_expected or 0.0
+    some = shown(float(f"{expected:.2g}")) if expected >= 1e-4 else "fewer than 0.0001"
+    sentence = "matches as simple as the first are expected by chance"
+    if not answer.by_chance:
+        return f"{'only ' if expected >= 1e-4 else ''}{some} {sentence}"
+    more = "more digits, or more numbers (--kl, --gradient-norm, --logged), would decide"
+    return f"about {some} {sentence}: {more}"
 
 
 def _released(answer: Matched) -> Iterator[str]:
@@ -104,19 +115,17 @@ def _released(answer: Matched) -> Iterator[str]:
     nearest, recorded = released.nearest, released.recorded
     agree = _agreeing(answer, flipped=False)
     flipped = [] if agree else _agreeing(answer, flipped=True)
-    if agree:
-        yield f"as it stands: {_names(agree)}"
-    elif flipped:
-        yield f"as it stands, but for the sign: {_names(flipped)}"
-    elif nearest:
+    if flipped:
+        yield f"unmodified but for the sign: {_names(flipped)}"
+    elif nearest and not agree:
         yield (
-            f"none of {released.tried} variants gives it as it stands; "
-            f"{nearest.variants[0]} comes nearest, with {shown(nearest.value)}"
+            f"no unmodified variant gives this number; {nearest.variants[0]} comes nearest, "
+            f"with {shown(nearest.value)}"
         )
     if recorded:
         name = recorded.variants[0]
-        given = "it" if name in agree else f"{shown(recorded.value)}: not it"
-        yield f"{name}, which the records name, gives {given}"
+        given = "gives this number" if name in agree else f"gives {shown(recorded.value)}: not it"
+        yield f"the records name {name}, which {given}"
 
 
 def _agreeing(answer: Matched, *, flipped: bool) -> list[str]:
@@ -130,12 +139,14 @@ def _names(names: Sequence[str]) -> str:
     return f"{', '.join(names[:_NAMES])}{more}"
 
 
-def _print(console: Console, screen: Screen, found: Convention) -> None:
-    value, off = found.value, found.difference
+def _print(console: Console, screen: Screen, same: Sequence[Convention]) -> None:
+    """Prints conventions that are equal on the data; ``--full`` with their signatures."""
+    found = same[0]
     console.print()
-    head = Text.assemble((f"{value!r}", "bold"), f"  off by {off:.3g}")
+    head = Text.assemble((f"{found.value!r}", "bold"), f"  off by {found.difference:.3g}")
+    alike = [one for one in same if _scaled(one) == _scaled(found) and one.variants]
     if found.variants:
-        head.append(f"  {', '.join(found.variants)}", "cyan")
+        head.append(f"  {', '.join(name for one in alike for name in one.variants)}", "cyan")
     else:
         head.append(f"  changed: {_flags(found)}", "cyan")
     if found.sign_flipped:
@@ -143,11 +154,19 @@ def _print(console: Console, screen: Screen, found: Convention) -> None:
     if found.factor_meaning:
         head.append(f"  {found.factor_meaning}", "magenta")
     console.print(wrapped(head, screen.width, 4))
-    signature = Text(f"  {visible(found.signature)}")
-    console.print(wrapped(signature, screen.edge, 4, bars=True))
-    for line in (*_needed(found.would_need), *_unknown(found.any_from)):
+    others = [_label(one) for one in same[1:] if one not in alike]
+    if others:
+        more = f"; and {len(others) - _ALSO} more (--full)" if len(others) > _ALSO else ""
+        also = Text(f"  also {'; '.join(others[:_ALSO])}{more}")
+        console.print(wrapped(also, screen.width, 4))
+    left_open: Mapping[str, float] = next((one.any_from for one in same if one.any_from), {})
+    for line in (*_needed(found.would_need), *_unknown(left_open)):
         console.print(wrapped(Text(f"  {line}", "magenta"), screen.width, 4))
-    console.print(as_command(f"  {found.command}", screen.edge), style="dim")
+    for one in same if chosen().full else same[:1]:
+        if chosen().full:
+            signature = Text(f"  {visible(one.signature)}")
+            console.print(wrapped(signature, screen.edge, 4, bars=True))
+        console.print(as_command(f"  {one.command}", screen.edge), style="dim")
 
 
 def _unknown(edges: Mapping[str, float]) -> Iterator[str]:

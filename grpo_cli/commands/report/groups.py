@@ -183,7 +183,6 @@ class KeptGroups(Accumulator[None]):
     statistics: BatchStatistics | None
     steps: dict[int, list[Group]] = field(default_factory=dict)
 
-    by_columns: ClassVar[bool] = False
     settings: ClassVar[tuple[str, ...]] = ("plan", "step_source", "choice", "statistics")
 
     def read(self, decoded: Iterable[DecodedChunk]) -> Iterator[InputError]:

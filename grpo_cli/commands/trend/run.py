@@ -69,7 +69,6 @@ class RunSums(Accumulator[Evaluated]):
     parts: dict[int, tuple[Any, int]] = field(default_factory=dict)
 
     headers = True
-    by_columns: ClassVar[bool] = False
     bundles: ClassVar[bool] = True
     settings: ClassVar[tuple[str, ...]] = ("evaluator", "step_source", "logged")
 
@@ -150,7 +149,6 @@ class StepStatistics(StatisticsSums):
     step_source: StepSource = field(default_factory=StepSource)
 
     headers = True
-    by_columns: ClassVar[bool] = False
     bundles: ClassVar[bool] = True
     settings: ClassVar[tuple[str, ...]] = ("evaluator", "step_source")
 

@@ -41,7 +41,6 @@ class Judging(Accumulator[Any]):
         references: which of them have a reference.
     """
 
-    by_columns: ClassVar[bool] = False
     settings: ClassVar[tuple[str, ...]] = ("variant", "stages", "hyperparameters", "within")
 
     def __init__(

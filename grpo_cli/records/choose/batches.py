@@ -109,9 +109,6 @@ def _value(raw: Raw, made: Raw, field: Path) -> Any:
 
 def steps_in(chunk: DecodedChunk) -> dict[str, set[Any]]:
     """Returns a field that says steps → the steps of some records, as they have them."""
-    if chunk.columns is not None:
-        column = chunk.columns.values(STEP_FIELDS)
-        return {} if column is None else {column[0]: set(_scalars(column[1]))}
     if chunk.keys is not None:
         name = next((name for name in STEP_FIELDS if name in chunk.keys), None)
         if name is None:

@@ -7,9 +7,8 @@ at the key of every line, which is seen in most texts without decoding them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import orjson
@@ -109,13 +108,13 @@ def _by_key(
             yield group
         group, current = Group([item], _label(key)), key
         if key in seen:
-            group.fault = again(key, line, seen[key], grouping)
+            group.fault = _again(key, line, seen[key], grouping)
         seen.setdefault(key, line)
     if group is not None:
         yield group
 
 
-def again(key: Key, line: int | None, before: int | None, grouping: Grouping) -> InputError:
+def _again(key: Key, line: int | None, before: int | None, grouping: Grouping) -> InputError:
     """The error for a group whose key was there before."""
     name, shown = grouping.named, orjson.dumps(_label(key), default=str).decode()
     place = f"line {before} on" if before is not None else "before"
@@ -190,7 +189,6 @@ def merge_groups(
     groups: Iterable[Group[Raw | InputError]],
     grouping: Grouping,
     source: str,
-    faults: Mapping[int, InputError] = MappingProxyType({}),
 ) -> Items:
     """A record of each group; an error in the place of each that cannot be put together.
 
@@ -198,10 +196,8 @@ def merge_groups(
         groups: the groups of a piece of input.
         grouping: how they were put together.
         source: the file as the user named it.
-        faults: what is known to be wrong with some of the groups, by their numbers.
     """
-    for number, group in enumerate(groups):
-        group.fault = group.fault or faults.get(number)
+    for group in groups:
         try:
             if group.items or group.fault is not None:
                 yield _merge_group(group, grouping)

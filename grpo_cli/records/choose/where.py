@@ -11,6 +11,7 @@ import numpy as np
 import orjson
 
 from grpo_cli.errors import InputError, UsageError
+from grpo_cli.records.record import Texts, listed
 
 Path = tuple[str | int, ...]
 
@@ -52,7 +53,7 @@ def look_up(value: Any, path: Path) -> Any:
     """
     for step in path:
         try:
-            value = value[int(step) if isinstance(value, list) else step]
+            value = value[step if isinstance(value, dict) else int(step)]
         except (LookupError, TypeError, ValueError):
             raise Missing from None
     return value
@@ -85,10 +86,10 @@ def hashable(value: Any) -> Any:
     """
     if isinstance(value, int) and not -(2**63) <= value < 2**64:
         return str(value)  # which JSON can be written of
-    if not isinstance(value, list | dict | np.ndarray):
+    if not isinstance(value, list | dict | np.ndarray | Texts):
         return value
     try:
-        return orjson.dumps(value, default=str, option=_OPTIONS)
+        return orjson.dumps(listed(value), default=str, option=_OPTIONS)
     except orjson.JSONEncodeError:
         raise InputError("expected a field to group by, got one nested too deeply") from None
 

@@ -6,18 +6,15 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from grpo_cli.errors import InputError
-from grpo_cli.records.choose.grouping import Grouping
 from grpo_cli.records.open.blocks import Source
 from grpo_cli.records.open.budget import ROW, STREAMED, VALUE, Budget
 from grpo_cli.records.record import Raw
-from grpo_cli.records.tables import cuts
 from grpo_cli.records.tables.cells import rows
 from grpo_cli.records.tables.files import (
     Rows,
     check_end,
     damage,
     mapped,
-    open_parquet,
     package,
     parquet_file,
 )
@@ -26,7 +23,6 @@ from grpo_cli.records.tables.weight import check_messages, check_values
 _ROWS = 256
 _TOKENS = 1 << 16
 """Numbers of a column that are read at once: few enough to stay in cache from stage to stage."""
-_MOST_ROWS = 1 << 14
 
 
 def slices(
@@ -34,7 +30,6 @@ def slices(
     kind: str,
     size: int,
     *,
-    grouping: Grouping | None,
     whole: bool,
     most: int | None = None,
 ) -> Iterator[Rows]:
@@ -44,8 +39,7 @@ def slices(
         source: the file.
         kind: how it is read.
         size: how many bytes it has.
-        grouping: what rows are put together, where that is all that happens to them.
-        whole: whether all of it is one piece, where it cannot be cut between groups.
+        whole: whether all of it is one piece.
         most: what it may unpack to, as --unpack says; None: by its size.
 
     Raises:
@@ -61,11 +55,6 @@ def slices(
         raise
     if not sum(counts):
         raise InputError("no records: the table has no rows", source=source.name)
-    if grouping is not None and kind == "parquet":
-        pieces = cuts.between_groups(pa, source, size, grouping)
-        if pieces is not None:
-            yield from pieces
-            return
     if whole or kind == "arrow-stream":
         yield Rows(source.name, source.path, kind, None, 0, size)
         return
@@ -100,9 +89,11 @@ def _row_groups(meta: Any) -> Iterator[Any]:
 def raws(piece: Rows) -> Iterator[Raw | InputError]:
     """The rows of a part of a file."""
     pa = package()
-    first = piece.first - (piece.cut.skip if piece.cut is not None else 0)
+    first = piece.first
     with damage(pa, piece.source):
-        for batch in batches(pa, piece, None, _ROWS):
+        for batch in _some_rows(pa, piece):
+            for column in batch.columns:
+                check_values(pa, column, piece.budget)
             yield from rows(pa, batch, piece.source, first)
             first += batch.num_rows
 
@@ -118,55 +109,18 @@ def _batches(pa: Any, path: str, kind: str, parts: Sequence[int] | None) -> Iter
             yield file.get_batch(number)
 
 
-def schema_of(pa: Any, piece: Rows) -> Any:
-    """The columns of a file."""
+def _some_rows(pa: Any, piece: Rows) -> Iterator[Any]:
+    """The rows of a piece, a handful of numbers at once."""
     if piece.kind == "parquet":
-        return parquet_file(piece.path).schema_arrow
-    with mapped(pa, piece.path) as stream:
-        open_file = pa.ipc.open_stream if piece.kind == "arrow-stream" else pa.ipc.open_file
-        return open_file(stream).schema
-
-
-def batches(
-    pa: Any, piece: Rows, names: list[str] | None, most_rows: int = _MOST_ROWS
-) -> Iterator[Any]:
-    """Some columns of a piece, a handful of numbers at once.
-
-    Args:
-        pa: pyarrow.
-        piece: which rows.
-        names: the columns; None for all of them.
-        most_rows: how many rows at once.
-
-    Raises:
-        InputError: for rows of more values than the budget allows.
-    """
-    budget = piece.budget
-    for batch in _some_rows(pa, piece, names, most_rows, budget):
-        for column in batch.columns:
-            check_values(pa, column, budget)
-        yield batch
-
-
-def _some_rows(
-    pa: Any, piece: Rows, names: list[str] | None, most_rows: int, budget: Budget
-) -> Iterator[Any]:
-    if piece.kind == "parquet":
-        file = open_parquet(piece.path) if most_rows == 1 else parquet_file(piece.path)
+        file = parquet_file(piece.path)
         parts = list(piece.parts or range(file.metadata.num_row_groups))
-        step = min(most_rows, _rows_at_once(file.metadata, parts, budget))
-        yield from file.iter_batches(step, row_groups=parts, columns=names, use_threads=False)
+        step = _rows_at_once(file.metadata, parts, piece.budget)
+        yield from file.iter_batches(step, row_groups=parts, use_threads=False)
         return
     for batch in _batches(pa, piece.path, piece.kind, piece.parts):
         batch.validate(full=True)  # what an Arrow file says of itself is taken as it is
-        kept = batch if names is None else batch.select(names)
-        step = max(1, min(most_rows, _ROWS * _TOKENS * 32 // max(1, batch.nbytes)))
-        yield from (kept.slice(at, step) for at in range(0, batch.num_rows, step))
-
-
-def first_row(pa: Any, piece: Rows) -> Any:
-    """The first row of a piece that begins where its file does."""
-    return next(batches(pa, piece, None, 1)).slice(0, 1)
+        step = max(1, min(_ROWS, _ROWS * _TOKENS * 32 // max(1, batch.nbytes)))
+        yield from (batch.slice(at, step) for at in range(0, batch.num_rows, step))
 
 
 def _rows_at_once(meta: Any, parts: Sequence[int], budget: Budget) -> int:
@@ -182,4 +136,4 @@ def _rows_at_once(meta: Any, parts: Sequence[int], budget: Budget) -> int:
     )
     texts = [one.total_uncompressed_size for one in chunks if one.physical_type == "BYTE_ARRAY"]
     by_text = budget.limit // max((1, *texts))
-    return max(1, min(_MOST_ROWS, _TOKENS * count // max(1, numbers), by_text))
+    return max(1, min(_ROWS, _TOKENS * count // max(1, numbers), by_text))

@@ -11,7 +11,7 @@ from grpo_cli.errors import InputError
 from grpo_cli.records.decode import as_object, decode
 from grpo_cli.records.fields import TOKEN_COLUMNS, canonical_name
 from grpo_cli.records.places import got
-from grpo_cli.records.record import Raw
+from grpo_cli.records.record import Raw, Texts
 
 JSON = "grpo_json"
 """The column that holds as JSON what has no column of its own."""
@@ -101,6 +101,8 @@ def _cells(pa: Any, column: Any, name: str, *, single: bool) -> Cells:
     if single and deep == 1 and known in _BY_TOKEN and _is_number(pa, kind.value_type):
         rows = _flat(column)
         return lambda row: None if (one := rows(row)) is None else [one]
+    if deep == 1 + (not single) and known == "tokens" and _is_text(pa, column):
+        return _texts(column, single=single)
     values = listed(pa, column, name)
     if single and known in ("tokens", *(_BY_RESPONSE if deep == 0 else ())):
         return lambda row: None if values[row] is None else [values[row]]
@@ -171,6 +173,43 @@ def _flat(column: Any) -> Cells:
         if numbers is not None:
             return numbers[begin:end]
         return _with_nulls(values.slice(begin, end - begin).to_numpy(zero_copy_only=False))
+
+    return cell
+
+
+def _is_text(pa: Any, column: Any) -> bool:
+    """Whether a column's innermost values are text, as UTF-8, and none of them is null."""
+    while is_list(pa, column.type):
+        column = column.values
+    types = pa.types
+    if column.null_count or not (
+        types.is_string(column.type) or types.is_large_string(column.type)
+    ):
+        return False
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _texts(column: Any, *, single: bool) -> Cells:
+    """Rows of token strings, by response."""
+    inner = column if single else column.values
+    values, offsets = inner.values, inner.offsets.to_numpy().tolist()
+    rows = None if single else column.offsets.to_numpy().tolist()
+    absent, inner_absent = _nulls(column), _nulls(inner)
+
+    def cell(row: int) -> Any:
+        if absent and absent[row]:
+            return None
+        places = (row,) if rows is None else range(rows[row], rows[row + 1])
+        return [
+            None
+            if inner_absent and inner_absent[at]
+            else Texts(values, offsets[at], offsets[at + 1])
+            for at in places
+        ]
 
     return cell
 

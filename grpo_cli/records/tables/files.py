@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, BinaryIO, NamedTuple
 
-from grpo_cli.batch import I64
 from grpo_cli.errors import InputError
 from grpo_cli.records.open.budget import Budget
 from grpo_cli.records.open.remote import Address, Version
@@ -17,22 +16,6 @@ from grpo_cli.records.open.streams import opened, version_of
 
 WHOLE = ("npz", "safetensors", "torch")
 """Kinds of files that are one record."""
-
-
-class Cut(NamedTuple):
-    """Where a piece begins and ends that was cut between groups.
-
-    Attributes:
-        parts: the row groups that it has rows of.
-        skip: how many rows of the first one belong to the piece before.
-        bounds: [G+1] where its groups begin, from its first row on, and where the last one ends.
-        faults: the groups that cannot be one, and why.
-    """
-
-    parts: tuple[int, ...]
-    skip: int
-    bounds: I64
-    faults: Mapping[int, InputError]
 
 
 class Rows(NamedTuple):
@@ -45,7 +28,6 @@ class Rows(NamedTuple):
         part: which row group or batch; None for all of them.
         first: the 0-based number of the first row.
         size: about how many bytes it has.
-        cut: which rows of several parts, where it was cut between groups.
         most: what the file may unpack to, as --unpack says; None: by its size.
     """
 
@@ -55,7 +37,6 @@ class Rows(NamedTuple):
     part: int | None
     first: int
     size: int
-    cut: Cut | None = None
     most: int | None = None
 
     @property
@@ -71,8 +52,6 @@ class Rows(NamedTuple):
     @property
     def parts(self) -> tuple[int, ...] | None:
         """The row groups or batches that it has rows of; None for all."""
-        if self.cut is not None:
-            return self.cut.parts
         return None if self.part is None else (self.part,)
 
     @property
@@ -158,15 +137,6 @@ def parquet_file(path: str) -> Any:
 
 @lru_cache(maxsize=2)
 def _parquet_file(path: str, _version: Version, _process: int) -> Any:
-    return open_parquet(path)
-
-
-def open_parquet(path: str) -> Any:
-    """A Parquet file of the caller's own.
-
-    How many rows ``iter_batches`` gives at once is a setting of the file: who asks for another
-    number changes it for everybody who reads on.
-    """
     far = isinstance(path, Address)
     return package().parquet.ParquetFile(opened(path) if far else path, pre_buffer=far)
 

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from itertools import islice
 
 from grpo_cli.errors import InputError
-from grpo_cli.records.choose.grouping import Grouping
 from grpo_cli.records.open.blocks import Source
 from grpo_cli.records.open.streams import version_of
 from grpo_cli.records.record import Raw
@@ -33,9 +31,7 @@ def raws(piece: Rows) -> Iterator[Raw | InputError]:
         else:
             from grpo_cli.records.tables import arrow
 
-            found, cut = arrow.raws(piece), piece.cut
-            skip = 0 if cut is None else cut.skip
-            yield from islice(found, skip, None if cut is None else skip + int(cut.bounds[-1]))
+            yield from arrow.raws(piece)
     except InputError as error:
         error.source = error.source or piece.source
         yield error
@@ -45,7 +41,6 @@ def slices(
     source: Source,
     head: bytes,
     *,
-    grouping: Grouping | None = None,
     whole: bool,
     most: int | None = None,
 ) -> Iterator[Rows] | None:
@@ -54,8 +49,7 @@ def slices(
     Args:
         source: the file.
         head: its first bytes.
-        grouping: what rows are put together, where that is all that happens to them.
-        whole: whether all of it is one piece, where it cannot be cut between groups.
+        whole: whether all of it is one piece.
         most: what it may unpack to, as --unpack says; None: by its size.
 
     Raises:
@@ -69,7 +63,7 @@ def slices(
         return iter([Rows(source.name, source.path, kind, None, 0, size, most=most)])
     from grpo_cli.records.tables import arrow
 
-    pieces = arrow.slices(source, kind, size, grouping=grouping, whole=whole, most=most)
+    pieces = arrow.slices(source, kind, size, whole=whole, most=most)
     return pieces if most is None else (one._replace(most=most) for one in pieces)
 
 

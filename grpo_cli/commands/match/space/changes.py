@@ -8,7 +8,7 @@ bits comes first.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -16,20 +16,40 @@ from grpo_cli.hyperparameters import Value
 from grpo_cli.variants import STAGES, VARIANTS
 from grpo_cli.variants.plan import Plan, plan
 
-EPSILONS: Mapping[float, float] = {
-    0.2: 1.0,
-    **dict.fromkeys((0.1, 0.15, 0.25, 0.28, 0.3, 0.4, 0.5), 4.0),
-    **dict.fromkeys((0.0001, 0.001, 0.01, 0.05, 1.0), 7.0),
+EPSILONS: Mapping[tuple[float, float], float] = {
+    (0.2, 0.2): 1.0,
+    (0.2, 0.28): 1.0,
+    (0.2, 0.3): 4.0,
+    **{(0.2, high): 6.0 for high in (0.22, 0.25, 0.4)},
+    **{(one, one): 4.0 for one in (0.1, 0.15, 0.25, 0.28, 0.3, 0.4, 0.5)},
+    **{(one, one): 9.0 for one in (0.0001, 0.001, 0.01, 0.05, 1.0)},
 }
-"""ε tried besides the row's own if none is given, and its bits; between them it is solved for."""
+"""ε below and above that are tried besides the row's own if none is given, and their bits.
+
+0.2 is the default of TRL, verl, OpenRLHF, slime, SkyRL and NeMo-RL; 0.2 and 0.28 are DAPO's, and
+those of most recipes of verl, slime and NeMo-RL that set both. Between the values it is solved for.
+"""
+
+
+OF_SEQUENCES: Mapping[tuple[float, float], float] = {(3e-4, 4e-4): 2.0, (3e-4, 3e-4): 4.0}
+"""Further ε where the ratio is a sequence's: the GSPO paper's, which all frameworks recommend."""
 
 
 BETAS: Mapping[float, float] = {
     **dict.fromkeys((0.0015, 0.0025, 0.015, 0.025, 0.12, 0.125, 0.15, 0.25, 0.35), 7.0),
     **{float(f"{digit}e{power}"): 5.0 for power in (-4, -3, -2, -1) for digit in range(1, 10)},
-    **dict.fromkeys((0.001, 0.005, 0.01, 0.02, 0.04, 0.05, 0.1, 1.0), 3.0),
+    **dict.fromkeys((0.3, 0.5, 1.0), 7.0),
+    **dict.fromkeys((0.4, 0.6, 0.7, 0.8, 0.9), 9.0),
+    **dict.fromkeys((0.005, 0.02, 0.04, 0.05, 0.1), 3.0),
+    **dict.fromkeys((0.001, 0.01), 2.0),
+    0.0: 1.0,
 }
-"""β tried if none is given, and its bits: the usual ones, others of one digit, some of two."""
+"""β tried if none is given, and its bits: the usual ones, others of one digit, some of two.
+
+0 is the default of TRL, and of verl and slime without a KL loss; 0.001 is verl's and SkyRL's with
+one, 0.01 OpenRLHF's and NeMo-RL's, 0.04 the paper's and ms-swift's, 0.05 open-instruct's, 0.1
+AReaL's, 0.2 ROLL's. No default or recipe that was found has more.
+"""
 
 
 LENGTHS = (128, 256, 512, 768, 1000, 1024, 1536, 2048, 3072, 4096, 8192, 16384, 32768)
@@ -41,6 +61,39 @@ STEPS = {2: 2.0, 4: 2.0, 8: 2.0, 16: 3.0, 32: 4.0, 64: 5.0}
 
 
 _CHANGE, _SECOND, _RARE = 4.0, 1.0, 3.0
+
+
+_KEYS: Mapping[str, str] = {
+    "trl": "per_token_logps old_per_token_logps ref_per_token_logps sampling_per_token_logps "
+    "completion_mask completion_ids num_items_in_batch steps_per_generation num_generations",
+    "verl": "old_log_probs ref_log_prob rollout_log_probs response_mask uid",
+    "openrlhf": "action_log_probs base_action_log_probs action_mask rollout_log_probs",
+    "slime": "ref_log_probs rollout_log_probs loss_mask group_index",
+    "skyrl": "old_action_log_probs rollout_action_logprobs base_action_log_probs response_mask",
+    "nemo-rl": "prev_logprobs generation_logprobs generation_log_probs reference_policy_logprobs",
+    "areal": "prox_logp ref_logp behavior_logprobs loss_mask",
+    "prime-rl": "trainer_logprobs inference_logprobs loss_mask",
+    "roll": "infer_logprobs old_log_probs ref_log_probs response_mask",
+    "tinker": "sampling_logprobs",
+}
+"""What frameworks call what a record holds, where not all do."""
+_DERIVED = {"unsloth": "trl", "ms-swift": "trl", "liger": "trl"}
+"""Frameworks that compute the loss on another one's fields."""
+
+
+def frameworks_of(keys: Collection[str]) -> tuple[str, ...]:
+    """The frameworks whose names for fields a record uses most; none for everybody's names."""
+    counts = {name: len({*names.split()}.intersection(keys)) for name, names in _KEYS.items()}
+    most = max(counts.values())
+    return tuple(name for name, count in counts.items() if most and count == most)
+
+
+def strangeness(row: str, frameworks: Sequence[str]) -> float:
+    """The bits of a row, which is the likelier where the record uses its framework's names."""
+    room = row.partition("/")[0] if "/" in row else ""
+    if not frameworks or room in frameworks:
+        return 0.0
+    return 2.0 if not room or _DERIVED.get(room) in frameworks else 4.0
 
 
 @dataclass(frozen=True)
@@ -83,10 +136,15 @@ def change(stage: str, choice: str, rare: float = 0.0, **flags: Value) -> Change
     return Change({stage: choice}, flags, 1, _CHANGE + rare)
 
 
-def rows(base: Plan) -> Iterator[Plan]:
-    """Every row with the stages and hyperparameters that flags ask for; the plan's own first."""
+def rows(base: Plan, frameworks: Sequence[str] = ()) -> Iterator[Plan]:
+    """Every row with the stages and hyperparameters that flags ask for; the plan's own first.
+
+    Args:
+        base: the plan.
+        frameworks: their rows come next.
+    """
     yield base
-    for name in VARIANTS:
+    for name in sorted(VARIANTS, key=lambda name: strangeness(name, frameworks)):
         if name == base.variant:
             continue
         bare = Plan(name, VARIANTS[name], base.swapped, {}, base.batch)

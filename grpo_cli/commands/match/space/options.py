@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from grpo_cli.batch import F64
-from grpo_cli.commands.match.space.changes import Change, changed
+from grpo_cli.commands.match.space.changes import Change, changed, frameworks_of
 from grpo_cli.engine import probe
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.errors import GrpoError
@@ -144,11 +144,15 @@ class Sample:
 
     Attributes:
         record: the record, alone in its chunk.
+        frameworks: those that computed it, by its word or by its names for fields.
         columns: its columns.
     """
 
-    def __init__(self, record: Chunk) -> None:
+    def __init__(self, record: Chunk, recorded: str = "") -> None:
         self.record = record
+        keys = {*record.settings, *record.records[0].names.values()}
+        framework = recorded.partition("/")[0]
+        self.frameworks = (framework,) if framework else frameworks_of(keys)
         self.columns = Inputs(record.batch)
         self._objectives: dict[Key, Objective] = {}
         self._per_response: dict[Key, bool] = {}

@@ -77,6 +77,7 @@ class Grid:
 
     Attributes:
         plan: the row.
+        own_bits: what the row itself costs.
         axes: advantage, policy, KL and aggregation changes.
         policy, kl, weight: [A, P], [K, P], [W] the numbers of their options, −2 for one that is not
             tried; the number of a direct policy begins at ``DIRECT``.
@@ -85,6 +86,7 @@ class Grid:
     """
 
     plan: Plan
+    own_bits: float
     axes: tuple[Sequence[Change], ...]
     policy: Index
     kl: Index
@@ -106,7 +108,7 @@ class Grid:
         fits = (self.policy[a, p] >= 0) & (self.kl[k, p] > _CANNOT) & (self.weight[w] >= 0)
         at, a, p, k, w = at[fits], a[fits], p[fits], k[fits], w[fits]
         of_a, of_p, of_k, of_w = (np.array([one.bits for one in axis]) for axis in self.axes)
-        bits = of_a[a] + of_p[p] + of_k[k] + of_w[w]
+        bits = self.own_bits + of_a[a] + of_p[p] + of_k[k] + of_w[w]
         bits += np.where(count.ravel()[at] == MOST_CHANGES, 1.0, 0.0)
         return {
             "grid": np.full(len(at), number, np.int16),
@@ -190,7 +192,8 @@ def build(base: Plan, sample: Sample, betas: Sequence[float], depth: Depth) -> S
         InputError: where no convention can be tried.
     """
     builder = _Builder(base, sample, betas, depth)
-    grids = [grid for row in tried.rows(base) if builder.is_new(row) for grid in builder.grids(row)]
+    rows = tried.rows(base, sample.frameworks)
+    grids = [grid for row in rows if builder.is_new(row) for grid in builder.grids(row)]
     if not grids:
         raise InputError(next(iter(builder.reasons.values()), "no convention can be tried"))
     return Space(builder.options, grids, builder.reasons, builder.same)
@@ -256,10 +259,21 @@ class _Builder:
         if self._known.epsilon or self._depth is not Depth.WIDE:
             return
         for pair in pairs:
-            taken = changed(row, pair).takes() & {"epsilon_low", "epsilon_high"}
-            for epsilon, bits in tried.EPSILONS.items() if taken else ():
-                if pair.bits + bits <= _COSTLY:
-                    yield pair.and_(Change({}, dict.fromkeys(sorted(taken), epsilon), 0, bits))
+            made = changed(row, pair)
+            taken = sorted(made.takes() & {"epsilon_low", "epsilon_high"})
+            known: set[Key] = set()
+            for (low, high), bits in self._epsilons(made) if taken else ():
+                both = {"epsilon_low": low, "epsilon_high": high}
+                one = Change({}, {name: both[name] for name in taken}, 0, bits)
+                if pair.bits + bits <= _COSTLY and one.key not in known:
+                    known.add(one.key)
+                    yield pair.and_(one)
+
+    def _epsilons(self, made: Plan) -> Iterator[tuple[tuple[float, float], float]]:
+        """ε below and above, and its bits; some are usual for a sequence's ratio alone."""
+        yield from tried.EPSILONS.items()
+        if self._sample.stage("ratio", made).name.startswith("sequence"):
+            yield from tried.OF_SEQUENCES.items()
 
     def _penalised(self, *, per_response: bool) -> Iterator[Change]:
         """Advantages where the KL is in the reward: some with other β, if none is known."""
@@ -287,6 +301,7 @@ class _Builder:
         entropy = objective.entropy if objective.entropy_coef else None
         return Grid(
             plan=row,
+            own_bits=tried.strangeness(row.variant, self._sample.frameworks),
             axes=(advantages, pairs, kls, weights),
             policy=policy,
             kl=kl,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.verify.causes.case import Case, Cause, round_number, swapped
-from grpo_cli.commands.verify.causes.solving import bounding
+from grpo_cli.commands.verify.causes.solving import bounding, roundest
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.choice import Bound, Choice
 from grpo_cli.objective.results import Surrogate, side, unbound
@@ -265,32 +265,79 @@ class Side(NamedTuple):
     clipped: Flags
     slope: float
 
-    def allows(self, bound: float) -> bool:
-        """Whether the gradients allow the bound."""
-        return self.least <= bound <= self.most
-
 
 def windows(case: Case) -> Iterator[Cause]:
-    """Yields the ε_low and ε_high that give the gradient and the loss together."""
-    surrogate, wanted = case.objective.surrogate, case.expected_policy_gradient
-    if surrogate.choice.window != "product" or wanted is None or case.loss is None:
+    """Yields the roundest ε_low and ε_high that give the gradient, and the loss with it."""
+    surrogate, wanted, b = case.objective.surrogate, case.expected_policy_gradient, case.breakdown
+    if surrogate.choice.window != "product" or wanted is None:
         return
     own = tuple(float(surrogate.values[name] or 0.0) for name in ("epsilon_low", "epsilon_high"))
     alive = np.abs(wanted) > case.quiet
     under, over = side_of(case, alive, -1.0), side_of(case, alive, 1.0)
     if under is None or over is None:
         return
-    b = case.breakdown
-    free = (b.token_weight * b.ratio * b.advantage)[~(under.clipped | over.clipped)].sum()
-    rest = case.loss - (float(free) + float(case.without_policy.record_objective[0]))
-    for low, high in _solved(under, over, rest, *own):
-        fits = under.allows(1.0 - low) and over.allows(1.0 + high)
-        seen = not (under.allows(1.0 - own[0]) and over.allows(1.0 + own[1]))
-        words = window_words(low, high, *own)
+    spans = (
+        (max(1.0 - under.most, 0.0), 1.0 - under.least),
+        (max(over.least - 1.0, 0.0), over.most - 1.0),
+    )
+    seen = not _within(own, spans)
+    slopes, rest, room = (-under.slope, over.slope), np.nan, np.inf
+    if case.loss is not None:
+        free = (b.token_weight * b.ratio * b.advantage)[~(under.clipped | over.clipped)].sum()
+        silent = float(case.without_policy.record_objective[0])
+        rest = case.loss - float(free) - silent - under.slope - over.slope
+        room = 0.1 * case.tolerance.rtol * (abs(case.loss) + 0.1 * float(b.record_scale[0]))
+    for pair in _pairs(own, spans, slopes, rest, room):
+        words = window_words(
+            pair, own, spans, pinned=[abs(slope) > 0.0 and rest == rest for slope in slopes]
+        )
         # an ε that moves no token in or out is fitted to the loss alone: believed if it is round
-        if fits and words and (seen or (round_number(low) and round_number(high))):
-            bounds = partial(_fixed, bounds=(1.0 - low, 1.0 + high))
+        if _within(pair, spans) and words and (seen or all(map(round_number, pair))):
+            bounds = partial(_fixed, bounds=(1.0 - pair[0], 1.0 + pair[1]))
             yield Cause("epsilon-other", words, partial(bounded, bounds=bounds))
+
+
+Pair = tuple[float, ...]
+Spans = tuple[tuple[float, float], ...]
+
+
+def _within(pair: Pair, spans: Spans) -> bool:
+    return all(low <= x <= high for x, (low, high) in zip(pair, spans, strict=True))
+
+
+def _pairs(own: Pair, spans: Spans, slopes: Pair, rest: float, room: float) -> Iterator[Pair]:
+    """Yields what gives slopes·pair = rest: one ε changed, both to one, both in proportion, both.
+
+    An ε that the loss does not say is the record's own, or the roundest between the tokens.
+    """
+    usual = tuple(
+        x
+        if low <= x <= high
+        else roundest(max(low, 0.02 * min(high, 1.0)), min(high, 2.0 * low + 0.1))
+        for x, (low, high) in zip(own, spans, strict=True)
+    )
+    if not any(slopes) or np.isnan(rest):
+        yield usual
+        return
+    (down, up) = slopes
+    low, high = (x if slope else other for slope, x, other in zip(slopes, own, usual, strict=True))
+    if down:
+        yield _round((rest - up * high) / down, room / abs(down)), high
+    if up:
+        yield low, _round((rest - down * low) / up, room / abs(up))
+    if both := down + up:
+        equal = _round(rest / both, room / abs(both))
+        yield equal, equal
+    if both := down * own[0] + up * own[1]:
+        yield own[0] * rest / both, own[1] * rest / both
+    grid = np.arange(1, 61) / 100.0
+    near = np.abs(down * grid[:, None] + up * grid[None, :] - rest) <= room
+    for at in np.argwhere(near)[:1]:
+        yield float(grid[at[0]]), float(grid[at[1]])
+
+
+def _round(value: float, room: float) -> float:
+    return roundest(value - room, value + room)
 
 
 def _fixed(*_: float, bounds: tuple[float, float]) -> tuple[float, float]:
@@ -314,27 +361,22 @@ def side_of(case: Case, alive: Flags, turn: float) -> Side | None:
     return Side(least, most, clipped, float((b.token_weight * b.advantage)[clipped].sum()))
 
 
-def _solved(
-    under: Side, over: Side, rest: float, low: float, high: float
-) -> Iterator[tuple[float, float]]:
-    """under.slope·(1 − ε_low) + over.slope·(1 + ε_high) = rest, with one thing changed."""
-    rest -= under.slope + over.slope
-    if over.slope:
-        yield low, (rest + under.slope * low) / over.slope
-    if under.slope:
-        yield (over.slope * high - rest) / under.slope, high
-    if both := over.slope - under.slope:
-        yield rest / both, rest / both
-    if both := over.slope * high - under.slope * low:
-        yield low * rest / both, high * rest / both
+def window_words(pair: Pair, own: Pair, spans: Spans, pinned: Sequence[bool]) -> str:
+    """Names the bounds that are not as meant; empty if both are.
 
-
-def window_words(low: float, high: float, own_low: float, own_high: float) -> str:
-    """Names the bounds that are not as meant; empty if both are."""
+    Args:
+        pair, own: ε_low and ε_high as they are, and as they are meant.
+        spans: between which numbers no token tells.
+        pinned: whether the loss says which it is.
+    """
     changes = []
-    for name, value, meant in (("epsilon_low", low, own_low), ("epsilon_high", high, own_high)):
+    names = ("epsilon_low", "epsilon_high")
+    for name, value, meant, span, sure in zip(names, pair, own, spans, pinned, strict=True):
         if abs(value - meant) > 1e-4 * max(abs(meant), 1e-6):
-            changes.append(f"{name} {value:.4g} where {meant:g} is meant")
+            closed = f"from {span[0]:.3g} to {span[1]:.3g}"
+            which = closed if np.isfinite(span[1]) else f"above {span[0]:.3g}"
+            any_of = "" if sure else f" (any {which} fits)"
+            changes.append(f"{name} {value:.4g}{any_of} where {meant:g} is meant")
     return ", ".join(changes)
 
 

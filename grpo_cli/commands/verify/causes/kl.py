@@ -57,9 +57,14 @@ def penalties(case: Case) -> Iterator[Cause]:
             words = f"KL estimator {name} where {own.name} is meant"
             yield swapped(mistake, "kl", words, bound)
             if name == "k2":
-                twice = _changed(bound, lambda kl: Kl(2.0 * kl.value, 2.0 * kl.grad_log_prob, None))
+                twice = _changed(bound, _doubled)
                 words = f"KL estimator d² (k2 without its half) where {own.name} is meant"
                 yield swapped("kl-square", "kl", words, twice)
+
+
+def _doubled(kl: Kl) -> Kl:
+    weight = None if kl.grad_log_ratio is None else 2.0 * kl.grad_log_ratio
+    return Kl(2.0 * kl.value, 2.0 * kl.grad_log_prob, weight)
 
 
 def _on_kl(case: Case, change: Callable[[Term], Term]) -> Breakdown:

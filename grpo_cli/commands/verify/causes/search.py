@@ -36,6 +36,7 @@ TIERS: Sequence[Sequence[tuple[Source, int]]] = (
         (advantages.other_sign, 3),
         (choices.ratios, 3),
         (clips.clips, 3),
+        (clips.windows, 1),
         (clips.reinforce, 3),
         (clips.weights, 3),
         (kl.penalties, 3),
@@ -50,7 +51,6 @@ TIERS: Sequence[Sequence[tuple[Source, int]]] = (
         (advantages.other_eps, 1),
         (advantages.solved_changes, 1),
         (advantages.discounted, 1),
-        (clips.windows, 1),
         (clips.caps, 1),
         (clips.solved_cap, 1),
         (choices.clamped, 1),
@@ -69,7 +69,10 @@ TIERS: Sequence[Sequence[tuple[Source, int]]] = (
 A tier is tried where nothing in those before it explains the record at the digits recorded."""
 
 DIGITS = 1e-5
-"""What float32 leaves of a trainer's numbers, as a relative tolerance; of a loss alone a tenth."""
+"""What float32 leaves of a trainer's numbers, as a relative tolerance."""
+
+SURE = 1.5e-6
+"""What it leaves of a loss; many mistakes come near to one number, so nothing worse is believed."""
 
 FITS = 1e-4
 """What an answer to another record may leave here."""
@@ -84,10 +87,13 @@ def causes(case: Case) -> list[Cause]:
     Of several that fit, those that fit best by orders of magnitude, the simplest first.
     """
     fitting: dict[str, tuple[float, Cause]] = {}
-    for tier in TIERS:
+    for number, tier in enumerate(TIERS):
+        worst = SURE if case.is_loss_alone and number else np.inf
         for source, most in tier:
             fits = ((misfit(cause, case), cause) for cause in _possible(case, source))
-            found = islice(((off, cause) for off, cause in fits if np.isfinite(off)), most)
+            found = islice(
+                ((off, cause) for off, cause in fits if off <= worst and np.isfinite(off)), most
+            )
             fitting |= {
                 cause.words: (off, cause) for off, cause in found if cause.words not in fitting
             }
@@ -189,7 +195,8 @@ def pattern(case: Case) -> str:
     """Describes in one line where the gradients differ; "" where only a number is known."""
     wanted, ours = case.gradient, case.breakdown.gradient
     if wanted is None or not len(ours):
-        return ""
+        hint = "one loss fits many mistakes: record loss_gradient, and its cause can be told"
+        return hint + _ratio(case) if case.is_loss_alone and case.loss is not None else ""
     wrong = ~case.near(wanted, ours)
     if not wrong.any():
         return "the gradient agrees: only values differ (a constant, or what has no gradient)" + (

@@ -26,6 +26,8 @@ class Mistake:
             strict about substance. Everything else that is named as the cause is misleading.
         steps: the steps of the loss that are replaced.
         after: what is done to loss and gradient at the end, instead.
+        read: the record as the wrong implementation reads it.
+        row: its name in the package's catalogue of mistakes.
         rewarded: the advantages are computed from rewards (records with whole groups).
         needs: whether a record has what it takes to see the mistake at all.
         stage: a regular expression on the stage that has to be named.
@@ -35,6 +37,8 @@ class Mistake:
     right: str
     steps: dict[str, Callable[..., Any]] | None = None
     after: Callable[[Data, Outcome, Random], Outcome] | None = None
+    read: Callable[[Record], Record] | None = None
+    row: str = ""
     rewarded: bool = False
     needs: Callable[[Data], bool] = lambda data: True
     stage: str = ""
@@ -51,16 +55,25 @@ def mistaken(mistake: Mistake, record: Record, random: Random) -> Record | None:
         return None
     loss, gradient = evaluate(seen)
     steps = replace(RIGHT, **mistake.steps) if mistake.steps else RIGHT
-    wrong = evaluate(seen, steps)
+    as_read = data(mistake.read(record)) if mistake.read else seen
+    wrong = evaluate(as_read, steps)
     if mistake.after:
         wrong = mistake.after(seen, wrong, random)
     if not (np.isfinite(wrong[0]) and np.isfinite(wrong[1]).all()):
         return None
-    apart = np.abs(wrong[1] - gradient).max() > 2e-3 * np.abs(gradient).max()
+    off = laid(as_read, wrong[1]) - laid(seen, gradient)
+    apart = np.abs(off).max() > 2e-3 * np.abs(gradient).max()
     if not apart and abs(wrong[0] - loss) <= 2e-3 * abs(loss) + 1e-4:
         return None
     made = {key: value for key, value in record.items() if key != "expected"}
-    return {**made, "expected": expected(seen, *wrong)}
+    return {**made, "expected": expected(as_read, *wrong)}
+
+
+def laid(seen: Data, gradient: F64) -> F64:
+    """The gradient at every token as written, 0 where it is masked."""
+    whole = np.zeros(len(seen.kept))
+    whole[seen.kept] = gradient
+    return whole
 
 
 def with_kl(data: Data) -> bool:
