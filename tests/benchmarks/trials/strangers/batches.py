@@ -173,7 +173,8 @@ def _rows(random: Random, setup: Setup, wish: Wish, at: int) -> tuple[Record, Ro
         if batch.advantages is not None:
             batch.advantages = _judged(scores, batch.groups)
         alive = all(np.ptp(scores[batch.groups == g]) > 0 for g in np.unique(batch.groups))
-        if alive and (wish.mask != "cut" or (~batch.finished).sum() >= wish.cut):
+        left_out = len(lengths) - int(batch.finished.sum())
+        if alive and (wish.mask != "cut" or wish.cut <= left_out < len(lengths)):
             break
     record = records(batch, setup.dump, random, f"batch-{at}")[0]
     if wish.mask == "cut":

@@ -153,7 +153,8 @@ MISTAKES = [
         _interleaved,
         r"(wrong|other|another|different|interleav|mixed|shuffl)\w*.{0,40}group"
         r"|group(s|ing|ed|_ids)?\b.{0,80}(interleav|order|mix|wrong|across|every|shuffl|split"
-        r"|consecutive|torn|other|modulo)|interleav|transpos|permut|modulo",
+        r"|consecutive|torn|other|modulo)|interleav|transpos|permut|modulo"
+        r"|advantages? .{0,30}(another order|of another response)",
         Wish(**REWARDED),
     ),
     Mistake(
