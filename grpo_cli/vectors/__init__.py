@@ -1,8 +1,8 @@
 """Conformance vectors for losses of the GRPO family, and the pytest plugin that runs them.
 
 An author of a loss writes a fixture that returns a ``Loss`` and runs ``pytest --grpo-vectors``;
-``grpo help vectors`` shows it. Nothing here imports the rest of ``grpo_cli``, which is tested
-against the same vectors.
+``grpo help vectors`` shows it. Nothing here imports the rest of ``grpo_cli`` but its catalogue
+of mistakes: it is tested against the same vectors.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from grpo_cli.vectors.case import Case, Flag, Step, Tolerance, cases, flags
+    from grpo_cli.vectors.case import Case, Step, Tolerance, cases
     from grpo_cli.vectors.catalogue import describe, export, listed, listed_flags
     from grpo_cli.vectors.claims import Claims, Loss, NotClaimedError, claimed
     from grpo_cli.vectors.verdict import Verdict, judge
 
 HOMES = {
-    "case": ("Case", "Flag", "Step", "Tolerance", "cases", "flags"),
+    "case": ("Case", "Step", "Tolerance", "cases"),
     "catalogue": ("describe", "export", "listed", "listed_flags"),
     "claims": ("Claims", "Loss", "NotClaimedError", "claimed"),
     "verdict": ("Verdict", "judge"),
@@ -27,7 +27,6 @@ HOMES = {
 __all__ = [
     "Case",
     "Claims",
-    "Flag",
     "Loss",
     "NotClaimedError",
     "Step",
@@ -37,7 +36,6 @@ __all__ = [
     "claimed",
     "describe",
     "export",
-    "flags",
     "judge",
     "listed",
     "listed_flags",

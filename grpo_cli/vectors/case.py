@@ -57,7 +57,7 @@ class Case:
     Attributes:
         id: ``file/what-it-shows``.
         comment: what it shows, in a sentence.
-        flags: the bugs it is there for; ``flags()`` tells where each was seen.
+        flags: the mistakes of the catalogue that it is there for.
         choices: stage → the choice that defines the number (``{"surrogate": "clip", …}``).
         same_under: stage → further choices that give the same number on this input.
         hyperparameters: name → value.
@@ -125,29 +125,10 @@ class Case:
                 yield responses, replace(self, input=rows)
 
 
-class Flag(NamedTuple):
-    """A bug that was made before.
-
-    Attributes:
-        bug: what is computed instead.
-        thread: where it was reported or mended.
-    """
-
-    bug: str
-    thread: str
-
-
 @cache
 def cases() -> tuple[Case, ...]:
     """All cases, file by file."""
     return tuple(case for name in FILES for case in _cases(json.loads(stored(f"{name}.json"))))
-
-
-@cache
-def flags() -> Mapping[str, Flag]:
-    """Flag → the bug it names."""
-    table = json.loads(stored("flags.json"))["flags"]
-    return {name: Flag(**entry) for name, entry in table.items()}
 
 
 def stored(name: str) -> str:

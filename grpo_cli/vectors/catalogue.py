@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import asdict
 from difflib import get_close_matches
@@ -9,7 +10,9 @@ from math import isfinite
 from typing import Any
 
 from grpo_cli.errors import UsageError
-from grpo_cli.vectors.case import FILES, RESULTS, VERSION, cases, flags, stored
+from grpo_cli.mistakes import Mistake, flags
+from grpo_cli.vectors.case import FILES, RESULTS, VERSION, cases, stored
+from grpo_cli.vectors.likely import failing
 
 _SHOWN = ("id", "result", "topic", "flags", "choices", "comment")
 
@@ -21,7 +24,7 @@ def listed(
 
     Args:
         file: only this file's, as ``clip``.
-        flag: only those that are there for this bug.
+        flag: only those that fail with this mistake.
         result: only ``required``, ``convention`` or ``invalid``.
 
     Raises:
@@ -39,16 +42,20 @@ def listed(
         for case in cases()
         if file in (None, case.file)
         and result in (None, case.result)
-        and (flag is None or flag in case.flags)
+        and (flag is None or case.id in failing(flag))
     ]
 
 
 def listed_flags() -> list[dict[str, Any]]:
     """One row a flag: ``flag``, ``bug``, ``thread`` and the number of ``cases``."""
     return [
-        {"flag": name, **flag._asdict(), "cases": sum(name in case.flags for case in cases())}
+        {"flag": name, **_shown(flag), "cases": len(failing(name))}
         for name, flag in flags().items()
     ]
+
+
+def _shown(flag: Mistake) -> dict[str, str]:
+    return {"bug": flag.bug, "thread": flag.thread}
 
 
 def describe(case_id: str) -> dict[str, Any]:
@@ -63,14 +70,16 @@ def describe(case_id: str) -> dict[str, Any]:
     _known("vector", case_id, tuple(found))
     case = found[case_id]
     described = asdict(case) | {"tolerances": {k: v._asdict() for k, v in case.tolerances.items()}}
-    described |= {"flags": {name: flags()[name]._asdict() for name in case.flags}}
+    described |= {"flags": {name: _shown(flags()[name]) for name in case.flags}}
     return {name: _in_words(value) for name, value in described.items()}
 
 
 def export() -> Iterator[tuple[str, str]]:
     """Name and text of each file, as another language's tests want them."""
-    for name in (*FILES, "flags", "schema"):
+    for name in (*FILES, "fails", "schema"):
         yield f"{VERSION}/{name}.json", stored(f"{name}.json")
+    table = {"schema": 1, "flags": {name: _shown(flag) for name, flag in flags().items()}}
+    yield f"{VERSION}/flags.json", json.dumps(table, indent=1, ensure_ascii=False) + "\n"
 
 
 def _in_words(value: Any) -> Any:

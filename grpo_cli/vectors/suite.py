@@ -10,8 +10,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from grpo_cli.vectors.case import Case, cases, flags
+from grpo_cli.mistakes import flags
+from grpo_cli.vectors.case import Case, cases
 from grpo_cli.vectors.claims import Loss, NotClaimedError, claimed
+from grpo_cli.vectors.likely import failing
 from grpo_cli.vectors.summary import Outcome, Tally
 from grpo_cli.vectors.verdict import Verdict, judge
 
@@ -122,6 +124,7 @@ def _verdict(loss: Loss, case: Case, line: Xfail | None) -> Verdict:
 
 
 def _conclude(verdict: Verdict, case: Case, line: Xfail | None, outcome: dict[str, Any]) -> None:
+    outcome["wrong"] = tuple(verdict.wrong)
     if verdict.problems and line:
         outcome.update(outcome="xfailed", reason=line.reason)
         pytest.xfail(line.reason)
@@ -145,7 +148,12 @@ class Xfail(NamedTuple):
 
     def covers(self, case: Case) -> bool:
         """Whether the line is about the case."""
-        return self.name == case.id or self.name in case.flags
+        return case.id in self.cases
+
+    @property
+    def cases(self) -> frozenset[str]:
+        """The case that is named, or those that fail with the mistake."""
+        return frozenset([self.name]) if self.strict else failing(self.name)
 
     @property
     def strict(self) -> bool:
@@ -177,6 +185,6 @@ def read_xfail(path: Path) -> list[Xfail]:
 
 
 def covering(lines: list[Xfail], case: Case) -> Xfail | None:
-    """The line about a case: the one that names it, before one that names a flag of it."""
+    """The line about a case: of several the one that is about the fewest cases."""
     about = [line for line in lines if line.covers(case)]
-    return next((line for line in about if line.strict), next(iter(about), None))
+    return min(about, key=lambda line: len(line.cases), default=None)

@@ -8,9 +8,17 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from grpo_cli.vectors.case import VERSION, flags
+from grpo_cli.mistakes import flags, mistakes
+from grpo_cli.vectors.case import VERSION
+from grpo_cli.vectors.likely import CLEAR, Likely, likely
+from grpo_cli.vectors.verdict import COARSE, Wrong
 
 OUTCOMES = ("passed", "failed", "xfailed", "not claimed")
+NAMED, LISTED = 3, 8
+"""How many mistakes are printed, and how many conventions and claims."""
+
+NEXT = 0.75
+"""A mistake is named after the first if it explains this part of what the first explains."""
 
 
 class Outcome(NamedTuple):
@@ -24,6 +32,7 @@ class Outcome(NamedTuple):
         reason: why it failed, was expected to, or was not run.
         signature: the convention followed, as ``topic: signature``.
         line: the line of the xfail file that covers the case.
+        wrong: what is wrong of the answer, as ``Wrong``; None where there is no answer.
     """
 
     fixture: str
@@ -33,6 +42,7 @@ class Outcome(NamedTuple):
     reason: str = ""
     signature: str = ""
     line: str = ""
+    wrong: tuple[str, float | None] | None = None
 
 
 @dataclass
@@ -54,6 +64,8 @@ class Tally:
 
     def lines(self) -> Iterator[str]:
         """The summary as pytest prints it."""
+        if not self.outcomes:
+            yield "no test module has a fixture called grpo_vectors; grpo help vectors shows one"
         for fixture, outcomes in self.fixtures():
             yield from _printed(fixture, outcomes)
 
@@ -66,17 +78,27 @@ class Tally:
 def _printed(fixture: str, outcomes: list[Outcome]) -> Iterator[str]:
     found = _document(outcomes)
     yield f"{fixture}: " + ", ".join(f"{found[name]} {name}" for name in OUTCOMES)
-    yield f"  {'flag':<32}" + "".join(f"{name:>12}" for name in OUTCOMES)
-    for flag, counts in found["flags"].items():
-        yield f"  {flag:<32}" + "".join(f"{counts[name]:>12}" for name in OUTCOMES)
-    for flag in (flag for flag, counts in found["flags"].items() if counts["failed"]):
-        yield f"  {flag}: {flags()[flag].bug}; {flags()[flag].thread}"
+    yield from _named(found["likely"], found["failed"])
+    if found["float32"]:
+        yield f"  {found['float32']} failures are float32's precision; {COARSE} lets them pass"
     for title in ("conventions", "not claimed by"):
         if found[title]:
-            listed = ", ".join(f"{name} ({count})" for name, count in found[title].items())
-            yield f"  {title}: {listed}"
+            first = [f"{name} ({count})" for name, count in [*found[title].items()][:LISTED]]
+            more = len(found[title]) - LISTED
+            yield f"  {title}: {', '.join(first)}" + (f", … and {more} more" if more > 0 else "")
     if found["unneeded"]:
         yield f"  lines of the xfail file that no case needs: {', '.join(found['unneeded'])}"
+
+
+def _named(found: list[dict[str, Any]], failures: int) -> Iterator[str]:
+    """The mistake that explains the failures best, in a sentence, and those that come next."""
+    for at, one in enumerate(found[:NAMED]):
+        likely = "most likely" if one["share"] >= CLEAR else "the closest known mistake"
+        yield f"  {'or' if at else likely}: {one['mistake']}: {one['bug']}; {one['thread']}"
+        yield (
+            f"    explains {one['explained']} of {failures} failures; "
+            f"fails {one['failing']} of the cases that ran"
+        )
 
 
 def _document(outcomes: list[Outcome]) -> dict[str, Any]:
@@ -84,6 +106,8 @@ def _document(outcomes: list[Outcome]) -> dict[str, Any]:
     needed = {one.line for one in outcomes if one.outcome == "xfailed"}
     return {
         **{name: counts[name] for name in OUTCOMES},
+        "likely": [_row(one) for one in _likely(outcomes)],
+        "float32": sum(COARSE in one.reason for one in outcomes if one.outcome == "failed"),
         "flags": _by_flag(outcomes),
         "conventions": _counted(one.signature for one in outcomes),
         "not claimed by": _counted(one.reason for one in outcomes if one.outcome == "not claimed"),
@@ -92,6 +116,18 @@ def _document(outcomes: list[Outcome]) -> dict[str, Any]:
         "expected failures": {one.case: one.reason for one in outcomes if one.outcome == "xfailed"},
         "unneeded": sorted({one.line for one in outcomes if one.line} - needed),
     }
+
+
+def _likely(outcomes: list[Outcome]) -> list[Likely]:
+    """The mistakes that explain unexpected failures, the best first; all that explain as much."""
+    run = {o.case: Wrong(*o.wrong) for o in outcomes if o.wrong and o.outcome in OUTCOMES[:2]}
+    found = likely({case: wrong for case, wrong in run.items() if wrong.part != "?"})
+    return [one for one in found if one.share > found[0].share * NEXT]
+
+
+def _row(found: Likely) -> dict[str, Any]:
+    row = mistakes()[found.mistake]
+    return {**found._asdict(), "bug": row.bug, "thread": row.thread}
 
 
 def _by_flag(outcomes: list[Outcome]) -> dict[str, dict[str, int]]:

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from grpo_cli.vectors.case import Case, Tolerance
 from grpo_cli.vectors.claims import Claims
+
+NONE = "the fixture returned none"
+COARSE = 'Claims(dtype="float32")'
+"""What an author has to claim whose loss computes in float32."""
 
 Answer = dict[str, Any]
 """What a loss returned, as plain floats and lists: ``loss``, ``gradient``, ``advantages``, …"""
@@ -20,14 +25,22 @@ def answer(compute: Callable[[Case], Mapping[str, Any]], case: Case) -> Answer:
     what accumulation and data parallelism do. The rows of the gradient are put back in order.
     """
     if len(case.split) == len(case.split[0]) == 1:
-        return {name: plain(value) for name, value in compute(case).items()}
+        return {name: plain(value) for name, value in _returned(compute, case).items()}
     total: Answer = {"loss": 0.0, "gradient": [[] for _ in range(case.step.responses)]}
     for responses, part in case.parts():
-        returned = compute(part)
+        returned = _returned(compute, part)
         total["loss"] += plain(returned["loss"]) / case.step.ranks
         for response, row in zip(responses, plain(returned["gradient"]), strict=True):
             total["gradient"][response] = [slope / case.step.ranks for slope in row]
     return total
+
+
+def _returned(compute: Callable[[Case], Mapping[str, Any]], case: Case) -> Mapping[str, Any]:
+    returned = compute(case)
+    if not isinstance(returned, Mapping):
+        kind = type(returned).__name__
+        raise TypeError(f'compute returned a {kind}; return {{"loss": …, "gradient": …}}')
+    return returned
 
 
 def plain(value: Any) -> Any:
@@ -42,16 +55,44 @@ def plain(value: Any) -> Any:
     return value
 
 
+class Problem(NamedTuple):
+    """One number that is wrong: where it is, what is said of it, and the number."""
+
+    place: str
+    text: str
+    found: Any = None
+
+
+class Wrong(NamedTuple):
+    """What is wrong of an answer, in short.
+
+    Attributes:
+        part: ``l`` (the loss, advantages or metrics), ``g`` (the gradient), ``b`` (both), ``.``
+            (nothing) or ``?`` (there is no number, or its precision is another one).
+        number: the first number that is wrong, if it is one.
+    """
+
+    part: str = "."
+    number: float | None = None
+
+    @property
+    def kinds(self) -> set[str]:
+        """``l`` and ``g``, those that are wrong."""
+        return {"l", "g"} if self.part == "b" else {self.part} - {".", "?"}
+
+
 class Verdict(NamedTuple):
     """The outcome of one case.
 
     Attributes:
         problems: one line for each number that is wrong; none: the case passed.
         signature: of a convention, the one that the answer follows.
+        wrong: the problems in short.
     """
 
     problems: list[str]
     signature: str = ""
+    wrong: Wrong = Wrong()
 
 
 def judge(compute: Callable[[Case], Mapping[str, Any]], case: Case, claims: Claims) -> Verdict:
@@ -66,8 +107,29 @@ def judge(compute: Callable[[Case], Mapping[str, Any]], case: Case, claims: Clai
         return _refused(compute, case, claims.refuses[case.topic])
     returned = answer(compute, case)
     if case.result == "required":
-        return Verdict(list(_problems(case, case.expected, returned, claims)))
+        problems = list(_problems(case, case.expected, returned, claims))
+        lines = [problem.text for problem in problems]
+        if problems and _is_coarse(case, returned, claims):
+            lines[0] += f" ({COARSE} lets it pass)"
+            return Verdict(lines, wrong=Wrong("?"))
+        return Verdict(lines, wrong=_in_short(problems))
     return _convention(case, returned, claims)
+
+
+def _is_coarse(case: Case, returned: Answer, claims: Claims) -> bool:
+    """Whether the answer is right in float32 and not in float64, which is claimed."""
+    if claims.dtype != "float64" or "float32" not in case.tolerances:
+        return False
+    return not [*_problems(case, case.expected, returned, replace(claims, dtype="float32"))]
+
+
+def _in_short(problems: Sequence[Problem]) -> Wrong:
+    if any(problem.text.endswith(NONE) for problem in problems):
+        return Wrong("?")
+    gradient = [problem.place.startswith("gradient") for problem in problems]
+    part = "." if not problems else "g" if all(gradient) else "b" if any(gradient) else "l"
+    found = problems[0].found if problems else None
+    return Wrong(part, float(found) if isinstance(found, int | float) else None)
 
 
 def _convention(case: Case, returned: Answer, claims: Claims) -> Verdict:
@@ -83,10 +145,12 @@ def _convention(case: Case, returned: Answer, claims: Claims) -> Verdict:
     for signature, problems in found.items():
         if not problems:
             return Verdict([], signature)
+    short = _in_short(next(iter(found.values())))
+    wrong = short if short.part == "?" else Wrong("l", short.number)
     if pinned is not None:
-        return Verdict(found[pinned])
-    lines = [f"{signature}: {problems[0]}" for signature, problems in found.items()]
-    return Verdict([f"no convention for {case.topic} has this answer", *lines])
+        return Verdict([problem.text for problem in found[pinned]], wrong=wrong)
+    lines = [f"{signature}: {problems[0].text}" for signature, problems in found.items()]
+    return Verdict([f"no convention for {case.topic} has this answer", *lines], wrong=wrong)
 
 
 def _refused(
@@ -100,18 +164,19 @@ def _refused(
     if how == "nan" and loss is not None and not math.isfinite(loss):
         return Verdict([])
     wanted = "a loss that is not finite" if isinstance(how, str) else how.__name__
-    return Verdict([f"expected {wanted} for {case.topic}, got the loss {loss!r}"])
+    said = f"expected {wanted} for {case.topic}, got the loss {loss!r}"
+    return Verdict([said], wrong=_in_short([Problem("loss", said, loss)]))
 
 
 def _problems(
     case: Case, expected: Mapping[str, Any], returned: Answer, claims: Claims
-) -> Iterator[str]:
+) -> Iterator[Problem]:
     tolerance = case.tolerances[claims.dtype]
     for name, wanted in expected.items():
         if name == "used_by":
             continue
-        if name not in returned:
-            yield f"{name}: the fixture returned none"
+        if returned.get(name) is None:
+            yield Problem(name, f"{name}: {NONE}")
         elif name == "metrics":
             kept = {metric: wanted[metric] for metric in wanted if metric in claims.metrics}
             yield from _named(kept, returned[name], tolerance)
@@ -121,23 +186,23 @@ def _problems(
 
 def _named(
     wanted: Mapping[str, float], found: Mapping[str, float], tolerance: Tolerance
-) -> Iterator[str]:
+) -> Iterator[Problem]:
     for metric, value in wanted.items():
         if metric in found:
             yield from _compared(metric, value, found[metric], tolerance)
         else:
-            yield f"{metric}: the fixture returned none"
+            yield Problem(metric, f"{metric}: {NONE}")
 
 
-def _compared(place: str, wanted: Any, found: Any, tolerance: Tolerance) -> Iterator[str]:
+def _compared(place: str, wanted: Any, found: Any, tolerance: Tolerance) -> Iterator[Problem]:
     if wanted is None:
         return
     if not isinstance(wanted, list):
         if not _near(wanted, found, tolerance):
-            yield f"{place}: expected {wanted!r}, got {found!r}"
+            yield Problem(place, f"{place}: expected {wanted!r}, got {found!r}", found)
         return
     if not isinstance(found, list) or len(found) < len(wanted):
-        yield f"{place}: expected {len(wanted)} numbers, got {found!r}"
+        yield Problem(place, f"{place}: expected {len(wanted)} numbers, got {found!r}")
         return
     for index, value in enumerate(found):
         inside = index < len(wanted)

@@ -42,7 +42,7 @@ if __name__ == "__main__":
 from running.dumps import SHAPES, lines  # noqa: E402
 from running.judge import Answer, Verdict, ask, judge, looked  # noqa: E402
 from running.kinds import HEALTHY_RUN, KINDS, Kind  # noqa: E402
-from running.logs import FILES, HEALTHY_LOG, PLANTED, healthy  # noqa: E402
+from running.logs import FILES, HEALTHY_LOG, PLANTED, Planted, healthy  # noqa: E402
 from running.simulate import STEPS, simulate  # noqa: E402
 from trials.score import table, wilson  # noqa: E402
 
@@ -106,7 +106,7 @@ def ask_log(question: Question, folder: Path) -> Verdict:
     kind, seed = question.kind, question.seed
     random = generator(question)
     series, onset = healthy(random), int(random.integers(50, 71))
-    for planted in PLANTED:
+    for planted in planted_in(question.section):
         if planted.kind.name == kind.name:
             planted.change(series, onset, random)
     name, first, write = list(FILES.values())[seed % len(FILES)]
@@ -124,13 +124,28 @@ def ask_log(question: Question, folder: Path) -> Verdict:
     return replace(verdict, seconds=time.perf_counter() - began)
 
 
-SECTIONS = {"runs": ask_run, "healthy": ask_run, "logs": ask_log, "others": ask_run}
+SECTIONS = {
+    "runs": ask_run,
+    "healthy": ask_run,
+    "logs": ask_log,
+    "others": ask_run,
+    "other-logs": ask_log,
+}
+
+
+def planted_in(section: str) -> Sequence[Planted]:
+    """The faults of logs of a section."""
+    if section == "logs":
+        return PLANTED
+    from running.others import OTHER_LOGS
+
+    return OTHER_LOGS
 
 
 def kinds_of(section: str) -> Sequence[Kind]:
     """The kinds of a section."""
-    if section == "logs":
-        return [*[planted.kind for planted in PLANTED], HEALTHY_LOG]
+    if SECTIONS[section] is ask_log:
+        return [*[planted.kind for planted in planted_in(section)], HEALTHY_LOG]
     if section == "others":
         from running.others import OTHERS
 
@@ -155,7 +170,8 @@ def questions(options: argparse.Namespace) -> list[Question]:
         for kind in kinds_of(section):
             if not wanted.search(kind.name):
                 continue
-            count = options.seeds * (10 if section == "healthy" and not options.small else 1)
+            more = 5 if options.small else 10
+            count = options.seeds * (more if section == "healthy" else 1)
             seeds = range(options.first, options.first + count)
             found += [
                 Question(section, kind, seed, 50 if options.small else EVERY, options.small)
@@ -183,17 +199,38 @@ def row(section: str, kind: Kind, verdicts: Sequence[Verdict]) -> list[str]:
     name = f"{section} · {kind.name}"
     if kind.sound:
         low, high = wilson(false, of)
-        return [name, "", "", "", f"{false} of {of} ({100 * low:.2g}–{100 * high:.2g} %)", *rest]
+        return [
+            name,
+            "",
+            "",
+            "",
+            "",
+            f"{false} of {of} ({100 * low:.2g}–{100 * high:.2g} %)",
+            *rest,
+        ]
     found = [one for one in verdicts if one.found]
     delays = [one.delay for one in verdicts if one.delay is not None]
     late = len(delays) - len(found)
     shown = f"{len(found)} of {of} in ≤ {kind.within}" + (f", {late} later" if late else "")
     delay = f"{median(delays):g}" if delays else "–"
     kept = sum(one.kept for one in verdicts)
-    return [name, shown, delay, f"{kept}", f"{false}", *rest]
+    events = [one.events for one in verdicts if one.events is not None]
+    first = sum(one.first for one in verdicts)
+    told = f"{first}; {median(events):g}" if events else "–"
+    return [name, shown, delay, f"{kept}", told, f"{false}", *rest]
 
 
-HEAD = ("kind", "found", "delay", "at the end", "false", "wrong way", "untrue", "taken back")
+HEAD = (
+    "kind",
+    "found",
+    "delay",
+    "at the end",
+    "first; events",
+    "false",
+    "wrong way",
+    "untrue",
+    "taken back",
+)
 
 
 def report(found: dict[tuple[str, str], list[Verdict]], *, misses: bool) -> str:
@@ -233,7 +270,11 @@ def arguments() -> argparse.Namespace:
     add = parser.add_argument
     add("--seeds", type=int, default=10, help="seeds of each kind (default 10; healthy × 10)")
     add("--first", type=int, default=REPORTING, help="the first seed; below 10000 for building")
-    add("--only", default="runs,healthy,logs", help="sections, of runs,healthy,logs,others")
+    add(
+        "--only",
+        default="runs,healthy,logs",
+        help="sections, of runs,healthy,logs,others,other-logs",
+    )
     add("--case", default="", help="only kinds whose name this regular expression finds")
     add("--jobs", type=int, default=os.cpu_count() or 1)
     add("--small", action="store_true", help="one seed, few looks")

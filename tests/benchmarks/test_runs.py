@@ -22,7 +22,7 @@ def said(onset: int, way: str = DOWN, metric: str = "entropy") -> Said:
 
 def answers(*each: list[Said]) -> list[Answer]:
     rows = [{"step": at, "entropy": 2.0 - 0.01 * at} for at in range(120)]
-    return [Answer(70 + 10 * at, 0, found, rows) for at, found in enumerate(each)]
+    return [Answer(70 + 10 * at, 0, found, rows=rows) for at, found in enumerate(each)]
 
 
 def test_runs_repeat_and_every_shape_holds_the_same_numbers() -> None:

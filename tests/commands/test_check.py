@@ -321,7 +321,7 @@ def test_masked_padding_and_masked_nan_are_fine():
     assert new_in(rows, "trl-1.16.0-dapo.jsonl") == []
 
 
-def test_a_few_sure_words_at_the_end_are_doubtful_not_wrong():
+def test_sure_words_at_the_end_are_padding_where_the_lengths_say_so():
     name = "trl-1.16.0-dapo.jsonl"
     rows = load(name)
     for key in (NEW, OLD):
@@ -330,9 +330,10 @@ def test_a_few_sure_words_at_the_end_are_doubtful_not_wrong():
         rows[1][key] = [values + words for values in rows[1][key]]
     assert new_in(rows, name) == []
     del rows[1]["tokens"], rows[1]["completion_ids"]
-    assert kinds(new_in(rows, name)) == {("padding", "warning")}
+    assert kinds(new_in(rows, name)) == {("padding", "info")}
+    width = max(map(len, rows[1][NEW])) + 5
     for key in (NEW, OLD):
-        rows[1][key] = [values + [0.0] * 5 for values in rows[1][key]]
+        rows[1][key] = [[*values, *[0.0] * (width - len(values))] for values in rows[1][key]]
     assert kinds(new_in(rows, name)) == {("padding", "error")}
 
 
@@ -423,3 +424,18 @@ def test_on_policy_says_of_a_dead_record_that_there_is_no_gradient_either(grpo, 
     advice = [one["advice"] for one in document["findings"] if one["code"] == "on-policy"]
     assert ["no policy gradient either" in one for one in advice] == [True, False]
     assert "its gradient does" in advice[1]
+
+
+@each(
+    ("rewards", "flags", "code"),
+    [
+        ([1.0], [], 0),
+        ([1.0], ["--fail-on", "warning"], 1),
+        ([1.0, 0.0], ["--fail-on", "warning"], 0),
+        ([1.0, 0.0], ["--fail-on", "error"], 0),
+    ],
+)
+def test_fail_on_says_from_which_severity_on_the_exit_code_is_1(grpo, dump, rewards, flags, code):
+    record = {"log_probs_new": [[-0.5, -1.0]] * len(rewards), "rewards": rewards}
+    path = dump(json.dumps(record))
+    assert grpo("check", str(path), *flags).exit_code == code

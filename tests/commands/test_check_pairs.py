@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -68,114 +68,121 @@ def drawn(count: int, seed: int) -> Iterator[np.random.Generator]:
         yield np.random.default_rng([seed, at])
 
 
-# ---- temperature ---------------------------------------------------------------------------------
+# ---- temperature and bases -----------------------------------------------------------------------
+
+Middle = tuple[int, float, float]
 
 
-def temperature(names: tuple[str, str], least: float) -> Callable[[Sample], Said | None]:
+def middle(values: F64) -> Middle:
+    """How many, their median, and the distance of their quartiles as of a normal distribution."""
+    if len(values) < 24:
+        return 0, 0.0, 0.0
+    low, half, high = np.quantile(values, (0.25, 0.5, 0.75))
+    return len(values), half, (high - low) / 1.349
+
+
+def alike(of: Middle, most: float) -> bool:
+    return of[1] != 0.0 and of[2] <= most * abs(of[1])
+
+
+class Scales(NamedTuple):
+    line: Middle
+    odds: Middle
+    factor: Middle
+    varied: float
+    vanished: float
+
+    def is_factor(self, most: float) -> bool:
+        return alike(self.factor, most * min(self.varied, 1.5))
+
+
+def scales(one: Sample) -> Scales | None:
+    """None where neither the signs nor the correlation of the difference are beyond 4.5 sigmas."""
+    kept = (np.maximum(one.a, one.b) < -1e-5) & (one.a != one.b)
+    a, b = one.a[kept], one.b[kept]
+    if len(a) < 24:
+        return None
+    sure = a + b > -0.25
+    sides = [np.sum(np.sign((a - b)[part])) / math.sqrt(part.sum()) for part in (sure | True, sure)
+             if part.sum() >= 24]  # fmt: skip
+    with np.errstate(invalid="ignore"):
+        together = abs(np.corrcoef(a + b, a - b)[0, 1]) * math.sqrt(len(a))
+    if max(map(abs, sides)) <= 4.5 and not together > 4.5:
+        return None
+    x, y = (np.log(p / (1 - p)) for p in (np.exp(a), np.exp(b)))
+    centre, apart = (x + y) / 2, x - y
+    slope, level = np.polyfit(centre, apart, 1)
+    n, _, left = middle(apart - slope * centre - level)
+    sloping = abs(slope) * centre.std() * math.sqrt(len(a)) > 5 * left
+    return Scales(
+        (n, slope, left) if sloping else (0, 0.0, 0.0),
+        middle((apart / centre)[sure]),
+        middle(np.log(b / a)),
+        middle(np.log(-a))[2],
+        float(np.mean((np.maximum(one.a, one.b) == 0.0) & (one.a + one.b < -1e-3))),
+    )
+
+
+def temperature(names: tuple[str, str]) -> Callable[[Sample], Said | None]:
+    least, noisy = (0.14, 1.5) if names == UPDATE else (0.02, 2.5)
+
     def define(one: Sample) -> Said | None:
-        kept = (one.a != 0.0) | (one.b != 0.0)
-        a, b = one.a[kept], one.b[kept]
-        if len(a) < 24 or min(a.std(), b.std()) <= 1e-3 or (a - b).std() <= 1e-6 * a.std():
+        of = scales(one)
+        if of is None or of.vanished > 0.02:
             return None
-        slope = b.std() / a.std()
-        middle, apart = (a + b) / 2, a - b
-        x = middle - middle.mean()
-        steep, level = np.polyfit(middle, apart, 1)
-        left = apart - steep * middle - level
-        sigmas = steep / math.sqrt(np.sum((x * left) ** 2)) * np.sum(x * x)
-        r2 = np.corrcoef(middle, apart)[0, 1] ** 2
-        ups, downs = np.sum(one.a > one.b), np.sum(one.a < one.b)
-        higher = ups / (ups + downs)
-        sided = abs(higher - 0.5) * 2 * math.sqrt(ups + downs)
-        strength = abs(math.log(slope))
-        bound = 0.025 if abs(higher - 0.5) > 0.4 else least
-        sure = abs(sigmas) > 5 or abs(higher - 0.5) > 0.35
-        right = (slope < 1) == (higher > 0.5) == (sigmas > 0)
-        bent = strength > bound and sided > 5 and right and sure
-        straight = strength > math.log(1.1) and r2 > 0.5 and abs(sigmas) > 5
-        if not (bent or straight):
+        even = alike(of.odds, 0.35) and alike(of.line, noisy)
+        even = even or (alike(of.line, 1.2) and (not of.odds[0] or names != UPDATE))
+        share = of.odds if alike(of.odds, 0.35) else of.line
+        divided = of.is_factor(0.07)
+        if not (even and least < abs(share[1]) < 1.5) and not (
+            divided and abs(of.factor[1]) > 0.05
+        ):
             return None
+        part = of.factor if divided else share
+        slope = math.exp(part[1]) if divided else (2 - part[1]) / (2 + part[1])
         one_key, other = (KEYS[name] for name in names)
         sharper, flatter = (one_key, other) if slope < 1 else (other, one_key)
-        most = max(higher, 1 - higher)
+        what = "log-probs" if divided else "log-odds"
         return {
             "slope": slope,
-            "r2": r2,
-            "sigmas": sigmas,
-            "higher": most,
+            "spread": part[2],
+            "tokens": part[0],
             "sharper": sharper,
             "words": f"{sharper} is sharper than {flatter}, as with a temperature on one side only:"
-            f" {other} against {one_key} has slope {slope:.3f}, not 1; one is above the other at"
-            f" {most:.0%}",
+            f" the {what} are {max(slope, 1 / slope):.3f} times as large, at all of {part[0]:,}"
+            " tokens alike",
         }
 
     return define
 
 
 def softened(draw: np.random.Generator) -> Sample:
-    """Log-probs of a policy and of it at another temperature, with noise and exact zeros."""
-    n = int(draw.choice([22, 23, 24, 25, 60, 200, 800]))
-    a = -draw.exponential(draw.choice([0.3, 1.0, 2.0]), n)
-    power = draw.choice([-1, 1]) * draw.choice([0.02, 0.028, 0.05, 0.07, 0.073, 0.076, 0.2])
-    lift = draw.choice([0.0, 0.5, 1.0]) * -power * abs(a.mean())
-    b = a * (1 + power) + lift * draw.random(n) * 2
-    b += draw.normal(0.0, draw.choice([1e-4, 0.01, 0.03, 0.1]), n)
-    zeros = draw.random(n) < draw.choice([0.0, 0.1])
-    a[zeros], b[zeros] = 0.0, 0.0
-    a[draw.random(n) < 0.02] = 0.0
+    """Tokens of softmax policies, at another temperature, or trained, with noise."""
+    n = int(draw.choice([22, 26, 60, 200, 500]))
+    logits = draw.normal(0.0, draw.choice([2.0, 4.0, 8.0]), (n, 24))
+    scale = np.full((n, 1), math.exp(draw.choice([-1, 1]) * draw.choice([0.02, 0.1, 0.15, 0.3])))
+    if draw.random() < 0.4:
+        scale = 1.0 + (scale - 1.0) * draw.exponential(1.0, (n, 1))
+    other = logits * scale + draw.normal(0.0, draw.choice([1e-3, 0.03, 0.1, 0.3]), logits.shape)
+    logs = [z - np.log(np.exp(z).sum(axis=1, keepdims=True)) for z in (logits, other)]
+    words = [draw.choice(24, p=p / p.sum()) for p in np.exp(logs[0])]
+    a, b = (np.minimum(log_p[np.arange(n), words], -1e-9) for log_p in logs)
+    if draw.random() < 0.1:
+        b[draw.random(n) < 0.1] = 0.0
     return sample(a, b)
 
 
-@pytest.mark.parametrize(("names", "least"), [(ENGINE, 0.025), (UPDATE, 0.065)])
-def test_temperature(names, least):
+def divided(factor: float, noise: float = 1e-9) -> Sample:
+    a = -np.exp(np.linspace(-4.0, 1.0, 80))[np.arange(80) * 37 % 80]
+    return sample(a, factor * a * (1.0 + noise * np.resize([1.0, -1.0], 80)))
+
+
+@pytest.mark.parametrize("names", [ENGINE, UPDATE])
+def test_temperature(names):
     made = [softened(one) for one in drawn(250, 1)]
-    made += [bent(*of) for of in BENT]
-    made += [sample([-0.25] * 30, np.resize([-0.5, -1.0], 30)), sample(np.zeros(30), np.zeros(30))]
-    bounds = [
-        (sharpened(skewed, sign * (least + step)), step > 0)
-        for sign in (1, -1)
-        for step in (-0.0005, 0.0005)
-    ]
-    bounds += [(sharpened(rare, -0.0245), False), (sharpened(rare, -0.0255), True)]
-    bounds += [(narrow(spread), found) for spread, found in ((0.001, False), (0.0011, True))]
-    even = -2.0 - np.cos(np.pi * np.arange(24) / 23)  # as many above the mean as below it
-    bounds += [(sharpened(even, math.log(slope)), slope > 1.1) for slope in (1.09, 1.11)]
-    bounds += [(sharpened(even[:23], math.log(1.3)), False), (sharpened(even, -0.3), True)]
-    agrees("temperature", made, names, temperature(names, least), bounds)
-
-
-skewed = np.where(np.arange(200) % 5 == 4, -3.0, -0.2) - 0.1 * np.cos(np.arange(200))
-"""Four of five tokens are likely, the fifth is not."""
-rare = np.where(np.arange(200) % 20 == 19, -6.0, -0.2) - 0.1 * np.cos(np.arange(200))
-
-
-def sharpened(a: F64, strength: float) -> Sample:
-    """A column that spreads e^strength times as wide as the other about the same mean."""
-    b = a.mean() + math.exp(strength) * (a - a.mean())
-    return sample(a, b + 1e-5 * np.resize([1.0, -1.0, -1.0, 1.0], len(a)))
-
-
-def narrow(spread: float) -> Sample:
-    """A column of two values that spreads that far, and one that spreads 1.3 times as far."""
-    a = np.resize([0.0, -2 * spread], 32)
-    return sample(a, 1.3 * a - 0.0005 + 1e-6 * np.resize([1.0, 1.0, -1.0, -1.0], 32))
-
-
-BENT = [
-    (60, 51, 0.1, 0.8), (60, 52, 0.1, 1.2),  # 85 % of the signs, which alone are sure
-    (100, 90, 0.05, 0.3), (100, 91, 0.05, 0.3),  # nine of ten
-    (100, 75, 0.08, 0.5), (100, 76, 0.08, 0.5),  # 5 standard deviations of a coin
-    (100, 80, 0.06, 0.1), (100, 80, 0.062, 0.1),  # a slope of e^0.065
-    (100, 80, 0.0235, 0.1), (100, 80, 0.0245, 0.1),  # and of e^0.025
-]  # fmt: skip
-
-
-def bent(count: int, ups: int, power: float, noise: float) -> Sample:
-    """Two columns of which the first is above the second at so many tokens, the likeliest."""
-    draw = np.random.default_rng([count, ups])
-    a = -np.sort(draw.exponential(1.0, count))
-    apart = power * (a - (a[ups - 1] + a[ups]) / 2) * np.exp(noise * draw.normal(0.0, 1.0, count))
-    return sample(a, a - apart)
+    bounds = [(divided(factor), found) for factor, found in ((1.05, False), (1.053, True))]
+    bounds += [(divided(1.3, noise), noise < 0.02) for noise in (0.015, 0.06) if names == UPDATE]
+    agrees("temperature", made, names, temperature(names), bounds)
 
 
 # ---- drift and mean weight -----------------------------------------------------------------------
@@ -367,6 +374,7 @@ def foreign(draw: np.random.Generator) -> Sample:
 def reversed_in(widths: list[int], rest: int) -> Sample:
     """Responses whose probabilities rise in the one column as they fall in the other."""
     ups = [np.log(np.linspace(0.1, 0.9, width)) for width in [*widths, rest]]
+    ups[-1] = ups[-1][np.arange(rest) * 37 % rest]  # neighbours are far apart
     downs = [*(one[::-1] for one in ups[:-1]), ups[-1] - 0.001]
     ups[1:-1:2], downs[1:-1:2] = downs[1:-1:2], ups[1:-1:2]  # or all begin with a prompt
     return sample(np.concatenate(ups), np.concatenate(downs), [*widths, rest])
@@ -525,17 +533,13 @@ BASES = {2: 1 / math.log(2), 10: 1 / math.log(10)}
 
 
 def log_base(one: Sample) -> Said | None:
-    clear = (one.a < -0.05) & (one.b < -0.02)
-    a, b = one.a[clear], one.b[clear]
-    if len(a) < 24 or abs(math.log((b / a).mean())) <= 0.2:
+    of = scales(one)
+    if of is None or not of.is_factor(0.3):
         return None
-    factor = float(np.median(b / a))
-    if np.corrcoef(a + b, a - b)[0, 1] ** 2 < 0.7:
-        return None
+    factor = math.exp(of.factor[1])
     for base, per_nat in BASES.items():
         for at, wanted in ((1, per_nat), (0, 1 / per_nat)):
-            left = np.abs(b - wanted * a).mean() / np.abs(b - a).mean()
-            if abs(factor / wanted - 1) <= 0.04 and left <= 0.25:
+            if abs(factor / wanted - 1) <= 0.04:
                 words = (
                     f"{KEYS[UPDATE[at]]} is in base {base}: old_logps is {factor:.4f} times logps"
                 )
@@ -559,22 +563,8 @@ def rebased(draw: np.random.Generator) -> Sample:
 
 
 def test_log_base():
-    a = np.random.default_rng(3).permutation(-np.linspace(0.5, 3.0, 24))
-    bounds = [
-        (sample(a, a / math.log(2)), True),
-        (edge(a, [0], -0.05, -0.1), False),
-        (edge(a, [0], -0.06, -0.02), False),
-        (edge(a, range(4), -0.06, -0.021), True),  # the mean of the ratios is e^0.2316
-        (edge(a, range(5), -0.06, -0.021), False),  # e^0.1947
-    ]
+    bounds = [(divided(off / math.log(2)), abs(off - 1) < 0.04) for off in (0.955, 0.965, 1.035)]
     agrees("log-base", [rebased(one) for one in drawn(150, 7)], UPDATE, log_base, bounds)
-
-
-def edge(a: F64, at: Sequence[int], here: float, there: float) -> Sample:
-    """A column and it in base 2, but for some tokens."""
-    a, b = a.copy(), a / math.log(2)
-    a[[*at]], b[[*at]] = here, there
-    return sample(a, b)
 
 
 def entropic(entropies: F64, new: F64, others: F64) -> Said | None:
@@ -662,9 +652,12 @@ def filler(one: Sample) -> list[Said]:
     for key, values, other in (("old_logps", one.b, one.a), ("logps", one.a, one.b)):
         beside = "logps" if key == "old_logps" else "old_logps"
         low, counts = np.unique(values[values < -50.0], return_counts=True)
-        for value in [0.0, *low[counts >= 3]]:
+        for value in [0.0, *low[(counts >= 3) | (low < -1000.0)]]:
             hit = (values == value) & (other < -0.3 if value == 0.0 else other > value / 2)
-            if hit.sum() < 3 or (value == 0.0 and not missing(values, other, hit)):
+            most = np.mean(values == value) >= 0.97
+            if hit.sum() < (1 if value < -1000.0 else 3):
+                continue
+            if value == 0.0 and not most and not missing(values, other, hit):
                 continue
             words = f"{key} is filled with {value:g}, at {hit.sum()} of {len(hit)} tokens"
             if value == 0.0:

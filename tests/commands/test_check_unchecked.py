@@ -12,7 +12,7 @@ from planted import record
 
 from grpo_cli import check
 
-LENGTHS = [3, 8, 5]
+LENGTHS = [13, 28, 15]
 
 
 def rows(count: int = 1) -> list[dict[str, Any]]:
@@ -22,7 +22,7 @@ def rows(count: int = 1) -> list[dict[str, Any]]:
         "advantages": [1.0, -1.0, 0.0],
         "token_ids": ids,
         "sampled_token_ids": ids,
-        "max_completion_length": 9,
+        "max_completion_length": 29,
     }
     return [record(number, LENGTHS, [1.0, 0.0, 0.5], **more) for number in range(count)]
 
@@ -100,7 +100,7 @@ def test_a_record_that_says_how_its_responses_ended_is_believed(said, cut):
     (one,) = rows()
     one["max_completion_length"] = max(LENGTHS)
     told = [row for row in check([one]).findings if row.code == "length-cap"]
-    assert ["exactly the greatest length, 8" in row.message for row in told] == [True]
+    assert ["exactly the greatest length, 28" in row.message for row in told] == [True]
     told = [row for row in check([one | said]).findings if row.code == "length-cap"]
     assert [row.evidence["responses"] for row in told] == [cut] * (cut > 0)
     del one["max_completion_length"]
@@ -128,10 +128,21 @@ def test_what_is_printed(grpo, dump):
     )
 
 
+def test_what_is_too_short_is_told(grpo, dump):
+    """In one line; of an input, since short records are compared together."""
+    one = {"log_probs_new": [[-1.0, -0.5]], "log_probs_old": [[-1.1, -0.5]], "advantages": [1.0]}
+    few = "other tokens and fillers, shifts and bases, temperature (fewer than 24 tokens)"
+    for count, told in ((2, True), (12, False)):
+        out = grpo(
+            "check", str(dump(*[json.dumps(one | {"id": at}) for at in range(count)]))
+        ).stdout
+        assert (few in out.replace("\n  ", " ")) == told
+
+
 # ---- denominators ----------------------------------------------------------------------------
 
 DEAD = {"rewards": [1.0, 1.0, 1.0]}
-EMPTY = {"mask": [[1] * 3, [0] * 8, [1] * 5]}
+EMPTY = {"mask": [[1] * 13, [0] * 28, [1] * 15]}
 
 
 def framework(name: str, **settings: Any) -> dict[str, Any]:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from files import some
 
-from grpo_cli.vectors import cases, flags
+from grpo_cli.mistakes import flags
+from grpo_cli.vectors import cases
 from grpo_cli.vectors.case import FILES, stored
 
 CASE = "clip/dual-positive"
@@ -41,10 +42,15 @@ def test_the_bugs_are_listed_with_their_threads(grpo):
 def test_the_files_are_exported_as_they_are(grpo, tmp_path):
     result = grpo("vectors", "--export", str(tmp_path / "new"))
     assert result.exit_code == 0
-    for name in (*FILES, "flags", "schema"):
+    for name in (*FILES, "fails", "schema", "flags"):
         place = tmp_path / "new" / "v1" / f"{name}.json"
         assert str(place) in result.stdout.splitlines()
-        assert place.read_text(encoding="utf-8") == stored(f"{name}.json")
+        if name != "flags":
+            assert place.read_text(encoding="utf-8") == stored(f"{name}.json")
+    table = json.loads(place.read_text(encoding="utf-8"))["flags"]
+    assert {name: row["thread"] for name, row in table.items()} == {
+        name: row.thread for name, row in flags().items()
+    }
 
 
 def test_a_case_is_explained(grpo):

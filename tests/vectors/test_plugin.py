@@ -104,7 +104,33 @@ def test_a_fault_is_named_with_its_thread(run: Run) -> None:
     assert done.returncode == 1
     assert "clip/above-positive: One token, its ratio above the band" in done.stdout
     assert "loss: expected -1.2, got -1.64872127" in done.stdout
-    assert "https://github.com/rllm-org/rllm/issues/81" in done.stdout
+    assert (
+        "  most likely: clip-unused: the clipped term is computed and then not used; "
+        "https://github.com/rllm-org/rllm/issues/81" in done.stdout
+    )
+
+
+TOLD = {
+    "def grpo_vectors": ("def vectors_of_grpo", "no test module has a fixture called grpo_vectors"),
+    'return {"loss": loss, "gradient": gradient}': (
+        "return loss, gradient",
+        'compute returned a tuple; return {"loss": …, "gradient": …}',
+    ),
+    "np.array, dtype=float": (
+        "np.array, dtype=np.float32",
+        '8 failures are float32\'s precision; Claims(dtype="float32") lets them pass',
+    ),
+    '"gradient": gradient': ('"gradient": None', "gradient: the fixture returned none"),
+}
+"""Slips of an author's: what is written in place of what, and what is said of it."""
+
+
+def test_slips_of_an_author(run: Run) -> None:
+    for right, (wrong, said) in TOLD.items():
+        assert right in PROJECT
+        done = run(PROJECT.replace(right, wrong), "--grpo-vectors", "-k", "token-")
+        assert said in done.stdout, done.stdout
+        assert "likely" not in done.stdout
 
 
 def test_an_exception_is_a_failure(run: Run) -> None:
@@ -129,7 +155,7 @@ def test_a_known_failure(run: Run, tmp_path: Path) -> None:
     (tmp_path / "known").write_text(f"# ours\nmean-of-means {LINK} ours\n", encoding="utf-8")
     done = run(MEAN_OF_MEANS, "--grpo-vectors", "-k", "invariance or kl-k")
     assert done.returncode == 0, done.stdout
-    assert counts(done)[1:3] == [0, 4]
+    assert counts(done)[1:3] == [0, 5]
 
 
 WRONG = {

@@ -29,7 +29,7 @@ PLAIN: Case = replace(
         ({"loss": -100.0}, {"loss": -98.5}, []),
         ({"loss": 100.0}, {"loss": 101.75}, ["loss: expected 100.0, got 101.75"]),
         ({"loss": 100.0}, {"loss": 98.25}, ["loss: expected 100.0, got 98.25"]),
-        ({"loss": 0.0}, {"loss": None}, ["loss: expected 0.0, got None"]),
+        ({"loss": 0.0}, {"loss": None}, ["loss: the fixture returned none"]),
         ({"loss": 0.0}, {"loss": NAN}, ["loss: expected 0.0, got nan"]),
         ({"loss": NAN}, {"loss": NAN}, []),
         ({"loss": NAN}, {"loss": 0.0}, ["loss: expected nan, got 0.0"]),
@@ -63,7 +63,7 @@ PLAIN: Case = replace(
 def test_an_answer_beside_what_is_asked_for(
     wanted: dict[str, Any], found: dict[str, Any], said: list[str]
 ) -> None:
-    assert judge(lambda _: found, replace(PLAIN, expected=wanted), CLAIMS) == (said, "")
+    assert judge(lambda _: found, replace(PLAIN, expected=wanted), CLAIMS)[:2] == (said, "")
 
 
 CONVENTION = replace(
@@ -98,7 +98,7 @@ def test_any_convention_or_the_one_that_is_claimed(
     pinned: dict[str, str], loss: float, said: list[str], signature: str
 ) -> None:
     claims = replace(CLAIMS, conventions=pinned)
-    assert judge(lambda _: {"loss": loss}, CONVENTION, claims) == (said, signature)
+    assert judge(lambda _: {"loss": loss}, CONVENTION, claims)[:2] == (said, signature)
 
 
 def raising(_: Case) -> dict[str, Any]:

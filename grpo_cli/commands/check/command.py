@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
+from grpo_cli.commands.check.rule import ORDER
 from grpo_cli.commands.check.rules import codes
 from grpo_cli.commands.check.run import check as run
 from grpo_cli.commands.check.view import print_codes, print_findings
@@ -42,6 +43,10 @@ def check(
         bool,
         typer.Option("--codes", help="List every code with its severity and meaning, and stop."),
     ] = False,
+    fail_on: Annotated[
+        Literal["error", "warning"],
+        typer.Option("--fail-on", help="Exit with 1 at findings of this severity or worse."),
+    ] = "error",
     page: PageOptions,
 ) -> None:
     """Lint a dump: shifts, padding, temperatures, dead groups, duplicates and more.
@@ -49,11 +54,12 @@ def check(
     \b
     grpo check rollouts.jsonl
     grpo check rollouts.jsonl --json | jq '.findings[] | select(.severity == "error")'
+    grpo check rollouts.jsonl --fail-on warning -q  # in CI
     grpo check --codes
 
     Each finding has its place, its evidence and what to do; at the end stands
     what could not be looked at, and why. Exit codes: 0 no error, 1 there is
-    one, 2 usage, 3 bad input.
+    one (with --fail-on warning: a warning too), 2 usage, 3 bad input.
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=page.json):
         if list_codes:
@@ -74,6 +80,6 @@ def check(
         tell_notes(reader.notes(), quiet=page.quiet)
         tell_errors(reader.skipped, as_json=page.json)
         tell_skipped(reader.skipped)
-    if not answer.ok:
+    if any(answer.severities[one] for one in ORDER[: ORDER.index(fail_on) + 1]):
         raise typer.Exit(NO)
     raise typer.Exit(InputError.exit_code if reader.skipped else 0)

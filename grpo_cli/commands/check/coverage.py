@@ -10,6 +10,9 @@ from grpo_cli.commands.check.answer import NotChecked
 from grpo_cli.commands.check.record_view import View
 from grpo_cli.commands.check.rule import Rule
 
+FEWER_THAN = "fewer than "
+"""Begins what an input has too few of, in the place of a field."""
+
 
 class SkippedRules(NamedTuple):
     """Rules that are skipped together, and why.
@@ -44,6 +47,20 @@ def count_skipped(rules: Sequence[Rule], view: View) -> Counter[SkippedRules]:
             found[SkippedRules(rule.about, rule.fallback, (wanted,))] = _count_partly(wanted, view)
     return Counter(
         {skipped: count for skipped, count in found.items() if skipped.missing and count}
+    )
+
+
+def count_short(
+    rules: Sequence[Rule], skipped: Counter[SkippedRules], records: int, tokens: int
+) -> Counter[SkippedRules]:
+    """Counts the records of an input of too few tokens for rules that lack nothing else."""
+    lacking = {one.about for one in skipped if not one.fallback and skipped[one] == records}
+    return Counter(
+        {
+            SkippedRules(rule.about, "", (f"{FEWER_THAN}{rule.least_tokens} tokens",)): records
+            for rule in rules
+            if 0 < tokens < rule.least_tokens and rule.about not in lacking
+        }
     )
 
 

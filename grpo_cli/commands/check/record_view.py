@@ -240,8 +240,19 @@ class View(Tokens):
 
     @cached_property
     def advantages(self) -> F64 | None:
-        """[R], NaN if not finite; None if there are none, or one per token."""
-        return _without_infinities(self.packed.scores.get("advantages"))
+        """[R], NaN if not finite; None if there are none, or several in one response."""
+        given = self.packed.scores.get("advantages")
+        if given is None and (by_token := self.token_advantages) is not None:
+            first = by_token[np.minimum(self.responses.starts, max(len(by_token) - 1, 0))]
+            if len(by_token) and (by_token == np.repeat(first, self.lengths)).all():
+                given = np.where(self.lengths > 0, first, np.nan)
+        return _without_infinities(given)
+
+    @cached_property
+    def token_advantages(self) -> F64 | None:
+        """[N] of the tokens that count; None if advantages are given per response, or not."""
+        written = self.packed.columns.get(BY_TOKEN)
+        return written if written is None or self.mask is None else written[self.mask]
 
     @cached_property
     def summed(self) -> F64 | None:

@@ -51,13 +51,15 @@ class Rule:
             ("pair"). The function of a scope "input" is called by the memory of all records.
         scope: what ``find`` sees. After the first finding in a sample the other rules on pairs
             are skipped there.
-        explains: whether the log-probs of a record are not compared after such a finding.
+        explains: whether the log-probs of a record are not compared after such a finding, unless
+            it is an info.
         suppressible: whether its findings are dropped if an earlier rule explains the record.
         about: what is skipped for records that lack what the rule needs, in words.
         needs: fields that records must have besides those that it judges: ``a|b`` is either.
         needs_key: one of these keys, which no objective reads, must be there too: ``a|b``.
         full_coverage_needs: a setting, or else keys (``a|b``), without which it sees only a part.
         fallback: which part.
+        least_tokens: how many tokens the whole input must have for it to find anything.
     """
 
     code: str
@@ -73,6 +75,7 @@ class Rule:
     needs_key: str = ""
     full_coverage_needs: str = ""
     fallback: str = ""
+    least_tokens: int = 0
 
     def __post_init__(self) -> None:
         for fault in _contradictions(self):
@@ -86,7 +89,8 @@ def _contradictions(rule: Rule) -> Iterable[str]:
             yield f"severity {severity!r}: expected {', '.join(ORDER)}"
     if rule.scope not in SCOPES:
         yield f"scope {rule.scope!r}: expected {', '.join(SCOPES)}"
-    if not rule.about and (rule.needs or rule.needs_key or rule.full_coverage_needs):
+    wants = (rule.needs, rule.needs_key, rule.full_coverage_needs, rule.least_tokens)
+    if not rule.about and any(wants):
         yield "it has needs and no about: name what is skipped without them"
     if bool(rule.full_coverage_needs) != bool(rule.fallback):
         yield "full_coverage_needs and fallback go together"

@@ -11,7 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.commands.check.answer import Checked
-from grpo_cli.commands.check.coverage import SkippedRules, count_skipped, missing_needs, not_checked
+from grpo_cli.commands.check.coverage import (
+    SkippedRules,
+    count_short,
+    count_skipped,
+    missing_needs,
+    not_checked,
+)
 from grpo_cli.commands.check.denominators import LossCount, count_zero_gradient, denominators
 from grpo_cli.commands.check.findings import Findings
 from grpo_cli.commands.check.read_views import views
@@ -127,6 +133,7 @@ class Check(Accumulator[Any]):
         rows, counts = self.findings.rows, self.findings.count_by(0)
         limit, severities = self.findings.limit, self.findings.count_by(1)
         kinds = dict.fromkeys(row.code for row in rows)
+        short = count_short(table(), self.skipped_rules, self.records, self.tokens)
         return Checked(
             ok=not severities["error"],
             findings=rows,
@@ -137,7 +144,7 @@ class Check(Accumulator[Any]):
             responses=self.responses,
             tokens=self.tokens,
             denominators=denominators(self.zero_gradient),
-            not_checked=not_checked(table(), self.skipped_rules),
+            not_checked=not_checked(table(), self.skipped_rules + short),
         )
 
 
@@ -152,7 +159,7 @@ def check_records(view: View, findings: Findings) -> NDArray[np.bool_]:
         for rule in rules_of("record"):
             for finding in rule.find(view) if not missing_needs(rule, view) else ():
                 if not (rule.suppressible and explained[finding.record]):
-                    explained[finding.record] |= rule.explains
+                    explained[finding.record] |= rule.explains and finding.severity != "info"
                     findings.add(rule, finding, view.places[finding.record])
     return explained
 

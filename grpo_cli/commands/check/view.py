@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from grpo_cli.commands.check.answer import Checked, Denominator, Finding, NotChecked
+from grpo_cli.commands.check.coverage import FEWER_THAN
 from grpo_cli.terminal.numbers import shown, visible
 from grpo_cli.terminal.prose import wrapped
 from grpo_cli.terminal.screen import Screen
@@ -83,14 +84,15 @@ def _not_checked(skipped: Sequence[NotChecked], records: int) -> str:
     for count, reasons in by_count.items():
         where = "" if records == 1 else f"in {'all ' if count == records else f'{count:,} of '}"
         whole = f"{where}{records:,} records: " if where else ""
-        listed = [f"{', '.join(abouts)} (no {without})" for without, abouts in reasons.items()]
+        listed = [f"{', '.join(abouts)} ({without})" for without, abouts in reasons.items()]
         parts.append(f"{whole}{', '.join(listed)}")
     return f"not looked at{':' if records == 1 else ''} {'; '.join(parts)}"
 
 
 def _names(missing: Sequence[Sequence[str]]) -> str:
     """Lists missing fields; of many alternatives the first two."""
-    return ", no ".join(" or ".join(names if len(names) < 4 else names[:2]) for names in missing)
+    parts = [" or ".join(names if len(names) < 4 else names[:2]) for names in missing]
+    return ", ".join(part if part.startswith(FEWER_THAN) else f"no {part}" for part in parts)
 
 
 def _place(row: Finding) -> str:

@@ -13,9 +13,10 @@ from grpo_cli.commands.options.everywhere import bundled
 from grpo_cli.commands.options.output import PageOptions
 from grpo_cli.commands.vectors.view import print_exported, print_flags, print_vectors
 from grpo_cli.errors import UsageError
+from grpo_cli.mistakes import flags
 from grpo_cli.terminal.destination import destination
 from grpo_cli.terminal.messages import failures
-from grpo_cli.vectors import export, flags, listed, listed_flags
+from grpo_cli.vectors import export, listed, listed_flags
 
 Pattern = Annotated[
     str | None,
@@ -28,7 +29,7 @@ Flag = Annotated[
     typer.Option(
         "--flag",
         metavar="NAME",
-        help="Only the cases that are there for this bug.",
+        help="Only the cases that fail with this bug.",
         autocompletion=lambda incomplete: complete.among(flags())(incomplete),
         show_default=False,
     ),

@@ -15,8 +15,9 @@ from command import run
 
 from running.kinds import DOWN, EITHER, UP, Kind
 
-BEFORE = 4
-"""A finding may place its onset so many steps before the true one."""
+BEFORE, EARLY = 6, 10
+"""A finding may place its onset so many steps before the true one; by more than the other it is of
+something else, which is not there."""
 _UP = re.compile(r"\b(rose|rises?|rising|above|grew|grows|jumped|climbed|spiked)\b")
 _DOWN = re.compile(r"\b(fell|falls?|falling|below|dropped|shrank|collapsed|dipped)\b")
 _NAN = re.compile(r"\bnan\b|not finite|non-?finite|\binf\b|infinit", re.IGNORECASE)
@@ -46,6 +47,14 @@ class Said:
         return abs(later) <= BEFORE + 1 or bool(self.period and later > 0)
 
 
+@dataclass(frozen=True)
+class Event:
+    """Findings that are told as one: the step, and the metrics, the likely first in front."""
+
+    step: int
+    metrics: tuple[str, ...]
+
+
 @dataclass
 class Answer:
     """The answer about a run's first steps."""
@@ -53,6 +62,7 @@ class Answer:
     steps: int
     code: int
     said: list[Said] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
     rows: Sequence[Mapping[str, Any]] = ()
     notes: str = ""
 
@@ -69,7 +79,13 @@ def ask(path: Path, steps: int, *words: str) -> Answer:
         return Answer(steps, result.exit_code, notes=result.stderr)
     rest = {name: value for name, value in document.items() if name != "steps"}
     said = list(dict.fromkeys(_mentions(rest)))
-    return Answer(steps, result.exit_code, said, document.get("steps") or (), result.stderr)
+    events = [
+        Event(one["step"], tuple(one["metrics"]))
+        for one in document.get("events") or ()
+        if one.get("severity") != "info"
+    ]
+    rows = document.get("steps") or ()
+    return Answer(steps, result.exit_code, said, events, rows, result.stderr)
 
 
 def _mentions(value: Any) -> Iterator[Said]:
@@ -151,6 +167,8 @@ class Verdict:
         opposite: findings of the right metric the wrong way.
         untrue: findings whose metric did not move as they state.
         lost: findings that a longer run takes back.
+        events: what the whole run is told as; None where nothing says so.
+        first: whether the first of these begins with a metric of the fault.
     """
 
     kind: str
@@ -162,6 +180,8 @@ class Verdict:
     opposite: list[str] = field(default_factory=list)
     untrue: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
+    events: int | None = None
+    first: bool = False
     seconds: float = 0.0
     notes: str = ""
 
@@ -202,7 +222,7 @@ def judge(kind: Kind, seed: int, onset: int, answers: Sequence[Answer]) -> Verdi
         for one in answer.said:
             words = f"{answer.steps}: {one.sentence}"
             sign = kind.sign_of(one.metric)
-            early = one.onset < onset - BEFORE
+            early = one.onset < onset - EARLY or answer.steps <= onset
             if (early or (kind.sound and sign is None)) and one.alarm:
                 verdict.false.append(words)
             against = sign in (UP, DOWN) and one.way in (UP, DOWN) and sign != one.way
@@ -212,5 +232,9 @@ def judge(kind: Kind, seed: int, onset: int, answers: Sequence[Answer]) -> Verdi
                 verdict.untrue.append(words)
             if not any(other.covers(one) for other in last.said):
                 verdict.lost.append(words)
+    if last.events:
+        verdict.events = len(last.events)
+        head = last.events[0]
+        verdict.first = kind.sign_of(head.metrics[0]) is not None and head.step >= onset - BEFORE
     verdict.found = verdict.delay is not None and verdict.delay <= kind.within
     return verdict

@@ -34,6 +34,9 @@ NAMES: Mapping[str, Mapping[str, str]] = {
         "clipped": "clip_ratio/region_mean",
         "mismatch": "sampling/sampling_logp_difference/mean",
         "rate": "learning_rate",
+        "accuracy": "rewards/accuracy/mean",
+        "format": "rewards/format/mean",
+        "eval": "eval_reward",
     },
     "verl": {
         "reward": "critic/rewards/mean",
@@ -46,6 +49,7 @@ NAMES: Mapping[str, Mapping[str, str]] = {
         "clipped": "actor/pg_clipfrac",
         "mismatch": "training/rollout_probs_diff_mean",
         "rate": "actor/lr",
+        "eval": "val-core/math/reward/mean@1",
     },
     "prime-rl": {
         "reward": "reward/all/mean",
@@ -57,6 +61,7 @@ NAMES: Mapping[str, Mapping[str, str]] = {
         "truncated": "is_truncated/all/mean",
         "mismatch": "mismatch_kl/all/mean",
         "rate": "optim/lr",
+        "eval": "eval/math/avg@1",
     },
 }
 """Framework → the series here → the name that it logs."""
@@ -73,8 +78,12 @@ def healthy(random: Random) -> Series:
     time = np.arange(STEPS) / STEPS
     learnt = 1.0 - np.exp(-float(random.uniform(1.0, 4.0)) * time)
     grown = 0.001 + 0.03 * learnt**2
+    accuracy, form = 0.2 + 0.4 * learnt + noise(0.03), (0.6 + 0.3 * learnt + noise(0.02)).clip(0, 1)
     return {
-        "reward": 0.25 + 0.4 * learnt + noise(0.03),
+        "accuracy": accuracy,
+        "format": form,
+        "reward": accuracy + 0.1 * form,
+        "eval": 0.2 + 0.35 * learnt + noise(0.03),
         "reward_std": np.exp(noise(0.08)) * (0.42 - 0.1 * learnt),
         "entropy": np.exp(noise(0.04) - 0.25 * learnt) * random.uniform(0.4, 1.8),
         "kl": np.exp(noise(0.12)) * grown,
@@ -97,26 +106,26 @@ class Planted:
     change: Callable[[Series, int, Random], None]
 
 
-def _paths(onset: int, path: Callable[[int], float]) -> F64:
+def paths(onset: int, path: Callable[[int], float]) -> F64:
     return np.array([1.0 if at < onset else path(at - onset) for at in range(STEPS)])
 
 
 def _entropy(series: Series, onset: int, random: Random) -> None:
     steps = int(random.integers(15, 40))
-    series["entropy"] *= _paths(onset, lambda since: 0.02 ** ramp(since, steps))
+    series["entropy"] *= paths(onset, lambda since: 0.02 ** ramp(since, steps))
 
 
 def _gradient(series: Series, onset: int, random: Random) -> None:
     steps = int(random.choice([1, 8]))
-    series["gradient"] *= _paths(onset, lambda since: 150.0 ** ramp(since, steps))
+    series["gradient"] *= paths(onset, lambda since: 150.0 ** ramp(since, steps))
 
 
 def _kl(series: Series, onset: int, random: Random) -> None:
-    series["kl"] *= _paths(onset, lambda since: 180.0 ** ramp(since, 40))
+    series["kl"] *= paths(onset, lambda since: 180.0 ** ramp(since, 40))
 
 
 def _truncated(series: Series, onset: int, random: Random) -> None:
-    share = _paths(onset, lambda since: 1.0 + ramp(since, 25, 0.0, 21.0))
+    share = paths(onset, lambda since: 1.0 + ramp(since, 25, 0.0, 21.0))
     series["truncated"] = (series["truncated"] * share).clip(0.0, 0.95)
 
 
@@ -125,22 +134,22 @@ def _nan(series: Series, onset: int, random: Random) -> None:
         series[name][onset:] = np.nan
 
 
-def _names(*ours: str) -> str:
+def names(*ours: str) -> str:
     """A pattern of what these series are logged as, a run's or a tracker's prefix before it."""
     found = {each[one] for each in NAMES.values() for one in ours if one in each}
     return r"(.*/)?(" + "|".join(found) + ")"
 
 
 PLANTED = (
-    Planted(Kind("entropy ÷ 50", None, {_names("entropy"): DOWN}), _entropy),
-    Planted(Kind("gradient × 150", None, {_names("gradient"): UP}, within=10), _gradient),
-    Planted(Kind("KL, exponential", None, {_names("kl"): UP}), _kl),
-    Planted(Kind("truncation → 67 %", None, {_names("truncated"): UP}, within=24), _truncated),
+    Planted(Kind("entropy ÷ 50", None, {names("entropy"): DOWN}), _entropy),
+    Planted(Kind("gradient × 150", None, {names("gradient"): UP}, within=10), _gradient),
+    Planted(Kind("KL, exponential", None, {names("kl"): UP}), _kl),
+    Planted(Kind("truncation → 67 %", None, {names("truncated"): UP}, within=24), _truncated),
     Planted(
         Kind(
             "NaN from a step on",
             None,
-            {_names("loss", "gradient", "entropy", "kl"): EITHER},
+            {names("loss", "gradient", "entropy", "kl"): EITHER},
             marked=True,
             within=1,
             nan=True,

@@ -183,20 +183,31 @@ def tinker_cookbook_396(random: Random) -> bytes:
 def gem_113(random: Random) -> bytes:
     """https://github.com/axon-rl/gem/pull/113
 
-    Rewards are normalised in each group, and what comes out once more over the whole batch.
+    Rewards are normalised in each group; what comes out is normalised once more, over all turns of
+    the batch, of which episodes have different numbers.
     """
     fixed, steps = simulate(random, None, 30)
     rows = steps[-1]
     rows.rewards = rows.rewards + 0.2 * random.standard_normal(len(rows.rewards)).round(2)
-    grouped = rows.rewards.reshape(-1, SIZE)
-    once = grouped - grouped.mean(axis=1, keepdims=True)
-    once /= grouped.std(axis=1, ddof=1, keepdims=True) * random.uniform(0.4, 1.6, (len(once), 1))
-    twice = (once - once[:4].mean()) / once[:4].std()
-    records = []
-    for group, record in enumerate(SHAPES["plain"](rows, fixed.ratios)):
-        kept = {name: v for name, v in record.items() if name not in COLUMNS[1:]}
-        records.append(_short({**kept, "advantages": twice[group].tolist()}))
-    return _lines([{k: v for k, v in one.items() if k != "token_ids"} for one in records[:4]])
+    grouped = rows.rewards.reshape(-1, SIZE)[:4]
+    centred = grouped - grouped.mean(axis=1, keepdims=True)
+    once = centred / grouped.std(axis=1, ddof=1, keepdims=True)
+    turns = np.repeat(once.ravel(), random.integers(1, 7, once.size))
+    twice = (once - turns.mean()) / turns.std()
+    groups = list(SHAPES["plain"](rows, fixed.ratios))[: len(twice)]
+    return _lines(
+        [
+            {
+                "id": "gem#113",
+                "group_size": SIZE,
+                "rewards": [_short(one) for group in groups for one in group["rewards"]],
+                "log_probs_new": [
+                    _short(one) for group in groups for one in group["log_probs_new"]
+                ],
+                "advantages": twice.ravel().round(6).tolist(),
+            }
+        ]
+    )
 
 
 def nemo_rl_2269(random: Random) -> bytes:

@@ -1,15 +1,27 @@
-"""Each planted fault is found, by cases whose flag names it."""
+"""Each planted fault is found by cases that are there for it; what fails with it is in the files.
+
+``pytest tests/parity/vectors --write-golden`` writes ``v1/fails.json``, by which a run is named.
+"""
 
 from __future__ import annotations
 
+import json
+import math
+from typing import Any
+
 import pytest
 
-from grpo_cli.vectors import Case, NotClaimedError, cases, claimed, flags, judge
+from grpo_cli.mistakes import flags
+from grpo_cli.vectors import Case, NotClaimedError, cases, claimed, judge
+from grpo_cli.vectors.case import FILES
+from grpo_cli.vectors.verdict import Wrong
 
 from .plain import Plain, claims
 from .planted import BUGS
+from .test_frameworks import ROOT
 
 CLAIMS = claims()
+FAILS = ROOT / "grpo_cli/vectors/v1/fails.json"
 
 
 def runnable() -> list[Case]:
@@ -25,21 +37,56 @@ def runnable() -> list[Case]:
 CASES = runnable()
 
 
-def failing(loss: Plain) -> set[str]:
-    return {case.id for case in CASES if judge(loss, case, CLAIMS).problems}
+def answers(loss: Plain) -> dict[str, Wrong]:
+    return {case.id: judge(loss, case, CLAIMS).wrong for case in CASES}
 
 
-def test_there_are_many_and_each_has_a_flag() -> None:
-    assert len(BUGS) >= 20
+@pytest.fixture(scope="module")
+def planted() -> dict[str, list[dict[str, Wrong]]]:
+    """Mistake → the answers with it planted, in each form."""
+    return {name: [answers(form()) for form in BUGS[name]] for name in flags() if name in BUGS}
+
+
+def test_each_fault_is_a_flag() -> None:
     assert set(BUGS) <= set(flags())
 
 
 def test_the_loss_without_a_fault_passes() -> None:
-    assert not failing(Plain())
+    assert {wrong.part for wrong in answers(Plain()).values()} == {"."}
 
 
-@pytest.mark.parametrize("flag", BUGS)
-def test_the_fault_is_found_by_every_case_that_is_there_for_it(flag: str) -> None:
-    there_for_it = {case.id for case in CASES if flag in case.flags}
-    assert there_for_it
-    assert not there_for_it - failing(BUGS[flag]()), "these pass though the fault is there"
+def test_the_fault_is_found_by_every_case_that_is_there_for_it(planted) -> None:
+    for name, forms in planted.items():
+        there = {case.id for case in CASES if name in case.flags}
+        failing = {case for form in forms for case, wrong in form.items() if wrong.kinds}
+        assert failing, name
+        assert not there - failing, f"{name}: these pass though the fault is there"
+
+
+def test_the_file_says_what_fails_with_each_fault(planted, writing: bool) -> None:
+    entries = [entry(name, form) for name, forms in planted.items() for form in forms]
+    if writing:
+        lines = ",\n".join("  " + json.dumps(one) for one in entries)
+        FAILS.write_text(f'{{\n "schema": 1,\n "forms": [\n{lines}\n ]\n}}\n', encoding="utf-8")
+    assert json.loads(FAILS.read_text(encoding="utf-8"))["forms"] == entries
+
+
+def entry(name: str, form: dict[str, Wrong]) -> dict[str, Any]:
+    parts = {
+        file: "".join(
+            form[case.id].part if case.id in form else "?" for case in cases() if case.file == file
+        )
+        for file in FILES
+    }
+    return {
+        "mistake": name,
+        **parts,
+        "numbers": [rounded(wrong.number) for wrong in form.values() if wrong.kinds],
+    }
+
+
+def rounded(number: float | None) -> float | str | None:
+    """Five digits; the word that JSON has for what is not finite."""
+    if number is None or math.isfinite(number):
+        return number if number is None else float(f"{number:.5g}")
+    return str(number)

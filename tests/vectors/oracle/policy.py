@@ -36,8 +36,9 @@ def surrogates(batch: Batch, advantages: list[mpf], choice: str, level: str, how
     if choice in ("kl-cov", "clip-cov"):
         return covariant(batch, advantages, choice, how)
     term = SURROGATES[choice]
+    bound = exp(mpf(20)) if how.get("ratio-clamp") == "20" else None
     return [
-        [term(ratio(t, r, level), a, t, how) for t in r.tokens]
+        [term(clamp(ratio(t, r, level), None, bound), a, t, how) for t in r.tokens]
         for r, a in zip(batch, advantages, strict=True)
     ]
 

@@ -15,6 +15,7 @@ from grpo_cli.commands.check.rule import Finding, rule
 _LEAST_PAIRS = 10
 _DISCORDANT, _REVERSED = 0.15, 0.9
 _SHIFT = 1e-3
+_DISPLACED_TOKENS = 4
 _LARGE_TIMES, _LARGE_WITHOUT_REWARDS = 5.0, 1000.0
 
 
@@ -45,7 +46,7 @@ def records_with_scores(view: View) -> Iterator[tuple[int, Scores]]:
 @rule(
     "advantages",
     "error|warning",
-    "Given advantages do not follow the rewards: sign, order, stride or centre.",
+    "Given advantages do not follow the rewards: sign, order, stride, centre, scale or tokens.",
     rank=60,
     about="advantages against rewards",
     needs=("advantages", "rewards"),
@@ -57,8 +58,10 @@ def find_wrong_advantages(view: View) -> Iterator[Finding]:
     pass@k. Over all pairs of a group whose rewards differ, at least 10: if more than 9 of 10 are
     reversed, the sign is wrong; if a stride of rows gives the advantages, rows were grouped by
     position; if more than 15 % are reversed, the order is wrong (chance gives 50 %). Several reward
-    functions, which may be weighted, and advantages per token are not compared.
+    functions, which may be weighted, are not compared, nor advantages that differ within responses
+    except at their edges, where they are those of the neighbour.
     """
+    yield from find_displaced_advantages(view)
     if view.rewards is None or view.rewards.ndim > 1:
         return
     for record, given in records_with_scores(view):
@@ -94,13 +97,54 @@ def find_wrong_advantages(view: View) -> Iterator[Finding]:
             )
         elif mean := _common_mean(given):
             yield Finding(
-                f"advantages are not centred: the mean of a group is {mean:.4g}, and the same in "
-                "all groups or that of its rewards: the baseline is not taken off",
+                f"advantages are not centred: the mean of a group is {mean:.4g}, and "
+                + (
+                    "the same in all groups or that of its rewards: the baseline is not taken off"
+                    if np.ptp(given.groups)
+                    else "their std is of these very responses: a constant was added"
+                ),
                 "take the group's mean off the rewards; a common offset pushes all responses up "
                 "or down",
                 {"mean": mean},
                 record,
                 severity="warning",
+            )
+        elif times := _extra_scale(given):
+            yield Finding(
+                f"advantages are normalised twice: by the std of their group, and then by {times}",
+                "normalise once: by the group's std, or by the batch's; twice gives groups of "
+                "small std, or batches with dead groups, a larger step",
+                {"second": times},
+                record,
+                severity="warning",
+            )
+
+
+def find_displaced_advantages(view: View) -> Iterator[Finding]:
+    """Yields the records whose advantages per token are beside the tokens of their responses."""
+    by_token, rows = view.token_advantages, view.responses
+    if by_token is None or view.advantages is not None or not len(by_token):
+        return
+    middle = by_token[np.minimum(rows.starts + rows.lengths // 2, len(by_token) - 1)]
+    odd = by_token != np.repeat(middle, rows.lengths)
+    count = rows.sum(odd.astype(np.int64))
+    for edge, other in (("first", np.roll(middle, 1)), ("last", np.roll(middle, -1))):
+        at = rows.starts if edge == "first" else rows.starts + rows.lengths - 1
+        value = by_token[np.clip(at, 0, len(by_token) - 1)]
+        apart = (rows.lengths > _DISPLACED_TOKENS) & (middle != other)
+        hit = apart & (count > 0) & (count < _DISPLACED_TOKENS)
+        hit &= (value == other) | ((value == 0.0) & (middle != 0.0))
+        hits, of = (view.records.sum(some.astype(np.int64)) for some in (hit, apart))
+        for record in np.flatnonzero((hits >= 3) & (hits > 0.6 * of)).tolist():
+            row = view.rows_of(record).start + int(np.argmax(hit[view.rows_of(record)]))
+            yield Finding(
+                f"advantages are of other tokens: the {edge} {int(count[row])} of "
+                f"{int(hits[record]):,} responses have those of the response "
+                f"{'before' if edge == 'first' else 'after'}, or of padding",
+                "spread a response's advantage over its own tokens; look for a shift by one, or "
+                "for padding that was cut on one side only",
+                {"responses": int(hits[record]), "tokens": int(count[row]), "edge": edge},
+                **view.at(row),
             )
 
 
@@ -138,31 +182,60 @@ def find_stride(given: Scores) -> str:
     return ""
 
 
+class Fit(NamedTuple):
+    """The line from the rewards of a group to its advantages; nothing is left of a good one.
+
+    Attributes:
+        slope: advantage per reward.
+        std: of the rewards (ddof 1 and 0).
+        mean: of the advantages.
+        most: the greatest |advantage|.
+        left: the greatest distance from the line, over that.
+    """
+
+    slope: float
+    std: tuple[float, float]
+    mean: float
+    most: float
+    left: float
+
+
+def _fits(given: Scores) -> Iterator[Fit]:
+    """Yields the fits of groups whose rewards differ; those of one response have none left."""
+    for group in np.unique(given.groups):
+        rewards, advantages, _ = given.part(given.groups == group)
+        away, mean = rewards - rewards.mean(), float(advantages.mean())
+        power, most = float(away @ away), max(float(np.abs(advantages).max()), 1e-300)
+        if len(rewards) < 2:
+            yield Fit(0.0, (0.0, 0.0), mean, most, math.inf)
+        elif power >= 1e-12:
+            slope = float(away @ advantages) / power
+            left = float(np.abs(advantages - mean - slope * away).max())
+            std = math.sqrt(power / (len(rewards) - 1)), math.sqrt(power / len(rewards))
+            yield Fit(slope, std, mean, most, left / most)
+
+
 def _follows(given: Scores, groups: I64) -> bool:
     """Whether the advantages are the rewards less the groups' means, each over some scale."""
-    live = 0
-    for group in np.unique(groups):
-        members = groups == group
-        rewards, advantages = given.rewards[members], given.advantages[members]
-        if len(rewards) < 2:
-            return False
-        away = rewards - rewards.mean()
-        power = float(away @ away)
-        if power < 1e-12:
-            continue
-        live += 1
-        scale = float(away @ advantages) / power
-        left = float(np.abs(advantages - scale * away).max())
-        if scale <= 0.0 or left > 1e-3 * float(np.abs(advantages).max()):
-            return False
-    return live > 0
+    fits = [*_fits(given._replace(groups=groups))]
+    return bool(fits) and all(
+        fit.slope > 0.0 and max(fit.left, abs(fit.mean) / fit.most) <= _SHIFT for fit in fits
+    )
+
+
+def _is_complete(fit: Fit) -> bool:
+    """Whether the slope is 1/(std + eps) of these very responses, so that none is missing."""
+    return fit.left <= _SHIFT and any(
+        abs(1.0 / fit.slope - std) <= 2.0 * _SHIFT * std for std in fit.std if fit.slope > 0.0
+    )
 
 
 def _common_mean(given: Scores) -> float:
-    """Returns the mean of the advantages if it is equal in all groups and not 0; else 0.
+    """Returns the mean of the advantages if it is not 0 in a complete group; else 0.
 
-    Parts of groups, as in micro-batches, may have any mean, and a single group may be a part; where
-    the advantages are the rewards, the greatest group mean is returned.
+    Parts of groups, as in micro-batches, may have any mean. A group is complete if its advantages
+    are over its own std, or if all have one mean; where the advantages are the rewards, the
+    greatest group mean is returned.
     """
     numbers = np.unique(given.groups)
     means = np.array([given.advantages[given.groups == group].mean() for group in numbers])
@@ -170,8 +243,29 @@ def _common_mean(given: Scores) -> float:
     if np.abs(given.advantages - given.rewards).max() <= 1e-6 * max(1.0, scale):
         most = float(means[np.argmax(np.abs(means))])
         return most if abs(most) > 0.25 * scale and len(numbers) > 1 else 0.0
-    same = len(numbers) > 1 and np.ptp(means) <= _SHIFT * scale
-    return float(means.mean()) if same and abs(float(means.mean())) > 0.02 * scale else 0.0
+    if len(numbers) > 1 and np.ptp(means) <= _SHIFT * scale:
+        return float(means.mean()) if abs(float(means.mean())) > 0.02 * scale else 0.0
+    offsets = [fit.mean for fit in _fits(given) if _is_complete(fit) and len(numbers) == 1]
+    return offsets[0] if offsets and abs(offsets[0]) > 0.02 * scale else 0.0
+
+
+def _extra_scale(given: Scores) -> str:
+    """Returns by what advantages over their group's std were divided again; empty if by nothing.
+
+    Groups must differ in their std, so that no other scale gives the same.
+    """
+    fits = [fit for fit in _fits(given) if fit.left <= _SHIFT and fit.slope > 0.0]
+    for kind in (0, 1):
+        stds = np.array([fit.std[kind] for fit in fits])
+        if len(stds) < 2 or stds.max() < 1.05 * stds.min():
+            continue
+        scales = stds * [fit.slope for fit in fits]
+        if np.abs(scales * stds - 1.0).max() < 2.0 * _SHIFT and np.abs(stds - 1.0).max() > 0.05:
+            return "it again"
+        whitened = any(abs(float(given.advantages.std(ddof=d)) - 1.0) < 1e-3 for d in (0, 1))
+        if np.ptp(scales) < 2.0 * _SHIFT and abs(scales.mean() - 1.0) > 0.02 and whitened:
+            return "that of the batch"
+    return ""
 
 
 @rule(

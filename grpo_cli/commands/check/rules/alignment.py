@@ -11,22 +11,47 @@ from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64, Segments
 from grpo_cli.commands.check.pair import Pair
+from grpo_cli.commands.check.record_view import View
 from grpo_cli.commands.check.rule import Finding, rule
 
 # ---- fillers -------------------------------------------------------------------------------------
 
 _DOUBT = -0.3
-_BELOW = -50.0
+_BELOW, _IMPOSSIBLE = -50.0, -1000.0
 _FILLER_TOKENS = 3
 _TURNED = 0.3
 _FILLER_TIMES = 3.0
 _RARE = -4.0
+_CERTAIN_TOKENS, _CERTAIN_SHARE = 48, 0.97
+_FILLER_MEANING = "Log-probs that are missing were filled with 0.0, −100 or the like."
+
+
+@rule("filler", "error", _FILLER_MEANING, rank=16, explains=True, suppressible=True)
+def find_certain_tokens(view: View) -> Iterator[Finding]:
+    """Finds records of which every column is 0.0, probability 1, at 97 of 100 tokens.
+
+    Nothing is sampled there: a policy at temperature 0, or columns that were never computed.
+    """
+    if not view.log_probs:
+        return
+    zero = np.logical_and.reduce([column == 0.0 for column in view.log_probs.values()])
+    count = view.records.sum(view.responses.sum(zero.astype(np.int64)))
+    found = (view.tokens >= _CERTAIN_TOKENS) & (count >= _CERTAIN_SHARE * view.tokens)
+    for record in np.flatnonzero(found).tolist():
+        tokens, of = int(count[record]), int(view.tokens[record])
+        yield Finding(
+            f"probability 1 at {tokens:,} of {of:,} tokens: all columns are exactly 0.0",
+            "nothing is learned from tokens that were certain: look for a sampling temperature of "
+            "0 (argmax), top-k of 1, or columns that were filled",
+            {"column": next(iter(view.log_probs)), "value": 0.0, "tokens": tokens, "of": of},
+            record,
+        )
 
 
 @rule(
     "filler",
     "error",
-    "Log-probs that are missing were filled with 0.0, −100 or the like.",
+    _FILLER_MEANING,
     rank=10,
     scope="pair",
     about="other tokens and fillers",
@@ -38,8 +63,8 @@ def find_fillers(pair: Pair) -> Iterator[Finding]:
     0.0 says that the token was certain, so another engine cannot give it less than e^−0.3: of two
     noisy columns that takes an error of 15 nats in a logit. Displaced and unrelated columns have
     such tokens too, so the columns must agree elsewhere: the median difference at 0.0 is three
-    times the 95 % quantile at the other tokens. No model gives −100 or −9999; a few tokens with one
-    such value, equal to the last bit, are filled.
+    times the 95 % quantile at the other tokens. No model gives −100 at a few tokens, equal to the
+    last bit, or below −1000 at any.
     """
     if pair.to_reference or pair.equal.all():
         return
@@ -50,10 +75,14 @@ def find_fillers(pair: Pair) -> Iterator[Finding]:
         for value in _filler_values(values):
             hit = (values == value) & (other < _DOUBT if value == 0.0 else other > value / 2.0)
             every = pair.samples.sum(hit.astype(np.int64))
-            for sample in np.flatnonzero(every >= _FILLER_TOKENS).tolist():
+            least = 1 if value < _IMPOSSIBLE else _FILLER_TOKENS
+            for sample in np.flatnonzero(every >= least).tolist():
                 part = pair.tokens(sample)
-                if value < 0.0 or _agree_elsewhere(
-                    pair.size[part], hit[part], values[part], other[part]
+                filled = np.mean(values[part] == value) >= _CERTAIN_SHARE
+                if (
+                    filled
+                    or value < 0.0
+                    or _agree_elsewhere(pair.size[part], hit[part], values[part], other[part])
                 ):
                     yield _describe_filler(pair, name, value, hit, sample)
 
@@ -71,10 +100,10 @@ def _agree_elsewhere(size: F64, hit: NDArray[np.bool_], values: F64, other: F64)
 
 
 def _filler_values(values: F64) -> list[float]:
-    """Returns 0.0 and up to eight values below −50 that occur several times."""
+    """Returns 0.0 and up to eight values below −1000, or below −50 that occur several times."""
     low = values[values < _BELOW]
     kinds, counts = np.unique(low, return_counts=True)
-    return [0.0, *kinds[counts >= _FILLER_TOKENS].tolist()[:8]]
+    return [0.0, *kinds[(counts >= _FILLER_TOKENS) | (kinds < _IMPOSSIBLE)].tolist()[:8]]
 
 
 def _describe_filler(pair: Pair, name: str, value: float, hit: np.ndarray, sample: int) -> Finding:
@@ -97,7 +126,7 @@ def _describe_filler(pair: Pair, name: str, value: float, hit: np.ndarray, sampl
 # ---- shifts --------------------------------------------------------------------------------------
 
 _SHIFT_SHARE = 0.6
-_SHIFT_SIGMAS, _SHIFT_SIGMAS_ALONE = 4.0, 5.0
+_SHIFT_SIGMAS, _SHIFT_SIGMAS_ALONE, _SHIFT_SIGMAS_END = 4.0, 5.0, 6.0
 
 
 @rule(
@@ -115,13 +144,15 @@ def find_shifts(pair: Pair) -> Iterator[Finding]:
     A sign test per token: is |a_t − b_{t+k}| smaller than |a_t − b_t|, for k = ±1? Of columns in
     step that is rare, of unrelated ones it is a coin's toss, of displaced ones it is the rule.
     Reported where it holds for more than 3 of 5 tokens and is 4 standard deviations beyond a
-    coin (one in 30,000), over all the responses, or else in single ones beyond 5. No assumption
-    on the distribution; ties do not count. Fewer than 17 tokens are never so far from a coin.
+    coin (one in 30,000), over all the responses, or else in single ones beyond 5, or beyond 6 from
+    some token on, as after a retokenised turn. No assumption on the distribution; ties do not
+    count. Fewer than 17 tokens are never so far from a coin.
     """
     if pair.equal.all():
         return
     for ahead in (True, False):
-        wins, counted = _count_nearer(pair, ahead=ahead)
+        by_token = _find_nearer(pair, ahead=ahead)
+        wins, counted = (pair.view.responses.sum(values) for values in by_token)
         whole = [pair.rows.sum(values) for values in (wins, counted)]
         found = _exceeds_coin(whole[0], whole[1], _SHIFT_SIGMAS)
         for sample in np.flatnonzero(found).tolist():
@@ -133,10 +164,36 @@ def find_shifts(pair: Pair) -> Iterator[Finding]:
                 share = float(wins[response] / counted[response])
                 place = pair.view.at(response)
                 yield _describe_shift(pair, share, int(counted[response]), place, ahead=ahead)
+                found[pair.rows.index[response]] = True
+        rest = pair.samples.spread(~found)
+        yield from _find_shifted_ends(pair, *(rest * values for values in by_token), ahead=ahead)
 
 
-def _count_nearer(pair: Pair, *, ahead: bool) -> tuple[I64, I64]:
-    """Returns [R] tokens that are nearer to the displaced column, and tokens nearer to either."""
+def _find_shifted_ends(pair: Pair, wins: I64, counted: I64, *, ahead: bool) -> Iterator[Finding]:
+    """Yields the first response of each sample that is displaced from some token on."""
+    rows = pair.view.responses
+    if not wins.any():
+        return
+    wins, counted = (_sum_to_end(rows, values) for values in (wins, counted))
+    tokens = np.flatnonzero(_exceeds_coin(wins, counted, _SHIFT_SIGMAS_END))
+    _, first = np.unique(pair.samples.index[tokens], return_index=True)
+    for token in tokens[first].tolist():
+        response = rows.index[token]
+        inside = tokens[rows.index[tokens] == response]
+        token = int(inside[np.argmax((2 * wins - counted)[inside])])
+        share = float(wins[token] / counted[token])
+        yield _describe_shift(pair, share, int(counted[token]), pair.view.place(token), ahead=ahead)
+
+
+def _sum_to_end(rows: Segments, values: I64) -> I64:
+    """Returns [N] the sum from each token to the end of its response."""
+    before = np.concatenate([[0], np.cumsum(values)])
+    found: I64 = before[rows.starts + rows.lengths][rows.index] - before[:-1]
+    return found
+
+
+def _find_nearer(pair: Pair, *, ahead: bool) -> tuple[I64, I64]:
+    """Returns [N] whether a token is nearer to the displaced column, and whether to either."""
     first, second = pair.first, pair.second
     index = pair.view.responses.index
     a, b = (first[:-1], second[1:]) if ahead else (first[1:], second[:-1])
@@ -147,7 +204,7 @@ def _count_nearer(pair: Pair, *, ahead: bool) -> tuple[I64, I64]:
     wins, counted = np.zeros((2, len(first)), dtype=np.int64)
     wins[at] = inside & (displaced < own)
     counted[at] = inside & (displaced != own)
-    return pair.view.responses.sum(wins), pair.view.responses.sum(counted)
+    return wins, counted
 
 
 def _exceeds_coin(wins: NDArray[Any], counted: NDArray[Any], sigmas: float) -> NDArray[np.bool_]:
@@ -163,11 +220,13 @@ def _describe_shift(
 ) -> Finding:
     first, second = pair.keys
     where, lag = ("next", 1) if ahead else ("previous", -1)
+    since = f" from token {place['token']} on" if place.get("token") else ""
     return Finding(
-        f"{first} agrees better with the {where} token's {second} than with its own "
+        f"{first} agrees better with the {where} token's {second} than with its own{since} "
         f"({share:.0%} of {tokens:,} tokens)",
         "log-prob t must belong to token t: logits are one ahead of the tokens they predict "
-        "(logits[:, :-1] goes with tokens[:, 1:]); shift one column",
+        "(logits[:, :-1] goes with tokens[:, 1:]); shift one column"
+        + (", or keep the ids that were sampled: text was encoded again" if since else ""),
         {"lag": lag, "share": share, "tokens": tokens},
         **place,
     )
@@ -247,6 +306,7 @@ _SURE, _LEVEL = 0.2, 0.25
     "Two columns of log-probs do not correlate: they are of other tokens or another model.",
     rank=30,
     scope="pair",
+    least_tokens=_UNRELATED_TOKENS,
     about="other tokens and fillers",
     needs=("log_probs_old|log_probs_rollout",),
 )

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from grpo_cli.batch import F64, I64, Segments
 from grpo_cli.commands.check.record_view import View
 from grpo_cli.commands.check.rule import Finding, rule
+from grpo_cli.commands.trend.metadata import cut_off
 
 
 def edges(responses: Segments, *, end: bool) -> I64:
@@ -49,7 +50,10 @@ def equal_runs(responses: Segments, values: NDArray[np.generic], *, end: bool) -
 # ---- by log-probs --------------------------------------------------------------------------------
 
 _PADDING_CHANCE = math.log(1e-6)
-_RUN, _LONG = 4, 8
+_RUN = 4
+_SURE = -1e-6
+"""Log-probs from here on are 0.0 but for the rounding of float32."""
+_RAMP, _RAMP_NATS = 4, -1e-3
 _PADDING_ADVICE = (
     "give a mask (completion_mask, response_mask, …) or write the rows without padding"
 )
@@ -57,7 +61,7 @@ _PADDING_ADVICE = (
 
 @rule(
     "padding",
-    "error|warning",
+    "error|info",
     "Padding counts as tokens.",
     rank=20,
     explains=True,
@@ -69,10 +73,10 @@ def find_padding(view: View) -> Iterator[Finding]:
     Policies end in words that they are sure of, whose log-probs are exactly 0.0, and get stuck in
     loops. So a run has at least 4 tokens, and is compared with how often a value repeats, or is
     0.0, elsewhere in the record: it is found if such runs occur by chance once in a million
-    (``_chance``). It is an error if sure words are excluded: the value is not 0.0; or the runs of
-    several responses are of one token; or all responses have one length, as padded ones do, and
-    the runs differ; or a run has 8 tokens. Otherwise it is a warning. Runs of different tokens (by
-    id or string) are text.
+    (``_chance``), and no loop leads to them (``_loops``). Runs of different tokens (by id or
+    string) are text. A value that is not 0.0 is padding. Runs of 0.0 are if those of several
+    responses are of one token, or if all responses have one length, as padded ones do, and the
+    runs differ. Otherwise they may as well be words that the policy is sure of, and are an info.
     """
     columns = list(view.log_probs.values())
     if not columns or not len(columns[0]):
@@ -98,43 +102,82 @@ class _PaddedRecord:
         self.runs = runs[rows]
         ids = view.counted_ids
         self.ids = None if ids is None else ids[tokens]
+        self.special = frozenset[int]() if ids is None else frozenset().union(*_special_ids(view))
 
 
 def _find_padding_in_record(part: _PaddedRecord, *, end: bool) -> Iterator[Finding]:
     words = [_run_ids(part, row, int(run), end=end) for row, run in enumerate(part.runs)]
     runs = np.where([len(word or ()) > 1 for word in words], 0, part.runs)
     at_edge = part.values[edges(part.responses, end=end)]
+    sure = at_edge > _SURE
     runs = np.where((runs > 1) | (at_edge == 0.0), runs, 0)
     if not (runs >= _RUN).any() or _chance(part, runs, end=end) > _PADDING_CHANCE:
         return
-    known = {number for word in words if word for number in word}
-    runs = np.where(runs >= _RUN, runs, 0)
+    runs = np.where((runs >= _RUN) & ~(sure & _loops(part, runs, end=end)), runs, 0)
+    if not runs.any():
+        return
     at = int(np.argmax(runs))
-    value = float(at_edge[at])
     rows = int(np.count_nonzero(runs))
     lengths = part.responses.lengths
-    sure = (
-        value != 0.0
-        or (len(known) == 1 and rows > 1)
+    certain = (
+        not sure[at]
+        or (part.ids is not None and _is_padding_by_id(part, runs, end=end))
         or (len(set(lengths.tolist())) == 1 and len(set(runs.tolist())) > 1)
-        or int(runs.max()) >= _LONG
     )
+    if part.ids is not None and not certain:
+        return
+    value = float(at_edge[at]) + 0.0
     yield Finding(
         f"{rows:,} of {len(runs):,} responses {'end' if end else 'begin'} in a run of one "
-        f"log-prob ({value + 0.0:g}), the longest of {int(runs.max()):,} tokens: padding counts",
-        _PADDING_ADVICE,
+        f"log-prob ({value:g}), the longest of {int(runs.max()):,} tokens: "
+        + ("padding counts" if certain else "padding, or words that the policy is sure of"),
+        _PADDING_ADVICE if certain else "dump token_ids, which tell the two apart",
         {
             "responses": rows,
             "of": len(runs),
             "tokens": int(runs.sum()),
             "longest": int(runs.max()),
-            "value": value + 0.0,
+            "value": value,
             "side": "right" if end else "left",
         },
         record=part.record,
         response=at,
-        severity="error" if sure else "warning",
+        severity="error" if certain else "info",
     )
+
+
+def _loops(part: _PaddedRecord, runs: I64, *, end: bool) -> NDArray[np.bool_]:
+    """Returns [R] whether what leads to a run at the end is a loop, of which it is the surest part.
+
+    The token of the run came before it already, or four log-probs that are nearly 0.0 did; padding
+    follows the end of text, of which no policy is so sure so long.
+    """
+    rows = part.responses
+    before = rows.starts + rows.lengths - 1 - runs if end else rows.starts + runs
+    step = -1 if end else 1
+    found = (runs > 0) & (rows.lengths > runs + _RAMP)
+    for away in range(_RAMP):
+        values = part.values.take(before + step * away, mode="clip")
+        found &= values > _RAMP_NATS
+    if part.ids is not None:
+        same = part.ids.take(before, mode="clip") == part.ids[edges(rows, end=end)]
+        same &= part.ids.take(before + step, mode="clip") == part.ids[edges(rows, end=end)]
+        found |= same & (runs > 0) & (rows.lengths > runs + 1)
+    return found
+
+
+def _is_padding_by_id(part: _PaddedRecord, runs: I64, *, end: bool) -> bool:
+    """Whether runs are of one token: padding; or only there, after one other, or in most."""
+    assert part.ids is not None
+    hit = np.flatnonzero(runs)
+    words = {*part.ids[edges(part.responses, end=end)[hit]].tolist()}
+    starts, lengths = part.responses.starts[hit], part.responses.lengths[hit]
+    before = starts + lengths - runs[hit] - 1 if end else starts + runs[hit]
+    whole = lengths == runs[hit]
+    ends = {*part.ids.take(before[~whole], mode="clip").tolist()}
+    only_there = np.count_nonzero(np.isin(part.ids, [*words])) == int(runs.sum())
+    several = len(hit) > 1 and (len(ends) < 2 or only_there or 2 * len(hit) >= len(runs))
+    return len(words) == 1 and (words <= part.special or several)
 
 
 def _run_ids(part: _PaddedRecord, row: int, run: int, *, end: bool) -> set[int] | None:
@@ -199,6 +242,7 @@ _PAD_WORDS = frozenset({"<pad>", "<|endoftext|>", "<|finetune_right_pad_id|>", "
 
 _SEVERAL = 2
 _MANY = 3
+_FINISHED, _PHRASES = 0.87, 16
 
 
 def _special_ids(view: View) -> tuple[frozenset[int], frozenset[int]]:
@@ -234,11 +278,12 @@ def _ids_of_setting(value: Mapping[str, Any], key: str) -> frozenset[int]:
     needs=("token_ids|tokens",),
 )
 def find_padding_ids(view: View) -> Iterator[Finding]:
-    """Finds several responses that count ids of padding after their end of text.
+    """Finds responses that count ids of padding after their end of text.
 
-    The id is a known one; if it is an end of text too (GPT-2, many base models), two in a row are
-    needed. An unknown id is padding if several responses end in a run of it, and it occurs nowhere
-    else.
+    Where both ids are known, one response is enough; if the id is an end of text too (GPT-2, many
+    base models), two in a row are needed. An unknown id is padding if several responses end in a
+    run of it after one other id, and it occurs nowhere else; or if one response goes on after
+    what is the last token, and only that, of most others. A loop of one token is neither.
     """
     ids = view.counted_ids
     if ids is None or not len(ids):
@@ -250,7 +295,8 @@ def find_padding_ids(view: View) -> Iterator[Finding]:
     known = np.isin(last, list(pads)) & (rows.lengths > runs)
     hit = known & np.isin(ids[at - runs], list(ends))
     hit |= _ends_in_unknown_padding(view, ids, last, runs)
-    for record in np.flatnonzero(view.records.sum(hit.astype(np.int64)) >= _SEVERAL).tolist():
+    hit |= _goes_on_after_the_end(view, ids, last)
+    for record in np.flatnonzero(view.records.sum(hit.astype(np.int64))).tolist():
         part, of = view.rows_of(record), int(view.counts[record])
         rows_hit = int(hit[part].sum())
         row = part.start + int(np.argmax(hit[part]))
@@ -281,7 +327,26 @@ def _ends_in_unknown_padding(view: View, ids: I64, last: I64, runs: I64) -> np.n
         mine = (records == record) & (last == word)
         every = int(np.count_nonzero(ids[of_token == record] == word))
         if np.count_nonzero(mine & long) >= _SEVERAL and every == int(runs[mine].sum()):
-            found |= mine & long
+            before = (edges(view.responses, end=True) - runs)[mine & (view.lengths > runs)]
+            found |= mine & long & (len(np.unique(ids[before])) == 1)
+    return found
+
+
+def _goes_on_after_the_end(view: View, ids: I64, last: I64) -> NDArray[np.bool_]:
+    """Returns [R] whether one token follows the token that ends most responses of a record."""
+    found = np.zeros(len(last), dtype=np.bool_)
+    at = edges(view.responses, end=True)
+    before = np.where(view.lengths > 1, ids[at - 1], -1)
+    for record in np.flatnonzero(view.counts > _MANY).tolist():
+        rows, mine = view.rows_of(record), ids[view.tokens_of(record)]
+        words, counts = np.unique(last[rows], return_counts=True)
+        end = words[np.argmax(counts)]
+        odd = (before[rows] == end) & (last[rows] != end)
+        if not odd.any() or counts.max() < max(_MANY, 0.5 * len(odd)):
+            continue
+        only_last = np.count_nonzero(mine == end) == counts.max() + np.count_nonzero(odd)
+        strange = np.isin(mine, last[rows][odd])
+        found[rows] = odd & only_last & (np.count_nonzero(strange) == np.count_nonzero(odd))
     return found
 
 
@@ -294,16 +359,22 @@ def _ends_in_unknown_padding(view: View, ids: I64, last: I64, runs: I64) -> np.n
     needs=("token_ids|tokens",),
 )
 def find_masked_ends(view: View) -> Iterator[Finding]:
-    """Finds several responses whose end of text is masked, right after the last token that counts.
+    """Finds responses whose end of text is masked, or missing, after the last token that counts.
 
-    The end of text is known by its id. In an unknown vocabulary it is the first masked token of
+    The end of text is known by its id. It is masked in several responses; or in one, where it
+    counts in others and padding of another id follows. It is missing where seven of eight
+    responses have it, and one does not that is shorter than another one of its group: it was
+    not cut, nor does it end in a loop. In an unknown vocabulary it is the first masked token of
     responses of several lengths, if that is one id in all of them, and occurs nowhere else except
     as the last token that counts.
     """
     ids, written = view.ids, view.written
-    if view.mask is None or ids is None:
+    if ids is None:
         return
     ends, _ = _special_ids(view)
+    yield from _find_missing_ends(view, ids, ends)
+    if view.mask is None:
+        return
     last = np.full(written.count, -1)
     kept = np.flatnonzero(view.mask)
     np.maximum.at(last, written.index[kept], kept)
@@ -322,7 +393,11 @@ def find_masked_ends(view: View) -> Iterator[Finding]:
         begin = int(written.starts[part.start])
         everywhere = ids[begin : begin + int(view.widths[part].sum())] == word
         hit[rows] |= np.count_nonzero(everywhere) == np.count_nonzero(at_end[part])
-    for record in np.flatnonzero(view.records.sum(hit.astype(np.int64)) >= _SEVERAL).tolist():
+    finished = view.records.sum(((last >= 0) & np.isin(counted, list(ends))).astype(np.int64))
+    clear = hit & (rest > 1) & ~np.isin(first, list(PADS))
+    several = view.records.sum(hit.astype(np.int64)) >= _SEVERAL
+    some = view.records.sum(clear.astype(np.int64)) > 0
+    for record in np.flatnonzero(several | (some & (finished > 0))).tolist():
         part, of = view.rows_of(record), int(view.counts[record])
         row = part.start + int(np.argmax(hit[part]))
         count = int(hit[part].sum())
@@ -335,3 +410,33 @@ def find_masked_ends(view: View) -> Iterator[Finding]:
             **view.at(row),
             token=int(last[row] + 1 - written.starts[row]),
         )
+
+
+def _find_missing_ends(view: View, ids: I64, ends: frozenset[int]) -> Iterator[Finding]:
+    """Yields the records of which a few responses end in no end of text, and were not cut."""
+    at = np.maximum(view.written.starts + view.widths - 1, 0)
+    if view.mask is not None or not len(ids):
+        return
+    finished = np.isin(ids[at], list(ends)) & (view.widths > 0)
+    most = view.records.sum(finished.astype(np.int64))
+    few = (most < view.counts) & (most >= _FINISHED * view.counts)
+    longest = view.by_group(np.where(finished, view.widths, 0), np.maximum)[view.groups]
+    for record in np.flatnonzero(few).tolist():
+        part, endings = view.rows_of(record), cut_off(view.values[record]) or ()
+        odd = ~finished[part] & (view.widths < longest)[part] & (view.widths[part] > _PHRASES)
+        for row in np.flatnonzero(odd).tolist():
+            start, stop = (int(at[part][row]) + step for step in (-_PHRASES, 0))
+            phrase = {*ids[start:stop].tolist()}
+            if not phrase & {int(ids[stop]), *ends} and not any(endings[row : row + 1]):
+                yield Finding(
+                    f"a response ends in {view.word(int(ids[stop]))} and not in the end of text, "
+                    f"as {int(most[record]):,} of {int(view.counts[record]):,} do, and is shorter "
+                    "than one that does: it was not cut",
+                    "count the end of text, or the policy does not learn when to stop; of a "
+                    "rollout that was aborted, or stopped at a string, let the record say so "
+                    "(finish_reasons)",
+                    {"finished": int(most[record]), "of": int(view.counts[record])},
+                    **view.at(part.start + row),
+                    token=int(view.widths[part][row]) - 1,
+                )
+                break

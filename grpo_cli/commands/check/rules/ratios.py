@@ -231,6 +231,7 @@ _WEIGHT_AWAY = 0.004
     "Importance weights do not average to 1: top-p or top-k mass, or a one-sided bias.",
     rank=70,
     scope="pair",
+    least_tokens=_WEIGHT_TOKENS,
     about="rollout mismatch",
     needs=("log_probs_rollout",),
 )
@@ -271,7 +272,10 @@ def _describe_weight(pair: Pair, sample: int, mean: float, error: float) -> Find
             "top-p or top-k kept (the mass that was kept is lost), or has another one-sided bias"
         )
     else:
-        reading = f"{first} lies above {second}: one-sided errors, as of a penalty on one side"
+        reading = (
+            f"{first} lies above {second}: one-sided errors, as of a penalty on one side, or a "
+            "normaliser that is missing"
+        )
     return Finding(
         f"the mean weight exp({pair}) is {mean:.4f} ± {error:.2g}, not 1; {reading}",
         "compute both over the same words: the whole vocabulary, or the words kept; penalties "

@@ -1,4 +1,4 @@
-"""Responses and groups that occur in several records."""
+"""What only several records show: repeated responses, torn groups, a reference that moves along."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from grpo_cli.batch import F64
 from grpo_cli.commands.check.record_view import Place, View
 from grpo_cli.commands.check.rule import Finding, rule
 from grpo_cli.commands.check.rules.rewards import count_sizes, describe_uneven
+from grpo_cli.records.unread import STEP_FIELDS
 
 _COPY_CHANCE = math.log(1e-6)
 _HASH_FACTORS = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9)
@@ -33,6 +35,9 @@ class Facts:
         labels: (record, (step, label)) of groups of one response.
         sizes: size of groups → how many, of records whose groups are all of that size.
         first: size → the first such record.
+        references: how many records have a reference that is the policy to the last bit ("equal",
+            "moved" where the old log-probs differ from both) or not ("differing").
+        steps: the steps of these records, three at most.
     """
 
     places: list[Place]
@@ -43,6 +48,8 @@ class Facts:
     labels: list[tuple[int, tuple[str, Any]]] = field(default_factory=list)
     sizes: Counter[int] = field(default_factory=Counter)
     first: dict[int, Place] = field(default_factory=dict)
+    references: Counter[str] = field(default_factory=Counter)
+    steps: tuple[str, ...] = ()
 
 
 def collect_facts(view: View) -> Facts:
@@ -57,6 +64,8 @@ def collect_facts(view: View) -> Facts:
         records = view.records.index[rows]
         parts = records, rows - view.records.starts[records], _digest(view)[rows]
         facts.digests = [*zip(*(part.tolist() for part in parts), strict=True)]
+    if "log_probs_ref" in view.columns and new is not None:
+        facts.references, facts.steps = _compare_references(view, new)
     for record, sizes in count_sizes(view).items():
         if len(sizes) == 1:
             (size,) = sizes
@@ -71,6 +80,20 @@ def collect_facts(view: View) -> Facts:
             step = str(value.get("step"))
             facts.labels += [(record, (step, label)) for label in dict.fromkeys(labels)]
     return facts
+
+
+def _compare_references(view: View, new: F64) -> tuple[Counter[str], tuple[str, ...]]:
+    def differs(name: str) -> NDArray[np.bool_]:
+        column = view.columns.get(f"log_probs_{name}", new)
+        return view.records.sum(view.responses.sum((column != new).astype(np.int64))) > 0
+
+    apart, some = differs("ref"), view.tokens > 0
+    kinds = {"equal": ~apart, "differing": apart, "moved": ~apart & differs("old")}
+    steps = (next((str(one[key]) for key in STEP_FIELDS if key in one), "") for one in view.values)
+    return (
+        Counter({kind: int((some & found).sum()) for kind, found in kinds.items()}),
+        tuple(dict.fromkeys(steps))[:_STEPS],
+    )
 
 
 def _digest(view: View) -> NDArray[np.uint64]:
@@ -91,6 +114,9 @@ def _digest(view: View) -> NDArray[np.uint64]:
     return total
 
 
+_STEPS = 3
+"""In two the reference may be the policy by right: before the first update, and after one of a
+learning rate of 0 (warm-up)."""
 _MEMORY = 100_000
 """Rows remembered, so that memory stays flat on files of any size."""
 
@@ -110,6 +136,9 @@ class InputMemory:
         self._torn_count = 0
         self._sizes: Counter[int] = Counter()
         self._first: dict[int, Place] = {}
+        self._references: Counter[str] = Counter()
+        self._steps: tuple[str, ...] = ()
+        self._reference: Place | None = None
 
     def add(self, facts: Facts) -> Iterator[Located]:
         """Adds records that follow those before, and yields the copies among them."""
@@ -133,6 +162,10 @@ class InputMemory:
                 self._torn = self._torn or (label[1], known_place, place, facts)
             if len(self._labels) > _MEMORY:
                 self._labels.popitem(last=False)
+        self._references += facts.references
+        self._steps = tuple(dict.fromkeys(self._steps + facts.steps))[:_STEPS]
+        if facts.references:
+            self._reference = self._reference or facts.places[0]
         self._sizes += facts.sizes
         self._first = facts.first | self._first
 
@@ -142,6 +175,9 @@ class InputMemory:
             label, first, place, facts = self._torn
             for finding in find_torn_groups(label, first, facts, self._torn_count):
                 yield "torn-group", finding, place
+        if self._reference is not None:
+            for finding in find_equal_references(self._references, len(self._steps)):
+                yield "reference", finding, self._reference
         if len(self._sizes) > 1 and not uneven_found:
             rarest = min(self._sizes, key=self._sizes.__getitem__)
             yield "uneven-groups", describe_uneven(self._sizes), self._first[rarest]
@@ -184,4 +220,26 @@ def find_torn_groups(label: object, first: Place, facts: Facts, count: int) -> I
         "share a baseline",
         {"records": count, "key": facts.label_key},
         severity="info" if facts.given else "warning",
+    )
+
+
+@rule(
+    "reference",
+    "warning",
+    "The reference equals the policy in every record: the KL is 0.",
+    rank=132,
+    scope="input",
+)
+def find_equal_references(records: Counter[str], steps: int) -> Iterator[Finding]:
+    """Yields a reference that is the policy to the last bit in three steps, or after an update."""
+    moved = records["moved"]
+    if records["differing"] or not (moved or steps >= _STEPS):
+        return
+    proof = f"after an update too ({moved:,})" if moved else f"in {steps} steps or more"
+    yield Finding(
+        f"the reference equals the policy to the last bit in every record ({records['equal']:,}), "
+        f"{proof}: the KL is always 0",
+        "compute it with the weights at the start: the adapter was not disabled, or the reference "
+        "is a second name of the model, or follows it in every step",
+        {"records": records["equal"], "moved": moved},
     )

@@ -17,6 +17,7 @@ from grpo_cli.records.unread import ENDINGS, PROMPT_IDS, SAMPLED_IDS
 
 # ---- masks ---------------------------------------------------------------------------------------
 
+_LEAST_DISPLACED, _MOST_DISPLACED = 3, 0.6
 _LEAST_INVERTED = 12
 """Tokens that count and are all exactly 0.0. Words that the policy is sure of are never so many."""
 
@@ -59,7 +60,12 @@ def _count_per_record(view: View, tokens: np.ndarray) -> np.ndarray:
     "mask", "error|warning|info", "The mask takes all tokens of responses, or has holes.", rank=15
 )
 def find_mask_faults(view: View) -> Iterator[Finding]:
-    """Finds masks of whole responses, and masks with holes, as tool results leave."""
+    """Finds masks of whole responses, masks beside the tokens, and masks with holes (tool results).
+
+    A mask is beside the tokens if, in 3 of 5 responses, the token before it has a log-prob and
+    the last one that counts has 0.0, as padding has; or the token after it is the last that has
+    one. Where there are ids, those say so.
+    """
     if view.mask is None:
         return
     empty = (view.lengths == 0) & (view.widths > 0)
@@ -75,7 +81,48 @@ def find_mask_faults(view: View) -> Iterator[Finding]:
             response=int(np.argmax(empty[view.rows_of(record)])),
             severity="error" if taken[record] == count else "warning",
         )
+    yield from _find_displaced_masks(view)
     yield from _find_holes(view)
+
+
+def _find_displaced_masks(view: View) -> Iterator[Finding]:
+    assert view.mask is not None
+    columns = [view.packed.columns[name] for name in view.log_probs]
+    kept = np.flatnonzero(view.mask)
+    if not columns or not len(kept) or view.ids is not None:
+        return
+    filled = np.logical_or.reduce([column != 0.0 for column in columns])
+    starts, ends = view.written.starts, view.written.starts + view.widths
+    begin, end = ends.copy(), starts.copy()
+    np.minimum.at(begin, view.written.index[kept], kept)
+    np.maximum.at(end, view.written.index[kept], kept + 1)
+
+    def has(tokens: I64) -> np.ndarray:
+        inside = (tokens >= starts) & (tokens < ends)
+        return inside & filled.take(tokens, mode="clip")
+
+    usable = (end > begin) & ((end < ends) | (begin > starts))
+    rows = view.records.sum(usable.astype(np.int64))
+    lags = {
+        "late": has(begin - 1) & ~has(end - 1),
+        "early": ~has(begin - 1) & has(end) & ~has(end + 1),
+    }
+    for word, shifted in lags.items():
+        count = view.records.sum((usable & shifted).astype(np.int64))
+        some = (rows >= _LEAST_DISPLACED) & (count >= _MOST_DISPLACED * rows)
+        for record in np.flatnonzero(some).tolist():
+            row = int(np.argmax((usable & shifted)[view.rows_of(record)]))
+            wrong = "the first is lost, padding counts" if word == "late" else "the last is lost"
+            yield Finding(
+                f"the mask is one token {word} in {int(count[record]):,} of {int(rows[record]):,} "
+                f"responses, against the tokens that have log-probs: {wrong}",
+                f"shift {view.key('mask')} by one token: log-prob t belongs to token t, and the "
+                "mask to both",
+                {"responses": int(count[record]), "of": int(rows[record]), "shift": word},
+                record=record,
+                response=row,
+                severity="error",
+            )
 
 
 def _find_holes(view: View) -> Iterator[Finding]:
@@ -102,6 +149,7 @@ def _find_holes(view: View) -> Iterator[Finding]:
 
 _PROMPT_CHANCE = math.log(1e-9)
 _ABSOLUTE, _RELATIVE = 0.01, 0.02
+_TAIL = 6
 _PROMPT_ADVICE = "cut the prompt off, or mask it: only tokens that the policy wrote may count"
 
 
@@ -116,9 +164,10 @@ def find_prompts(view: View) -> Iterator[Finding]:
     """Finds responses that begin with their prompt.
 
     If the record has prompt_ids (prompt_tokens, prompt_token_ids), a response's ids begin with
-    them. Otherwise all responses of a group begin with the same tokens, although they were drawn
-    independently: G samples agree on a beginning of log-prob L with probability e^((G−1)·L), and
-    below 1e-9 it is found. A beginning that the policy always writes (a <think> tag) has L near 0.
+    them, or with the last six or more. Otherwise all responses of a group begin with the same
+    tokens, although they were drawn independently: G samples agree on a beginning of log-prob L
+    with probability e^((G−1)·L), and below 1e-9 it is found. A beginning that the policy always
+    writes (a <think> tag) has L near 0.
     Tokens are compared by id or string, else by log-probs within 2 % and 0.01, which is more than
     two kernels differ on one prompt.
     """
@@ -205,21 +254,40 @@ def _find_given_prompt(
     view: View, ids: I64, record: int, prompts: list[Any], key: str
 ) -> Iterator[Finding]:
     nested = isinstance(prompts[0], list)
-    start = int(view.records.starts[record])
-    for row in range(int(view.counts[record])):
-        prompt = prompts[min(row, len(prompts) - 1)] if nested else prompts
+    start, count = int(view.records.starts[record]), int(view.counts[record])
+    groups = view.groups[start : start + count]
+    by_group = nested and len(prompts) < count and len(prompts) == groups[-1] - groups[0] + 1
+    for row in range(count):
+        number = int(groups[row] - groups[0]) if by_group else min(row, len(prompts) - 1)
+        prompt = prompts[number] if nested else prompts
         at = int(view.responses.starts[start + row])
-        size = min(len(prompt), int(view.lengths[start + row]))
-        if 1 < len(prompt) == size and ids[at : at + size].tolist() == prompt:
+        begun = ids[at : at + min(len(prompt), int(view.lengths[start + row]))].tolist()
+        shared = _shared_tail(prompt, begun)
+        if shared:
+            whole = "the" if shared == len(prompt) else "the last"
             yield Finding(
-                f"the response begins with the {len(prompt)} tokens of {key}: they count",
+                f"the response begins with {whole} {shared} tokens of {key}: they count",
                 _PROMPT_ADVICE,
-                {"tokens": len(prompt), "key": key},
+                {"tokens": shared, "key": key},
                 record=record,
                 response=row,
                 token=0,
             )
             return
+
+
+def _shared_tail(prompt: list[Any], begun: list[int]) -> int:
+    """Returns how many of a prompt's last tokens begin a response: all, or at least 6."""
+    at = 0
+    while begun and begun[0] in prompt[at:]:
+        at = prompt.index(begun[0], at)
+        size = len(prompt) - at
+        if size < (_TAIL if at else 2):
+            return 0
+        if prompt[at:] == begun[:size]:
+            return size
+        at += 1
+    return 0
 
 
 # ---- ids that were sampled -----------------------------------------------------------------------

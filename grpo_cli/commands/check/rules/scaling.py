@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from grpo_cli.batch import F64
 from grpo_cli.commands.check.pair import Pair
 from grpo_cli.commands.check.record_view import View
 from grpo_cli.commands.check.rule import Finding, rule
+from grpo_cli.commands.check.scale import LEAST_TOKENS, Middle, Scale
 
 # ---- bases ---------------------------------------------------------------------------------------
 
 _BASE_MEANING = "Log-probs are in base 2 or 10 instead of e."
-_BASE_TOKENS, _BASE_ENTROPIES = 24, 64
+_BASE_ENTROPIES = 64
 _BASES = {"2": 1.0 / math.log(2.0), "10": 1.0 / math.log(10.0)}
 _BASE_WITHIN = 0.04
-_BASE_LEFT = 0.25
-_BASE_STRAIGHT = 0.7
+_FACTOR_ALIKE, _DIVIDED_ALIKE, _DIVIDED = 0.3, 0.07, 0.05
 
 
 @rule(
@@ -31,52 +28,30 @@ _BASE_STRAIGHT = 0.7
     rank=40,
     scope="pair",
     about="shifts and bases",
+    least_tokens=LEAST_TOKENS,
     needs=("log_probs_old|log_probs_ref|log_probs_rollout",),
 )
 def find_log_bases(pair: Pair) -> Iterator[Finding]:
-    """Finds a column that is the other times 1.4427 or 0.4343, with no offset.
+    """Finds a column that is the other times 1.4427 or 0.4343, at likely and rare tokens alike.
 
-    The median of b/a over tokens with |a| > 0.05 is within 4 % of the factor, the factor takes
-    three quarters of the difference away, and the difference is proportional to the log-probs
-    (corr(a + b, a − b)² above 0.7): a temperature bends that line, a base does not.
+    The median of b/a is within 4 % of the factor, and log b/a spreads by at most 0.45 of its
+    median, and 0.3 of what an offset would do. A temperature has another b/a at each size.
     """
-    clear = (pair.first < -0.05) & (pair.second < -0.02)
-    ratio = np.divide(pair.second, pair.first, out=np.zeros_like(pair.first), where=clear)
-    n, mean, _ = pair.moments(ratio, clear)
-    for sample in np.flatnonzero(n >= _BASE_TOKENS).tolist():
-        if abs(math.log(mean[sample])) > 0.2:
-            yield from _find_log_base(pair, sample, clear)
-
-
-def _find_log_base(pair: Pair, sample: int, clear: np.ndarray) -> Iterator[Finding]:
-    part = pair.tokens(sample)
-    kept = clear[part]
-    a, b = pair.first[part][kept], pair.second[part][kept]
-    factor = float(np.median(b / a))
-    with np.errstate(invalid="ignore"):  # of a difference that is one number
-        straight = np.square(np.corrcoef(a + b, a - b)[0, 1])
-    if not straight >= _BASE_STRAIGHT:
-        return
-    for base, per_nat in _BASES.items():
-        for at, wanted in ((1, per_nat), (0, 1.0 / per_nat)):
-            left = float(np.mean(np.abs(b - wanted * a)))
-            if abs(factor / wanted - 1.0) > _BASE_WITHIN or left > _BASE_LEFT * np.mean(
-                np.abs(b - a)
-            ):
-                continue
-            yield Finding(
-                f"{pair.keys[at]} is in base {base}: {pair.keys[1]} is {factor:.4f} times "
-                f"{pair.keys[0]}",
-                f"multiply it by ln {base} = {math.log(float(base)):.4f}: log-probs are natural "
-                "logarithms here",
-                {
-                    "base": int(base),
-                    "factor": factor,
-                    "culprit": pair.names[at],
-                },
-                record=pair.record(sample),
-            )
-            return
+    for sample, scale in pair.scales.items():
+        if not scale.is_factor(_FACTOR_ALIKE):
+            continue
+        factor = math.exp(scale.factor.median)
+        for base, per_nat in _BASES.items():
+            for at, wanted in ((1, per_nat), (0, 1.0 / per_nat)):
+                if abs(factor / wanted - 1.0) <= _BASE_WITHIN:
+                    yield Finding(
+                        f"{pair.keys[at]} is in base {base}: {pair.keys[1]} is {factor:.4f} times "
+                        f"{pair.keys[0]}",
+                        f"multiply it by ln {base} = {math.log(float(base)):.4f}: log-probs are "
+                        "natural logarithms here",
+                        {"base": int(base), "factor": factor, "culprit": pair.names[at]},
+                        record=pair.record(sample),
+                    )
 
 
 @rule("log-base", "error", _BASE_MEANING, rank=90)
@@ -121,68 +96,13 @@ def _have_equal_means(view: View, part: slice, cost: np.ndarray) -> bool:
 
 # ---- temperatures --------------------------------------------------------------------------------
 
-_LINE_TOKENS = 24
-_ENGINE_SLOPE = 0.025
-_UPDATE_SLOPE = 0.065
-_LINE_SIGMAS = 5.0
-_SURE_SHARE = 0.35
-_STRAIGHT_SLOPE = np.log(1.1)
-_ONE_SIDED_SHARE = 0.4
-
-
-class Lines(NamedTuple):
-    """[S] How the two columns are related in each sample.
-
-    Attributes:
-        usable: whether there are enough tokens that are not certain in both, and both vary.
-        slope: σ_b/σ_a, which unlike a least-squares slope is not pulled to 0 by noise in a.
-        explained: how much of the variance of the log ratio goes with a + b: corr(a + b, a − b)².
-        sigmas: the least-squares slope of a − b on a + b over its robust standard error.
-        higher: the share of tokens, of those that differ, at which a is above b, less 1/2.
-        sided: the same in standard deviations of a coin.
-    """
-
-    usable: NDArray[np.bool_]
-    slope: F64
-    explained: F64
-    sigmas: F64
-    higher: F64
-    sided: F64
-
-
-def fit_lines(pair: Pair) -> Lines:
-    """Fits a line through the tokens of each sample.
-
-    References:
-        Pitman, A note on normal correlation, 1939; Morgan, 1939 (σ_a = σ_b by corr(a + b, a − b)).
-        White, A heteroskedasticity-consistent covariance matrix estimator, 1980.
-    """
-    kept = pair.unsure
-    n, _, spread_a = pair.moments(pair.first, kept)
-    _, _, spread_b = pair.moments(pair.second, kept)
-    middle = pair.first + pair.second
-    _, centre, spread = pair.moments(middle, kept)
-    _, mean, change = pair.moments(pair.log_ratio, kept)
-    x = np.where(kept, middle - pair.samples.spread(centre), 0.0)
-    y = pair.log_ratio - pair.samples.spread(mean)  # where x is 0, of no account
-    xx, xy = pair.samples.sum(x * x), pair.samples.sum(x * y)
-    whole = np.where(xx > 0.0, xx, 1.0)
-    slope = xy / whole
-    left = x * (y - pair.samples.spread(slope) * x)
-    error = np.sqrt(pair.samples.sum(left * left)) / whole
-    ups = pair.samples.sum((pair.log_ratio > 0.0).astype(np.float64))
-    downs = pair.samples.sum((pair.log_ratio < 0.0).astype(np.float64))
-    differing = np.maximum(ups + downs, 1.0)
-    usable = (n >= _LINE_TOKENS) & (spread_a > 1e-3) & (spread_b > 1e-3) & (change > 0.0)
-    of_a, of_b, of_both = (np.where(usable, s, 1.0) for s in (spread_a, spread_b, change))
-    return Lines(
-        usable,
-        of_b / of_a,
-        np.square(slope * spread / of_both),
-        slope / np.where(error > 0.0, error, np.inf),
-        ups / differing - 0.5,
-        (ups / differing - 0.5) * 2.0 * np.sqrt(differing),
-    )
+_ALIKE, _STRAIGHT = 0.35, 1.2
+_NOISY = {False: 2.5, True: 1.5}
+"""The line's spread over its slope where sure tokens are alike: between engines, after updates."""
+_ENGINE_SHARE, _UPDATE_SHARE, _NOTABLE_SHARE = 0.02, 0.14, 0.04
+_MOST_VANISHED = 0.02
+_MOST_SHARE = 1.5
+"""Of a temperature of 1/7 or of 7: what is beyond them is no temperature."""
 
 
 @rule(
@@ -192,69 +112,84 @@ def fit_lines(pair: Pair) -> Lines:
     rank=42,
     scope="pair",
     about="temperature",
+    least_tokens=LEAST_TOKENS,
     needs=("log_probs_old|log_probs_rollout",),
 )
 def find_temperatures(pair: Pair) -> Iterator[Finding]:
-    """Finds a column that is sharper: above the other at common tokens, below it at rare ones.
+    """Finds log-odds of sure tokens that one factor scales (``Scale``).
 
-    log softmax(z/T) with the smaller T is higher at the likely tokens, which are most of those
-    that were drawn, and falls off faster. So two things go together that no noise and no missing
-    normaliser brings together: the sharper column spreads wider, or narrower, than the other, and
-    is higher at most tokens (sign test). Reported where |ln slope| exceeds 0.025 between the two
-    engines, 0.065 between two policies of one engine, since an update sharpens too (but not nine
-    tokens of ten: then 0.025 suffices); the sign test
-    and the regression of a − b on a + b are 5 standard errors away (or, at temperatures below
-    0.7, where the tokens drawn are nearly all certain, 85 % of the signs are one way). Softmax
-    temperatures bend the line, so that r² is 0.1 to 0.6; where it is above 0.5 and the slope beyond
-    1.1, the signs are not asked for (log-probs that were divided by a temperature themselves).
+    The share by which they differ spreads by at most 0.35 of its median: temperatures of 0.9 and
+    1.1 have 0.03 in float32, 0.3 in fp8; policies that were trained have 0.4 to 5. Or the spread
+    about the line is at most 1.2 times its slope: those temperatures have 0.3 to 1.2 in bf16, but
+    trained policies 1.3 to 10. The share is above 0.02 between engines, or 0.14 where an update is
+    between the columns, which may sharpen a little evenly. Log-probs that were themselves divided
+    have one b/a instead.
     """
-    if pair.to_reference or pair.equal.all():
-        return  # a policy that was trained long is sharper than its reference
-    line = fit_lines(pair)
-    for sample in np.flatnonzero(
-        _is_sharpened(line, _ENGINE_SLOPE if pair.to_engine else _UPDATE_SLOPE)
-    ).tolist():
-        yield _describe_temperature(pair, line, sample)
+    for sample, scale in pair.scales.items():
+        if _is_temperature(pair, scale):
+            yield _describe_temperature(pair, scale, sample)
 
 
-def _is_sharpened(line: Lines, least: float) -> NDArray[np.bool_]:
-    strength = np.abs(np.log(line.slope))
-    sure = np.abs(line.sigmas) > _LINE_SIGMAS
-    sure |= np.abs(line.higher) > _SURE_SHARE
-    straight = (
-        (strength > _STRAIGHT_SLOPE) & (line.explained > 0.5) & (np.abs(line.sigmas) > _LINE_SIGMAS)
-    )
-    bent = (
-        (strength > np.where(np.abs(line.higher) > _ONE_SIDED_SHARE, _ENGINE_SLOPE, least))
-        & (np.abs(line.sided) > _LINE_SIGMAS)
-        & (np.sign(line.higher) == np.sign(1.0 - line.slope))
-        & (np.sign(line.sigmas) == np.sign(line.higher))
-        & sure
-    )
-    found: NDArray[np.bool_] = line.usable & (bent | straight)
-    return found
+def _is_temperature(pair: Pair, scale: Scale) -> bool:
+    if pair.to_reference or scale.vanished > _MOST_VANISHED:
+        return False  # long training, or words that top-p or top-k cut off
+    updated = pair.names[0] == "log_probs_new"
+    least = _UPDATE_SHARE if updated else _ENGINE_SHARE
+    even = scale.odds.is_alike(_ALIKE) and scale.line.is_alike(_NOISY[updated])
+    even |= scale.line.is_alike(_STRAIGHT) and (not scale.odds.number or not updated)
+    if even and least < abs(_even_share(scale).median) < _MOST_SHARE:
+        return True
+    return scale.is_factor(_DIVIDED_ALIKE) and abs(scale.factor.median) > _DIVIDED
 
 
-def _describe_temperature(pair: Pair, line: Lines, sample: int) -> Finding:
+def _even_share(scale: Scale) -> Middle:
+    return scale.odds if scale.odds.is_alike(_ALIKE) else scale.line
+
+
+def _describe_temperature(pair: Pair, scale: Scale, sample: int) -> Finding:
     first, second = pair.keys
-    slope, share = float(line.slope[sample]), float(line.higher[sample]) + 0.5
+    even = not scale.is_factor(_DIVIDED_ALIKE)
+    of = _even_share(scale) if even else scale.factor
+    slope = (2.0 - of.median) / (2.0 + of.median) if even else math.exp(of.median)
     sharper, flatter = (first, second) if slope < 1.0 else (second, first)
-    share = max(share, 1.0 - share)
+    what = "log-odds" if even else "log-probs"
     return Finding(
-        f"{sharper} is sharper than {flatter}, as with a temperature on one side only: {second} "
-        f"against {first} has slope {slope:.3f}, not 1; one is above the other at {share:.0%} of "
-        "the tokens",
+        f"{sharper} is sharper than {flatter}, as with a temperature on one side only: the {what} "
+        f"are {max(slope, 1.0 / slope):.3f} times as large, at all of {of.number:,} tokens alike "
+        f"(spread {of.spread:.2g})",
         "divide the logits by the sampling temperature in both places, or in neither (vLLM gives "
         "raw log-probs unless logprobs_mode is processed_logprobs)",
-        {
-            "slope": slope,
-            "r2": float(line.explained[sample]),
-            "sigmas": float(line.sigmas[sample]),
-            "higher": share,
-            "sharper": sharper,
-        },
+        {"slope": slope, "spread": of.spread, "tokens": of.number, "sharper": sharper},
         record=pair.record(sample),
     )
+
+
+@rule(
+    "sharper",
+    "info",
+    "One policy is sharper than the other, unevenly: training, dropout or other weights.",
+    rank=43,
+    scope="pair",
+    about="temperature",
+    needs=("log_probs_old|log_probs_rollout",),
+)
+def find_sharper_policies(pair: Pair) -> Iterator[Finding]:
+    """Finds sure tokens that are surer in one column by 0.04 or more of their log-odds."""
+    if pair.to_reference:
+        return
+    for sample, scale in pair.scales.items():
+        share = scale.odds.median
+        if abs(share) > _NOTABLE_SHARE and not _is_temperature(pair, scale):
+            first, second = pair.keys if share > 0.0 else pair.keys[::-1]
+            yield Finding(
+                f"{first} is sharper than {second}: the log-odds of sure tokens are larger by "
+                f"{abs(share):.0%} (median; spread {scale.odds.spread:.0%}), unevenly or by no "
+                "more than updates do",
+                "many steps, an entropy bonus or dropout on one side do so; a temperature scales "
+                "all tokens alike",
+                {"share": share, "spread": scale.odds.spread, "tokens": scale.odds.number},
+                record=pair.record(sample),
+            )
 
 
 # ---- constants -----------------------------------------------------------------------------------
@@ -282,8 +217,7 @@ def find_constant_log_ratios(pair: Pair) -> Iterator[Finding]:
     if pair.to_reference or pair.equal.all():
         return
     n, _, _ = pair.moments(pair.log_ratio)
-    ups = pair.samples.sum((pair.log_ratio > 0.0).astype(np.float64))
-    downs = pair.samples.sum((pair.log_ratio < 0.0).astype(np.float64))
+    ups, downs = pair.count_sides(np.ones(len(pair.size), dtype=np.bool_))
     for sample in np.flatnonzero(
         (n >= _CONSTANT_TOKENS) & (np.maximum(ups, downs) >= 0.8 * n)
     ).tolist():

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from grpo_cli.batch import F64, I64, Batch, Segments
 from grpo_cli.commands.verify.causes.case import Case, Cause, round_number
 from grpo_cli.commands.verify.causes.inputs import HALF, rounded
+from grpo_cli.commands.verify.causes.solving import parametric
 from grpo_cli.objective.breakdown import Breakdown
 
 Flags = NDArray[np.bool_]
@@ -428,45 +429,14 @@ _PLACES: tuple[tuple[str, Callable[[Segments], I64]], ...] = (
 
 def discounted(case: Case) -> Iterator[Cause]:
     """Yields A·γ^k, k the tokens after or before a token."""
+    if case.breakdown.response_advantage is None or case.expected_policy_gradient is None:
+        return
     for direction, places in _PLACES:
-        gamma = _gamma(case, places(case.batch.responses))
-        if gamma is not None and not 0.999999 < gamma < 1.000001:
-            words = f"advantages discounted {direction}: A times {gamma:.5g} per position"
-            yield Cause(
-                "advantage-discounted", words, partial(_discounted, places=places, gamma=gamma)
-            )
+        words = f"advantages discounted {direction}: A times {{}} per position"
+        family = partial(_discounted, places=places)
+        for start in (0.97, 0.5):
+            yield from parametric(case, "advantage-discounted", words, family, start)
 
 
-def _discounted(case: Case, places: Callable[[Segments], I64], gamma: float) -> Breakdown:
-    return case.with_advantages(case.breakdown.advantage * gamma ** places(case.batch.responses))
-
-
-def _gamma(case: Case, places: I64) -> float | None:
-    """Bisects for γ in the gradient of the response that says most.
-
-    How much of ours is expected there is a mean of γ^k: over tokens where the ratio is of the whole
-    response, else by the squares of their gradients.
-    """
-    wanted, ours = case.expected_policy_gradient, case.policy_gradient
-    responses = case.batch.responses
-    if wanted is None or case.breakdown.response_advantage is None:
-        return None
-    square = np.where(responses.lengths >= 2, responses.sum(ours * ours), 0.0)
-    row = int(np.argmax(square)) if len(square) else 0
-    if not square.any():
-        return None
-    mine = slice(responses.starts[row], responses.starts[row] + responses.lengths[row])
-    by_response = case.objective.ratio.choice.per_response
-    weight = np.ones(responses.lengths[row]) if by_response else ours[mine] ** 2
-    share = float(wanted[mine] @ ours[mine]) / float(ours[mine] @ ours[mine])
-
-    def mean(gamma: float) -> float:
-        return float(np.average(gamma ** places[mine], weights=weight))
-
-    low, high = 1e-3, 1.1
-    if not mean(low) < share < mean(high):
-        return None
-    for _ in range(60):
-        middle = 0.5 * (low + high)
-        low, high = (middle, high) if mean(middle) < share else (low, middle)
-    return 0.5 * (low + high)
+def _discounted(case: Case, number: float, places: Callable[[Segments], I64]) -> Breakdown:
+    return case.with_advantages(case.breakdown.advantage * number ** places(case.batch.responses))

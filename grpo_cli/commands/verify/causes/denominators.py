@@ -174,12 +174,7 @@ def denominators(case: Case, *, unnamed: bool = True) -> Iterator[Cause]:
     if np.allclose(factor[known], 1.0, rtol=1e-4):
         return
     fitting: dict[str, float] = {}
-    shapes: dict[str, F64] = {}
-    for form, numerator in _FORMS.items():
-        shape = numerator(case)
-        if any(np.array_equal(shape, other) for other in shapes.values()):
-            continue  # on this record; the simpler name is taken
-        shapes[form] = shape
+    for form, shape in _shapes(case).items():
         scale = weight[known] / shape[known]
         if np.allclose(scale, scale[0], rtol=3e-4, atol=0.0):
             fitting[form] = 1.0 / float(np.median(scale))
@@ -188,12 +183,22 @@ def denominators(case: Case, *, unnamed: bool = True) -> Iterator[Cause]:
         yield from _causes(case, form, fitting[form], factor[known])
 
 
+def _shapes(case: Case) -> dict[str, F64]:
+    """How weights may go with lengths; of forms that are one on this record the simplest."""
+    shapes: dict[str, F64] = {}
+    for form, numerator in _FORMS.items():
+        shape = numerator(case)
+        if not any(np.array_equal(shape, other) for other in shapes.values()):
+            shapes[form] = shape
+    return shapes
+
+
 def _of_loss(case: Case) -> Iterator[Cause]:
     """Yields weights that have a name and give the loss, where no gradient is recorded."""
     if not case.loss:
         return
-    for form, numerator in _FORMS.items():
-        sums = _with_weights(case, numerator, lambda _: 1.0).record_objective
+    for form in _shapes(case):
+        sums = _with_weights(case, _FORMS[form], lambda _: 1.0).record_objective
         divisor = float(sums[0]) / case.loss
         if divisor > 0.0 and any(named_counts(case, form, divisor)):
             yield from _causes(case, form, divisor, np.ones(1))
@@ -299,11 +304,17 @@ def separate_factors(case: Case) -> Iterator[Cause]:
         yield Cause("gradient-factor", words, partial(_scaled, loss=1.0, gradient=gradient))
         if round_number(loss):  # else it is fitted to the one number that it explains
             turned = "wrong sign of " if abs(loss + 1.0) <= case.tolerance.rtol else ""
-            words = f"{turned}only the loss as logged: it is ours times {loss:.5g}"
+            named = (name for name, value in _accumulations(case) if _is_times(loss, value))
+            of = "".join(f" ({name}: the accumulation factor)" for name in [*named][:1])
+            words = f"{turned}only the loss as logged: it is ours times {loss:.5g}{of}"
             yield Cause("loss-factor", words, partial(_scaled, loss=loss, gradient=1.0))
         if round_number(loss) and abs(gradient - 1.0) > 1e-3:
             words = f"off by constant factors: gradient times {gradient:.5g}, loss {loss:.5g}"
             yield Cause("factor", words, partial(_scaled, loss=loss, gradient=gradient))
+
+
+def _is_times(factor: float, value: float) -> bool:
+    return value > 1.0 and any(abs(factor - x) <= 1e-4 * x for x in (value, 1.0 / value))
 
 
 def _loss_factor(case: Case) -> float | None:
@@ -329,32 +340,41 @@ def named_factors(case: Case) -> Iterator[Cause]:
     found = _loss_factor(case)
     if found is None:
         return
-    for name, value in _candidates(case):
-        if value <= 1 or (case.gradient is not None and name not in _ACCUMULATION):
-            continue
+    given = [("off by the accumulation factor", *each) for each in _accumulations(case)]
+    if case.gradient is None:
         kind = "a sum where a mean is meant, or a mean where a sum is meant"
-        if name in _ACCUMULATION:
-            kind = "off by the accumulation factor"
+        given += [(kind, name, value) for name, value in _counts(case)]
+    for kind, name, value in given:
+        if value <= 1:
+            continue
+        mistake = "factor" if "sum" in kind else "accumulation-missing"
         for factor, verb in ((value, "times"), (1.0 / value, "divided by")):
             for sign, suffix in ((1.0, ""), (-1.0, ", and of the wrong sign")):
                 if abs(found - sign * factor) <= case.tolerance.rtol * factor:
                     words = f"{kind}: expected is ours {verb} {name} = {value:g}{suffix}"
-                    mistake = "accumulation-missing" if name in _ACCUMULATION else "factor"
                     yield Cause(mistake, words, partial(everything_times, factor=sign * factor))
 
 
 def whole_factor(case: Case) -> Iterator[Cause]:
-    """Yields a whole factor without a name, of a loss without its gradient."""
+    """Yields a whole factor without a name, or one over it, of a loss without its gradient."""
     found = _loss_factor(case)
-    if found is None or case.gradient is not None or abs(found) < 1.5:
+    if not found or case.gradient is not None or 0.7 < abs(found) < 1.5:
         return
-    if abs(found - round(found)) <= case.tolerance.rtol * abs(found):
-        words = f"off by a whole factor: expected is ours times {round(found)}"
+    verb, number = ("times", found) if abs(found) > 1.0 else ("divided by", 1.0 / found)
+    if abs(number - round(number)) <= case.tolerance.rtol * abs(number):
+        words = f"off by a whole factor: expected is ours {verb} {round(number)}"
         yield Cause("factor", words, partial(everything_times, factor=found))
 
 
-def _candidates(case: Case) -> Iterator[tuple[str, float]]:
-    for name in (*_ACCUMULATION, "max_completion_length", "response_length"):
+def _accumulations(case: Case) -> Iterator[tuple[str, float]]:
+    for name in _ACCUMULATION:
+        value = case.record.hyperparameters.get(name)
+        if isinstance(value, float | int):
+            yield name, float(value)
+
+
+def _counts(case: Case) -> Iterator[tuple[str, float]]:
+    for name in ("max_completion_length", "response_length"):
         value = case.record.hyperparameters.get(name)
         if isinstance(value, float | int):
             yield name, float(value)

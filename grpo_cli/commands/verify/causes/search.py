@@ -101,7 +101,10 @@ def causes(case: Case) -> list[Cause]:
             break
     least = min((off for off, _ in fitting.values()), default=0.0)
     enough = max(DIGITS, BETTER * least)
-    return [cause for off, cause in fitting.values() if off <= enough][:MOST]
+    best = [cause for off, cause in fitting.values() if off <= enough]
+    if any(cause.mistake == "accumulation-missing" for cause in best):  # counts times its steps
+        best = [cause for cause in best if cause.mistake != "accumulation-twice"]
+    return best[:MOST]
 
 
 def _possible(case: Case, source: Source) -> Iterator[Cause]:

@@ -76,8 +76,9 @@ def solved_tokens(case: Case) -> Iterator[Cause]:
     if wanted is None:
         return
     wrong = ~case.near(wanted, ours)
+    some = wrong.any() and not (wrong | (np.abs(ours) <= case.quiet)).all()
     for times, suffix in _TIMES:
-        if wrong.any() and case.near(wanted, np.where(wrong, times, 1.0) * ours).all():
+        if some and case.near(wanted, np.where(wrong, times, 1.0) * ours).all():
             picked = _with_silent(case, wrong)
             yield _cause(_words(case, picked, suffix), picked, times)
             if not np.array_equal(picked, wrong):

@@ -126,3 +126,12 @@ class RejectedInDenominator(Plain):
 
 def vars_of(step: object) -> dict[str, int]:
     return dict(vars(step))
+
+
+class LengthSquared2(Plain):
+    """Each row of a token sum is multiplied by its length."""
+
+    def reduced(self, x: SimpleNamespace, per_token: Tensor) -> Tensor:
+        if x.choices["aggregate"] == "token-sum":
+            per_token = per_token * self.lengths(x)
+        return super().reduced(x, per_token)

@@ -1,0 +1,110 @@
+"""Which mistake of the catalogue a failing run looks like.
+
+``fails.json`` has what fails of the cases, and with which number, where a mistake is planted in a
+plain loss, in each form in which it was seen. A run is compared with each form.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from math import isfinite
+from typing import Any, NamedTuple
+
+from grpo_cli.vectors.case import FILES, Tolerance, cases, numbers, stored
+from grpo_cli.vectors.verdict import Wrong
+
+NEAR = Tolerance(relative=1e-3, absolute=1e-6)
+"""Numbers of ``fails.json`` have five digits; a loss in bfloat16 has fewer."""
+
+CLEAR = 2 / 3
+"""The share of the evidence from which a mistake is called likely, not only the closest."""
+
+
+class Form(NamedTuple):
+    """One form of a mistake: the answers of the cases that were tried with it planted."""
+
+    mistake: str
+    wrong: Mapping[str, Wrong]
+
+
+class Likely(NamedTuple):
+    """How well a mistake explains a run.
+
+    Attributes:
+        mistake: its name in the catalogue.
+        share: of all that fails in the run or would with the mistake (a value, a gradient, the
+            first wrong number of a case), the part that is the same in both.
+        explained: failures of the run that the mistake has too.
+        failing: cases of the run that fail with the mistake.
+    """
+
+    mistake: str
+    share: float
+    explained: int
+    failing: int
+
+
+@cache
+def forms() -> tuple[Form, ...]:
+    """All forms of all mistakes."""
+    ids = {name: [case.id for case in cases() if case.file == name] for name in FILES}
+    return tuple(_form(entry, ids) for entry in json.loads(stored("fails.json"))["forms"])
+
+
+def _form(entry: Mapping[str, Any], ids: Mapping[str, list[str]]) -> Form:
+    found = iter(numbers(entry["numbers"]))
+    wrong = {
+        case: Wrong(part, None if part == "." else next(found))
+        for name in FILES
+        for case, part in zip(ids[name], entry[name], strict=True)
+        if part != "?"
+    }
+    return Form(entry["mistake"], wrong)
+
+
+@cache
+def failing(mistake: str) -> frozenset[str]:
+    """The cases that fail with a mistake in any of its forms, and those that are there for it."""
+    there = {case.id for case in cases() if mistake in case.flags}
+    tried = (form for form in forms() if form.mistake == mistake)
+    return frozenset(there.union(*({c for c, w in f.wrong.items() if w.kinds} for f in tried)))
+
+
+def likely(answers: Mapping[str, Wrong]) -> list[Likely]:
+    """The mistakes by how well each explains the answers of a run, the best first."""
+    best: dict[str, Likely] = {}
+    for found in (_compared(form, answers) for form in forms()):
+        if found.explained and found.share > best.get(found.mistake, found._replace(share=0)).share:
+            best[found.mistake] = found
+    return sorted(best.values(), key=lambda found: -found.share)
+
+
+def _compared(form: Form, answers: Mapping[str, Wrong]) -> Likely:
+    pairs = [(form.wrong[case], wrong) for case, wrong in answers.items() if case in form.wrong]
+    evidence = [_evidence(planted, wrong) for planted, wrong in pairs]
+    same, all_ = (sum(counts) for counts in zip(*evidence, strict=True)) if pairs else (0, 0)
+    return Likely(
+        form.mistake,
+        same / all_ if all_ else 0.0,
+        sum(bool(planted.kinds and wrong.kinds) for planted, wrong in pairs),
+        sum(bool(planted.kinds) for planted, _ in pairs),
+    )
+
+
+def _evidence(planted: Wrong, wrong: Wrong) -> tuple[int, int]:
+    """What is the same of two answers, and what is wrong in either."""
+    if not planted.kinds | wrong.kinds:
+        return 0, 0
+    same = planted.kinds & wrong.kinds
+    equal = bool(same) and _near(planted.number, wrong.number)
+    return len(same) + equal, len(planted.kinds | wrong.kinds) + 1
+
+
+def _near(planted: float | None, found: float | None) -> bool:
+    if planted is None or found is None:
+        return planted is found
+    if not (isfinite(planted) and isfinite(found)):
+        return str(planted) == str(found)
+    return abs(found - planted) <= NEAR.absolute + NEAR.relative * abs(planted)
