@@ -11,6 +11,7 @@ import json
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
+from types import MappingProxyType
 from typing import NamedTuple
 
 
@@ -22,6 +23,8 @@ class Mistake(NamedTuple):
         stage: the stage that computes it.
         bug: what is computed instead, in a sentence.
         thread: where it was reported or mended, or the paper that it departs from.
+        words: what ``verify`` calls it, by variant; "" for the plain one. Causes whose words have
+            numbers are worded where those are known.
         no_vector: why no case of the vectors is flagged with it; "" where some are.
         no_cause: why ``verify`` does not name it; "" where it does.
         no_plant: why the experiment in tests/benchmarks does not plant it; "" where it does.
@@ -31,6 +34,7 @@ class Mistake(NamedTuple):
     stage: str
     bug: str
     thread: str
+    words: Mapping[str, str] = MappingProxyType({})
     no_vector: str = ""
     no_cause: str = ""
     no_plant: str = ""
@@ -46,3 +50,9 @@ def mistakes() -> Mapping[str, Mistake]:
 def flags() -> Mapping[str, Mistake]:
     """Name → mistake, of those that cases of the vectors are flagged with."""
     return {name: row for name, row in mistakes().items() if not row.no_vector}
+
+
+def worded(key: str) -> tuple[str, str]:
+    """Returns the row and the words of a key, ``row`` or ``row.variant``."""
+    name, _, variant = key.partition(".")
+    return name, mistakes()[name].words[variant]

@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent / "benchmarks"))
 from trials.wrong.catalogue import MISTAKES
 
 CAUSES = Path(catalogue.__file__).parent / "commands/verify/causes"
-QUOTED = re.compile(r'"([a-z]+(?:-[a-z0-9]+)*)"')
+QUOTED = re.compile(r'"([a-z]+(?:-[a-z0-9]+)*)(?:[.]([a-z0-9]+))?"')
 
 
 def test_every_mistake_has_a_sentence_and_a_source() -> None:
@@ -30,9 +30,12 @@ def test_some_vector_fails_with_every_mistake_or_the_row_says_why_not() -> None:
 
 def test_verify_has_a_cause_for_every_mistake_or_the_row_says_why_not() -> None:
     text = "".join(path.read_text("utf-8") for path in CAUSES.glob("*.py"))
-    named = {name for name in QUOTED.findall(text) if name in mistakes()}
+    keys = {(name, variant) for name, variant in QUOTED.findall(text) if name in mistakes()}
+    named = {name for name, _ in keys}
     named |= {name for name in mistakes() if name.startswith("other-") and 'f"other-{' in text}
     assert named == {name for name, row in mistakes().items() if not row.no_cause}
+    worded = {(row.name, variant) for row in mistakes().values() for variant in row.words}
+    assert worded <= keys
 
 
 def test_the_experiment_plants_every_mistake_or_the_row_says_why_not() -> None:

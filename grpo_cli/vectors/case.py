@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 VERSION = "v1"
 FILES = ("advantage", "clip", "kl", "aggregate", "correction", "metrics", "invariance")
-RESULTS = ("required", "convention", "invalid")
 
 TOKEN_COLUMNS = (
     *("log_probs_new", "log_probs_old", "log_probs_ref", "log_probs_rollout"),

@@ -10,52 +10,37 @@ from math import isfinite
 from typing import Any
 
 from grpo_cli.errors import UsageError
-from grpo_cli.mistakes import Mistake, flags
-from grpo_cli.vectors.case import FILES, RESULTS, VERSION, cases, stored
-from grpo_cli.vectors.likely import failing
+from grpo_cli.mistakes import flags
+from grpo_cli.vectors.case import FILES, VERSION, cases, stored
+from grpo_cli.vectors.likely import failing, shown
 
 _SHOWN = ("id", "result", "topic", "flags", "choices", "comment")
 
 
-def listed(
-    *, file: str | None = None, flag: str | None = None, result: str | None = None
-) -> list[dict[str, Any]]:
+def listed(*, flag: str | None = None, result: str | None = None) -> list[dict[str, Any]]:
     """One row a case: ``id``, ``result``, ``topic``, ``flags``, ``choices``, ``comment``.
 
     Args:
-        file: only this file's, as ``clip``.
         flag: only those that fail with this mistake.
         result: only ``required``, ``convention`` or ``invalid``.
 
     Raises:
-        UsageError: a name that there is not.
+        UsageError: there is no such flag.
     """
-    for kind, word, known in (
-        ("file", file, FILES),
-        ("flag", flag, tuple(flags())),
-        ("result", result, RESULTS),
-    ):
-        if word is not None:
-            _known(kind, word, known)
+    if flag is not None:
+        _known("flag", flag, tuple(flags()))
     return [
         {name: getattr(case, name) for name in _SHOWN}
         for case in cases()
-        if file in (None, case.file)
-        and result in (None, case.result)
-        and (flag is None or case.id in failing(flag))
+        if result in (None, case.result) and (flag is None or case.id in failing(flag))
     ]
 
 
 def listed_flags() -> list[dict[str, Any]]:
     """One row a flag: ``flag``, ``bug``, ``thread`` and the number of ``cases``."""
     return [
-        {"flag": name, **_shown(flag), "cases": len(failing(name))}
-        for name, flag in flags().items()
+        {"flag": name, **shown(flag), "cases": len(failing(name))} for name, flag in flags().items()
     ]
-
-
-def _shown(flag: Mistake) -> dict[str, str]:
-    return {"bug": flag.bug, "thread": flag.thread}
 
 
 def describe(case_id: str) -> dict[str, Any]:
@@ -70,7 +55,7 @@ def describe(case_id: str) -> dict[str, Any]:
     _known("vector", case_id, tuple(found))
     case = found[case_id]
     described = asdict(case) | {"tolerances": {k: v._asdict() for k, v in case.tolerances.items()}}
-    described |= {"flags": {name: _shown(flags()[name]) for name in case.flags}}
+    described |= {"flags": {name: shown(flags()[name]) for name in case.flags}}
     return {name: _in_words(value) for name, value in described.items()}
 
 
@@ -78,7 +63,7 @@ def export() -> Iterator[tuple[str, str]]:
     """Name and text of each file, as another language's tests want them."""
     for name in (*FILES, "fails", "schema"):
         yield f"{VERSION}/{name}.json", stored(f"{name}.json")
-    table = {"schema": 1, "flags": {name: _shown(flag) for name, flag in flags().items()}}
+    table = {"schema": 1, "flags": {name: shown(flag) for name, flag in flags().items()}}
     yield f"{VERSION}/flags.json", json.dumps(table, indent=1, ensure_ascii=False) + "\n"
 
 

@@ -1,7 +1,7 @@
-"""Which mistake of the catalogue a failing run looks like.
+"""Ranks the mistakes of the catalogue by how well they explain a failing run.
 
-``fails.json`` has what fails of the cases, and with which number, where a mistake is planted in a
-plain loss, in each form in which it was seen. A run is compared with each form.
+Each mistake was planted in a plain loss, in each form in which it was seen. ``fails.json`` has the
+cases that failed and the first wrong number of each; a run is compared with each form.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from functools import cache
 from math import isfinite
 from typing import Any, NamedTuple
 
+from grpo_cli.mistakes import Mistake
 from grpo_cli.vectors.case import FILES, Tolerance, cases, numbers, stored
 from grpo_cli.vectors.verdict import Wrong
 
@@ -22,11 +23,8 @@ CLEAR = 2 / 3
 """The share of the evidence from which a mistake is called likely, not only the closest."""
 
 
-class Form(NamedTuple):
-    """One form of a mistake: the answers of the cases that were tried with it planted."""
-
-    mistake: str
-    wrong: Mapping[str, Wrong]
+Form = tuple[str, Mapping[str, Wrong]]
+"""A mistake in one form, and the answers of the cases that were tried with it planted."""
 
 
 class Likely(NamedTuple):
@@ -46,9 +44,14 @@ class Likely(NamedTuple):
     failing: int
 
 
+def shown(mistake: Mistake) -> dict[str, str]:
+    """Returns the bug of a mistake, and the thread about it."""
+    return {"bug": mistake.bug, "thread": mistake.thread}
+
+
 @cache
 def forms() -> tuple[Form, ...]:
-    """All forms of all mistakes."""
+    """Reads all forms of all mistakes."""
     ids = {name: [case.id for case in cases() if case.file == name] for name in FILES}
     return tuple(_form(entry, ids) for entry in json.loads(stored("fails.json"))["forms"])
 
@@ -61,19 +64,19 @@ def _form(entry: Mapping[str, Any], ids: Mapping[str, list[str]]) -> Form:
         for case, part in zip(ids[name], entry[name], strict=True)
         if part != "?"
     }
-    return Form(entry["mistake"], wrong)
+    return entry["mistake"], wrong
 
 
 @cache
 def failing(mistake: str) -> frozenset[str]:
-    """The cases that fail with a mistake in any of its forms, and those that are there for it."""
+    """Returns the cases that fail with a mistake in any form, and those that are there for it."""
     there = {case.id for case in cases() if mistake in case.flags}
-    tried = (form for form in forms() if form.mistake == mistake)
-    return frozenset(there.union(*({c for c, w in f.wrong.items() if w.kinds} for f in tried)))
+    tried = [wrong.items() for name, wrong in forms() if name == mistake]
+    return frozenset(there.union(*({case for case, w in items if w.kinds} for items in tried)))
 
 
 def likely(answers: Mapping[str, Wrong]) -> list[Likely]:
-    """The mistakes by how well each explains the answers of a run, the best first."""
+    """Ranks the mistakes by how well each explains the answers of a run, the best first."""
     best: dict[str, Likely] = {}
     for found in (_compared(form, answers) for form in forms()):
         if found.explained and found.share > best.get(found.mistake, found._replace(share=0)).share:
@@ -82,11 +85,12 @@ def likely(answers: Mapping[str, Wrong]) -> list[Likely]:
 
 
 def _compared(form: Form, answers: Mapping[str, Wrong]) -> Likely:
-    pairs = [(form.wrong[case], wrong) for case, wrong in answers.items() if case in form.wrong]
+    mistake, tried = form
+    pairs = [(tried[case], wrong) for case, wrong in answers.items() if case in tried]
     evidence = [_evidence(planted, wrong) for planted, wrong in pairs]
     same, all_ = (sum(counts) for counts in zip(*evidence, strict=True)) if pairs else (0, 0)
     return Likely(
-        form.mistake,
+        mistake,
         same / all_ if all_ else 0.0,
         sum(bool(planted.kinds and wrong.kinds) for planted, wrong in pairs),
         sum(bool(planted.kinds) for planted, _ in pairs),
@@ -94,7 +98,7 @@ def _compared(form: Form, answers: Mapping[str, Wrong]) -> Likely:
 
 
 def _evidence(planted: Wrong, wrong: Wrong) -> tuple[int, int]:
-    """What is the same of two answers, and what is wrong in either."""
+    """Counts the wrong parts that two answers share, and those of either."""
     if not planted.kinds | wrong.kinds:
         return 0, 0
     same = planted.kinds & wrong.kinds

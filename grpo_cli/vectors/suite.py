@@ -146,10 +146,6 @@ class Xfail(NamedTuple):
     name: str
     reason: str
 
-    def covers(self, case: Case) -> bool:
-        """Whether the line is about the case."""
-        return case.id in self.cases
-
     @property
     def cases(self) -> frozenset[str]:
         """The case that is named, or those that fail with the mistake."""
@@ -186,5 +182,5 @@ def read_xfail(path: Path) -> list[Xfail]:
 
 def covering(lines: list[Xfail], case: Case) -> Xfail | None:
     """The line about a case: of several the one that is about the fewest cases."""
-    about = [line for line in lines if line.covers(case)]
+    about = [line for line in lines if case.id in line.cases]
     return min(about, key=lambda line: len(line.cases), default=None)

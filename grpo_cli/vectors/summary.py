@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from grpo_cli.mistakes import flags, mistakes
 from grpo_cli.vectors.case import VERSION
-from grpo_cli.vectors.likely import CLEAR, Likely, likely
+from grpo_cli.vectors.likely import CLEAR, likely, shown
 from grpo_cli.vectors.verdict import COARSE, Wrong
 
 OUTCOMES = ("passed", "failed", "xfailed", "not claimed")
@@ -91,13 +91,13 @@ def _printed(fixture: str, outcomes: list[Outcome]) -> Iterator[str]:
 
 
 def _named(found: list[dict[str, Any]], failures: int) -> Iterator[str]:
-    """The mistake that explains the failures best, in a sentence, and those that come next."""
-    for at, one in enumerate(found[:NAMED]):
-        likely = "most likely" if one["share"] >= CLEAR else "the closest known mistake"
-        yield f"  {'or' if at else likely}: {one['mistake']}: {one['bug']}; {one['thread']}"
+    """Yields the mistake that explains the failures best, in a sentence, and the next ones."""
+    for at, row in enumerate(found[:NAMED]):
+        likely = "most likely" if row["share"] >= CLEAR else "the closest known mistake"
+        yield f"  {'or' if at else likely}: {row['mistake']}: {row['bug']}; {row['thread']}"
         yield (
-            f"    explains {one['explained']} of {failures} failures; "
-            f"fails {one['failing']} of the cases that ran"
+            f"    explains {row['explained']} of {failures} failures; "
+            f"fails {row['failing']} of the cases that ran"
         )
 
 
@@ -106,7 +106,7 @@ def _document(outcomes: list[Outcome]) -> dict[str, Any]:
     needed = {one.line for one in outcomes if one.outcome == "xfailed"}
     return {
         **{name: counts[name] for name in OUTCOMES},
-        "likely": [_row(one) for one in _likely(outcomes)],
+        "likely": _likely(outcomes),
         "float32": sum(COARSE in one.reason for one in outcomes if one.outcome == "failed"),
         "flags": _by_flag(outcomes),
         "conventions": _counted(one.signature for one in outcomes),
@@ -118,16 +118,12 @@ def _document(outcomes: list[Outcome]) -> dict[str, Any]:
     }
 
 
-def _likely(outcomes: list[Outcome]) -> list[Likely]:
-    """The mistakes that explain unexpected failures, the best first; all that explain as much."""
+def _likely(outcomes: list[Outcome]) -> list[dict[str, Any]]:
+    """Returns the mistakes that explain unexpected failures about equally well, the best first."""
     run = {o.case: Wrong(*o.wrong) for o in outcomes if o.wrong and o.outcome in OUTCOMES[:2]}
     found = likely({case: wrong for case, wrong in run.items() if wrong.part != "?"})
-    return [one for one in found if one.share > found[0].share * NEXT]
-
-
-def _row(found: Likely) -> dict[str, Any]:
-    row = mistakes()[found.mistake]
-    return {**found._asdict(), "bug": row.bug, "thread": row.thread}
+    near = [match for match in found if match.share > found[0].share * NEXT]
+    return [match._asdict() | shown(mistakes()[match.mistake]) for match in near]
 
 
 def _by_flag(outcomes: list[Outcome]) -> dict[str, dict[str, int]]:

@@ -12,7 +12,10 @@ from grpo_cli.vectors.claims import Claims
 
 NONE = "the fixture returned none"
 COARSE = 'Claims(dtype="float32")'
-"""What an author has to claim whose loss computes in float32."""
+"""The claim of an author whose loss computes in float32."""
+
+Problem = tuple[str, Any]
+"""The line about a number that is wrong, and the number."""
 
 Answer = dict[str, Any]
 """What a loss returned, as plain floats and lists: ``loss``, ``gradient``, ``advantages``, …"""
@@ -55,16 +58,8 @@ def plain(value: Any) -> Any:
     return value
 
 
-class Problem(NamedTuple):
-    """One number that is wrong: where it is, what is said of it, and the number."""
-
-    place: str
-    text: str
-    found: Any = None
-
-
 class Wrong(NamedTuple):
-    """What is wrong of an answer, in short.
+    """The wrong parts of an answer, in short.
 
     Attributes:
         part: ``l`` (the loss, advantages or metrics), ``g`` (the gradient), ``b`` (both), ``.``
@@ -108,28 +103,22 @@ def judge(compute: Callable[[Case], Mapping[str, Any]], case: Case, claims: Clai
     returned = answer(compute, case)
     if case.result == "required":
         problems = list(_problems(case, case.expected, returned, claims))
-        lines = [problem.text for problem in problems]
-        if problems and _is_coarse(case, returned, claims):
-            lines[0] += f" ({COARSE} lets it pass)"
-            return Verdict(lines, wrong=Wrong("?"))
+        lines = [text for text, _ in problems]
+        if problems and claims.dtype == "float64" and "float32" in case.tolerances:
+            coarse = replace(claims, dtype="float32")
+            if not list(_problems(case, case.expected, returned, coarse)):
+                return Verdict([f"{lines[0]} ({COARSE} lets it pass)"], wrong=Wrong("?"))
         return Verdict(lines, wrong=_in_short(problems))
     return _convention(case, returned, claims)
 
 
-def _is_coarse(case: Case, returned: Answer, claims: Claims) -> bool:
-    """Whether the answer is right in float32 and not in float64, which is claimed."""
-    if claims.dtype != "float64" or "float32" not in case.tolerances:
-        return False
-    return not [*_problems(case, case.expected, returned, replace(claims, dtype="float32"))]
-
-
 def _in_short(problems: Sequence[Problem]) -> Wrong:
-    if any(problem.text.endswith(NONE) for problem in problems):
+    if any(text.endswith(NONE) for text, _ in problems):
         return Wrong("?")
-    gradient = [problem.place.startswith("gradient") for problem in problems]
-    part = "." if not problems else "g" if all(gradient) else "b" if any(gradient) else "l"
-    found = problems[0].found if problems else None
-    return Wrong(part, float(found) if isinstance(found, int | float) else None)
+    parts = {"g" if text.startswith("gradient") else "l" for text, _ in problems}
+    found = problems[0][1] if problems else None
+    number = float(found) if isinstance(found, int | float) else None
+    return Wrong("b" if len(parts) == 2 else "".join(parts) or ".", number)
 
 
 def _convention(case: Case, returned: Answer, claims: Claims) -> Verdict:
@@ -148,8 +137,8 @@ def _convention(case: Case, returned: Answer, claims: Claims) -> Verdict:
     short = _in_short(next(iter(found.values())))
     wrong = short if short.part == "?" else Wrong("l", short.number)
     if pinned is not None:
-        return Verdict([problem.text for problem in found[pinned]], wrong=wrong)
-    lines = [f"{signature}: {problems[0].text}" for signature, problems in found.items()]
+        return Verdict([text for text, _ in found[pinned]], wrong=wrong)
+    lines = [f"{signature}: {problems[0][0]}" for signature, problems in found.items()]
     return Verdict([f"no convention for {case.topic} has this answer", *lines], wrong=wrong)
 
 
@@ -164,8 +153,8 @@ def _refused(
     if how == "nan" and loss is not None and not math.isfinite(loss):
         return Verdict([])
     wanted = "a loss that is not finite" if isinstance(how, str) else how.__name__
-    said = f"expected {wanted} for {case.topic}, got the loss {loss!r}"
-    return Verdict([said], wrong=_in_short([Problem("loss", said, loss)]))
+    line = f"expected {wanted} for {case.topic}, got the loss {loss!r}"
+    return Verdict([line], wrong=_in_short([(line, loss)]))
 
 
 def _problems(
@@ -176,7 +165,7 @@ def _problems(
         if name == "used_by":
             continue
         if returned.get(name) is None:
-            yield Problem(name, f"{name}: {NONE}")
+            yield f"{name}: {NONE}", None
         elif name == "metrics":
             kept = {metric: wanted[metric] for metric in wanted if metric in claims.metrics}
             yield from _named(kept, returned[name], tolerance)
@@ -191,7 +180,7 @@ def _named(
         if metric in found:
             yield from _compared(metric, value, found[metric], tolerance)
         else:
-            yield Problem(metric, f"{metric}: {NONE}")
+            yield f"{metric}: {NONE}", None
 
 
 def _compared(place: str, wanted: Any, found: Any, tolerance: Tolerance) -> Iterator[Problem]:
@@ -199,10 +188,10 @@ def _compared(place: str, wanted: Any, found: Any, tolerance: Tolerance) -> Iter
         return
     if not isinstance(wanted, list):
         if not _near(wanted, found, tolerance):
-            yield Problem(place, f"{place}: expected {wanted!r}, got {found!r}", found)
+            yield f"{place}: expected {wanted!r}, got {found!r}", found
         return
     if not isinstance(found, list) or len(found) < len(wanted):
-        yield Problem(place, f"{place}: expected {len(wanted)} numbers, got {found!r}")
+        yield f"{place}: expected {len(wanted)} numbers, got {found!r}", None
         return
     for index, value in enumerate(found):
         inside = index < len(wanted)

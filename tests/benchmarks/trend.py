@@ -21,7 +21,8 @@ if __name__ == "__main__":
     sys.path[0] = str(ROOT)
 
 from grpo_cli.batch import F64  # noqa: E402
-from grpo_cli.commands.trend.onsets import onset  # noqa: E402
+from grpo_cli.commands.trend.detectors import Change, changes  # noqa: E402
+from grpo_cli.commands.trend.watched import BOTH, UP, Watch  # noqa: E402
 
 LENGTHS, CORRELATIONS = (30, 60, 200), (0.0, 0.3, 0.6, 0.8)
 BASES: dict[str, Callable[[F64], F64]] = {
@@ -48,6 +49,12 @@ def series(seed: list[int], count: int, correlation: float, base: str, *, heavy:
     return noise(draw, count, correlation, heavy=heavy) + BASES[base](share)
 
 
+def onset(values: F64) -> Change | None:
+    """The first change of a series, of which a drift up counts."""
+    (found,) = changes([(Watch("series", BOTH, UP), values)])
+    return next((one for one in found if not one.info), None)
+
+
 def alarms(seed: int, runs: int) -> None:
     """Prints the shares of null series in which an onset is seen, and of planted ones."""
     print("false alarms, of one metric of one run")
@@ -56,10 +63,7 @@ def alarms(seed: int, runs: int) -> None:
             shares = []
             for base in BASES:
                 hits = sum(
-                    onset(
-                        series([seed, count, run, heavy], count, correlation, base, heavy=heavy),
-                        drift_up=True,
-                    )
+                    onset(series([seed, count, run, heavy], count, correlation, base, heavy=heavy))
                     is not None
                     for heavy in (False, True)
                     for run in range(runs)
@@ -74,10 +78,7 @@ def alarms(seed: int, runs: int) -> None:
         shares = []
         for correlation in (0.0, 0.3, 0.6):
             found = [
-                onset(
-                    series([seed, run], 60, correlation, "level", heavy=False) + change,
-                    drift_up=True,
-                )
+                onset(series([seed, run], 60, correlation, "level", heavy=False) + change)
                 for run in range(runs)
             ]
             hits = sum(one is not None and abs(one.at - 30) <= WITHIN for one in found)

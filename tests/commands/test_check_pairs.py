@@ -124,15 +124,15 @@ def scales(one: Sample) -> Scales | None:
 
 
 def temperature(names: tuple[str, str]) -> Callable[[Sample], Said | None]:
-    least, noisy = (0.14, 1.5) if names == UPDATE else (0.02, 2.5)
+    least, steady, noisy = (0.14, 0.35, 1.5) if names == UPDATE else (0.02, 0.55, 4.0)
 
     def define(one: Sample) -> Said | None:
         of = scales(one)
         if of is None or of.vanished > 0.02:
             return None
-        even = alike(of.odds, 0.35) and alike(of.line, noisy)
+        even = alike(of.odds, steady) and alike(of.line, noisy)
         even = even or (alike(of.line, 1.2) and (not of.odds[0] or names != UPDATE))
-        share = of.odds if alike(of.odds, 0.35) else of.line
+        share = of.odds if alike(of.odds, steady) else of.line
         divided = of.is_factor(0.07)
         if not (even and least < abs(share[1]) < 1.5) and not (
             divided and abs(of.factor[1]) > 0.05

@@ -641,7 +641,7 @@ def test_every_column_is_in_every_format(tmp_path: Path) -> None:
     assert {*head.split(",")} < {*row}
     assert line.startswith(f"3,{path},0.5,")
     table = run("trend", path, "-v", "dr", "--fields", "mismatch.k3,nll").stdout.split()
-    assert table[:3] == ["step", "mismatch.k3", "nll"]
+    assert table[table.index("step") :][:3] == ["step", "mismatch.k3", "nll"]
     assert trend(path)["signatures"][0].startswith("dr|")
 
 

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from grpo_cli import InputError, UsageError
 from grpo_cli.commands.trend import follow as follow_module
-from grpo_cli.commands.trend.findings import read_condition
+from grpo_cli.commands.trend.conditions import read_condition
 from grpo_cli.commands.trend.follow import Follow, _is_lines
 from grpo_cli.commands.trend.origins import StepSource
 from grpo_cli.commands.trend.step import Flags
@@ -360,7 +360,7 @@ class Enough(Exception):  # noqa: N818
 def test_a_finding_is_told_once(tmp_path: Path) -> None:
     """However often what has it is looked at again, here while ten more steps come."""
     path, stream = tmp_path / "a.jsonl", io.BytesIO()
-    path.write_text("".join(line(step, 1.0 + step % 3 / 10) for step in range(30)))
+    path.write_text("".join(line(step, 9.0 + step % 3 / 10) for step in range(30)))
     watch = Watch(
         following(path), stream, fields=["reward_mean"], as_json=True, conditions=[], flags=Flags()
     )
@@ -371,7 +371,7 @@ def test_a_finding_is_told_once(tmp_path: Path) -> None:
         if step is None:
             raise Enough
         with path.open("a") as more:
-            more.write(line(step, 9.0 + step % 3 / 10))
+            more.write(line(step, 1.0 + step % 3 / 10))
 
     with pytest.raises(Enough):
         watch.run(0.1, wait)
@@ -384,7 +384,7 @@ def test_a_finding_is_told_once(tmp_path: Path) -> None:
 def test_a_finding_is_told_with_what_shows_it(tmp_path: Path) -> None:
     """In words, and with commands; steps between which it comes are lines as before."""
     path, stream = tmp_path / "a.jsonl", io.BytesIO()
-    rewards = [1.0 + step % 3 / 10 + 9.0 * (step > 29) for step in range(40)]
+    rewards = [10.0 + step % 3 / 10 - 9.0 * (step > 29) for step in range(40)]
     path.write_text("".join(line(step, reward) for step, reward in enumerate(rewards)))
     watch = Watch(
         following(path), stream, fields=["reward_mean"], as_json=False,
@@ -394,8 +394,8 @@ def test_a_finding_is_told_with_what_shows_it(tmp_path: Path) -> None:
     assert watch.run(0.1) == 1
     assert signal.getsignal(signal.SIGINT) is before
     told = stream.getvalue().decode().splitlines()
-    assert told[:2] == ["  step  reward_mean", "     0          0.5"]
-    assert told[40].startswith("step 30  shift  reward_mean rose: 0.55 before, 5.05 after (")
+    assert told[:2] == ["  step  reward_mean", "     0            5"]
+    assert told[40].startswith("step 30  shift  reward_mean fell: 5.05 before, 0.55 after (")
     words = f"grpo eval {path} --where step==30 --level response -v dapo # step 30"
     assert " ".join(" ".join(told[41:]).replace("\\", "").split()).startswith(words)
 

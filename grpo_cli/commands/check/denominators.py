@@ -48,10 +48,7 @@ def denominators(counts: Mapping[LossCount, int]) -> tuple[Denominator, ...]:
             losses.setdefault(loss, Counter())[kind] += count
     return tuple(
         replace(
-            loss,
-            empty_responses=number[EMPTY],
-            dead_groups=number[DEAD],
-            records=number[RECORDS],
+            loss, empty_responses=number[EMPTY], dead_groups=number[DEAD], records=number[RECORDS]
         )
         for loss, number in losses.items()
     )

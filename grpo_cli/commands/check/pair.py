@@ -80,11 +80,6 @@ class Pair:
         return found
 
     @cached_property
-    def unsure(self) -> NDArray[np.bool_]:
-        """[N] whether at least one column does not have the token as certain (0.0)."""
-        return (self.first != 0.0) | (self.second != 0.0)
-
-    @cached_property
     def weight(self) -> F64:
         """[N] exp(log ratio), e^50 at most."""
         return np.exp(np.clip(self.log_ratio, -_OVERFLOW, _OVERFLOW))

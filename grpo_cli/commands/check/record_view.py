@@ -111,10 +111,7 @@ class Tokens:
 
     def place(self, token: int) -> dict[str, Any]:
         """Returns the place of a token as the fields of a finding."""
-        return {
-            **self.at(int(self.responses.index[token])),
-            "token": int(self.positions[token]),
-        }
+        return {**self.at(int(self.responses.index[token])), "token": int(self.positions[token])}
 
     def key(self, name: str) -> str:
         """Returns the user's name of a column."""

@@ -10,8 +10,10 @@ from rich.console import Console
 from rich.text import Text
 
 from grpo_cli.batch import F64
+from grpo_cli.commands.trend.detectors import changes
 from grpo_cli.commands.trend.logs import Log, LogFile, not_finite
-from grpo_cli.commands.trend.onsets import onset
+from grpo_cli.commands.trend.onsets import FUTURE, PAST
+from grpo_cli.commands.trend.watched import BOTH, Watch
 from grpo_cli.terminal.numbers import shown
 from grpo_cli.terminal.prose import wrapped
 from grpo_cli.terminal.screen import Screen
@@ -139,13 +141,13 @@ def _of(count: int, values: F64) -> str:
 def _onsets(log: Log) -> Iterator[Mapping[str, Any]]:
     for name, series in log.items():
         steps = sorted(series)
-        found = onset(np.array([series[step] for step in steps]))
-        if found is not None:
+        values = np.array([series[step] for step in steps])
+        for one in changes([(Watch(name, BOTH), values)])[0][:1]:
             yield {
                 "series": name,
-                "step": steps[found.at],
-                "before": found.before,
-                "after": found.after,
+                "step": steps[one.at],
+                "before": float(np.median(values[max(0, one.at - PAST) : one.at])),
+                "after": float(np.median(values[one.at : one.at + FUTURE])),
             }
 
 

@@ -27,6 +27,7 @@ from grpo_cli.commands.report.groups import Choice, Group, KeptGroups, choose, l
 from grpo_cli.commands.trend.command import LogOption, OneRun, flags_of
 from grpo_cli.commands.trend.comparison import LogComparison, compare_log, framework_of
 from grpo_cli.commands.trend.drawings import head, page
+from grpo_cli.commands.trend.events import verdict_of
 from grpo_cli.commands.trend.findings import findings as look
 from grpo_cli.commands.trend.logs import read_finite
 from grpo_cli.commands.trend.origins import StepSource
@@ -174,7 +175,7 @@ def _page(
                 blocks.append((facts["block"], group.block))
             rows.append(facts)
     kept_steps = {str(number): why for number, why in choice.steps.items()}
-    whole = head(steps, findings, log) | {
+    whole = head(steps, findings, log, verdict_of(steps, findings, run)) | {
         "kept": kept_steps,
         "groups": numbered,
         "seed": choice.seed,

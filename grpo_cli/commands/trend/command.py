@@ -29,11 +29,13 @@ from grpo_cli.commands.options.source import (
     tell_skipped,
 )
 from grpo_cli.commands.trend.comparison import Trend, compare_log, framework_of
+from grpo_cli.commands.trend.conditions import Condition, read_condition
+from grpo_cli.commands.trend.coverage import Coverage
 from grpo_cli.commands.trend.drawings import figure, head, page
-from grpo_cli.commands.trend.findings import Condition, Coverage, read_condition
+from grpo_cli.commands.trend.events import events, verdict
 from grpo_cli.commands.trend.findings import findings as look
 from grpo_cli.commands.trend.follow import Follow
-from grpo_cli.commands.trend.logs import Log, read_finite
+from grpo_cli.commands.trend.logs import Log, is_log, read_finite, steps_of_logs
 from grpo_cli.commands.trend.metrics import METRICS, functions, metric
 from grpo_cli.commands.trend.names import NAMES
 from grpo_cli.commands.trend.origins import StepSource
@@ -194,7 +196,7 @@ def trend(
     grpo trend run/rollouts
     grpo trend 'steps/*.jsonl.zst' --fields reward_mean,kl_k3,mismatch.k3 --plot
     grpo trend run --html run.html --svg run.svg
-    grpo trend run --fail-on 'mismatch.k3>0.01' --fail-on findings
+    grpo trend run --fail-on 'gradient_norm>10' --fail-on findings
 
     RUN is a folder, a pattern or files; every record is evaluated once, and a
     step is a batch of its own. A finding is a level that shifted, a drift that
@@ -203,7 +205,10 @@ def trend(
     0.2 %. Exit codes: 0 done, 1 --fail-on holds, 2 usage, 3 bad input.
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=options.json or options.format == "json"):
-        conditions = [read_condition(one) for one in options.fail_on or ()]
+        logs = [] if options.follow else _logs_among(files or [])
+        conditions = [read_condition(one, logged=bool(logs)) for one in options.fail_on or ()]
+        if logs:
+            raise typer.Exit(_of_logs(logs, conditions, options))
         columns, plan = options.columns(), objective.of_one_batch()
         if questions.asked is not None:
             raise typer.Exit(_answer(paths(files), plan, objective, reading, options, questions))
@@ -217,7 +222,13 @@ def trend(
             reader, plan, StepSource.of_flag(options.step, places), whose, one_run=options.one_run
         )
         steps = run.read()
+        for condition in conditions:
+            condition.check(steps)
         found = look(steps, flags_of(objective, reading))
+        happened = events(found)
+        asked = columns if options.names == "grpo" else ()
+        covered = Coverage(steps, asked, run.missing, on_policy=not run.moved)
+        sentence = verdict(steps, happened, covered)
         compared = compare_log(whose, log, run.logged, steps)
         _check_fields(columns, steps)
         shown_steps = steps if options.names == "grpo" else steps.with_metrics(run.logged)
@@ -226,16 +237,16 @@ def trend(
         signatures = list(run.signatures)
         with drawings(options.html, options.svg) as (written, drawn):
             if written is not None:
-                alone = head(steps, found, compared) | {"lost": 0}
+                alone = head(steps, found, compared, sentence) | {"lost": 0}
                 for part in page(steps, places, signatures, alone):
                     written.write(part.encode())
             if drawn is not None:
                 drawn.write(figure(shown_steps, found, columns, signatures).encode())
         if options.html is None and options.svg is None:
             with destination(options.output) as stream:
-                asked = columns if options.names == "grpo" else ()
-                covered = Coverage(steps, asked, run.missing, on_policy=not run.moved)
-                answer = Trend(plan.variant, signatures, shown_steps, found, compared)
+                answer = Trend(
+                    plan.variant, signatures, shown_steps, found, happened, sentence, compared
+                )
                 if options.kind == "table":
                     limit, plot = options.limit, options.plot
                     print_answer(stream, answer, columns, covered, notes, plot=plot, limit=limit)
@@ -326,6 +337,42 @@ def _follow(
         return watch.run(2.0 if options.every is None else options.every)
 
 
+def _logs_among(files: Sequence[str]) -> list[str]:
+    """The files, where all of them are logs of a trainer, so that there are no records."""
+    return [*files] if files and all(map(is_log, files)) else []
+
+
+def _of_logs(logs: Sequence[str], conditions: Sequence[Condition], options: TrendOptions) -> int:
+    """Answers from logs alone: their series under their own names."""
+    if options.log is not None or options.names != "grpo":
+        raise UsageError("--log and --names compare a log with records: name the records' files")
+    steps = steps_of_logs(logs)
+    columns = None if options.fields is None else [one.strip() for one in options.fields.split(",")]
+    for name in columns or ():
+        complete.known("--fields", name, steps.metrics)
+    for condition in conditions:
+        condition.check(steps)
+    found = look(steps)
+    happened = events(found)
+    covered = Coverage(steps, columns, {}, on_policy=False)
+    sentence = verdict(steps, happened, covered)
+    with drawings(options.html, options.svg) as (written, drawn):
+        if written is not None:
+            for part in page(steps, logs, [], head(steps, found, None, sentence) | {"lost": 0}):
+                written.write(part.encode())
+        if drawn is not None:
+            drawn.write(figure(steps, found, columns, []).encode())
+    if options.html is None and options.svg is None:
+        with destination(options.output) as stream:
+            answer = Trend("", [], steps, found, happened, sentence)
+            if options.kind == "table":
+                limit, plot = options.limit, options.plot
+                print_answer(stream, answer, columns, covered, {}, plot=plot, limit=limit)
+            else:
+                write(stream, options.kind, answer, columns)
+    return _conclude(conditions, found, steps, options)
+
+
 def _check_fields(columns: Sequence[str] | None, steps: Steps) -> None:
     """Refuses the mean of a reward function that is not there.
 
@@ -348,10 +395,20 @@ def _finish(
 ) -> int:
     tell_errors(run.skipped, as_json=options.kind == "json")
     tell_skipped(run.skipped)
+    return _conclude(conditions, found, steps, options) or (
+        InputError.exit_code if run.skipped else 0
+    )
+
+
+def _conclude(
+    conditions: Sequence[Condition],
+    found: Sequence[Finding],
+    steps: Steps,
+    options: TrendOptions,
+) -> int:
+    """The exit code of the conditions, which are printed where they hold."""
     answers = [one.answer(steps, found) for one in conditions]
     for answer in filter(None, answers):
         if not options.quiet:
             say(f"--fail-on {answer}")
-    if any(answers):
-        return NO
-    return InputError.exit_code if run.skipped else 0
+    return NO if any(answers) else 0

@@ -9,6 +9,7 @@ from typing import Any
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.answer import Answer
+from grpo_cli.commands.trend.events import Event
 from grpo_cli.commands.trend.logs import Log
 from grpo_cli.commands.trend.names import NAMES
 from grpo_cli.commands.trend.step import Finding, Steps
@@ -149,6 +150,8 @@ class Trend(Answer):
         signatures: of the objectives that ran.
         steps: the steps, by number.
         findings: where the run changed, the earliest first.
+        events: those that began together, the earliest first.
+        verdict: the sentence that says what happened, or that nothing did.
         log: the comparison with a log; None without ``--log``.
     """
 
@@ -156,6 +159,8 @@ class Trend(Answer):
     signatures: Sequence[str]
     steps: Steps
     findings: Sequence[Finding]
+    events: Sequence[Event]
+    verdict: str
     log: LogComparison | None = None
 
     def fields(self) -> dict[str, Any]:

@@ -21,20 +21,25 @@ Head = Mapping[str, Any]
 Log = LogComparison | None
 
 
-def head(steps: Steps, findings: Sequence[Finding], log: LogComparison | None) -> dict[str, Any]:
+def head(
+    steps: Steps, findings: Sequence[Finding], log: LogComparison | None, verdict: str = ""
+) -> dict[str, Any]:
     """What the page's script reads of a run of which no step's groups are kept."""
     return {
+        "verdict": verdict,
         "steps": steps.numbers,
         "files": steps.files,
         "metrics": [
             {
                 "name": name,
-                "family": column.family,
-                "usual": column.usual,
+                "family": "log" if column is None else column.family,
+                "usual": column is None or column.usual,
+                "log": (row := steps.watch(name)) is not None and row.is_log,
                 "values": steps.values(name),
             }
             for name in known(steps)
-            if (column := metric(name)) is not None
+            for column in (metric(name),)
+            if column is not None or steps.logged
         ],
         "findings": [_finding(finding) for finding in findings],
         "log": None if log is None else _log(steps, log),

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from grpo_cli.commands.trend.measure import sums_of_rewards
 from grpo_cli.commands.trend.origins import Origins, StepSource, two_runs
-from grpo_cli.commands.trend.run import RunSums
+from grpo_cli.commands.trend.run import RunSums, broken_columns
 from grpo_cli.commands.trend.step import Steps
 from grpo_cli.commands.trend.sums import StepSums, joined
 from grpo_cli.engine.accumulator import fold_decoded
@@ -108,6 +108,7 @@ class Follow:
         self._rotated: list[str] = []
         self.notices: Notices = {}
         self._facts = InputFacts()
+        self._broken: dict[int, InputError] = {}
 
     def poll(self) -> bool:
         """Reads what was written since; whether there was anything.
@@ -221,6 +222,7 @@ class Follow:
         self._origins.merge(part.origins)
         if self._origins.clash is not None and not self._one_run:
             raise two_runs(self._origins.clash, self._present())
+        self._broken = part.broken | self._broken
         self._add_steps(known, part)
 
     def _start_again(self) -> None:
@@ -251,7 +253,9 @@ class Follow:
         """The steps so far, by number."""
         files = sorted(self._files.values(), key=lambda one: one.path)
         tables = [one.copied() for known in files for one in known.steps.values()]
-        return Steps.of(joined(tables or [sums_of_rewards([])]))
+        steps = Steps.of(joined(tables or [sums_of_rewards([])]))
+        steps.not_finite = broken_columns(steps.numbers, self._broken)
+        return steps
 
 
 def _named(folder: Path, inode: tuple[int, int]) -> str | None:

@@ -5,11 +5,15 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from grpo_cli.commands.trend.step import NotFinite, Steps
+from grpo_cli.commands.trend.sums import StepSums
 from grpo_cli.errors import InputError
 from grpo_cli.records.decode import decode
 from grpo_cli.records.open.streams import reason, unpacked
@@ -181,6 +185,37 @@ def _number(value: Any) -> float | None:
         return float(value)
     except (TypeError, ValueError):
         return None
+
+
+def steps_of_logs(paths: Sequence[str]) -> Steps:
+    """The steps of a run of which only logs are there, under the names that these have.
+
+    Raises:
+        InputError: where one cannot be read.
+    """
+    finite: dict[str, dict[int, float]] = {}
+    nonfinite: dict[str, dict[int, float]] = {}
+    for path in paths:
+        found = read_log(path)
+        for name, values in found.series.items():
+            finite.setdefault(name, {}).update(values)
+        for name, values in found.nonfinite.items():
+            nonfinite.setdefault(name, {}).update(values)
+    every = (*finite.values(), *nonfinite.values())
+    numbers = sorted({step for values in every for step in values})
+    places = {number: at for at, number in enumerate(numbers)}
+    metrics = {name: np.full(len(numbers), np.nan) for name in {**finite, **nonfinite}}
+    for name, values in finite.items():
+        metrics[name][[places[one] for one in values]] = [*values.values()]
+    broken = {
+        name: NotFinite(
+            [places[one] for one in sorted(values)],
+            f"{name} is {' or '.join(dict.fromkeys(_kind(values[one]) for one in sorted(values)))}",
+        )
+        for name, values in nonfinite.items()
+    }
+    sums = StepSums(np.array(numbers), [(paths[0], None)] * len(numbers), {})
+    return Steps(sums, metrics, broken, logged=True)
 
 
 _MOST = 5

@@ -34,11 +34,7 @@ class Metric(NamedTuple):
         family: "signal" (what comes in), "update" (what is done with it), or "mismatch".
         read: its values.
         spare: when a narrow terminal goes without it: the greatest first; 0: never.
-        watched: whether onsets are looked for.
         worst: where to look when it goes wrong, of ``Step.worst``.
-        log: whether it is positive and spans orders of magnitude.
-        drift: in which direction a drift is a finding: "up", "down", or "" for neither, since a
-            healthy run learns. A shift is one in either.
         whole: whether it is a whole number.
         needs: what records must have for it.
     """
@@ -47,10 +43,7 @@ class Metric(NamedTuple):
     family: str
     read: Read
     spare: int = 0
-    watched: bool = True
     worst: str | None = None
-    log: bool = False
-    drift: str = ""
     whole: bool = False
     needs: str = ""
 
@@ -229,23 +222,22 @@ _of_mismatch = _columns("mismatch", "log_probs_rollout", "mismatch", "mismatch."
 
 ALL = (
     # ---- what comes in
-    _of_reward("reward_mean", lambda step: step.responses.reward_mean, 0, drift="down"),
+    _of_reward("reward_mean", lambda step: step.responses.reward_mean, 0),
     _of_reward("reward_std", lambda step: step.responses.reward_std, 13),
     _of_groups("reward_group_std", lambda step: step.responses.reward_group_std, 11),
     _of_groups("groups_equal", lambda step: step.responses.share_of_groups(), 10),
     _of_answers("groups_all_0", lambda step: step.responses.all_wrong, 26),
     _of_answers("groups_all_1", lambda step: step.responses.all_right, 25),
-    _of_answers("pass_at_1", lambda step: step.responses.pass_at_1, 28, watched=False),
+    _of_answers("pass_at_1", lambda step: step.responses.pass_at_1, 28),
     _of_answers("pass_at_k", lambda step: step.responses.pass_at_k, 12),
-    _of_length("length_mean", lambda step: step.responses.length_mean, 0, drift="up"),
+    _of_length("length_mean", lambda step: step.responses.length_mean, 0),
     _of_length(
         "length_p95",
         lambda step: step.responses.length_quantile(0.95),
         24,
-        watched=False,
         whole=True,
     ),
-    _of_length("at_longest", lambda step: step.responses.at_longest, 27, watched=False),
+    _of_length("at_longest", lambda step: step.responses.at_longest, 27),
     Metric(
         "truncated",
         "signal",
@@ -258,36 +250,33 @@ ALL = (
         "signal",
         mean_of("repetition"),
         22,
-        drift="up",
         needs="tokens or token_ids",
     ),
-    Metric("entropy", "signal", mean_of("entropy"), 5, drift="up", needs="entropies"),
+    Metric("entropy", "signal", mean_of("entropy"), 5, needs="entropies"),
     Metric(
         "nll",
         "signal",
         lambda step: 0.0 - step.mean("log_prob", "log_prob"),
         6,
         worst="nll",
-        drift="up",
         needs="log_probs_new",
     ),
     # ---- what is done with it
-    _of_update("objective", lambda step: step.objective, 33, watched=False),
+    _of_update("objective", lambda step: step.objective, 33),
     _of_gradient("loss", lambda step: 0.0 - step.objective, 1),
-    _of_kl("kl", lambda step: step.kl, 31, watched=False),
-    _of_kl("kl_k1", mean_of("kl_k1", "kl"), 32, watched=False),
-    _of_kl("kl_k3", mean_of("kl_k3", "kl"), 3, log=True),
-    _of_ratio("clip_low", lambda step: step.per_token("clipped_low"), 15, drift="up"),
-    _of_ratio("clip_high", lambda step: step.per_token("clipped_high"), 14, drift="up"),
-    _of_update("gradient_norm", lambda step: step.gradient_norm, 2, log=True, drift="up"),
+    _of_kl("kl", lambda step: step.kl, 31),
+    _of_kl("kl_k1", mean_of("kl_k1", "kl"), 32),
+    _of_kl("kl_k3", mean_of("kl_k3", "kl"), 3),
+    _of_ratio("clip_low", lambda step: step.per_token("clipped_low"), 15),
+    _of_ratio("clip_high", lambda step: step.per_token("clipped_high"), 14),
+    _of_update("gradient_norm", lambda step: step.gradient_norm, 2),
     _of_update("longest_quarter", lambda step: step.responses.longest_quarter, 21),
     _of_ratio("ratio_mean", mean_of("ratio", "evaluated_tokens"), 19),
-    _of_ratio("ratio_p999", _ratio_tail, 16, drift="up"),
+    _of_ratio("ratio_p999", _ratio_tail, 16),
     _of_ratio(
         "ess",
         lambda step: step.effective("ratio", "ratio_squared", "evaluated_tokens"),
         18,
-        drift="down",
     ),
     # ---- the trainer against the engine
     Metric(
@@ -295,29 +284,28 @@ ALL = (
         "mismatch",
         lambda step: step.share("lag", "versions"),
         20,
-        drift="up",
         needs="weight_versions",
     ),
-    _of_mismatch("k1", lambda step: 0.0 - step.mean("mismatch_d", "mismatch"), 17, drift="up"),
-    _of_mismatch("k3", _mismatch_k3, 4, log=True, drift="up"),
+    _of_mismatch("k1", lambda step: 0.0 - step.mean("mismatch_d", "mismatch"), 17),
+    _of_mismatch("k3", _mismatch_k3, 4),
     _of_mismatch(
         "chi2",
         lambda step: step.mean("mismatch_square", "mismatch") - 1.0,
         29,
-        watched=False,
     ),
     _of_mismatch(
         "ess",
         lambda step: step.effective("mismatch_weight", "mismatch_square", "mismatch"),
         23,
-        drift="down",
     ),
-    _of_mismatch("mean_abs", mean_of("mismatch_size", "mismatch"), 8, log=True, drift="up"),
-    _of_mismatch("mult", mean_of("mismatch_both", "mismatch"), 30, watched=False),
-    _of_mismatch("p999", lambda step: step.quantile("mismatch", 0.999), 7, log=True),
-    *(_of_mismatch(name, mean_of(name), 34, watched=False) for name in DECILES),
+    _of_mismatch("mean_abs", mean_of("mismatch_size", "mismatch"), 8),
+    _of_mismatch("mult", mean_of("mismatch_both", "mismatch"), 30),
+    _of_mismatch("p999", lambda step: step.quantile("mismatch", 0.999), 7),
+    *(_of_mismatch(name, mean_of(name), 34) for name in DECILES),
 )
-METRICS: Mapping[str, Metric] = {one.name: one for one in ALL}
+LEFT_OUT = Metric("left_out", "signal", lambda step: step.count("left_out"), whole=True)
+"""Records that hold NaN: a column only where there are any."""
+METRICS: Mapping[str, Metric] = {one.name: one for one in (*ALL, LEFT_OUT)}
 MEAN = "/mean"
 _FUNCTION = re.compile(r"rewards/(.+)/mean")
 
@@ -326,7 +314,7 @@ def metric(name: str) -> Metric | None:
     """The column of that name: of the table, or the mean of one of several reward functions."""
     if name in METRICS or not _FUNCTION.fullmatch(name):
         return METRICS.get(name)
-    return Metric(name, "signal", mean_of(name.removesuffix(MEAN)), drift="down")
+    return Metric(name, "signal", mean_of(name.removesuffix(MEAN)))
 
 
 def functions(step: Mapping[str, object]) -> list[str]:
@@ -338,6 +326,8 @@ def values(step: StepValues) -> dict[str, F64]:
     """Every metric of the steps, then those of single reward functions."""
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         found = {one.name: one.read(step) for one in ALL}
+        if step.table.count(LEFT_OUT.name).any():
+            found[LEFT_OUT.name] = LEFT_OUT.read(step)
         by_step = sorted(step.table.functions.items(), key=lambda one: one[1])
         for name in chain.from_iterable(names for names, _ in by_step):
             found[name + MEAN] = step.mean(name, name)

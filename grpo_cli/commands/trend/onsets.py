@@ -3,8 +3,11 @@
 Before a candidate the past is a level, or a Theil–Sen line where Mann–Kendall finds a trend in it.
 What follows is compared with that past as it would have gone on: by its mean (a shift) and by its
 slope (a drift), each divided by a standard error that counts the noise of both sides, the
-uncertainty of the past, and the correlation of neighbours. Single outliers are taken in first.
-Many series and places are compared at once, as rows.
+uncertainty of the past, and the correlation of neighbours. Single outliers of the past are taken
+in first. Many series and places are compared at once, as rows.
+
+A candidate is compared with 4 steps that follow it, with 5, … up to 12, as a run that grows has
+them. Nothing later counts, so that what is found stays found.
 
 References:
     Theil, 1950; Sen, 1968: the median of the slopes of all pairs.
@@ -14,8 +17,7 @@ References:
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -26,14 +28,19 @@ from grpo_cli.batch import F64, I64
 
 LEAST = 16
 """Steps that a series must have."""
-PAST, FUTURE = 30, 12  # steps compared, at most
-LEAST_PAST, LEAST_FUTURE = 10, 4
-_FEW_VALUES = 12  # so many different values, or fewer, are shares of a few groups
+PAST, FARTHEST = 30, 20  # steps compared, at most; FUTURE of those that follow are shown
+FUTURE, LEAST_PAST, LEAST_FUTURE = 12, 10, 4
+_SIZES = np.array([4, 5, 6, 7, 8, 10, 12, 16, 20])
+_KINDS = ("shift", "drift")
+_PERHAPS = 0.75
+"""The share of these bounds that information has to pass."""
+_FIRSTS = np.triu(np.ones((FARTHEST, FARTHEST)))[:, _SIZES - 1]
+"""Adds up the first values of a future, for each of the sizes."""
 _TREND = (1.3, 2.0)  # Mann–Kendall's z from which a past of less, or more, than 20 steps slopes
 _LONG = 400  # steps from which on more is asked, as there are more places for a chance
 _AT_ONCE = 256  # places whose pasts and futures are in memory at once
 _ROWS = 256  # pasts whose pairs are in memory at once: 1 MB
-_SHIFT, _DRIFT = 8.0, 9.5  # standard errors, times 1 + 4/past: few values know their noise badly
+_SHIFT, _DRIFT = 8.5, 10.0  # standard errors, times 1 + 4/past: few values know their noise badly
 
 
 class Onset(NamedTuple):
@@ -41,203 +48,126 @@ class Onset(NamedTuple):
 
     Attributes:
         at: the index of the first value that is different.
+        seen: how many values of the series show it.
         kind: "shift" or "drift".
-        score: by how many standard errors.
-        up: whether it went up.
-        before: what was usual: the median of the past.
-        after: the median of what followed; of a drift, of its end.
+        score: by how many standard errors, above 0 where it went up.
+        sure: whether no noise is expected to do that; else it is information.
     """
 
     at: int
+    seen: int
     kind: str
     score: float
-    up: bool
-    before: float
-    after: float
+    sure: bool = True
 
 
-class Series(NamedTuple):
-    """What an onset is looked for in.
+def onsets(rows: F64, least: F64) -> list[list[Onset]]:
+    """The changes of each series, in the order in which they are seen.
 
-    Attributes:
-        values: [n] finite, one a step.
-        drift_up, drift_down: in which directions a drift is a change; a shift is in both.
+    Args:
+        rows: [k, n] the series.
+        least: [k, n] what the noise up to each value is at least.
     """
-
-    values: F64
-    drift_up: bool
-    drift_down: bool
-
-
-def onset(values: F64, *, drift_up: bool = False, drift_down: bool = False) -> Onset | None:
-    """The first change of a series, or None; the arguments are those of ``Series``."""
-    (found,) = onsets([Series(values, drift_up, drift_down)])
-    return found
-
-
-def onsets(series: Sequence[Series]) -> list[Onset | None]:
-    """The first change of each series, or None. Those of one length are looked at together."""
-    clean = {at: _clean(one.values) for at, one in enumerate(series) if _moves(one.values)}
-    ends = {at: len(values) for at, values in clean.items()}
-    found: dict[int, Change] = {}
-    while ends:
-        end = max(ends.values())
-        alike = [at for at, other in ends.items() if other == end]
-        rows = _rows([series[at] for at in alike], [clean[at] for at in alike], end)
-        for at, change in zip(alike, largest(rows), strict=True):
-            del ends[at]
-            if change is None:
-                continue
-            found[at] = change
-            if change.at >= LEAST:  # what was before the largest change may have changed as well
-                ends[at] = change.at
-    return [
-        _described(found[at], one.values) if at in found else None for at, one in enumerate(series)
-    ]
+    found: list[list[Onset]] = [[] for _ in rows]
+    if rows.shape[1] < LEAST:
+        return found
+    clean = _cleaned(rows)
+    last = rows.shape[1] - LEAST_FUTURE
+    for first in range(LEAST_PAST, last + 1, _AT_ONCE):
+        stretch = slice(max(first - PAST, 0), first + _AT_ONCE + FARTHEST)
+        places = np.arange(first, min(first + _AT_ONCE, last + 1))
+        part, usual, floor = (one[:, stretch] for one in (rows, clean, least))
+        for row, onset in _between(part, usual, floor, places, stretch.start):
+            found[row].append(onset)
+    return [sorted(each, key=lambda one: (one.seen, -abs(one.score))) for each in found]
 
 
-def _moves(values: F64) -> bool:
-    return len(values) >= LEAST and bool(np.ptp(values) != 0.0)
+def _between(
+    rows: F64, clean: F64, least: F64, places: I64, start: int
+) -> Iterator[tuple[int, Onset]]:
+    """The row of each change at any of these places, and the change as it is first seen.
+
+    Args:
+        rows, clean, least: [k, n] a stretch of the series, without outliers, and its least noise.
+        places: in the series.
+        start: that of the stretch.
+    """
+    trends, pasts = mann_kendall(clean, places - start), np.minimum(places, PAST)
+    ahead, grains = (np.pad(one, ((0, 0), (0, FARTHEST))) for one in (rows, least))
+    for past in dict.fromkeys(pasts.tolist()):
+        chosen = places[pasts == past]
+        inside = chosen - start
+        before = sliding_window_view(clean, past, axis=1)[:, inside - past]
+        after = sliding_window_view(ahead, FARTHEST, axis=1)[:, inside]
+        slopes = np.abs(trends[:, pasts == past]) > _TREND[past >= 20]
+        seen = chosen[:, None] + _SIZES
+        scores = _scores(before, after, slopes, grains[:, seen - start - 1])
+        strict = 1 + np.log(np.maximum(seen / _LONG, 1.0)) / 15
+        bounds = (1 + 4 / past) * strict[..., None] * (_SHIFT, _DRIFT)
+        bounds[seen - start > rows.shape[1]] = np.inf  # there is no such future yet
+        for share in (1.0, _PERHAPS):
+            passed = np.abs(scores) > share * bounds
+            for row, at in zip(*np.nonzero(passed.any(axis=(2, 3))), strict=True):
+                size, kind = divmod(int(passed[row, at].argmax()), 2)
+                score, begun = float(scores[row, at, size, kind]), int(chosen[at])
+                found = Onset(begun, int(seen[at, size]), _KINDS[kind], score, share == 1.0)
+                yield int(row), found
 
 
-def _rows(series: Sequence[Series], clean: Sequence[F64], end: int) -> Rows:
-    """The series up to an end, side by side."""
-    return Rows(
-        np.array([values[:end] for values in clean]),
-        np.array([(one.drift_up, one.drift_down) for one in series]),
-        np.array([_grain(one.values) / 2 for one in series]),
-    )
-
-
-def vanished(values: F64) -> Onset | None:
-    """Where numbers that were never 0 became exactly 0 and stayed so: no noise does that."""
-    zero = values == 0.0
-    for at in np.flatnonzero(zero).tolist():
-        begun = LEAST_PAST <= at <= len(values) - LEAST_FUTURE
-        if begun and zero[at : at + LEAST_FUTURE].all() and not zero[at - LEAST_PAST : at].any():
-            before = float(np.median(values[max(0, at - PAST) : at]))
-            return Onset(at, "shift", math.inf, up=False, before=before, after=0.0)
-    return None
-
-
-def _grain(values: F64) -> float:
-    """The least difference of values if these are shares of a few groups, else 0."""
-    kinds = np.unique(values)
-    return float(np.diff(kinds).min()) if len(kinds) <= _FEW_VALUES else 0.0
-
-
-def _clean(values: F64) -> F64:
+def _cleaned(rows: F64) -> F64:
     """Values farther than 5 MADs from the median of their seven neighbours, taken back to it."""
-    padded = np.pad(values, 3, mode="reflect")
-    windows = sliding_window_view(padded, 7)
+    windows = sliding_window_view(np.pad(rows, ((0, 0), (3, 3)), mode="reflect"), 7, axis=1)
     middle = medians(windows)
-    spread = 1.4826 * medians(np.abs(windows - middle[:, None]))
-    spread = np.maximum(spread, float(np.median(spread)))
-    return np.where(np.abs(values - middle) > 5 * spread, middle, values)
-
-
-def _described(change: Change, values: F64) -> Onset:
-    past = values[max(0, change.at - PAST) : change.at]
-    future = values[change.at : change.at + FUTURE]
-    after = future if change.kind == "shift" else future[-LEAST_FUTURE:]
-    return Onset(
-        change.at,
-        change.kind,
-        abs(change.score),
-        change.score > 0,
-        float(np.median(past)),
-        float(np.median(after)),
-    )
+    spread = 1.4826 * medians(np.abs(windows - middle[..., None]))
+    sums = np.cumsum(np.pad(spread, ((0, 0), (1, 0))), axis=1)
+    ends = np.arange(1, rows.shape[1] + 1)
+    starts = np.maximum(ends - PAST, 0)
+    usual = (sums[:, ends] - sums[:, starts]) / (ends - starts)
+    return np.where(np.abs(rows - middle) > 5 * np.maximum(spread, usual), middle, rows)
 
 
 # ---- by how much series differ from their past ------------------------------------------------
 
 
-class Change(NamedTuple):
-    """Where a series leaves its past, how ("shift" or "drift"), and by how many errors."""
-
-    at: int
-    kind: str
-    score: float
-
-
-class Rows(NamedTuple):
-    """Series of one length: [k, n] values, [k, 2] whether a drift up or down counts, [k] grain."""
-
-    values: F64
-    kinds: NDArray[np.bool_]
-    least: F64
-
-
-def largest(rows: Rows) -> list[Change | None]:
-    """The largest change of each series; None where nothing is more than chance."""
-    bests: list[Change | None] = [None] * len(rows.values)
-    count = rows.values.shape[1]
-    last, strict = count - LEAST_FUTURE, 1 + math.log(max(count / _LONG, 1.0)) / 15
-    for first in range(LEAST_PAST, last + 1, _AT_ONCE):
-        begin = max(first - PAST, 0)
-        stretch = rows.values[:, begin : first + _AT_ONCE + FUTURE]
-        places = np.arange(first, min(first + _AT_ONCE, last + 1)) - begin
-        for at, change in enumerate(_best(rows._replace(values=stretch), places, strict)):
-            known = bests[at]
-            if change is not None and (known is None or abs(change.score) > abs(known.score)):
-                bests[at] = change._replace(at=change.at + begin)
-    return bests
-
-
-def _best(rows: Rows, places: I64, strict: float) -> list[Change | None]:
-    """The largest change of each series at any of these places, shifts before drifts.
-
-    ``strict`` times what is asked of a short series is asked of one with many places.
-    """
-    scores = np.zeros((len(rows.values), len(places), 2))
-    trends = mann_kendall(rows.values, places)
-    pasts, futures = _sizes(rows.values, places)
-    for past, future in dict.fromkeys(zip(pasts.tolist(), futures.tolist(), strict=True)):
-        chosen = np.flatnonzero((pasts == past) & (futures == future))
-        before = sliding_window_view(rows.values, past, axis=1)[:, places[chosen] - past]
-        after = sliding_window_view(rows.values, future, axis=1)[:, places[chosen]]
-        slopes = np.abs(trends[:, chosen]) > _TREND[past >= 20]
-        scores[:, chosen] = _changes(before, after, slopes, rows, strict)
-    largest = np.abs(scores).reshape(len(scores), -1).argmax(axis=1)
-    found = zip(largest.tolist(), scores, strict=True)
-    return [_change(int(places[at // 2]), at % 2, score[at // 2, at % 2]) for at, score in found]
-
-
-def _sizes(values: F64, places: I64) -> tuple[I64, I64]:
-    """[m] how many values before a place, and from it on, are compared."""
-    return np.minimum(places, PAST), np.minimum(values.shape[1] - places, FUTURE)
-
-
-def _change(at: int, kind: int, score: float) -> Change | None:
-    return Change(at, ("shift", "drift")[kind], float(score)) if score else None
-
-
-def _changes(past: F64, future: F64, slopes: NDArray[np.bool_], rows: Rows, strict: float) -> F64:
-    """[k, m, 2] scores of a shift and a drift where they are more than chance, else 0.
+def _scores(past: F64, future: F64, slopes: NDArray[np.bool_], least: F64) -> F64:
+    """[k, m, sizes, 2] by how many standard errors a shift and a drift are off.
 
     Args:
-        past, future: [k, m, p] and [k, m, f], for each series and place.
+        past, future: [k, m, p] and [k, m, FARTHEST], for each series and place.
         slopes: [k, m] whether the past has a trend.
-        rows: the series.
-        strict: how much more is asked.
+        least: [k, m, sizes] what the noise is at least.
     """
     level, slope, rests = _lines(past, slopes)
-    ahead = np.arange(1, future.shape[2] + 1.0)
+    ahead = np.arange(1, FARTHEST + 1.0)
     rest = future - (level[..., None] + slope[..., None] * ahead)
-    step, ramp = rest.mean(axis=2), _dot(rest, ahead) / float(ahead @ ahead)
-    least = np.broadcast_to(rows.least[:, None], step.shape)
-    trend, sizes = slope != 0.0, (past.shape[2], future.shape[2])
-    shift = step / (
-        _error(_mean_error, sizes, trend) * _noise(rests, rest - step[..., None], least)
+    products = rest[..., 1:] * rest[..., :-1]
+    sums, ramps, squares = (one @ _FIRSTS for one in (rest, rest * ahead, rest * rest))
+    pairs, first, end = products @ _FIRSTS[1:], rest[..., :1], rest[..., _SIZES - 1]
+    square, product = _dot(rests, rests), _dot(rests[..., 1:], rests[..., :-1])
+    trend, whole = (slope != 0.0)[..., None], _SIZES * (_SIZES + 1) / 2
+    powers = whole * (2 * _SIZES + 1) / 3
+    step, ramp = sums / _SIZES, ramps / powers
+    shift = step / _noise(
+        square[..., None] + squares - _SIZES * step * step,
+        product[..., None] + pairs - step * (2 * sums - first - end) + (_SIZES - 1) * step * step,
+        past.shape[2] + _SIZES,
+        least,
     )
-    away = rest - ramp[..., None] * ahead
-    drift = ramp / (_error(_ramp_error, sizes, trend) * _noise(rests, away, least))
-    factor = (1 + 4 / past.shape[2]) * strict
-    wanted = np.where(drift > 0, rows.kinds[:, :1], rows.kinds[:, 1:])
-    wanted &= (np.abs(drift) > _DRIFT * factor) & (future.shape[2] > 2 * LEAST_FUTURE)
-    shifted = np.abs(shift) > _SHIFT * factor
-    return np.stack((np.where(shifted, shift, 0.0), np.where(wanted, drift, 0.0)), axis=2)
+    drift = ramp / _noise(
+        square[..., None] + squares - powers * ramp * ramp,
+        product[..., None]
+        + pairs
+        - ramp * (2 * ramps - (_SIZES + 1) * end)
+        + ramp * ramp * (powers - whole),
+        past.shape[2] + _SIZES,
+        least,
+    )
+    lever = np.where(trend, 12 / past.shape[2] ** 3, 0.0)
+    shift /= np.sqrt(1 / past.shape[2] + 1 / _SIZES + lever * (past.shape[2] + _SIZES) ** 2 / 4)
+    level_error = np.where(trend, 4, 1) / past.shape[2]
+    drift /= np.sqrt(1 / powers + (whole / powers) ** 2 * level_error + lever)
+    drift[..., _SIZES <= 2 * LEAST_FUTURE] = 0.0
+    return np.stack((shift, drift), axis=3)
 
 
 def _lines(past: F64, slopes: NDArray[np.bool_]) -> tuple[F64, F64, F64]:
@@ -265,39 +195,19 @@ def _dot(left: F64, right: F64) -> F64:
     return product
 
 
-def _error(
-    error: Callable[..., float], sizes: tuple[int, int], trend: NDArray[np.bool_]
-) -> NDArray[np.float64]:
-    return np.where(trend, error(*sizes, trend=True), error(*sizes, trend=False))
-
-
-def _mean_error(past: int, future: int, *, trend: bool) -> float:
-    """The standard error of the shift, in standard deviations of the noise."""
-    ahead = (past / 2 + future / 2) ** 2 * 12 / past**3 if trend else 0.0
-    return math.sqrt(1 / past + 1 / future + ahead)
-
-
-def _ramp_error(past: int, future: int, *, trend: bool) -> float:
-    squares = future * (future + 1) * (2 * future + 1) / 6
-    whole = future * (future + 1) / 2
-    ahead = 12 / past**3 if trend else 0.0
-    level = (4 if trend else 1) / past
-    return math.sqrt(1 / squares + (whole / squares) ** 2 * level + ahead)
-
-
-def _noise(past: F64, future: F64, least: F64) -> F64:
+def _noise(squares: F64, pairs: F64, count: I64, least: F64) -> F64:
     """The standard deviations of what is left, as if neighbours were not correlated.
 
-    Noise and correlation are taken from both sides; it is ``least`` at least.
+    Args:
+        squares, pairs: the sums of squares, and of the products of neighbours, of both sides.
+        count: how many values there are.
+        least: what it is at least.
     """
-    count = past.shape[2] + future.shape[2]
-    square = (_dot(past, past) + _dot(future, future)) / (count - 3)
-    pairs = _dot(past[..., 1:], past[..., :-1]) + _dot(future[..., 1:], future[..., :-1])
-    small = square <= least * least
-    correlation = pairs / (np.where(small, 1.0, square) * (count - 3))
+    square = np.maximum(squares / (count - 3), 0.0)
+    correlation = pairs / np.where(square > 0.0, square * (count - 3), 1.0)
     correlation = np.clip(correlation + (1 + 4 * correlation) / count, 0.0, 0.95)
     noise = np.sqrt(square * (1 + correlation) / (1 - correlation))
-    return np.where(small, np.where(least, least, 1e-300), noise)
+    return np.maximum(np.where(square > least * least, noise, least), 1e-300)
 
 
 def mann_kendall(values: F64, places: I64) -> F64:
@@ -306,7 +216,7 @@ def mann_kendall(values: F64, places: I64) -> F64:
     Ties are not corrected for. The signs of neighbours at each distance are added up along the
     series [k, n], so that a past's are a difference.
     """
-    counts, _ = _sizes(values, places)
+    counts = np.minimum(places, PAST)
     score = np.zeros((len(values), len(places)))
     for distance in range(1, int(counts.max())):
         signs = np.sign(values[:, distance:] - values[:, :-distance])

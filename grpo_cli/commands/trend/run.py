@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar
+
+import numpy as np
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.trend.measure import ChunkSums, rewards_of, sums_of_rewards
@@ -13,7 +16,7 @@ from grpo_cli.commands.trend.metadata import has_metadata, metadata_of
 from grpo_cli.commands.trend.metrics import StepValues, functions
 from grpo_cli.commands.trend.names import logged_values
 from grpo_cli.commands.trend.origins import Origins, RecordStep, StepSource, changes, two_runs
-from grpo_cli.commands.trend.step import Steps
+from grpo_cli.commands.trend.step import NotFinite, Steps
 from grpo_cli.commands.trend.sums import StepSums, joined, shortened
 from grpo_cli.engine import Reader
 from grpo_cli.engine.chunk import Chunk
@@ -31,6 +34,7 @@ from grpo_cli.records.formats.texts import NoLogProbsError
 from grpo_cli.records.translate import Notices
 from grpo_cli.variants.plan import Plan
 
+_NOT_FINITE = re.compile(r"expected a finite number, got (NaN|-?inf)$")
 _MOST = 256
 """Tables of sums that wait to be joined."""
 
@@ -54,6 +58,8 @@ class RunSums(Accumulator[Evaluated]):
         origins: the files of each step.
         references: which records have a reference.
         parts: row of the sums → the part and the step that it is of, where steps have parts.
+        broken: row of the sums → the error of its first record with NaN.
+        marks: the records at which another step begins, while they are read.
     """
 
     evaluator: Evaluator
@@ -67,6 +73,8 @@ class RunSums(Accumulator[Evaluated]):
     origins: Origins = field(default_factory=Origins)
     references: References = field(default_factory=References)
     parts: dict[int, tuple[Any, int]] = field(default_factory=dict)
+    broken: dict[int, InputError] = field(default_factory=dict)
+    marks: list[tuple[str, int | None, RecordStep]] = field(default_factory=list)
 
     headers = True
     bundles: ClassVar[bool] = True
@@ -76,6 +84,27 @@ class RunSums(Accumulator[Evaluated]):
         """Records that are evaluated together, each with its step as its batch."""
         found = (with_steps(chunk, self.step_source, self) for chunk in decoded)
         return chunks(found, with_headers=True, settings=self.evaluator.plan.settings)
+
+    def read(self, decoded: Iterable[DecodedChunk]) -> Iterator[InputError]:
+        """Adds records; of those with NaN, which training went through, only that they are there.
+
+        It yields the errors of all others that cannot be used.
+        """
+        for error in super().read(decoded):
+            if _NOT_FINITE.search(error.message) is None or not self._add_broken(error):
+                yield error
+        self.marks.clear()
+
+    def _add_broken(self, error: InputError) -> bool:
+        """Counts a record with NaN as one of its step, if that is known."""
+        for source, line, step in reversed(self.marks):
+            if source == error.source and line is not None and line <= (error.line or 0):
+                sums = StepSums.without_responses(step.row, (source, step.field))
+                sums.add_count("left_out", np.ones(1, dtype=np.int64))
+                self.add_tables(sums)
+                self.broken.setdefault(step.row, error)
+                return True
+        return False
 
     def evaluate(self, chunk: Chunk) -> Evaluated:
         """The chunk's breakdown, or the column that it lacks, and its rewards."""
@@ -140,6 +169,7 @@ class RunSums(Accumulator[Evaluated]):
         self.origins.merge(later.origins)
         self.references.merge(later.references)
         self.parts |= later.parts
+        self.broken = later.broken | self.broken
 
 
 @dataclass
@@ -185,6 +215,7 @@ def with_steps(
             step.metadata = metadata_of(item.value)
         if run is not None and step.number != before:
             run.origins.add(step.number, item.source, item.line)
+            run.marks.append((item.source, item.line, step))
             before = step.number
         if run is not None and step_source.by is not None and item.batch is not None:
             run.set_part(step, next(iter(item.batch.values())))
@@ -194,6 +225,20 @@ def with_steps(
         run.add_tables(sums_of_rewards(rewards))
     failed = any(isinstance(item, InputError) for item in kept)
     return DecodedChunk(kept, None if failed else decoded.keys)
+
+
+def broken_columns(
+    numbers: Sequence[int], broken: Mapping[int, InputError]
+) -> dict[str, NotFinite]:
+    """Column → where it has NaN: the steps' places, and the first record in words."""
+    found: dict[str, NotFinite] = {}
+    for row, error in sorted(broken.items()):
+        value = error.message.rpartition(" ")[2]
+        where = f"{error.path} is {value} ({error.source}:{error.line}, left out)"
+        column = error.path.rpartition(".")[2].partition("[")[0]
+        known = found.get(column, NotFinite((), where))
+        found[column] = known._replace(places=[*known.places, numbers.index(row)])
+    return found
 
 
 _AUTOMATIC = StepSource()
@@ -271,6 +316,7 @@ class Run:
         tables, run.tables = run.tables, []
         sums = joined(tables or [sums_of_rewards([])])
         steps = Steps.of(sums)
+        steps.not_finite = broken_columns(steps.numbers, run.broken)
         if self._names is not None:
             self.logged = logged_values(self._names, StepValues(sums))
         if self._names == "trl":  # which calls reward functions as we do

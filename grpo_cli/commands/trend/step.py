@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
@@ -15,7 +16,9 @@ from grpo_cli.commands.answer import Answer
 from grpo_cli.commands.trend.metrics import METRICS, StepValues, values
 from grpo_cli.commands.trend.names import WHOLE
 from grpo_cli.commands.trend.sums import KINDS, Places, StepSums
+from grpo_cli.commands.trend.watched import Watch, watch, watch_logged
 
+WARNING, INFO = "warning", "info"
 _KEPT = (("count", "samples"), ("count", "tokens"))
 _WHOLE = WHOLE | {one.name for one in METRICS.values() if one.whole}
 
@@ -54,6 +57,7 @@ class Step(Answer):
             response) and "gradient" (a record).
         shares_file: whether the file has records of other steps.
         key: the field of the file's objects that says the step; None where the file's name does.
+        logged: whether it is a row of a log, so that there are no records of it.
     """
 
     number: int
@@ -62,11 +66,19 @@ class Step(Answer):
     worst: Mapping[str, Place]
     shares_file: bool = False
     key: str | None = None
+    logged: bool = False
 
     def fields(self) -> dict[str, Any]:
         """Its row: the metrics by name, and the worst places."""
         head = {"step": self.number, "file": self.file}
         return {**head, **self.metrics, "worst": dict(self.worst)}
+
+
+class NotFinite(NamedTuple):
+    """Where something is NaN or infinite: the places of the steps, and what is so, in words."""
+
+    places: Sequence[int]
+    words: str
 
 
 class Steps(Sequence[Step]):
@@ -76,9 +88,19 @@ class Steps(Sequence[Step]):
         numbers: of the steps.
         files: the first file that has records of each.
         metrics: name → [S] values; NaN where a step has none.
+        not_finite: a column or a logged series → where it is NaN or infinite.
+        logged: whether these are a trainer's log alone, under the names that it has there.
     """
 
-    def __init__(self, sums: StepSums, metrics: Mapping[str, F64]) -> None:
+    def __init__(
+        self,
+        sums: StepSums,
+        metrics: Mapping[str, F64],
+        not_finite: Mapping[str, NotFinite] = MappingProxyType({}),
+        *,
+        logged: bool = False,
+    ) -> None:
+        self.not_finite, self.logged = not_finite, logged
         self._sums, self.numbers = sums, sums.numbers.tolist()
         self.files = [file for file, _ in sums.sources]
         self.metrics = dict(metrics)
@@ -97,6 +119,10 @@ class Steps(Sequence[Step]):
     def with_metrics(self, metrics: Mapping[str, F64]) -> Steps:
         """The steps with other metrics, which may be infinite, as what a framework logs."""
         return Steps(self._sums, metrics)
+
+    def watch(self, name: str) -> Watch | None:
+        """How a metric is watched; None where it is not."""
+        return watch_logged(name) if self.logged else watch(name)
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -118,7 +144,13 @@ class Steps(Sequence[Step]):
         rows = np.arange(len(self))[at]
         if isinstance(at, slice):
             columns = {name: column[at] for name, column in self.metrics.items()}
-            part = Steps(self._sums.taken(rows), columns)
+            place = {int(row): number for number, row in enumerate(rows)}
+            kept = {
+                name: found._replace(places=inside)
+                for name, found in self.not_finite.items()
+                if (inside := [place[one] for one in found.places if one in place])
+            }
+            part = Steps(self._sums.taken(rows), columns, kept, logged=self.logged)
             part._shared = self._shared
             return part
         row = [_plain(name, column[at].item()) for name, column in self.metrics.items()]
@@ -139,6 +171,7 @@ class Steps(Sequence[Step]):
             dict(self._worst(at)),
             self._shared[self.files[at]] > 1,
             self._sums.sources[at][1],
+            self.logged,
         )
 
     def _worst(self, at: int) -> Iterator[tuple[str, Place]]:
@@ -181,8 +214,9 @@ class Finding:
 
     Attributes:
         metric: its name.
-        kind: "shift" (a new level), "drift" (a slope), or "limit" (a threshold that frameworks
-            publish).
+        kind: "shift" (a new level), "drift" (a slope), "spike" (a single step, or one every so
+            many), "limit" (a bound that frameworks or practice have) or "impossible" (a value that
+            cannot be).
         onset: the step at which it began.
         sentence: what happened, in numbers.
         command: what shows the step at which it began: its worst record and token.
@@ -191,6 +225,11 @@ class Finding:
         score: by how many standard errors; of a limit, infinite.
         cause: the command that may explain it, of the step at which it began.
         worst_command: what shows the worst step likewise.
+        direction: "up" or "down"; "" of what has none.
+        severity: "warning", or "info" where a level went the way that is no fault by itself.
+        seen: the step that showed it, from which on a run that grows says so.
+        end: the step from which on values are as before; None while it lasts.
+        period: the steps from one spike to the next; 0: there are not several at one distance.
     """
 
     metric: str
@@ -203,3 +242,8 @@ class Finding:
     score: float = inf
     cause: str = ""
     worst_command: str = ""
+    direction: str = ""
+    severity: str = WARNING
+    seen: int = 0
+    end: int | None = None
+    period: int = 0

@@ -28,13 +28,23 @@ KINDS = ("length", "nll", "gradient", "ratio", "kl", "mismatch")
 """What a step is worst in: each has a place."""
 _KNOWN = {
     *("tokens", "samples", "cut_off", "endings", "lag", "versions", "repetition", "records"),
-    *("evaluated_tokens", "clipped_low", "clipped_high", "ratio", "kl_records", "kl_unknown"),
+    *(
+        "left_out",
+        "evaluated_tokens",
+        "clipped_low",
+        "clipped_high",
+        "ratio",
+        "kl_records",
+        "kl_unknown",
+    ),
     *("log_prob", "entropy", "ratio_squared", "kl", "kl_k1", "kl_k3", *DECILES),
     *("mismatch", "mismatch_d", "mismatch_weight", "mismatch_size", "mismatch_both"),
     *("mismatch_square", "inverse_weight", "probs_diff", "probs_diff_2", "new_k3", "weights"),
     *("policy_counted", "kl_counted", "entropy_counted", "sample_logp_difference"),
     *(f"{unit}_{name}" for unit in ("sample", "record") for name in LOGGED),
 }
+_ROWS = {"reward": "f8", "length": "i8", "gradient": "f8", "group": "i8", "label": "O"}
+"""What is kept of each response, or group, and its type."""
 _FEW = 8
 """Numbers of a sum, or of a distribution, that are kept as they are."""
 _FEW_BINS = 4096
@@ -225,6 +235,13 @@ class StepSums:
 
     def __len__(self) -> int:
         return len(self.numbers)
+
+    @classmethod
+    def without_responses(cls, number: int, source: tuple[str, str | None]) -> StepSums:
+        """Those of a step of which nothing can be used."""
+        none = np.zeros(1, dtype=np.int64)
+        rows = {("row", name): Ragged(none, np.zeros(0, kind)) for name, kind in _ROWS.items()}
+        return cls(np.array([number]), [source], rows)
 
     def family(self, name: str) -> dict[Any, Any]:
         """The columns of a family, by their names."""

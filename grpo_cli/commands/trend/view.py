@@ -11,10 +11,11 @@ from rich.text import Text
 
 from grpo_cli.commands.emit import as_json, write_rows
 from grpo_cli.commands.trend.comparison import Comparison, LogComparison, Trend
-from grpo_cli.commands.trend.findings import Coverage
+from grpo_cli.commands.trend.coverage import Coverage
+from grpo_cli.commands.trend.events import Event
 from grpo_cli.commands.trend.metrics import ALL, METRICS, metric
 from grpo_cli.commands.trend.onsets import LEAST
-from grpo_cli.commands.trend.step import Finding, Steps
+from grpo_cli.commands.trend.step import INFO, WARNING, Finding, Steps
 from grpo_cli.terminal.display import chosen
 from grpo_cli.terminal.grid import Column, column, fitting, grid, print_hidden
 from grpo_cli.terminal.numbers import shown, visible
@@ -23,8 +24,14 @@ from grpo_cli.terminal.plots import Series, ascii_only, small_multiples, spark
 from grpo_cli.terminal.prose import as_command, wrapped
 from grpo_cli.terminal.screen import Screen, screen_of, written
 
+_OTHERS = 4
+"""Series of an event whose sentences are printed."""
+_UNKNOWN = (
+    "only records would show: which responses and tokens it is, whether log-probs, masks and "
+    "groups are sound (grpo check), and which formula gives these numbers (grpo match)"
+)
 NEAR = 5
-"""Steps within which findings of one family are one event."""
+"""Steps within which findings are one event."""
 _EDGES = 120  # columns of charts where there is no terminal
 
 
@@ -36,6 +43,8 @@ def known(steps: Steps) -> list[str]:
 def usual(steps: Steps) -> list[str]:
     """Those that are shown unasked."""
     columns = {name: metric(name) for name in known(steps)}
+    if steps.logged:
+        return [name for name in columns if steps.watch(name) is not None] or [*columns]
     return [name for name, one in columns.items() if one is None or one.usual]
 
 
@@ -109,39 +118,62 @@ def _picked(numbers: Sequence[int], limit: int, onsets: Set[int]) -> list[int]:
     return sorted({*kept, *range(room // 2), *range(count - (room - room // 2), count)})
 
 
-def print_verdict(console: Console, screen: Screen, covered: Coverage, *, found: bool) -> None:
-    """Prints that nothing was found, and in any case which series could not be computed."""
-    if not found:
-        quiet = covered.steps >= LEAST and covered.watched
-        style = "bold green" if quiet else "bold"
-        console.print()
-        console.print(wrapped(Text(covered.verdict, style), screen.reading))
+def print_verdict(console: Console, screen: Screen, answer: Trend, covered: Coverage) -> None:
+    """Prints in a sentence what happened in the run, or that nothing was found."""
+    wrong = any(one.severity == WARNING for one in answer.findings)
+    quiet = covered.steps >= LEAST and covered.watched
+    style = "bold red" if wrong else "bold green" if quiet else "bold"
+    console.print(wrapped(Text(visible(answer.verdict), style), screen.reading))
+
+
+def print_gaps(console: Console, screen: Screen, covered: Coverage) -> None:
+    """Prints which series could not be computed."""
     if covered.gaps:
         console.print()
     for sentence in covered.gaps:
         console.print(wrapped(Text(sentence, "dim"), screen.reading, 2))
 
 
-def print_findings(console: Console, screen: Screen, findings: Sequence[Finding]) -> None:
-    """Prints what was found, each with the command that shows where.
+def print_events(
+    console: Console, screen: Screen, events: Sequence[Event], *, logged: bool
+) -> None:
+    """Prints what happened, each with the series that followed and the commands that show where.
 
-    Findings of one family that began together are printed as one, the surest first.
+    Of a log alone, in the place of commands, with what is usually done about it.
     """
-    for together in _together(findings):
-        first, *others = sorted(together, key=_surest)
+    for event in events:
+        if event.severity == INFO:
+            continue
         console.print()
-        print_finding(console, screen, first)
-        for other in others:
-            also = Text(f"  also {other.kind}  {other.sentence}", "dim")
+        print_finding(console, screen, event.first)
+        others = [one for one in event.others if one.severity == WARNING]
+        for other in others[: None if chosen().full else _OTHERS]:
+            also = Text(f"  then {other.kind}  {visible(other.sentence)}", "dim")
             console.print(wrapped(also, screen.reading, 4))
-        print_command(console, screen, first)
+        if len(others) > _OTHERS and not chosen().full:
+            names = ", ".join(visible(one.metric) for one in others[_OTHERS:])
+            more = Text(f"  and {len(others) - _OTHERS} more: {names}", "dim")
+            console.print(wrapped(more, screen.reading, 4))
+        if event.fix and logged:
+            console.print(wrapped(Text(f"  fix: {event.fix}"), screen.reading, 4))
+        for said in event.check:
+            console.print(wrapped(Text(f"  check: {visible(said)}"), screen.reading, 4))
+        if not logged:
+            print_command(console, screen, event.first)
+    moved = [one for event in events if event.severity == INFO for one in event.findings]
+    if moved:
+        console.print()
+        named = "; ".join(one.sentence.partition(" (")[0] for one in moved[:_OTHERS])
+        rest = f"; {len(moved) - _OTHERS} more in --json" if len(moved) > _OTHERS else ""
+        line = Text(f"moved, which is no fault by itself: {visible(named)}{rest}", "dim")
+        console.print(wrapped(line, screen.reading, 2))
 
 
 def print_finding(console: Console, screen: Screen, finding: Finding) -> None:
     """Prints what was found, in words."""
     head = (f"step {finding.onset}", "bold magenta")
     sentence = finding.sentence.replace(f" at step {finding.onset}:", ":", 1)
-    line = Text.assemble(head, f"  {finding.kind}  {sentence}")
+    line = Text.assemble(head, f"  {finding.kind}  {visible(sentence)}")
     console.print(wrapped(line, screen.reading, 2))
 
 
@@ -154,32 +186,6 @@ def print_command(console: Console, screen: Screen, finding: Finding) -> None:
         commands.append(finding.worst_command.replace("  # step", "  # at its worst, step", 1))
     for one in commands:
         console.print(as_command(f"  {visible(one)}", screen.edge), style="cyan")
-
-
-_LIMIT_LAST = {"shift": 0, "drift": 0, "limit": 1}
-
-
-def _surest(finding: Finding) -> tuple[int, float]:
-    return _LIMIT_LAST[finding.kind], -finding.score
-
-
-def _family(finding: Finding) -> str:
-    column = metric(finding.metric)
-    return "" if column is None else column.family
-
-
-def _together(findings: Sequence[Finding]) -> list[list[Finding]]:
-    groups: list[list[Finding]] = []
-    for one in findings:
-        family = _family(one)
-        for group in groups:
-            near = one.onset - group[0].onset <= NEAR
-            if _family(group[0]) == family and near:
-                group.append(one)
-                break
-        else:
-            groups.append([one])
-    return groups
 
 
 def print_charts(
@@ -226,7 +232,7 @@ def verdict_of(one: Comparison) -> tuple[str, str]:
 
 _CONTEXT = ("step", "file")
 _USUAL_LIMIT, _LEAST_LIMIT = 40, 4
-_AROUND = 11
+_AROUND = 13
 """The lines of the table that are no steps: its head, its sparks, and what is hidden."""
 
 
@@ -256,10 +262,12 @@ def print_answer(
     ``notes`` are going to be printed below; ``plot``: charts in the place of the table.
     """
     screen = screen_of(stream)
-    conclusion = _conclusion(screen, answer.findings, answer.log, covered)
+    conclusion = _conclusion(screen, answer, covered)
     below = lines_of(conclusion, screen)
 
     def draw(console: Console, screen: Screen) -> None:
+        print_verdict(console, screen, answer, covered)
+        console.print()
         if plot:
             print_charts(console, screen, answer.steps, columns, answer.findings)
         else:
@@ -272,14 +280,14 @@ def print_answer(
     print_page(stream, draw, "page" if asked or long else "print", notes=notes)
 
 
-def _conclusion(
-    screen: Screen, found: Sequence[Finding], compared: LogComparison | None, covered: Coverage
-) -> str:
+def _conclusion(screen: Screen, answer: Trend, covered: Coverage) -> str:
     console = screen.console()
-    print_findings(console, screen, found)
-    print_verdict(console, screen, covered, found=bool(found))
-    if compared is not None:
-        print_log_comparison(console, screen, compared)
+    print_events(console, screen, answer.events, logged=answer.steps.logged)
+    if answer.steps.logged:
+        console.print(wrapped(Text(f"\n{_UNKNOWN}", "dim"), screen.reading, 2))
+    print_gaps(console, screen, covered)
+    if answer.log is not None:
+        print_log_comparison(console, screen, answer.log)
     return written(console)
 
 

@@ -10,9 +10,12 @@ from typing import BinaryIO
 
 import orjson
 
-from grpo_cli.commands.trend.findings import Condition, findings
+from grpo_cli.commands.trend.conditions import Condition
+from grpo_cli.commands.trend.coverage import Coverage
+from grpo_cli.commands.trend.events import events, verdict
+from grpo_cli.commands.trend.findings import findings
 from grpo_cli.commands.trend.follow import Follow
-from grpo_cli.commands.trend.step import Finding, Flags, Step, Steps
+from grpo_cli.commands.trend.step import WARNING, Finding, Flags, Step, Steps
 from grpo_cli.commands.trend.view import print_command, print_finding, sparing
 from grpo_cli.terminal.grid import print_hidden
 from grpo_cli.terminal.messages import say
@@ -67,7 +70,7 @@ class Watch:
             self._fields, self._hidden = _fitting(self._fields, self._screen.width)
         self._as_json, self._conditions, self._flags = as_json, conditions, flags
         self._before: Sequence[Step] = []
-        self._printed: set[str] = set()
+        self._printed: set[object] = set()
         self._begun = False
 
     def run(self, every: float, wait: Callable[[float], None] = time.sleep) -> int:
@@ -98,12 +101,22 @@ class Watch:
         self._before = done
         found = findings(done, self._flags)
         for one in found:
-            if one.metric not in self._printed:
-                self._printed.add(one.metric)
+            if (one.metric, one.seen) not in self._printed and one.severity == WARNING:
+                self._printed.add((one.metric, one.seen))
                 self._write({"finding": one}, self._text_of(one))
+        if (last and not self._as_json) or any(one.severity == WARNING for one in found):
+            covered = Coverage(done, (), {}, on_policy=False)
+            self._write_verdict(verdict(done, events(found), covered))
         self._stream.flush()
         answers = (one.answer(done, found) for one in self._conditions)
         return next(filter(None, answers), None)
+
+    def _write_verdict(self, sentence: str) -> None:
+        """Writes what the run comes to so far, where that is another sentence than before."""
+        told = sentence.rpartition("; ")[0]
+        if told not in self._printed:
+            self._printed.add(told)
+            self._write({"verdict": sentence}, visible(sentence))
 
     def _write_step(self, step: Step) -> None:
         values = [step.metrics[name] for name in self._fields]

@@ -80,11 +80,10 @@ def _verdict(answer: Verified, differing: int) -> Text:
     records = f"{verified:,} record{'' if verified == 1 else 's'}"
     if differing:
         differ = f"{differing:,} of {records} {'differs' if differing == 1 else 'differ'}"
-        if not answer.explained:
+        if not answer.explained or differing == 1:  # whose cause follows
             return Text(differ, "bold red")
         every = answer.explained == differing
-        count = "all " if differing > 1 else ""
-        by = f", {count}explained by: " if every else f"; {answer.explained:,} explained by: "
+        by = ", all explained by: " if every else f"; {answer.explained:,} explained by: "
         return Text.assemble((differ, "bold red"), by, joined(answer.causes))
     keys = [key for key in _compared(answer) if not key.startswith(METRIC)]
     agree = "agrees" if verified == 1 else "agree"

@@ -16,10 +16,7 @@ def table() -> tuple[Rule, ...]:
     for module in iter_modules(__path__):
         import_module(f"{__name__}.{module.name}")
     return tuple(
-        sorted(
-            DECLARED.values(),
-            key=lambda rule: (SCOPES.index(rule.scope), rule.rank, rule.code),
-        )
+        sorted(DECLARED.values(), key=lambda rule: (SCOPES.index(rule.scope), rule.rank, rule.code))
     )
 
 

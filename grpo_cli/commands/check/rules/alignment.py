@@ -449,10 +449,6 @@ def find_drift(pair: Pair) -> Iterator[Finding]:
             f"is {times:.1f} times as far from 0 as before",
             "positions differ on one side: left padding without position_ids, a cache that was not "
             "reset, other rotary settings; give position_ids that skip the padding",
-            {
-                "times": times,
-                "sigmas": float(away[sample]),
-                "position": float(middle[sample]),
-            },
+            {"times": times, "sigmas": float(away[sample]), "position": float(middle[sample])},
             record=pair.record(sample),
         )

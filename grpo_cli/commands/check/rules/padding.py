@@ -60,12 +60,7 @@ _PADDING_ADVICE = (
 
 
 @rule(
-    "padding",
-    "error|info",
-    "Padding counts as tokens.",
-    rank=20,
-    explains=True,
-    suppressible=True,
+    "padding", "error|info", "Padding counts as tokens.", rank=20, explains=True, suppressible=True
 )
 def find_padding(view: View) -> Iterator[Finding]:
     """Finds runs of one value at an edge of responses, in every column of log-probs.
@@ -305,12 +300,7 @@ def find_padding_ids(view: View) -> Iterator[Finding]:
             f"{rows_hit:,} of {of:,} responses end in {view.word(int(last[row]))}, "
             f"behind the end of text: {tokens:,} tokens of padding count",
             "end the mask with the end of text: it counts, what follows does not",
-            {
-                "responses": rows_hit,
-                "of": of,
-                "tokens": tokens,
-                "token_id": int(last[row]),
-            },
+            {"responses": rows_hit, "of": of, "tokens": tokens, "token_id": int(last[row])},
             **view.at(row),
         )
 

@@ -153,11 +153,7 @@ def find_ratio_noise(pair: Pair) -> Iterator[Finding]:
             "the same, so this is noise of precision, kernels or batch shapes",
             "take old from the same forward pass (old = new), or let both passes have the same "
             "precision, kernel and micro-batches",
-            {
-                "mean_abs": float(mean[sample]),
-                "outside": beyond,
-                "claim": claim,
-            },
+            {"mean_abs": float(mean[sample]), "outside": beyond, "claim": claim},
             record=pair.record(sample),
             severity="warning" if mean[sample] > _NOTABLE_NOISE else "info",
         )

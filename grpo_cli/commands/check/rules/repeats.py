@@ -184,11 +184,7 @@ class InputMemory:
 
 
 @rule(
-    "duplicate",
-    "warning",
-    "Responses occur twice, equal to the last bit.",
-    rank=130,
-    scope="input",
+    "duplicate", "warning", "Responses occur twice, equal to the last bit.", rank=130, scope="input"
 )
 def find_copies(copies: list[Copy], of: int) -> Iterator[Finding]:
     """Yields the copies among the responses of one record."""

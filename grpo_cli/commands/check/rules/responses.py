@@ -431,12 +431,7 @@ def find_cut_responses(view: View) -> Iterator[Finding]:
             f"{count} of {int(view.counts[record])} responses have exactly the greatest length, "
             f"{length}" + (" (max_completion_length)" if named else ""),
             _CUT_ADVICE,
-            {
-                "responses": count,
-                "of": int(view.counts[record]),
-                "length": length,
-                "named": named,
-            },
+            {"responses": count, "of": int(view.counts[record]), "length": length, "named": named},
             record=record,
         )
 

@@ -10,7 +10,7 @@ import numpy as np
 from grpo_cli.commands.check.pair import Pair
 from grpo_cli.commands.check.record_view import View
 from grpo_cli.commands.check.rule import Finding, rule
-from grpo_cli.commands.check.scale import LEAST_TOKENS, Middle, Scale
+from grpo_cli.commands.check.scale import LEAST_TOKENS, Scale
 
 # ---- bases ---------------------------------------------------------------------------------------
 
@@ -96,9 +96,9 @@ def _have_equal_means(view: View, part: slice, cost: np.ndarray) -> bool:
 
 # ---- temperatures --------------------------------------------------------------------------------
 
-_ALIKE, _STRAIGHT = 0.35, 1.2
-_NOISY = {False: 2.5, True: 1.5}
-"""The line's spread over its slope where sure tokens are alike: between engines, after updates."""
+_STRAIGHT = 1.2
+_ALIKE, _NOISY = {False: 0.55, True: 0.35}, {False: 4.0, True: 1.5}
+"""Spreads of the shares of sure tokens and about the line: between engines, and after updates."""
 _ENGINE_SHARE, _UPDATE_SHARE, _NOTABLE_SHARE = 0.02, 0.14, 0.04
 _MOST_VANISHED = 0.02
 _MOST_SHARE = 1.5
@@ -118,12 +118,12 @@ _MOST_SHARE = 1.5
 def find_temperatures(pair: Pair) -> Iterator[Finding]:
     """Finds log-odds of sure tokens that one factor scales (``Scale``).
 
-    The share by which they differ spreads by at most 0.35 of its median: temperatures of 0.9 and
-    1.1 have 0.03 in float32, 0.3 in fp8; policies that were trained have 0.4 to 5. Or the spread
-    about the line is at most 1.2 times its slope: those temperatures have 0.3 to 1.2 in bf16, but
-    trained policies 1.3 to 10. The share is above 0.02 between engines, or 0.14 where an update is
-    between the columns, which may sharpen a little evenly. Log-probs that were themselves divided
-    have one b/a instead.
+    The share by which they differ spreads by at most 0.35 of its median, 0.55 between engines:
+    temperatures of 0.9 and 1.1 have 0.03 in float32, 0.5 in the noisiest fp8; policies that were
+    trained have 0.4 to 5, and stale ones 1.6 and more. Or the spread about the line is at most 1.2
+    times its slope: those temperatures have 0.3 to 1.2 in bf16, but trained policies 1.3 to 10.
+    The share is above 0.02 between engines, or 0.14 where an update is between the columns, which
+    may sharpen a little evenly. Log-probs that were themselves divided have one b/a instead.
     """
     for sample, scale in pair.scales.items():
         if _is_temperature(pair, scale):
@@ -135,21 +135,19 @@ def _is_temperature(pair: Pair, scale: Scale) -> bool:
         return False  # long training, or words that top-p or top-k cut off
     updated = pair.names[0] == "log_probs_new"
     least = _UPDATE_SHARE if updated else _ENGINE_SHARE
-    even = scale.odds.is_alike(_ALIKE) and scale.line.is_alike(_NOISY[updated])
+    alike = scale.odds.is_alike(_ALIKE[updated])
+    even = alike and scale.line.is_alike(_NOISY[updated])
     even |= scale.line.is_alike(_STRAIGHT) and (not scale.odds.number or not updated)
-    if even and least < abs(_even_share(scale).median) < _MOST_SHARE:
+    if even and least < abs((scale.odds if alike else scale.line).median) < _MOST_SHARE:
         return True
     return scale.is_factor(_DIVIDED_ALIKE) and abs(scale.factor.median) > _DIVIDED
-
-
-def _even_share(scale: Scale) -> Middle:
-    return scale.odds if scale.odds.is_alike(_ALIKE) else scale.line
 
 
 def _describe_temperature(pair: Pair, scale: Scale, sample: int) -> Finding:
     first, second = pair.keys
     even = not scale.is_factor(_DIVIDED_ALIKE)
-    of = _even_share(scale) if even else scale.factor
+    alike = scale.odds.is_alike(_ALIKE[pair.names[0] == "log_probs_new"])
+    of = scale.factor if not even else scale.odds if alike else scale.line
     slope = (2.0 - of.median) / (2.0 + of.median) if even else math.exp(of.median)
     sharper, flatter = (first, second) if slope < 1.0 else (second, first)
     what = "log-odds" if even else "log-probs"
@@ -230,10 +228,6 @@ def find_constant_log_ratios(pair: Pair) -> Iterator[Finding]:
                 f"every ratio is multiplied by {math.exp(middle):.4g}",
                 "one side was renormalised over top-p or top-k (the factor is the mass kept), or "
                 "lacks a normaliser; compute both over the whole vocabulary",
-                {
-                    "log_ratio": middle,
-                    "spread": spread,
-                    "ratio": math.exp(middle),
-                },
+                {"log_ratio": middle, "spread": spread, "ratio": math.exp(middle)},
                 record=pair.record(sample),
             )

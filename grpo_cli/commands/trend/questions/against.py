@@ -9,7 +9,6 @@ import numpy as np
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.answer import Answer
-from grpo_cli.commands.trend.metrics import metric
 from grpo_cli.commands.trend.origins import StepSource, run_of
 from grpo_cli.commands.trend.questions.noise import (
     Estimate,
@@ -18,6 +17,7 @@ from grpo_cli.commands.trend.questions.noise import (
 )
 from grpo_cli.commands.trend.run import Run
 from grpo_cli.commands.trend.step import Steps
+from grpo_cli.commands.trend.watched import is_watched
 from grpo_cli.engine import Reader
 from grpo_cli.errors import UsageError
 from grpo_cli.variants.plan import Plan
@@ -112,9 +112,7 @@ def compare_runs(first: Sequence[Steps], second: Sequence[Steps]) -> RunComparis
     names = [
         name
         for name in every[0].metrics
-        if all(name in one.metrics for one in every)
-        and (known := metric(name)) is not None
-        and known.watched
+        if all(name in one.metrics for one in every) and is_watched(name)
     ]
     found = [
         one for name in names if (one := _difference(name, first, second, common, seeds=seeds))

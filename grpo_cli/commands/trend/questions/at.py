@@ -14,12 +14,12 @@ from grpo_cli.commands.answer import Answer
 from grpo_cli.commands.check.answer import Checked
 from grpo_cli.commands.check.run import check
 from grpo_cli.commands.report.groups import Choice, KeptGroups, owners
-from grpo_cli.commands.trend.metrics import metric
 from grpo_cli.commands.trend.onsets import FUTURE, PAST
 from grpo_cli.commands.trend.origins import StepSource, of_name
 from grpo_cli.commands.trend.questions.noise import robust_size
 from grpo_cli.commands.trend.run import Run
 from grpo_cli.commands.trend.step import Finding, Place, Step, Steps
+from grpo_cli.commands.trend.watched import is_watched, watch
 from grpo_cli.engine import Reader
 from grpo_cli.engine.fold import first_pass
 from grpo_cli.errors import UsageError
@@ -128,7 +128,7 @@ def place_of(steps: Steps, number: int) -> int:
 def unusual_at(steps: Steps, place: int) -> list[MetricAt]:
     """The metrics that are unusual at a step, the most unusual first."""
     found = [one for one in _metrics(steps, place) if abs(one.size or 0.0) >= UNUSUAL]
-    watched = [one for one in found if (known := metric(one.name)) and known.watched]
+    watched = [one for one in found if is_watched(one.name)]
     return sorted(watched, key=_by_size)
 
 
@@ -148,7 +148,7 @@ def _ends(steps: Steps) -> list[int]:
 
 def _metrics(steps: Steps, place: int) -> Iterator[MetricAt]:
     for name, column in steps.metrics.items():
-        known = metric(name)
+        known = watch(name)
         past, future = column[max(0, place - PAST) : place], column[place + 1 :][:FUTURE]
         past, future = past[~np.isnan(past)], future[~np.isnan(future)]
         value = steps.values(name)[place]
@@ -157,7 +157,7 @@ def _metrics(steps: Steps, place: int) -> Iterator[MetricAt]:
         size = None
         if value is not None:
             others = past if len(past) >= _LEAST else future
-            log = known is not None and known.log
+            log = known is not None and known.is_log
             size = _size(float(value), others, log=log) if len(others) >= _LEAST else None
         yield MetricAt(name, _median(past), value, _median(future), size)
 

@@ -12,13 +12,13 @@ from rich.text import Text
 
 from grpo_cli.commands.check.view import print_findings as print_checked
 from grpo_cli.commands.trend.findings import command
-from grpo_cli.commands.trend.metrics import metric
 from grpo_cli.commands.trend.questions.against import RunComparison
 from grpo_cli.commands.trend.questions.at import FACTS, UNUSUAL, MetricAt, StepAnswer
 from grpo_cli.commands.trend.questions.correlation import CorrelationAnswer
 from grpo_cli.commands.trend.questions.parts import PartChange, PartsAnswer
 from grpo_cli.commands.trend.step import Flags, Step
 from grpo_cli.commands.trend.view import NEAR, print_finding
+from grpo_cli.commands.trend.watched import is_watched
 from grpo_cli.terminal.grid import Column, column, fitting, grid, print_hidden
 from grpo_cli.terminal.numbers import brief, shown, visible
 from grpo_cli.terminal.prose import as_command, wrapped
@@ -45,7 +45,7 @@ def print_step_answer(
     ]
     console.print(Text.assemble((f"step {answer.step}", "bold magenta"), f"  ({'; '.join(spans)})"))
     console.print()
-    rows = [one for one in answer.metrics if (known := metric(one.name)) and known.watched]
+    rows = [one for one in answer.metrics if is_watched(one.name)]
     unusual = [one for one in rows if abs(one.size or 0.0) >= UNUSUAL]
     rows = rows[: min(max(len(unusual), _LEAST_ROWS), _MOST_ROWS)]
     console.print(grid(_metric_columns(rows)))

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64, Batch, Segments
-from grpo_cli.commands.verify.causes.case import Case, Cause, round_number
-from grpo_cli.commands.verify.causes.inputs import HALF, rounded
+from grpo_cli.commands.verify.causes.case import Case, Cause, catalogued, round_number
+from grpo_cli.commands.verify.causes.inputs import rounded
 from grpo_cli.commands.verify.causes.solving import parametric
 from grpo_cli.objective.breakdown import Breakdown
 
@@ -199,94 +199,36 @@ def _whitened(a: F64, ddof: int) -> F64:
     return (a - a.mean()) / (_std(a, ddof) + 1e-8)
 
 
-CHANGES: tuple[tuple[str, str, Change], ...] = (
-    ("advantage-sign", "wrong sign of the advantages", lambda a, _: -a),
-    (
-        "advantage-one-sided",
-        "sign of the advantages lost: |A| where A is meant",
-        lambda a, _: np.abs(a),
-    ),
-    (
-        "advantage-one-sided",
-        "only positive advantages count: A < 0 is taken as 0",
-        lambda a, _: np.maximum(a, 0.0),
-    ),
-    (
-        "advantage-one-sided",
-        "only negative advantages count: A > 0 is taken as 0",
-        lambda a, _: np.minimum(a, 0.0),
-    ),
-    ("advantage-one-sided", "only the sign of the advantages counts", lambda a, _: np.sign(a)),
-    (
-        "advantage-order",
-        "advantages shifted by one row: each response has that of the one before",
-        lambda a, _: np.roll(a, 1),
-    ),
-    (
-        "advantage-order",
-        "advantages shifted by one row: each response has that of the one after",
-        lambda a, _: np.roll(a, -1),
-    ),
-    (
-        "advantage-order",
-        "advantages in reverse order of the responses",
-        lambda a, _: a[::-1].copy(),
-    ),
-    (
-        "advantage-broadcast",
-        "the first response's advantage is used for all",
-        lambda a, _: np.full_like(a, a[0]) if a.size else a,
-    ),
-    ("advantage-twice", "advantages centred on their median", lambda a, _: a - np.median(a)),
-    ("advantage-twice", "advantages centred on their mean", lambda a, _: a - a.mean()),
-    (
-        "advantage-twice",
-        "advantages whitened (ddof 1): normalised over the record",
-        lambda a, _: _whitened(a, 1),
-    ),
-    (
-        "advantage-twice",
-        "advantages whitened (ddof 0): normalised over the record",
-        lambda a, _: _whitened(a, 0),
-    ),
-    (
-        "advantage-twice",
-        "advantages divided by the std of the record's advantages",
-        lambda a, _: a / (_std(a, 1) + 1e-8),
-    ),
-    (
-        "advantage-length",
-        "advantages weighted by length: A times the response's tokens over their mean",
-        lambda a, n: a * n / max(float(n.mean()), 1.0),
-    ),
-    (
-        "advantage-length",
-        "advantages weighted by length: A times the response's tokens",
-        lambda a, n: a * n,
-    ),
-    (
-        "advantage-length",
-        "advantages weighted by length: A divided by the response's tokens",
-        lambda a, n: a / np.maximum(n, 1),
-    ),
-    ("advantage-dropped", "advantages left out: A is taken as 1", lambda a, _: np.ones_like(a)),
-    *(
-        (
-            "advantage-rounded",
-            f"advantages rounded to {kind}",
-            lambda a, _, kind=kind: rounded(a, kind),
-        )
-        for kind in HALF
-    ),
-)
+CHANGES: Mapping[str, Change] = {
+    "advantage-sign": lambda a, _: -a,
+    "advantage-one-sided.absolute": lambda a, _: np.abs(a),
+    "advantage-one-sided.positive": lambda a, _: np.maximum(a, 0.0),
+    "advantage-one-sided.negative": lambda a, _: np.minimum(a, 0.0),
+    "advantage-one-sided.sign": lambda a, _: np.sign(a),
+    "advantage-order.before": lambda a, _: np.roll(a, 1),
+    "advantage-order.after": lambda a, _: np.roll(a, -1),
+    "advantage-order.reverse": lambda a, _: a[::-1].copy(),
+    "advantage-broadcast": lambda a, _: np.full_like(a, a[0]) if a.size else a,
+    "advantage-twice.median": lambda a, _: a - np.median(a),
+    "advantage-twice.mean": lambda a, _: a - a.mean(),
+    "advantage-twice.ddof1": lambda a, _: _whitened(a, 1),
+    "advantage-twice.ddof0": lambda a, _: _whitened(a, 0),
+    "advantage-twice.std": lambda a, _: a / (_std(a, 1) + 1e-8),
+    "advantage-length.mean": lambda a, n: a * n / max(float(n.mean()), 1.0),
+    "advantage-length.times": lambda a, n: a * n,
+    "advantage-length.over": lambda a, n: a / np.maximum(n, 1),
+    "advantage-dropped": lambda a, _: np.ones_like(a),
+    "advantage-rounded.bfloat16": lambda a, _: rounded(a, "bfloat16"),
+    "advantage-rounded.float16": lambda a, _: rounded(a, "float16"),
+}
 """In the order in which they are tried; the simplest first."""
 
 
 def changed(case: Case) -> Iterator[Cause]:
     """Yields each of the changes that has no number to be solved for."""
     if case.breakdown.response_advantage is not None and case.other_advantages:
-        for mistake, words, change in CHANGES:
-            yield _cause(mistake, words, change)
+        for key, change in CHANGES.items():
+            yield catalogued(key, partial(_with_change, change=change))
 
 
 def _cause(mistake: str, words: str, change: Change) -> Cause:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.errors import GrpoError
 from grpo_cli.hyperparameters import HyperparameterError, Value
-from grpo_cli.mistakes import mistakes
+from grpo_cli.mistakes import mistakes, worded
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.choice import Bound, Choice
 from grpo_cli.objective.objective import Objective
@@ -26,6 +27,9 @@ from grpo_cli.objective.terms import Term
 from grpo_cli.records import Record, assemble
 from grpo_cli.variants import bind
 from grpo_cli.variants.plan import Plan
+
+_TYPED = 8
+"""A number of no more digits than these was rounded to them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,13 +125,22 @@ class Case:
         a loss is recorded, since many mistakes come near to any one number.
         """
         found = self._misfit(again)
-        rest = 1e-3 if self.is_loss_alone else 0.1
+        rest = 1e-3 if self.is_loss_alone and not self.rounding else 0.1
         return found if found <= rest * self.own_misfit else np.inf
 
     @cached_property
     def is_loss_alone(self) -> bool:
         """Whether one number is all that is expected."""
         return len(self.columns) == 1 and self.columns[0].expectation.level == "record"
+
+    @cached_property
+    def rounding(self) -> float:
+        """What a loss that was written with few digits leaves open, as a relative tolerance."""
+        number = Decimal(repr(abs(self.loss or 0.0))).as_tuple()
+        if len(number.digits) > _TYPED or not isinstance(number.exponent, int):
+            return 0.0
+        size = abs(self.loss or 0.0) + 0.1 * float(self.breakdown.record_scale[0])
+        return 0.5 * 10.0**number.exponent / size if size else 0.0
 
     def _misfit(self, again: Breakdown) -> float:
         most = 0.0
@@ -312,6 +325,12 @@ Source = Callable[[Case], Iterator[Cause]]
 def round_number(value: float) -> bool:
     """Whether somebody may have typed it."""
     return abs(value - float(f"{value:.2g}")) <= 1e-4 * abs(value)
+
+
+def catalogued(key: str, evaluate: Callable[[Case], Breakdown], of: str = "") -> Cause:
+    """A mistake that the catalogue has the words for."""
+    mistake, words = worded(key)
+    return Cause(mistake, words, evaluate, of)
 
 
 def swapped(mistake: str, stage: str, words: str, bound: Bound) -> Cause:

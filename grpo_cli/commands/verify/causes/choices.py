@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial, wraps
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from grpo_cli.batch import F64
-from grpo_cli.commands.verify.causes.case import Case, Cause, bound_to, swapped
+from grpo_cli.commands.verify.causes.case import Case, Cause, bound_to, catalogued, swapped
 from grpo_cli.commands.verify.causes.solving import bounding
 from grpo_cli.hyperparameters import HYPERPARAMETERS
 from grpo_cli.objective.breakdown import Breakdown
@@ -26,28 +26,25 @@ def ratios(case: Case) -> Iterator[Cause]:
     """Yields the ratio inverted, to another policy, or held constant."""
     batch, own = case.batch, case.objective.ratio
     if batch.ratios is None:
-        for column, (mistake, words) in _INSTEAD.items():
+        for column, key in _INSTEAD.items():
             if getattr(batch, column) is not None:
-                yield Cause(mistake, words, partial(_to, column=column))
+                cause = catalogued(key, partial(_to, column=column))
+                yield cause
                 if own.name != "token":
                     by_token = partial(_to, column=column, ratio=_TOKEN)
-                    yield Cause(mistake, f"{words}, token by token", by_token)
-    for mistake, words, change in _CHANGES:
-        yield swapped(mistake, "ratio", words, changed_ratio(own, change))
+                    words = f"{cause.words}, token by token"
+                    yield cause._replace(words=words, evaluate=by_token)
+    for key, change in _CHANGES.items():
+        made = changed_ratio(own, change)
+        yield catalogued(key, partial(Case.evaluated, ratio=made), of="ratio")
     if own.choice.per_response:
         yield from _sequences(case)
 
 
 _INSTEAD = {
-    "log_probs_new": ("old-ignored", "ratio taken as 1: old := new"),
-    "log_probs_ref": (
-        "ratio-policy",
-        "ratio to the reference where π_old is meant (ref for old)",
-    ),
-    "log_probs_rollout": (
-        "ratio-policy",
-        "ratio to the rollout engine's log-probs where π_old is meant",
-    ),
+    "log_probs_new": "old-ignored",
+    "log_probs_ref": "ratio-policy.reference",
+    "log_probs_rollout": "ratio-policy.engine",
 }
 
 
@@ -59,24 +56,15 @@ def _to(case: Case, column: str, **stages: Bound) -> Breakdown:
     return case.evaluated(batch, **stages)
 
 
-_CHANGES: tuple[tuple[str, str, Callable[[Ratio], Ratio]], ...] = (
-    (
-        "ratio-inverted",
-        "ratio inverted: π_old/π_θ where π_θ/π_old is meant",
-        lambda r: Ratio(-r.log_ratio, np.exp(-r.log_ratio), lambda slope: r.pull(-slope)),
+_CHANGES: Mapping[str, Callable[[Ratio], Ratio]] = {
+    "ratio-inverted": lambda r: Ratio(
+        -r.log_ratio, np.exp(-r.log_ratio), lambda slope: r.pull(-slope)
     ),
-    (
-        "ratio-one-gradient",
-        "old log-probs taken from the new ones with their gradient: "
-        "the ratio is 1 and no gradient comes through",
-        lambda r: Ratio(np.zeros_like(r.log_ratio), np.ones_like(r.ratio), np.zeros_like),
+    "ratio-one-gradient": lambda r: Ratio(
+        np.zeros_like(r.log_ratio), np.ones_like(r.ratio), np.zeros_like
     ),
-    (
-        "ratio-detached",
-        "ratio detached (stop-gradient): nothing flows through it",
-        lambda r: r._replace(pull=np.zeros_like),
-    ),
-)
+    "ratio-detached": lambda r: r._replace(pull=np.zeros_like),
+}
 
 
 def changed_ratio(own: Bound, change: Callable[[Ratio], Ratio]) -> Bound:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
-from grpo_cli.commands.verify.causes.case import Case, Cause, round_number, swapped
+from grpo_cli.commands.verify.causes.case import Case, Cause, catalogued, round_number, swapped
 from grpo_cli.commands.verify.causes.solving import bounding, roundest
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.choice import Bound, Choice
@@ -57,85 +57,31 @@ def usual_bounds(low: float, high: float) -> tuple[float, float]:
     return 1.0 - low, 1.0 + high
 
 
-CLIPS: tuple[tuple[str, str, Form, Bounds], ...] = (
-    ("clip-unused", "clip missing (unclipped)", right, lambda _, __: (-np.inf, np.inf)),
-    (
-        "clip-greater",
-        "max for min of the clipped and the unclipped product",
-        _greatest,
-        usual_bounds,
-    ),
-    (
-        "clip-both",
-        "no min: only the clipped product counts, on both sides of A",
-        _only_bounded,
-        usual_bounds,
-    ),
-    ("clip-one-side", "lower clip missing", right, lambda _, high: (-np.inf, 1.0 + high)),
-    ("clip-one-side", "upper clip missing", right, lambda low, _: (1.0 - low, np.inf)),
-    (
-        "epsilon-swapped",
-        "epsilon_low and epsilon_high swapped",
-        right,
-        lambda low, high: (1.0 - high, 1.0 + low),
-    ),
-    (
-        "epsilon-high",
-        "epsilon_low used on both sides",
-        right,
-        lambda low, _: (1.0 - low, 1.0 + low),
-    ),
-    (
-        "epsilon-high",
-        "epsilon_high used on both sides",
-        right,
-        lambda _, high: (1.0 - high, 1.0 + high),
-    ),
-    (
-        "epsilon-reciprocal",
-        "lower bound 1/(1 + ε_high) where 1 − ε_low is meant",
-        right,
-        lambda _, high: (1.0 / (1.0 + high), 1.0 + high),
-    ),
-    (
-        "epsilon-reciprocal",
-        "upper bound 1/(1 − ε_low) where 1 + ε_high is meant",
+CLIPS: Mapping[str, tuple[Form, Bounds]] = {
+    "clip-unused": (right, lambda _, __: (-np.inf, np.inf)),
+    "clip-greater": (_greatest, usual_bounds),
+    "clip-both": (_only_bounded, usual_bounds),
+    "clip-one-side.lower": (right, lambda _, high: (-np.inf, 1.0 + high)),
+    "clip-one-side.upper": (right, lambda low, _: (1.0 - low, np.inf)),
+    "epsilon-swapped": (right, lambda low, high: (1.0 - high, 1.0 + low)),
+    "epsilon-high.low": (right, lambda low, _: (1.0 - low, 1.0 + low)),
+    "epsilon-high.high": (right, lambda _, high: (1.0 - high, 1.0 + high)),
+    "epsilon-reciprocal.lower": (right, lambda _, high: (1.0 / (1.0 + high), 1.0 + high)),
+    "epsilon-reciprocal.upper": (
         right,
         lambda low, _: (1.0 - low, 1.0 / (1.0 - low) if low < 1.0 else np.inf),
     ),
-    (
-        "clip-log-space",
-        "clip in log space: the log-ratio is clipped to −ε_low and ε_high",
-        right,
-        lambda low, high: (float(np.exp(-low)), float(np.exp(high))),
-    ),
-    (
-        "clip-through",
-        "clip straight-through: the value is clipped, the gradient of clipped tokens is not",
-        lambda r, a, low, high: (right(r, a, low, high)[0], r * a),
-        usual_bounds,
-    ),
-    (
-        "clip-zeroed",
-        "clipped tokens left out: they add nothing to the value",
-        lambda r, a, low, high: (right(r, a, low, high)[1],) * 2,
-        usual_bounds,
-    ),
-    (
-        "ratio-detached",
-        "ratio detached (stop-gradient): the policy term has no gradient",
-        lambda r, a, low, high: (right(r, a, low, high)[0], None),
-        usual_bounds,
-    ),
-    (
-        "minimum-before-advantage",
-        "min before the advantage: min(ρ, clip(ρ))·A where min(ρ·A, clip(ρ)·A) is meant",
+    "clip-log-space": (right, lambda low, high: (float(np.exp(-low)), float(np.exp(high)))),
+    "clip-through": (lambda r, a, *b: (right(r, a, *b)[0], r * a), usual_bounds),
+    "clip-zeroed": (lambda r, a, *b: (right(r, a, *b)[1],) * 2, usual_bounds),
+    "ratio-detached.policy": (lambda r, a, *b: (right(r, a, *b)[0], None), usual_bounds),
+    "minimum-before-advantage": (
         lambda r, a, _, high: (np.minimum(r, high) * a, np.where(r <= high, r * a, 0.0)),
         usual_bounds,
     ),
-    ("ratio-without-exp", "1 + log ratio for the ratio: no exp", _without_exp(1.0), usual_bounds),
-    ("ratio-without-exp", "log ratio for the ratio: no exp", _without_exp(0.0), usual_bounds),
-)
+    "ratio-without-exp.plus": (_without_exp(1.0), usual_bounds),
+    "ratio-without-exp": (_without_exp(0.0), usual_bounds),
+}
 
 
 def clips(case: Case) -> Iterator[Cause]:
@@ -143,8 +89,8 @@ def clips(case: Case) -> Iterator[Cause]:
     surrogate = case.objective.surrogate
     if surrogate.choice.window != "product":
         return
-    for mistake, words, form, bounds in CLIPS:
-        yield Cause(mistake, words, partial(bounded, form=form, bounds=bounds))
+    for key, (form, bounds) in CLIPS.items():
+        yield catalogued(key, partial(bounded, form=form, bounds=bounds))
     for mistake, name, value, words in _CAPS:
         if name in surrogate.values and surrogate.values[name] != value:
             yield Cause(mistake, words, partial(_with_value, name=name, number=value))

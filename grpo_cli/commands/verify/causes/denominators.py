@@ -9,6 +9,7 @@ import numpy as np
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.verify.causes.case import Case, Cause, round_number
+from grpo_cli.mistakes import worded
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.choice import Bound, Choice
 from grpo_cli.objective.results import Weights
@@ -88,77 +89,33 @@ def _tokens(case: Case) -> float:
 
 
 # what tokens of equal weight are divided by
-_EQUAL: tuple[tuple[str, str, Divisor], ...] = (
-    ("denominator-missing", "1 (sum over tokens: no denominator)", lambda _: 1.0),
-    (
-        "token-for-response-mean",
-        "the number of tokens (token-mean over this micro-batch, its local count)",
-        _tokens,
-    ),
-    (
-        "denominator-other",
-        "the number of responses (token-sum: sum over tokens, mean over responses)",
-        _count,
-    ),
-    (
-        "constant-length",
-        "responses × max_completion_length (token-sum-norm: a constant length)",
-        lambda case: _count(case) * _constant(case),
-    ),
-    (
-        "padded-length",
-        "responses × the longest response (mean over padded positions, the width)",
-        lambda case: _count(case) * max(case.record.widths, default=0),
-    ),
-    (
-        "truncated-in-denominator",
-        "the tokens as written, masked ones too (the mask is not in the denominator)",
-        lambda case: float(sum(case.record.widths)),
-    ),
-    (
-        "truncated-in-denominator",
-        "the tokens with those of responses that are masked whole (truncated ones count still)",
-        _with_cut,
-    ),
-    (
-        "local-count",
-        "num_items_in_batch",
-        lambda case: _number(case.record.hyperparameters.get("num_items_in_batch")),
-    ),
-    ("norm-without-responses", "max_completion_length alone", _constant),
-    ("padded-length", "the longest response alone", lambda case: float(max(case.record.widths))),
-    ("group-count", "the number of groups", lambda case: float(case.batch.group_count)),
-    ("one-less", "responses − 1 (B − 1)", lambda case: _count(case) - 1.0),
-    (
-        "one-less",
-        "(responses − 1) × max_completion_length",
-        lambda case: (_count(case) - 1.0) * _constant(case),
-    ),
-    ("one-less", "the number of tokens − 1", lambda case: _tokens(case) - 1.0),
-    (
-        "one-less",
-        "the tokens without one of each response (L − 1)",
-        lambda case: _tokens(case) - float((case.batch.responses.lengths > 0).sum()),
-    ),
-    ("root-length", "the root of the number of tokens", lambda case: _tokens(case) ** 0.5),
-    (
-        "empty-response-counted",
-        "the number of responses that have tokens",
-        _filled,
-    ),
-)
+_EQUAL: Mapping[str, Divisor] = {
+    "denominator-missing.tokens": lambda _: 1.0,
+    "token-for-response-mean.tokens": _tokens,
+    "denominator-other.responses": _count,
+    "constant-length": lambda case: _count(case) * _constant(case),
+    "padded-length.responses": lambda case: _count(case) * max(case.record.widths, default=0),
+    "truncated-in-denominator.written": lambda case: float(sum(case.record.widths)),
+    "truncated-in-denominator.cut": _with_cut,
+    "local-count": lambda case: _number(case.record.hyperparameters.get("num_items_in_batch")),
+    "norm-without-responses": _constant,
+    "padded-length.alone": lambda case: float(max(case.record.widths)),
+    "group-count": lambda case: float(case.batch.group_count),
+    "one-less.responses": lambda case: _count(case) - 1.0,
+    "one-less.length": lambda case: (_count(case) - 1.0) * _constant(case),
+    "one-less.tokens": lambda case: _tokens(case) - 1.0,
+    "one-less.each": lambda case: _tokens(case) - float((case.batch.responses.lengths > 0).sum()),
+    "root-length.tokens": lambda case: _tokens(case) ** 0.5,
+    "empty-response-counted": _filled,
+}
 # what tokens that are divided by their response's length are also divided by
-_MEANS: tuple[tuple[str, str, Divisor], ...] = (
-    (
-        "token-for-response-mean",
-        "the number of responses (response-mean: mean over responses of each one's)",
-        _count,
-    ),
-    ("one-less", "responses − 1 (B − 1)", lambda case: _count(case) - 1.0),
-    ("denominator-missing", "1 (a sum over responses)", lambda _: 1.0),
-    ("group-count", "the number of groups", lambda case: float(case.batch.group_count)),
-    ("empty-response-counted", "the number of responses that have tokens", _filled),
-)
+_MEANS: Mapping[str, Divisor] = {
+    "token-for-response-mean": _count,
+    "one-less.responses": lambda case: _count(case) - 1.0,
+    "denominator-missing": lambda _: 1.0,
+    "group-count": lambda case: float(case.batch.group_count),
+    "empty-response-counted": _filled,
+}
 
 
 def denominators(case: Case, *, unnamed: bool = True) -> Iterator[Cause]:
@@ -251,10 +208,11 @@ def named_counts(case: Case, form: str, divisor: float) -> Iterator[tuple[str, s
     """Yields every count that the divisor is: some are equal on some records."""
     found = False
     for steps, suffix in ((False, ""), (True, " × the accumulation steps")):
-        for mistake, name, of in _MEANS if form else _EQUAL:
+        for key, of in (_MEANS if form else _EQUAL).items():
             count = partial(_counted, of=of, steps=steps)
             if abs(count(case) - divisor) <= 3e-4 * divisor:
                 found = True
+                mistake, name = worded(key)
                 yield ("accumulation-twice" if steps else mistake), name + suffix, count
         if found:
             return

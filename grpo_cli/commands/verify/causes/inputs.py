@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, Segments
-from grpo_cli.commands.verify.causes.case import Case, Cause
+from grpo_cli.commands.verify.causes.case import Case, Cause, catalogued
 from grpo_cli.commands.verify.causes.choices import changed_ratio, scaled_ratio
 from grpo_cli.commands.verify.causes.clips import effective_log_ratio
 from grpo_cli.commands.verify.causes.solving import parametric
@@ -219,42 +219,25 @@ def _moved(case: Case, by: int) -> Flags:
     return _shifted(case.mask.astype(np.float64), case.written, by, "zero") > 0.0
 
 
-MASKS: tuple[tuple[str, str, Callable[[Case], Flags]], ...] = (
-    ("masked-count", "mask ignored: masked tokens count", lambda case: np.ones_like(case.mask)),
-    (
-        "masked-count",
-        "mask ignored between the tokens that count: only what is behind the last one is left out",
-        lambda case: case.mask | _holes(case),
-    ),
-    ("mask-shifted", "mask shifted by one token, to the end", lambda case: _moved(case, 1)),
-    ("mask-shifted", "mask shifted by one token, to the start", lambda case: _moved(case, -1)),
-    (
-        "edge-masked",
-        "the last token of every response is masked: it counts in no denominator either",
-        lambda case: case.mask & ~_edge(case, last=True),
-    ),
-    (
-        "edge-masked",
-        "the first token of every response is masked: it counts in no denominator either",
-        lambda case: case.mask & ~_edge(case, last=False),
-    ),
-    (
-        "mask-shifted",
-        "one token more counts: the first masked one of every response",
-        lambda case: case.mask | _moved(case, 1),
-    ),
-)
+MASKS: Mapping[str, Callable[[Case], Flags]] = {
+    "masked-count": lambda case: np.ones_like(case.mask),
+    "masked-count.between": lambda case: case.mask | _holes(case),
+    "mask-shifted.later": lambda case: _moved(case, 1),
+    "mask-shifted.earlier": lambda case: _moved(case, -1),
+    "edge-masked.last": lambda case: case.mask & ~_edge(case, last=True),
+    "edge-masked.first": lambda case: case.mask & ~_edge(case, last=False),
+    "mask-shifted.more": lambda case: case.mask | _moved(case, 1),
+}
 """Other masks, by what was done."""
 
 
 def masks(case: Case) -> Iterator[Cause]:
     """Yields another mask, and masked tokens that are in the sum but not in the denominator."""
-    for mistake, words, mask in MASKS:
-        if mistake == "edge-masked" or case.is_masked:
-            yield Cause(mistake, words, partial(_masked, mask=mask))
+    for key, mask in MASKS.items():
+        if key.startswith("edge-masked") or case.is_masked:
+            yield catalogued(key, partial(_masked, mask=mask))
     if case.is_masked:
-        words = "mask not applied to the sum: masked tokens count, but not in the denominator"
-        yield Cause("mask-ignored", words, _summed_unmasked)
+        yield catalogued("mask-ignored", _summed_unmasked)
 
 
 def _masked(case: Case, mask: Callable[[Case], Flags]) -> Breakdown:

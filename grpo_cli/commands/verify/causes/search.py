@@ -88,7 +88,7 @@ def causes(case: Case) -> list[Cause]:
     """
     fitting: dict[str, tuple[float, Cause]] = {}
     for number, tier in enumerate(TIERS):
-        worst = SURE if case.is_loss_alone and number else np.inf
+        worst = max(SURE, case.rounding) if case.is_loss_alone and number else np.inf
         for source, most in tier:
             fits = ((misfit(cause, case), cause) for cause in _possible(case, source))
             found = islice(

@@ -121,3 +121,14 @@ class CorrectionProductOrMean(Plain):
         if x.choices["ratio"] == "product":
             x.choices = {**x.choices, "ratio": "sequence"}
         return super().log_ratio(x)
+
+
+class CorrectionGradient2(Plain):
+    """The weight is of the current policy, as where no old one is computed, and not held."""
+
+    def policy(self, x: SimpleNamespace) -> Tensor:
+        term = self.term(x, x.advantages[:, None])
+        return -term if x.choices["correction"] == "none" else -term * self.correction(x)
+
+    def engine_gap(self, x: SimpleNamespace) -> Tensor:
+        return self.difference(x, x.new, x.log_probs_rollout)

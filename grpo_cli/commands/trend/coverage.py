@@ -1,0 +1,87 @@
+"""What was looked at in a run, and what could not be: the ground of a verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import numpy as np
+
+from grpo_cli.commands.trend.metrics import ALL, OBJECTIVE, Metric
+from grpo_cli.commands.trend.onsets import LEAST
+from grpo_cli.commands.trend.step import Steps
+from grpo_cli.objective.inputs import MissingColumnError
+
+
+class Coverage:
+    """What a verdict about a run is based on.
+
+    Args:
+        steps: by number.
+        fields: the columns that were asked for; None for those that are shown unasked.
+        missing: the columns for want of which nothing was evaluated.
+        on_policy: whether no record has log_probs_old.
+    """
+
+    def __init__(
+        self,
+        steps: Steps,
+        fields: Collection[str] | None,
+        missing: Mapping[str, MissingColumnError],
+        *,
+        on_policy: bool,
+    ) -> None:
+        counts = {name: np.count_nonzero(~np.isnan(each)) for name, each in steps.metrics.items()}
+        computed = [] if steps.logged else [*ALL]
+        assumed = [
+            one for one in computed if on_policy and one.worst == "ratio" and counts[one.name]
+        ]
+        watched = {name: row for name in counts if (row := steps.watch(name)) is not None}
+        self.steps = len(steps)
+        self.watched = sum(
+            counts[name] >= LEAST and bool(row.shift or row.drift or row.spikes)
+            for name, row in watched.items()
+        ) - len([one for one in assumed if counts[one.name] >= LEAST])
+        self._limited = any(row.limits and counts[name] for name, row in watched.items())
+        self._assumed = [one.name for one in assumed if fields is None or one.name in fields]
+        self._missing: dict[str, list[str]] = {}
+        for one in computed if steps else ():
+            asked = one.usual if fields is None else one.name in fields
+            if asked and not counts[one.name]:
+                self._missing.setdefault(_needed(one, missing), []).append(one.name)
+
+    @property
+    def verdict(self) -> str:
+        """The sentence for a run in which nothing was found."""
+        limits = "; no limit passed" if self._limited else ""
+        if self.steps < LEAST:
+            are = f"there {'is' if self.steps == 1 else 'are'} {self.steps}"
+            return f"shifts and drifts are looked for in {LEAST} steps, {are}{limits}"
+        if not self.watched:
+            return f"no series has a value in {LEAST} steps, so no change can be found{limits}"
+        series = f"{self.watched} series" if self.watched > 1 else "1 series"
+        return f"no change found in {series} over {self.steps:,} steps{limits}"
+
+    @property
+    def gaps(self) -> list[str]:
+        """A sentence for the series that were not computed, and one for those that say nothing."""
+        sentences = []
+        if self._missing:
+            reasons = (
+                f"{', '.join(names)} ({'needs' if len(names) == 1 else 'need'} {what})"
+                for what, names in self._missing.items()
+            )
+            sentences.append(f"not computed: {'; '.join(reasons)}")
+        if self._assumed:
+            sentences.append(
+                f"constant by assumption: {', '.join(self._assumed)} (log_probs_old is missing, so "
+                "every ratio is taken as 1)"
+            )
+        return sentences
+
+
+def _needed(metric: Metric, missing: Mapping[str, MissingColumnError]) -> str:
+    """What a metric needs, as far as the records lack it."""
+    if metric.needs != OBJECTIVE or not missing:
+        return metric.needs
+    columns = dict.fromkeys(one.path.rpartition(".")[2] for one in missing.values())
+    return ", ".join(columns)

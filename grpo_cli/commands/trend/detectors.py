@@ -1,0 +1,286 @@
+"""What is wrong with series: levels, slopes, single steps, limits, impossible values.
+
+Every detector looks back only: a change is decided by the values up to the one that shows it, and
+stays when the series gets longer. A series is in one state at a time: a change lasts until its
+values are back, and what shows it again meanwhile is no other change.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
+
+from grpo_cli.batch import F64
+from grpo_cli.commands.trend.onsets import (
+    FUTURE,
+    LEAST,
+    LEAST_FUTURE,
+    LEAST_PAST,
+    PAST,
+    medians,
+    onsets,
+)
+from grpo_cli.commands.trend.watched import DOWN, PRACTICE, UP, Limit, Watch
+
+SHIFT, DRIFT, SPIKE, LIMIT, IMPOSSIBLE = "shift", "drift", "spike", "limit", "impossible"
+_SPIKE, _FACTOR = 15.0, math.log(3.0)
+"""Robust standard deviations, and the least factor, of a single step from those before it."""
+_OUTSIDE = 10.0
+"""The least factor, of what was largest so far, of a step of a series with both signs."""
+_OF, _MOST = 5, 3
+_LAG, _CLEAR = 10, 3.0
+"""Steps between what was usual and a window; robust deviations between their levels."""
+_LEAST_FACTOR = math.log(1.2)
+"""The least factor of a shift or drift of what is positive."""
+_INSIDE = 2.0
+"""Robust deviations from the old level that a value which is as before may have."""
+_PERIODS = 3
+"""Equal distances between single steps that are a period."""
+_BACK = 4
+"""Values in a row that are back to the old level."""
+
+
+class Change(NamedTuple):
+    """Where a series went wrong.
+
+    Attributes:
+        at: the index of the first value that is different.
+        seen: how many values of the series show it.
+        kind: "shift", "drift", "spike", "limit" or "impossible".
+        up: whether it went up.
+        score: by how many standard errors; infinite where chance is no explanation.
+        end: the index of the first value that is as before again; None: it lasts.
+        limit: that was passed.
+        period: the values from one spike to the next; 0: there are not several at one distance.
+        info: whether it went the way that is no fault.
+    """
+
+    at: int
+    seen: int
+    kind: str
+    up: bool
+    score: float = math.inf
+    end: int | None = None
+    limit: Limit | None = None
+    period: int = 0
+    info: bool = False
+
+
+class Usual(NamedTuple):
+    """[n + 1] the medians and robust deviations of up to 30 values before each; NaN before 10."""
+
+    level: F64
+    spread: F64
+
+    @classmethod
+    def of(cls, values: F64) -> Usual:
+        """Those of a series."""
+        level, spread = np.full((2, len(values) + 1), np.nan)
+        for at in range(LEAST_PAST, min(PAST, len(values) + 1)):
+            level[at], spread[at] = _usual(values[:at])
+        if len(values) >= PAST:
+            level[PAST:], spread[PAST:] = _usual(sliding_window_view(values, PAST))
+        return cls(level, spread)
+
+
+def _usual(rows: F64) -> tuple[F64, F64]:
+    middle = medians(rows)
+    return middle, 1.4826 * medians(np.abs(rows - middle[..., None]))
+
+
+def changes(series: Sequence[tuple[Watch, F64]]) -> list[list[Change]]:
+    """The changes of each series, in their order. Values are finite."""
+    scaled = [watch.scaled(values) for watch, values in series]
+    shifted: list[list[Change]] = [[] for _ in series]
+    for count in {len(one) for one in scaled}:
+        alike = [
+            at
+            for at, (watch, _) in enumerate(series)
+            if len(scaled[at]) == count >= LEAST and (watch.shift or watch.drift)
+        ]
+        rows, least = (
+            np.array([each[at] for at in alike]).reshape(len(alike), count)
+            for each in (scaled, [watch.noise(values) for watch, values in series])
+        )
+        for at, found in zip(alike, onsets(rows, least), strict=True):
+            shifted[at] = [
+                Change(o.at, o.seen, o.kind, o.score > 0, abs(o.score), info=not o.sure)
+                for o in found
+            ]
+    return [
+        _followed(*one, each, found)
+        for one, each, found in zip(series, scaled, shifted, strict=True)
+    ]
+
+
+def _followed(watch: Watch, values: F64, scaled: F64, shifted: Sequence[Change]) -> list[Change]:
+    """The changes of one series, without what repeats them while they last."""
+    if len(values) == 0:
+        return []
+    usual = Usual.of(scaled)
+    kept, other = list[Change](), list[Change]()
+    for one in shifted:
+        if _counts(watch, values, scaled, usual, one):
+            (other if one.info or is_info(watch, one) else kept).append(one)
+    single = [*_spikes(watch, scaled, usual)] if watch.spikes else []
+    signs = [
+        *_impossible(watch, values),
+        *_vanished(watch, values),
+        *(one for limit in watch.limits for one in _beyond(limit, values, scaled, usual)),
+        *kept,
+    ]
+    found = _lasting(signs, scaled, usual)
+    infos = _lasting(other, scaled, usual)
+    infos = [one._replace(info=True) for one in infos if not any(_within(i, one.at) for i in found)]
+    return sorted([*found, *_single(single, found), *infos], key=lambda one: one.at)
+
+
+def _lasting(signs: Sequence[Change], scaled: F64, usual: Usual) -> list[Change]:
+    """Changes with their ends, without those that repeat the one before."""
+    found: list[Change] = []
+    for sign in sorted(signs, key=lambda one: (one.seen, -one.score)):
+        if not any(_repeats(before, sign) for before in found):
+            found.append(_until_back(_since(sign, scaled, usual), scaled, usual))
+    return found
+
+
+def _repeats(before: Change, sign: Change) -> bool:
+    """Whether a sign is of the change before it, or of its end."""
+    if IMPOSSIBLE in (before.kind, sign.kind):
+        return sign.kind == before.kind
+    return before.end is None or sign.at < before.end + FUTURE
+
+
+def _counts(watch: Watch, values: F64, scaled: F64, usual: Usual, sign: Change) -> bool:
+    """Whether a shift or drift is large enough to matter."""
+    after = slice(max(sign.at, sign.seen - LEAST_FUTURE), sign.seen)
+    if float(np.median(values[after])) < watch.least and sign.up:
+        return False
+    change = abs(float(np.median(scaled[after])) - usual.level[sign.at])
+    return watch.scale not in ("log", "growth") or bool(change > _LEAST_FACTOR)
+
+
+def _since(sign: Change, scaled: F64, usual: Usual) -> Change:
+    """The sign, at the step since which the series has been outside of what was usual."""
+    if sign.kind not in (SHIFT, DRIFT) and (sign.limit is None or not sign.limit.times):
+        return sign
+    first = max(sign.at - (0 if sign.limit is None else _LAG), LEAST_PAST)
+    away = scaled[first : sign.seen] - usual.level[first]
+    inside = (away if sign.up else -away) <= _INSIDE * usual.spread[first]
+    last = np.flatnonzero(inside)
+    begun = first + int(last[-1]) + 1 if len(last) else first
+    return sign._replace(at=min(begun, sign.seen - 1))
+
+
+def _until_back(change: Change, scaled: F64, usual: Usual) -> Change:
+    """The change with its end: four values in a row nearer to the old level than to the new."""
+    if change.kind in (IMPOSSIBLE, SPIKE) or not change.at >= LEAST_PAST:
+        return change
+    middle = (usual.level[change.at] + float(np.median(scaled[change.at : change.seen]))) / 2
+    later = scaled[change.seen :]
+    back = later < middle if change.up else later > middle
+    if len(back) < _BACK:
+        return change
+    ends = np.flatnonzero(sliding_window_view(back, _BACK).all(axis=1))
+    return change._replace(end=change.seen + int(ends[0])) if len(ends) else change
+
+
+# ---- single steps -------------------------------------------------------------------------------
+
+
+def _spikes(watch: Watch, scaled: F64, usual: Usual) -> Iterator[int]:
+    """The places of values that are far above all that is usual."""
+    values = np.abs(scaled) if watch.scale == "linear" else scaled
+    if watch.scale == "linear":
+        usual = Usual.of(values)
+        factor = values > _OUTSIDE * np.maximum.accumulate(np.append(0.0, values))[:-1]
+    else:
+        sign = -1.0 if watch.scale == "below 1" else 1.0
+        factor = sign * (values - usual.level[:-1]) > _FACTOR
+    far = np.abs(values - usual.level[:-1]) > _SPIKE * usual.spread[:-1]
+    yield from np.flatnonzero(far & factor).tolist()
+
+
+def _single(places: Sequence[int], found: Sequence[Change]) -> Iterator[Change]:
+    """The spikes that are no beginning of another change; one where they have a period."""
+    free = [at for at in places if not any(_within(one, at) for one in found)]
+    gaps = np.diff(free)
+    for first in range(len(free) - _PERIODS):
+        gap = int(gaps[first])
+        if gap > 1 and (gaps[first : first + _PERIODS] == gap).all():
+            yield from (Change(at, at + 1, SPIKE, up=True) for at in free[:first])
+            yield Change(free[first], free[first] + 1, SPIKE, up=True, period=gap)
+            return
+    yield from (
+        Change(at, at + 1, SPIKE, up=True)
+        for at, before in zip(free, (-2, *free), strict=False)
+        if at > before + 1
+    )
+
+
+def _within(change: Change, at: int) -> bool:
+    last = change.seen if change.end is None else change.end + FUTURE
+    return change.at - 1 <= at and (change.end is None or at < last)
+
+
+# ---- limits and what cannot be ------------------------------------------------------------------
+
+
+def _beyond(limit: Limit, values: F64, scaled: F64, usual: Usual) -> Iterator[Change]:
+    """Where three of five steps pass a limit; of practice: and come from a level that does not."""
+    if limit.source != PRACTICE:
+        passed = values > limit.bound if limit.above else values < limit.bound
+        enough = min(_MOST, len(values) // 2 + 1)
+    else:
+        passed, enough = _passed(limit, values, scaled, usual), _MOST
+    counts = np.convolve(passed, np.ones(_OF))[: len(values)]
+    for last in np.flatnonzero(passed & (counts >= enough)).tolist():
+        first = max(last - _OF + 1, 0)
+        at = first + int(np.argmax(passed[first : last + 1]))
+        yield Change(at, last + 1, LIMIT, limit.above, limit=limit)
+
+
+def _passed(limit: Limit, values: F64, scaled: F64, usual: Usual) -> NDArray[np.bool_]:
+    """[n] whether each value passes a limit of practice, and is clear of what was usual."""
+    lag = _LAG + _OF if limit.times else _OF
+    places = np.arange(len(values)) + 1 - lag
+    known = places >= (PAST if limit.times else LEAST_PAST)
+    places = np.maximum(places, 0)
+    level, spread = usual.level[places], usual.spread[places]
+    sign = 1.0 if limit.above else -1.0
+    clear = known & (sign * (scaled - level) > _CLEAR * spread)
+    if limit.times:
+        return clear & (sign * (scaled - level) > sign * math.log(limit.bound))
+    if limit.room is None:
+        return clear & (sign * (values - limit.bound) > 0)
+    before = np.sin(level) ** 2  # the share that the angle is of
+    return clear & (values > np.maximum(limit.bound, 1 - limit.room * (1 - before)))
+
+
+def _impossible(watch: Watch, values: F64) -> Iterator[Change]:
+    low, high = watch.span
+    for at in np.flatnonzero((values < low) | (values > high)).tolist()[:1]:
+        yield Change(at, at + 1, IMPOSSIBLE, up=bool(values[at] > high))
+
+
+def _vanished(watch: Watch, values: F64) -> Iterator[Change]:
+    """Where numbers that were never 0 become exactly 0 and stay so: no noise does that."""
+    if not watch.is_log:
+        return
+    runs = np.convolve(values == 0.0, np.ones(LEAST_FUTURE))[: len(values)]
+    for last in np.flatnonzero(runs == LEAST_FUTURE).tolist():
+        at = last - LEAST_FUTURE + 1
+        if at >= LEAST_PAST and (values[at - LEAST_PAST : at] != 0.0).all():
+            yield Change(at, last + 1, SHIFT, up=False)
+            return
+
+
+def is_info(watch: Watch, change: Change) -> bool:
+    """Whether a change is no fault: a level that went the other way."""
+    ways = {SHIFT: watch.shift, DRIFT: watch.drift}.get(change.kind)
+    return ways is not None and (UP if change.up else DOWN) not in ways

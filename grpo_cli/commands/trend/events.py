@@ -1,0 +1,157 @@
+"""What happened in a run: findings that began together are one event, with its likely cause."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from grpo_cli.commands.answer import Answer
+from grpo_cli.commands.trend.coverage import Coverage
+from grpo_cli.commands.trend.detectors import DRIFT, IMPOSSIBLE, LIMIT, SHIFT, SPIKE
+from grpo_cli.commands.trend.run import Run
+from grpo_cli.commands.trend.step import INFO, WARNING, Finding, Steps
+from grpo_cli.commands.trend.watched import DOWN, RANKS, watch, watch_logged
+
+_TOGETHER = 8
+"""Steps within which what goes wrong is one event: a cause shows at once, a slope later."""
+_AT_ONCE = 3
+"""Steps within which the first in the table of what is watched is the likely cause."""
+_SHARP = (SHIFT, SPIKE, IMPOSSIBLE)
+"""Kinds of findings whose step is right to one or two; a slope's is not."""
+_NAMED = 4
+"""Series of an event that its sentence names."""
+
+
+@dataclass(frozen=True)
+class Event(Answer):
+    """Something that happened in a run, and each series that shows it.
+
+    Attributes:
+        step: where it began.
+        first: the finding that is likely the cause of the others.
+        others: the findings that followed, those nearest to the cause first.
+        check: what ``grpo check`` finds in the worst record of that step.
+    """
+
+    step: int
+    first: Finding
+    others: Sequence[Finding]
+    check: Sequence[str] = ()
+
+    @property
+    def findings(self) -> list[Finding]:
+        """All of them, the likely cause first."""
+        return [self.first, *self.others]
+
+    @property
+    def severity(self) -> str:
+        """The gravest of its findings."""
+        return WARNING if any(one.severity == WARNING for one in self.findings) else INFO
+
+    @property
+    def end(self) -> int | None:
+        """The step from which on all is as before; None while it lasts."""
+        ends = [_end(one) for one in self.findings]
+        return None if None in ends else max(filter(None, ends), default=None)
+
+    @property
+    def summary(self) -> str:
+        """What happened, in a clause: "mismatch.k3 rose at step 30, then ess fell"."""
+        last = "" if self.end is None or _is_single(self.first) else f", until step {self.end}"
+        others = [one for one in self.others if one.severity == WARNING]
+        named = [_in_short(one) for one in others[:_NAMED]]
+        more = f" and {len(others) - _NAMED} more series" if len(others) > _NAMED else ""
+        follows = f"; with it {', '.join(named)}{more}" if named else ""
+        often = f" and every {self.first.period} steps since" if self.first.period else ""
+        return f"{_in_short(self.first)} at step {self.step}{often}{last}{follows}"
+
+    @property
+    def fix(self) -> str:
+        """What is usually done about it."""
+        row = watch(self.first.metric) or watch_logged(self.first.metric)
+        return "" if row is None else row.fix
+
+    def fields(self) -> dict[str, Any]:
+        """What the JSON has of it; its findings are under ``findings``."""
+        return {
+            "step": self.step,
+            "severity": self.severity,
+            "summary": self.summary,
+            "metrics": [one.metric for one in self.findings],
+            "end": self.end,
+            "fix": self.fix,
+            "check": [*self.check],
+            "command": self.first.command,
+        }
+
+
+def events(findings: Sequence[Finding]) -> list[Event]:
+    """The findings by what they show, the earliest event first."""
+    grouped: list[list[Finding]] = []
+    for one in sorted(findings, key=lambda one: (one.severity == INFO, one.onset)):
+        near = [each for each in grouped if 0 <= one.onset - each[0].onset <= _TOGETHER]
+        if near:
+            near[-1].append(one)
+        else:
+            grouped.append([one])
+    return sorted((_event(each) for each in grouped), key=lambda one: one.step)
+
+
+def _event(together: Sequence[Finding]) -> Event:
+    sharp = [one for one in together if one.kind in _SHARP and one.severity == WARNING]
+    begun = min(one.onset for one in sharp or together)
+    likely = [one for one in sharp or together if one.onset <= begun + _AT_ONCE]
+    first = min(likely, key=lambda one: (one.severity == INFO, _rank(one), -one.score))
+    others = sorted(
+        (one for one in together if one is not first),
+        key=lambda one: (one.severity == INFO, _rank(one), one.onset),
+    )
+    return Event(first.onset, first, others)
+
+
+def _rank(finding: Finding) -> int:
+    """The place in the order in which faults spread; what is no number comes before all."""
+    row = watch(finding.metric) or watch_logged(finding.metric)
+    return -1 if row is None else RANKS[row.name]
+
+
+def _is_single(finding: Finding) -> bool:
+    return finding.kind == SPIKE and not finding.period
+
+
+def _end(finding: Finding) -> int | None:
+    return finding.onset if _is_single(finding) else finding.end
+
+
+def _in_short(finding: Finding) -> str:
+    """A finding's metric and what it did."""
+    down = finding.direction == DOWN
+    if not finding.direction or finding.score == 0.0:
+        verb = "is not finite"
+    else:
+        verbs = {
+            SPIKE: ("jumped", "jumped"),
+            DRIFT: ("began to rise", "began to fall"),
+            LIMIT: ("passed its limit", "passed its limit"),
+        }
+        verb = verbs.get(finding.kind, ("rose", "fell"))[down]
+    return f"{finding.metric} {verb}"
+
+
+def verdict_of(steps: Steps, found: Sequence[Finding], run: Run) -> str:
+    """The verdict on a run that was read."""
+    covered = Coverage(steps, None, run.missing, on_policy=not run.moved)
+    return verdict(steps, events(found), covered)
+
+
+def verdict(steps: Steps, found: Sequence[Event], covered: Coverage) -> str:
+    """One sentence about a run: what happened first, and how much else; or that nothing did."""
+    wrong = [one for one in found if one.severity == WARNING]
+    if not wrong:
+        return covered.verdict
+    lasting = [one for one in wrong if one.end is None] or wrong
+    first = lasting[0]
+    rest = len(wrong) - 1
+    more = f" ({rest} other event{'' if rest == 1 else 's'})" if rest else ""
+    return f"{first.summary}{more}; {len(steps):,} steps"

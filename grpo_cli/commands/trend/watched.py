@@ -1,0 +1,246 @@
+"""The table of what is watched: which way a metric goes wrong, on which scale, and its limits.
+
+Findings, charts, the page and logs read it. Rows are in the order in which faults spread: what
+comes first in an event is its likely cause. A new metric or another name in logs is a change here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from grpo_cli.batch import F64
+
+UP, DOWN, BOTH = "up", "down", "up, down"
+PRACTICE = "practice"
+"""The source of a limit that no framework publishes."""
+
+
+class Limit(NamedTuple):
+    """A bound that is passed where three of five steps pass it.
+
+    Attributes:
+        bound: in the metric's unit, or a factor of what was usual where ``times``.
+        source: who publishes it, or ``PRACTICE``.
+        above: whether larger values pass it.
+        times: whether the bound is a factor of the level before.
+        room: of a share, the most that may be left of 1 − the level before, so that a run that
+            always was near its bound does not pass it.
+    """
+
+    bound: float
+    source: str = PRACTICE
+    above: bool = True
+    times: bool = False
+    room: float | None = None
+
+
+class Watch(NamedTuple):
+    """How a metric is watched.
+
+    Attributes:
+        name: the metric, or the prefix of several that ends with "/".
+        shift, drift: the ways in which a new level, and a slope, are a finding; a level that
+            shifts the other way is information.
+        scale: "linear"; "log" for what is positive; "growth" for what a healthy run accumulates
+            (by the logarithm of its share of the steps so far); "above 1" and "below 1" for the
+            logarithm of the distance from 1; "share" for an angle that makes the noise of shares
+            even.
+        limits: bounds.
+        least: what a level has to reach to be a finding.
+        span: the possible values.
+        spikes: whether a single step far from its neighbours is a finding.
+        logged: other names, in logs: a whole name, or its end after a slash.
+        fix: what to do about it, where only a log is there.
+    """
+
+    name: str
+    shift: str = ""
+    drift: str = ""
+    scale: str = "linear"
+    limits: tuple[Limit, ...] = ()
+    least: float = 0.0
+    span: tuple[float, float] = (-np.inf, np.inf)
+    spikes: bool = False
+    logged: tuple[str, ...] = ()
+    fix: str = ""
+
+    @property
+    def is_log(self) -> bool:
+        """Whether a chart has a logarithmic axis."""
+        return self.scale in ("log", "growth")
+
+    def scaled(self, values: F64) -> F64:
+        """[n] the values as detectors compare them; as they are where the scale cannot be used."""
+        if self.scale == "share" and ((values >= 0.0) & (values <= 1.0)).all():
+            return np.arcsin(np.sqrt(values))
+        distance = {"above 1": values - 1.0, "below 1": 1.0 - values}.get(self.scale, values)
+        distance = np.where(np.abs(distance) < _ROUNDING, 0.0, distance)
+        if self.scale in ("linear", "share") or (distance < 0).any() or not distance.any():
+            return values
+        if self.scale in ("above 1", "below 1"):
+            sign = 1.0 if self.scale == "above 1" else -1.0
+            return sign * _logarithms(distance)
+        found = _logarithms(values)
+        return found - np.log(np.arange(1.0, len(values) + 1)) if self.scale == "growth" else found
+
+    def noise(self, values: F64) -> F64:
+        """[n] the least noise of the scaled values, from how fine the values so far are."""
+        if self.scale == "share":  # of counts of a sample, whose size is that of its least share
+            parts = np.concatenate([values[None], 1.0 - values[None]])
+            least = np.where(parts > 0.0, parts, np.inf).min(axis=0)
+            return np.sqrt(np.minimum.accumulate(np.minimum(least, 1.0))) / 2
+        return _grain(self.scaled(values)) / 2
+
+
+_ROUNDING = 1e-12
+_FEW_VALUES = 12
+"""So many different values, or fewer, are shares of a few groups."""
+
+
+def _grain(values: F64) -> F64:
+    """[n] the least difference of values so far if these are few, else 0."""
+    kinds, first = np.unique(values, return_index=True)
+    found, known = np.zeros(len(values)), np.sort(first)[: _FEW_VALUES + 1].tolist()
+    for count, at in enumerate(known, 1):
+        few = 1 < count <= _FEW_VALUES
+        found[at:] = np.diff(kinds[first <= at]).min() if few else 0.0
+    return found
+
+
+def _logarithms(values: F64) -> F64:
+    """Zeros as half the least that came so far."""
+    least = np.minimum.accumulate(np.where(values > 0.0, values, np.inf))
+    least = np.where(np.isfinite(least), least, values[values > 0.0][0])
+    return np.log(np.maximum(values, least / 2))
+
+
+_SHARE = (0.0, 1.0)
+_POSITIVE = (0.0, np.inf)
+_NEMO = "NeMo-RL docs/guides/dtensor-tp-accuracy.md:31"
+_VERL = "verl docs/algo/rollout_corr.md"
+
+_ENGINE = (
+    "compare the engine's and the trainer's precision, temperature and weights; mask or truncate "
+    "the ratio between them meanwhile"
+)
+_AHEAD = "lower the learning rate or the updates of one batch; go back to the step before"
+_GROUPS = (
+    "all right: harder prompts; all wrong: easier ones, larger groups, or a verifier that fails; "
+    "or filter such groups"
+)
+
+TABLE = (
+    Watch("staleness", BOTH, UP, fix="fewer steps between the engine's weight updates"),
+    Watch(
+        "mismatch.k3", UP, UP, "log", spikes=True, fix=_ENGINE,
+        logged=("rollout_corr/k3_kl", "gen_kl_error", "mismatch_kl/all/mean", "mismatch_kl",
+                "policy_kl_error"),
+    ),
+    Watch(
+        "mismatch.mean_abs", UP, UP, "log", span=_POSITIVE, spikes=True, fix=_ENGINE,
+        logged=("sampling/sampling_logp_difference/mean", "train_rollout_logprob_abs_diff",
+                "rollout_probs_diff_mean", "sampling_logp_difference"),
+    ),
+    Watch("mismatch.p999", UP, "", "log", span=_POSITIVE, fix=_ENGINE),
+    Watch("mismatch.k1", BOTH, UP, fix=_ENGINE, logged=("rollout_corr/kl",)),
+    Watch("mismatch.mult", limits=(Limit(1.05, _NEMO),), span=_POSITIVE, fix=_ENGINE,
+          logged=("token_mult_prob_error",)),
+    Watch("mismatch.chi2", limits=(Limit(1.0, f"{_VERL}:1068"),), fix=_ENGINE,
+          logged=("rollout_corr/chi2_token",)),
+    Watch("mismatch.ess", DOWN, DOWN, "below 1", span=_SHARE, fix=_ENGINE,
+          limits=(Limit(0.3, f"{_VERL}:1001", above=False),),
+          logged=("rollout_is_eff_sample_size",)),
+    Watch("ratio_p999", UP, UP, "above 1", span=_POSITIVE, spikes=True, fix=_AHEAD),
+    Watch("ratio_mean", BOTH, fix=_AHEAD, logged=("probs_ratio",)),
+    Watch("ess", DOWN, DOWN, "below 1", span=_SHARE, fix=_AHEAD),
+    Watch("clip_low", UP, UP, "share", least=0.05, span=_SHARE, fix=_AHEAD,
+          logged=("clip_ratio/low_mean", "pg_clipfrac_lower")),
+    Watch("clip_high", UP, UP, "share", least=0.05, span=_SHARE, fix=_AHEAD,
+          logged=("clip_ratio/high_mean", "clip_ratio/region_mean", "clip_ratio", "pg_clipfrac",
+                  "clipfrac", "policy/clipfrac")),
+    Watch("gradient_norm", BOTH, UP, "log", span=_POSITIVE, spikes=True, fix=_AHEAD,
+          logged=("grad_norm", "optim/grad_norm", "gradient_norm")),
+    Watch("loss", spikes=True, fix=_AHEAD,
+          logged=("pg_loss", "policy_loss", "loss/mean", "train_loss")),
+    Watch(
+        "kl_k3", UP, UP, "growth", limits=(Limit(4.0, times=True),), span=_POSITIVE, spikes=True,
+        logged=("kl", "kl_loss", "kl/mean", "kl_ent_ratio/mean", "objective/kl", "kl_div"),
+        fix="raise β, lower the learning rate, or go back to the step before",
+    ),
+    Watch(
+        "entropy", BOTH, BOTH, "log", limits=(Limit(0.5, above=False, times=True),),
+        span=_POSITIVE, spikes=True, logged=("entropy/all/mean", "entropy/mean", "policy_entropy"),
+        fix="raise ε_high (clip higher), or an entropy bonus; rising: lower the learning rate",
+    ),
+    Watch("nll", BOTH, BOTH, "log", limits=(Limit(0.5, above=False, times=True),),
+          span=_POSITIVE, spikes=True),
+    Watch(
+        "repetition", UP, UP, "share", (Limit(0.15),), least=0.15, span=_SHARE,
+        fix="stop loops: penalise repetition or cut-off responses, lower the learning rate",
+    ),
+    Watch(
+        "truncated", UP, UP, "share", (Limit(0.3, room=0.75),), least=0.1, span=_SHARE,
+        logged=("completions/clipped_ratio", "response_length/clip_ratio", "truncated_ratio",
+                "is_truncated/all/mean", "is_truncated/mean", "truncation_rate", "truncated"),
+        fix="mask cut-off responses out of the loss, or allow longer ones",
+    ),
+    Watch("at_longest", span=_SHARE),
+    Watch(
+        "length_mean", BOTH, UP, "log", span=_POSITIVE, spikes=True,
+        logged=("completions/mean_length", "response_length/mean", "response_length",
+                "response_len/mean", "completion_length", "seq_len/all/mean"),
+        fix="see whether the reward pays for length; normalise the loss by tokens",
+    ),
+    Watch(
+        "groups_equal", UP, UP, "share", (Limit(0.7, room=0.4),), least=0.5, span=_SHARE,
+        fix=_GROUPS,
+        logged=("frac_reward_zero_std", "zero_var_group_frac", "zero_std_frac"),
+    ),
+    Watch("groups_all_0", UP, "", "share", least=0.3, span=_SHARE, fix=_GROUPS),
+    Watch("groups_all_1", span=_SHARE, fix=_GROUPS),
+    Watch("reward_group_std", DOWN, span=_POSITIVE, fix=_GROUPS),
+    Watch("reward_std", DOWN, span=_POSITIVE, fix=_GROUPS, logged=("score/std", "rewards/std")),
+    Watch("pass_at_k", DOWN, span=_SHARE),
+    Watch(
+        "reward_mean", DOWN, DOWN, fix="see what the reward function returns since then",
+        logged=("reward", "critic/score/mean", "critic/rewards/mean", "reward/all/mean",
+                "raw_reward", "reward/mean", "rewards/mean"),
+    ),
+    Watch("rewards/", DOWN, DOWN, fix="see what this reward function returns since then"),
+)  # fmt: skip
+
+_ROWS: Mapping[str, Watch] = {one.name: one for one in TABLE}
+_LOGGED: Mapping[str, Watch] = {name: one for one in TABLE for name in (one.name, *one.logged)}
+RANKS: Mapping[str, int] = {one.name: rank for rank, one in enumerate(TABLE)}
+
+
+def watch(name: str) -> Watch | None:
+    """How a metric of a dump is watched; None where it is not."""
+    found = _ROWS.get(name)
+    return _ROWS["rewards/"] if found is None and name.startswith("rewards/") else found
+
+
+def is_watched(name: str) -> bool:
+    """Whether a change of a metric of a dump may be a finding, beyond limits."""
+    row = watch(name)
+    return row is not None and bool(row.shift or row.spikes)
+
+
+@lru_cache(maxsize=4096)
+def watch_logged(name: str) -> Watch | None:
+    """How a series of a log is watched, by its name or the end of it; None where it is not.
+
+    Names of held-out data (``eval/reward``) are no names of the run's.
+    """
+    first, *rest = name.split("/")
+    if first in ("eval", "val", "test", "validation") or name.startswith(("eval_", "val-", "val_")):
+        return None
+    if name.startswith("rewards/") and name.endswith("/mean") and name not in _LOGGED:
+        return _ROWS["rewards/"]
+    parts = [first, *rest]
+    ends = ("/".join(parts[at:]) for at in range(len(parts)))
+    return next((_LOGGED[end] for end in ends if end in _LOGGED), None)
