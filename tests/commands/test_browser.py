@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from chromium import Chromium
 from drifting import drifting
+from trended import write
 
 pytestmark = pytest.mark.browser
 
@@ -349,6 +350,32 @@ def test_a_run_fits_every_width(browse_run, width):
 def test_the_screenshot_is_not_blank(browse, tmp_path):
     browse(DATA, "--record", "grpo/3").screenshot(tmp_path / "page.png")
     assert (tmp_path / "page.png").stat().st_size > 20_000
+
+
+def test_a_series_that_spans_decades_has_a_logarithmic_axis(browser, grpo, tmp_path):
+    """Thinned, it still has its least and largest values; the other run is a line of its own."""
+    rng = np.random.default_rng(1)
+    for name in ("run", "other"):
+        records = (
+            {"step": at, "log_probs": [[-1.0, -1.0]], "log_probs_ref": [[-1.0, -1.0 - 0.01 * size]]}
+            | {"rewards": [1.0]}
+            for at, size in enumerate(np.exp(rng.normal(size=3000)).tolist())
+        )
+        write(tmp_path / f"{name}.jsonl", records)
+    out, other = tmp_path / "page.html", tmp_path / "other.jsonl"
+    words = (tmp_path / "run.jsonl", "--against", other, "--steps", "1", "--groups", "0", "-o", out)
+    assert grpo("report", *map(str, words)).exit_code == 0
+    browser.size(800)
+    browser.open(out)
+    charts = "[...document.querySelectorAll('figure.chart')]"
+    chart = f"{charts}.find((one) => one.textContent.startsWith('kl_k3'))"
+    assert "logarithmic" in browser.run(f"{chart}.querySelector('svg').getAttribute('aria-label')")
+    assert browser.run(f"{chart}.querySelectorAll('path.line').length") == 2
+    paths = f"[...{chart}.querySelectorAll('path.line')]"
+    lines = browser.run(f"{paths}.map((one) => one.getAttribute('d'))")
+    heights = [float(one.split()[1]) for line in lines for one in re.split("[ML]", line)[1:]]
+    assert (min(heights), max(heights), len(heights) < 3000) == (6.0, 80.0, True)
+    assert browser.problems == []
 
 
 def test_series_alone_lead_nowhere(browser, grpo, tmp_path):

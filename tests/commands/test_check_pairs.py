@@ -124,7 +124,7 @@ def scales(one: Sample) -> Scales | None:
 
 
 def temperature(names: tuple[str, str]) -> Callable[[Sample], Said | None]:
-    least, steady, noisy = (0.14, 0.35, 1.5) if names == UPDATE else (0.02, 0.55, 4.0)
+    least, steady, noisy = (0.13, 0.35, 1.5) if names == UPDATE else (0.02, 0.55, 4.0)
 
     def define(one: Sample) -> Said | None:
         of = scales(one)
@@ -134,7 +134,7 @@ def temperature(names: tuple[str, str]) -> Callable[[Sample], Said | None]:
         even = even or (alike(of.line, 1.2) and (not of.odds[0] or names != UPDATE))
         share = of.odds if alike(of.odds, steady) else of.line
         divided = of.is_factor(0.07)
-        if not (even and least < abs(share[1]) < 1.5) and not (
+        if not (even and least < abs(of.line[1]) < 1.5) and not (
             divided and abs(of.factor[1]) > 0.05
         ):
             return None

@@ -309,6 +309,7 @@ def at_step(step: int, kind: str, change: Callable[[float], float]) -> Any:
         ("engine", 5, lambda one: one * 1.25),
         ("engine", 3, lambda one: one - 0.05),
         ("engine", 0, lambda one: 0.0),
+        ("rounding", 4, lambda one: of_engine(random.Random(one), one)),  # dropout
     ],
     ids=lambda one: one[:2],
 )

@@ -105,7 +105,7 @@ def made(tmp_path_factory):
     total = evaluate(group).total
     group |= {"metrics": {"loss": total["loss"]}, "expected": {"loss": total["loss"]}}
     total |= {"gradient_norm": total["gradient_norm"] / math.sqrt(FEW)}  # of so many equal records
-    records = [group | {"id": f"step-{step}", "step": step} for step in range(13)]
+    records = [group | {"id": f"step-{step}", "step": step, "rank": 0} for step in range(13)]
     lines = "".join(f"{json.dumps(record)}\n" for record in records)
     few = "".join(lines.splitlines(keepends=True)[-FEW:])
     for name in ("rollouts.jsonl", "dump.jsonl", "run.jsonl", "before.jsonl", "after.jsonl"):

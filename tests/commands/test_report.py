@@ -68,6 +68,31 @@ def test_series_and_findings_are_those_of_trend(report, grpo, run):
     assert abs(onsets[0] - BEGINS) <= 5
 
 
+def test_the_verdict_is_first_and_the_signature_last(report, grpo, run):
+    page = report()
+    head = blocks(page)["run"]
+    assert (
+        head["verdict"]
+        == json.loads(grpo("trend", str(run[0]), "-v", "dr", "--json").stdout)["verdict"]
+    )
+    before, _, after = page.partition("<footer>")
+    footer, _, scripts = after.partition("</footer>")
+    assert ("|adv:" in before, "|adv:" in footer) == (False, True)
+    assert "<main>" not in scripts
+
+
+def test_another_run_is_drawn_as_well(report, grpo, run, tmp_path):
+    """At the steps of this one; and which part carries each change is in words."""
+    drifting(tmp_path / "other", steps=30)
+    head = blocks(report("--against", str(tmp_path / "other"), "--by", "prompt"))["run"]
+    assert head["against"] == str(tmp_path / "other")
+    other = json.loads(grpo("trend", str(tmp_path / "other"), "-v", "dr", "--json").stdout)["steps"]
+    for metric in head["metrics"]:
+        assert metric["against"] == [step[metric["name"]] for step in other] + [None] * 10
+    found = grpo("trend", str(run[0]), "-v", "dr", "--by", "prompt", "--json").stdout
+    assert head["by"]["verdicts"] == json.loads(found)["verdicts"]
+
+
 def test_a_page_of_series_alone(grpo, run, tmp_path):
     out, svg = tmp_path / "trend.html", tmp_path / "trend.svg"
     words = ("trend", str(run[0]), "-v", "dr", "--html", str(out), "--svg", str(svg))

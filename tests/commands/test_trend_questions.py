@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import random
@@ -148,6 +149,28 @@ def test_correlations_within_groups(folder: Path) -> None:
     assert exact["spans"][0]["slope"] == pytest.approx(statistics.fmean(range(1, 13)) * 0.15)
 
 
+def log(path: Path, seed: int, reward: float = 0.5, spike: float = 1.0) -> Path:
+    draw = random.Random(seed)
+    rows = [
+        {"step": at, "reward": reward + draw.gauss(0, 0.05), "grad_norm": 1 + draw.random()}
+        for at in range(60)
+    ]
+    rows[31]["grad_norm"] *= spike
+    path.write_text(json.dumps({"log_history": rows}), encoding="utf-8")
+    return path
+
+
+def test_what_a_log_alone_answers(tmp_path: Path) -> None:
+    first, second = log(tmp_path / "a.json", 1, spike=50), log(tmp_path / "b.json", 2, reward=0.6)
+    found = answer("trend", first, "--at", "31")
+    assert (found["metrics"][0]["name"], found["check"], found["groups"]) == ("grad_norm", None, [])
+    assert found["metrics"][0]["size"] > 10
+    found = answer("trend", first, "--against", second)["metrics"]
+    assert [one["name"] for one in found if one["differs"]] == ["reward"]
+    result = run("trend", first, "--by", "rank")
+    assert (result.exit_code, "--by needs records" in result.stderr) == (2, True)
+
+
 ERRORS = [
     (("--correlate", "reward", "lenght"), 2, "unknown name 'lenght'; did you mean length? (one of"),
     (("--against", "run.jsonl", "--at", "3"), 2, "--against contradicts --at"),
@@ -164,3 +187,34 @@ def test_errors(folder: Path, words: tuple[str, ...], code: int, message: str) -
     result = run("trend", folder / "run.jsonl", "-v", "dr", *words)
     assert result.exit_code == code
     assert message in result.stderr
+
+
+def growing(slope: float, steps: int = 40) -> Iterator[dict[str, Any]]:
+    """The share of responses that are cut off grows; there are fifty of them a step."""
+    draw = random.Random(6)
+    for step in range(steps):
+        share = 0.02 + slope * step
+        cut = round(50 * share + draw.gauss(0, 0.3))
+        endings = ["length"] * max(cut, 0) + ["stop"] * (50 - max(cut, 0))
+        rows = {"log_probs": [[-1.0 - draw.random()] * 2 for _ in endings]}
+        rewards = [float(draw.random() < 0.5) for _ in endings]
+        yield {"step": step * 5, "finish_reasons": endings, "rewards": rewards} | rows
+
+
+def test_when_a_limit_will_be_passed(tmp_path: Path) -> None:
+    """A share of 0.02 + 0.005 a step is 0.3 at place 56, which is step 280."""
+    path = write(tmp_path / "run.jsonl", growing(0.005))
+    (found,) = answer("trend", path, "-v", "dr")["forecasts"]
+    assert (found["metric"], found["limit"]) == ("truncated", 0.3)
+    assert found["low"] <= 280 <= found["high"]
+    assert found["low"] < found["step"] < found["high"] < 400
+    assert found["sentence"] in " ".join(run("trend", path, "-v", "dr").stdout.split())
+    flat = write(tmp_path / "flat.jsonl", growing(0.0))
+    assert answer("trend", flat, "-v", "dr")["forecasts"] == []
+
+
+def test_the_last_good_step(folder: Path) -> None:
+    found = answer("trend", folder / "run.jsonl", "-v", "dr")
+    assert found["last_good_step"] == SINCE - 1
+    healthy = answer("trend", folder / "healthy" / "seed_5", "-v", "dr")
+    assert "last_good_step" not in healthy

@@ -282,6 +282,9 @@ CLIPS: dict[str, Callable[[float, float], Outcome]] = {
     THROUGH: lambda r, a: (clip(r, a)[0], r * a),
     "clipped tokens left out: they add nothing to the value": lambda r, a: (clip(r, a)[1],) * 2,
     DETACHED: lambda r, a: (clip(r, a)[0], 0.0),
+    "min before the advantage: min(ρ, clip(ρ))·A where min(ρ·A, clip(ρ)·A) is meant": lambda r, a: (
+        (r * a, r * a) if r <= 1 + HIGH else ((1 + HIGH) * a, 0.0)
+    ),
     "1 + log ratio for the ratio: no exp": _linear,
     "log ratio for the ratio: no exp": lambda r, a: _linear(r, a, 0.0),
 }
@@ -338,6 +341,44 @@ def test_an_epsilon_of_0_is_a_number_too(own, wrong, words) -> None:
     low, high = wrong
     numbers = compute(lambda m, a, _: clip(math.exp(m), a, 1 - low, 1 + high))
     check(words, numbers, flags=dict(zip(("epsilon_low", "epsilon_high"), own, strict=True)))
+
+
+def test_an_epsilon_that_no_token_tells_is_an_interval() -> None:
+    """Gradients alone: A < 0 loses its gradient at ratio 0.74, and keeps it at 0.95."""
+    numbers = compute(lambda m, a, _: clip(math.exp(m), a, low=0.9))
+    found = difference({"gradient": numbers[1]}, flags={"epsilon_low": 0.7})
+    words = "epsilon_low 0.1 (any from 0.0488 to 0.393 fits) where 0.7 is meant"
+    assert words in found.causes
+
+
+def test_log_probs_of_another_base() -> None:
+    """2^d for e^d, whose slope is ln 2."""
+
+    def policy(m: float, a: float, _: float) -> Outcome:
+        value, slope = clip(2.0**m, a)
+        return value, math.log(2.0) * slope
+
+    check("log-probs in base 2: 2^x where e^x is meant, in the ratio alone", compute(policy))
+
+
+def test_columns_that_were_shifted_or_scaled() -> None:
+    """The old log-probs: each token has that of the one before; all are at another temperature."""
+    old = RECORD["log_probs_old"]
+    late = [row[:1] + row[:-1] for row in old]
+    words = "the old log-probs are shifted by one token: each has that of the one before"
+    check(words, compute(moves=subtract(NEW, late)))
+    hot = [[x / 0.8 for x in row] for row in old]
+    words = "the old log-probs are scaled by 1.25: another temperature than in the other columns"
+    check(words, compute(moves=subtract(NEW, hot)), rtol=1e-6)
+
+
+def test_bounds_are_solved_for() -> None:
+    """A log-ratio that is bounded at 0.35, beyond which no gradient comes through."""
+
+    wide = {"epsilon_low": 0.6, "epsilon_high": 0.6}
+    numbers = compute(lambda m, a, _: (math.exp(max(-0.35, min(0.35, m))) * a,
+                                       math.exp(m) * a if abs(m) <= 0.35 else 0.0))  # fmt: skip
+    check("the log-ratio is bounded at ±0.35", numbers, flags=wide)
 
 
 INVERTED = "ratio inverted: π_old/π_θ where π_θ/π_old is meant"

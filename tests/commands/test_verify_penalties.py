@@ -65,6 +65,9 @@ PLAIN = {
     ),
     "KL estimator k1 where k3 is meant": compute(penalty=lambda d, _: (d, 1.0)),
     "KL estimator k2 where k3 is meant": compute(penalty=lambda d, _: (d * d / 2, d)),
+    "KL estimator d² (k2 without its half) where k3 is meant": compute(
+        penalty=lambda d, _: (d * d, 2 * d)
+    ),
     "KL estimator abs where k3 is meant": compute(
         penalty=lambda d, _: (abs(d), math.copysign(1, d))
     ),
@@ -335,6 +338,21 @@ def test_masked_tokens_that_count() -> None:
     columns |= {"log_probs_old": None, "log_probs_ref": None, "log_probs_rollout": None}
     more = {"stages": {"kl": "none"}, "flags": {"beta": None}, "advantages": [1.0, -1.0]}
     assert difference({"loss": 9.1}, **columns, **more).causes == ()
+
+
+def test_a_gradient_at_a_masked_token_is_a_difference() -> None:
+    """Of the right numbers, and with the place of the token; null and NaN expect nothing."""
+    mask = [[1, 1], [1], [1, 0, 1, 1], [1, 1, 1]]
+    seen = evaluate(RECORD | {"mask": mask}, **FLAGS)
+    slopes = iter(seen.breakdown.gradient.tolist())
+    rows: list[list[Any]] = [[next(slopes) if one else 0.0 for one in row] for row in mask]
+    for value, agrees in ((0.0, True), (None, True), (float("nan"), True), (0.01, False)):
+        rows[2][1] = value
+        record = RECORD | {"mask": mask, "expected": {"gradient": rows}}
+        (found,) = verify(record, "grpo", **FLAGS).records
+        assert found.agrees is agrees
+    assert found.first is not None
+    assert (found.first.response, found.first.token, found.first.got) == (2, 1, 0.0)
 
 
 def test_masked_tokens_are_no_positions() -> None:

@@ -138,6 +138,24 @@ def test_reinforce_plus_plus_baseline(variant: str, kl: str, expected: list[floa
     assert ours == pytest.approx(expected, abs=2e-6 if variant.startswith("nemo") else 1e-6)
 
 
+@pytest.mark.parametrize("count", [2, 300, 2100])
+@pytest.mark.parametrize("rewards", ["few values", "all different"])
+def test_nemo_compares_each_of_a_large_group_with_the_others(count, rewards) -> None:
+    """By the definition, in 50 digits; with an offset that must cost none."""
+    of_few = rewards == "few values"
+    values = [1e6 + (at * 7919 % 13 % 3 if of_few else at * 7919 % 4001 / 7) for at in range(count)]
+    found = advantages("nemo-rl/grpo", values)
+    with mp.workdps(50):
+        total, squares = sum(map(mpf, values)), sum(mpf(one) ** 2 for one in values)
+        others = count - 1
+        for at in range(0, count, 1 + count // 9):
+            own = mpf(values[at])
+            mean = (total - own) / others
+            spread = mp.sqrt(abs(squares - own**2 - others * mean**2) / max(others - 1, 1))
+            expected = (own - mean) / (spread + mpf("1e-6")) if spread > 1e-9 else own - mean
+            assert found[at] == pytest.approx(float(expected), rel=1e-13)
+
+
 def test_nemo_gdpo() -> None:
     # two groups of three, two reward functions
     rewards = {"a": [1.0, 0.0, 1.0, 0.0, 0.0, 1.0], "b": [1.0, 1.0, 0.0, 0.5, 0.0, 0.0]}

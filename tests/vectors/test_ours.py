@@ -53,6 +53,7 @@ CLAIMS = Claims(
         "correction-on-kl": "no",
         "kl-weight-level": "the sequence's ratio",
         "kl-clamp": "none",
+        "ratio-clamp": "none",
         "clip-fraction": "of the tokens",
         "entropy-aggregate": "as the policy",
         "dead-groups": "of the prompts",

@@ -55,7 +55,9 @@ def compare(
 
     The data is read once. Flags apply to every variant that takes them, and a
     record's hyperparameters as in eval. Variants that the data cannot serve
-    are listed with the reason. Exit codes: 0 done, 2 usage, 3 bad input.
+    are listed with the reason. Files are one input: two runs are compared by
+    `grpo trend RUN --against RUN`, and by `grpo diff` where they should be
+    identical. Exit codes: 0 done, 2 usage, 3 bad input.
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=page.json):
         batch = "input" if stages.batch is None else stages.batch

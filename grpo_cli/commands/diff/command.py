@@ -70,8 +70,10 @@ def diff(
 
     Records of a step are compared by id, else in their order; causes come
     before effects: what was sampled, rewards, the engine's log-probs, the old
-    policy's, the reference's, settings, advantages, the policy's. Exit codes:
-    0 they are identical, 1 they differ, 2 usage, 3 bad input.
+    policy's, the reference's, settings, advantages, the policy's. Without
+    --tolerance rounding, and noise as an engine's in bfloat16, is named with its
+    size, and a difference is what is beyond it. Exit codes: 0 they are
+    identical, 1 they differ (noise, too), 2 usage, 3 bad input.
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=page.json):
         if tolerance is not None and tolerance < 0.0:

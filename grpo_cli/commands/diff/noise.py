@@ -20,6 +20,8 @@ _MOST, _LEAST_FAR, _FLOOR = 100.0, 0.5, 1e-3
 heavy. Distances are divided by 1 − p, as noise of the logits moves a log-prob by so much of it."""
 _LEAST = 0.5
 """Of the numbers: noise is nearly everywhere, a fault is somewhere."""
+_KNOWN, _GROWN = 200, 4.0
+"""Numbers by which the median distance is known, and times that: more is another noise."""
 _CENTRED = 5.0
 """Standard errors by which the mean of noise may be away from 0."""
 
@@ -33,7 +35,6 @@ class Noise(Answer):
         kind: "rounding" where single precision explains it, else "engine".
         numbers, differing: how many were compared, and how many of these differ.
         mean, largest: distance.
-        until: the last step that was compared.
     """
 
     column: str
@@ -42,7 +43,6 @@ class Noise(Answer):
     differing: int = 0
     mean: float = 0.0
     largest: float = 0.0
-    until: int = 0
     median: float = 0.0
 
     def fields(self) -> dict[str, object]:
@@ -61,25 +61,20 @@ class Noise(Answer):
         size = np.abs(difference)
         room = _ROUNDING * np.maximum(1.0, np.maximum(np.abs(first), np.abs(second)))
         beyond = ~alike & ~(size <= room)  # NaN is far from every number
+        scaled = size / (_FLOOR - np.expm1(np.minimum(first, 0.0)))
+        median = float(np.median(scaled)) if len(scaled) else 0.0
+        known = self.numbers >= _KNOWN
         if beyond.any():
-            if not engine or not _is_noise(difference, first):
+            grew = known and median > _GROWN * self.median
+            if grew or not engine or not _is_noise(difference, first):
                 return int(beyond.argmax())
-            scaled = size / (_FLOOR - np.expm1(np.minimum(first, 0.0)))
-            far = (scaled > _MOST * self._typical(scaled)) & (size > _LEAST_FAR)
+            far = (scaled > _MOST * (self.median if known else median)) & (size > _LEAST_FAR)
             if far.any():
                 return int(far.argmax())
-            self._learn(scaled)
+            self.kind = "engine"
+        self.median += (median - self.median) / (4 if self.numbers else 1)
         self._add(size)
         return None
-
-    def _typical(self, scaled: F64) -> float:
-        return self.median if self.kind == "engine" else float(np.median(scaled))
-
-    def _learn(self, scaled: F64) -> None:
-        """Takes the distances of a record as what is usual."""
-        median = float(np.median(scaled))
-        before = self.median if self.kind == "engine" else median
-        self.kind, self.median = "engine", before + (median - before) / 4
 
     def _add(self, size: F64) -> None:
         total = self.mean * self.numbers + float(size.sum())

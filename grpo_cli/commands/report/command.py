@@ -25,14 +25,15 @@ from grpo_cli.commands.options.source import (
 from grpo_cli.commands.page.block import finite
 from grpo_cli.commands.report.groups import Choice, Group, KeptGroups, choose, limit_tokens
 from grpo_cli.commands.trend.command import LogOption, OneRun, flags_of
-from grpo_cli.commands.trend.comparison import LogComparison, compare_log, framework_of
-from grpo_cli.commands.trend.drawings import head, page
+from grpo_cli.commands.trend.comparison import compare_log, framework_of
+from grpo_cli.commands.trend.drawings import head, page, with_other
 from grpo_cli.commands.trend.events import verdict_of
 from grpo_cli.commands.trend.findings import findings as look
 from grpo_cli.commands.trend.logs import read_finite
 from grpo_cli.commands.trend.origins import StepSource
+from grpo_cli.commands.trend.questions.parts import PartSteps, answer_by, windows
 from grpo_cli.commands.trend.run import Run
-from grpo_cli.commands.trend.step import Finding, Steps
+from grpo_cli.commands.trend.step import Steps
 from grpo_cli.engine.fold import first_pass
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.terminal.messages import failures
@@ -61,6 +62,24 @@ class ReportOptions:
     ] = None
     one_run: OneRun = False
     log: LogOption = None
+    against: Annotated[
+        str | None,
+        typer.Option(
+            "--against",
+            metavar="RUN",
+            help="Another run, whose series are drawn as well.",
+            show_default=False,
+        ),
+    ] = None
+    by: Annotated[
+        str | None,
+        typer.Option(
+            "--by",
+            metavar="FIELD",
+            help="Say which part carries each change, as `grpo trend --by` does.",
+            show_default=False,
+        ),
+    ] = None
     steps: Annotated[
         int,
         typer.Option(
@@ -130,8 +149,17 @@ def report(
         make = partial(KeptGroups, plan, step_source, choice, run.statistics)
         kept = first_pass(reader, make).steps
         lost = limit_tokens(kept, options.groups, options.tokens)
+        more: dict[str, Any] = {"verdict": verdict_of(steps, found, run)}
+        if options.by is not None:
+            parts = PartSteps(reader, plan, step_source, options.by)
+            around = windows(steps, [(one.metric, one.onset) for one in found])
+            more["by"] = answer_by(options.by, parts, steps, around, ()).document()
+        whole = head(steps, found, compared) | more
+        if options.against is not None:
+            other = Run(reading.reader(paths([options.against]), None), plan, step_source)
+            whole = with_other(whole, options.against, other.read())
         with destination(output) as stream:
-            for part in _page(steps, found, choice, kept, lost, places, run, compared):
+            for part in _page(steps, whole, choice, kept, lost, places, run):
                 stream.write(part.encode())
         missing = unserved(run.missing.values(), "report", reader, objective)
         tell_notes(reader.notes(plan) | missing | run.notices | unread, quiet=options.quiet)
@@ -156,13 +184,12 @@ def _page_among(files: list[str], output: str | None) -> tuple[list[str], str | 
 
 def _page(
     steps: Steps,
-    findings: Sequence[Finding],
+    whole: Mapping[str, Any],
     choice: Choice,
     kept: Mapping[int, Sequence[Group]],
     lost: int,
     places: Sequence[str],
     run: Run,
-    log: LogComparison | None,
 ) -> Iterator[str]:
     blocks: list[tuple[str, str]] = []
     numbered: dict[str, list[dict[str, Any]]] = {}
@@ -175,7 +202,7 @@ def _page(
                 blocks.append((facts["block"], group.block))
             rows.append(facts)
     kept_steps = {str(number): why for number, why in choice.steps.items()}
-    whole = head(steps, findings, log, verdict_of(steps, findings, run)) | {
+    whole = dict(whole) | {
         "kept": kept_steps,
         "groups": numbered,
         "seed": choice.seed,

@@ -39,7 +39,7 @@ from grpo_cli.commands.trend.logs import Log, is_log, read_finite, steps_of_logs
 from grpo_cli.commands.trend.metrics import METRICS, functions, metric
 from grpo_cli.commands.trend.names import NAMES
 from grpo_cli.commands.trend.origins import StepSource
-from grpo_cli.commands.trend.questions.options import Asked, QuestionOptions
+from grpo_cli.commands.trend.questions.options import Asked, QuestionOptions, answer_of_log
 from grpo_cli.commands.trend.run import Run
 from grpo_cli.commands.trend.step import Finding, Flags, Steps
 from grpo_cli.commands.trend.view import print_answer, write
@@ -197,6 +197,10 @@ def trend(
     grpo trend 'steps/*.jsonl.zst' --fields reward_mean,kl_k3,mismatch.k3 --plot
     grpo trend run --html run.html --svg run.svg
     grpo trend run --fail-on 'gradient_norm>10' --fail-on findings
+    grpo trend run --at 12
+    grpo trend run --by rank
+    grpo trend run-a/rollouts --against run-b/rollouts
+    grpo trend run --correlate reward length
 
     RUN is a folder, a pattern or files; every record is evaluated once, and a
     step is a batch of its own. A finding is a level that shifted, a drift that
@@ -206,6 +210,11 @@ def trend(
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=options.json or options.format == "json"):
         logs = [] if options.follow else _logs_among(files or [])
+        if logs and questions.asked is not None:
+            _refuse_others(options, questions)
+            other = steps_of_logs(questions.against) if questions.against else None
+            answer_of_log(questions, _page(options), steps_of_logs(logs), other)
+            raise typer.Exit
         conditions = [read_condition(one, logged=bool(logs)) for one in options.fail_on or ()]
         if logs:
             raise typer.Exit(_of_logs(logs, conditions, options))
@@ -266,6 +275,33 @@ def _answer(
     questions: QuestionOptions,
 ) -> int:
     """Answers a question about the run."""
+    _refuse_others(options, questions)
+    reader = reading.reader(places, None)
+    source = StepSource.of_flag(options.step, places)
+    asked = Asked(reader, plan, source, options.one_run, flags_of(objective, reading))
+    against = questions.against
+    other = None if not against else reading.reader(paths(against), None)
+    tell_notes(asked.answer(questions, _page(options), other), quiet=options.quiet)
+    skipped = [one.skipped for one in (reader, other) if one is not None]
+    for one in skipped:
+        tell_errors(one, as_json=options.kind == "json")
+        tell_skipped(one)
+    return InputError.exit_code if any(skipped) else 0
+
+
+def _page(options: TrendOptions) -> PageOptions:
+    """How the answer to a question is printed."""
+    return PageOptions(
+        format=options.format, as_json=options.json, output=options.output, quiet=options.quiet
+    )
+
+
+def _refuse_others(options: TrendOptions, questions: QuestionOptions) -> None:
+    """Refuses the flags that a question does not go with.
+
+    Raises:
+        UsageError: for the first.
+    """
     others = {
         "--names": options.names != "grpo",
         "--log": options.log,
@@ -278,20 +314,6 @@ def _answer(
     }
     if given := [flag for flag, value in others.items() if value]:
         raise UsageError(f"{questions.asked} answers a question: without {given[0]}")
-    reader = reading.reader(places, None)
-    source = StepSource.of_flag(options.step, places)
-    asked = Asked(reader, plan, source, options.one_run, flags_of(objective, reading))
-    against = questions.against
-    other = None if not against else reading.reader(paths(against), None)
-    page = PageOptions(
-        format=options.format, as_json=options.json, output=options.output, quiet=options.quiet
-    )
-    tell_notes(asked.answer(questions, page, other), quiet=options.quiet)
-    skipped = [one.skipped for one in (reader, other) if one is not None]
-    for one in skipped:
-        tell_errors(one, as_json=options.kind == "json")
-        tell_skipped(one)
-    return InputError.exit_code if any(skipped) else 0
 
 
 def _follow(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from grpo_cli.batch import F64
@@ -12,6 +13,7 @@ from grpo_cli.commands.answer import Answer
 from grpo_cli.commands.trend.events import Event
 from grpo_cli.commands.trend.logs import Log
 from grpo_cli.commands.trend.names import NAMES
+from grpo_cli.commands.trend.outlook import Forecast, forecasts, last_good_step
 from grpo_cli.commands.trend.step import Finding, Steps
 from grpo_cli.terminal.numbers import shown
 
@@ -163,9 +165,20 @@ class Trend(Answer):
     verdict: str
     log: LogComparison | None = None
 
+    @cached_property
+    def last_good_step(self) -> int | None:
+        """The step to go back to; None where nothing goes wrong that lasts."""
+        return last_good_step(self.steps, self.events)
+
+    @cached_property
+    def forecasts(self) -> Sequence[Forecast]:
+        """When metrics will pass limits as they go on."""
+        return forecasts(self.steps)
+
     def fields(self) -> dict[str, Any]:
         """The JSON, without a log where none is given."""
         named = super().fields() | {"steps": [*self.steps]}
+        named |= {"last_good_step": self.last_good_step, "forecasts": self.forecasts}
         return {name: value for name, value in named.items() if value is not None}
 
 

@@ -28,13 +28,17 @@ from grpo_cli.commands.trend.onsets import (
 from grpo_cli.commands.trend.watched import DOWN, PRACTICE, UP, Limit, Watch
 
 SHIFT, DRIFT, SPIKE, LIMIT, IMPOSSIBLE = "shift", "drift", "spike", "limit", "impossible"
-_SPIKE, _FACTOR = 15.0, math.log(3.0)
-"""Robust standard deviations, and the least factor, of a single step from those before it."""
+_SPIKE, _TENFOLD = 15.0, 10.0
+"""Robust standard deviations of a single step from those before it; where it is ten times that."""
+_BEFORE = 20
+"""Steps that a series must have before a single one is far from them."""
 _OUTSIDE = 10.0
 """The least factor, of what was largest so far, of a step of a series with both signs."""
 _OF, _MOST = 5, 3
-_LAG, _CLEAR = 10, 3.0
+_LAG, _CLEAR = 10, 2.5
 """Steps between what was usual and a window; robust deviations between their levels."""
+_COARSE = 0.25
+"""The noise of a share, as an angle, beyond which it is of fewer than four."""
 _LEAST_FACTOR = math.log(1.2)
 """The least factor of a shift or drift of what is positive."""
 _INSIDE = 2.0
@@ -131,7 +135,7 @@ def _followed(watch: Watch, values: F64, scaled: F64, shifted: Sequence[Change])
     signs = [
         *_impossible(watch, values),
         *_vanished(watch, values),
-        *(one for limit in watch.limits for one in _beyond(limit, values, scaled, usual)),
+        *(one for limit in watch.limits for one in _beyond(watch, limit, values, scaled, usual)),
         *kept,
     ]
     found = _lasting(signs, scaled, usual)
@@ -200,9 +204,12 @@ def _spikes(watch: Watch, scaled: F64, usual: Usual) -> Iterator[int]:
         usual = Usual.of(values)
         factor = values > _OUTSIDE * np.maximum.accumulate(np.append(0.0, values))[:-1]
     else:
-        sign = -1.0 if watch.scale == "below 1" else 1.0
-        factor = sign * (values - usual.level[:-1]) > _FACTOR
-    far = np.abs(values - usual.level[:-1]) > _SPIKE * usual.spread[:-1]
+        factor = values - usual.level[:-1] > math.log(watch.spikes)
+    away, spread = np.abs(values - usual.level[:-1]), usual.spread[:-1]
+    far = away > _SPIKE * spread
+    if watch.scale != "linear":
+        far |= (away > _TENFOLD * spread) & (away > math.log(10.0))
+    far[:_BEFORE] = False
     yield from np.flatnonzero(far & factor).tolist()
 
 
@@ -231,13 +238,15 @@ def _within(change: Change, at: int) -> bool:
 # ---- limits and what cannot be ------------------------------------------------------------------
 
 
-def _beyond(limit: Limit, values: F64, scaled: F64, usual: Usual) -> Iterator[Change]:
+def _beyond(watch: Watch, limit: Limit, values: F64, scaled: F64, usual: Usual) -> Iterator[Change]:
     """Where three of five steps pass a limit; of practice: and come from a level that does not."""
     if limit.source != PRACTICE:
         passed = values > limit.bound if limit.above else values < limit.bound
         enough = min(_MOST, len(values) // 2 + 1)
     else:
         passed, enough = _passed(limit, values, scaled, usual), _MOST
+        if limit.room is not None:
+            passed &= watch.noise(values) <= _COARSE
     counts = np.convolve(passed, np.ones(_OF))[: len(values)]
     for last in np.flatnonzero(passed & (counts >= enough)).tolist():
         first = max(last - _OF + 1, 0)

@@ -48,6 +48,21 @@ def head(
     }
 
 
+def with_other(whole: Head, name: str, other: Steps) -> dict[str, Any]:
+    """The head with another run's series, at the steps of this one."""
+    series = {
+        metric: dict(zip(other.numbers, other.values(metric), strict=True))
+        for metric in other.metrics
+    }
+    metrics = [
+        one | {"against": [series[one["name"]].get(step) for step in whole["steps"]]}
+        if one["name"] in series
+        else one
+        for one in whole["metrics"]
+    ]
+    return dict(whole) | {"metrics": metrics, "against": name}
+
+
 def _finding(finding: Finding) -> dict[str, Any]:
     """A finding, and what shows it best: a quantity that tokens can be coloured by."""
     column = metric(finding.metric)

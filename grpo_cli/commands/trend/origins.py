@@ -321,7 +321,10 @@ def two_runs(clash: Clash, files: Sequence[str], command: str = "trend") -> Usag
     shown = [*zip(places, pages, strict=True)][:_MOST]
     each = "; ".join(shell_line(["grpo", command, place, *page]) for place, page in shown)
     more = f"; … {len(places) - _MOST:,} more" if len(places) > _MOST else ""
-    two = f"; side by side: {shell_line(['grpo', 'diff', *places])}" if len(places) == 2 else ""
+    two = ""
+    if len(places) == 2:
+        against = ["grpo", "trend", places[0], "--against", places[1]]
+        two = f"; side by side: {shell_line(['grpo', 'diff', *places])}; {shell_line(against)}"
     return UsageError(
         f"{clash.first} and {clash.second} both have step {clash.step}: these are {len(places)} "
         f"runs. Each by itself: {each}{more}{two}; --one-run takes them as parts of one"

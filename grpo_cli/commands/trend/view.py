@@ -283,12 +283,21 @@ def print_answer(
 def _conclusion(screen: Screen, answer: Trend, covered: Coverage) -> str:
     console = screen.console()
     print_events(console, screen, answer.events, logged=answer.steps.logged)
+    print_outlook(console, screen, answer)
     if answer.steps.logged:
         console.print(wrapped(Text(f"\n{_UNKNOWN}", "dim"), screen.reading, 2))
     print_gaps(console, screen, covered)
     if answer.log is not None:
         print_log_comparison(console, screen, answer.log)
     return written(console)
+
+
+def print_outlook(console: Console, screen: Screen, answer: Trend) -> None:
+    """Prints the step to go back to, and when limits will be passed."""
+    good = answer.last_good_step
+    sentences = [] if good is None else [f"the last good step is {good:,}"]
+    for sentence in (*sentences, *(one.sentence for one in answer.forecasts)):
+        console.print(wrapped(Text(f"\n{sentence}", "bold"), screen.reading, 2))
 
 
 def _room(screen: Screen, below: int) -> int:

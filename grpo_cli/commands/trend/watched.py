@@ -46,13 +46,13 @@ class Watch(NamedTuple):
         shift, drift: the ways in which a new level, and a slope, are a finding; a level that
             shifts the other way is information.
         scale: "linear"; "log" for what is positive; "growth" for what a healthy run accumulates
-            (by the logarithm of its share of the steps so far); "above 1" and "below 1" for the
-            logarithm of the distance from 1; "share" for an angle that makes the noise of shares
+            (by the logarithm of its share of the steps so far); "below 1" for the logarithm of the
+            distance from 1; "share" for an angle that makes the noise of shares
             even.
         limits: bounds.
         least: what a level has to reach to be a finding.
         span: the possible values.
-        spikes: whether a single step far from its neighbours is a finding.
+        spikes: the factor of what was usual from which a single step may be a finding; 0: none.
         logged: other names, in logs: a whole name, or its end after a slash.
         fix: what to do about it, where only a log is there.
     """
@@ -64,7 +64,7 @@ class Watch(NamedTuple):
     limits: tuple[Limit, ...] = ()
     least: float = 0.0
     span: tuple[float, float] = (-np.inf, np.inf)
-    spikes: bool = False
+    spikes: float = 0.0
     logged: tuple[str, ...] = ()
     fix: str = ""
 
@@ -77,13 +77,12 @@ class Watch(NamedTuple):
         """[n] the values as detectors compare them; as they are where the scale cannot be used."""
         if self.scale == "share" and ((values >= 0.0) & (values <= 1.0)).all():
             return np.arcsin(np.sqrt(values))
-        distance = {"above 1": values - 1.0, "below 1": 1.0 - values}.get(self.scale, values)
+        distance = 1.0 - values if self.scale == "below 1" else values
         distance = np.where(np.abs(distance) < _ROUNDING, 0.0, distance)
         if self.scale in ("linear", "share") or (distance < 0).any() or not distance.any():
             return values
-        if self.scale in ("above 1", "below 1"):
-            sign = 1.0 if self.scale == "above 1" else -1.0
-            return sign * _logarithms(distance)
+        if self.scale == "below 1":
+            return -_logarithms(distance)
         found = _logarithms(values)
         return found - np.log(np.arange(1.0, len(values) + 1)) if self.scale == "growth" else found
 
@@ -136,12 +135,12 @@ _GROUPS = (
 TABLE = (
     Watch("staleness", BOTH, UP, fix="fewer steps between the engine's weight updates"),
     Watch(
-        "mismatch.k3", UP, UP, "log", spikes=True, fix=_ENGINE,
+        "mismatch.k3", UP, UP, "log", spikes=3.0, fix=_ENGINE,
         logged=("rollout_corr/k3_kl", "gen_kl_error", "mismatch_kl/all/mean", "mismatch_kl",
                 "policy_kl_error"),
     ),
     Watch(
-        "mismatch.mean_abs", UP, UP, "log", span=_POSITIVE, spikes=True, fix=_ENGINE,
+        "mismatch.mean_abs", UP, UP, "log", span=_POSITIVE, spikes=3.0, fix=_ENGINE,
         logged=("sampling/sampling_logp_difference/mean", "train_rollout_logprob_abs_diff",
                 "rollout_probs_diff_mean", "sampling_logp_difference"),
     ),
@@ -154,7 +153,7 @@ TABLE = (
     Watch("mismatch.ess", DOWN, DOWN, "below 1", span=_SHARE, fix=_ENGINE,
           limits=(Limit(0.3, f"{_VERL}:1001", above=False),),
           logged=("rollout_is_eff_sample_size",)),
-    Watch("ratio_p999", UP, UP, "above 1", span=_POSITIVE, spikes=True, fix=_AHEAD),
+    Watch("ratio_p999", UP, UP, "log", span=_POSITIVE, spikes=1.6, fix=_AHEAD),
     Watch("ratio_mean", BOTH, fix=_AHEAD, logged=("probs_ratio",)),
     Watch("ess", DOWN, DOWN, "below 1", span=_SHARE, fix=_AHEAD),
     Watch("clip_low", UP, UP, "share", least=0.05, span=_SHARE, fix=_AHEAD,
@@ -162,22 +161,22 @@ TABLE = (
     Watch("clip_high", UP, UP, "share", least=0.05, span=_SHARE, fix=_AHEAD,
           logged=("clip_ratio/high_mean", "clip_ratio/region_mean", "clip_ratio", "pg_clipfrac",
                   "clipfrac", "policy/clipfrac")),
-    Watch("gradient_norm", BOTH, UP, "log", span=_POSITIVE, spikes=True, fix=_AHEAD,
+    Watch("gradient_norm", BOTH, UP, "log", span=_POSITIVE, spikes=3.0, fix=_AHEAD,
           logged=("grad_norm", "optim/grad_norm", "gradient_norm")),
-    Watch("loss", spikes=True, fix=_AHEAD,
+    Watch("loss", spikes=3.0, fix=_AHEAD,
           logged=("pg_loss", "policy_loss", "loss/mean", "train_loss")),
     Watch(
-        "kl_k3", UP, UP, "growth", limits=(Limit(4.0, times=True),), span=_POSITIVE, spikes=True,
+        "kl_k3", UP, UP, "growth", limits=(Limit(4.0, times=True),), span=_POSITIVE, spikes=3.0,
         logged=("kl", "kl_loss", "kl/mean", "kl_ent_ratio/mean", "objective/kl", "kl_div"),
         fix="raise β, lower the learning rate, or go back to the step before",
     ),
     Watch(
         "entropy", BOTH, BOTH, "log", limits=(Limit(0.5, above=False, times=True),),
-        span=_POSITIVE, spikes=True, logged=("entropy/all/mean", "entropy/mean", "policy_entropy"),
+        span=_POSITIVE, spikes=3.0, logged=("entropy/all/mean", "entropy/mean", "policy_entropy"),
         fix="raise ε_high (clip higher), or an entropy bonus; rising: lower the learning rate",
     ),
     Watch("nll", BOTH, BOTH, "log", limits=(Limit(0.5, above=False, times=True),),
-          span=_POSITIVE, spikes=True),
+          span=_POSITIVE, spikes=3.0),
     Watch(
         "repetition", UP, UP, "share", (Limit(0.15),), least=0.15, span=_SHARE,
         fix="stop loops: penalise repetition or cut-off responses, lower the learning rate",
@@ -190,7 +189,7 @@ TABLE = (
     ),
     Watch("at_longest", span=_SHARE),
     Watch(
-        "length_mean", BOTH, UP, "log", span=_POSITIVE, spikes=True,
+        "length_mean", BOTH, UP, "log", span=_POSITIVE, spikes=3.0,
         logged=("completions/mean_length", "response_length/mean", "response_length",
                 "response_len/mean", "completion_length", "seq_len/all/mean"),
         fix="see whether the reward pays for length; normalise the loss by tokens",

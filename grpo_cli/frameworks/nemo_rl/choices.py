@@ -59,25 +59,65 @@ def _against_others(rewards: F64, groups: Groups, std_eps: float) -> F64:
 
 _TOGETHER = 1 << 18
 """Rewards that are compared at once: numpy's overhead is small, and so is memory."""
+_LARGE = 256
+"""Responses of a group from which on equal rewards are compared with the others once."""
+_MOST = 1 << 22
+"""Rewards of a group that are compared; beyond it, whole numbers add up the others."""
 
 
 def _each_against_others(rows: F64, std_eps: float) -> F64:
     """[n, k] every element of [n, k] against the k − 1 others of its row."""
+    count, size = rows.shape
+    if size <= _LARGE:
+        return _compared(rows, np.arange(rows.size), std_eps).reshape(rows.shape)
+    found = np.empty_like(rows)
+    for at in range(count):
+        _, first, back = np.unique(rows[at], return_index=True, return_inverse=True)
+        of_few = len(first) * size <= _MOST
+        compared = _compared(rows[at : at + 1], first, std_eps) if of_few else None
+        found[at] = _by_whole_numbers(rows[at], std_eps) if compared is None else compared[back]
+    return found
+
+
+def _compared(rows: F64, chosen: I64, std_eps: float) -> F64:
+    """[m] the elements of [n, k] at these flat places against the others of their rows."""
     size = rows.shape[1]
-    flat = np.zeros(rows.size)
+    found = np.zeros(len(chosen))
+    if size == 1:
+        return found
     # A common offset changes nothing, and however large it is it must cost no digit.
     offsets = row_offsets(rows)
-    if size == 1:
-        return flat.reshape(rows.shape)
-    for start in range(0, rows.size, step := max(_TOGETHER // size, 1)):
-        row, own = np.divmod(np.arange(start, min(start + step, rows.size)), size)
+    for start in range(0, len(chosen), step := max(_TOGETHER // size, 1)):
+        row, own = np.divmod(chosen[start : start + step], size)
         places = np.arange(size - 1) + (np.arange(size - 1) >= own[:, None])
         others = rows[row[:, None], places]
         alike = (others == others[:, :1]).all(axis=1)
         scores = _standardised(offsets[row, own], offsets[row[:, None], places], std_eps)
-        flat[start : start + step] = np.where(alike, rows[row, own] - others[:, 0], scores)
-    found: F64 = flat.reshape(rows.shape)
-    found[(rows == rows[:, :1]).all(axis=1)] = 0.0
+        found[start : start + step] = np.where(alike, rows[row, own] - others[:, 0], scores)
+    found[(rows == rows[:, :1]).all(axis=1)[chosen // size]] = 0.0
+    return found
+
+
+def _by_whole_numbers(row: F64, std_eps: float) -> F64:
+    """[k] each of many different rewards: the sums of the others are the whole row's less its own.
+
+    All are whole numbers times a power of two, so nothing is lost: each is rounded once.
+    """
+    from fractions import Fraction  # slow to import
+
+    offsets = row_offsets(row[None])[0]
+    mantissas, exponents = np.frexp(offsets)
+    least = int(exponents[offsets != 0.0].min()) - 53
+    whole = [
+        int(one) << (power - 53 - least) if one else 0
+        for one, power in zip(np.ldexp(mantissas, 53).tolist(), exponents.tolist(), strict=True)
+    ]
+    others, total, squares = len(row) - 1, sum(whole), sum(one * one for one in whole)
+    unit = Fraction(2) ** least
+    means = [float(Fraction(total - one, others) * unit) for one in whole]
+    spreads = [others * (squares - one * one) - (total - one) ** 2 for one in whole]
+    variances = [float(Fraction(one, others * max(others - 1, 1)) * unit**2) for one in spreads]
+    found: F64 = (offsets - np.array(means)) / (np.sqrt(variances) + std_eps)
     return found
 
 

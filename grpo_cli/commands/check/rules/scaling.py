@@ -99,7 +99,7 @@ def _have_equal_means(view: View, part: slice, cost: np.ndarray) -> bool:
 _STRAIGHT = 1.2
 _ALIKE, _NOISY = {False: 0.55, True: 0.35}, {False: 4.0, True: 1.5}
 """Spreads of the shares of sure tokens and about the line: between engines, and after updates."""
-_ENGINE_SHARE, _UPDATE_SHARE, _NOTABLE_SHARE = 0.02, 0.14, 0.04
+_ENGINE_SHARE, _UPDATE_SHARE, _NOTABLE_SHARE = 0.02, 0.13, 0.04
 _MOST_VANISHED = 0.02
 _MOST_SHARE = 1.5
 """Of a temperature of 1/7 or of 7: what is beyond them is no temperature."""
@@ -122,7 +122,7 @@ def find_temperatures(pair: Pair) -> Iterator[Finding]:
     temperatures of 0.9 and 1.1 have 0.03 in float32, 0.5 in the noisiest fp8; policies that were
     trained have 0.4 to 5, and stale ones 1.6 and more. Or the spread about the line is at most 1.2
     times its slope: those temperatures have 0.3 to 1.2 in bf16, but trained policies 1.3 to 10.
-    The share is above 0.02 between engines, or 0.14 where an update is between the columns, which
+    The slope is above 0.02 between engines, or 0.13 where an update is between the columns, which
     may sharpen a little evenly. Log-probs that were themselves divided have one b/a instead.
     """
     for sample, scale in pair.scales.items():
@@ -135,10 +135,9 @@ def _is_temperature(pair: Pair, scale: Scale) -> bool:
         return False  # long training, or words that top-p or top-k cut off
     updated = pair.names[0] == "log_probs_new"
     least = _UPDATE_SHARE if updated else _ENGINE_SHARE
-    alike = scale.odds.is_alike(_ALIKE[updated])
-    even = alike and scale.line.is_alike(_NOISY[updated])
+    even = scale.odds.is_alike(_ALIKE[updated]) and scale.line.is_alike(_NOISY[updated])
     even |= scale.line.is_alike(_STRAIGHT) and (not scale.odds.number or not updated)
-    if even and least < abs((scale.odds if alike else scale.line).median) < _MOST_SHARE:
+    if even and least < abs(scale.line.median) < _MOST_SHARE:
         return True
     return scale.is_factor(_DIVIDED_ALIKE) and abs(scale.factor.median) > _DIVIDED
 

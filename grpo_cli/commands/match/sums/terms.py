@@ -36,6 +36,10 @@ Measured = Mapping[int, BatchStatistics]
 """The statistics of the whole input, by the numbers of the advantages that need them."""
 
 
+_MANY = 1 << 18
+"""Tokens from which on memory matters more than ratios that are computed again."""
+
+
 _CLAMPED = ("token", "sequence", "product")
 """Ratios whose ``log_ratio_clamp`` does nothing where no token's log ratio exceeds it."""
 
@@ -247,6 +251,8 @@ class Terms:
             # The same ratio, but for its last bits: its conventions are one value.
             bound = replace(bound, values={**bound.values, "log_ratio_clamp": None})
         if key(bound) not in self._ratios:
+            if self.batch.responses.total > _MANY:  # the last one alone: options adjoin by ratio
+                self._ratios.clear()
             found: Ratio = inputs.call(bound, "ratio")
             if self.batch.ratios is not None and bound.choice.given:
                 found = found._replace(ratio=self.batch.ratios)

@@ -4,6 +4,9 @@ const WHY = { finding: "a finding points at it", end: "first or last", sampled: 
 
 const LEFT = 64;
 
+// A positive series that spans more has a logarithmic axis.
+const DECADE = 10;
+
 class RunView {
   constructor(run) {
     this.run = run;
@@ -14,15 +17,17 @@ class RunView {
     this.element = make(
       "article.run",
       {},
-      make("p.said", {}, keptSentence(run, this.steps)),
+      run.verdict ? make("p.verdict", {}, run.verdict) : null,
       make("h2", {}, "Findings"),
       this.findings(),
+      ...this.parts(),
       make("h2", {}, "Series"),
-      make("p.hint", {}, this.steps.length ? "▲ where something began. Dots are steps that are kept: click near one to open it." : "▲ where something began."),
+      make("p.hint", {}, this.steps.length ? "▲ where something began. Dots are steps that are kept: click near one to open it." : "▲ where something began.", run.against ? ` The thin line is ${run.against}.` : null),
       this.charts,
       more ? make("details", {}, make("summary", {}, `${more} more`), this.others) : null,
       ...this.logged(),
       ...(this.steps.length ? [make("h2", {}, "Steps"), this.list()] : []),
+      make("p.hint", {}, keptSentence(run, this.steps)),
     );
   }
 
@@ -46,6 +51,13 @@ class RunView {
       links.push(link(`#step-${worst}-group-${group}-response-${place.response}${token}`, words));
     }
     return make("li", {}, make("b", {}, finding.kind), ` ${finding.sentence} `, make("span.links", {}, ...links), make("code", {}, finding.command));
+  }
+
+  // Which part of the run carries its changes, in the words of the command.
+  parts() {
+    const { by } = this.run;
+    if (!by) return [];
+    return [make("h2", {}, `By ${by.field}`), make("ul.findings", {}, ...by.verdicts.map((words) => make("li", {}, words)))];
   }
 
   // What the trainer logged: whether it is what was recomputed, and its own series.
@@ -82,7 +94,8 @@ class RunView {
     const width = Math.max(Math.min(this.charts.clientWidth, 1200) < 560 ? this.charts.clientWidth : 340, 240);
     const value = make("b");
     const caption = make("figcaption", {}, make("span", {}, metric.name), value);
-    const tell = (at) => (value.textContent = `${run.steps[at]}: ${shown(metric.values[at])}`);
+    const other = (at) => (metric.against ? ` (${shown(metric.against[at])})` : "");
+    const tell = (at) => (value.textContent = `${run.steps[at]}: ${shown(metric.values[at])}${other(at)}`);
     tell(run.steps.length - 1);
     const svg = series(run, metric, width);
     const nearest = (event) => {
@@ -133,26 +146,27 @@ function groupOf(run, step, place) {
 
 function series(run, metric, width) {
   const [height, foot] = [86, 16];
-  const values = metric.values;
-  const known = values.filter((value) => value !== null);
-  let [low, high] = [Math.min(...known), Math.max(...known)];
-  if (!(high > low)) [low, high] = [low - (Math.abs(low) || 1), high + (Math.abs(high) || 1)];
+  const { values, against } = metric;
+  let [low, high, least] = [Infinity, -Infinity, Infinity];
+  for (const value of [...values, ...(against ?? [])]) {
+    if (value === null) continue;
+    [low, high] = [Math.min(low, value), Math.max(high, value)];
+    if (value > 0) least = Math.min(least, value);
+  }
+  const log = metric.log && low >= 0 && high > least * DECADE;
+  if (log) low = least; // a 0 is at the bottom
+  const constant = high > low ? null : low;
+  if (constant !== null) [low, high] = [low - (Math.abs(low) || 1), high + (Math.abs(high) || 1)];
   const last = Math.max(values.length - 1, 1);
   const x = (at) => LEFT + (at / last) * (width - LEFT - 6);
-  const y = (value) => 6 + (1 - (value - low) / (high - low)) * (height - 12);
-  let path = "";
-  let pen = "M";
-  values.forEach((value, at) => {
-    if (value === null) pen = "M";
-    else {
-      path += `${pen}${x(at).toFixed(1)} ${y(value).toFixed(1)}`;
-      pen = "L";
-    }
-  });
+  const scale = log ? (value) => Math.log(Math.max(value, low)) : (value) => value;
+  const y = (value) => 6 + (1 - (scale(value) - scale(low)) / (scale(high) - scale(low))) * (height - 12);
+  const side = (at, words) => draw("text", { x: LEFT - 8, y: at, "text-anchor": "end" }, words);
+  const middle = scale(low) + (scale(high) - scale(low)) / 2;
   const parts = [
+    ...(log ? [side(height / 2 + 4, shown(Math.exp(middle), 2))] : []),
     draw("line", { class: "axis", x1: LEFT - 6, x2: width, y1: height, y2: height }),
-    draw("text", { x: LEFT - 8, y: 10, "text-anchor": "end" }, shown(high, 4)),
-    draw("text", { x: LEFT - 8, y: height - 3, "text-anchor": "end" }, shown(low, 4)),
+    ...(constant === null ? [side(10, shown(high, 4)), side(height - 3, shown(low, 4))] : [side(height / 2 + 4, shown(constant, 4))]),
     draw("text", { x: LEFT - 4, y: height + 12 }, String(run.steps[0])),
     draw("text", { x: width - 2, y: height + 12, "text-anchor": "end" }, String(run.steps[run.steps.length - 1])),
   ];
@@ -161,11 +175,36 @@ function series(run, metric, width) {
     parts.push(draw("line", { class: "clip", x1: at, x2: at, y1: 0, y2: height }));
     parts.push(draw("text", { class: "clip", x: at, y: height + 12, "text-anchor": "middle" }, `▲ ${finding.onset}`));
   }
-  parts.push(draw("path", { class: "line", d: path }));
+  if (against) parts.push(draw("path", { class: "line other", d: path(against, x, y, width) }));
+  parts.push(draw("path", { class: "line", d: path(values, x, y, width) }));
   for (const [at, step] of run.steps.entries()) {
     if (run.kept[step] === undefined || values[at] === null) continue;
     parts.push(draw("circle", { class: run.kept[step], cx: x(at), cy: y(values[at]), r: 2.2 }));
   }
-  const label = `${metric.name} from step ${run.steps[0]} to ${run.steps[run.steps.length - 1]}`;
+  const label = `${metric.name}${log ? ", logarithmic," : ""} from step ${run.steps[0]} to ${run.steps[run.steps.length - 1]}`;
   return draw("svg", { viewBox: `0 0 ${width} ${height + foot}`, role: "img", "aria-label": label }, ...parts);
+}
+
+// A line through values. Where several share a pixel its least and largest are kept, in their order.
+function path(values, x, y, width) {
+  const each = Math.max(1, Math.floor(values.length / width));
+  let [line, pen] = ["", "M"];
+  for (let at = 0; at < values.length; at += each) {
+    for (const one of extremes(values, at, Math.min(at + each, values.length))) {
+      line += `${pen}${x(one).toFixed(1)} ${y(values[one]).toFixed(1)}`;
+      pen = "L";
+    }
+    if (values[at] === null && each === 1) pen = "M";
+  }
+  return line;
+}
+
+function extremes(values, begin, end) {
+  let [least, most] = [null, null];
+  for (let at = begin; at < end; at++) {
+    if (values[at] === null) continue;
+    if (least === null || values[at] < values[least]) least = at;
+    if (most === null || values[at] > values[most]) most = at;
+  }
+  return least === null ? [] : least === most ? [least] : [Math.min(least, most), Math.max(least, most)];
 }

@@ -112,7 +112,7 @@ def compare_runs(first: Sequence[Steps], second: Sequence[Steps]) -> RunComparis
     names = [
         name
         for name in every[0].metrics
-        if all(name in one.metrics for one in every) and is_watched(name)
+        if all(name in one.metrics for one in every) and (every[0].logged or is_watched(name))
     ]
     found = [
         one for name in names if (one := _difference(name, first, second, common, seeds=seeds))

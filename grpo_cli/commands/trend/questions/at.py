@@ -19,7 +19,7 @@ from grpo_cli.commands.trend.origins import StepSource, of_name
 from grpo_cli.commands.trend.questions.noise import robust_size
 from grpo_cli.commands.trend.run import Run
 from grpo_cli.commands.trend.step import Finding, Place, Step, Steps
-from grpo_cli.commands.trend.watched import is_watched, watch
+from grpo_cli.commands.trend.watched import Watch, is_watched
 from grpo_cli.engine import Reader
 from grpo_cli.engine.fold import first_pass
 from grpo_cli.errors import UsageError
@@ -41,8 +41,8 @@ class MetricAt(Answer):
         at: its value.
         after: the median of at most 12 steps after.
         size: by how many robust standard deviations of the steps before (where there are fewer
-            than five, of those after) it is away from their median; on a log scale where the
-            metric spans orders of magnitude. None where nothing varies.
+            than five, of those after) it is away from their median, on the metric's scale. None
+            where nothing varies.
     """
 
     name: str
@@ -63,7 +63,7 @@ class StepAnswer(Answer):
         groups: those in which the step is worst in something, with what that is.
         worst: the worst places, as a row of ``trend`` has them.
         findings: the run's findings that begin at the step, or are worst there.
-        check: what ``grpo check`` says of the step's records.
+        check: what ``grpo check`` says of the step's records; None of a log.
     """
 
     step: int
@@ -73,15 +73,15 @@ class StepAnswer(Answer):
     groups: Sequence[Mapping[str, Any]]
     worst: Mapping[str, Place]
     findings: Sequence[Finding]
-    check: Checked
+    check: Checked | None
 
 
 def step_at(
     steps: Steps,
     number: int,
     findings: Sequence[Finding],
-    reader: Reader,
-    run: Run,
+    reader: Reader | None = None,
+    run: Run | None = None,
 ) -> StepAnswer:
     """What happened at a step of a run.
 
@@ -89,24 +89,27 @@ def step_at(
         steps: all of the run.
         number: the step.
         findings: those of the run.
-        reader: of the run's files, which are read again.
+        reader: of the run's files, which are read again; None where it is a log.
         run: that was read.
 
     Raises:
         UsageError: where the run has no such step.
     """
     place = place_of(steps, number)
-    step, narrowed = steps[place], of_step(reader, steps[place], run.step_source)
+    step, groups, checked = steps[place], list[Mapping[str, Any]](), None
+    if reader is not None and run is not None:
+        narrowed = of_step(reader, step, run.step_source)
+        groups, checked = _groups(step, narrowed, run), check(narrowed)
     before, after = steps[max(0, place - PAST) : place], steps[place + 1 : place + 1 + FUTURE]
     return StepAnswer(
         number,
         _ends(before),
         _ends(after),
         sorted(_metrics(steps, place), key=_by_size),
-        _groups(step, narrowed, run),
+        groups,
         step.worst,
         [one for one in findings if number in (one.onset, one.worst_step)],
-        check(narrowed),
+        checked,
     )
 
 
@@ -148,7 +151,7 @@ def _ends(steps: Steps) -> list[int]:
 
 def _metrics(steps: Steps, place: int) -> Iterator[MetricAt]:
     for name, column in steps.metrics.items():
-        known = watch(name)
+        known = steps.watch(name)
         past, future = column[max(0, place - PAST) : place], column[place + 1 :][:FUTURE]
         past, future = past[~np.isnan(past)], future[~np.isnan(future)]
         value = steps.values(name)[place]
@@ -157,15 +160,16 @@ def _metrics(steps: Steps, place: int) -> Iterator[MetricAt]:
         size = None
         if value is not None:
             others = past if len(past) >= _LEAST else future
-            log = known is not None and known.is_log
-            size = _size(float(value), others, log=log) if len(others) >= _LEAST else None
+            size = _size(known, float(value), others) if len(others) >= _LEAST else None
         yield MetricAt(name, _median(past), value, _median(future), size)
 
 
-def _size(value: float, others: F64, *, log: bool) -> float | None:
-    if log and value > 0.0 and (others > 0.0).all():
-        return robust_size(float(np.log(value)), np.log(others))
-    return robust_size(value, others)
+def _size(row: Watch | None, value: float, others: F64) -> float | None:
+    """By how many robust standard deviations of other steps a value is away, on its scale."""
+    values = np.append(others, value)
+    scaled = values if row is None else row.scaled(values)
+    least = 0.0 if row is None else float(row.noise(values)[-1])
+    return robust_size(float(scaled[-1]), scaled[:-1], least)
 
 
 def _median(values: F64) -> float | None:

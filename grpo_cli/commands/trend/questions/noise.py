@@ -29,11 +29,25 @@ class Estimate(NamedTuple):
 
 
 def mean_of_neighbours(values: F64) -> Estimate:
-    """The mean of a series, with an error that counts the correlation of neighbours.
+    """The mean of a series, with an error that counts the correlation of neighbours."""
+    error, freedom = _noise(values)
+    return Estimate(float(values.mean()), error / math.sqrt(len(values)), freedom)
 
-    Noise is what a straight line leaves, with its first autocorrelation, which is raised by what a
-    line takes of it, (2 + 4 ρ)/n, and by two standard errors of its own: of 22 series that are
-    noise alone, the largest is beyond its bound in at most 5 of 100 cases with ρ up to 0.8.
+
+def line(values: F64) -> Estimate:
+    """The slope of a straight line through a series, with an error as that of its mean."""
+    places = np.arange(len(values)) - (len(values) - 1) / 2
+    square = float(places @ places)
+    error, freedom = _noise(values)
+    return Estimate(float(places @ values) / square, error / math.sqrt(square), freedom)
+
+
+def _noise(values: F64) -> tuple[float, float]:
+    """The standard deviation of a series around a line, of independent values, and their number.
+
+    It is raised by the first autocorrelation, itself raised by what a line takes of it,
+    (2 + 4 ρ)/n, and by two standard errors: of 22 series that are noise alone, the largest is
+    beyond its bound in at most 5 of 100 cases with ρ up to 0.8.
     """
     count, places = len(values), np.arange(len(values)) - (len(values) - 1) / 2
     left = values - values.mean()
@@ -45,8 +59,7 @@ def mean_of_neighbours(values: F64) -> Estimate:
         rho = min(raw + (2 + 4 * raw) / count, 1.0)
         rho = min(max(rho + 2 * math.sqrt((1 - rho**2) / count), 0.0), 0.99)
     times = (1 + rho) / (1 - rho)
-    error = math.sqrt(square / (count - 2) * times / count)
-    return Estimate(float(values.mean()), error, max(count / times - 2, 3.0))
+    return math.sqrt(square / (count - 2) * times), max(count / times - 2, 3.0)
 
 
 def difference_of_means(first: F64, second: F64) -> Estimate:
@@ -72,15 +85,16 @@ def t_quantile(share: float, freedom: float) -> float:
     return z + sum(term / freedom**power for power, term in enumerate(terms, 1))
 
 
-def robust_size(value: float, others: F64) -> float | None:
+def robust_size(value: float, others: F64, least: float = 0.0) -> float | None:
     """By how many standard deviations of other values a value is away from their median.
 
     The deviation is that of their median absolute deviation, or their own where more than half of
-    them are equal. None where the others do not vary and the value is as they are; infinite where
-    it is not.
+    them are equal, and no less than ``least``. None where nothing varies and the value is as the
+    others are; infinite where it is not.
     """
     middle = float(np.median(others))
     spread = _MAD * float(np.median(np.abs(others - middle))) or float(others.std(ddof=1))
+    spread = max(spread, least)
     if spread:
         return (value - middle) / spread
     return None if value == middle else math.copysign(math.inf, value - middle)

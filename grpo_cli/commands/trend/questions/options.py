@@ -11,8 +11,8 @@ import typer
 from grpo_cli.commands.options.output import PageOptions
 from grpo_cli.commands.trend.findings import findings
 from grpo_cli.commands.trend.origins import StepSource
-from grpo_cli.commands.trend.questions.against import compare_runs, read_runs
-from grpo_cli.commands.trend.questions.at import place_of, step_at, unusual_at
+from grpo_cli.commands.trend.questions.against import RunComparison, compare_runs, read_runs
+from grpo_cli.commands.trend.questions.at import StepAnswer, place_of, step_at, unusual_at
 from grpo_cli.commands.trend.questions.correlation import ResponseColumns, correlate
 from grpo_cli.commands.trend.questions.parts import PartSteps, answer_by, windows
 from grpo_cli.commands.trend.questions.view import (
@@ -22,7 +22,7 @@ from grpo_cli.commands.trend.questions.view import (
     print_step_answer,
 )
 from grpo_cli.commands.trend.run import Run
-from grpo_cli.commands.trend.step import Flags
+from grpo_cli.commands.trend.step import Flags, Steps
 from grpo_cli.commands.trend.view import usual
 from grpo_cli.engine import Reader
 from grpo_cli.engine.evaluator import Evaluator
@@ -93,6 +93,39 @@ class QuestionOptions:
         return given[0] if given else None
 
 
+def answer_of_log(
+    questions: QuestionOptions, page: PageOptions, steps: Steps, other: Steps | None
+) -> None:
+    """Prints what a log alone answers: what it says at a step, or how it differs from another.
+
+    Raises:
+        UsageError: for a question that needs records.
+    """
+    if other is not None:
+        _write_comparison(page, compare_runs([steps], [other]))
+    elif questions.at is not None and questions.by is None:
+        _write_step(page, step_at(steps, questions.at, findings(steps)), steps, Flags())
+    else:
+        raise UsageError(f"{questions.asked} needs records; a log has no more than --at, --against")
+
+
+def _write_comparison(page: PageOptions, answer: RunComparison) -> None:
+    page.write(
+        answer,
+        lambda console, screen: print_comparison(console, screen, answer),
+        rows=answer.metrics,
+    )
+
+
+def _write_step(page: PageOptions, answer: StepAnswer, steps: Steps, flags: Flags) -> None:
+    step = steps[place_of(steps, answer.step)]
+    page.write(
+        answer,
+        lambda console, screen: print_step_answer(console, screen, answer, step, flags),
+        rows=answer.metrics,
+    )
+
+
 @dataclass(frozen=True)
 class Asked:
     """A run that a question is about.
@@ -128,11 +161,7 @@ class Asked:
             how = self.plan, self.step_source
             sides = [read_runs(one, *how, one_run=self.one_run) for one in (self.reader, other)]
             answer = compare_runs(*sides)
-            page.write(
-                answer,
-                lambda console, screen: print_comparison(console, screen, answer),
-                rows=answer.metrics,
-            )
+            _write_comparison(page, answer)
             return self.reader.notes(self.plan) | dict.fromkeys(answer.notes)
         if questions.correlate is not None:
             self._correlate(*questions.correlate, page)
@@ -149,13 +178,7 @@ class Asked:
         """Prints what happened at a step."""
         steps = run.read()
         found = findings(steps, self.flags)
-        answer = step_at(steps, number, found, self.reader, run)
-        step = steps[place_of(steps, number)]
-        page.write(
-            answer,
-            lambda console, screen: print_step_answer(console, screen, answer, step, self.flags),
-            rows=answer.metrics,
-        )
+        _write_step(page, step_at(steps, number, found, self.reader, run), steps, self.flags)
 
     def _answer_by(self, run: Run, field: str, number: int | None, page: PageOptions) -> None:
         """Prints which parts of a run carry its changes, or what is unusual at a step."""

@@ -14,7 +14,7 @@ from grpo_cli.batch import F64
 from grpo_cli.commands.answer import Answer
 from grpo_cli.commands.trend.onsets import FUTURE, PAST
 from grpo_cli.commands.trend.origins import StepSource
-from grpo_cli.commands.trend.questions.noise import Sample, probability_of_fall, robust_size
+from grpo_cli.commands.trend.questions.noise import Sample, probability_of_fall
 from grpo_cli.commands.trend.run import Run
 from grpo_cli.commands.trend.step import Steps
 from grpo_cli.engine import Reader
@@ -24,6 +24,8 @@ from grpo_cli.variants.plan import Plan
 
 Name = str | int | float
 
+_ROUNDING = 1e-12
+"""Of a mean: a standard deviation that is less is none."""
 _MOVED = 4.0
 """Standard errors from which a part has moved."""
 _SMALL = 0.2
@@ -227,8 +229,11 @@ class PartSteps:
         before, after = (values[rows] for rows in chosen)
         if len(before) < _LEAST or not len(after):
             return None
-        size = robust_size(float(after.mean()), before)
-        return None if size is None else size / math.sqrt(1 / len(before) + 1 / len(after))
+        error = float(before.std(ddof=1)) * math.sqrt(1 / len(before) + 1 / len(after))
+        change = float(after.mean() - before.mean())
+        if error > _ROUNDING * abs(float(before.mean())):
+            return change / error
+        return math.copysign(math.inf, change) if abs(change) > error else None
 
     # ---- whose reward fell --------------------------------------------------------------------
 
@@ -320,7 +325,10 @@ def _verdict(field: str, rows: Sequence[PartChange], count: int) -> str:
     mixed = sum(abs(one.weight_after - one.weight_before) for one in rows) / 2
     if not moved:
         if mixed > _MIXED:
-            return f"{about}: no {field} moved, but their shares of the responses did"
+            most = max(rows, key=lambda one: abs(one.weight_after - one.weight_before))
+            part, old, new = shown(most.part), most.weight_before, most.weight_after
+            mix = f"{field} {part} has {new:.0%} of the responses, {old:.0%} before"
+            return f"{about}: no {field} moved by itself, but {mix}"
         return f"{about}: no {field} moved by itself"
     if len(moved) == count:
         return f"{about}: all {count:,} moved; {field} does not explain it"

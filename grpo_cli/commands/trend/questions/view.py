@@ -45,7 +45,7 @@ def print_step_answer(
     ]
     console.print(Text.assemble((f"step {answer.step}", "bold magenta"), f"  ({'; '.join(spans)})"))
     console.print()
-    rows = [one for one in answer.metrics if is_watched(one.name)]
+    rows = [one for one in answer.metrics if answer.check is None or is_watched(one.name)]
     unusual = [one for one in rows if abs(one.size or 0.0) >= UNUSUAL]
     rows = rows[: min(max(len(unusual), _LEAST_ROWS), _MOST_ROWS)]
     console.print(grid(_metric_columns(rows)))
@@ -64,8 +64,9 @@ def print_step_answer(
     for kind, place in answer.worst.items():
         words = command(step, place, kind, flags).replace(f"  # step {step.number}", f"  # {kind}")
         console.print(as_command(f"  {visible(words)}", screen.edge), style="cyan")
-    console.print(Text("\nwhat check says of its records", "bold"))
-    print_checked(console, screen, answer.check)
+    if answer.check is not None:
+        console.print(Text("\nwhat check says of its records", "bold"))
+        print_checked(console, screen, answer.check)
 
 
 def _metric_columns(rows: Sequence[MetricAt]) -> list[Column]:

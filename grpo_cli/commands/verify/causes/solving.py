@@ -88,7 +88,7 @@ def bounding(
 ) -> Iterator[Cause]:
     """Yields the mistake with the bound that takes their gradient from the larger tokens.
 
-    The loss is linear in the bound while it binds the same tokens; where no loss is recorded, any
+    The loss says which bound it is while that binds the same tokens; where no loss is recorded, any
     number between the tokens fits, and the roundest is named with them.
 
     Args:
@@ -111,17 +111,27 @@ def bounding(
             partial(family, number=roundest(low, high)),
         )
         return
-    at = [family(case, number).record_objective[0] for number in (low, high)]
-    slope = float(at[1] - at[0]) / (high - low)
-    if not slope:
-        return
-    found = low + (case.loss - float(at[0])) / slope
-    room = abs(
-        case.tolerance.rtol * (abs(case.loss) + 0.1 * float(case.breakdown.record_scale[0])) / slope
-    )
-    if low - room <= found <= high + room:
+    found, slope = _where_loss_is(case, family, low, high)
+    scale = abs(case.loss) + 0.1 * float(case.breakdown.record_scale[0])
+    room = 0.1 * case.tolerance.rtol * scale / abs(slope) if slope else 0.0
+    if slope and low - room <= found <= high + room:
         number = roundest(max(found - room, low), min(found + room, high))
         yield Cause(mistake, words.format(f"{number:.4g}"), partial(family, number=number))
+
+
+def _where_loss_is(case: Case, family: Family, low: float, high: float) -> tuple[float, float]:
+    """Solves for the loss between two bounds by secants; returns the number and the last slope."""
+    assert case.loss is not None
+    points = [(x, float(family(case, x).record_objective[0]) - case.loss) for x in (low, high)]
+    slope = 0.0
+    for _ in range(5):
+        (x, off), (y, other) = points[-2:]
+        if x == y or off == other:
+            break
+        slope = (other - off) / (y - x)
+        number = min(max(y - other / slope, low), high)
+        points.append((number, float(family(case, number).record_objective[0]) - case.loss))
+    return points[-1][0], slope
 
 
 def interval_words(low: float, high: float) -> str:

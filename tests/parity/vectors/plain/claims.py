@@ -62,6 +62,7 @@ CLAIMS: dict[str, Any] = {
         "correction-on-kl": "no",
         "kl-weight-level": "the token's ratio",
         "kl-clamp": "none",
+        "ratio-clamp": "none",
         "kl-overflow": "inf",
         "clip-fraction": "of the tokens",
         "entropy-aggregate": "as the policy",
