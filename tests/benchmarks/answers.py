@@ -31,7 +31,13 @@ from trials.score import Count, merged
 from trials.task import Task
 
 BUILDING, REPORTING = 0, 10_000
-SECTIONS = {"check": "check", "verify": "verify", "match": "matches", "threads": "threads"}
+SECTIONS = {
+    "check": "check",
+    "verify": "verify",
+    "match": "matches",
+    "threads": "threads",
+    "strangers": "strangers.section",
+}
 
 
 def arguments() -> argparse.Namespace:
@@ -42,7 +48,11 @@ def arguments() -> argparse.Namespace:
     add = parser.add_argument
     add("--seeds", type=int, default=12, help="seeds of each question (default 12)")
     add("--first", type=int, default=REPORTING, help="the first seed; below 10000 for building")
-    add("--only", default=",".join(SECTIONS), help="sections, of check,verify,match,threads")
+    add(
+        "--only",
+        default=",".join(SECTIONS),
+        help="sections, of check,verify,match,threads,strangers",
+    )
     add("--case", default="", help="only questions whose name this regular expression finds")
     add("--jobs", type=int, default=os.cpu_count() or 1)
     add("--seed", type=int, help="only questions of this very seed")

@@ -7,6 +7,7 @@ from typing import Any
 
 from trials import check, matches, threads, verify
 from trials.score import Count, shown, table, wilson
+from trials.strangers import checking, matching, verifying
 
 GOALS = (
     (matches.FIRST, "≥ 85 %"),
@@ -21,6 +22,17 @@ GOALS = (
     (check.ROWS["temperature"], "≥ 95 %"),
     (check.ROWS["old"], "all"),
     (threads.NAMED, "≥ 9 of 10: 11 of 12"),
+    (verifying.NAMED, "≥ 70 % held, 93 % to reach"),
+    (verifying.MISLED, "≤ 3 % held, 0.5 % to reach"),
+    (verifying.GUESSED, "≤ 3 % held, 1 % to reach"),
+    (verifying.RIGHT, "0 %"),
+    (checking.NAMED, "≥ 84 % held, 92 % to reach"),
+    (checking.OTHER, "≤ 3 % held, 1.5 % to reach"),
+    (checking.FALSE, "≤ 5 % held, 1 % to reach"),
+    (matching.FIRST, "≥ 75 % held, 88 % to reach"),
+    (matching.WRONG, "≤ 1 %"),
+    (matching.OPEN, "≥ 60 % held, 88 % to reach"),
+    (matching.OPEN_WRONG, "≤ 1 %"),
 )
 """The answers that are counted, and what is to be reached."""
 
@@ -29,7 +41,11 @@ def markdown(counts: dict[str, Count], seeds: tuple[int, int]) -> str:
     """The table of what is to be reached, and of what else was counted."""
     goals = [(row, shown(counts[row]), goal) for row, goal in GOALS if row in counts]
     known = {row for row, _ in GOALS}
-    details = [(row, shown(count)) for row, count in counts.items() if row not in known]
+    details = [
+        (row, shown(count))
+        for row, count in counts.items()
+        if row not in known and not row.startswith(verifying.KIND)
+    ]
     use = "for building" if seeds[0] < 10_000 else "for reporting"
     return "\n\n".join(
         [

@@ -1,0 +1,1 @@
+"""A second list of mistakes: written from merged fixes before anything was built for them."""
