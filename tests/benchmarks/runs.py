@@ -51,7 +51,7 @@ SEEN = (1, 2, 3, 5, 8, 10, 12, 15, 20, 24, 36)
 """Steps since the onset at which somebody looks."""
 EVERY = 10
 """Healthy runs are looked at every so many steps."""
-HELD = {"found": 0.5, "false": 0.1}
+HELD = {"found": 0.6, "false": 0.2}
 """What ``--hold`` wants of a small size: the least share found, and the most false runs."""
 
 
