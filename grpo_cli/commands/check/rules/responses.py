@@ -112,7 +112,7 @@ def _find_displaced_masks(view: View) -> Iterator[Finding]:
     usable = (end > begin) & ((end < ends) | (begin > starts))
     rows = view.records.sum(usable.astype(np.int64))
     lags = {
-        "late": has(begin - 1) & ~has(end - 1),
+        "late": has(begin - 1) & has(begin) & ~has(end - 1),
         "early": ~has(begin - 1) & has(end) & ~has(end + 1),
     }
     for word, shifted in lags.items():
