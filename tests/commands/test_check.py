@@ -439,3 +439,19 @@ def test_fail_on_says_from_which_severity_on_the_exit_code_is_1(grpo, dump, rewa
     record = {"log_probs_new": [[-0.5, -1.0]] * len(rewards), "rewards": rewards}
     path = dump(json.dumps(record))
     assert grpo("check", str(path), *flags).exit_code == code
+
+
+@each(
+    ("prompts", "tokens"),
+    [
+        ([[9] * 3000 + [5, 6], [9] * 3000 + [5, 7]], None),  # padded with what each begins with
+        ([[5, 9], [5, 8]], 2),
+        ([[5, 6], None, 7, "text"], None),
+    ],
+)
+def test_prompts_by_group_whose_rows_are_in_any_order_are_compared(prompts, tokens):
+    rows = [[9, 5, 6, 1], [5, 8, 3, 2], [9, 4, 4, 4], [9, 1, 2, 3]]
+    columns = {"log_probs_new": [[-0.5, -1.0, -1.5, -2.0]] * 4, "token_ids": rows}
+    record = columns | {"prompt_ids": prompts, "group_ids": ["a", "b", "a", "a"]}
+    found = [one.evidence for one in check([record]).findings if one.code == "prompt-included"]
+    assert [each["tokens"] for each in found] == ([tokens] if tokens else [])

@@ -227,7 +227,6 @@ _WEIGHT_AWAY = 0.004
     "Importance weights do not average to 1: top-p or top-k mass, or a one-sided bias.",
     rank=70,
     scope="pair",
-    least_tokens=_WEIGHT_TOKENS,
     about="rollout mismatch",
     needs=("log_probs_rollout",),
 )
@@ -309,6 +308,7 @@ _LOW, _HIGH, _EFFECTIVE = 0.5, 2.0, 0.3
     "The engine that sampled and the trainer disagree beyond NeMo-RL's published bound.",
     rank=80,
     scope="pair",
+    least_tokens=_MISMATCH_TOKENS,
     about="rollout mismatch",
     needs=("log_probs_rollout",),
 )

@@ -264,10 +264,12 @@ def _find_given_prompt(
     nested = isinstance(prompts[0], list)
     start, count = int(view.records.starts[record]), int(view.counts[record])
     groups = view.groups[start : start + count]
-    by_group = nested and len(prompts) < count and len(prompts) == groups[-1] - groups[0] + 1
+    by_group = nested and len(prompts) < count and len(prompts) == np.ptp(groups) + 1
     for row in range(count):
-        number = int(groups[row] - groups[0]) if by_group else min(row, len(prompts) - 1)
+        number = int(groups[row] - groups.min()) if by_group else min(row, len(prompts) - 1)
         prompt = prompts[number] if nested else prompts
+        if not isinstance(prompt, list):
+            continue
         at = int(view.responses.starts[start + row])
         begun = ids[at : at + min(len(prompt), int(view.lengths[start + row]))].tolist()
         shared = _shared_tail(prompt, begun)
@@ -286,15 +288,11 @@ def _find_given_prompt(
 
 def _shared_tail(prompt: list[Any], begun: list[int]) -> int:
     """Returns how many of a prompt's last tokens begin a response: all, or at least 6."""
-    at = 0
-    while begun and begun[0] in prompt[at:]:
-        at = prompt.index(begun[0], at)
-        size = len(prompt) - at
-        if size < (_TAIL if at else 2):
-            return 0
-        if prompt[at:] == begun[:size]:
+    sizes = [size for size in range(1, len(begun) + 1) if begun[size - 1] == prompt[-1]]
+    for size in reversed(sizes):
+        least = 2 if size == len(prompt) else _TAIL
+        if size >= least and prompt[-size] == begun[0] and prompt[-size:] == begun[:size]:
             return size
-        at += 1
     return 0
 
 
