@@ -36,8 +36,8 @@ class Facts:
         sizes: size of groups → how many, of records whose groups are all of that size.
         first: size → the first such record.
         references: how many records have a reference that is the policy to the last bit ("equal",
-            "moved" where the old log-probs differ from both) or not ("differing"); and how many have
-            old log-probs of the trainer, not of the engine that sampled ("trained").
+            "moved" where the old log-probs differ from both) or not ("differing"); and how many
+            have old log-probs of the trainer, not of the engine that sampled ("trained").
         steps: the steps of these records, three at most.
     """
 
