@@ -140,6 +140,9 @@ class Texts(Sequence[str]):
     def __getitem__(self, at: Any) -> Any:
         return self.tolist()[at]
 
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.tolist())
+
     def tolist(self) -> list[str]:
         """All of them."""
         found: list[str] = self._column.slice(self._begin, len(self)).to_pylist()

@@ -428,3 +428,63 @@ def test_scores_by_token_are_summed(tmp_path, scores, wanted):
     (tmp_path / "a.json").write_text(json.dumps(record))
     made = run("convert", tmp_path / "a.json", "--map", "rewards=token_level_scores").stdout
     assert json.loads(made)["rewards"] == wanted
+
+
+TURNS = [
+    {"uid": "ab"[at // 2], "reward": at % 2, "log_probs_new": [-0.5] * n, "token_ids": [7, 8][:n]}
+    | {"tokens": ["yes", "no"][:n], "env": "math"}
+    for at, n in enumerate([1, 2, 1, 2])
+]
+"""A response a row, some of them of one token."""
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--where", "tokens[0]==yes"],
+        ["--where", "tokens[0]!=yes"],
+        ["--where", "tokens[0][0]==no"],
+        ["--where", "token_ids[0]==7"],
+        ["--where", "token_ids[0]!=7"],
+        ["--where", "token_ids.0.1==8"],
+        ["--where", "tokens==yes"],
+        ["--where", "env.0==m"],
+    ],
+    ids=" ".join,
+)
+def test_a_row_of_a_table_is_chosen_as_the_list_that_it_is_in_json(tmp_path, flags):
+    rows = [
+        {key: value if key in ("env", "id") else [value] for key, value in row.items()}
+        for row in TURNS
+    ]
+    rows = [{"id": f"r{number}", **row} for number, row in enumerate(rows)]
+    said = []
+    for name in ("a.jsonl", "a.parquet"):
+        path = tmp_path / name
+        if name == "a.jsonl":
+            path.write_bytes(lines(rows))
+        else:
+            written(path, rows)
+        result = run("eval", path, *flags, "--fields", "id,objective", "-f", "csv", "-q")
+        said.append((result.exit_code, result.stdout, result.stderr))
+    assert said[0] == said[1]
+
+
+def test_rows_grouped_by_a_token_have_its_name(tmp_path):
+    written(tmp_path / "a.parquet", [TURNS[0], TURNS[2]])
+    found = answer("eval", tmp_path / "a.parquet", "--group-by", "tokens[0]")
+    assert [one["id"] for one in found["records"]] == ["yes"]
+
+
+def test_a_batch_of_many_rows_is_read_in_parts(tmp_path):
+    """Some rows of a batch share its values; each part has only those of its rows."""
+    rows = [
+        {"log_probs_new": [[-0.5] * (1 + at % 3), []], "rewards": [at % 2, 0], "id": at}
+        | {"tokens": [[f"t{at}"] * (1 + at % 3), []]}
+        for at in range(600)
+    ]
+    (tmp_path / "a.jsonl").write_bytes(lines(rows))
+    table = pa.Table.from_pylist(rows)
+    with pa.ipc.new_file(str(tmp_path / "a.arrow"), table.schema) as sink:
+        sink.write_table(table)
+    assert evaluate(tmp_path / "a.arrow") == evaluate(tmp_path / "a.jsonl")

@@ -48,15 +48,17 @@ class Missing(Exception):  # noqa: N818 - the caller says what that means
 def look_up(value: Any, path: Path) -> Any:
     """The value at a path; a number may index a list with or without brackets.
 
+    A table's row of numbers or of texts is a list here, as it is in JSON.
+
     Raises:
         Missing: where it leads nowhere.
     """
     for step in path:
         try:
-            value = value[step if isinstance(value, dict) else int(step)]
+            value = value[int(step) if isinstance(value, list | np.ndarray | Texts) else step]
         except (LookupError, TypeError, ValueError):
             raise Missing from None
-    return value
+    return value.tolist() if isinstance(value, np.ndarray | np.integer | Texts) else value
 
 
 def spelled(path: Path) -> str:
@@ -134,10 +136,17 @@ def scalars(text: bytes, path: Path) -> list[Any]:
     """Every value that an object's text gives the last key of a path, at any depth.
 
     Raises:
-        ValueError: where one of them is no scalar, or a key may be written in another way.
+        ValueError: where one of them is no scalar, a key may be written in another way, or the
+            last key may be the index of a list.
     """
     key = path[-1]
-    if isinstance(key, int) or not key.isascii() or not key.isprintable() or '"' in key:
+    if (
+        isinstance(key, int)
+        or _INDEX.fullmatch(key)
+        or not key.isascii()
+        or not key.isprintable()
+        or '"' in key
+    ):
         raise ValueError
     mark = b'"' + key.encode() + b'"'
     if b"\\u" in text:
@@ -162,6 +171,7 @@ def _exact(text: bytes) -> Any:
 
 
 _AFTER = re.compile(_SCALAR)
+_INDEX = re.compile(r"\s*[+-]?[\d_]+\s*")
 
 
 def read_conditions(texts: list[str] | None) -> tuple[Condition, ...]:

@@ -162,7 +162,8 @@ def _is_number(pa: Any, kind: Any) -> bool:
 
 def _flat(column: Any) -> Cells:
     """Rows of numbers; a null is NaN, and only its own row is not what it would be without."""
-    values, offsets, absent = column.values, column.offsets.to_numpy().tolist(), _nulls(column)
+    values, offsets = _inner(column)
+    absent = _nulls(column)
     exact = not values.null_count or str(values.type) in ("halffloat", "float", "double")
     numbers = values.to_numpy(zero_copy_only=False) if exact else None
 
@@ -180,7 +181,7 @@ def _flat(column: Any) -> Cells:
 def _is_text(pa: Any, column: Any) -> bool:
     """Whether a column's innermost values are text, as UTF-8, and none of them is null."""
     while is_list(pa, column.type):
-        column = column.values
+        column = _inner(column)[0]
     types = pa.types
     if column.null_count or not (
         types.is_string(column.type) or types.is_large_string(column.type)
@@ -195,9 +196,8 @@ def _is_text(pa: Any, column: Any) -> bool:
 
 def _texts(column: Any, *, single: bool) -> Cells:
     """Rows of token strings, by response."""
-    inner = column if single else column.values
-    values, offsets = inner.values, inner.offsets.to_numpy().tolist()
-    rows = None if single else column.offsets.to_numpy().tolist()
+    inner, rows = (column, None) if single else _inner(column)
+    values, offsets = _inner(inner)
     absent, inner_absent = _nulls(column), _nulls(inner)
 
     def cell(row: int) -> Any:
@@ -222,8 +222,8 @@ def _with_nulls(numbers: Any) -> Any:
 
 
 def _nested(column: Any) -> Cells:
-    inner = _flat(column.values)
-    offsets = column.offsets.to_numpy().tolist()
+    lists, offsets = _inner(column)
+    inner = _flat(lists)
     absent = _nulls(column)
 
     def cell(row: int) -> Any:
@@ -232,6 +232,16 @@ def _nested(column: Any) -> Cells:
         return [inner(at) for at in range(offsets[row], offsets[row + 1])]
 
     return cell
+
+
+def _inner(column: Any) -> tuple[Any, list[int]]:
+    """The values of a column's lists, and the place where each list begins and the last one ends.
+
+    Rows that are a part of a table share the values of all its rows; the others' are left out.
+    """
+    offsets = column.offsets.to_numpy()
+    first, last = (int(offsets[0]), int(offsets[-1])) if len(offsets) else (0, 0)
+    return column.values.slice(first, last - first), (offsets - first).tolist()
 
 
 def _nulls(column: Any) -> list[bool]:
