@@ -209,3 +209,11 @@ def test_the_denominator_is_printed(grpo):
     shown = grpo("check", "samples/run/healthy.jsonl.gz").stdout.replace("\n  ", " ")
     line = "denominator of trl/grpo (responses, each by its own tokens × "
     assert f"\n{line}gradient_accumulation_steps): 22 dead groups count in it\n" in shown
+
+
+@pytest.mark.parametrize("column", ["tokens", "token_ids"])
+def test_a_response_without_tokens_comes_first(column: str) -> None:
+    """The index of its last token is that of none."""
+    word = "x" if column == "tokens" else 3
+    rows = {"log_probs": [[], [-0.5]], "rewards": [0, 1], column: [[], [word]]}
+    assert check([rows]).document()["severities"]["error"] == 0

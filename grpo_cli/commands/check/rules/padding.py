@@ -317,8 +317,9 @@ def _repeats_the_end(view: View, ids: I64, ends: frozenset[int]) -> NDArray[np.b
     """
     at = edges(view.responses, end=True)
     finished = (view.lengths > 0) & np.isin(ids[at], list(ends))
-    twice = finished & (view.lengths > 1) & (ids[at - 1] == ids[at])
-    twice &= view.positions[at] - view.positions[at - 1] == 1
+    before = np.maximum(at - 1, 0)
+    twice = finished & (view.lengths > 1) & (ids[before] == ids[at])
+    twice &= view.positions[at] - view.positions[before] == 1
     enough = view.records.sum(finished.astype(np.int64)) >= np.minimum(view.counts, _SEVERAL)
     found: NDArray[np.bool_] = twice & enough[view.records.index]
     return found
@@ -351,7 +352,7 @@ def _goes_on_after_the_end(view: View, ids: I64, last: I64) -> NDArray[np.bool_]
     """Returns [R] whether one token follows the token that ends most responses of a record."""
     found = np.zeros(len(last), dtype=np.bool_)
     at = edges(view.responses, end=True)
-    before = np.where(view.lengths > 1, ids[at - 1], -1)
+    before = np.where(view.lengths > 1, ids[np.maximum(at - 1, 0)], -1)
     for record in np.flatnonzero(view.counts > _MANY).tolist():
         rows, mine = view.rows_of(record), ids[view.tokens_of(record)]
         words, counts = np.unique(last[rows], return_counts=True)
