@@ -35,6 +35,7 @@ from grpo_cli.commands.trend.drawings import figure, head, page
 from grpo_cli.commands.trend.events import events, verdict
 from grpo_cli.commands.trend.findings import findings as look
 from grpo_cli.commands.trend.follow import Follow
+from grpo_cli.commands.trend.inspection import with_checks
 from grpo_cli.commands.trend.logs import Log, is_log, read_finite, steps_of_logs
 from grpo_cli.commands.trend.metrics import METRICS, functions, metric
 from grpo_cli.commands.trend.names import NAMES
@@ -234,7 +235,7 @@ def trend(
         for condition in conditions:
             condition.check(steps)
         found = look(steps, flags_of(objective, reading))
-        happened = events(found)
+        happened = with_checks(events(found), reader)
         asked = columns if options.names == "grpo" else ()
         covered = Coverage(steps, asked, run.missing, on_policy=not run.moved)
         sentence = verdict(steps, happened, covered)
@@ -246,7 +247,7 @@ def trend(
         signatures = list(run.signatures)
         with drawings(options.html, options.svg) as (written, drawn):
             if written is not None:
-                alone = head(steps, found, compared, sentence) | {"lost": 0}
+                alone = head(steps, happened, compared, sentence) | {"lost": 0}
                 for part in page(steps, places, signatures, alone):
                     written.write(part.encode())
             if drawn is not None:
@@ -380,7 +381,7 @@ def _of_logs(logs: Sequence[str], conditions: Sequence[Condition], options: Tren
     sentence = verdict(steps, happened, covered)
     with drawings(options.html, options.svg) as (written, drawn):
         if written is not None:
-            for part in page(steps, logs, [], head(steps, found, None, sentence) | {"lost": 0}):
+            for part in page(steps, logs, [], head(steps, happened, None, sentence) | {"lost": 0}):
                 written.write(part.encode())
         if drawn is not None:
             drawn.write(figure(steps, found, columns, []).encode())
