@@ -148,7 +148,7 @@ def report(
         found = look(steps, flags_of(objective, reading))
         happened = with_checks(events(found), reader)
         choice = choose(steps, found, most=options.steps, groups=options.groups, seed=options.seed)
-        make = partial(KeptGroups, plan, step_source, choice, run.statistics)
+        make = partial(KeptGroups, plan, run.step_source, choice, run.statistics)
         kept = first_pass(reader, make).steps
         lost = limit_tokens(kept, options.groups, options.tokens)
         whole = head(steps, happened, compared, verdict_of(steps, happened, run))
