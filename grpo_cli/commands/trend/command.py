@@ -214,14 +214,14 @@ def trend(
         if logs and questions.asked is not None:
             _refuse_others(options, questions)
             other = steps_of_logs(questions.against) if questions.against else None
-            answer_of_log(questions, _page(options), steps_of_logs(logs), other)
+            answer_of_log(questions, _page(options), logs, steps_of_logs(logs), other)
             raise typer.Exit
         conditions = [read_condition(one, logged=bool(logs)) for one in options.fail_on or ()]
         if logs:
             raise typer.Exit(_of_logs(logs, conditions, options))
         columns, plan = options.columns(), objective.of_one_batch()
         if questions.asked is not None:
-            raise typer.Exit(_answer(paths(files), plan, objective, reading, options, questions))
+            raise typer.Exit(_answer(files, plan, objective, reading, options, questions))
         if options.follow:
             raise typer.Exit(_follow(files or [], plan, conditions, objective, reading, options))
         places = paths(files)
@@ -268,7 +268,7 @@ def trend(
 
 
 def _answer(
-    places: list[str],
+    files: Files,
     plan: Plan,
     objective: ObjectiveOptions,
     reading: ReadingOptions,
@@ -277,9 +277,11 @@ def _answer(
 ) -> int:
     """Answers a question about the run."""
     _refuse_others(options, questions)
+    places = paths(files)
     reader = reading.reader(places, None)
     source = StepSource.of_flag(options.step, places)
-    asked = Asked(reader, plan, source, options.one_run, flags_of(objective, reading))
+    named, flags = files or ["-"], flags_of(objective, reading)
+    asked = Asked(named, reader, plan, source, options.one_run, flags)
     against = questions.against
     other = None if not against else reading.reader(paths(against), None)
     tell_notes(asked.answer(questions, _page(options), other), quiet=options.quiet)

@@ -85,6 +85,9 @@ class Usual(NamedTuple):
     def of(cls, values: F64) -> Usual:
         """Those of a series."""
         level, spread = np.full((2, len(values) + 1), np.nan)
+        if len(values) and (values == values[0]).all():
+            level[LEAST_PAST:], spread[LEAST_PAST:] = values[0], 0.0
+            return cls(level, spread)
         for at in range(LEAST_PAST, min(PAST, len(values) + 1)):
             level[at], spread[at] = _usual(values[:at])
         if len(values) >= PAST:

@@ -76,9 +76,11 @@ def onsets(rows: F64, least: F64) -> list[list[Onset]]:
     for first in range(LEAST_PAST, last + 1, _AT_ONCE):
         stretch = slice(max(first - PAST, 0), first + _AT_ONCE + FARTHEST)
         places = np.arange(first, min(first + _AT_ONCE, last + 1))
-        part, usual, floor = (one[:, stretch] for one in (rows, clean, least))
+        part = rows[:, stretch]
+        moved = np.flatnonzero((part != part[:, :1]).any(axis=1))
+        part, usual, floor = (one[moved, stretch] for one in (rows, clean, least))
         for row, onset in _between(part, usual, floor, places, stretch.start):
-            found[row].append(onset)
+            found[moved[row]].append(onset)
     return [sorted(each, key=lambda one: (one.seen, -abs(one.score))) for each in found]
 
 
@@ -217,10 +219,11 @@ def mann_kendall(values: F64, places: I64) -> F64:
     series [k, n], so that a past's are a difference.
     """
     counts = np.minimum(places, PAST)
-    score = np.zeros((len(values), len(places)))
+    score = np.zeros((len(values), len(places)), dtype=np.int32)
     for distance in range(1, int(counts.max())):
-        signs = np.sign(values[:, distance:] - values[:, :-distance])
-        sums = np.zeros((len(values), signs.shape[1] + 1))
+        later, earlier = values[:, distance:], values[:, :-distance]
+        signs = (later > earlier).view(np.int8) - (later < earlier).view(np.int8)
+        sums = np.zeros((len(values), signs.shape[1] + 1), dtype=np.int32)
         np.cumsum(signs, axis=1, out=sums[:, 1:])
         inside = counts > distance
         ends = places[inside]
