@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import os
 import re
 import sys
@@ -184,8 +185,16 @@ def asked(wanted: Sequence[Question], jobs: int) -> Iterable[tuple[str, Verdict]
     if jobs <= 1:
         yield from map(answer_one, wanted)
         return
-    with ProcessPoolExecutor(jobs) as pool:
-        yield from pool.map(answer_one, wanted)
+    _ASKED[:] = wanted  # forked processes have them; kinds hold functions, which no pipe takes
+    with ProcessPoolExecutor(jobs, multiprocessing.get_context("fork")) as pool:
+        yield from pool.map(_answer_at, range(len(wanted)))
+
+
+_ASKED: list[Question] = []
+
+
+def _answer_at(place: int) -> tuple[str, Verdict]:
+    return answer_one(_ASKED[place])
 
 
 def row(section: str, kind: Kind, verdicts: Sequence[Verdict]) -> list[str]:

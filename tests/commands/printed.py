@@ -101,7 +101,7 @@ def filled(words: tuple[str, ...], file: str, folder: Path) -> list[str]:
     page = str(folder / "page.html")
     there = {
         "FILE": file,
-        "RUN": file,
+        "RUN": "it's a run.jsonl" if "--log" in words else file,
         "RECORDS": file,
         "LOG": "samples/run/trainer_state.json",
         "PAGE": page,

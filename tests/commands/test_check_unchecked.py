@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import random
 from typing import Any
 
 import pytest
@@ -137,6 +138,18 @@ def test_what_is_too_short_is_told(grpo, dump):
             "check", str(dump(*[json.dumps(one | {"id": at}) for at in range(count)]))
         ).stdout
         assert (few in out.replace("\n  ", " ")) == told
+
+
+@each(("tokens", "away", "code"), [(1, 30.0, "extreme-ratio"), (40, 0.2, "rollout-mismatch")])
+def test_a_topic_with_a_finding_was_looked_at(grpo, dump, tokens, away, code):
+    """Though the input has too few tokens for the other rules of the topic."""
+    draw = random.Random(1)
+    column = [-draw.expovariate(1.0) - 0.5 for _ in range(tokens)]
+    other = [min(x - away * (1.0 if tokens == 1 else draw.gauss(0.0, 1.0)), -0.01) for x in column]
+    one = {"log_probs_new": [column], "log_probs_old": [column], "log_probs_rollout": [other]}
+    answer = json.loads(grpo("check", str(dump(json.dumps(one))), "--json").stdout)
+    assert code in {finding["code"] for finding in answer["findings"]}
+    assert not [row["about"] for row in answer["not_checked"] if code in row["codes"]]
 
 
 # ---- denominators ----------------------------------------------------------------------------

@@ -161,7 +161,7 @@ ROWS = {
 }
 
 
-@each("command", ["eval", "check", "verify", "match", "show", "split", "trend"])
+@each("command", ["eval", "check", "verify", "match", "show", "split"])
 @each("kind", ROWS)
 def test_a_trainers_log_is_told_with_the_commands_that_read_it(grpo, dump, command, kind):
     path = str(dump(json.dumps(ROWS[kind])))

@@ -566,6 +566,40 @@ def test_versions_by_token_of_tables_and_of_rows(kind: str, tmp_path: Path) -> N
     assert metrics(path)["staleness"] == (1 + 0 + 2 + 1) / 4
 
 
+def test_repetition_is_of_the_tokens_that_count(tmp_path: Path) -> None:
+    words = ["a", "b", "c", "d", "e", "f"]
+    plain = {"step": 1, "log_probs_new": [[-1.0] * 6], "rewards": [1.0], "tokens": [words]}
+    path = tmp_path / "run.jsonl"
+    padded = {
+        **plain,
+        "log_probs_new": [[-1.0] * 12],
+        "tokens": [words + ["<pad>"] * 6],
+        "mask": [[1] * 6 + [0] * 6],
+    }
+    assert metrics(write(path, [plain]))["repetition"] == 0.0
+    assert metrics(write(path, [padded]))["repetition"] == 0.0
+    turned = padded | {"tokens": [["<pad>"] * 6 + words], "mask": [[0] * 6 + [1] * 6]}
+    assert metrics(write(path, [turned]))["repetition"] == 0.0
+
+
+def test_rows_that_are_put_together_keep_their_endings_and_versions(tmp_path: Path) -> None:
+    def row(group: str, ended: str, version: int) -> dict[str, Any]:
+        numbers = {"log_probs_new": [-1.0, -2.0], "rewards": 1.0}
+        return {
+            "step": 2,
+            "uid": group,
+            "finish_reason": ended,
+            "weight_version": version,
+            **numbers,
+        }
+
+    rows = [row("a", "stop", 2), row("a", "length", 0), row("b", "stop", 1), row("b", "stop", 1)]
+    path = write(tmp_path / "run.jsonl", rows)
+    for flags in ([], ["--group-by", "uid"], ["--group-size", "2"]):
+        (step,) = answer("trend", path, *flags)["steps"]
+        assert (step["truncated"], step["staleness"]) == (0.25, 1.0), flags
+
+
 def test_repetition_needs_four_tokens(tmp_path: Path) -> None:
     """Of the first response of each record, the share of 4-grams that were there before."""
     ids = [[1, 2, 3], [1, 2, 3, 4], [5, 5, 5, 5, 5], []]

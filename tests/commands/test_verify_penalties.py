@@ -485,7 +485,12 @@ def test_what_is_known_of_other_differences() -> None:
     assert found.pattern == agrees
     found = difference({"gradient": slopes, "loss": -1.2512 * j})
     assert found.pattern == f"{agrees}, the loss is ours times 1.2512"
-    hint = "one loss fits many mistakes: record loss_gradient, and its cause can be told"
+    hint = "one loss fits many mistakes: record loss_gradient too, which narrows them down"
     assert (
         difference({"loss": 1.0123}).pattern == f"{hint}, the loss is ours times {-1.0123 / j:.5g}"
     )
+
+
+@each("loss", [1e308, 5e-324, 0.0])
+def test_a_factor_that_says_nothing_is_left_out(loss: float) -> None:
+    assert "times" not in difference({"loss": loss}).pattern

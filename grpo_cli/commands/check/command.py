@@ -54,7 +54,7 @@ def check(
     \b
     grpo check rollouts.jsonl
     grpo check rollouts.jsonl --json | jq '.findings[] | select(.severity == "error")'
-    grpo check rollouts.jsonl --fail-on warning -q  # in CI
+    grpo check rollouts.jsonl --fail-on warning -q
     grpo check --codes
 
     Each finding has its place, its evidence and what to do; at the end stands

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from grpo_cli.commands.check.answer import NotChecked
@@ -51,10 +51,18 @@ def count_skipped(rules: Sequence[Rule], view: View) -> Counter[SkippedRules]:
 
 
 def count_short(
-    rules: Sequence[Rule], skipped: Counter[SkippedRules], records: int, tokens: int
+    rules: Sequence[Rule],
+    skipped: Counter[SkippedRules],
+    found: Iterable[str],
+    records: int,
+    tokens: int,
 ) -> Counter[SkippedRules]:
-    """Counts the records of an input of too few tokens for rules that lack nothing else."""
+    """Counts the records of an input of too few tokens for rules that lack nothing else.
+
+    Not where a rule of the topic found something: it needs fewer tokens than the others.
+    """
     lacking = {one.about for one in skipped if not one.fallback and skipped[one] == records}
+    lacking |= {rule.about for rule in rules if rule.code in {*found}}
     return Counter(
         {
             SkippedRules(rule.about, "", (f"{FEWER_THAN}{rule.least_tokens} tokens",)): records

@@ -59,7 +59,7 @@ class Rule:
         needs_key: one of these keys, which no objective reads, must be there too: ``a|b``.
         full_coverage_needs: a setting, or else keys (``a|b``), without which it sees only a part.
         fallback: which part.
-        least_tokens: how many tokens the whole input must have for it to find anything.
+        least_tokens: how many tokens the input must have for any rule of the topic that needs many.
     """
 
     code: str

@@ -133,7 +133,7 @@ class Check(Accumulator[Any]):
         rows, counts = self.findings.rows, self.findings.count_by(0)
         limit, severities = self.findings.limit, self.findings.count_by(1)
         kinds = dict.fromkeys(row.code for row in rows)
-        short = count_short(table(), self.skipped_rules, self.records, self.tokens)
+        short = count_short(table(), self.skipped_rules, kinds, self.records, self.tokens)
         return Checked(
             ok=not severities["error"],
             findings=rows,

@@ -388,11 +388,21 @@ def _objects(values: Sequence[Any]) -> NDArray[Any]:
 
 
 def _repetition(chunk: Chunk) -> Iterator[float]:
-    """For each record's first response, the share of its 4-grams that it had before; or NaN."""
-    for record in chunk.records:
+    """For each record's first response, the share of its 4-grams that it had before; or NaN.
+
+    Tokens that are masked out, such as padding, are none of the response's.
+    """
+    batch = chunk.batch
+    first = batch.records.starts.tolist()
+    starts, lengths = batch.responses.starts, batch.responses.lengths
+    for record, response in zip(chunk.records, first, strict=True):
         rows = record.token_ids if record.tokens is None else record.tokens
+        length = int(lengths[response]) if rows else 0
         row = rows[0] if rows else ()
-        count = len(row) - _GRAM + 1
+        if batch.positions is not None:
+            start = int(starts[response])
+            row = [row[at] for at in batch.positions[start : start + length].tolist()]
+        count = length - _GRAM + 1
         if count > 0:
             grams = zip(*(row[at : at + count] for at in range(_GRAM)), strict=True)
             yield 1.0 - len(set(grams)) / count

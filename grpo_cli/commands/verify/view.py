@@ -111,4 +111,4 @@ def _metrics_verdict(answer: Verified) -> Text:
         for key, count in differ.items()
     ]
     text = f"metrics: {'; '.join(parts)} (rtol {answer.metrics_rtol:g})"
-    return Text(text.replace(f"{METRIC}.", ""), "yellow" if differ else "green")
+    return Text(text.replace(f"{METRIC}.", ""), "magenta" if differ else "green")

@@ -13,7 +13,7 @@ from grpo_cli.records.fields import TOKEN_COLUMNS, Fields, read_fields
 from grpo_cli.records.parse.scores import is_number
 from grpo_cli.records.places import Origin, Row, got
 from grpo_cli.records.record import BatchFields, Raw, listed
-from grpo_cli.records.unread import STEP_FIELDS
+from grpo_cli.records.unread import ENDINGS, STEP_FIELDS, VERSIONS
 
 _BY_TOKEN = {*TOKEN_COLUMNS, "mask", "tokens", "token_ids"}
 _SHARED = ("hyperparameters", "group_size")
@@ -171,11 +171,18 @@ def _at(raw: Raw, message: str, path: str = "") -> InputError:
 
 
 def _constants(rows: Sequence[Raw], fields: Fields) -> dict[str, Any]:
-    """Keys that hold no responses and are equal in all rows, as settings must be; and steps."""
+    """Keys that hold no responses and are equal in all rows, as settings must be.
+
+    Steps may differ. How responses ended, and which weights sampled them, is kept for each row.
+    """
     known = set(fields.names.values()) - {fields.names.get(name) for name in _SHARED}
-    kept = {}
+    single = _is_single(rows[0].value, fields)
+    kept: dict[str, Any] = {}
     for key, one in rows[0].value.items():
         if key in known:
+            continue
+        if single and key in (*ENDINGS, *VERSIONS):
+            kept[key] = [_only(raw.value.get(key)) for raw in rows]
             continue
         others = ((raw, raw.value.get(key)) for raw in rows)
         differing = next(
@@ -188,6 +195,11 @@ def _constants(rows: Sequence[Raw], fields: Fields) -> dict[str, Any]:
         elif key in STEP_FIELDS:
             kept[key] = [raw.value.get(key) for raw in rows]
     return kept
+
+
+def _only(value: Any) -> Any:
+    """The element of a list of one."""
+    return value[0] if _is_list(value) and len(value) == 1 else value
 
 
 def _label(record: dict[str, Any], label: object, rows: Sequence[Raw], *, by_size: bool) -> None:

@@ -168,10 +168,13 @@ def find_stride(given: Scores) -> str:
     count = len(given.groups)
     if len(np.unique(given.groups)) < 2 or _follows(given, given.groups):
         return ""
+    if _follows(given, np.zeros_like(given.groups)):
+        return ""  # the mean of the batch is the baseline, and some stride may have the same
     rows = np.arange(count)
     for size in range(2, count):
         if count % size == 0 and _follows(given, rows % (count // size)):
-            return f"every {count // size}th row (sample-major), as if the rows were prompt-major"
+            apart = count // size
+            return f"rows {apart} apart (sample-major), as if the rows were prompt-major"
         if count // size < 2:
             continue
         blocks = rows // size
@@ -252,20 +255,21 @@ def _common_mean(given: Scores) -> float:
 def _extra_scale(given: Scores) -> str:
     """Returns by what advantages over their group's std were divided again; empty if by nothing.
 
-    Groups must differ in their std, so that no other scale gives the same.
+    Groups must differ in their std, so that no other scale gives the same. A std of ddof 0 where
+    all groups differ gives the batch a std of 1, with one division.
     """
     fits = [fit for fit in _fits(given) if fit.left <= _SHIFT and fit.slope > 0.0]
-    for kind in (0, 1):
-        stds = np.array([fit.std[kind] for fit in fits])
-        if len(stds) < 2 or stds.max() < 1.05 * stds.min():
-            continue
-        scales = stds * [fit.slope for fit in fits]
-        if np.abs(scales * stds - 1.0).max() < 2.0 * _SHIFT and np.abs(stds - 1.0).max() > 0.05:
-            return "it again"
-        whitened = any(abs(float(given.advantages.std(ddof=d)) - 1.0) < 1e-3 for d in (0, 1))
-        if np.ptp(scales) < 2.0 * _SHIFT and abs(scales.mean() - 1.0) > 0.02 and whitened:
-            return "that of the batch"
-    return ""
+    stds = np.array([fit.std for fit in fits]).reshape(-1, 2)
+    if len(stds) < 2 or stds[:, 0].max() < 1.05 * stds[:, 0].min():
+        return ""
+    scales = stds * np.array([[fit.slope] for fit in fits])
+    again = (np.abs(scales * stds - 1.0).max(0) < 2.0 * _SHIFT) & (np.abs(stds - 1.0).max(0) > 0.05)
+    if again.any():
+        return "it again"
+    whitened = any(abs(float(given.advantages.std(ddof=d)) - 1.0) < 1e-3 for d in (0, 1))
+    alike = bool((np.ptp(scales, 0) < 2.0 * _SHIFT).any())
+    scaled = bool((np.abs(scales.mean(0) - 1.0) > 0.02).all())
+    return "that of the batch" if alike and scaled and whitened else ""
 
 
 @rule(

@@ -275,10 +275,11 @@ def _ids_of_setting(value: Mapping[str, Any], key: str) -> frozenset[int]:
 def find_padding_ids(view: View) -> Iterator[Finding]:
     """Finds responses that count ids of padding after their end of text.
 
-    Where both ids are known, one response is enough; if the id is an end of text too (GPT-2, many
-    base models), two in a row are needed. An unknown id is padding if several responses end in a
-    run of it after one other id, and it occurs nowhere else; or if one response goes on after
-    what is the last token, and only that, of most others. A loop of one token is neither.
+    Where both ids are known, one response is enough. Ends of text are padding too, but for the
+    first: no policy goes on after it. An unknown id is padding if several responses end in a run
+    of it after one other id, and it occurs nowhere else; or if the runs, one of a single token,
+    fill all of them up to the record's longest; or if one response goes on after what is the last
+    token, and only that, of most others. A loop of one token is none of these.
     """
     ids = view.counted_ids
     if ids is None or not len(ids):
@@ -287,15 +288,19 @@ def find_padding_ids(view: View) -> Iterator[Finding]:
     rows = view.responses
     at = edges(rows, end=True)
     last, runs = ids[at], equal_runs(rows, ids, end=True)
-    known = np.isin(last, list(pads)) & (rows.lengths > runs)
-    hit = known & np.isin(ids[at - runs], list(ends))
-    hit |= _ends_in_unknown_padding(view, ids, last, runs)
-    hit |= _goes_on_after_the_end(view, ids, last)
-    for record in np.flatnonzero(view.records.sum(hit.astype(np.int64))).tolist():
+    known = np.isin(last, list(pads)) & (rows.lengths > runs) & np.isin(ids[at - runs], list(ends))
+    behind = np.maximum.reduce(
+        [
+            np.where(known, runs, 0),
+            np.where(_repeats_the_end(view, ids, ends), runs - 1, 0),
+            _count_unknown_padding(view, ids, last, runs),
+            np.where(_goes_on_after_the_end(view, ids, last), 1, 0),
+        ]
+    )
+    for record in np.flatnonzero(view.records.sum(behind)).tolist():
         part, of = view.rows_of(record), int(view.counts[record])
-        rows_hit = int(hit[part].sum())
-        row = part.start + int(np.argmax(hit[part]))
-        tokens = int(runs[part][hit[part]].sum())
+        rows_hit, tokens = int(np.count_nonzero(behind[part])), int(behind[part].sum())
+        row = part.start + int(np.argmax(behind[part] > 0))
         yield Finding(
             f"{rows_hit:,} of {of:,} responses end in {view.word(int(last[row]))}, "
             f"behind the end of text: {tokens:,} tokens of padding count",
@@ -305,20 +310,40 @@ def find_padding_ids(view: View) -> Iterator[Finding]:
         )
 
 
-def _ends_in_unknown_padding(view: View, ids: I64, last: I64, runs: I64) -> np.ndarray:
-    """Returns [R] whether a response ends in a run of an id that occurs only in such runs."""
-    found = np.zeros(len(last), dtype=np.bool_)
-    long = runs > _SEVERAL
+def _repeats_the_end(view: View, ids: I64, ends: frozenset[int]) -> NDArray[np.bool_]:
+    """Returns [R] whether a response ends in two ends of text, as one other of its record ends.
+
+    The two are neighbours as written: ends of an agent's turns have a tool's answer between them.
+    """
+    at = edges(view.responses, end=True)
+    finished = (view.lengths > 0) & np.isin(ids[at], list(ends))
+    twice = finished & (view.lengths > 1) & (ids[at - 1] == ids[at])
+    twice &= view.positions[at] - view.positions[at - 1] == 1
+    enough = view.records.sum(finished.astype(np.int64)) >= np.minimum(view.counts, _SEVERAL)
+    found: NDArray[np.bool_] = twice & enough[view.records.index]
+    return found
+
+
+def _count_unknown_padding(view: View, ids: I64, last: I64, runs: I64) -> I64:
+    """Returns [R] how many tokens at the end of a response are of an id that is only padding."""
+    found = np.zeros(len(last), dtype=np.int64)
+    long = (runs > _SEVERAL) & (view.lengths > 0)
     if not long.any():
         return found
     records = view.records.index
     of_token = records[view.responses.index]
     for record, word in {(int(r), int(w)) for r, w in zip(records[long], last[long], strict=True)}:
-        mine = (records == record) & (last == word)
+        mine = (records == record) & (last == word) & (view.lengths > 0)
         every = int(np.count_nonzero(ids[of_token == record] == word))
-        if np.count_nonzero(mine & long) >= _SEVERAL and every == int(runs[mine].sum()):
-            before = (edges(view.responses, end=True) - runs)[mine & (view.lengths > runs)]
-            found |= mine & long & (len(np.unique(ids[before])) == 1)
+        if np.count_nonzero(mine & long) < _SEVERAL or every != int(runs[mine].sum()):
+            continue
+        before = (edges(view.responses, end=True) - runs)[mine & (view.lengths > runs)]
+        if len(np.unique(ids[before])) == 1:
+            found = np.where(mine & long, runs, found)
+        elif runs[mine].min() == 1 and (
+            view.lengths[mine].min() == view.lengths[view.rows_of(record)].max()
+        ):
+            found = np.where(mine, runs - 1, found)
     return found
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 import numpy as np
 
+from grpo_cli.batch import F64
 from grpo_cli.commands.check.pair import Pair
 from grpo_cli.commands.check.record_view import View
 from grpo_cli.commands.check.rule import Finding, rule
@@ -227,7 +227,6 @@ _WEIGHT_AWAY = 0.004
     "Importance weights do not average to 1: top-p or top-k mass, or a one-sided bias.",
     rank=70,
     scope="pair",
-    least_tokens=_WEIGHT_TOKENS,
     about="rollout mismatch",
     needs=("log_probs_rollout",),
 )
@@ -239,22 +238,32 @@ def find_biased_weights(pair: Pair) -> Iterator[Finding]:
     leave the mean at 1. Missing mass does not: renormalised over the words that top-p or top-k
     kept, π_rollout is too high by the mass cut off, and every weight too low. Found if the mean is
     4.4 standard errors (one in 90,000) and more than 0.004 from 1. Weights are clipped at ten times
-    their typical distance from 1, on both sides, because of heavy tails.
+    their typical distance from 1, on both sides, because of heavy tails. It is not found where the
+    tail on the other side, unclipped, makes up for it, as of an engine with older weights.
     """
     if not pair.to_engine or pair.equal.all():
         return
     _, _, spread = pair.moments(pair.weight, pair.size < 1.0)
     bound = pair.samples.spread(10.0 * spread + 1e-3)
-    n, mean, sigma = pair.moments(np.clip(pair.weight, 1.0 - bound, 1.0 + bound))
-    away = (mean - 1.0) * np.sqrt(n) / np.where(sigma > 0.0, sigma, np.inf)
+    low, high = np.maximum(pair.weight, 1.0 - bound), np.minimum(pair.weight, 1.0 + bound)
+    mean, error, away = _measure_distance(pair, np.minimum(low, 1.0 + bound))
+    with_tail = np.where(
+        mean < 1.0, -_measure_distance(pair, low)[2], _measure_distance(pair, high)[2]
+    )
     found = (
-        (n >= _WEIGHT_TOKENS)
-        & (np.abs(away) > _WEIGHT_SIGMAS)
+        (pair.samples.lengths >= _WEIGHT_TOKENS)
+        & (np.minimum(np.abs(away), with_tail) > _WEIGHT_SIGMAS)
         & (np.abs(mean - 1.0) > _WEIGHT_AWAY)
     )
     for sample in np.flatnonzero(found).tolist():
-        error = float(sigma[sample] / math.sqrt(n[sample]))
-        yield _describe_weight(pair, sample, float(mean[sample]), error)
+        yield _describe_weight(pair, sample, float(mean[sample]), float(error[sample]))
+
+
+def _measure_distance(pair: Pair, weight: F64) -> tuple[F64, F64, F64]:
+    """Returns [S] the mean weight, its standard error, and by how many of them it is above 1."""
+    n, mean, sigma = pair.moments(weight)
+    error = sigma / np.sqrt(np.maximum(n, 1.0))
+    return mean, error, (mean - 1.0) / np.where(error > 0.0, error, np.inf)
 
 
 def _describe_weight(pair: Pair, sample: int, mean: float, error: float) -> Finding:
@@ -299,6 +308,7 @@ _LOW, _HIGH, _EFFECTIVE = 0.5, 2.0, 0.3
     "The engine that sampled and the trainer disagree beyond NeMo-RL's published bound.",
     rank=80,
     scope="pair",
+    least_tokens=_MISMATCH_TOKENS,
     about="rollout mismatch",
     needs=("log_probs_rollout",),
 )

@@ -27,10 +27,9 @@ _LEAST_INVERTED = 12
 )
 def find_inverted_masks(view: View) -> Iterator[Finding]:
     """Finds masks whose counted tokens are all 0.0 in every column, and their masked ones not."""
-    columns = [view.packed.columns[name] for name in view.log_probs]
-    if view.mask is None or not columns:
+    if view.mask is None or not view.log_probs:
         return
-    zero = np.logical_and.reduce([column == 0.0 for column in columns])
+    zero = _is_zero(view)
     kept = _count_per_record(view, view.mask)
     filled = _count_per_record(view, view.mask & zero)
     taken = _count_per_record(view, ~view.mask)
@@ -52,16 +51,24 @@ def find_inverted_masks(view: View) -> Iterator[Finding]:
         )
 
 
+def _is_zero(view: View) -> np.ndarray:
+    """Returns [W] whether all log-probs of a token are 0.0; where there are none, none is."""
+    found = np.full(view.written.total, bool(view.log_probs))
+    for name in view.log_probs:
+        found &= view.packed.columns[name] == 0.0
+    return found
+
+
 def _count_per_record(view: View, tokens: np.ndarray) -> np.ndarray:
     return view.records.sum(view.written.sum(tokens.astype(np.int64)))
 
 
-@rule(
-    "mask", "error|warning|info", "The mask takes all tokens of responses, or has holes.", rank=15
-)
+@rule("mask", "error|info", "The mask takes all tokens of responses, or has holes.", rank=15)
 def find_mask_faults(view: View) -> Iterator[Finding]:
     """Finds masks of whole responses, masks beside the tokens, and masks with holes (tool results).
 
+    Whole responses are masked by right where they were cut (overlong filtering), so all of a
+    record are an error only if their texts, up to padding of 0.0, differ in length.
     A mask is beside the tokens if, in 3 of 5 responses, the token before it has a log-prob and
     the last one that counts has 0.0, as padding has; or the token after it is the last that has
     one. Where there are ids, those say so.
@@ -70,16 +77,18 @@ def find_mask_faults(view: View) -> Iterator[Finding]:
         return
     empty = (view.lengths == 0) & (view.widths > 0)
     taken = view.records.sum(empty.astype(np.int64))
+    lengths = view.widths - runs(view.written, _is_zero(view), end=True)
     for record in np.flatnonzero(taken).tolist():
         count = int(view.counts[record])
+        whole = taken[record] == count and np.ptp(lengths[view.rows_of(record)]) > 0
         yield Finding(
             f"the mask takes every token of {int(taken[record])} of {count} responses",
-            "such responses still count where the aggregation counts responses; drop them if they "
-            "should not, or look at how the mask was made",
+            "right where responses are filtered out (overlong filtering); they still count where "
+            "the aggregation counts responses",
             {"empty": int(taken[record]), "of": count},
             record=record,
             response=int(np.argmax(empty[view.rows_of(record)])),
-            severity="error" if taken[record] == count else "warning",
+            severity="error" if whole else "info",
         )
     yield from _find_displaced_masks(view)
     yield from _find_holes(view)
@@ -87,11 +96,10 @@ def find_mask_faults(view: View) -> Iterator[Finding]:
 
 def _find_displaced_masks(view: View) -> Iterator[Finding]:
     assert view.mask is not None
-    columns = [view.packed.columns[name] for name in view.log_probs]
     kept = np.flatnonzero(view.mask)
-    if not columns or not len(kept) or view.ids is not None:
+    if not view.log_probs or not len(kept) or view.ids is not None:
         return
-    filled = np.logical_or.reduce([column != 0.0 for column in columns])
+    filled = ~_is_zero(view)
     starts, ends = view.written.starts, view.written.starts + view.widths
     begin, end = ends.copy(), starts.copy()
     np.minimum.at(begin, view.written.index[kept], kept)
@@ -104,7 +112,7 @@ def _find_displaced_masks(view: View) -> Iterator[Finding]:
     usable = (end > begin) & ((end < ends) | (begin > starts))
     rows = view.records.sum(usable.astype(np.int64))
     lags = {
-        "late": has(begin - 1) & ~has(end - 1),
+        "late": has(begin - 1) & has(begin) & ~has(end - 1),
         "early": ~has(begin - 1) & has(end) & ~has(end + 1),
     }
     for word, shifted in lags.items():
@@ -256,10 +264,12 @@ def _find_given_prompt(
     nested = isinstance(prompts[0], list)
     start, count = int(view.records.starts[record]), int(view.counts[record])
     groups = view.groups[start : start + count]
-    by_group = nested and len(prompts) < count and len(prompts) == groups[-1] - groups[0] + 1
+    by_group = nested and len(prompts) < count and len(prompts) == np.ptp(groups) + 1
     for row in range(count):
-        number = int(groups[row] - groups[0]) if by_group else min(row, len(prompts) - 1)
+        number = int(groups[row] - groups.min()) if by_group else min(row, len(prompts) - 1)
         prompt = prompts[number] if nested else prompts
+        if not isinstance(prompt, list):
+            continue
         at = int(view.responses.starts[start + row])
         begun = ids[at : at + min(len(prompt), int(view.lengths[start + row]))].tolist()
         shared = _shared_tail(prompt, begun)
@@ -278,15 +288,11 @@ def _find_given_prompt(
 
 def _shared_tail(prompt: list[Any], begun: list[int]) -> int:
     """Returns how many of a prompt's last tokens begin a response: all, or at least 6."""
-    at = 0
-    while begun and begun[0] in prompt[at:]:
-        at = prompt.index(begun[0], at)
-        size = len(prompt) - at
-        if size < (_TAIL if at else 2):
-            return 0
-        if prompt[at:] == begun[:size]:
+    sizes = [size for size in range(1, len(begun) + 1) if begun[size - 1] == prompt[-1]]
+    for size in reversed(sizes):
+        least = 2 if size == len(prompt) else _TAIL
+        if size >= least and prompt[-size] == begun[0] and prompt[-size:] == begun[:size]:
             return size
-        at += 1
     return 0
 
 

@@ -198,7 +198,7 @@ def pattern(case: Case) -> str:
     """Describes in one line where the gradients differ; "" where only a number is known."""
     wanted, ours = case.gradient, case.breakdown.gradient
     if wanted is None or not len(ours):
-        hint = "one loss fits many mistakes: record loss_gradient, and its cause can be told"
+        hint = "one loss fits many mistakes: record loss_gradient too, which narrows them down"
         return hint + _ratio(case) if case.is_loss_alone and case.loss is not None else ""
     wrong = ~case.near(wanted, ours)
     if not wrong.any():
@@ -213,9 +213,9 @@ def pattern(case: Case) -> str:
 
 def _ratio(case: Case) -> str:
     ours = float(case.breakdown.record_objective[0])
-    if case.loss is None or not ours:
-        return ""
-    return f", the loss is ours times {case.loss / ours:.5g}"
+    factor = case.loss / ours if case.loss and ours else 0.0
+    readable = 1e-9 < abs(factor) < 1e9
+    return f", the loss is ours times {factor:.5g}" if readable else ""
 
 
 def _where(case: Case, wrong: NDArray[np.bool_]) -> Iterator[str]:
