@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -245,26 +245,41 @@ def trend(
         missing = unserved(run.missing.values(), "trend", reader, objective)
         notes = reader.notes(plan) | missing | run.notices | unread
         signatures = list(run.signatures)
-        with drawings(options.html, options.svg) as (written, drawn):
-            if written is not None:
-                alone = head(steps, happened, compared, sentence) | {"lost": 0}
-                for part in page(steps, places, signatures, alone):
-                    written.write(part.encode())
-            if drawn is not None:
-                drawn.write(figure(shown_steps, found, columns, signatures).encode())
-        if options.html is None and options.svg is None:
-            with destination(options.output) as stream:
-                answer = Trend(
-                    plan.variant, signatures, shown_steps, found, happened, sentence, compared
-                )
-                if options.kind == "table":
-                    limit, plot = options.limit, options.plot
-                    print_answer(stream, answer, columns, covered, notes, plot=plot, limit=limit)
-                else:
-                    write(stream, options.kind, answer, columns)
+        answer = Trend(plan.variant, signatures, shown_steps, found, happened, sentence, compared)
+        _write_answer(answer, steps, places, columns, covered, notes, options)
         tell_notes(notes, quiet=options.quiet)
         code = _finish(run, conditions, found, steps, options)
     raise typer.Exit(code)
+
+
+def _write_answer(
+    answer: Trend,
+    steps: Steps,
+    places: Sequence[str],
+    columns: Sequence[str] | None,
+    covered: Coverage,
+    notes: Collection[str],
+    options: TrendOptions,
+) -> None:
+    """Prints an answer, or draws it where a page or a picture is asked for.
+
+    ``steps``: as measured, where those of the answer have a framework's metrics.
+    """
+    with drawings(options.html, options.svg) as (written, drawn):
+        if written is not None:
+            alone = head(steps, answer.events, answer.log, answer.verdict) | {"lost": 0}
+            for part in page(steps, places, answer.signatures, alone):
+                written.write(part.encode())
+        if drawn is not None:
+            drawn.write(figure(answer.steps, answer.findings, columns, answer.signatures).encode())
+    if options.html is not None or options.svg is not None:
+        return
+    with destination(options.output) as stream:
+        if options.kind == "table":
+            limit, plot = options.limit, options.plot
+            print_answer(stream, answer, columns, covered, notes, plot=plot, limit=limit)
+        else:
+            write(stream, options.kind, answer, columns)
 
 
 def _answer(
@@ -381,20 +396,8 @@ def _of_logs(logs: Sequence[str], conditions: Sequence[Condition], options: Tren
     happened = events(found)
     covered = Coverage(steps, columns, {}, on_policy=False)
     sentence = verdict(steps, happened, covered)
-    with drawings(options.html, options.svg) as (written, drawn):
-        if written is not None:
-            for part in page(steps, logs, [], head(steps, happened, None, sentence) | {"lost": 0}):
-                written.write(part.encode())
-        if drawn is not None:
-            drawn.write(figure(steps, found, columns, []).encode())
-    if options.html is None and options.svg is None:
-        with destination(options.output) as stream:
-            answer = Trend("", [], steps, found, happened, sentence)
-            if options.kind == "table":
-                limit, plot = options.limit, options.plot
-                print_answer(stream, answer, columns, covered, {}, plot=plot, limit=limit)
-            else:
-                write(stream, options.kind, answer, columns)
+    answer = Trend("", [], steps, found, happened, sentence)
+    _write_answer(answer, steps, logs, columns, covered, {}, options)
     return _conclude(conditions, found, steps, options)
 
 

@@ -119,8 +119,7 @@ def _between(
 def _cleaned(rows: F64) -> F64:
     """Values farther than 5 MADs from the median of their seven neighbours, taken back to it."""
     windows = sliding_window_view(np.pad(rows, ((0, 0), (3, 3)), mode="reflect"), 7, axis=1)
-    middle = medians(windows)
-    spread = 1.4826 * medians(np.abs(windows - middle[..., None]))
+    middle, spread = levels(windows)
     sums = np.cumsum(np.pad(spread, ((0, 0), (1, 0))), axis=1)
     ends = np.arange(1, rows.shape[1] + 1)
     starts = np.maximum(ends - PAST, 0)
@@ -189,6 +188,12 @@ def medians(rows: F64) -> F64:
         return rows[..., half]
     middle: F64 = (rows[..., half - 1] + rows[..., half]) / 2
     return middle
+
+
+def levels(rows: F64) -> tuple[F64, F64]:
+    """The medians of the last axis, and the robust standard deviations from them (1.4826 MADs)."""
+    middle = medians(rows)
+    return middle, 1.4826 * medians(np.abs(rows - middle[..., None]))
 
 
 def _dot(left: F64, right: F64) -> F64:
