@@ -36,7 +36,8 @@ class Facts:
         sizes: size of groups → how many, of records whose groups are all of that size.
         first: size → the first such record.
         references: how many records have a reference that is the policy to the last bit ("equal",
-            "moved" where the old log-probs differ from both) or not ("differing").
+            "moved" where the old log-probs differ from both) or not ("differing"); and how many
+            have old log-probs of the trainer, not of the engine that sampled ("trained").
         steps: the steps of these records, three at most.
     """
 
@@ -83,12 +84,17 @@ def collect_facts(view: View) -> Facts:
 
 
 def _compare_references(view: View, new: F64) -> tuple[Counter[str], tuple[str, ...]]:
-    def differs(name: str) -> NDArray[np.bool_]:
-        column = view.columns.get(f"log_probs_{name}", new)
-        return view.records.sum(view.responses.sum((column != new).astype(np.int64))) > 0
+    old = view.columns.get("log_probs_old", new)
 
-    apart, some = differs("ref"), view.tokens > 0
-    kinds = {"equal": ~apart, "differing": apart, "moved": ~apart & differs("old")}
+    def differ(first: F64, second: F64) -> NDArray[np.bool_]:
+        return view.records.sum(view.responses.sum((first != second).astype(np.int64))) > 0
+
+    apart, moved = differ(view.columns["log_probs_ref"], new), differ(old, new)
+    some, trained = (
+        view.tokens > 0,
+        ~moved | differ(view.columns.get("log_probs_rollout", old), old),
+    )
+    kinds = {"equal": ~apart, "differing": apart, "moved": ~apart & moved, "trained": trained}
     steps = (next((str(one[key]) for key in STEP_FIELDS if key in one), "") for one in view.values)
     return (
         Counter({kind: int((some & found).sum()) for kind, found in kinds.items()}),
@@ -227,8 +233,11 @@ def find_torn_groups(label: object, first: Place, facts: Facts, count: int) -> I
     scope="input",
 )
 def find_equal_references(records: Counter[str], steps: int) -> Iterator[Finding]:
-    """Yields a reference that is the policy to the last bit in three steps, or after an update."""
-    moved = records["moved"]
+    """Yields a reference that is the policy to the last bit in three steps, or after an update.
+
+    Old log-probs that are the engine's differ before the first update too.
+    """
+    moved = records["moved"] if records["trained"] else 0
     if records["differing"] or not (moved or steps >= _STEPS):
         return
     proof = f"after an update too ({moved:,})" if moved else f"in {steps} steps or more"

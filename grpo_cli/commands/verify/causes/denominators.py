@@ -313,13 +313,17 @@ def named_factors(case: Case) -> Iterator[Cause]:
                     yield Cause(mistake, words, partial(everything_times, factor=sign * factor))
 
 
+_WHOLE = 2e-3
+"""Any number above 5,000 is whole at a tolerance of 1e-4; so near to one are 4 of 1,000."""
+
+
 def whole_factor(case: Case) -> Iterator[Cause]:
     """Yields a whole factor without a name, or one over it, of a loss without its gradient."""
     found = _loss_factor(case)
     if not found or case.gradient is not None or 0.7 < abs(found) < 1.5:
         return
     verb, number = ("times", found) if abs(found) > 1.0 else ("divided by", 1.0 / found)
-    if abs(number - round(number)) <= case.tolerance.rtol * abs(number):
+    if abs(number - round(number)) <= min(case.tolerance.rtol * abs(number), _WHOLE):
         words = f"off by a whole factor: expected is ours {verb} {round(number)}"
         yield Cause("factor", words, partial(everything_times, factor=found))
 
