@@ -60,9 +60,11 @@ def test_series_and_findings_are_those_of_trend(report, grpo, run):
     assert page["steps"] == [step["step"] for step in trend["steps"]] == list(range(40))
     for metric in page["metrics"]:
         assert metric["values"] == [step[metric["name"]] for step in trend["steps"]]
-    assert [one["sentence"] for one in page["findings"]] == [
-        one["sentence"] for one in trend["findings"]
-    ]
+    sentences = {one["metric"]: one["sentence"] for one in trend["findings"]}
+    for at, event in enumerate(trend["events"]):  # one by one, the likely cause first
+        told = [one["sentence"] for one in page["findings"] if one["event"] == at]
+        assert told == [sentences[metric] for metric in event["metrics"]]
+        assert page["checks"][at] == event["check"]
     onsets = [one["onset"] for one in page["findings"] if one["metric"] == "mismatch.k3"]
     assert onsets
     assert abs(onsets[0] - BEGINS) <= 5

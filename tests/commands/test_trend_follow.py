@@ -400,6 +400,19 @@ def test_a_finding_is_told_with_what_shows_it(tmp_path: Path) -> None:
     assert " ".join(" ".join(told[41:]).replace("\\", "").split()).startswith(words)
 
 
+def test_a_metric_that_no_step_has_fails_nothing(tmp_path: Path) -> None:
+    """The first steps show it."""
+    path, stream = tmp_path / "a.jsonl", io.BytesIO()
+    path.write_text("".join(map(line, range(5))))
+    watch = Watch(
+        following(path), stream, fields=["nll"], as_json=False,
+        conditions=[read_condition("mismatch.k3>0.01")], flags=Flags(),
+    )  # fmt: skip
+    with pytest.raises(UsageError, match=r"no step has mismatch.k3; it needs log_probs_rollout"):
+        watch.run(0.1)
+    assert len(stream.getvalue().splitlines()) == 5
+
+
 @pytest.mark.parametrize("width", [60, 80, 200])
 def test_rows_fit_and_what_has_no_room_is_named(tmp_path: Path, monkeypatch, width: int) -> None:
     monkeypatch.setenv("COLUMNS", str(width))

@@ -5,6 +5,8 @@ Series are those of reward functions, whose numbers are free.
 
 from __future__ import annotations
 
+import gzip
+import json
 import math
 import random
 import re
@@ -16,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from command import answer, run
+from drifting import drifting
 from files import each
 from trended import PLAIN, SAMPLES, found_in, series, trend, write
 
@@ -463,6 +466,9 @@ def test_a_temperature_on_one_side_is_found_where_it_began(monkeypatch: pytest.M
     found = [one for one in document["findings"] if one["severity"] == "warning"]
     (event,) = [one for one in document["events"] if one["severity"] == "warning"]
     assert (event["step"], event["metrics"][0]) == (30, "mismatch.k3")
+    first = next(one for one in found if one["metric"] == "mismatch.k3")
+    assert event["check"] == named_by_check(first["worst"])
+    assert event["check"][0].startswith("temperature: ")
     assert document["verdict"].startswith("mismatch.k3 rose at step 30; with it ")
     assert {one["onset"] for one in found} == {30}
     assert {"mismatch.k3", "mismatch.mult"} <= {one["metric"] for one in found}
@@ -477,6 +483,34 @@ def test_a_temperature_on_one_side_is_found_where_it_began(monkeypatch: pytest.M
         assert top[:2] == [response, place]
         assert size in " ".join(top)
         assert "error temperature" in run(*shlex.split(one["cause"])[1:]).stdout
+
+
+def named_by_check(worst: dict[str, Any]) -> list[str]:
+    """The errors and warnings of a record."""
+    rows = answer("check", worst["source"], "--record", worst["record"])["findings"]
+    return [f"{one['code']}: {one['message']}" for one in rows if one["severity"] != "info"]
+
+
+@each("kind", ["folder", "lines", "packed"])
+def test_what_check_names_in_the_worst_record(kind: str, tmp_path: Path) -> None:
+    """Of a file that can be read again, wherever in it the record is; not of a pipe."""
+    folder, path = tmp_path / "steps", tmp_path / "run.jsonl"
+    rows = drifting(folder)
+    if kind == "folder":
+        path = folder
+    else:
+        write(path, [PLAIN | {"step": 0}, *rows])
+    if kind == "packed":
+        data, path = path.read_bytes(), tmp_path / "run.jsonl.gz"
+        path.write_bytes(gzip.compress(data))
+    document = trend(path)
+    first = next(one for one in document["events"] if one["severity"] == "warning")
+    likely = next(one for one in document["findings"] if one["metric"] == first["metrics"][0])
+    assert first["check"] == named_by_check(likely["worst"]) != []
+    if kind == "folder":
+        return
+    piped = json.loads(run("trend", "-", "-v", "dr", "--json", stdin=path.read_bytes()).stdout)
+    assert not any(one["check"] for one in piped["events"])
 
 
 def test_every_kind_of_finding_has_commands_that_run(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shlex
 from pathlib import Path
@@ -189,6 +190,66 @@ def test_where_the_steps_of_a_file_go_back(
             line, high, to = first
             (said,) = told
             assert said.startswith(f"{path}:{line}: the steps go back from {high} to {to}: a run")
+
+
+RESUMED = [*range(10), *range(6, 15)]
+
+
+@each(
+    ("numbers", "flags", "repeated"),
+    [
+        (RESUMED, (), {6: 9}),
+        (RESUMED, ("--one-run",), {}),
+        ([0, 1, 2, 3, 4, 5, 2, 3, 1, 2], (), {2: 5, 1: 3}),
+        ([0, 1, 2, 3, 4, 2, 3, 4], (), {}),  # of two ranks, the second from step 2 on
+        ([0, 1, 2, 3, 0, 1, 2, 3, 4], (), {}),  # of two runs
+        ([0, 1, 5, 6, 7, 2, 3, 4, 8], (), {}),  # no step twice
+    ],
+)
+def test_a_run_that_was_resumed_is_not_added_to_what_it_repeats(
+    numbers: list[int],
+    flags: tuple[str, ...],
+    repeated: dict[int, int],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Wherever the file is cut: of repeated steps the later pass is there, and no later one."""
+    path = write(
+        tmp_path / "a.jsonl",
+        (PLAIN | {"step": step, "rewards": [at, 0.0]} for at, step in enumerate(numbers)),
+    )
+    wanted: dict[int, list[float]] = {}
+    for at, step in enumerate(numbers):
+        if repeated and at and step < numbers[at - 1]:
+            wanted = {number: one for number, one in wanted.items() if number < step}
+        wanted.setdefault(step, []).append(at / 2)
+    for size in (1 << 22, 200):
+        in_blocks(monkeypatch, size)
+        result = run("trend", path, *flags, "-v", "dr", "--json", "--jobs", "1")
+        found = {one["step"]: one["reward_mean"] for one in json.loads(result.stdout)["steps"]}
+        assert found == {step: sum(each) / len(each) for step, each in sorted(wanted.items())}
+        told = [one for one in result.stderr.splitlines() if "was resumed at" in one]
+        wording = "the run was resumed at step {}: {} steps ({} to {}) were repeated"
+        assert len(told) == len(repeated)
+        for said, (to, high) in zip(told, repeated.items(), strict=True):
+            assert wording.format(to, high - to + 1, to, high) in said
+
+
+def test_a_pass_that_was_repeated_is_nowhere(tmp_path: Path) -> None:
+    """Nor its NaN: in one process, in two, from a pipe, by parts."""
+    rows = [PLAIN | {"step": step, "env": "a"} for step in RESUMED]
+    rows[7] = rows[7] | {"log_probs": [[float("nan"), -1.0], [-1.0]]}
+    path = write(tmp_path / "a.jsonl", rows)
+    alone = write(tmp_path / "b.jsonl", [*rows[:6], *rows[10:]])
+    wanted = steps(alone)
+    piped = json.loads(run("trend", "-", "-v", "dr", "--json", stdin=path.read_bytes()).stdout)
+    for found in (steps(path), steps(path, "--jobs", "2"), piped["steps"]):
+        for one, other in zip(found, wanted, strict=True):
+            assert {k: one[k] for k in one if k not in ("file", "worst")} == {
+                k: other[k] for k in other if k not in ("file", "worst")
+            }
+    parts = [answer("trend", one, "-v", "dr", "--by", "env")["parts"] for one in (path, alone)]
+    assert parts[0] == parts[1]
 
 
 def test_records_in_no_order_at_all_are_one_run(tmp_path: Path) -> None:

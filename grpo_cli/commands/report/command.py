@@ -27,8 +27,9 @@ from grpo_cli.commands.report.groups import Choice, Group, KeptGroups, choose, l
 from grpo_cli.commands.trend.command import LogOption, OneRun, flags_of
 from grpo_cli.commands.trend.comparison import compare_log, framework_of
 from grpo_cli.commands.trend.drawings import head, page, with_other
-from grpo_cli.commands.trend.events import verdict_of
+from grpo_cli.commands.trend.events import events, verdict_of
 from grpo_cli.commands.trend.findings import findings as look
+from grpo_cli.commands.trend.inspection import with_checks
 from grpo_cli.commands.trend.logs import read_finite
 from grpo_cli.commands.trend.origins import StepSource
 from grpo_cli.commands.trend.questions.parts import PartSteps, answer_by, windows
@@ -145,16 +146,16 @@ def report(
         steps = run.read()
         compared = compare_log(whose, log, run.logged, steps)
         found = look(steps, flags_of(objective, reading))
+        happened = with_checks(events(found), reader)
         choice = choose(steps, found, most=options.steps, groups=options.groups, seed=options.seed)
-        make = partial(KeptGroups, plan, step_source, choice, run.statistics)
+        make = partial(KeptGroups, plan, run.step_source, choice, run.statistics)
         kept = first_pass(reader, make).steps
         lost = limit_tokens(kept, options.groups, options.tokens)
-        more: dict[str, Any] = {"verdict": verdict_of(steps, found, run)}
+        whole = head(steps, happened, compared, verdict_of(steps, happened, run))
         if options.by is not None:
             parts = PartSteps(reader, plan, step_source, options.by)
             around = windows(steps, [(one.metric, one.onset) for one in found])
-            more["by"] = answer_by(options.by, parts, steps, around, ()).document()
-        whole = head(steps, found, compared) | more
+            whole["by"] = answer_by(options.by, parts, steps, around, ()).document()
         if options.against is not None:
             other = Run(reading.reader(paths([options.against]), None), plan, step_source)
             whole = with_other(whole, options.against, other.read())

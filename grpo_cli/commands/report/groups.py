@@ -212,6 +212,8 @@ class KeptGroups(Accumulator[None]):
             step = None if isinstance(raw, InputError) else self.step_source.of_record(raw).number
         except InputError:
             return None
+        if step is None or self.step_source.is_repeated(step, raw.source or "", raw.line):
+            return None
         return step if step in self.choice.steps else None
 
     def _groups(self, raw: Raw, step: int) -> Iterator[_Made]:

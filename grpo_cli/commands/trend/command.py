@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -35,6 +35,7 @@ from grpo_cli.commands.trend.drawings import figure, head, page
 from grpo_cli.commands.trend.events import events, verdict
 from grpo_cli.commands.trend.findings import findings as look
 from grpo_cli.commands.trend.follow import Follow
+from grpo_cli.commands.trend.inspection import with_checks
 from grpo_cli.commands.trend.logs import Log, is_log, read_finite, steps_of_logs
 from grpo_cli.commands.trend.metrics import METRICS, functions, metric
 from grpo_cli.commands.trend.names import NAMES
@@ -213,14 +214,14 @@ def trend(
         if logs and questions.asked is not None:
             _refuse_others(options, questions)
             other = steps_of_logs(questions.against) if questions.against else None
-            answer_of_log(questions, _page(options), steps_of_logs(logs), other)
+            answer_of_log(questions, _page(options), logs, steps_of_logs(logs), other)
             raise typer.Exit
         conditions = [read_condition(one, logged=bool(logs)) for one in options.fail_on or ()]
         if logs:
             raise typer.Exit(_of_logs(logs, conditions, options))
         columns, plan = options.columns(), objective.of_one_batch()
         if questions.asked is not None:
-            raise typer.Exit(_answer(paths(files), plan, objective, reading, options, questions))
+            raise typer.Exit(_answer(files, plan, objective, reading, options, questions))
         if options.follow:
             raise typer.Exit(_follow(files or [], plan, conditions, objective, reading, options))
         places = paths(files)
@@ -234,7 +235,7 @@ def trend(
         for condition in conditions:
             condition.check(steps)
         found = look(steps, flags_of(objective, reading))
-        happened = events(found)
+        happened = with_checks(events(found), reader)
         asked = columns if options.names == "grpo" else ()
         covered = Coverage(steps, asked, run.missing, on_policy=not run.moved)
         sentence = verdict(steps, happened, covered)
@@ -244,30 +245,45 @@ def trend(
         missing = unserved(run.missing.values(), "trend", reader, objective)
         notes = reader.notes(plan) | missing | run.notices | unread
         signatures = list(run.signatures)
-        with drawings(options.html, options.svg) as (written, drawn):
-            if written is not None:
-                alone = head(steps, found, compared, sentence) | {"lost": 0}
-                for part in page(steps, places, signatures, alone):
-                    written.write(part.encode())
-            if drawn is not None:
-                drawn.write(figure(shown_steps, found, columns, signatures).encode())
-        if options.html is None and options.svg is None:
-            with destination(options.output) as stream:
-                answer = Trend(
-                    plan.variant, signatures, shown_steps, found, happened, sentence, compared
-                )
-                if options.kind == "table":
-                    limit, plot = options.limit, options.plot
-                    print_answer(stream, answer, columns, covered, notes, plot=plot, limit=limit)
-                else:
-                    write(stream, options.kind, answer, columns)
+        answer = Trend(plan.variant, signatures, shown_steps, found, happened, sentence, compared)
+        _write_answer(answer, steps, places, columns, covered, notes, options)
         tell_notes(notes, quiet=options.quiet)
         code = _finish(run, conditions, found, steps, options)
     raise typer.Exit(code)
 
 
+def _write_answer(
+    answer: Trend,
+    steps: Steps,
+    places: Sequence[str],
+    columns: Sequence[str] | None,
+    covered: Coverage,
+    notes: Collection[str],
+    options: TrendOptions,
+) -> None:
+    """Prints an answer, or draws it where a page or a picture is asked for.
+
+    ``steps``: as measured, where those of the answer have a framework's metrics.
+    """
+    with drawings(options.html, options.svg) as (written, drawn):
+        if written is not None:
+            alone = head(steps, answer.events, answer.log, answer.verdict) | {"lost": 0}
+            for part in page(steps, places, answer.signatures, alone):
+                written.write(part.encode())
+        if drawn is not None:
+            drawn.write(figure(answer.steps, answer.findings, columns, answer.signatures).encode())
+    if options.html is not None or options.svg is not None:
+        return
+    with destination(options.output) as stream:
+        if options.kind == "table":
+            limit, plot = options.limit, options.plot
+            print_answer(stream, answer, columns, covered, notes, plot=plot, limit=limit)
+        else:
+            write(stream, options.kind, answer, columns)
+
+
 def _answer(
-    places: list[str],
+    files: Files,
     plan: Plan,
     objective: ObjectiveOptions,
     reading: ReadingOptions,
@@ -276,9 +292,11 @@ def _answer(
 ) -> int:
     """Answers a question about the run."""
     _refuse_others(options, questions)
+    places = paths(files)
     reader = reading.reader(places, None)
     source = StepSource.of_flag(options.step, places)
-    asked = Asked(reader, plan, source, options.one_run, flags_of(objective, reading))
+    named, flags = files or ["-"], flags_of(objective, reading)
+    asked = Asked(named, reader, plan, source, options.one_run, flags)
     against = questions.against
     other = None if not against else reading.reader(paths(against), None)
     tell_notes(asked.answer(questions, _page(options), other), quiet=options.quiet)
@@ -378,20 +396,8 @@ def _of_logs(logs: Sequence[str], conditions: Sequence[Condition], options: Tren
     happened = events(found)
     covered = Coverage(steps, columns, {}, on_policy=False)
     sentence = verdict(steps, happened, covered)
-    with drawings(options.html, options.svg) as (written, drawn):
-        if written is not None:
-            for part in page(steps, logs, [], head(steps, found, None, sentence) | {"lost": 0}):
-                written.write(part.encode())
-        if drawn is not None:
-            drawn.write(figure(steps, found, columns, []).encode())
-    if options.html is None and options.svg is None:
-        with destination(options.output) as stream:
-            answer = Trend("", [], steps, found, happened, sentence)
-            if options.kind == "table":
-                limit, plot = options.limit, options.plot
-                print_answer(stream, answer, columns, covered, {}, plot=plot, limit=limit)
-            else:
-                write(stream, options.kind, answer, columns)
+    answer = Trend("", [], steps, found, happened, sentence)
+    _write_answer(answer, steps, logs, columns, covered, {}, options)
     return _conclude(conditions, found, steps, options)
 
 

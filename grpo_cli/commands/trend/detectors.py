@@ -22,7 +22,7 @@ from grpo_cli.commands.trend.onsets import (
     LEAST_FUTURE,
     LEAST_PAST,
     PAST,
-    medians,
+    levels,
     onsets,
 )
 from grpo_cli.commands.trend.watched import DOWN, PRACTICE, UP, Limit, Watch
@@ -85,16 +85,14 @@ class Usual(NamedTuple):
     def of(cls, values: F64) -> Usual:
         """Those of a series."""
         level, spread = np.full((2, len(values) + 1), np.nan)
+        if len(values) and (values == values[0]).all():
+            level[LEAST_PAST:], spread[LEAST_PAST:] = values[0], 0.0
+            return cls(level, spread)
         for at in range(LEAST_PAST, min(PAST, len(values) + 1)):
-            level[at], spread[at] = _usual(values[:at])
+            level[at], spread[at] = levels(values[:at])
         if len(values) >= PAST:
-            level[PAST:], spread[PAST:] = _usual(sliding_window_view(values, PAST))
+            level[PAST:], spread[PAST:] = levels(sliding_window_view(values, PAST))
         return cls(level, spread)
-
-
-def _usual(rows: F64) -> tuple[F64, F64]:
-    middle = medians(rows)
-    return middle, 1.4826 * medians(np.abs(rows - middle[..., None]))
 
 
 def changes(series: Sequence[tuple[Watch, F64]]) -> list[list[Change]]:

@@ -12,6 +12,7 @@ from grpo_cli.commands.page.block import deflated, finite
 from grpo_cli.commands.page.page import html
 from grpo_cli.commands.show.figure import labelled, svg, wrapped
 from grpo_cli.commands.trend.comparison import LogComparison
+from grpo_cli.commands.trend.events import Event
 from grpo_cli.commands.trend.metrics import metric
 from grpo_cli.commands.trend.step import Finding, Steps
 from grpo_cli.commands.trend.view import known, usual, verdict_of
@@ -22,7 +23,7 @@ Log = LogComparison | None
 
 
 def head(
-    steps: Steps, findings: Sequence[Finding], log: LogComparison | None, verdict: str = ""
+    steps: Steps, events: Sequence[Event], log: LogComparison | None, verdict: str
 ) -> dict[str, Any]:
     """What the page's script reads of a run of which no step's groups are kept."""
     return {
@@ -41,7 +42,12 @@ def head(
             for column in (metric(name),)
             if column is not None or steps.logged
         ],
-        "findings": [_finding(finding) for finding in findings],
+        "findings": [
+            _finding(one) | {"event": at}
+            for at, event in enumerate(events)
+            for one in event.findings
+        ],
+        "checks": [event.check for event in events],
         "log": None if log is None else _log(steps, log),
         "kept": {},
         "groups": {},

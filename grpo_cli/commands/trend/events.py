@@ -31,7 +31,7 @@ class Event(Answer):
         step: where it began.
         first: the finding that is likely the cause of the others.
         others: the findings that followed, those nearest to the cause first.
-        check: what ``grpo check`` finds in the worst record of that step.
+        check: what ``grpo check`` names in its worst record, an error or a warning each.
     """
 
     step: int
@@ -139,10 +139,10 @@ def _in_short(finding: Finding) -> str:
     return f"{finding.metric} {verb}"
 
 
-def verdict_of(steps: Steps, found: Sequence[Finding], run: Run) -> str:
+def verdict_of(steps: Steps, found: Sequence[Event], run: Run) -> str:
     """The verdict on a run that was read."""
     covered = Coverage(steps, None, run.missing, on_policy=not run.moved)
-    return verdict(steps, events(found), covered)
+    return verdict(steps, found, covered)
 
 
 def verdict(steps: Steps, found: Sequence[Event], covered: Coverage) -> str:

@@ -76,9 +76,11 @@ def onsets(rows: F64, least: F64) -> list[list[Onset]]:
     for first in range(LEAST_PAST, last + 1, _AT_ONCE):
         stretch = slice(max(first - PAST, 0), first + _AT_ONCE + FARTHEST)
         places = np.arange(first, min(first + _AT_ONCE, last + 1))
-        part, usual, floor = (one[:, stretch] for one in (rows, clean, least))
+        part = rows[:, stretch]
+        moved = np.flatnonzero((part != part[:, :1]).any(axis=1))
+        part, usual, floor = (one[moved, stretch] for one in (rows, clean, least))
         for row, onset in _between(part, usual, floor, places, stretch.start):
-            found[row].append(onset)
+            found[moved[row]].append(onset)
     return [sorted(each, key=lambda one: (one.seen, -abs(one.score))) for each in found]
 
 
@@ -117,8 +119,7 @@ def _between(
 def _cleaned(rows: F64) -> F64:
     """Values farther than 5 MADs from the median of their seven neighbours, taken back to it."""
     windows = sliding_window_view(np.pad(rows, ((0, 0), (3, 3)), mode="reflect"), 7, axis=1)
-    middle = medians(windows)
-    spread = 1.4826 * medians(np.abs(windows - middle[..., None]))
+    middle, spread = levels(windows)
     sums = np.cumsum(np.pad(spread, ((0, 0), (1, 0))), axis=1)
     ends = np.arange(1, rows.shape[1] + 1)
     starts = np.maximum(ends - PAST, 0)
@@ -189,6 +190,12 @@ def medians(rows: F64) -> F64:
     return middle
 
 
+def levels(rows: F64) -> tuple[F64, F64]:
+    """The medians of the last axis, and the robust standard deviations from them (1.4826 MADs)."""
+    middle = medians(rows)
+    return middle, 1.4826 * medians(np.abs(rows - middle[..., None]))
+
+
 def _dot(left: F64, right: F64) -> F64:
     """[k, m] the products of rows [k, m, n]."""
     product: F64 = (left[..., None, :] @ right[..., :, None])[..., 0, 0]
@@ -217,10 +224,11 @@ def mann_kendall(values: F64, places: I64) -> F64:
     series [k, n], so that a past's are a difference.
     """
     counts = np.minimum(places, PAST)
-    score = np.zeros((len(values), len(places)))
+    score = np.zeros((len(values), len(places)), dtype=np.int32)
     for distance in range(1, int(counts.max())):
-        signs = np.sign(values[:, distance:] - values[:, :-distance])
-        sums = np.zeros((len(values), signs.shape[1] + 1))
+        later, earlier = values[:, distance:], values[:, :-distance]
+        signs = (later > earlier).view(np.int8) - (later < earlier).view(np.int8)
+        sums = np.zeros((len(values), signs.shape[1] + 1), dtype=np.int32)
         np.cumsum(signs, axis=1, out=sums[:, 1:])
         inside = counts > distance
         ends = places[inside]

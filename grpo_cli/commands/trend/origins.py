@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from hashlib import blake2b
 from itertools import chain, count
 from pathlib import PurePath
@@ -77,11 +77,21 @@ class StepSource:
         field: the path of the step in a record; None: one of ``STEP_FIELDS``, or the file's name.
         files: file → its place in order, where each file is a step of its own.
         by: the field whose values are the parts of a step; None: steps have none.
+        resumed: file → where its run was resumed, so that the records before of the steps from
+            there on are no part of it.
     """
 
     field: Path | None = None
     files: Mapping[str, int] | None = None
     by: Path | None = None
+    resumed: Mapping[str, Sequence[Return]] | None = None
+
+    def is_repeated(self, step: int, source: str, line: int | None) -> bool:
+        """Whether the run was resumed before this step, farther down in the file."""
+        if not self.resumed:
+            return False
+        later = self.resumed.get(source, ())
+        return any((line or 0) < (one.line or 0) and step >= one.to for one in later)
 
     @classmethod
     def of_flag(cls, field: str | None, places: Sequence[str]) -> StepSource:
@@ -216,11 +226,15 @@ _MOST = 3
 
 
 class Return(NamedTuple):
-    """Where the steps of a file go back: at which line, from which step to which."""
+    """Where the steps of a file go back: at which line, from which step to which.
+
+    ``known``: whether the file has that step before.
+    """
 
     line: int | None
     high: int
     to: int
+    known: bool
 
 
 @dataclass
@@ -232,25 +246,43 @@ class FileOrder:
         line: the line of the first.
         returns: where they go back by more than one; neighbours mix where several processes write
             at once.
+        steps: all of them.
     """
 
     first: int
     high: int
     line: int | None
     returns: list[Return] = field(default_factory=list)
+    steps: set[int] = field(default_factory=set)
+
+    @property
+    def is_resumed(self) -> bool:
+        """Whether the run went back to a checkpoint, and on to another end.
+
+        Parts of a run that follow each other in a file, as of its ranks, begin at its first step or
+        end at its last one.
+        """
+        ends = [*(one.high for one in self.returns[1:]), self.high]
+        return 0 < len(self.returns) <= _MOST and all(
+            one.known and one.line is not None and one.to > self.first and one.high != end
+            for one, end in zip(self.returns, ends, strict=True)
+        )
 
     def add_step(self, step: int, line: int | None) -> None:
         """Adds the next step of the file."""
         if step < self.high - 1:
             if len(self.returns) <= _MOST:
-                self.returns.append(Return(line, self.high, step))
+                self.returns.append(Return(line, self.high, step, step in self.steps))
             self.high = step
         self.high = max(self.high, step)
+        self.steps.add(step)
 
     def merge(self, later: FileOrder) -> None:
         """Adds the lines that follow."""
         self.add_step(later.first, later.line)
-        self.returns = [*self.returns, *later.returns][: _MOST + 1]
+        known = [one._replace(known=one.known or one.to in self.steps) for one in later.returns]
+        self.returns = [*self.returns, *known][: _MOST + 1]
+        self.steps |= later.steps
         self.high = later.high if later.returns else max(self.high, later.high)
 
 
@@ -280,7 +312,7 @@ class Origins:
         """Adds a record, or several of one step."""
         known = self.files.get(source)
         if known is None:
-            self.files[source] = FileOrder(number, number, line)
+            self.files[source] = FileOrder(number, number, line, steps={number})
         else:
             known.add_step(number, line)
         self._add_run(number, source)
@@ -302,16 +334,32 @@ class Origins:
             self._add_run(number, intern(source))
         self.clash = self.clash or later.clash
 
-    def returns(self) -> Iterator[str]:
-        """A note for each file whose steps go back."""
+    def resumed(self) -> dict[str, list[Return]]:
+        """Where the runs of files were resumed."""
+        return {name: one.returns for name, one in self.files.items() if one.is_resumed}
+
+    def returns(self, *, apart: bool = False) -> Iterator[str]:
+        """A note for each file whose steps go back; ``apart``: repeated ones are left out."""
         for source, order in self.files.items():
             if 0 < len(order.returns) <= _MOST:
-                line, high, to = order.returns[0]
+                line, high, to, _ = order.returns[0]
                 where = source if line is None else f"{source}:{line}"
+                if apart and order.is_resumed:
+                    yield from map(partial(_resumed, source), order.returns)
+                    continue
                 yield (
                     f"{where}: the steps go back from {high} to {to}: a run that was resumed, or "
                     "a second one in the same file; steps that are in it twice are taken together"
                 )
+
+
+def _resumed(source: str, found: Return) -> str:
+    count = found.high - found.to + 1
+    return (
+        f"{source}:{found.line}: the run was resumed at step {found.to}: {count:,} steps "
+        f"({found.to} to {found.high}) were repeated, and what came of them before is left out; "
+        "--one-run takes both passes together"
+    )
 
 
 def two_runs(clash: Clash, files: Sequence[str], command: str = "trend") -> UsageError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -99,6 +99,8 @@ class RunSums(Accumulator[Evaluated]):
         """Counts a record with NaN as one of its step, if that is known."""
         for source, line, step in reversed(self.marks):
             if source == error.source and line is not None and line <= (error.line or 0):
+                if self.step_source.is_repeated(step.number, source, error.line):
+                    return True
                 sums = StepSums.without_responses(step.row, (source, step.field))
                 sums.add_count("left_out", np.ones(1, dtype=np.int64))
                 self.add_tables(sums)
@@ -132,14 +134,16 @@ class RunSums(Accumulator[Evaluated]):
         sums = ChunkSums(chunk, breakdown, rewards, by, logged=self.logged).sums
         self.add_tables(shortened(sums))
 
-    def step_of_rewards(self, record: NoLogProbsError) -> RecordStep:
-        """The step of a record that has no log-probs.
+    def step_of_rewards(self, record: NoLogProbsError) -> RecordStep | None:
+        """The step of a record that has no log-probs; None where that was done again.
 
         Raises:
             InputError: if nothing gives it.
         """
         source, signal = record.source or "", record.signal
         number = self.step_source.number(signal.step, source, record.line)
+        if self.step_source.is_repeated(number, source, record.line):
+            return None
         self.origins.add(number, source, record.line)
         self.notices[f"only rewards, and lengths where they are told: {record.message}"] = None
         step = RecordStep(number, None if signal.step is None else signal.key)
@@ -202,8 +206,8 @@ def with_steps(
     for item in decoded.items:
         try:
             if isinstance(item, NoLogProbsError):
-                if run is not None:
-                    rewards.append((run.step_of_rewards(item), item))
+                if run is not None and (step_of := run.step_of_rewards(item)) is not None:
+                    rewards.append((step_of, item))
                 continue
             if isinstance(item, InputError):
                 raise item
@@ -211,12 +215,16 @@ def with_steps(
         except InputError as error:
             kept.append(error)
             continue
-        if metadata and run is not None:
-            step.metadata = metadata_of(item.value)
+        repeated = step_source.is_repeated(step.number, item.source, item.line)
         if run is not None and step.number != before:
-            run.origins.add(step.number, item.source, item.line)
+            if not repeated:
+                run.origins.add(step.number, item.source, item.line)
             run.marks.append((item.source, item.line, step))
             before = step.number
+        if repeated:
+            continue
+        if metadata and run is not None:
+            step.metadata = metadata_of(item.value)
         if run is not None and step_source.by is not None and item.batch is not None:
             run.set_part(step, next(iter(item.batch.values())))
         item.batch = step
@@ -284,9 +292,12 @@ class Run:
             UsageError: where files are of several runs.
         """
         plan = self.plan
-        if plan.leaves_kl_out():
-            self._reader.keep_input()
+        self._reader.keep_input()
         found = self._sums(Evaluator(plan))
+        notes = [*found.origins.returns(apart=not self._one_run)]
+        if not self._one_run and (back := found.origins.resumed()):
+            self.step_source = replace(self.step_source, resumed=back)
+            found = self._sums(Evaluator(plan))
         error = found.references.error
         if error is not None:  # some records have a reference, so the KL is not left out
             found = self._sums(Evaluator(plan, needs_reference=True))
@@ -294,8 +305,7 @@ class Run:
             found.missing = {str(error): error, **others}  # it has the record's place
         self.skipped, self.missing = self._reader.skipped, found.missing
         self.signatures, self.moved, self.parts = found.signatures, found.moved, found.parts
-        notes = [*found.origins.returns(), *changes(found.signatures)]
-        self.notices: Notices = found.notices | dict.fromkeys(notes)
+        self.notices: Notices = found.notices | dict.fromkeys([*notes, *changes(found.signatures)])
         self.notices |= without_kl([plan] if found.references.lacking is not None else [])
         return self._steps(found)
 

@@ -39,6 +39,8 @@ _STEP, _NUMBER = 6, 10
 """What a step's number takes, and the longest number of four digits."""
 _BETWEEN = "  "
 _PAUSE = 0.1  # seconds
+_KNOWN_AFTER = 4
+"""Steps after which a metric that none of them has is not waited for."""
 
 
 class Watch:
@@ -78,6 +80,7 @@ class Watch:
 
         Raises:
             KeyboardInterrupt: when the last step is printed.
+            UsageError: where the first steps lack the metric of a condition.
         """
         with _interrupted() as stop:
             while not stop:
@@ -99,6 +102,9 @@ class Watch:
         for step in finished(self._before, steps, last=last):
             self._write_step(step)
         self._before = done
+        if len(done) >= _KNOWN_AFTER:
+            for condition in self._conditions:
+                condition.check(done)
         found = findings(done, self._flags)
         for one in found:
             if (one.metric, one.seen) not in self._printed and one.severity == WARNING:

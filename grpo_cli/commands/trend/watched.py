@@ -96,13 +96,14 @@ class Watch(NamedTuple):
 
 
 _ROUNDING = 1e-12
-_FEW_VALUES = 12
+_FEW_VALUES, _GLANCE = 12, 64
 """So many different values, or fewer, are shares of a few groups."""
 
 
 def _grain(values: F64) -> F64:
     """[n] the least difference of values so far if these are few, else 0."""
-    kinds, first = np.unique(values, return_index=True)
+    many = len(np.unique(values[:_GLANCE])) > _FEW_VALUES  # so that later ones do not matter
+    kinds, first = np.unique(values[:_GLANCE] if many else values, return_index=True)
     found, known = np.zeros(len(values)), np.sort(first)[: _FEW_VALUES + 1].tolist()
     for count, at in enumerate(known, 1):
         few = 1 < count <= _FEW_VALUES

@@ -36,11 +36,30 @@ class RunView {
   }
 
   findings() {
-    if (!this.run.findings.length) return make("p", {}, "Nothing began: no shift, no drift, no limit passed.");
-    return make("ol.findings", {}, ...this.run.findings.map((finding) => this.finding(finding)));
+    const { findings, checks } = this.run;
+    if (!findings.length) return make("p", {}, "Nothing began: no shift, no drift, no limit passed.");
+    const of = (wanted) => findings.filter(({ severity }) => severity === wanted);
+    const [wrong, moved] = [of("warning"), of("info")];
+    const events = checks.map((check, at) => this.event(wrong.filter(({ event }) => event === at), check));
+    const words = `${moved.length} more moved, which is no fault by itself`;
+    return make(
+      "div",
+      {},
+      make("ol.findings", {}, ...events),
+      moved.length ? make("details", {}, make("summary", {}, words), make("ul.findings", {}, ...moved.map((one) => this.finding(one)))) : null,
+    );
   }
 
-  finding(finding) {
+  // What happened first, what followed from it, and what check names in its worst record.
+  event([first, ...others], check) {
+    if (!first) return null;
+    const item = this.finding(first);
+    const said = check.map((words) => make("li", {}, make("b", {}, "check"), ` ${words}`));
+    item.append(make("ul.findings", {}, ...others.map((one) => this.finding(one, "then ")), ...said));
+    return item;
+  }
+
+  finding(finding, before = "") {
     const { onset, worst_step: worst, worst: place } = finding;
     const group = place ? groupOf(this.run, worst, place) : -1;
     const links = this.steps.length ? [link(`#step-${onset}`, `step ${onset}`)] : [];
@@ -50,7 +69,7 @@ class RunView {
       const words = place.token === null ? "its longest response" : "its worst token";
       links.push(link(`#step-${worst}-group-${group}-response-${place.response}${token}`, words));
     }
-    return make("li", {}, make("b", {}, finding.kind), ` ${finding.sentence} `, make("span.links", {}, ...links), make("code", {}, finding.command));
+    return make("li", {}, make("b", {}, before + finding.kind), ` ${finding.sentence} `, make("span.links", {}, ...links), before ? null : make("code", {}, finding.command));
   }
 
   // Which part of the run carries its changes, in the words of the command.

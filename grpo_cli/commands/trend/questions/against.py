@@ -89,7 +89,7 @@ def read_runs(reader: Reader, plan: Plan, step_source: StepSource, *, one_run: b
     """The steps of each run among a reader's files."""
     several = runs_of(reader.paths, one_run=one_run)
     return [
-        Run(reader.only({}, files), plan, step_source, one_run=True).read() for files in several
+        Run(reader.only({}, files), plan, step_source, one_run=one_run).read() for files in several
     ]
 
 

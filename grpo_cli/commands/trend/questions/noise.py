@@ -9,11 +9,10 @@ from typing import NamedTuple
 import numpy as np
 
 from grpo_cli.batch import F64
+from grpo_cli.commands.trend.onsets import levels
 
 _ROUNDING = 1e-12
 """Of the largest value: residuals below it are no noise."""
-_MAD = 1.4826
-"""The standard deviation of normal noise, in median absolute deviations."""
 
 
 class Estimate(NamedTuple):
@@ -92,9 +91,8 @@ def robust_size(value: float, others: F64, least: float = 0.0) -> float | None:
     them are equal, and no less than ``least``. None where nothing varies and the value is as the
     others are; infinite where it is not.
     """
-    middle = float(np.median(others))
-    spread = _MAD * float(np.median(np.abs(others - middle))) or float(others.std(ddof=1))
-    spread = max(spread, least)
+    middle, spread = map(float, levels(others))
+    spread = max(spread or float(others.std(ddof=1)), least)
     if spread:
         return (value - middle) / spread
     return None if value == middle else math.copysign(math.inf, value - middle)

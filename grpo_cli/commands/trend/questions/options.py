@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated
@@ -94,7 +95,11 @@ class QuestionOptions:
 
 
 def answer_of_log(
-    questions: QuestionOptions, page: PageOptions, steps: Steps, other: Steps | None
+    questions: QuestionOptions,
+    page: PageOptions,
+    logs: Sequence[str],
+    steps: Steps,
+    other: Steps | None,
 ) -> None:
     """Prints what a log alone answers: what it says at a step, or how it differs from another.
 
@@ -102,17 +107,19 @@ def answer_of_log(
         UsageError: for a question that needs records.
     """
     if other is not None:
-        _write_comparison(page, compare_runs([steps], [other]))
+        _write_comparison(page, compare_runs([steps], [other]), logs, questions.against or ())
     elif questions.at is not None and questions.by is None:
         _write_step(page, step_at(steps, questions.at, findings(steps)), steps, Flags())
     else:
         raise UsageError(f"{questions.asked} needs records; a log has no more than --at, --against")
 
 
-def _write_comparison(page: PageOptions, answer: RunComparison) -> None:
+def _write_comparison(
+    page: PageOptions, answer: RunComparison, first: Sequence[str], second: Sequence[str]
+) -> None:
     page.write(
         answer,
-        lambda console, screen: print_comparison(console, screen, answer),
+        lambda console, screen: print_comparison(console, screen, answer, (first, second)),
         rows=answer.metrics,
     )
 
@@ -131,6 +138,7 @@ class Asked:
     """A run that a question is about.
 
     Attributes:
+        named: its files and folders, as the command line has them.
         reader: of its files.
         plan: the objective.
         step_source: how the step of a record is found.
@@ -138,6 +146,7 @@ class Asked:
         flags: what the commands of the answer go on with.
     """
 
+    named: Sequence[str]
     reader: Reader
     plan: Plan
     step_source: StepSource
@@ -161,7 +170,7 @@ class Asked:
             how = self.plan, self.step_source
             sides = [read_runs(one, *how, one_run=self.one_run) for one in (self.reader, other)]
             answer = compare_runs(*sides)
-            _write_comparison(page, answer)
+            _write_comparison(page, answer, self.named, questions.against or ())
             return self.reader.notes(self.plan) | dict.fromkeys(answer.notes)
         if questions.correlate is not None:
             self._correlate(*questions.correlate, page)

@@ -25,7 +25,7 @@ from grpo_cli.terminal.prose import as_command, wrapped
 from grpo_cli.terminal.screen import Screen
 
 _LEAST_ROWS, _MOST_ROWS = 5, 20
-_MOST_PARTS = 12
+_MOST_PARTS, _MOST_NAMED = 12, 4
 _MIXED = 0.05
 """Of the responses: the least change of a part's share that is shown."""
 
@@ -172,8 +172,10 @@ _SHOWN: Mapping[str, Callable[[Any], str]] = {
 # ---- --against ----------------------------------------------------------------------------------
 
 
-def print_comparison(console: Console, screen: Screen, answer: RunComparison) -> None:
-    """Prints the metrics that differ beyond noise, then the others."""
+def print_comparison(
+    console: Console, screen: Screen, answer: RunComparison, named: Sequence[Sequence[str]]
+) -> None:
+    """Prints the metrics that differ beyond noise, then the others; ``named``: both sides."""
     first, last, count = answer.steps
     mine, yours = answer.runs
     differ = [one for one in answer.metrics if one.differs or one.differs_at_end]
@@ -186,6 +188,9 @@ def print_comparison(console: Console, screen: Screen, answer: RunComparison) ->
         "over the last quarter (at least 30 steps); ≠: beyond noise, as many metrics as there are"
     )
     console.print(wrapped(Text(explained, "dim"), screen.reading))
+    first_run, second_run = (visible(_listed(one)) for one in named)
+    sides = Text(f"first: {first_run}; second: {second_run}")
+    console.print(wrapped(sides, screen.reading, 2))
     console.print()
     rows = [one for one in answer.metrics if one.low != 0.0 or one.high != 0.0]
     whole = [_with_error(one.difference, one.low, differs=one.differs) for one in rows]
@@ -202,6 +207,12 @@ def print_comparison(console: Console, screen: Screen, answer: RunComparison) ->
     if equal := [one.name for one in answer.metrics if one not in rows]:
         console.print(wrapped(Text(f"\nequal: {', '.join(equal)}", "dim"), screen.reading, 2))
     print_hidden(console, screen, hidden, "--json")
+
+
+def _listed(named: Sequence[str]) -> str:
+    """The files and folders of a side of a comparison, where they are many the first and last."""
+    more = f" … {named[-1]} ({len(named)} files)"
+    return ", ".join(named) if len(named) <= _MOST_NAMED else named[0] + more
 
 
 def _with_error(value: float, low: float, *, differs: bool) -> str:
