@@ -94,8 +94,16 @@ def raws(piece: Rows) -> Iterator[Raw | InputError]:
         for batch in _some_rows(pa, piece):
             for column in batch.columns:
                 check_values(pa, column, piece.budget)
-            yield from rows(pa, batch, piece.source, first)
+            yield from rows(pa, _spelled_out(pa, batch), piece.source, first)
             first += batch.num_rows
+
+
+def _spelled_out(pa: Any, batch: Any) -> Any:
+    """The rows with each text in its place, so that their size is what they take."""
+    for at, column in enumerate(batch.columns):
+        if pa.types.is_dictionary(column.type):
+            batch = batch.set_column(at, batch.schema.field(at).name, column.dictionary_decode())
+    return batch
 
 
 def _batches(pa: Any, path: str, kind: str, parts: Sequence[int] | None) -> Iterator[Any]:
