@@ -46,7 +46,7 @@ class Scale(NamedTuple):
     """How much surer the first column is than the second.
 
     A temperature T on the second divides its logits: log-odds x become x/T − (1 − 1/T)·H there,
-    H ≥ 0 being an entropy of the other words (Rényi's of the order 1/T). So the difference lies
+    H ≥ 0 being an entropy of the other words (Rényi's of the order 1/T). So the difference is
     within about one nat times the share 1/T − 1 of a line in x; and at sure tokens, where H is
     small against x, the share is one number. Training moves sure tokens little, and each by
     another share; a base, or any other factor of log-probs, has one log b/a.
@@ -72,10 +72,10 @@ class Scale(NamedTuple):
         a, b = first[kept], second[kept]
         sure = a + b > SURE
         x, y = (column - np.log(-np.expm1(column)) for column in (a, b))
-        middle, apart, sizes = (x + y) / 2.0, x - y, np.log(-a)
+        middle, distance, sizes = (x + y) / 2.0, x - y, np.log(-a)
         return cls(
-            _fit_line(middle, apart),
-            Middle.of(apart[sure] / middle[sure]),
+            _fit_line(middle, distance),
+            Middle.of(distance[sure] / middle[sure]),
             Middle.of(np.log(-b) - sizes),
             Middle.of(sizes).spread,
             float(np.mean((np.maximum(first, second) == 0.0) & (first + second < _UNSURE))),

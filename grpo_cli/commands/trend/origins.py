@@ -42,7 +42,7 @@ class RecordStep(BatchFields):
     Attributes:
         field: the field of the file that holds it; None where the file's name does, or --step file.
         metadata: what ``add_metadata`` reads of the record; None where there is nothing.
-        part: which part of the step it is of, as --by tells them apart; None where nothing does.
+        part: which part of the step it is of, as --by has it; None where nothing does.
     """
 
     def __init__(self, number: int, field: str | None = None) -> None:
@@ -338,13 +338,13 @@ class Origins:
         """Where the runs of files were resumed."""
         return {name: one.returns for name, one in self.files.items() if one.is_resumed}
 
-    def returns(self, *, apart: bool = False) -> Iterator[str]:
-        """A note for each file whose steps go back; ``apart``: repeated ones are left out."""
+    def returns(self, *, resumed: bool = False) -> Iterator[str]:
+        """A note for each file whose steps go back; ``resumed``: repeated ones are left out."""
         for source, order in self.files.items():
             if 0 < len(order.returns) <= _MOST:
                 line, high, to, _ = order.returns[0]
                 where = source if line is None else f"{source}:{line}"
-                if apart and order.is_resumed:
+                if resumed and order.is_resumed:
                     yield from map(partial(_resumed, source), order.returns)
                     continue
                 yield (

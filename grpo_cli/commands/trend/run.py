@@ -294,7 +294,7 @@ class Run:
         plan = self.plan
         self._reader.keep_input()
         found = self._sums(Evaluator(plan))
-        notes = [*found.origins.returns(apart=not self._one_run)]
+        notes = [*found.origins.returns(resumed=not self._one_run)]
         if not self._one_run and (back := found.origins.resumed()):
             self.step_source = replace(self.step_source, resumed=back)
             found = self._sums(Evaluator(plan))

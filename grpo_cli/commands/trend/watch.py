@@ -119,9 +119,9 @@ class Watch:
 
     def _write_verdict(self, sentence: str) -> None:
         """Writes what the run comes to so far, where that is another sentence than before."""
-        told = sentence.rpartition("; ")[0]
-        if told not in self._printed:
-            self._printed.add(told)
+        claim = sentence.rpartition("; ")[0]
+        if claim not in self._printed:
+            self._printed.add(claim)
             self._write({"verdict": sentence}, visible(sentence))
 
     def _write_step(self, step: Step) -> None:

@@ -48,7 +48,7 @@ class DifferingMetric:
 
 
 def shared_causes(differences: Sequence[Difference]) -> tuple[Sequence[str], int]:
-    """Returns the causes that explain the most records, as the first of those is told them.
+    """Returns the causes that explain the most records, as the first of those has it.
 
     A mistake that has another number in each record is one mistake.
     """

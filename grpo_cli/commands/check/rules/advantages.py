@@ -121,7 +121,7 @@ def find_wrong_advantages(view: View) -> Iterator[Finding]:
 
 
 def find_displaced_advantages(view: View) -> Iterator[Finding]:
-    """Yields the records whose advantages per token are beside the tokens of their responses."""
+    """Yields the records whose advantages per token are displaced."""
     by_token, rows = view.token_advantages, view.responses
     if by_token is None or view.advantages is not None or not len(by_token):
         return

@@ -89,12 +89,12 @@ def _compare_references(view: View, new: F64) -> tuple[Counter[str], tuple[str, 
     def differ(first: F64, second: F64) -> NDArray[np.bool_]:
         return view.records.sum(view.responses.sum((first != second).astype(np.int64))) > 0
 
-    apart, moved = differ(view.columns["log_probs_ref"], new), differ(old, new)
+    differs, moved = differ(view.columns["log_probs_ref"], new), differ(old, new)
     some, trained = (
         view.tokens > 0,
         ~moved | differ(view.columns.get("log_probs_rollout", old), old),
     )
-    kinds = {"equal": ~apart, "differing": apart, "moved": ~apart & moved, "trained": trained}
+    kinds = {"equal": ~differs, "differing": differs, "moved": ~differs & moved, "trained": trained}
     steps = (next((str(one[key]) for key in STEP_FIELDS if key in one), "") for one in view.values)
     return (
         Counter({kind: int((some & found).sum()) for kind, found in kinds.items()}),

@@ -65,11 +65,11 @@ def _count_per_record(view: View, tokens: np.ndarray) -> np.ndarray:
 
 @rule("mask", "error|info", "The mask takes all tokens of responses, or has holes.", rank=15)
 def find_mask_faults(view: View) -> Iterator[Finding]:
-    """Finds masks of whole responses, masks beside the tokens, and masks with holes (tool results).
+    """Finds masks of whole responses, displaced masks, and masks with holes (tool results).
 
     Whole responses are masked by right where they were cut (overlong filtering), so all of a
     record are an error only if their texts, up to padding of 0.0, differ in length.
-    A mask is beside the tokens if, in 3 of 5 responses, the token before it has a log-prob and
+    A mask is displaced if, in 3 of 5 responses, the token before it has a log-prob and
     the last one that counts has 0.0, as padding has; or the token after it is the last that has
     one. Where there are ids, those say so.
     """

@@ -78,7 +78,7 @@ class RunComparison(Answer):
 
 
 def runs_of(paths: Sequence[str], *, one_run: bool) -> list[list[str]]:
-    """The files of each run, told apart by their names."""
+    """The files of each run, by their names."""
     found: dict[str, list[str]] = {}
     for path in paths:
         found.setdefault("" if one_run else run_of(path), []).append(path)
