@@ -25,7 +25,10 @@ _BEGUN = 300.0  # seconds for the first worker of a Ray that is started here
 _ENDED = 10.0  # seconds for Ray to end in order
 _ATTEMPTS = 3
 # Ray's words where the process that the head starts for each client ended at once, or kept silent.
-_NOT_SERVED = ("Starting Ray client server failed", "Proxy failed to Connect to backend")
+_NOT_SERVED = (
+    *("Starting Ray client server failed", "Proxy failed to Connect to backend"),
+    *("psutil.ZombieProcess", "psutil.NoSuchProcess"),  # the head looks at one that has just ended
+)
 _LOOK_AGAIN = 5.0  # seconds after which a cluster may have grown
 
 
