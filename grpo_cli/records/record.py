@@ -160,6 +160,11 @@ def listed(value: Any) -> Any:
     return value
 
 
+def only_element(value: Any) -> Any:
+    """The element of a list of one, as a cell of one response is; else the value."""
+    return value[0] if isinstance(value, list | np.ndarray) and len(value) == 1 else value
+
+
 @dataclass(slots=True, eq=False)
 class Record:
     """A checked record, under canonical names. R responses.

@@ -56,11 +56,6 @@ def worth_a_look(raw: Raw, notices: Notices) -> bool:
     return known
 
 
-def is_plain(keys: tuple[str, ...]) -> bool:
-    """Whether an object with these keys is a record as it is, without a notice on it."""
-    return _known(keys) == (False, "")
-
-
 @lru_cache(maxsize=1024)
 def _known(keys: tuple[str, ...]) -> tuple[bool, str]:
     """Whether keys may be of some format, and the notice on them."""

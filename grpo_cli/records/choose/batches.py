@@ -10,7 +10,7 @@ import numpy as np
 from grpo_cli.errors import InputError
 from grpo_cli.records.choose.where import Missing, Path, hashable, look_up, read_path, spelled
 from grpo_cli.records.places import got
-from grpo_cli.records.record import BatchFields, DecodedChunk, MicroBatch, Raw
+from grpo_cli.records.record import BatchFields, DecodedChunk, MicroBatch, Raw, only_element
 from grpo_cli.records.unread import STEP_FIELDS
 
 RANK_FIELDS = (
@@ -80,8 +80,7 @@ def _first(value: Any, names: Sequence[str]) -> Hashable:
 
 def _scalar(value: Any) -> Any:
     """A value; the only one of a table's cell of one response."""
-    value = value.item() if isinstance(value, np.generic) else value
-    return value[0] if isinstance(value, list | np.ndarray) and len(value) == 1 else value
+    return only_element(value.item() if isinstance(value, np.generic) else value)
 
 
 def key_of(batch: Mapping[str, Any] | None) -> Hashable:

@@ -12,7 +12,7 @@ from grpo_cli.errors import InputError
 from grpo_cli.records.fields import TOKEN_COLUMNS, Fields, read_fields
 from grpo_cli.records.parse.scores import is_number
 from grpo_cli.records.places import Origin, Row, got
-from grpo_cli.records.record import BatchFields, Raw, listed
+from grpo_cli.records.record import BatchFields, Raw, listed, only_element
 from grpo_cli.records.unread import ENDINGS, STEP_FIELDS, VERSIONS
 
 _BY_TOKEN = {*TOKEN_COLUMNS, "mask", "tokens", "token_ids"}
@@ -182,7 +182,7 @@ def _constants(rows: Sequence[Raw], fields: Fields) -> dict[str, Any]:
         if key in known:
             continue
         if single and key in (*ENDINGS, *VERSIONS):
-            kept[key] = [_only(raw.value.get(key)) for raw in rows]
+            kept[key] = [only_element(raw.value.get(key)) for raw in rows]
             continue
         others = ((raw, raw.value.get(key)) for raw in rows)
         differing = next(
@@ -195,11 +195,6 @@ def _constants(rows: Sequence[Raw], fields: Fields) -> dict[str, Any]:
         elif key in STEP_FIELDS:
             kept[key] = [raw.value.get(key) for raw in rows]
     return kept
-
-
-def _only(value: Any) -> Any:
-    """The element of a list of one."""
-    return value[0] if _is_list(value) and len(value) == 1 else value
 
 
 def _label(record: dict[str, Any], label: object, rows: Sequence[Raw], *, by_size: bool) -> None:
