@@ -109,6 +109,13 @@ class Batch:
     When they come without probabilities, ``log_probs_new`` and ``log_probs_old`` are None and only
     stages that need nothing but the ratio can run.
 
+    A response may be the turns of an agent: ``turn_ids`` [N] is the number that its own response
+    gives to each token's turn (see ``turns``), with ``turn_rewards`` [turns] and ``token_rewards``
+    [N] where the record gives these. A trajectory may be several responses, where each turn was
+    written as one: ``trajectories`` [R] numbers the trajectory of each response (0-based, one never
+    spans groups); None means that each response is a trajectory. ``weight_versions`` [N] are the
+    versions of the weights that sampled each token, -1 where that is unknown.
+
     ``positions`` [N] is each token's index in its response as the user wrote it, masked tokens
     included; None means that nothing was masked. ``last_masked`` [R] are the responses whose last
     token as written is masked; None means that there is none.
@@ -134,6 +141,12 @@ class Batch:
     reward_baselines: F64 | None = None
     advantages: F64 | None = None
     token_advantages: F64 | None = None
+    turn_ids: I64 | None = None
+    turn_rewards: F64 | None = None
+    token_rewards: F64 | None = None
+    trajectories: I64 | None = None
+    trajectory_count: int = 0
+    weight_versions: I64 | None = None
     positions: I64 | None = None
     last_masked: NDArray[np.bool_] | None = None
     misnamed: Mapping[str, tuple[str, str]] = field(default_factory=dict)
@@ -143,6 +156,22 @@ class Batch:
         """[R] one reward per response: several functions count equally, one that gave none not."""
         rewards = self.rewards
         return rewards if rewards is None or rewards.ndim == 1 else np.nansum(rewards, axis=1)
+
+    @property
+    def turns(self) -> Segments:
+        """The tokens cut into turns, of which a response has one or more; an empty one has none.
+
+        A turn ends where the turn's number changes; where none is given, at masked tokens, which a
+        tool or the user wrote.
+        """
+        count = self.responses.total
+        changes = np.zeros(count, dtype=np.bool_)
+        if self.turn_ids is not None:
+            changes[1:] = np.diff(self.turn_ids) != 0
+        elif self.positions is not None:
+            changes[1:] = np.diff(self.positions) != 1
+        changes[self.responses.starts[self.responses.lengths > 0]] = True
+        return Segments(np.diff(np.append(np.flatnonzero(changes), count)))
 
     def place(self, token: int) -> tuple[int, int, int]:
         """A token's record, its response in that record, and its position as written."""

@@ -30,6 +30,8 @@ NEEDS = {
     "values": "a critic's value of each token",
     "sum_pi_squared": "the sum of the squared probabilities over the vocabulary, per token",
     "reward_baselines": "the reward of a greedy response to the prompt, per response",
+    "turn_rewards": "one reward per turn",
+    "token_rewards": "one reward per token",
 }
 """What to say of a column that a record lacks."""
 
@@ -96,6 +98,8 @@ class Inputs:
     The names are the parameters of the stage functions: the fields of ``Batch`` and
 
     - ``groups``: the responses' groups (``Groups``); ``lengths``: [R] tokens of each response;
+    - ``trajectories``: the responses' trajectories (``Groups``), and ``turns``: the tokens cut into
+      turns (``Segments``); each response is one of both where the records do not say otherwise;
     - ``token_log_ratio``: [N] log π_θ − log π_old;
     - ``log_ratio_ref``: [N] log π_θ − log π_ref;
     - ``advantage``: [N]; ``response_advantage``: [R], None where they differ between the tokens of
@@ -177,6 +181,12 @@ def _groups(batch: Batch) -> Groups:
     return _GROUPS.setdefault(batch, Remembered(batch.groups, batch.group_count))
 
 
+def _trajectories(batch: Batch) -> Groups:
+    if batch.trajectories is None:
+        return Groups(np.arange(batch.responses.count), batch.responses.count)
+    return Groups(batch.trajectories, batch.trajectory_count)
+
+
 def _token_log_ratio(batch: Batch) -> F64 | None:
     if batch.log_probs_new is not None and batch.log_probs_old is not None:
         return batch.log_probs_new - batch.log_probs_old
@@ -191,6 +201,7 @@ def _log_ratio_ref(batch: Batch) -> F64 | None:
 
 _MAKERS: dict[str, Callable[[Batch], Any]] = {
     "groups": _groups,
+    "trajectories": _trajectories,
     "lengths": lambda batch: batch.responses.lengths,
     "token_log_ratio": _token_log_ratio,
     "log_ratio_ref": _log_ratio_ref,
