@@ -81,7 +81,13 @@ def test_every_advantage_takes_weights_or_says_that_it_does_not(choice: str) -> 
     record |= {"reward_baselines": [0.5] * 4, "group_ids": [0, 0, 1, 1], "gfpo_keep": 1}
     record |= {"response_length": 4, "global_batch_size": 4}
     how: dict[str, Any] = {"stages": {"advantage": choice}}
-    if choice in ("decoupled", "verl/gdpo", "nemo-rl/gdpo", "nemo-rl/gdpo-leave-one-out"):
+    if choice in (
+        "decoupled",
+        "verl/gdpo",
+        "nemo-rl/gdpo",
+        "nemo-rl/gdpo-leave-one-out",
+        "outcome-and-turn",
+    ):
         return  # above, and beside the frameworks' own
     if "rewards" not in columns and "task_rewards" not in columns:
         with pytest.raises(GrpoError):

@@ -77,7 +77,7 @@ def _plans(base: Plan, responses: Responses) -> Iterator[tuple[str, Plan]]:
     if "aggregate" in base.swapped:
         return
     for name in STAGES["aggregate"].choices:
-        if name != own:
+        if name != own and not STAGES["aggregate"].choices[name].reads_turns:
             swapped = {**base.swapped, "aggregate": name}
             takes = plan(base.variant, stages=swapped, batch=base.batch).takes()
             flags = {flag: value for flag, value in base.flags.items() if flag in takes}
@@ -222,6 +222,8 @@ def _weights(objective: Objective, stage: str, responses: Responses, sizes: I64)
     """[R] the weight of each response in its piece."""
     inputs, records = Inputs(_recut(responses, sizes)), Segments(sizes)
     bound = getattr(objective, stage) or objective.aggregate
+    if bound.choice.reads_turns:
+        raise InputError(f"{bound.name} counts turns or trajectories, which split does not cut")
     found: Weights = inputs.call(bound, "aggregate")
     counts = np.ones(records.count)
     if found.counts is not None:
