@@ -92,12 +92,16 @@ def plain(batch: Batch) -> Case:
     """The batch as lists; doubles are taken over exactly."""
     starts = batch.responses.starts.tolist()
     spans = zip(starts, batch.responses.lengths.tolist(), strict=True)
+    owners = batch.responses.index[batch.turns.starts].tolist()
+    turns = [*zip(owners, batch.turns.lengths.tolist(), batch.turn_rewards.tolist(), strict=True)]
     return [
         Response(
             [_token(batch, t, t - start) for t in range(start, start + length)],
             [mpf(float(x)) for x in np.atleast_1d(batch.rewards[i])],
             None,
             int(batch.groups[i]),
+            int(batch.trajectories[i]),
+            [(size, mpf(reward)) for owner, size, reward in turns if owner == i],
         )
         for i, (start, length) in enumerate(spans)
     ]
