@@ -77,7 +77,7 @@ def _plans(base: Plan, responses: Responses) -> Iterator[tuple[str, Plan]]:
     if "aggregate" in base.swapped:
         return
     for name in STAGES["aggregate"].choices:
-        if name != own and not STAGES["aggregate"].choices[name].reads_turns:
+        if name != own:
             swapped = {**base.swapped, "aggregate": name}
             takes = plan(base.variant, stages=swapped, batch=base.batch).takes()
             flags = {flag: value for flag, value in base.flags.items() if flag in takes}

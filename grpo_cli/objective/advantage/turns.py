@@ -103,7 +103,7 @@ def turn_returns_to_go(
 def turn_returns(
     turn_scores: F64, token_penalty: F64, turn_order: TurnOrder, *, gamma: float
 ) -> PerToken:
-    """Aₖ = Gₖ = Σⱼ≥ₖ γ^(j−k)·rⱼ: the discounted return from each turn on; no baseline.
+    """Aₖ = Σⱼ≥ₖ γ^(j−k)·rⱼ: the discounted return from each turn on; no baseline.
 
     All tokens of a turn have it: the discount is by turn, where ``returns`` discounts by token.
 
@@ -131,9 +131,10 @@ def turn_group_mean(
     gamma: float,
     turn_peers: str,
 ) -> PerToken:
-    """Aₖ = Gₖ − Ḡ, Gₖ = Σⱼ≥ₖ γ^(j−k)·rⱼ; Ḡ over the turns of the group that it is compared with.
+    """The return from each turn on less the mean of those it is compared with.
 
-    A turn that is compared with none but itself has advantage 0.
+    The return is Σⱼ≥ₖ γ^(j−k)·rⱼ, as of ``turn-returns``. A turn that is compared with none but
+    itself has advantage 0.
 
     Args:
         turn_scores, token_penalty, turn_order, gamma: as for ``turn-returns``.
@@ -158,7 +159,7 @@ def turn_group_std(
     std_ddof: int,
     std_eps: float,
 ) -> PerToken:
-    """Aₖ = (Gₖ − Ḡ)/(σ + eps), as ``turn-group-mean`` and over the σ of the same turns.
+    """``turn-group-mean`` over σ + eps, σ being that of the returns of the same turns.
 
     Args:
         turn_scores, token_penalty, turn_order, gamma: as for ``turn-returns``.
@@ -187,14 +188,14 @@ def outcome_and_turn(
     std_ddof: int,
     std_eps: float,
 ) -> PerToken:
-    """MT-GRPO: Aₖ = A + λ·aₖ, A of the trajectory's reward, aₖ of the turn's own reward.
+    """MT-GRPO: the advantage of the trajectory's reward, plus λ times that of the turn's own.
 
-    A = (R − R̄)/(σ + eps) over the trajectories of the group, aₖ = (rₖ − r̄ₖ)/(σₖ + eps) over the
-    turns of the same number.
+    Both are (reward − mean)/(σ + eps): over the trajectories of the group, and over its turns of
+    the same number.
 
     Args:
-        rewards: [R] R, that of a trajectory's last response.
-        turn_rewards: [T] r.
+        rewards: [R] that of a trajectory's last response is the trajectory's.
+        turn_rewards: [T] one per turn.
         turn_order: the turns of each trajectory.
         groups: which responses answer the same prompt.
         trajectories: which responses are turns of one trajectory.
