@@ -182,9 +182,8 @@ def verl(clones: Clones) -> Iterator[Case]:
             for g, t, s in zip(rows.groups, rows.trajectories, rows.steps, strict=True)
         ]
         data = own.compute_advantage_for_multi_trajectories(packed(rows), keys, "grpo")
-        stages = {"advantage": "verl/grpo_multi_trajectories"}
-        what = "compute_advantage_for_multi_trajectories"
-        yield case("verl 0.9.1", what, rows, data.batch["advantages"], stages=stages)
+        what, row = "compute_advantage_for_multi_trajectories", "verl/multi_trajectories"
+        yield case("verl 0.9.1", what, rows, data.batch["advantages"], variant=row)
 
 
 def skyrl(clones: Clones) -> Iterator[Case]:

@@ -23,7 +23,7 @@ ROWS = {
         paper="",
         aliases=("agent-lightning/default",),
     ),
-    "agent-lightning/transition": vary(VANILLA, version=_VERSION).named(
+    "agent-lightning/transition": vary(VANILLA, checked="read", version=_VERSION).named(
         "agent-lightning without rollout-level advantages and loss (its default before 1.0)",
         "verl's vanilla: every turn is a sample of the group, so that long rollouts move its mean "
         "and its std, and weigh more in the loss.",
