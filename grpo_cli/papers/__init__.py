@@ -6,9 +6,9 @@ ROWS = {**basics.ROWS, **surrogate.ROWS, **advantage.ROWS}
 
 
 UNSERVED = {
-    "gigpo": "GiGPO's second advantage compares steps that began in the same state, and a record "
-    "has no column for a token's anchor state, nor for the rewards of steps; the first one, over "
-    "episodes, is dr's or grpo's",
+    "gigpo": "GiGPO's second advantage compares turns that began in the same state, and a record "
+    "has no column for a turn's anchor state; the first one, over episodes, is --advantage "
+    "trajectory-group-mean, its returns are turn-returns, and its mean over turns turn-mean",
     "gfpo-adaptive": "adaptive GFPO keeps a number of responses for each prompt that depends on "
     "the prompts before it, which no column holds; gfpo keeps the same of each",
     "rae": "RAE's baseline is a running mean of an agent's rewards over all traces before, which "
