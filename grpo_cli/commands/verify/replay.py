@@ -332,7 +332,7 @@ def _advantages(cohort: _Cohort, tally: Tally, rtol: float) -> None:
     """Shaped rewards → advantages. A response that several records have is in its group once."""
     pairs = [(part, at) for part in cohort.parts for at in range(len(part.groups))]
     rows = [repr(row) for each in cohort.rows for row in each]
-    unique = {row: pair for row, pair in reversed([*zip(rows, pairs, strict=True)])}
+    unique = dict(reversed([*zip(rows, pairs, strict=True)]))
     first = cohort.parts[0]
     try:
         found = _evaluated(first, [*unique.values()])
@@ -437,7 +437,8 @@ def _step(
 
 def _incomplete(step: Sequence[Part]) -> str | None:
     """Why the records are not all of a step's, or None."""
-    wanted = step[0].seal.get("micro_batches")
+    said = [part.seal.get("micro_batches") for part in step]
+    wanted = next((each for each in said if each is not None), None)
     ranks: dict[Hashable, set[Hashable]] = defaultdict(set)
     for part in step:
         ranks[part.place.rank].add(part.place.number)
