@@ -16,7 +16,7 @@ are recorded too, and a record then has the rewards and groups of its responses 
 computed in the process that estimated their advantages. A step ends where an optimizer steps::
 
     recorder = record("step.bundle.jsonl", stages=True)
-    recorder.rewards({"accuracy": accuracy, "format": form}, weights=[1.0, 0.5])  # before estimating
+    recorder.rewards({"accuracy": a, "format": f}, weights=[1.0, 0.5])  # before estimating
     recorder.logged(loss, metrics)  # after the optimizer's step
 """
 
@@ -61,8 +61,10 @@ def record(path: str | Path, *, gradient: bool = True, stages: bool = False) -> 
         losses[name] = recorder.of(loss, name)
     for name, estimator in estimators.items() if stages else ():
         estimators[name] = recorder.estimates.of(estimator, name, recorder.fail)
-        if getattr(core_algos, estimator.__name__, None) is estimator:  # verl calls some by name
-            setattr(core_algos, estimator.__name__, estimators[name])
+        if (
+            vars(core_algos).get(str(getattr(estimator, "__name__", ""))) is estimator
+        ):  # verl calls some by name
+            vars(core_algos)[str(getattr(estimator, "__name__", ""))] = estimators[name]
     return recorder
 
 
@@ -85,14 +87,12 @@ class Recorder:
     Each process of several writes a file of its own (``rollouts.rank0.jsonl``, ...).
     """
 
-    def __init__(
-        self, path: str | Path, *, gradient: bool = True, stages: bool = False
-    ) -> None:
+    def __init__(self, path: str | Path, *, gradient: bool = True, stages: bool = False) -> None:
         """Remembers the ``path`` (packed if it ends in ``.gz``) and what to write.
 
         Args:
             path: the file.
-            gradient: ∂policy_loss/∂log_prob too, from one more backward pass through the loss alone.
+            gradient: ∂policy_loss/∂log_prob too, from one more backward pass of the loss.
             stages: a bundle.
         """
         self.path = Path(path)
@@ -198,7 +198,12 @@ class Recorder:
             about["rollout_correction"] = bypass_settings(given["config"])
         settings = hyperparameters(given.get("config"), columns["response_mask"])
         rest: dict[str, Any] = {"hyperparameters": settings, "framework": about}
-        record = {"identity": self.count, "columns": columns, "rest": rest, "expected": expected}
+        record: dict[str, Any] = {
+            "identity": self.count,
+            "columns": columns,
+            "rest": rest,
+            "expected": expected,
+        }
         self.count += 1
         if not self.stages:
             self.writer.write(partial(made, **record))

@@ -50,7 +50,9 @@ class Estimates:
         self._generation = -1
         self._known: deque[dict[bytes, deque[Row]]] = deque(maxlen=_KEPT)
 
-    def of(self, estimator: Callable[..., Any], name: str, fail: Callable[[Exception], None]) -> Any:
+    def of(
+        self, estimator: Callable[..., Any], name: str, fail: Callable[[Exception], None]
+    ) -> Any:
         """``estimator``, whose results are remembered under verl's ``name`` for it."""
 
         @wraps(estimator)

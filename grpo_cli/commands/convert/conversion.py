@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, NamedTuple
 
 import orjson
 
-from grpo_cli.commands.options.source import tell_errors, tell_skipped
 from grpo_cli.commands.convert.bundling import Bundling, Unsealed, write_bundle
+from grpo_cli.commands.options.source import tell_errors, tell_skipped
 from grpo_cli.engine import Reader
 from grpo_cli.engine.fold import Accumulator, fold_pieces
 from grpo_cli.engine.packing import alike

@@ -522,7 +522,7 @@ def _moments(values: F64) -> tuple[float, float]:
     return float(known.mean()), float(known.std(ddof=1)) if len(known) > 1 else 0.0
 
 
-# ---- the stages of one record, and the answer -----------------------------------------------------
+# ---- the stages of one record, and the answer ----------------------------------------------------
 
 
 def add_verdict(
