@@ -301,16 +301,16 @@ class View(Tokens):
         return None
 
     def _numbers(self, key: str) -> I64 | None:
-        flat: list[Any] = []
+        found: list[Any] = []
         for value in self.values:
-            flat += _joined(value[key])
-        if len(flat) != self.written.total:
+            found += flat(value[key])
+        if len(found) != self.written.total:
             return None
         try:
-            if flat and isinstance(flat[0], str):
+            if found and isinstance(found[0], str):
                 numbers = self.words if key == self.names.get("tokens") else _numbered(flat)
-                flat = [numbers[word] for word in flat]
-            return np.array(flat, dtype=np.int64)
+                found = [numbers[word] for word in found]
+            return np.array(found, dtype=np.int64)
         except (TypeError, ValueError, OverflowError):
             return None
 
@@ -322,7 +322,7 @@ class View(Tokens):
             TypeError: where tokens are nested in several ways.
         """
         key = self.names["tokens"]
-        return _numbered(chain.from_iterable(_joined(value[key]) for value in self.values))
+        return _numbered(chain.from_iterable(flat(value[key]) for value in self.values))
 
     @cached_property
     def counted_ids(self) -> I64 | None:
@@ -355,12 +355,12 @@ def _numbered(words: Iterable[str]) -> dict[str, int]:
     return {word: number for number, word in enumerate(dict.fromkeys(words))}
 
 
-def _joined(rows: Any) -> list[Any]:
+def flat(rows: Any) -> list[Any]:
     """Returns the elements of nested lists of any depth."""
-    flat = rows if isinstance(rows, list) else rows.tolist()
-    while any(map(_is_nested, flat[:1])):
-        flat = [word for row in flat for word in (row if _is_nested(row) else [row])]
-    return flat
+    found = rows if isinstance(rows, list) else rows.tolist()
+    while any(map(_is_nested, found[:1])):
+        found = [word for row in found for word in (row if _is_nested(row) else [row])]
+    return found
 
 
 def _is_nested(value: Any) -> bool:
