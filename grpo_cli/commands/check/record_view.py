@@ -308,7 +308,7 @@ class View(Tokens):
             return None
         try:
             if found and isinstance(found[0], str):
-                numbers = self.words if key == self.names.get("tokens") else _numbered(flat)
+                numbers = self.words if key == self.names.get("tokens") else _numbered(found)
                 found = [numbers[word] for word in found]
             return np.array(found, dtype=np.int64)
         except (TypeError, ValueError, OverflowError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from grpo_cli.batch import I64
 from grpo_cli.commands.check.record_view import View, flat
-from grpo_cli.commands.check.rule import Finding, rule
+from grpo_cli.commands.check.rule import Finding, Severity, rule
 from grpo_cli.commands.check.rules.turns import Trajectory, by_record, trajectories_of
 from grpo_cli.records.unread import PROMPT_IDS
 
@@ -40,7 +40,7 @@ def find_tool_tokens(view: View) -> Iterator[Finding]:
 
     Frameworks write 0.0 in the engine's column where a tool wrote. So do engines for tokens that
     they are sure of, but the trainer is sure of these too: three in a row are found if they cost
-    it 3 nats, in three responses, before the policy goes on. Without roles or the engine, the text
+    it 3 nats, before the policy goes on, in three responses if no mask has holes. Without roles or the engine, the text
     tells: half of the responses have a tool's tag, and no mask has a hole. Where the record says
     that its loss is echo's, tools' tokens are trained on purpose.
     """
@@ -49,7 +49,8 @@ def find_tool_tokens(view: View) -> Iterator[Finding]:
         return
     hits = view.responses.sum(foreign.astype(np.int64))
     tokens, rows = view.records.sum(hits), view.records.sum((hits > 0).astype(np.int64))
-    least = 1 if "roles" in view.names else _LEAST
+    holes = view.mask is not None and bool((np.diff(view.positions) > 1).any())
+    least = 1 if holes or "roles" in view.names else _LEAST
     for record in np.flatnonzero(rows >= least).tolist():
         meant = "echo" in str(view.values[record].get("framework", "")).lower()
         span = view.tokens_of(record)
@@ -131,10 +132,7 @@ def find_turn_prompts(view: View) -> Iterator[Finding]:
         pairs = [pair for one in every for pair in zip(one.rows, one.rows[1:], strict=False)]
         kinds = [_compare_prompts(view, record, prompts, *pair) for pair in pairs]
         count = Counter(kind for kind, _ in kinds)
-        for kind, severity, said, advice in (
-            ("again", "warning", "has other ids for the text of the turns before", _AGAIN),
-            ("rewritten", "info", "leaves out or rewrites some of the turns before", _REWRITTEN),
-        ):
+        for kind, (severity, said, advice) in _KINDS.items():
             if count[kind]:
                 at = next(at for at, (name, _) in enumerate(kinds) if name == kind)
                 yield Finding(
@@ -147,11 +145,19 @@ def find_turn_prompts(view: View) -> Iterator[Finding]:
                 )
 
 
-_AGAIN = (
-    "append the ids that were sampled, never their text encoded again: the policy continues a "
-    "history that it did not write, and turns joined to one response have wrong log-probs"
-)
-_REWRITTEN = "right where the context is managed; such turns cannot be joined to one response"
+_KINDS: Mapping[str, tuple[Severity, str, str]] = {
+    "again": (
+        "warning",
+        "has other ids for the text of the turns before",
+        "append the ids that were sampled, never their text encoded again: the policy continues a "
+        "history that it did not write, and turns joined to one response have wrong log-probs",
+    ),
+    "rewritten": (
+        "info",
+        "leaves out or rewrites some of the turns before",
+        "right where the context is managed; such turns cannot be joined to one response",
+    ),
+}
 
 
 def _compare_prompts(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, replace
 from functools import partial
 from typing import Any
@@ -123,15 +123,9 @@ def credit(case: Case) -> Iterator[Cause]:
     order = Order(case.batch)
     if not order.several:
         return
-    for key, by in (("turn-displaced.before", -1), ("turn-displaced.after", 1)):
-        yield catalogued(key, partial(_displaced, by=by))
-    for key, right in (("turn-displaced.right", True), ("turn-displaced.left", False)):
-        yield catalogued(key, partial(_last_mask, right=right))
-    for key in ("last", "first"):
-        yield catalogued(f"turns-missing.{key}", partial(_only, key=key))
-        yield catalogued(f"turn-silent.{key}", partial(_silent, key=key))
-    if case.batch.turn_rewards is not None:
-        yield catalogued("turn-reward-first", _first_reward)
+    for key, change in _CREDIT.items():
+        if key != "turn-reward-first" or case.batch.turn_rewards is not None:
+            yield catalogued(key, change)
 
 
 def _displaced(case: Case, by: int) -> Breakdown:
@@ -171,6 +165,20 @@ def _first_reward(case: Case) -> Breakdown:
     return case.with_columns(turn_rewards=np.where(order.first, sums, 0.0))
 
 
+_CREDIT: Mapping[str, Callable[[Case], Breakdown]] = {
+    "turn-displaced.before": partial(_displaced, by=-1),
+    "turn-displaced.after": partial(_displaced, by=1),
+    "turn-displaced.right": partial(_last_mask, right=True),
+    "turn-displaced.left": partial(_last_mask, right=False),
+    "turn-silent.last": partial(_silent, key="last"),
+    "turn-silent.first": partial(_silent, key="first"),
+    "turns-missing.last": partial(_only, key="last"),
+    "turns-missing.first": partial(_only, key="first"),
+    "turn-reward-first": _first_reward,
+}
+"""What is done to the advantages, the mask or the rewards of turns."""
+
+
 # ---- tools ---------------------------------------------------------------------------------------
 
 
@@ -190,6 +198,6 @@ def _penalised(case: Case) -> Breakdown:
     own = case.breakdown.weight
     return case.evaluated(
         batch,
-        correction=Bound("policy", Choice(lambda: Correction(policy, policy)), {}),
+        correction=Bound("policy", Choice(lambda: Correction(policy)), {}),
         aggregate=Bound("its own", Choice(lambda: Weights(own, None, 1.0, "its own")), {}),
     )

@@ -1,7 +1,8 @@
-"""``grpo check`` on batches of agents: is it silent on clean ones, and names what was planted?"""
+"""``check`` and ``verify`` on agents' batches: do they name faults, and nothing else?"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +14,8 @@ from trials.score import Count
 from trials.task import Task
 from trials.turns.faults import FAULTS, Fault, planted
 from trials.turns.kinds import KINDS, NAMES, dumped
+from trials.turns.wrong import WRONG, mistaken
+from trials.verify import CAUSES, texts
 
 Counts = dict[str, Count]
 
@@ -20,6 +23,10 @@ NAMED = "turns: faults named"
 OTHER = "turns: another fault named instead"
 FALSE = "turns: false errors or warnings on clean batches of agents"
 SINGLE_FALSE = "turns: findings on turns in clean batches of one turn"
+
+CAUSE = "turns: causes named (loss and gradient dumped)"
+MISLED = "turns: another cause named instead"
+DIFFERS = "turns: a right implementation differs"
 
 CODES = {code for fault in FAULTS for code in fault.codes}
 PER_KIND = 2
@@ -37,6 +44,10 @@ def tasks(first: int, seeds: int) -> Iterator[Task]:
         for at in range(len(fault.strengths)):
             for seed in range(first, first + seeds):
                 yield Task("turns", f"fault/{number}/{at}", seed)
+    for number in range(len(WRONG)):
+        for seed in range(first, first + seeds):
+            yield Task("turns", f"wrong/{number}", seed)
+            yield Task("turns", f"right/{number}", seed)
 
 
 def records(task: Task) -> tuple[list[Record], list[str]]:
@@ -46,6 +57,11 @@ def records(task: Task) -> tuple[list[Record], list[str]]:
         return dumped(NAMES[name], task.random(), task.name), ["check"]
     if what == "single":
         return single(SINGLE_NAMES[name], task.random(), task.name), ["check"]
+    if what in ("wrong", "right"):
+        wrong = WRONG[int(name)]
+        kind = wrong.kinds[task.seed % len(wrong.kinds)]
+        change = wrong if what == "wrong" else None
+        return [mistaken(change, kind, task.random(), task.name)], ["verify"]
     fault, strength, kind = _fault(task)
     return planted(fault, strength, kind, task.random(), task.name), ["check"]
 
@@ -53,7 +69,10 @@ def records(task: Task) -> tuple[list[Record], list[str]]:
 def ask_one(task: Task) -> Counts:
     """The counts of one question."""
     made, words = records(task)
-    found = findings(ask(words[0], made))
+    answer = ask(words[0], made)
+    if words == ["verify"]:
+        return _judge_cause(task, answer)
+    found = findings(answer)
     loud = [one for one in found if one["severity"] in ("error", "warning")]
     what, _, name = task.name.partition("/")
     said = [f"{one['code']} ({one['severity']}): {one['message']}" for one in found]
@@ -72,6 +91,19 @@ def ask_one(task: Task) -> Counts:
     counts = _counted((NAMED, detail), named, None if named else case)
     misled = bool(loud) and not named
     return counts | _counted((OTHER,), misled, case if misled else None)
+
+
+def _judge_cause(task: Task, answer: Answer) -> Counts:
+    what, _, number = task.name.partition("/")
+    said = texts((answer.document or {}).get("records", [{}]), CAUSES)
+    case: dict[str, Any] = {"task": task, "said": [*said, answer.told[-200:]][:4]}
+    if what == "right":
+        return _counted((DIFFERS,), answer.code != 0, case if answer.code else None)
+    wrong = WRONG[int(number)]
+    named = any(re.search(wrong.said, text) for text in said)
+    counts = _counted((CAUSE, f"{CAUSE} · {wrong.name}"), named, None if named else case)
+    misled = bool(said) and not named
+    return counts | _counted((MISLED,), misled, case if misled else None)
 
 
 def findings(answer: Answer) -> list[dict[str, Any]]:

@@ -81,7 +81,9 @@ def batch(kind: Kind, random: Random) -> tuple[Record, list[Episode]]:
     record = kind.write(every, random)
     new = [np.array(row) for row in record["log_probs_new"]]
     for name, noise in (("old", 0.15), ("ref", 0.3)):
-        moved = [np.minimum(row * np.exp(noise * random.normal(size=len(row))), -1e-9) for row in new]
+        moved = [
+            np.minimum(row * np.exp(noise * random.normal(size=len(row))), -1e-9) for row in new
+        ]
         record[f"log_probs_{name}"] = [row.tolist() for row in moved]
     return record, every
 
@@ -180,15 +182,29 @@ class Wrong:
 WRONG = (
     Wrong("turn-counted", "counted once", (ROWS,), _counted_once, "count each trajectory once"),
     Wrong("turn-groups", "own group", (BY_TURN,), _own_group, "turns of one trajectory"),
-    Wrong("turn-displaced", "turn before", (ROWS_GIVEN, JOINED_GIVEN), _neighbour(-1), "turn before"),
+    Wrong(
+        "turn-displaced", "turn before", (ROWS_GIVEN, JOINED_GIVEN), _neighbour(-1), "turn before"
+    ),
     Wrong("turn-displaced", "turn after", (ROWS_GIVEN, JOINED_GIVEN), _neighbour(1), "turn after"),
     Wrong("turn-displaced", "right", (ROWS, ROWS_GIVEN), _under_last("right"), "to the right"),
     Wrong("turn-displaced", "left", (ROWS, ROWS_GIVEN), _under_last("left"), "to the left"),
     Wrong("turn-silent", "only last", (ROWS, JOINED), _only(1, masked=False), "only the last turn"),
-    Wrong("turn-silent", "only first", (ROWS, JOINED), _only(0, masked=False), "only the first turn"),
-    Wrong("turns-missing", "last alone", (ROWS, JOINED), _only(1, masked=True), "last turn .* counts"),
-    Wrong("turns-missing", "first alone", (ROWS, JOINED), _only(0, masked=True), "first turn .* counts"),
-    Wrong("tool-tokens-penalised", "tools' KL", (JOINED,), _tools_penalised, "KL counts masked tokens"),
+    Wrong(
+        "turn-silent", "only first", (ROWS, JOINED), _only(0, masked=False), "only the first turn"
+    ),
+    Wrong(
+        "turns-missing", "last alone", (ROWS, JOINED), _only(1, masked=True), "last turn .* counts"
+    ),
+    Wrong(
+        "turns-missing",
+        "first alone",
+        (ROWS, JOINED),
+        _only(0, masked=True),
+        "first turn .* counts",
+    ),
+    Wrong(
+        "tool-tokens-penalised", "tools' KL", (JOINED,), _tools_penalised, "KL counts masked tokens"
+    ),
 )
 
 
