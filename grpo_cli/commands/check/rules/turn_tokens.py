@@ -40,9 +40,9 @@ def find_tool_tokens(view: View) -> Iterator[Finding]:
 
     Frameworks write 0.0 in the engine's column where a tool wrote. So do engines for tokens that
     they are sure of, but the trainer is sure of these too: three in a row are found if they cost
-    it 3 nats, before the policy goes on, in three responses if no mask has holes. Without roles or the engine, the text
-    tells: half of the responses have a tool's tag, and no mask has a hole. Where the record says
-    that its loss is echo's, tools' tokens are trained on purpose.
+    it 3 nats, before the policy goes on, in three responses if no mask has holes. Without roles
+    or the engine, the text tells: half of the responses have a tool's tag, and no mask has a hole.
+    Where the record says that its loss is echo's, tools' tokens are trained on purpose.
     """
     foreign = _foreign(view)
     if foreign is None:
@@ -111,9 +111,6 @@ _TEMPLATE, _TAIL, _SHIFT = 2, 8, 8
     "warning|info",
     "The prompt of a turn is not the prompt and the response of the turn before.",
     rank=29,
-    about="prompts of turns",
-    needs=("token_ids",),
-    needs_key="|".join(PROMPT_IDS),
 )
 def find_turn_prompts(view: View) -> Iterator[Finding]:
     """Finds prompts that differ from the turns before: encoded again, or shortened.

@@ -135,8 +135,6 @@ class _Baseline(NamedTuple):
     "warning",
     "The group's statistics count a trajectory once for each of its turns.",
     rank=59,
-    about="trajectories that are counted once per turn",
-    needs=("advantages", "rewards"),
 )
 def find_counted_turns(view: View) -> Iterator[Finding]:
     """Finds advantages whose baseline is the mean over turns, not over trajectories.
@@ -201,8 +199,6 @@ def _baselines(every: Sequence[Trajectory], rewards: F64, advantages: F64) -> It
     "error",
     "Advantages stand on the tokens of another turn.",
     rank=57,
-    about="advantages of turns",
-    needs=("advantages",),
 )
 def find_turn_advantages(view: View) -> Iterator[Finding]:
     """Finds advantages by token that follow the tokens of another turn than their own.
