@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from trials.product import Record
-from trials.turns.episodes import Episode, Random, by_group, log_probs, words
+from trials.product import Record, lines
+from trials.turns.episodes import Episode, Random, by_group, log_probs, rounded, words
 from trials.turns.kinds import NAMES, Kind, drawn
 
 Strength = Any
@@ -42,14 +43,18 @@ class Fault:
 
 
 def planted(fault: Fault, strength: Strength, kind: str, random: Random, name: str) -> list[Record]:
+    """A batch with the fault; another one is drawn where it changes no number."""
     base: Kind = NAMES[kind]
-    every = drawn(base, random, **fault.shape(strength))
-    if fault.edit:
-        fault.edit(every, strength, random)
-    record = base.write(every, random)
-    if fault.after:
-        fault.after(record, every, strength, random)
-    return [record | {"id": name}]
+    while True:
+        every = drawn(base, random, **fault.shape(strength))
+        before = base.write(deepcopy(every), deepcopy(random))
+        if fault.edit:
+            fault.edit(every, strength, random)
+        record = base.write(every, random)
+        if fault.after:
+            fault.after(record, every, strength, random)
+        if lines([record]) != lines([before]):
+            return [record | {"id": name}]
 
 
 # ---- statistics ----------------------------------------------------------------------------------
@@ -88,7 +93,7 @@ def _last_mask(record: Record, every: list[Episode], strength: Strength, random:
             row[slice(size - kept, size) if strength[1] == "right" else slice(0, kept)] = (
                 turn.advantage
             )
-            rows.append(row.tolist())
+            rows.append(rounded(row))
     record["advantages"] = rows
 
 
@@ -107,7 +112,7 @@ def _moved(record: Record, every: list[Episode], strength: Strength, random: Ran
             row = whole.copy()
             late = np.concatenate((np.full(strength, own[0]), own))[: len(own)]
             row[kept] = late
-        rows.append(row.tolist())
+        rows.append(rounded(row))
     record["advantages"] = rows
 
 
