@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -31,17 +32,21 @@ def test_clean_batches_of_agents_have_no_fault(tmp_path: Path) -> None:
     assert document["records"] == len(KINDS)
     loud = [one for one in document["findings"] if one["severity"] != "info"]
     assert [(one["record"], one["code"]) for one in loud] == []
+    assert "turns-missing" not in document["counts"]  # nor as an info, where half are sampled
 
 
 @each("fault", FAULTS, ids=lambda fault: fault.name)
 def test_a_fault_of_turns_is_named(fault: Fault, tmp_path: Path) -> None:
-    random = np.random.default_rng(5)
-    path = tmp_path / "fault.jsonl"
-    path.write_bytes(lines(planted(fault, fault.strengths[0], fault.kinds[0], random, "planted")))
-    found = answer("check", path)["findings"]
-    loud = {one["code"] for one in found if one["severity"] != "info"}
-    assert loud & {*fault.codes}
-    assert loud - {*fault.codes} <= {"singleton-group"}
+    """At its first and at its last strength, unless that is too weak to be sure."""
+    for strength in {fault.strengths[0]: 0, fault.strengths[-1]: 0}:
+        made = planted(fault, strength, fault.kinds[0], np.random.default_rng(5), "planted")
+        path = tmp_path / "fault.jsonl"
+        path.write_bytes(lines(made))
+        found = answer("check", path)["findings"]
+        loud = {one["code"] for one in found if one["severity"] != "info"}
+        assert loud - {*fault.codes} <= {"singleton-group"}
+        if fault.sure is None or strength in fault.sure:
+            assert loud & {*fault.codes}
 
 
 @each("wrong", WRONG, ids=lambda wrong: wrong.name)
@@ -55,6 +60,7 @@ def test_a_wrong_implementation_is_explained(wrong: Wrong, tmp_path: Path) -> No
         (row,) = document["records"]
         if change is not None:
             assert row["first"]["mistakes"][0] == wrong.row
+            assert re.search(wrong.said, row["first"]["causes"][0])
 
 
 def rows(**columns: object) -> dict[str, object]:
@@ -69,6 +75,12 @@ def rows(**columns: object) -> dict[str, object]:
     return found | columns
 
 
+def loud(record: dict[str, object], path: Path) -> set[str]:
+    path.write_bytes(lines([record]))
+    found = answer("check", path)["findings"]
+    return {one["code"] for one in found if one["severity"] != "info"} - {"duplicate"}
+
+
 @pytest.mark.parametrize(
     ("baselines", "code"),
     [((2 / 5, 3 / 5), "turns-counted"), ((2 / 3, 1 / 3), None), ((0.5, 0.5), None)],
@@ -78,9 +90,35 @@ def test_the_baseline_is_read_off_the_advantages(
 ) -> None:
     """By hand: means over turns are 2/5 and 3/5, over trajectories 2/3 and 1/3; ½ is neither."""
     record = rows()
-    taken = np.repeat(baselines, 5)
-    record["advantages"] = (np.array(record["rewards"]) - taken).tolist()
-    path = tmp_path / "rows.jsonl"
-    path.write_bytes(lines([record]))
-    loud = {one["code"] for one in answer("check", path)["findings"] if one["severity"] != "info"}
-    assert loud - {"duplicate"} == ({code} if code else set())
+    record["advantages"] = (np.array(record["rewards"]) - np.repeat(baselines, 5)).tolist()
+    assert loud(record, tmp_path / "rows.jsonl") == ({code} if code else set())
+
+
+@pytest.mark.parametrize(
+    ("groups", "codes"),
+    [
+        (["a.0"] + ["a.1"] * 3 + ["a.2"] + ["b.0"] + ["b.1"] * 3 + ["b.2"], {"turn-groups"}),
+        (["a"] * 5 + ["b.0"] + ["b.1"] * 3 + ["b.2"], set()),  # one task has all its attempts
+        (["a"] * 5 + ["b"] * 5, set()),
+    ],
+)
+def test_groups_hold_turns_of_several_trajectories(
+    groups: list[str], codes: set[str], tmp_path: Path
+) -> None:
+    record = rows(group_ids=groups)
+    assert loud(record, tmp_path / "rows.jsonl") - {"singleton-group"} == codes
+
+
+@pytest.mark.parametrize(("first", "codes"), [(8, {"turn-rewards"}), (7, set())])
+def test_the_outcome_is_on_the_first_turn_of_all_or_of_none(
+    first: int, codes: set[str], tmp_path: Path
+) -> None:
+    """Eight trajectories of two turns, of which so many have their reward on the first."""
+    rewards = [[1.0, 0.0] if at < first else [0.0, 1.0] for at in range(8)]
+    record = {
+        "log_probs_new": [[-0.5, -0.1 * at - 0.1, -0.7, -0.2] for at in range(8)],
+        "turn_ids": [[0, 0, 1, 1]] * 8,
+        "turn_rewards": rewards,
+        "group_ids": [0] * 8,
+    }
+    assert loud(record, tmp_path / "turns.jsonl") == codes

@@ -81,8 +81,8 @@ def outcome(rewards: F64) -> float:
 def find_groups_of_turns(view: View) -> Iterator[Finding]:
     """Finds groups of several responses that are all turns of one trajectory.
 
-    Their rewards are those of one attempt: equal ones give advantages of 0. Where no group is
-    named, and advantages are given, groups were made elsewhere.
+    Their rewards are those of one attempt: equal ones give advantages of 0. Advantages that do not
+    add up to 0 over each trajectory have a baseline from elsewhere, as those of single attempts.
     """
     for record, every in by_record(trajectories_of(view)).items():
         groups: dict[int, list[Trajectory]] = {}
@@ -95,8 +95,13 @@ def find_groups_of_turns(view: View) -> Iterator[Finding]:
             continue
         rewards = view.summed
         equal = [one for one in alone if rewards is not None and np.ptp(rewards[one.rows]) == 0.0]
-        given = view.advantages is not None and bool(view.advantages[view.rows_of(record)].any())
-        dead = len(equal) == len(alone) and not given
+        dead = len(equal) == len(alone)
+        if view.advantages is not None:
+            sums = np.array([abs(view.advantages[one.rows].sum()) for one in alone])
+            centred = sums.max(initial=0.0) <= _EXACT * np.abs(view.advantages).max()
+            dead = dead and not view.advantages[view.rows_of(record)].any()
+            if not centred:
+                continue
         yield Finding(
             f"each of {len(groups):,} groups holds the turns of one trajectory"
             + (", whose rewards are equal: all advantages are 0" if dead else ""),

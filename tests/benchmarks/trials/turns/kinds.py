@@ -113,6 +113,14 @@ def format_first(every: list[Episode], random: Random) -> None:
         one.turns[0].reward += 0.1 * float(random.random() < 0.8)
 
 
+def running_baseline(every: list[Episode], random: Random) -> None:
+    """RAE: one attempt of each task, less a mean of the rewards before."""
+    for one in every:
+        for turn in one.turns:
+            turn.reward = one.reward
+            turn.advantage = one.reward - 0.4
+
+
 # ---- layouts -------------------------------------------------------------------------------------
 
 Write = Callable[[list[Episode], Random], Record]
@@ -251,6 +259,19 @@ def messages(every: list[Episode], random: Random) -> Record:
     return rows(every, random, "advantages", "numbers")
 
 
+def shuffled(every: list[Episode], random: Random) -> Record:
+    """Rows in any order, with their turns' numbers."""
+    found = rows(every, random, "advantages", "numbers", "ids")
+    order = random.permutation(len(found["rewards"])).tolist()
+    return {key: [column[at] for at in order] for key, column in found.items()}
+
+
+def alone(every: list[Episode], random: Random) -> Record:
+    """One trajectory a record, its turns as rows; groups were made elsewhere."""
+    found = rows(every[:1], random, "advantages", "numbers")
+    return {key: column for key, column in found.items() if key != "group_ids"}
+
+
 def _with(layout: Callable[..., Record], *parts: str) -> Write:
     return lambda every, random: layout(every, random, *parts)
 
@@ -303,6 +324,9 @@ KINDS = (
         Shape(turns=(6, 14), tasks=2, attempts=4),
     ),
     Kind("alike", over_trajectories, _with(rows, "advantages", "numbers"), Shape(turns=(3, 3))),
+    Kind("rae", running_baseline, _with(rows, "advantages", "numbers"), Shape(tasks=8, attempts=1)),
+    Kind("shuffled", over_trajectories, shuffled),
+    Kind("alone", over_trajectories, alone, Shape(turns=(2, 6))),
     Kind("graded", over_trajectories, _with(rows, "advantages", "ids"), Shape(graded=True)),
 )
 """Clean kinds, after what frameworks and papers write."""
