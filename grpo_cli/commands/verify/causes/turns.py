@@ -3,114 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from grpo_cli.batch import I64, Batch, Segments
+from grpo_cli.batch import F64
 from grpo_cli.commands.verify.causes.case import Case, Cause, catalogued
 from grpo_cli.commands.verify.causes.inputs import MASKS
+from grpo_cli.objective.advantage.turns import once_per_trajectory
+from grpo_cli.objective.arithmetic.turns import TurnOrder
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.choice import Bound, Choice
-from grpo_cli.objective.pipeline import evaluate
+from grpo_cli.objective.inputs import Inputs
 from grpo_cli.objective.results import Correction, Weights
 from grpo_cli.records import assemble
 
-
-class Order:
-    """The turns of a record, trajectory after trajectory.
-
-    Attributes:
-        turns: the tokens that count, cut into turns.
-        owner: [turns] the number of each turn's trajectory.
-        first, last: [turns] whether a turn is the first, or the last, of its trajectory.
-    """
-
-    def __init__(self, batch: Batch) -> None:
-        self.turns = batch.turns
-        rows = batch.responses.index[self.turns.starts]
-        self.owner = rows if batch.trajectories is None else batch.trajectories[rows]
-        order = np.argsort(self.owner, kind="stable")
-        self._order, border = order, np.diff(self.owner[order]) != 0
-        self.first, self.last = np.zeros((2, self.turns.count), dtype=np.bool_)
-        self.first[order] = np.append(True, border)
-        self.last[order] = np.append(border, True)
-
-    @property
-    def several(self) -> bool:
-        """Whether some trajectory has several turns."""
-        return bool(self.turns.count) and not self.first.all()
-
-    def neighbour(self, values: NDArray[Any], by: int) -> NDArray[Any]:
-        """Returns [turns] each turn's value taken from the turn before (−1) or after (1)."""
-        moved = values.copy()
-        moved[self._order] = values[np.roll(self._order, -by)]
-        return np.where(self.first if by < 0 else self.last, values, moved)
-
-    def of_last(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Returns [turns] the value of the last turn of each turn's trajectory."""
-        found = np.zeros(int(self.owner.max()) + 1, dtype=values.dtype)
-        found[self.owner[self.last]] = values[self.last]
-        return found[self.owner]
+# ---- statistics ----------------------------------------------------------------------------------
 
 
 def trajectories(case: Case) -> Iterator[Cause]:
     """Yields statistics over turns, over trajectories, or over the turns of each trajectory."""
-    own = case.batch.trajectories
-    if own is None or case.batch.trajectory_count == case.batch.responses.count:
+    own, batch = case.objective.advantage, case.batch
+    if own.choice.given or batch.trajectory_count in (0, batch.responses.count):
         return
-    if case.objective.advantage.choice.given:
-        return
-    yield catalogued(
-        "turn-counted.turns",
-        lambda case: case.with_columns(trajectories=None, trajectory_count=0),
-    )
-    yield catalogued("turn-counted.trajectories", _counted_once)
-    groups = {"groups": own, "group_count": case.batch.trajectory_count}
+    if "trajectories" in own.choice.columns:
+        each = {"trajectories": None, "trajectory_count": 0}
+        yield catalogued("turn-counted.turns", lambda case: case.with_columns(**each))
+    else:
+        once = Choice(once_per_trajectory(own.choice.function, ""))
+        bound = Bound(own.name, once, own.values)
+        yield catalogued(
+            "turn-counted.trajectories", lambda case: case.evaluated(None, advantage=bound)
+        )
+    groups = {"groups": batch.trajectories, "group_count": batch.trajectory_count}
     yield catalogued("turn-groups.own", lambda case: case.with_columns(**groups))
-
-
-def _counted_once(case: Case) -> Breakdown:
-    """Gives the turns of each trajectory the advantage that it has where it is one response."""
-    batch = case.batch
-    assert batch.trajectories is not None
-    if batch.rewards is None or np.ptp(batch.rewards[_firsts(batch)], axis=0).max() == 0.0:
-        raise ValueError("nothing to compare")
-    one = evaluate(_taken(batch, _firsts(batch)), case.objective).response_advantage
-    if one is None:
-        raise ValueError("advantages by token")
-    return case.with_advantages(one[batch.trajectories])
-
-
-def _firsts(batch: Batch) -> I64:
-    """[trajectories] the last response of each, which has the outcome."""
-    assert batch.trajectories is not None
-    found = np.zeros(batch.trajectory_count, dtype=np.int64)
-    found[batch.trajectories] = np.arange(batch.responses.count)
-    return found
-
-
-def _taken(batch: Batch, rows: I64) -> Batch:
-    """Returns some of the responses of a record, each a trajectory."""
-    tokens = np.isin(batch.responses.index, rows)
-    chosen = np.unique(rows)
-    if not np.array_equal(chosen, rows):
-        raise ValueError("trajectories are interleaved")
-    made: dict[str, Any] = {}
-    for name in (field.name for field in fields(batch)):
-        value = getattr(batch, name)
-        if isinstance(value, np.ndarray) and len(value) == batch.responses.count:
-            made[name] = value[rows]
-        elif isinstance(value, np.ndarray) and len(value) == batch.responses.total:
-            made[name] = value[tokens]
-    made |= {"trajectories": None, "trajectory_count": 0, "turn_rewards": None}
-    counts = np.array([len(rows)])
-    return replace(
-        batch, responses=Segments(batch.responses.lengths[rows]), records=Segments(counts), **made
-    )
 
 
 # ---- credit --------------------------------------------------------------------------------------
@@ -118,62 +46,79 @@ def _taken(batch: Batch, rows: I64) -> Batch:
 
 def credit(case: Case) -> Iterator[Cause]:
     """Yields advantages of other turns, and turns that are not trained."""
-    if not case.batch.responses.total:
-        return
-    order = Order(case.batch)
-    if not order.several:
+    if not case.batch.responses.total or not _order(case).number.any():
         return
     for key, change in _CREDIT.items():
         if key != "turn-reward-first" or case.batch.turn_rewards is not None:
             yield catalogued(key, change)
 
 
-def _displaced(case: Case, by: int) -> Breakdown:
-    order = Order(case.batch)
+def _order(case: Case) -> TurnOrder:
+    order: TurnOrder = Inputs(case.batch).get("turn_order")
+    return order
+
+
+def _edge(order: TurnOrder, *, last: bool) -> NDArray[np.bool_]:
+    """[turns] whether a turn is the last, or the first, of its trajectory."""
+    found: NDArray[np.bool_] = order.number == 0
+    return order.following(np.ones(len(found))) == 0.0 if last else found
+
+
+def _neighbour(case: Case, *, after: bool) -> Breakdown:
+    order = _order(case)
     own = case.breakdown.advantage[order.turns.starts]
     if not np.array_equal(order.turns.spread(own), case.breakdown.advantage):
         raise ValueError("advantages differ within turns")
-    return case.with_advantages(order.turns.spread(order.neighbour(own, by)))
+    last = _edge(order, last=True)
+    moved = np.where(last, own, order.following(own))
+    if not after:
+        next_turn = order.following(np.arange(len(own), dtype=np.float64)).astype(np.int64)
+        moved = own.copy()
+        moved[next_turn[~last]] = own[~last]
+    return case.with_advantages(order.turns.spread(moved))
 
 
 def _last_mask(case: Case, *, right: bool) -> Breakdown:
     """Gives each turn its advantage only where the last turn of its trajectory has tokens."""
-    order = Order(case.batch)
-    length = order.turns.spread(order.of_last(order.turns.lengths))
-    at = order.turns.positions
+    order = _order(case)
+    lengths, at = order.turns.lengths.astype(np.float64), order.turns.positions
+    of_last = order.returns(np.where(_edge(order, last=True), lengths, 0.0), 1.0)
     at = order.turns.spread(order.turns.lengths) - 1 - at if right else at
-    return case.with_advantages(np.where(at < length, case.breakdown.advantage, 0.0))
+    inside = at < order.turns.spread(of_last)
+    return case.with_advantages(np.where(inside, case.breakdown.advantage, 0.0))
 
 
-def _silent(case: Case, key: str) -> Breakdown:
-    order = Order(case.batch)
-    learns = order.turns.spread(getattr(order, key))
+def _silent(case: Case, *, last: bool) -> Breakdown:
+    """Gives the other turns than the last, or the first, an advantage of 0."""
+    order = _order(case)
+    learns = order.turns.spread(_edge(order, last=last))
     return case.with_advantages(np.where(learns, case.breakdown.advantage, 0.0))
 
 
-def _only(case: Case, key: str) -> Breakdown:
-    order = Order(case.batch)
+def _only(case: Case, *, last: bool) -> Breakdown:
+    """Masks the other turns than the last, or the first."""
+    order = _order(case)
     mask = np.zeros(case.written.total, dtype=np.bool_)
-    mask[np.flatnonzero(case.mask)] = order.turns.spread(getattr(order, key))
+    mask[np.flatnonzero(case.mask)] = order.turns.spread(_edge(order, last=last))
     return case.with_record(mask=mask.tobytes())
 
 
 def _first_reward(case: Case) -> Breakdown:
-    order, rewards = Order(case.batch), case.batch.turn_rewards
+    order, rewards = _order(case), case.batch.turn_rewards
     assert rewards is not None
-    sums = np.bincount(order.owner, rewards)[order.owner]
-    return case.with_columns(turn_rewards=np.where(order.first, sums, 0.0))
+    sums: F64 = order.returns(rewards, 1.0)
+    return case.with_columns(turn_rewards=np.where(_edge(order, last=False), sums, 0.0))
 
 
 _CREDIT: Mapping[str, Callable[[Case], Breakdown]] = {
-    "turn-displaced.before": partial(_displaced, by=-1),
-    "turn-displaced.after": partial(_displaced, by=1),
+    "turn-displaced.before": partial(_neighbour, after=False),
+    "turn-displaced.after": partial(_neighbour, after=True),
     "turn-displaced.right": partial(_last_mask, right=True),
     "turn-displaced.left": partial(_last_mask, right=False),
-    "turn-silent.last": partial(_silent, key="last"),
-    "turn-silent.first": partial(_silent, key="first"),
-    "turns-missing.last": partial(_only, key="last"),
-    "turns-missing.first": partial(_only, key="first"),
+    "turn-silent.last": partial(_silent, last=True),
+    "turn-silent.first": partial(_silent, last=False),
+    "turns-missing.last": partial(_only, last=True),
+    "turns-missing.first": partial(_only, last=False),
     "turn-reward-first": _first_reward,
 }
 """What is done to the advantages, the mask or the rewards of turns."""
