@@ -63,7 +63,7 @@ def test_a_wrong_implementation_is_explained(wrong: Wrong, tmp_path: Path) -> No
             assert re.search(wrong.said, row["first"]["causes"][0])
 
 
-def test_a_row_that_counts_trajectories_is_told_from_a_loss_that_counts_turns(
+def test_a_loss_that_counts_turns_differs_from_a_row_that_counts_trajectories(
     tmp_path: Path,
 ) -> None:
     """The right loss of GRPO, which counts rows, beside a choice that counts each trajectory."""
@@ -134,3 +134,13 @@ def test_the_outcome_is_on_the_first_turn_of_all_or_of_none(
         "group_ids": [0] * 8,
     }
     assert loud(record, tmp_path / "turns.jsonl") == codes
+
+
+def test_records_without_any_token_that_counts_are_checked(tmp_path: Path) -> None:
+    """All is masked, with advantages by token; and prompts that are no lists."""
+    every = [[0.0, 0.0]] * 3
+    record = {"log_probs_new": every, "advantages": every, "mask": [[0, 0]] * 3, "rewards": [1] * 3}
+    assert loud(record, tmp_path / "masked.jsonl") <= {"mask"}
+    ids = [[at, at + 1, at + 2] for at in range(10)]
+    record = rows(token_ids=ids, prompt_ids=[None] * 10)
+    assert loud(record, tmp_path / "prompts.jsonl") == set()

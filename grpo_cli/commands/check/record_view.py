@@ -252,9 +252,10 @@ class View(Tokens):
     def advantages(self) -> F64 | None:
         """[R], NaN if not finite; None if there are none, or several in one response."""
         given = self.packed.scores.get("advantages")
-        if given is None and (by_token := self.token_advantages) is not None:
-            first = by_token[np.minimum(self.responses.starts, max(len(by_token) - 1, 0))]
-            if len(by_token) and (by_token == np.repeat(first, self.lengths)).all():
+        by_token = self.token_advantages
+        if given is None and by_token is not None and len(by_token):
+            first = by_token[np.minimum(self.responses.starts, len(by_token) - 1)]
+            if (by_token == np.repeat(first, self.lengths)).all():
                 given = np.where(self.lengths > 0, first, np.nan)
         return _without_infinities(given)
 

@@ -126,6 +126,8 @@ def find_turn_prompts(view: View) -> Iterator[Finding]:
         prompts = view.values[record].get(key)
         if not isinstance(prompts, list) or len(prompts) != view.counts[record]:
             continue
+        if not all(isinstance(prompt, list) for prompt in prompts):
+            continue
         pairs = [pair for one in every for pair in zip(one.rows, one.rows[1:], strict=False)]
         kinds = [_compare_prompts(view, record, prompts, *pair) for pair in pairs]
         count = Counter(kind for kind, _ in kinds)

@@ -62,6 +62,13 @@ def by_record(every: Sequence[Trajectory]) -> dict[int, list[Trajectory]]:
     return {record: some for record, some in found.items() if any(len(t.rows) > 1 for t in some)}
 
 
+def _by_group(every: Sequence[Trajectory]) -> dict[int, list[Trajectory]]:
+    found: dict[int, list[Trajectory]] = {}
+    for one in every:
+        found.setdefault(one.group, []).append(one)
+    return found
+
+
 def outcome(rewards: F64) -> float:
     """Returns the reward of a trajectory: that of every turn, or the only one; else NaN."""
     if np.ptp(rewards) == 0.0:
@@ -85,9 +92,7 @@ def find_groups_of_turns(view: View) -> Iterator[Finding]:
     add up to 0 over each trajectory have a baseline from elsewhere, as those of single attempts.
     """
     for record, every in by_record(trajectories_of(view)).items():
-        groups: dict[int, list[Trajectory]] = {}
-        for one in every:
-            groups.setdefault(one.group, []).append(one)
+        groups = _by_group(every)
         alone = [some[0] for some in groups.values() if len(some) == 1 and len(some[0].rows) > 1]
         named = bool({"group_ids", "group_size"} & view.names.keys())
         several = len(groups) > 1 if named else "advantages" not in view.names
@@ -159,9 +164,9 @@ def find_counted_turns(view: View) -> Iterator[Finding]:
             continue
         one = hits[0]
         yield Finding(
-            f"trajectories count once for each of their turns: in {len(hits):,} of {len(hits):,} "
-            f"groups the baseline is the mean over turns ({one.by_turn:.4g}), not over "
-            f"trajectories ({one.by_trajectory:.4g})",
+            "trajectories count once for each of their turns: in all groups that show it "
+            f"({len(hits):,}) the baseline is the mean over turns ({one.by_turn:.4g} here), not "
+            f"over trajectories ({one.by_trajectory:.4g})",
             "take mean and std over one reward per trajectory, and give its advantage to all its "
             "turns; else long trajectories weigh more in the baseline",
             {"groups": len(hits), "by_turn": one.by_turn, "by_trajectory": one.by_trajectory},
@@ -171,10 +176,7 @@ def find_counted_turns(view: View) -> Iterator[Finding]:
 
 def _baselines(every: Sequence[Trajectory], rewards: F64, advantages: F64) -> Iterator[_Baseline]:
     """Yields what the groups show in which the two baselines differ."""
-    groups: dict[int, list[Trajectory]] = {}
-    for one in every:
-        groups.setdefault(one.group, []).append(one)
-    for some in groups.values():
+    for some in _by_group(every).values():
         r = np.array([outcome(rewards[one.rows]) for one in some])
         a = np.array([advantages[one.rows[0]] for one in some])
         alike = all(np.ptp(advantages[one.rows]) <= 1e-6 for one in some)
@@ -202,7 +204,7 @@ def _baselines(every: Sequence[Trajectory], rewards: F64, advantages: F64) -> It
 @rule(
     "turn-advantages",
     "error",
-    "Advantages stand on the tokens of another turn.",
+    "Advantages are on the tokens of another turn.",
     rank=57,
 )
 def find_turn_advantages(view: View) -> Iterator[Finding]:
@@ -239,7 +241,7 @@ def _find_last_turns_mask(view: View, by_token: F64) -> Iterator[Finding]:
                         hits.append(row)
         if len(hits) >= _LEAST and len(hits) >= 0.8 * mixed:
             yield Finding(
-                f"advantages stand on the tokens of the last turn: {len(hits):,} of {earlier:,} "
+                f"advantages are on the tokens of the last turn: {len(hits):,} of {earlier:,} "
                 "earlier turns have theirs at as many tokens as the last turn of their trajectory "
                 "has, and 0 at the others",
                 "broadcast the trajectory's advantage as a number, then multiply it by each "
@@ -276,7 +278,7 @@ def _find_moved_turns(view: View, by_token: F64) -> Iterator[Finding]:
         where = _displacement(view, chosen.tolist(), pairs)
         if where:
             yield Finding(
-                f"advantages stand on the tokens of another turn: in {len(chosen):,} responses "
+                f"advantages are on the tokens of another turn: in {len(chosen):,} responses "
                 f"they change {where}",
                 "spread each turn's advantage over the tokens from its own first to its own last, "
                 "counted as the mask counts them",
@@ -307,7 +309,7 @@ def _displacement(view: View, chosen: Sequence[int], pairs: Sequence[Any]) -> st
 @rule(
     "turn-rewards",
     "warning|error",
-    "The reward of a trajectory stands on its first turn, or on tokens that do not count.",
+    "The reward of a trajectory is on its first turn, or on tokens that do not count.",
     rank=56,
 )
 def find_turn_rewards(view: View) -> Iterator[Finding]:
