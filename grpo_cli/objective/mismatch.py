@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from grpo_cli.batch import F64, I64, Segments
+from grpo_cli.batch import F64, I64, Batch, Segments
 from grpo_cli.objective.arithmetic.exact_sums import ExactSum
 
 OUTLIERS, PRECISION, SUPPORT = "outliers", "precision", "support"
@@ -171,6 +171,13 @@ class Mismatch:
             self._hold(
                 cause, kinds, cuts.lengths.astype(np.float64), [cuts.sum(one) for one in columns]
             )
+
+    def add_batch(self, batch: Batch) -> None:
+        """Adds a batch that has log-probs of the engine; of no other anything."""
+        old = batch.log_probs_new if batch.log_probs_old is None else batch.log_probs_old
+        if old is not None and batch.log_probs_rollout is not None:
+            engine = batch.log_probs_rollout
+            self.add(old, engine, batch.responses, batch.turn_ids, batch.weight_versions)
 
     def _add_steps(self, at: int, column: F64, responses: Segments) -> None:
         """Counts the values that no short format holds, and adds the squares of others' steps.
