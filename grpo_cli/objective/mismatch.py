@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from grpo_cli.batch import F64, I64, Batch, Segments
+from grpo_cli.batch import F64, I64, Batch, Segments, cut_turns
 from grpo_cli.objective.arithmetic.exact_sums import ExactSum
 
 OUTLIERS, PRECISION, SUPPORT = "outliers", "precision", "support"
@@ -176,8 +176,9 @@ class Mismatch:
         """Adds a batch that has log-probs of the engine; of no other anything."""
         old = batch.log_probs_new if batch.log_probs_old is None else batch.log_probs_old
         if old is not None and batch.log_probs_rollout is not None:
-            engine = batch.log_probs_rollout
-            self.add(old, engine, batch.responses, batch.turn_ids, batch.weight_versions)
+            turns = number_turns(batch.responses, batch.turn_ids, batch.positions)
+            columns = (old, batch.log_probs_rollout, batch.responses)
+            self.add(*columns, turns, batch.weight_versions)
 
     def _add_steps(self, at: int, column: F64, responses: Segments) -> None:
         """Counts the values that no short format holds, and adds the squares of others' steps.
@@ -253,6 +254,19 @@ class Mismatch:
                 kinds.append(Kind(f"{column} in {GRIDS[held[0]][0]}", count, added / count, share))
         explains = min(sum(one.share for one in kinds), 1.0)
         return Cause(PRECISION, explains, None, tuple(kinds)) if kinds else None
+
+
+def number_turns(
+    responses: Segments, turn_ids: I64 | F64 | None, positions: I64 | None
+) -> I64 | None:
+    """[N] the number of each token's turn in its response, from 0; None where each has one turn."""
+    turns = cut_turns(responses, turn_ids, positions)
+    filled = responses.lengths > 0
+    if turns.count == np.count_nonzero(filled):
+        return None
+    firsts = np.searchsorted(turns.starts, responses.starts[filled])
+    before = np.repeat(firsts, np.diff(np.append(firsts, turns.count)))
+    return turns.spread(np.arange(turns.count) - before)
 
 
 def _cut_places(responses: Segments) -> tuple[I64, Segments]:
