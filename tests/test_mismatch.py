@@ -247,8 +247,11 @@ def test_check_says_that_no_setting_differs_as_much(tmp_path):
 
 def test_the_floors_are_ranges_with_sources():
     rows = json.loads(FLOORS.read_text())
+    page = run("help", "runs").stdout.splitlines()
     assert rows
     for row in rows:
         assert 0.0 <= row["low"] <= row["high"]
         assert row["measure"] in ("rms", "mean_abs", "kl")
         assert row["source"].startswith("https://") or (FLOORS.parents[3] / row["source"]).exists()
+        line = f"| {row['setting']} | {row['low']:.3g}"
+        assert any(line in one and row["models"] in one for one in page)
