@@ -242,7 +242,7 @@ def test_check_says_that_no_setting_differs_as_much(tmp_path):
     path = written(tmp_path / "far.jsonl", drawn(9, noise=1.0))
     found = answer("check", path)["mismatch"]
     assert not found["normal"]
-    assert found["floor"].startswith("not normal, more than fp8")
+    assert found["floor"].startswith("above known floors, more than bf16 with")
 
 
 def test_the_floors_are_ranges_with_sources():

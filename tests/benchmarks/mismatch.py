@@ -137,7 +137,7 @@ def attribute(one: Drawn, **columns: Any) -> Attribution:
 
 
 def named(one: Drawn, cause: str) -> str:
-    """The cause that is named first. Turns are places, so where a place is planted none is given."""
+    """The cause that is named first. Turns are places: where a place is planted none is given."""
     columns = {"versions": one.versions}
     if cause != "position":
         columns["turns"] = one.turns

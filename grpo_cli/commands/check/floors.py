@@ -57,6 +57,6 @@ def judge(found: Attribution | None) -> MismatchFound | None:
         **vars(found),
         named=None if found.first is None else found.first.name,
         normal=bool(reaching),
-        floor=f"normal, {words}" if reaching else f"not normal, {words}",
+        floor=f"normal, {words}" if reaching else f"above known floors, {words}",
         source=floor.source,
     )

@@ -83,7 +83,10 @@ def mismatch_lines(found: MismatchFound, findings: Sequence[Finding] = ()) -> li
     if found.named is None:
         engine = [one for one in findings if "log_probs_rollout" in one.evidence.get("columns", ())]
         codes = dict.fromkeys(one.code for one in engine if one.code != "rollout-mismatch")
-        seen = f"see {' and '.join(codes)}" if codes else "all tokens differ alike, as by noise"
+        alike = "all tokens differ alike, as by " + (
+            "noise" if found.normal else "another temperature, precision or kernel"
+        )
+        seen = f"see {' and '.join(codes)}" if codes else alike
         lines.append(f"  no version, turn, place, support or rounding explains it: {seen}")
     return lines
 
