@@ -156,7 +156,8 @@ def main() -> None:
     false = 0
     for word, how in CLEAN.items():
         clean = Counter(named(draw(seed, **{"count": asked.responses} | how), "") for seed in seeds)
-        false += asked.seeds - clean.pop("nothing", 0)
+        del clean["nothing"]
+        false += clean.total() - clean["outliers"]  # heavy tails have some
         print(f"clean, {word}: named {clean.total()} of {asked.seeds}  {dict(clean) or ''}")
     right = 0
     for cause, plant in PLANTED.items():
@@ -169,7 +170,7 @@ def main() -> None:
             print(f"{cause:10} {word:7} {found[cause]:4} of {asked.seeds}  {others or ''}")
     whole = 2 * len(PLANTED) * asked.seeds
     print(f"plain and strong: {right} of {whole} ({right / whole:.0%})")
-    if asked.hold and (false > 0.02 * len(CLEAN) * asked.seeds or right < 0.9 * whole):
+    if asked.hold and (false or right < 0.9 * whole):
         raise SystemExit(1)
 
 
