@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64, Segments
+from grpo_cli.objective.mismatch import number_turns
 from grpo_cli.records import Packed
 from grpo_cli.records.packed import LARGEST
 
@@ -124,16 +125,14 @@ class Tokens:
 
     @property
     def turns(self) -> I64 | None:
-        """[N] the number of each token's turn; None where none is given."""
-        return self._numbers_of("turn_ids")
+        """[N] the number of each token's turn in its response; None where all have one turn."""
+        return number_turns(self.responses, self.columns.get("turn_ids"), self.positions)
 
     @property
     def versions(self) -> I64 | None:
-        """[N] the version of the weights that sampled each token, negative where unknown."""
-        return self._numbers_of("weight_versions")
-
-    def _numbers_of(self, name: str) -> I64 | None:
-        return self.columns[name].astype(np.int64) if name in self.columns else None
+        """[N] the version of the weights that sampled each token, -1 where unknown."""
+        found = self.columns.get("weight_versions")
+        return None if found is None else found.astype(np.int64)
 
     @property
     def pairs(self) -> list[tuple[str, str]]:
@@ -209,6 +208,9 @@ class View(Tokens):
             for name, column in packed.columns.items()
             if name not in packed.derived and name != BY_TOKEN
         }
+        if packed.versions is not None:
+            versions = packed.versions if mask is None else packed.versions[mask]
+            columns["weight_versions"] = versions.astype(np.float64)
         lengths = packed.widths
         if mask is not None:
             lengths = np.bincount(written.index[mask], minlength=written.count)
