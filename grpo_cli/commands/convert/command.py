@@ -8,7 +8,8 @@ import typer
 
 from grpo_cli.commands.convert.conversion import Conversion, write_lines, write_table
 from grpo_cli.commands.options.everywhere import bundled
-from grpo_cli.commands.options.output import Json, Quiet, output_option
+from grpo_cli.commands.options.option import option
+from grpo_cli.commands.options.output import Json, Output, Quiet
 from grpo_cli.commands.options.place import Resume, check_parts, destination, part_folder
 from grpo_cli.commands.options.source import (
     ErrorOptions,
@@ -23,16 +24,9 @@ from grpo_cli.commands.options.source import (
 from grpo_cli.errors import UsageError
 from grpo_cli.terminal.messages import failures
 
-Output = Annotated[
-    str | None,
-    output_option(
-        "Write to FILE, atomically; Parquet where it ends in .parquet; with --on, FOLDER/ "
-        "for numbered parts."
-    ),
-]
 To = Annotated[
     Literal["jsonl", "parquet"] | None,
-    typer.Option("--to", help="Default: by the name of --output, else jsonl.", show_default=False),
+    option("--to", "FORMAT", "jsonl or parquet; default: by the name of --output."),
 ]
 
 PACKS = {"jsonl": write_lines, "parquet": write_table}
@@ -52,15 +46,14 @@ def convert(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Convert any input to canonical JSONL, or Parquet.
+    """Convert any input to canonical JSONL or Parquet.
 
     \b
     grpo convert train_data_step7.jsonl --group-size 16 -o step7.jsonl
     grpo convert rollouts.jsonl -o rollouts.parquet
 
-    The result evaluates to the same numbers, bit for bit; only source and line
-    are its own. Records are checked as they are read. --json is for errors.
-    Exit codes: 0 done, 2 usage, 3 bad input.
+    The result evaluates to the same numbers, bit for bit. For rows as CSV, use
+    `grpo eval FILE --level token -f csv`. --json prints errors as JSON.
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=json):
         kind = to or ("parquet" if (output or "").endswith(".parquet") else "jsonl")
