@@ -19,6 +19,7 @@ from formats.dumps import nemo_rl
 from grpo_cli import evaluate
 
 ROOT = Path(__file__).parents[2]
+WORDS = (ROOT / "grpo_cli/commands/help/words.md").read_text("utf-8")
 PAGES = {one.stem: one.read_text("utf-8") for one in ROOT.glob("grpo_cli/commands/help/pages/*.md")}
 
 
@@ -194,7 +195,7 @@ def test_a_word_is_explained(grpo, words, said):
 
 
 def test_the_page_of_words_names_commands_that_run(grpo):
-    commands = re.findall(r"\| `grpo (.*)` \|$", PAGES["words"], re.MULTILINE)
+    commands = re.findall(r"\| `grpo (.*)` \|$", WORDS, re.MULTILINE)
     assert len(commands) > 20
     for words in {one for one in commands if "FILE" not in one}:
         assert grpo(*words.split()).exit_code == 0

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
 
 from grpo_cli.commands.answer import Answer
-from grpo_cli.commands.help.view import text
 from grpo_cli.hyperparameters import HYPERPARAMETERS
 from grpo_cli.terminal.prose import wrapped
 from grpo_cli.terminal.screen import Screen
@@ -62,7 +62,7 @@ def look_up(word: str) -> Word | None:
 
 
 def _rows() -> list[tuple[str, str, str]]:
-    return _ROW.findall(text("words"))
+    return _ROW.findall(Path(__file__).with_suffix(".md").read_text(encoding="utf-8"))
 
 
 def print_word(console: Console, screen: Screen, found: Word) -> None:
