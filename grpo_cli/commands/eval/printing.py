@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NamedTuple
-
-import typer
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 from grpo_cli.commands.options import complete
-from grpo_cli.commands.options.output import Json, Quiet, TableFormat, format_of, output_option
+from grpo_cli.commands.options.option import option
+from grpo_cli.commands.options.output import (
+    LIMIT,
+    Json,
+    Output,
+    Quiet,
+    TableFormat,
+    fields_option,
+    format_of,
+    format_option,
+)
 from grpo_cli.commands.options.place import Resume
 from grpo_cli.engine.rows.fields import ACCUMULATED, COLUMNS, FIELDS, Level
 from grpo_cli.errors import UsageError
@@ -59,51 +67,28 @@ class Printing(NamedTuple):
 class PrintingOptions:
     """The level of rows, their fields, their format, and where they go."""
 
-    level: Annotated[Level, typer.Option("--level", help="What one row is.")] = "record"
-    format: Annotated[
-        FormatName | None,
-        typer.Option("--format", "-f", help="Default: table.", show_default=False),
-    ] = None
+    level: Annotated[
+        Level, option("--level", "LEVEL", f"One row per {', '.join(get_args(Level))}.")
+    ] = "record"
+    format: Annotated[FormatName | None, format_option(FormatName)] = None
     json: Json = False
-    fields: Annotated[
-        str | None,
-        typer.Option(
-            "--fields",
-            metavar="A,B,…",
-            help="The fields of a row, in this order.",
-            autocompletion=complete.fields,
-            show_default=False,
-        ),
-    ] = None
+    fields: Annotated[str | None, fields_option(complete.fields)] = None
     only: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--only",
-            metavar="A,B,…",
-            help="Print these fields alone, bare, a row to the line.",
+            "A,B,…",
+            "Print only these values, one row a line.",
             autocompletion=complete.fields,
-            show_default=False,
         ),
     ] = None
     nest: Annotated[
         bool,
-        typer.Option("--nest", help="With jsonl: one line a record, its rows inside as columns."),
+        option("--nest", "", "With jsonl: one line a record, its rows as arrays.", "Output"),
     ] = False
-    output: Annotated[
-        str | None,
-        output_option("Write to FILE, atomically; with --on, FOLDER/ for numbered parts."),
-    ] = None
+    output: Output = None
     resume: Resume = False
-    limit: Annotated[
-        int | None,
-        typer.Option(
-            "--limit",
-            metavar="N",
-            min=0,
-            help="Print the first N rows; 0 for all. In tables 50 by default, or 200 tokens.",
-            show_default=False,
-        ),
-    ] = None
+    limit: Annotated[int | None, LIMIT] = None
     quiet: Quiet = False
 
     @property
