@@ -11,7 +11,8 @@ import typer
 from grpo_cli.commands.options import complete
 from grpo_cli.commands.options.output import Json, Quiet, TableFormat, format_of, output_option
 from grpo_cli.commands.options.place import Resume
-from grpo_cli.engine.rows.fields import ACCUMULATED, COLUMNS, FIELDS, Level
+from grpo_cli.engine.rows.fields import ACCUMULATED, COLUMNS, FIELDS, SHARES, Level, extras
+from grpo_cli.engine.rows.having import Having, read_having
 from grpo_cli.errors import UsageError
 from grpo_cli.terminal.destination import standard_output
 
@@ -30,6 +31,7 @@ class Printing(NamedTuple):
         nested: whether rows stay inside their record.
         quiet: whether notes are left out.
         by: the fields that ``--batch`` names.
+        having: which rows are wanted; None: all.
     """
 
     level: Level
@@ -38,6 +40,7 @@ class Printing(NamedTuple):
     nested: bool = False
     quiet: bool = False
     by: tuple[str, ...] = ()
+    having: Having | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -51,8 +54,27 @@ class Printing(NamedTuple):
     @property
     def weighs(self) -> bool:
         """Whether rows have weights, which are of the batch that they belong to."""
-        wanted = self.level == "record" and "contribution" in (self.fields or ())
-        return wanted or self.level in ("response", "token")
+        return self.level in ("response", "token") or bool(self.asked or self._tested)
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """Which ``EXTRA`` fields the rows have."""
+        return tuple(name for name in self.fields or () if name in extras(self.level))
+
+    @property
+    def _tested(self) -> set[str]:
+        names = () if self.having is None else self.having.names
+        return {*names} & {*extras(self.level)}
+
+    @property
+    def shares(self) -> bool:
+        """Whether shares are wanted before the whole batch was read."""
+        return not {*SHARES}.isdisjoint((*self.asked, *self._tested))
+
+    def wanted(self, rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        """The batches' totals that are wanted, where these are the rows."""
+        having = self.having if self.level == "batch" else None
+        return [row for row in rows if having is None or having.holds(row)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +116,16 @@ class PrintingOptions:
         output_option("Write to FILE, atomically; with --on, FOLDER/ for numbered parts."),
     ] = None
     resume: Resume = False
+    having: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--having",
+            metavar="TEST",
+            help="Print only rows that fit, as 'clip==high && share>0.01'; repeatable.",
+            autocompletion=complete.fields,
+            show_default=False,
+        ),
+    ] = None
     limit: Annotated[
         int | None,
         typer.Option(
@@ -131,7 +163,8 @@ class PrintingOptions:
         given = self.fields if self.only is None else self.only
         flag = "--fields" if self.only is None else "--only"
         names = None if given is None else self._names(flag, given, by)
-        return Printing(self.level, names, self.limit, self.nest, self.quiet, by)
+        having = read_having(self.having, self.level, self._known(by))
+        return Printing(self.level, names, self.limit, self.nest, self.quiet, by, having)
 
     def bar(self, *, streams: bool) -> bool:
         """Whether a progress bar would help: not where results stream to the same terminal."""
@@ -154,7 +187,11 @@ class PrintingOptions:
             raise UsageError("--nest is for --format jsonl; json is nested as it is")
 
     def _names(self, flag: str, given: str, by: tuple[str, ...]) -> tuple[str, ...]:
-        added = ACCUMULATED if by and self.level == "batch" else ()
-        where, known = f"{flag} at --level {self.level}", (*by, *FIELDS[self.level], *added)
+        where, known = f"{flag} at --level {self.level}", self._known(by)
         names = (complete.known(where, name.strip(), known) for name in given.split(","))
         return tuple(dict.fromkeys(names))
+
+    def _known(self, by: tuple[str, ...]) -> tuple[str, ...]:
+        """The fields that a row may have."""
+        added = ACCUMULATED if by and self.level == "batch" else ()
+        return (*by, *FIELDS[self.level], *added)

@@ -11,9 +11,11 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
+from grpo_cli.batch import F64
 from grpo_cli.engine.rows.source import (
     Source,
     bounds,
+    differences_of,
     exact_sums,
     extreme,
     fraction,
@@ -22,6 +24,7 @@ from grpo_cli.engine.rows.source import (
     same,
     whole,
 )
+from grpo_cli.engine.sizes import SIZED
 from grpo_cli.objective.breakdown import record_sums
 from grpo_cli.objective.terms import ENTROPY, KL, POLICY
 
@@ -168,11 +171,6 @@ def _record_contribution(source: Source) -> list[Any]:
     return plain(record_sums(source.breakdown.response_contribution, source.summary.records))
 
 
-CONTRIBUTION = Field("contribution", _record_contribution)
-"""A record's part of its batch's J, which rows of records have where they are asked for it: the
-denominators of the whole batch have to be known first."""
-
-
 def _indexes(source: Source) -> list[int]:
     sizes = source.summary.records.lengths.tolist()
     return [place for size in sizes for place in range(size)]
@@ -286,11 +284,54 @@ TABLE: Mapping[Level, tuple[Field, ...]] = {
 }
 
 
+def _share_of(size: int, level: str) -> Callable[[Source], Any]:
+    """The part that each row's tokens have in one of ``Sizes``; NaN where it is not known."""
+
+    def read(source: Source) -> Any:
+        values = np.abs(getattr(source.breakdown, SIZED[size]))
+        summary, whole = source.summary, np.full(source.records_count, np.nan)
+        whole = whole if source.sizes is None else source.sizes[:, size]
+        if level == "token":
+            return _parts(values, summary.record_tokens.spread(whole))
+        values = summary.responses.sum(values)
+        if level == "response":
+            return _parts(values, summary.records.spread(whole)).tolist()
+        return _parts(record_sums(values, summary.records), whole).tolist()
+
+    return read
+
+
+def _parts(values: F64, wholes: F64) -> F64:
+    """Each value's part of its whole; 0 of nothing."""
+    return np.divide(values, wholes, out=np.zeros(len(values)), where=wholes != 0.0)
+
+
+def _shares(level: str) -> tuple[Field, ...]:
+    return tuple(Field(name, _share_of(at, level)) for at, name in enumerate(SHARES))
+
+
+SHARES = ("share", "contribution_share")
+"""A row's part of the update, |gradient| / Σ |gradient| over its batch; and of Σ |contribution|."""
+
+EXTRA: Mapping[Level, tuple[Field, ...]] = {
+    "batch": (),
+    "record": (Field("contribution", _record_contribution), *_shares("record")),
+    "response": _shares("response"),
+    "token": (
+        *_shares("token"),
+        Field("log_prob", lambda source: source.breakdown.batch.log_probs_new),
+        Field("difference", lambda source: differences_of(source.breakdown).get("difference")),
+        Field("mismatch", lambda source: differences_of(source.breakdown).get("mismatch")),
+    ),
+}
+"""What rows have only where it is asked for: most of it needs another pass over the input first."""
+
+
 ACCUMULATED = ("micro_batches", "accumulation", "accumulated_loss")
 """What follows a batch's totals where its records name micro-batches or ranks."""
 
 KINDS: Mapping[str, Kind] = {
-    **{field.name: field.kind for level in LEVELS for field in TABLE[level]},
+    **{field.name: field.kind for level in LEVELS for field in (*TABLE[level], *EXTRA[level])},
     **dict(zip(ACCUMULATED, ("whole", "text", "number"), strict=True)),
 }
 """What the values of each field are, at any level."""
@@ -299,6 +340,11 @@ KINDS: Mapping[str, Kind] = {
 def names(level: Level) -> tuple[str, ...]:
     """The names of a level's own fields."""
     return tuple(field.name for field in TABLE[level])
+
+
+def extras(level: Level) -> tuple[str, ...]:
+    """The names of what rows of a level have only where it is asked for."""
+    return tuple(field.name for field in EXTRA[level])
 
 
 def spare(level: Level) -> list[str]:
@@ -315,9 +361,9 @@ RESPONSE_CONTEXT = ("response", "group", "reward")
 
 FIELDS: dict[Level, tuple[str, ...]] = {
     "batch": ("variant", "signature", *names("batch")),
-    "record": (*names("record"), CONTRIBUTION.name),
-    "response": (*RECORD_CONTEXT, *names("response")),
-    "token": (*RECORD_CONTEXT, *RESPONSE_CONTEXT, *names("token")),
+    "record": (*names("record"), *extras("record")),
+    "response": (*RECORD_CONTEXT, *names("response"), *extras("response")),
+    "token": (*RECORD_CONTEXT, *RESPONSE_CONTEXT, *names("token"), *extras("token")),
 }
 """The names that can be chosen at each level."""
 

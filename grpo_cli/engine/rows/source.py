@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -17,12 +17,41 @@ from grpo_cli.records.record import Record
 
 
 class Source:
-    """What fields are read from: M records and their breakdown, R responses, N tokens."""
+    """What fields are read from: M records and their breakdown, R responses, N tokens.
 
-    def __init__(self, records: Sequence[Record], breakdown: Breakdown) -> None:
+    Args:
+        records: those that ``breakdown`` is of.
+        breakdown: the numbers.
+        sizes: [M, 2] Σ |gradient| and Σ |contribution| over the batch of each record, as asked
+            for; None where nobody added them up.
+        wanted: whether each row of the level to be printed is wanted; None: all are.
+    """
+
+    def __init__(
+        self,
+        records: Sequence[Record],
+        breakdown: Breakdown,
+        sizes: Callable[[], F64 | None] = lambda: None,
+        wanted: Callable[[Source], NDArray[np.bool_]] | None = None,
+    ) -> None:
         self.records = records
         self.breakdown = breakdown
         self.summary = Summary(breakdown)
+        self._sizes, self._wanted = sizes, wanted
+
+    def only(self, wanted: Callable[[Source], NDArray[np.bool_]] | None) -> Source:
+        """The same records, of which other rows are wanted."""
+        return Source(self.records, self.breakdown, self._sizes, wanted)
+
+    @cached_property
+    def sizes(self) -> F64 | None:
+        """[M, 2] Σ |gradient| and Σ |contribution| over the batch of each record."""
+        return self._sizes()
+
+    @cached_property
+    def mask(self) -> NDArray[np.bool_] | None:
+        """Whether each row of the level to be printed is wanted; None where all are."""
+        return None if self._wanted is None else self._wanted(self)
 
     @property
     def by(self) -> tuple[str, ...]:
@@ -54,6 +83,21 @@ class Source:
         """[N] each token's index in its response as written."""
         batch = self.breakdown.batch
         return batch.responses.positions if batch.positions is None else batch.positions
+
+
+def differences_of(breakdown: Breakdown) -> dict[str, F64]:
+    """[N] by name, those that the record has the log-probs for.
+
+    ``difference`` is log π_θ − log π_old, which is log ρ only where the ratio is the token's own;
+    ``mismatch`` is log π_old − log π_rollout: the trainer against the engine that sampled.
+    """
+    batch = breakdown.batch
+    found = {}
+    if batch.log_probs_new is not None and batch.log_probs_old is not None:
+        found["difference"] = batch.log_probs_new - batch.log_probs_old + 0.0
+    if batch.log_probs_old is not None and batch.log_probs_rollout is not None:
+        found["mismatch"] = batch.log_probs_old - batch.log_probs_rollout + 0.0
+    return found
 
 
 def bounds(segments: Segments) -> list[int]:
