@@ -11,7 +11,15 @@ import typer
 from grpo_cli.commands.options import complete
 from grpo_cli.commands.options.output import Json, Quiet, TableFormat, format_of, output_option
 from grpo_cli.commands.options.place import Resume
-from grpo_cli.engine.rows.fields import ACCUMULATED, COLUMNS, FIELDS, SHARES, Level, extras
+from grpo_cli.engine.rows.fields import (
+    ACCUMULATED,
+    COLUMNS,
+    FIELDS,
+    NAMED,
+    SHARES,
+    Level,
+    extras,
+)
 from grpo_cli.engine.rows.having import Having, read_having
 from grpo_cli.errors import UsageError
 from grpo_cli.terminal.destination import standard_output
@@ -49,12 +57,13 @@ class Printing(NamedTuple):
 
     def names_of_totals(self, rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
         """The fields of a batch's row, with those of micro-batches where the rows have them."""
-        return self.fields or (*self.names, *(name for name in ACCUMULATED if name in rows[0]))
+        more = (name for name in (*NAMED, *ACCUMULATED) if name in rows[0])
+        return self.fields or (*self.names, *more)
 
     @property
     def weighs(self) -> bool:
         """Whether rows have weights, which are of the batch that they belong to."""
-        return self.level in ("response", "token") or bool(self.asked or self._tested)
+        return self.level not in ("batch", "record") or bool(self.asked or self._tested)
 
     @property
     def asked(self) -> tuple[str, ...]:
