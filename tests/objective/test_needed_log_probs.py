@@ -43,6 +43,7 @@ def test_what_changes_a_row_is_what_it_needs(given):
         values=np.linspace(-1.0, 1.0, tokens),
         sum_pi_squared=np.full(tokens, 0.3),
         reward_baselines=np.linspace(0.0, 1.0, responses),
+        turn_rewards=np.linspace(0.0, 1.0, batch.turns.count),
     )
     for name in VARIANTS:
         objective = plan(name).objective(SETTINGS, advantages_given=given)
