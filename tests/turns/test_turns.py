@@ -180,19 +180,23 @@ def test_versions_of_weights_by_token_response_and_record(tmp_path: Path) -> Non
 
 # ---- rows ---------------------------------------------------------------------------------------
 
-VARIANTS = ("grpo", "dr", "dapo", "gspo", "cispo", "trl/grpo", "verl/vanilla")
+VARIANTS = ("grpo", "dr", "gspo", "cispo", "trl/grpo", "verl/vanilla")
+FLAGS = [
+    *(("-v", variant) for variant in VARIANTS),
+    *(("-v", "dapo", "--aggregate", f"{unit}-mean") for unit in ("turn", "trajectory")),
+]
 
 
-@each("variant", VARIANTS)
-def test_rows_of_every_level_add_up_to_the_total(variant: str, dump: Path) -> None:
-    total = answer("eval", dump, "-v", variant)["total"]
+@each("flags", FLAGS)
+def test_rows_of_every_level_add_up_to_the_total(flags: tuple[str, ...], dump: Path) -> None:
+    total = answer("eval", dump, *flags)["total"]
     for level in LEVELS:
-        found = rows_of(dump, level, "-v", variant, "--fields", "contribution")
+        found = rows_of(dump, level, *flags, "--fields", "contribution")
         added = math.fsum(row["contribution"] for row in found)
         assert added == pytest.approx(total["objective"], abs=1e-14), level
-    squares = math.fsum(row["gradient_norm"] ** 2 for row in rows_of(dump, "turn", "-v", variant))
+    squares = math.fsum(row["gradient_norm"] ** 2 for row in rows_of(dump, "turn", *flags))
     assert math.sqrt(squares) == pytest.approx(total["gradient_norm"], rel=1e-12)
-    tokens = sum(row["tokens"] for row in rows_of(dump, "trajectory", "-v", variant))
+    tokens = sum(row["tokens"] for row in rows_of(dump, "trajectory", *flags))
     assert tokens == total["tokens"]
 
 

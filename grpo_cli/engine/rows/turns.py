@@ -40,8 +40,8 @@ def _turn_sums(values: Callable[[Source], F64]) -> Callable[[Source], list[Any]]
 
 def _part_of(source: Source, term: Term) -> F64:
     """[N] w·value of a term."""
-    breakdown = source.breakdown
-    return source.summary.responses.spread(breakdown.term_weight(term)) * term.values
+    spread = source.summary.responses.spread(source.breakdown.term_weight(term))
+    return term.weights.times_own(spread) * term.values
 
 
 def _turn_kl(source: Source) -> list[Any]:
