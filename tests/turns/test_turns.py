@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 from command import answer, run
-from files import each
+from files import each, gather
 
 from grpo_cli.engine import Reader
+from grpo_cli.records import assemble, lay, pack, parse
 from grpo_cli.records.unread import TRAJECTORIES
 
 Record = dict[str, Any]
@@ -178,6 +179,21 @@ def test_versions_of_weights_by_token_response_and_record(tmp_path: Path) -> Non
         assert [row["weight_version"] for row in found] == expected
 
 
+@each("several", [True, False])
+def test_records_are_laid_side_by_side(several: bool) -> None:
+    records = agent_records(3, seed=1, several=several)
+    records = [record | {"weight_versions": 3} for record in records[:1]] + records[1:]
+    read = [[parse(record) for record in records]]
+    apart = lay([each_packed for record in records if (each_packed := pack([record]))])
+    for batch in (gather(records), *map(assemble, read)):
+        assert batch is not None
+        assert apart is not None
+        for name in ("turn_ids", "turn_rewards", "trajectories", "weight_versions"):
+            assert np.array_equal(getattr(apart, name), getattr(batch, name)), name
+        assert apart.trajectory_count == batch.trajectory_count == 12
+        assert np.array_equal(apart.turns.lengths, batch.turns.lengths)
+
+
 # ---- rows ---------------------------------------------------------------------------------------
 
 VARIANTS = ("grpo", "dr", "gspo", "cispo", "trl/grpo", "verl/vanilla")
@@ -194,6 +210,9 @@ def test_rows_of_every_level_add_up_to_the_total(flags: tuple[str, ...], dump: P
         found = rows_of(dump, level, *flags, "--fields", "contribution")
         added = math.fsum(row["contribution"] for row in found)
         assert added == pytest.approx(total["objective"], abs=1e-14), level
+    for name in ("policy", "kl"):
+        parts = [row[name] for row in rows_of(dump, "turn", *flags)]
+        assert math.fsum(parts) == pytest.approx(total[name], abs=1e-14), name
     squares = math.fsum(row["gradient_norm"] ** 2 for row in rows_of(dump, "turn", *flags))
     assert math.sqrt(squares) == pytest.approx(total["gradient_norm"], rel=1e-12)
     tokens = sum(row["tokens"] for row in rows_of(dump, "trajectory", *flags))
@@ -226,8 +245,8 @@ def test_gradient_norms_are_those_of_finite_differences(variant: str, tmp_path: 
 def test_an_order_of_responses_changes_no_bit(tmp_path: Path) -> None:
     (record,) = agent_records(1, several=True)
     of = record["trajectory_ids"]
-    names = random.Random(5).sample(sorted({*of}), len({*of}))  # turns keep their order
-    order = [at for name in names for at in range(len(of)) if of[at] == name]
+    left = {name: iter([at for at, own in enumerate(of) if own == name]) for name in of}
+    order = [next(left[name]) for name in random.Random(5).sample(of, len(of))]  # turns keep theirs
     moved = {
         name: [value[at] for at in order] if isinstance(value, list) else value
         for name, value in record.items()
