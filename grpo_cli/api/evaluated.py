@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,16 +18,8 @@ from grpo_cli.engine.rows.rows import columns as columns_of
 from grpo_cli.engine.rows.source import Source
 from grpo_cli.errors import UsageError
 from grpo_cli.objective.breakdown import Breakdown
-from grpo_cli.records import Record
 
 Array = NDArray[Any]
-
-
-class Part(NamedTuple):
-    """Records that were evaluated together."""
-
-    records: Sequence[Record]
-    breakdown: Breakdown
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -51,7 +43,7 @@ class Evaluated:
     total: Mapping[str, Any]
     signature: str
     notices: Sequence[str] = ()
-    parts: Sequence[Part] = field(default=(), repr=False)
+    parts: Sequence[Source] = field(default=(), repr=False)
     batches: Sequence[Mapping[str, Any]] = field(default=(), repr=False)
 
     def __repr__(self) -> str:
@@ -86,7 +78,9 @@ class Evaluated:
             )
         return self.parts[0].breakdown
 
-    def columns(self, level: Literal["record", "response", "token"] = "token") -> dict[str, Array]:
+    def columns(
+        self, level: Literal["record", "trajectory", "response", "turn", "token"] = "token"
+    ) -> dict[str, Array]:
         """The rows of a level as arrays, for ``pandas.DataFrame``, ``polars.DataFrame`` and others.
 
         They have the names and values that ``grpo eval --level LEVEL`` prints. A number that is
@@ -176,13 +170,13 @@ class Evaluated:
 # ---- rows as arrays, which pandas, polars and pyarrow take ------------------------------
 
 
-def columns(parts: Sequence[Part], level: Level) -> dict[str, Array]:
+def columns(parts: Sequence[Source], level: Level) -> dict[str, Array]:
     """Name → one value a row, of the fields that rows of this level have.
 
     A number that is unknown or of nothing is NaN; a column that nothing has is not there. With
     several reward functions there is a column for each, ``reward.NAME`` or ``reward.0``.
     """
-    tables = [_table(Source(*part), level) for part in parts]
+    tables = [_table(part, level) for part in parts]
     found = dict.fromkeys(name for table in tables for name in table)
     return {
         name: _joined([table.get(name, np.full(len(table["id"]), np.nan)) for table in tables])
@@ -190,11 +184,11 @@ def columns(parts: Sequence[Part], level: Level) -> dict[str, Array]:
     }
 
 
-def one_column(parts: Sequence[Part], name: str) -> Array:
+def one_column(parts: Sequence[Source], name: str) -> Array:
     """[N] a column of the tokens; NaN where it is unknown, and 1 for a weight that there is not."""
     found = []
     for part in parts:
-        values = columns_of(Source(*part), "token", [name])[name].values
+        values = columns_of(part, "token", [name])[name].values
         missing = 1.0 if name == "correction" else np.nan
         nothing = np.full(len(part.breakdown.ratio), missing)
         found.append(nothing if values is None else _filled(name, Column(values)))
@@ -210,7 +204,9 @@ def _joined(pieces: list[Array]) -> Array:
 
 _NAMES: Mapping[Level, Sequence[str]] = {
     "record": FIELDS["record"],
+    "trajectory": COLUMNS["trajectory"],
     "response": COLUMNS["response"],
+    "turn": COLUMNS["turn"],
     "token": ("id", "response", "group", *names("token")),
 }
 LEVELS = tuple(_NAMES)

@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from grpo_cli.api.data import Data, plain, reader_of
-from grpo_cli.api.evaluated import Evaluated, Part
+from grpo_cli.api.evaluated import Evaluated
 from grpo_cli.api.words import of_arguments, speaking_of_arguments
 from grpo_cli.engine.evaluation import Evaluation
+from grpo_cli.engine.rows.source import Source
 from grpo_cli.errors import UsageError
-from grpo_cli.objective.breakdown import Breakdown
-from grpo_cli.records import Record
 from grpo_cli.variants import STAGES
 from grpo_cli.variants.plan import OWN_AGGREGATES, Plan, plan
 
@@ -64,10 +63,10 @@ def evaluate(
 
 def _evaluated(data: Data, made: Plan, *, totals_only: bool, rows: bool) -> Evaluated:
     reader, _ = reader_of(data)
-    parts: list[Part] = []
+    parts: list[Source] = []
 
-    def keep(records: Sequence[Record], breakdown: Breakdown) -> list[bytes]:
-        parts.append(Part(records, breakdown))
+    def keep(source: Source) -> list[bytes]:
+        parts.append(source)
         return []
 
     encode = None if totals_only else keep

@@ -6,15 +6,13 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from grpo_cli.batch import borders
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.micro_batches import MicroBatches, rules_of
 from grpo_cli.engine.rows.fields import ACCUMULATED
+from grpo_cli.engine.sizes import Sizes
 from grpo_cli.engine.totals import TermSums, Totals
 from grpo_cli.errors import UsageError
-from grpo_cli.objective.arithmetic.exact_sums import ExactSum
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.summary import Summary
 from grpo_cli.records import key_of
@@ -30,7 +28,7 @@ class BatchTotals:
         totals: key → totals; only () where all records are one batch, or each is one.
         names: key → field → value, as the first record of the batch has them.
         micro_batches: key → the micro-batches of the batch's records.
-        sizes: key → Σ |gradient| over the batch's tokens, where rows of tokens are made.
+        sizes: those of each batch, where rows of tokens are made.
     """
 
     batch: str
@@ -38,7 +36,7 @@ class BatchTotals:
     totals: dict[Hashable, Totals] = field(default_factory=dict)
     names: dict[Hashable, Mapping[str, Any]] = field(default_factory=dict)
     micro_batches: dict[Hashable, MicroBatches] = field(default_factory=dict)
-    sizes: dict[Hashable, ExactSum] = field(default_factory=dict)
+    sizes: Sizes = field(default_factory=Sizes)
     _mean: Totals | None = field(default=None, compare=False, repr=False)
 
     def add(self, chunk: Chunk, breakdown: Breakdown) -> None:
@@ -64,18 +62,10 @@ class BatchTotals:
             micro_batches = self.micro_batches.setdefault(key, MicroBatches())
             micro_batches.add(of.micro_batch, loss, rules)
 
-    def add_sizes(self, chunk: Chunk, breakdown: Breakdown) -> None:
-        """Adds the gradients of a chunk's tokens to the sizes of their batches."""
-        sums = breakdown.batch.responses.sum(np.abs(breakdown.gradient))
-        keys, index = chunk.batches
-        owner = np.repeat(index, breakdown.batch.records.lengths)
-        for at, key in enumerate(keys):
-            self.sizes.setdefault(key, ExactSum()).add(sums[owner == at])
-
-    def size(self, names: Mapping[str, Any]) -> float:
-        """Σ |gradient| over the batch of a record that has these values of the fields."""
+    def size(self, names: Mapping[str, Any]) -> list[float]:
+        """[2] the ``Sizes`` of the batch of a record that has these values of the fields."""
         key = key_of({name: names[name] for name in next(iter(self.names.values()), {})})
-        return self.sizes[key].value()
+        return self.sizes.read(key)
 
     def _of(self, key: Hashable) -> Totals:
         if key not in self.totals:
@@ -94,8 +84,7 @@ class BatchTotals:
         self._mean = None
         for key, totals in later.totals.items():
             self._of(key).merge(totals)
-        for key, size in later.sizes.items():
-            self.sizes.setdefault(key, ExactSum()).merge(size)
+        self.sizes.merge(later.sizes)
         for key, micro_batches in later.micro_batches.items():
             self.micro_batches.setdefault(key, MicroBatches()).merge(micro_batches)
         self.names = {**later.names, **self.names} if later.names else self.names
@@ -133,8 +122,13 @@ class BatchTotals:
         """
         if not self.by_field:
             return []
+        named = any(totals.names_turns for totals in self.totals.values())
         return [
-            {**self.names[key], "signature": totals.signature(), **totals.row()}
+            {
+                **self.names[key],
+                "signature": totals.signature(),
+                **totals.row(names_turns=named),
+            }
             | self._accumulated(key, totals)
             for key, totals in self.totals.items()
         ]

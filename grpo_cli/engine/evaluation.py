@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -18,12 +17,15 @@ from grpo_cli.engine.fold import Accumulator, first_pass, fold_pieces
 from grpo_cli.engine.pieces import Pieces
 from grpo_cli.engine.reader import Reader
 from grpo_cli.engine.references import References, ReferenceSearch, lacks_kl, without_kl
+from grpo_cli.engine.rows.field import Level
+from grpo_cli.engine.rows.having import Having
+from grpo_cli.engine.rows.source import Source
 from grpo_cli.engine.totals import Totals
 from grpo_cli.errors import InputError
 from grpo_cli.hyperparameters import Value
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.signature import instead
-from grpo_cli.records import DecodedChunk, Record
+from grpo_cli.records import DecodedChunk
 from grpo_cli.records.translate import Notices
 from grpo_cli.variants.plan import Plan, idle_clip
 from grpo_cli.variants.trainer import other_row
@@ -31,7 +33,7 @@ from grpo_cli.variants.trainer import other_row
 if TYPE_CHECKING:
     from grpo_cli.engine.cluster.parts import PartFolder
 
-Encode = Callable[[Sequence[Record], Breakdown], list[Any]]
+Encode = Callable[[Source], list[Any]]
 Progress = Callable[[int, int], None]
 Look = Callable[[Chunk], Iterable[str]]
 
@@ -42,10 +44,12 @@ class EvaluationSums(Accumulator[Breakdown]):
 
     Attributes:
         evaluator: which objective.
-        encode: makes the output of a breakdown, a piece per record; None: only totals are wanted.
+        encode: makes the output of records, in pieces; None: only totals are wanted.
+        having: which rows of output are wanted; None: all.
         look: says what commands tell of the input's first record.
         batches: the totals, batch by batch.
         pieces: output in order, one piece per evaluated record or for several of them.
+        shown: how many rows ``having`` left.
         notices: facts to tell once.
         of_first: those of its first record; None where it has none.
         references: which records have a reference; all or none may, where a KL is left out.
@@ -54,14 +58,16 @@ class EvaluationSums(Accumulator[Breakdown]):
     evaluator: Evaluator
     encode: Encode | None = None
     look: Look | None = None
+    having: Having | None = None
     batches: BatchTotals = field(init=False)
     pieces: Pieces = field(default_factory=Pieces)
+    shown: int = 0
     notices: Notices = field(default_factory=dict)
     of_first: Notices | None = None
     references: References = field(default_factory=References)
 
     needs_records: ClassVar[bool] = True
-    settings: ClassVar[tuple[str, ...]] = ("evaluator", "encode", "look")
+    settings: ClassVar[tuple[str, ...]] = ("evaluator", "encode", "look", "having")
 
     def __post_init__(self) -> None:
         self.batches = BatchTotals(self.evaluator.plan.batch, self.evaluator.words)
@@ -95,10 +101,14 @@ class EvaluationSums(Accumulator[Breakdown]):
             return
         self.batches.add(chunk, breakdown)
         if self.evaluator.rows and plan.batch != "record":
-            self.batches.add_sizes(chunk, breakdown)
+            self.batches.sizes.add(chunk, breakdown)
         self.notices |= dict.fromkeys([*_notices(breakdown), *plan.assumed(chunk.settings)])
         if self.encode is not None:
-            self.pieces += self.encode(chunk.records, breakdown)
+            sizes = partial(self.evaluator.sizes, chunk, breakdown)
+            wanted = None if self.having is None else self.having.mask
+            source = Source(chunk.records, breakdown, sizes, wanted)
+            self.shown += 0 if source.mask is None else int(np.count_nonzero(source.mask))
+            self.pieces += self.encode(source)
 
     def merge(self, later: EvaluationSums) -> None:
         """Adds the records that follow, up to where some have a reference and others do not."""
@@ -110,6 +120,7 @@ class EvaluationSums(Accumulator[Breakdown]):
             return
         self.batches.merge(later.batches)
         self.pieces += later.pieces
+        self.shown += later.shown
         self.notices |= later.notices
         if self.of_first is None:
             self.of_first = later.of_first
@@ -174,12 +185,14 @@ class Evaluation:
     Args:
         reader: the files.
         plan: which objective.
-        encode: a breakdown's bytes, one piece per record; None when only totals are wanted.
+        encode: makes the output of records, in pieces; None when only totals are wanted.
         progress: called with the bytes and tokens of each piece that is done.
         part_folder: the folder to which workers of a cluster write the output.
         look: what there is to tell of the first record; it travels between processes.
         rows: whether ``encode`` reads weights of tokens or responses, so that the denominators of
             their batches have to be known first.
+        shares: whether it reads shares, which need what their batches add up to.
+        having: which rows of output are wanted; None: all.
     """
 
     def __init__(
@@ -192,13 +205,15 @@ class Evaluation:
         part_folder: PartFolder | None = None,
         look: Look | None = None,
         rows: bool = False,
+        shares: bool = False,
+        having: Having | None = None,
     ) -> None:
         self._reader = reader
         reader.batch_by(plan.batch)
-        evaluator = Evaluator(plan, rows=rows, skip=reader.skip)
+        evaluator = Evaluator(plan, rows=rows, shares=shares, skip=reader.skip)
         self._evaluator, self._encode, self._look = evaluator, encode, look
         self._progress = progress
-        self._part_folder = part_folder
+        self._part_folder, self._having = part_folder, having
         self._sums = EvaluationSums(evaluator)
         self._notices: Notices = {}
 
@@ -213,7 +228,7 @@ class Evaluation:
             evaluator = measured(evaluator, reader)
         for sums in fold_pieces(
             reader,
-            partial(EvaluationSums, evaluator, self._encode, self._look),
+            partial(EvaluationSums, evaluator, self._encode, self._look, self._having),
             progress=None if self._progress is None else self._advance,
             part_folder=self._part_folder,
             together=self._encode is None,
@@ -242,16 +257,30 @@ class Evaluation:
         """The batch's numbers by name, in the order of ``TOTAL``; of several batches their mean."""
         return self._sums.totals.row()
 
+    def count(self, level: Level) -> int:
+        """How many rows of a level, which is not ``batch``, the records have."""
+        totals = self._sums.totals
+        counts = {
+            "record": totals.records,
+            "trajectory": totals.trajectories,
+            "response": totals.responses,
+            "turn": totals.turns,
+            "token": totals.tokens,
+        }
+        return counts[level]
+
     @property
     def batches(self) -> list[dict[str, object]]:
         """The numbers of each batch behind the fields that name it; none where all is one batch."""
         return self._sums.batches.rows()
 
-    def gradient_size(self, row: Mapping[str, Any]) -> float:
-        """Σ |gradient| over the tokens of the batch that a record's row belongs to."""
-        if self._evaluator.plan.batch == "record":
-            gradients = (one["tokens"]["gradient"] for one in row["responses"])
-            return math.fsum(abs(one) for gradient in gradients for one in gradient)
+    @property
+    def shown(self) -> int:
+        """How many rows ``having`` left."""
+        return self._sums.shown
+
+    def size(self, row: Mapping[str, Any]) -> list[float]:
+        """[2] the ``Sizes`` of the batch that a record's row belongs to, if it is of several."""
         return self._sums.batches.size(row)
 
     @property
@@ -297,7 +326,7 @@ def measured(evaluator: Evaluator, reader: Reader) -> Evaluator:
     """The evaluator that knows of whole batches what it needs to: after one pass, or two."""
     while evaluator.wants_first_pass:
         found = first_pass(reader, partial(StatisticsSums, evaluator)).found
-        if not found.moments and not found.counts:
+        if found.empty:
             return evaluator  # there is no record, which the next pass says
         evaluator = evaluator.after(found)
     return evaluator

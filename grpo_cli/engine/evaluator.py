@@ -8,8 +8,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from grpo_cli.batch import Batch
+from grpo_cli.batch import F64, Batch
 from grpo_cli.engine.chunk import Chunk
+from grpo_cli.engine.sizes import Sizes, record_sizes
 from grpo_cli.errors import InputError
 from grpo_cli.objective import pipeline, statistics
 from grpo_cli.objective.breakdown import Breakdown
@@ -27,16 +28,26 @@ class BatchStatistics:
         batches: a batch's key, () where all is one → its sums.
         moments: whether they hold the statistics that the advantage needs.
         counts: whether they hold the denominators of the terms.
+        sizes: what shares are parts of, by the key of the batch; None where it was not added up.
     """
 
     batches: dict[Hashable, BatchSums] = field(default_factory=dict)
     moments: bool = False
     counts: bool = False
+    sizes: Sizes | None = None
+
+    @property
+    def empty(self) -> bool:
+        """Whether no record was read."""
+        return not (self.moments or self.counts or self.sizes)
 
     def merge(self, other: BatchStatistics) -> None:
         """Adds what was found in other records."""
         self.moments |= other.moments
         self.counts |= other.counts
+        if other.sizes is not None:
+            self.sizes = self.sizes or Sizes()
+            self.sizes.merge(other.sizes)
         for key, sums in other.batches.items():
             self.sums(key).merge(sums)
 
@@ -72,6 +83,7 @@ class Evaluator:
         measured: what a first pass found; None before it, and where none is wanted.
         rows: whether weights of tokens or responses are wanted, which need the denominators of
             their whole batch.
+        shares: whether shares are wanted, which need what their whole batch adds up to.
         skip: whether records that cannot be evaluated are left out, of denominators too.
         needs_reference: whether a KL is never left out, since other records have a reference.
     """
@@ -79,13 +91,14 @@ class Evaluator:
     plan: Plan
     measured: BatchStatistics | None = None
     rows: bool = False
+    shares: bool = False
     skip: bool = False
     needs_reference: bool = False
 
     @property
     def wants_first_pass(self) -> bool:
         """Whether something of whole batches has to be known that is not known yet."""
-        return self._wants_moments or self._wants_counts
+        return self._wants_moments or self._wants_counts or self._wants_sizes
 
     @property
     def _wants_moments(self) -> bool:
@@ -96,6 +109,11 @@ class Evaluator:
     def _wants_counts(self) -> bool:
         known = self.measured is not None and self.measured.counts
         return self.plan.batch != "record" and self.rows and not known
+
+    @property
+    def _wants_sizes(self) -> bool:
+        known = self.measured is not None and self.measured.sizes is not None
+        return self.plan.batch != "record" and self.shares and not known
 
     @property
     def words(self) -> str:
@@ -121,9 +139,13 @@ class Evaluator:
         """A chunk's part of the first pass: the statistics, the denominators, or both.
 
         Where records have to be evaluated for their denominators, the statistics come first: then
-        there are two such passes.
+        there are two such passes. What shares are parts of comes last.
         """
         found = BatchStatistics()
+        if self._wants_sizes and not (self._wants_moments or self._wants_counts):
+            found.sizes = Sizes()
+            found.sizes.add(chunk, self.evaluate(chunk))
+            return found
         objective = self.objective(chunk)
         if self.skip:  # what cannot be evaluated is in no statistic either
             pipeline.evaluate(chunk.batch, objective)
@@ -172,6 +194,15 @@ class Evaluator:
         """
         whole = None if self.measured is None else self.measured.whole(chunk)
         return pipeline.evaluate(chunk.batch, self.objective(chunk), whole)
+
+    def sizes(self, chunk: Chunk, breakdown: Breakdown) -> F64 | None:
+        """[M, 2] the ``Sizes`` of the batch of each record; None where nobody added them up."""
+        if self.plan.batch == "record":
+            return record_sizes(breakdown)
+        if self.measured is None or self.measured.sizes is None:
+            return None
+        keys, index = chunk.batches
+        return np.array([self.measured.sizes.read(key) for key in keys])[index]
 
     def refuse_misnamed(self, chunk: Chunk) -> None:
         """Stops where the plan needs log-probs that records may have under another name.

@@ -81,8 +81,9 @@ def rows_of(document: list[dict[str, Any]], level: str, names: list[str]) -> lis
 def test_every_format_has_the_rows_of_the_document(tmp_path: Path, case: str, level: str) -> None:
     path = write(tmp_path / "a.jsonl", RECORDS[case])
     flags = ("eval", path, "-v", "dr", "--level", level, "-q")
-    document = json.loads(run(*flags, "--json").stdout, parse_float=Raw, parse_int=Raw)
     every = names_at(path, level)
+    printed = run(*flags, "--json", "--fields", ",".join(every)).stdout
+    document = json.loads(printed, parse_float=Raw, parse_int=Raw)
     for names in (every, ["clip_fraction", "id"] if level == "response" else ["clip", "kl"]):
         expected = rows_of(document["records"], level, names)
         fields = ("--fields", ",".join(names))

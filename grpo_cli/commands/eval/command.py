@@ -7,7 +7,7 @@ import typer
 from grpo_cli.commands.check.first_record import first_error
 from grpo_cli.commands.eval.formats import format_of
 from grpo_cli.commands.eval.printing import PrintingOptions
-from grpo_cli.commands.eval.run import Run
+from grpo_cli.commands.eval.run import Run, having_note, only_note
 from grpo_cli.commands.options.everywhere import bundled
 from grpo_cli.commands.options.objective import ObjectiveOptions, advised
 from grpo_cli.commands.options.place import check_parts, destination
@@ -57,6 +57,8 @@ def evaluate(
             part_folder=part_folder,
             look=None if printing.quiet else first_error,
             rows=wanted.weighs,
+            shares=wanted.shares,
+            having=None if wanted.level == "batch" else wanted.having,
         )
         if part_folder is not None:
             with bar:
@@ -65,7 +67,9 @@ def evaluate(
             with bar:
                 format.write(run, wanted, plan.variant, stream)
             stream.flush()
-            code = run.finish(told_in_table=printing.kind == "table", quiet=printing.quiet)
+            notes = [*having_note(run, wanted), *only_note(run, wanted, printing.only)]
+            told = printing.kind == "table"
+            code = run.finish(told_in_table=told, quiet=printing.quiet, more=notes)
             if not run.complete:  # leaving the block so keeps an older file
                 raise typer.Exit(code)
     raise typer.Exit(code)

@@ -14,9 +14,9 @@ from grpo_cli.commands.emit import BARE, TEXT_FORMATS, TextFormat
 from grpo_cli.commands.eval.lines import encode_lines
 from grpo_cli.commands.eval.nested import encode_nested
 from grpo_cli.commands.eval.printing import ONLY, Printing
-from grpo_cli.commands.eval.run import Run, limited, totals_of
+from grpo_cli.commands.eval.run import ROWS, Run, limited, totals_of
 from grpo_cli.engine.evaluation import Encode
-from grpo_cli.engine.rows.fields import Level
+from grpo_cli.engine.rows.fields import SHARES, Level
 from grpo_cli.terminal.destination import naming
 from grpo_cli.terminal.messages import say
 
@@ -53,7 +53,7 @@ def format_of(name: str) -> Format:
 
 
 def _nesting(printing: Printing) -> dict[str, Any]:
-    return {"level": printing.level, "fields": printing.fields, "weighs": printing.weighs}
+    return {"level": printing.level, "fields": printing.fields, "asked": printing.asked}
 
 
 # ---- text: one line for each row ---------------------------------------------------------------
@@ -81,7 +81,7 @@ def write_text(
         stream.write(first)
         return
     rows = totals_of(run, printing, variant)
-    stream.write(text.head([*rows[0]]))
+    stream.write(text.head([*rows[0]] if rows else printing.names))
     for row in rows:
         stream.write(text.row(row.values(), [*row]))
 
@@ -147,7 +147,9 @@ def _json_totals(run: Run, printing: Printing) -> dict[str, Any]:
         return row if fields is None else {name: row[name] for name in fields if name in row}
 
     totals: dict[str, Any] = {"total": select(run.total)}
-    return totals | {"batches": list(map(select, run.batches))} if printing.by else totals
+    if not printing.by:
+        return totals
+    return totals | {"batches": list(map(select, printing.wanted(run.batches)))}
 
 
 _JSON = Format(_encode_json, _write_json, streams=False)
@@ -161,12 +163,13 @@ _USUAL_LIMIT = 50
 
 def _encode_table(printing: Printing) -> Encode:
     # A table chooses its columns itself, and needs the others to say what they mean.
-    return partial(encode_nested, **_nesting(printing) | {"fields": None})
+    asked = printing.asked or SHARES[:1] if printing.level == "token" else printing.asked
+    return partial(encode_nested, level=printing.level, fields=None, asked=asked)
 
 
 def _write_table(run: Run, printing: Printing, _: str, stream: BinaryIO) -> None:
     """Writes totals, then one row per record or response, or one table per response."""
-    from grpo_cli.commands.eval.view import ROWS, print_batches, print_rows, print_totals
+    from grpo_cli.commands.eval.view import print_batches, print_rows, print_totals
     from grpo_cli.terminal.paging import print_page
 
     level, limit = printing.level, printing.limit
@@ -183,14 +186,14 @@ def _write_table(run: Run, printing: Printing, _: str, stream: BinaryIO) -> None
         elif run.complete:
             print_totals(console, screen, level, printing.fields, run.total, run.signature)
         if level != "batch":
-            size = run.gradient_size if printing.weighs and run.complete else None
+            size = run.size if printing.weighs and run.complete else None
             counted.append(print_rows(console, screen, printing, records, limit, size))
 
     print_page(stream, draw, "cut", notes=() if printing.quiet else run.notices)
     if level != "batch" and not printing.quiet:
-        rows = ROWS[level]
-        if more := run.total[rows] - sum(counted):
-            say(f"… {more:,} more {rows} (use --limit 0 or --format jsonl)")
+        all_rows = run.count(level) if printing.having is None else run.shown
+        if more := all_rows - sum(counted):
+            say(f"… {more:,} more {ROWS[level]} (use --limit 0 or --format jsonl)")
 
 
 def _first_records(run: Run, level: Level, limit: int) -> list[dict[str, Any]]:
@@ -209,7 +212,11 @@ def _first_records(run: Run, level: Level, limit: int) -> list[dict[str, Any]]:
 def _count_rows(record: dict[str, Any], level: Level) -> int:
     if level == "record":
         return 1
+    if level == "trajectory":
+        return len(record["trajectories"])
     responses = record["responses"]
+    if level == "turn":
+        return sum(len(response["turns"]) for response in responses)
     return len(responses) if level == "response" else sum(r["length"] for r in responses)
 
 

@@ -8,27 +8,22 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, pairwise, repeat
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import orjson
 
 from grpo_cli.commands.emit import TextFormat
 from grpo_cli.engine.rows.fields import SIDES, Level
-from grpo_cli.engine.rows.rows import columns
+from grpo_cli.engine.rows.rows import columns, row_segments
 from grpo_cli.engine.rows.source import Source, bounds, one_number
-
-if TYPE_CHECKING:
-    from grpo_cli.objective.breakdown import Breakdown
-    from grpo_cli.records.record import Record
 
 Cells = str | Sequence[bytes]
 """A column of cells: one for all lines, or one for each."""
 
 
 def encode_lines(
-    records: Sequence[Record],
-    breakdown: Breakdown,
+    source: Source,
     *,
     level: Level,
     fields: tuple[str, ...],
@@ -37,15 +32,13 @@ def encode_lines(
     """The lines of some records in order, in pieces.
 
     Args:
-        records: those that ``breakdown`` is of.
-        breakdown: the numbers.
+        source: the records.
         level: what one line is.
         fields: the names that a line has, in this order.
         lines: how they are written.
     """
-    if not records:
+    if not source.records:
         return []
-    source = Source(records, breakdown)
     if level == "token":
         return list(_joined(_token_lines(source, fields, lines)))
     found = columns(source, level, fields)
@@ -76,7 +69,7 @@ def _token_lines(source: Source, fields: tuple[str, ...], lines: TextFormat) -> 
         for name, column in found.items()
         if column.owners is not None
     }
-    for begin, end in _stretches(bounds(source.summary.responses)):
+    for begin, end in _stretches(bounds(row_segments(source))):
         cells = [
             _repeated(*shared[name], begin, end)
             if name in shared

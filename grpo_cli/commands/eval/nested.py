@@ -5,47 +5,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
 import orjson
 
-from grpo_cli.engine.rows.fields import RECORD_CONTEXT, RESPONSE_CONTEXT, Level, names
+from grpo_cli.engine.rows.fields import RECORD_CONTEXT, RESPONSE_CONTEXT, Level, extras, names
 from grpo_cli.engine.rows.rows import Row, rows
+from grpo_cli.engine.rows.source import Source
 from grpo_cli.terminal.numbers import escaped_json
-
-if TYPE_CHECKING:
-    from grpo_cli.objective.breakdown import Breakdown
-    from grpo_cli.records.record import Record
 
 _OPTIONS = orjson.OPT_SERIALIZE_NUMPY
 _LARGE = 1 << 17  # bytes of which 8 KiB are a small part
 
 
 def encode_nested(
-    records: Sequence[Record],
-    breakdown: Breakdown,
+    source: Source,
     *,
     level: Level,
     fields: tuple[str, ...] | None,
     lines: bool = False,
-    weighs: bool = False,
+    asked: tuple[str, ...] = (),
 ) -> list[bytes]:
     """One JSON object per record.
 
     Args:
-        records: those that ``breakdown`` is of.
-        breakdown: the numbers.
+        source: the records.
         level: the deepest rows inside.
         fields: the names that a row of that level has, in this order; None for all of them. A
             record that holds responses keeps its ``id``, and a response its number.
         lines: whether each has the end of a line.
-        weighs: whether the contributions of records are wanted at level ``record`` too.
+        asked: which ``EXTRA`` fields the rows have.
     """
-    result = rows(records, breakdown, level, weighs=weighs)
+    result = rows(source, level, asked)
     if fields is not None:
-        by = tuple(records[0].batch or ())
-        result = [_selected(row, level, fields, by) for row in result]
+        result = [_selected(row, level, fields, source.by) for row in result]
     option = _OPTIONS | orjson.OPT_APPEND_NEWLINE if lines else _OPTIONS
     return [_fitted(escaped_json(orjson.dumps(row, option=option))) for row in result]
 
@@ -59,15 +50,30 @@ def _selected(row: Row, level: Level, fields: tuple[str, ...], by: tuple[str, ..
     if level == "record":
         return {name: row[name] for name in fields}
     selected = _picked(row, "id", fields, (*by, *RECORD_CONTEXT))
-    inside = names("response") if level == "response" else RESPONSE_CONTEXT
+    if level == "trajectory":
+        own = level_names(level)
+        selected["trajectories"] = [_chosen(one, fields, own) for one in row["trajectories"]]
+        return selected
+    inside = level_names(level) if level == "response" else RESPONSE_CONTEXT
     selected["responses"] = [
         _picked(response, "response", fields, inside) for response in row["responses"]
     ]
-    if level == "token":
-        for response, whole in zip(selected["responses"], row["responses"], strict=True):
-            tokens, known = whole["tokens"], names("token")
-            response["tokens"] = {name: tokens.get(name) for name in fields if name in known}
+    known = level_names(level)
+    for response, whole in zip(selected["responses"], row["responses"], strict=True):
+        if level == "token":
+            response["tokens"] = _chosen(whole["tokens"], fields, known)
+        elif level == "turn":
+            response["turns"] = [_chosen(turn, fields, known) for turn in whole["turns"]]
     return selected
+
+
+def _chosen(row: Row, fields: tuple[str, ...], known: tuple[str, ...]) -> Row:
+    return {name: row.get(name) for name in fields if name in known}
+
+
+def level_names(level: Level) -> tuple[str, ...]:
+    """The names of a level's own fields, also of those that are there where they are asked for."""
+    return (*names(level), *extras(level))
 
 
 def _picked(row: Row, key: str, fields: tuple[str, ...], allowed: tuple[str, ...]) -> Row:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 import orjson
@@ -17,15 +17,11 @@ from grpo_cli.commands.eval.printing import Printing
 from grpo_cli.commands.eval.run import Run, limited, totals_of
 from grpo_cli.engine.evaluation import Encode
 from grpo_cli.engine.rows.fields import KINDS, Level
-from grpo_cli.engine.rows.rows import Column, columns
+from grpo_cli.engine.rows.rows import Column, columns, row_segments
 from grpo_cli.engine.rows.source import Source
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.records.tables.files import package
 from grpo_cli.records.tables.sink import Sink
-
-if TYPE_CHECKING:
-    from grpo_cli.objective.breakdown import Breakdown
-    from grpo_cli.records.record import Record
 
 
 def encode(printing: Printing) -> Encode:
@@ -41,22 +37,18 @@ def encode(printing: Printing) -> Encode:
     return partial(batch_of, level=printing.level, fields=printing.names)
 
 
-def batch_of(
-    records: Sequence[Record], breakdown: Breakdown, *, level: Level, fields: tuple[str, ...]
-) -> list[Any]:
+def batch_of(source: Source, *, level: Level, fields: tuple[str, ...]) -> list[Any]:
     """The rows of some records as one Arrow batch; none of no records.
 
     Args:
-        records: those that ``breakdown`` is of.
-        breakdown: the numbers.
+        source: the records.
         level: what one row is.
         fields: the names of the columns, in this order.
     """
-    if not records:
+    if not source.records:
         return []
-    source = Source(records, breakdown)
     found = columns(source, level, fields)
-    count = source.summary.responses.total  # a column that no row has is one of tokens
+    count = row_segments(source).total if level == "token" else 0  # others have all columns
     arrays = [_filled(name, found[name], count) for name in fields]
     return [package().record_batch(arrays, names=list(fields))]
 

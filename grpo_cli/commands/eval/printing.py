@@ -19,7 +19,16 @@ from grpo_cli.commands.options.output import (
     format_option,
 )
 from grpo_cli.commands.options.place import Resume
-from grpo_cli.engine.rows.fields import ACCUMULATED, COLUMNS, FIELDS, Level
+from grpo_cli.engine.rows.fields import (
+    ACCUMULATED,
+    COLUMNS,
+    FIELDS,
+    NAMED,
+    SHARES,
+    Level,
+    extras,
+)
+from grpo_cli.engine.rows.having import Having, read_having
 from grpo_cli.errors import UsageError
 from grpo_cli.terminal.destination import standard_output
 
@@ -38,6 +47,7 @@ class Printing(NamedTuple):
         nested: whether rows stay inside their record.
         quiet: whether notes are left out.
         by: the fields that ``--batch`` names.
+        having: which rows are wanted; None: all.
     """
 
     level: Level
@@ -46,6 +56,7 @@ class Printing(NamedTuple):
     nested: bool = False
     quiet: bool = False
     by: tuple[str, ...] = ()
+    having: Having | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -54,13 +65,33 @@ class Printing(NamedTuple):
 
     def names_of_totals(self, rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
         """The fields of a batch's row, with those of micro-batches where the rows have them."""
-        return self.fields or (*self.names, *(name for name in ACCUMULATED if name in rows[0]))
+        more = (name for name in (*NAMED, *ACCUMULATED) if name in rows[0])
+        return self.fields or (*self.names, *more)
 
     @property
     def weighs(self) -> bool:
         """Whether rows have weights, which are of the batch that they belong to."""
-        wanted = self.level == "record" and "contribution" in (self.fields or ())
-        return wanted or self.level in ("response", "token")
+        return self.level not in ("batch", "record") or bool(self.asked or self._tested)
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """Which ``EXTRA`` fields the rows have."""
+        return tuple(name for name in self.fields or () if name in extras(self.level))
+
+    @property
+    def _tested(self) -> set[str]:
+        names = () if self.having is None else self.having.names
+        return {*names} & {*extras(self.level)}
+
+    @property
+    def shares(self) -> bool:
+        """Whether shares are wanted before the whole batch was read."""
+        return not {*SHARES}.isdisjoint((*self.asked, *self._tested))
+
+    def wanted(self, rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        """The batches' totals that are wanted, where these are the rows."""
+        having = self.having if self.level == "batch" else None
+        return [row for row in rows if having is None or having.holds(row)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +119,15 @@ class PrintingOptions:
     ] = False
     output: Output = None
     resume: Resume = False
+    having: Annotated[
+        list[str] | None,
+        option(
+            "--having",
+            "TEST",
+            "Print only rows that fit, as 'clip==high && share>0.01'; repeatable.",
+            autocompletion=complete.fields,
+        ),
+    ] = None
     limit: Annotated[int | None, LIMIT] = None
     quiet: Quiet = False
 
@@ -116,7 +156,8 @@ class PrintingOptions:
         given = self.fields if self.only is None else self.only
         flag = "--fields" if self.only is None else "--only"
         names = None if given is None else self._names(flag, given, by)
-        return Printing(self.level, names, self.limit, self.nest, self.quiet, by)
+        having = read_having(self.having, self.level, self._known(by))
+        return Printing(self.level, names, self.limit, self.nest, self.quiet, by, having)
 
     def bar(self, *, streams: bool) -> bool:
         """Whether a progress bar would help: not where results stream to the same terminal."""
@@ -139,7 +180,11 @@ class PrintingOptions:
             raise UsageError("--nest is for --format jsonl; json is nested as it is")
 
     def _names(self, flag: str, given: str, by: tuple[str, ...]) -> tuple[str, ...]:
-        added = ACCUMULATED if by and self.level == "batch" else ()
-        where, known = f"{flag} at --level {self.level}", (*by, *FIELDS[self.level], *added)
+        where, known = f"{flag} at --level {self.level}", self._known(by)
         names = (complete.known(where, name.strip(), known) for name in given.split(","))
         return tuple(dict.fromkeys(names))
+
+    def _known(self, by: tuple[str, ...]) -> tuple[str, ...]:
+        """The fields that a row may have."""
+        added = ACCUMULATED if by and self.level == "batch" else ()
+        return (*by, *FIELDS[self.level], *added)

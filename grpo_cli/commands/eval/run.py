@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from grpo_cli.commands.eval.printing import Printing
 from grpo_cli.commands.options.source import tell_errors, tell_skipped
 from grpo_cli.engine import Evaluation, Reader
+from grpo_cli.engine.rows.fields import Level, names
 from grpo_cli.errors import GrpoError, InputError, UsageError
 from grpo_cli.terminal.messages import say, tell
 from grpo_cli.terminal.numbers import counted, shown
@@ -71,11 +72,11 @@ class Run(Evaluation):
         failed = self._error is not None or self._printed > 0
         return failed and not self.total["records"]
 
-    def finish(self, *, told_in_table: bool, quiet: bool) -> int:
-        """Prints the notes, then what went wrong; returns the exit code."""
+    def finish(self, *, told_in_table: bool, quiet: bool, more: Iterable[str] = ()) -> int:
+        """Prints the notes, ``more`` of them, then what went wrong; returns the exit code."""
         if not quiet:
-            more = notes(self.total) if self.complete and not (told_in_table or self.empty) else ()
-            for note in [*self.notices, *more]:
+            told = told_in_table or self.empty or not self.complete
+            for note in [*self.notices, *(() if told else notes(self.total)), *more]:
                 say(f"note: {note}")
         tell_skipped(self.skipped, self.skipped.count + self.total["records"])
         if self._error is not None:
@@ -125,6 +126,41 @@ def _of(part: int, whole: int, name: str) -> str:
     return f"{part:,} of {counted(whole, name)}"
 
 
+ROWS: Mapping[Level, str] = {
+    "record": "records",
+    "trajectory": "trajectories",
+    "response": "responses",
+    "turn": "turns",
+    "token": "tokens",
+}
+"""The level → what its rows are called."""
+
+
+def having_note(run: Run, printing: Printing) -> Iterator[str]:
+    """How many rows ``--having`` left, of how many."""
+    if printing.having is None or not run.complete:
+        return
+    if printing.level == "batch":
+        batches = run.batches or [run.total]
+        whole = counted(len(batches), "batch", "batches")
+        yield f"--having keeps {len(printing.wanted(batches)):,} of {whole}"
+    else:
+        kept = _of(run.shown, run.count(printing.level), printing.level)
+        yield f"--having keeps {kept}"
+
+
+def only_note(run: Run, printing: Printing, only: str | None) -> Iterator[str]:
+    """That bare values are a row each, where somebody may have wanted the batch's own."""
+    rows = run.total["records"]
+    if only is None or printing.level != "record" or rows < 2 or not run.complete:
+        return
+    if {*printing.names} & {*names("batch")} and printing.having is None and not printing.limit:
+        yield (
+            f"--only printed {rows:,} lines, one for each record; "
+            f"for the whole batch's: --level batch --only {only}"
+        )
+
+
 def limited(
     run: Run, printing: Printing, count: Callable[[Any, int], tuple[Any, int]]
 ) -> Iterator[list[Any]]:
@@ -152,7 +188,8 @@ def limited(
 
 def totals_of(run: Run, printing: Printing, variant: str) -> list[dict[str, Any]]:
     """The rows of level ``batch``: one, or one for each value of the fields of ``--batch``."""
-    rows = run.batches if printing.by else [{"signature": run.signature, **run.total}]
-    rows = rows[: printing.limit or None]
-    names = printing.names_of_totals(rows)
-    return [{name: {"variant": variant, **row}.get(name) for name in names} for row in rows]
+    whole = {"signature": run.signature, **run.total}
+    rows: Sequence[Mapping[str, Any]] = run.batches if printing.by else [whole]
+    fields = printing.names_of_totals(rows)
+    rows = printing.wanted(rows)[: printing.limit or None]
+    return [{name: {"variant": variant, **row}.get(name) for name in fields} for row in rows]

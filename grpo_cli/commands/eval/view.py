@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from grpo_cli.commands.eval.nested import level_names
 from grpo_cli.commands.eval.printing import Printing
 from grpo_cli.commands.eval.run import notes
 from grpo_cli.engine.rows.fields import (
@@ -16,11 +17,11 @@ from grpo_cli.engine.rows.fields import (
     COLUMNS,
     RECORD_CONTEXT,
     RESPONSE_CONTEXT,
+    SHARES,
     TABLE,
     Level,
     spare,
 )
-from grpo_cli.engine.rows.fields import names as names_of
 from grpo_cli.engine.rows.source import same
 from grpo_cli.terminal.grid import Column, Style, column, fitting, grid, print_hidden
 from grpo_cli.terminal.numbers import aligned, counted, percent, shown, shown_among, token_text
@@ -28,10 +29,7 @@ from grpo_cli.terminal.prose import wrapped
 from grpo_cli.terminal.screen import Screen
 
 Row = Mapping[str, Any]
-Size = Callable[[Row], float]
-
-ROWS: Mapping[Level, str] = {"record": "records", "response": "responses", "token": "tokens"}
-"""The level → the key of the totals that counts its rows."""
+Size = Callable[[Row], Sequence[float]]
 
 
 # ---- totals ------------------------------------------------------------------------------------
@@ -96,8 +94,10 @@ def _details(total: Row) -> Iterator[tuple[str, str]]:
             f"min {shown(total['ratio_min'])}, max {shown(total['ratio_max'])}",
         )
     yield "gradient_norm", shown(total["gradient_norm"])
-    nouns = ("record", "group", "response", "token")
-    yield "evaluated", ", ".join(counted(total[f"{noun}s"], noun) for noun in nouns)
+    nouns = ("record", "group", "trajectory", "response", "turn", "token")
+    plurals = ((noun, f"{noun}s".replace("ys", "ies")) for noun in nouns)
+    counts = [counted(total[many], noun, many) for noun, many in plurals if many in total]
+    yield "evaluated", ", ".join(counts)
 
 
 def print_totals(
@@ -124,8 +124,8 @@ def print_batches(
     """Prints a line of totals for each batch, and their mean."""
     of_batches = printing.level == "batch"
     chosen = printing.fields if of_batches else None
-    rows = batches[: printing.limit or None] if of_batches else batches
-    names = printing._replace(level="batch", fields=chosen).names_of_totals(rows)
+    rows = printing.wanted(batches)[: printing.limit or None] if of_batches else batches
+    names = printing._replace(level="batch", fields=chosen).names_of_totals(batches)
     columns = [_column(name, rows) for name in names]
     if chosen is None:
         columns = [
@@ -169,7 +169,7 @@ def print_rows(
         printing: which rows.
         records: those that hold them.
         limit: how many rows; 0 for all.
-        size: Σ |gradient| over the batch of a record's row, which ``share`` is of; None where the
+        size: what the tokens of a record's batch add up to, which ``share`` is of; None where the
             batch was not read whole.
     """
     level, fields = printing.level, printing.fields
@@ -194,7 +194,7 @@ def _tables(
         yield from _token_tables(fields, records, limit, size)
         return
     by = printing.by
-    rows = list(records if level == "record" else _responses(records, by))[: limit or None]
+    rows = list(records if level == "record" else _within(records, level, by))[: limit or None]
     if rows:
         columns = [_column(name, rows) for name in printing.names]
         yield "", columns if fields is not None else [*_telling(columns, rows, level)]
@@ -204,13 +204,19 @@ def _column(name: str, rows: Sequence[Row]) -> Column:
     if name in (*SUMS, ACCUMULATED[-1]) and all("gradient_norm" in row for row in rows):
         texts = [shown_among(row.get(name), row["gradient_norm"]) for row in rows]
         return column(name, texts, show=str, numeric=True)
-    return column(name, [row.get(name) for row in rows])
+    return _cells(name, [row.get(name) for row in rows])
 
 
-def _responses(records: Sequence[Row], by: Sequence[str]) -> Iterator[Row]:
+def _within(records: Sequence[Row], level: Level, by: Sequence[str]) -> Iterator[Row]:
+    """The rows of trajectories, responses or turns, with what their records say of themselves."""
     for record in records:
         about = {name: record[name] for name in (*by, *RECORD_CONTEXT)}
-        yield from (about | response for response in record["responses"])
+        for row in record["trajectories" if level == "trajectory" else "responses"]:
+            if level == "turn":
+                context = about | {name: row[name] for name in RESPONSE_CONTEXT}
+                yield from (context | turn for turn in row["turns"])
+            else:
+                yield about | row
 
 
 def _telling(columns: Sequence[Column], rows: Sequence[Row], level: Level) -> Iterator[Column]:
@@ -231,14 +237,13 @@ def _token_tables(
 ) -> Iterator[tuple[str, list[Column]]]:
     room = limit or None
     for record in records:
-        whole = None if size is None else size(record)
         for response in record["responses"]:
             count = len(response["tokens"]["position"])
             count = count if room is None else min(count, room)
             if count:
                 yield (
                     _title(record, response),
-                    _token_columns(fields, record, response, count, whole),
+                    _token_columns(fields, record, response, count, size),
                 )
             room = None if room is None else room - count
 
@@ -254,7 +259,7 @@ def _title(record: Row, response: Row) -> str:
 
 
 def _token_columns(
-    fields: tuple[str, ...] | None, record: Row, response: Row, count: int, whole: float | None
+    fields: tuple[str, ...] | None, record: Row, response: Row, count: int, size: Size | None
 ) -> list[Column]:
     tokens = response["tokens"]
     names = fields or [name for name in COLUMNS["token"] if tokens.get(name) is not None]
@@ -262,14 +267,17 @@ def _token_columns(
     for name in names:
         if name in RESPONSE_CONTEXT:
             values = [response[name]] * count
-        elif name in names_of("token"):
+        elif name in level_names("token"):
             values = (tokens.get(name) or [None] * count)[:count]
         else:  # what the record says of itself and its batch
             values = [record[name]] * count
         columns.append(_token_column(name, values))
-    if fields is None and whole is not None:
-        number = sum(len(one["tokens"]["position"]) for one in record["responses"])
-        columns.append(_share(tokens["gradient"][:count], whole, number))
+    if fields is None and size is not None:
+        shares = tokens["share"][:count]
+        if shares[0] is None:  # the batch is larger than the record
+            whole = size(record)[0] or 1.0
+            shares = [abs(one) / whole for one in tokens["gradient"][:count]]
+        columns.append(_share(shares, record["tokens"]))
     return columns
 
 
@@ -278,15 +286,20 @@ def _token_column(name: str, values: Sequence[Any]) -> Column:
         return column(name, values, show=lambda text: token_text(text or ""))
     if name == "clip":
         return column(name, values, show=lambda side: side or "·", style=_SIDE_STYLES.__getitem__)
+    return _cells(name, values)
+
+
+def _cells(name: str, values: Sequence[Any]) -> Column:
+    if name in SHARES:
+        return column(name, values, show=percent, numeric=True)
     return column(name, values)
 
 
 _SIDE_STYLES = {"low": "bold cyan", None: "dim", "high": "bold magenta"}
 
 
-def _share(gradients: Sequence[float], whole: float, tokens: int) -> Column:
+def _share(parts: Sequence[float], tokens: int) -> Column:
     """Each token's part of its batch's update, |gradient| / Σ |gradient|, in percent."""
-    parts = [abs(one) / whole if whole else 0.0 for one in gradients]
     style: Style = lambda part: _share_style(part * tokens)  # noqa: E731
     return column("share", parts, show=percent, style=style, numeric=True)
 

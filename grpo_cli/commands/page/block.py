@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, Segments
 from grpo_cli.commands.page.codec import encoded, guesses, planes
-from grpo_cli.commands.show.picture import differences_of, flowing, saturated, texts_of
+from grpo_cli.commands.show.picture import flowing, saturated, texts_of
 from grpo_cli.engine.rows.rows import rows
+from grpo_cli.engine.rows.source import Source, differences_of
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.records import Raw, Record
 from grpo_cli.records.unread import PROMPTS
@@ -50,7 +51,7 @@ def block(raw: Raw, record: Record, breakdown: Breakdown, only: Sequence[int] | 
         breakdown: of it alone.
         only: the responses that are kept; None for all.
     """
-    (row,) = rows([record], breakdown, "token")
+    (row,) = rows(Source([record], breakdown), "token")
     kept = range(len(row["responses"])) if only is None else only
     responses = [row["responses"][at] for at in kept]
     texts, named = texts_of(responses)

@@ -23,7 +23,6 @@ from grpo_cli.commands.show.heat import left_out, print_heat
 from grpo_cli.commands.show.picture import (
     COLORS,
     Picture,
-    differences_of,
     moves_clipped,
     picture,
 )
@@ -32,6 +31,7 @@ from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.engine.references import lacks_kl, without_kl
 from grpo_cli.engine.rows.rows import rows
+from grpo_cli.engine.rows.source import Source, differences_of
 from grpo_cli.errors import GrpoError, UsageError
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.records import Raw, Record
@@ -197,7 +197,7 @@ def _page(raw: Raw, record: Record, breakdown: Breakdown, options: ShowOptions) 
 
 
 def _picture(record: Record, breakdown: Breakdown, options: ShowOptions) -> Picture:
-    (row,) = rows([record], breakdown, "token")
+    (row,) = rows(Source([record], breakdown), "token")
     starts = breakdown.batch.responses.starts[1:]
     moved, mover = moves_clipped(breakdown)
     columns = {**differences_of(breakdown), "moved": moved}

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import chain, islice, pairwise, repeat
-from typing import TYPE_CHECKING, Any, NamedTuple
+from itertools import chain, compress, islice, pairwise, repeat
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from grpo_cli.batch import Segments
 from grpo_cli.engine.rows.fields import (
-    CONTRIBUTION,
+    EXTRA,
     RECORD,
     RECORD_CONTEXT,
     RESPONSE,
@@ -25,55 +28,94 @@ from grpo_cli.engine.rows.fields import (
     Level,
 )
 from grpo_cli.engine.rows.source import Source, bounds
-
-if TYPE_CHECKING:
-    from grpo_cli.objective.breakdown import Breakdown
-    from grpo_cli.records.record import Record
+from grpo_cli.engine.rows.turns import TRAJECTORY, TURN
 
 Row = dict[str, Any]
 
 
 def record_fields(source: Source) -> tuple[Field, ...]:
-    """The fields of a record: those that name its batch, ``RECORD``, its contribution."""
+    """The fields of a record: those that name its batch, then ``RECORD``."""
     by = (Field(name, partial(_of_batch, name), kind="any") for name in source.by)
-    return (*by, *RECORD, CONTRIBUTION)
+    return (*by, *RECORD)
 
 
 def _of_batch(name: str, source: Source) -> list[Any]:
     return [None if record.batch is None else record.batch[name] for record in source.records]
 
 
-def rows(
-    records: Sequence[Record], breakdown: Breakdown, level: Level, *, weighs: bool = False
-) -> list[Row]:
+def rows(source: Source, level: Level, asked: Collection[str] = ()) -> list[Row]:
     """One dict per record, in the order of its fields.
 
-    At level ``response`` and ``token`` each has ``responses``, and at level ``token`` each of
-    those has ``tokens``: a dict of columns. ``token``, ``token_id`` and ``correction`` are there
-    only where there are any. A record has its contribution at these levels, and where ``weighs``
-    says that it is wanted.
+    At level ``trajectory`` each has ``trajectories``. At level ``response``, ``turn`` and ``token``
+    each has ``responses``, and at level ``turn`` each of those has ``turns``, at level ``token``
+    ``tokens``: a dict of columns. ``token``, ``token_id`` and ``correction`` are there
+    only where there are any. A record has its contribution at these levels.
+
+    Args:
+        source: the records. Those without a row that is wanted are left out.
+        level: what one row is.
+        asked: which of the ``EXTRA`` fields rows have.
     """
-    if not records:
+    if not source.records:
         return []
-    source = Source(records, breakdown)
-    fields = record_fields(source)
-    result = _rows(fields if weighs or level != "record" else fields[:-1], source)
-    if level in ("response", "token"):
-        responses = _rows(RESPONSE, source)
-        if level == "token":
-            for row, tokens in zip(responses, _tokens(source), strict=True):
-                row["tokens"] = tokens
-        for row, (begin, end) in zip(result, pairwise(bounds(source.summary.records)), strict=True):
-            row["responses"] = responses[begin:end]
-    return result
+    extra = [field for field in EXTRA[level] if field.name in asked]
+    if level == "record":
+        return _wanted(_rows((*record_fields(source), *extra), source), source.mask)
+    contribution = EXTRA["record"][0]
+    result = _rows((*record_fields(source), contribution), source)
+    if level == "trajectory":
+        found = _rows((*TRAJECTORY, *extra), source)
+        _put(result, "trajectories", found, source.trajectories.records, source.mask)
+        return [row for row in result if source.mask is None or row["trajectories"]]
+    responses, wanted = _rows(RESPONSE, source), source.mask
+    if level == "response":
+        responses = _rows((*RESPONSE, *extra), source)
+    elif level == "turn":
+        owners = source.turn_responses
+        _put(responses, "turns", _rows((*TURN, *extra), source), owners, wanted)
+    else:
+        owners = source.summary.responses
+        for row, columns in zip(responses, _tokens(source, (*TOKEN, *extra)), strict=True):
+            row["tokens"] = columns
+    if level != "response" and wanted is not None:
+        wanted = owners.sum(wanted.astype(int)) > 0
+    _put(result, "responses", responses, source.summary.records, wanted)
+    return [row for row in result if source.mask is None or row["responses"]]
 
 
-def _tokens(source: Source) -> Iterator[dict[str, Any]]:
+def _put(
+    outer: list[Row],
+    key: str,
+    inner: list[Row],
+    owners: Segments,
+    wanted: NDArray[np.bool_] | None,
+) -> None:
+    """Puts rows into those that they belong to, but for those that are not wanted.
+
+    Args:
+        outer: a row for each of ``owners``.
+        key: what the rows within a row are called.
+        inner: the rows.
+        owners: which of them each has.
+        wanted: whether each is wanted; None: all are.
+    """
+    for row, (begin, end) in zip(outer, pairwise(bounds(owners)), strict=True):
+        row[key] = _wanted(inner[begin:end], None if wanted is None else wanted[begin:end])
+
+
+def _wanted(rows: list[Row], mask: NDArray[np.bool_] | None) -> list[Row]:
+    return rows if mask is None else [*compress(rows, mask.tolist())]
+
+
+def _tokens(source: Source, fields: Sequence[Field]) -> Iterator[dict[str, Any]]:
     """The columns of each response's tokens, of those that its record has."""
-    columns = {field.name: field.read(source) for field in TOKEN}
+    columns = {field.name: field.read(source) for field in fields}
     columns["clip"] = SIDES[columns["clip"]].tolist()
-    optional = {name for name in _OPTIONAL if columns[name] is None}
     cuts = pairwise(bounds(source.summary.responses))
+    if source.mask is not None:
+        columns = {name: _kept(values, source.mask) for name, values in columns.items()}
+        cuts = pairwise(bounds(_fewer(source.summary.responses, source.mask)))
+    optional = {name for name in _OPTIONAL if columns[name] is None}
     for record in source.records:
         written = {"token": record.tokens, "token_id": record.token_ids}
         absent = optional | {name for name, values in written.items() if values is None}
@@ -109,6 +151,12 @@ class Column(NamedTuple):
     values: Any
     owners: Segments | None = None
 
+    def kept(self, mask: NDArray[np.bool_]) -> Column:
+        """The column of some of the rows."""
+        if self.owners is None:
+            return Column(_kept(self.values, mask))
+        return Column(self.values, _fewer(self.owners, mask))
+
     def spread(self) -> Iterable[Any]:
         """A value for each row."""
         if self.owners is None:
@@ -117,8 +165,33 @@ class Column(NamedTuple):
         return chain.from_iterable(map(repeat, self.values, counts))
 
 
+def _kept(values: Any, mask: NDArray[np.bool_]) -> Any:
+    if values is None or isinstance(values, np.ndarray):
+        return None if values is None else values[mask]
+    return [*compress(values, mask.tolist())]
+
+
+def _fewer(owners: Segments, mask: NDArray[np.bool_]) -> Segments:
+    """The segments with some of their elements."""
+    return Segments(owners.sum(mask.astype(np.int64)))
+
+
+def row_segments(source: Source) -> Segments:
+    """The responses' tokens that are rows."""
+    responses = source.summary.responses
+    return responses if source.mask is None else _fewer(responses, source.mask)
+
+
 def columns(source: Source, level: Level, names: Collection[str]) -> dict[str, Column]:
-    """The columns with these names, of the rows of a level. Sides of the clip are codes."""
+    """The columns with these names, of the rows of a level that are wanted."""
+    found, mask = all_columns(source, level, names), source.mask
+    if mask is None:
+        return found
+    return {name: column.kept(mask) for name, column in found.items()}
+
+
+def all_columns(source: Source, level: Level, names: Collection[str]) -> dict[str, Column]:
+    """The columns with these names, of all rows of a level. Sides of the clip are codes."""
     return {
         field.name: Column(field.read(source), owners)
         for table, owners in _tables(source, level)
@@ -129,19 +202,28 @@ def columns(source: Source, level: Level, names: Collection[str]) -> dict[str, C
 
 def _tables(source: Source, level: Level) -> Iterator[tuple[Sequence[Field], Segments | None]]:
     """The fields that rows of a level may have, and the rows that have a value in common."""
-    records = record_fields(source)
+    records, extra = record_fields(source), EXTRA[level]
     if level == "record":
-        yield records, None
+        yield (*records, *extra), None
         return
     summary = source.summary
     context = _named(records, (*source.by, *RECORD_CONTEXT))
     if level == "response":
         yield context, summary.records
-        yield RESPONSE, None
+        yield (*RESPONSE, *extra), None
+        return
+    if level == "trajectory":
+        yield context, source.trajectories.records
+        yield (*TRAJECTORY, *extra), None
+        return
+    if level == "turn":
+        yield context, source.turn_records
+        yield _named(RESPONSE, RESPONSE_CONTEXT), source.turn_responses
+        yield (*TURN, *extra), None
         return
     yield context, summary.record_tokens
     yield _named(RESPONSE, RESPONSE_CONTEXT), summary.responses
-    yield TOKEN, None
+    yield (*TOKEN, *extra), None
 
 
 def _named(table: Sequence[Field], names: Sequence[str]) -> list[Field]:

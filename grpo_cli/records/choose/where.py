@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
+from numpy.typing import NDArray
 
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.records.record import Texts, listed
@@ -127,6 +128,12 @@ class Condition(NamedTuple):
         except TypeError:
             return False
 
+    def fits(self, found: NDArray[Any]) -> NDArray[np.bool_]:
+        """[n] which numbers of an array compare so."""
+        if isinstance(self.wanted, bool) or not isinstance(self.wanted, int | float):
+            return np.full(len(found), self.compares(0.0))
+        return np.asarray(_TESTS[self.test](found, self.wanted), dtype=np.bool_)
+
     def refutes(self, text: bytes) -> bool:
         """Whether the text of an object cannot hold it, as far as is seen without decoding."""
         return all(not self.compares(one) for one in scalars(text, self.path))
@@ -174,30 +181,32 @@ _AFTER = re.compile(_SCALAR)
 _INDEX = re.compile(r"\s*[+-]?[\d_]+\s*")
 
 
-def read_conditions(texts: list[str] | None) -> tuple[Condition, ...]:
+def read_conditions(texts: Iterable[str] | None, flag: str = "--where") -> tuple[Condition, ...]:
     """``step==120 && env!="math"`` as its conditions.
 
     Raises:
-        UsageError: for anything else.
+        UsageError: for anything else; ``flag`` is where it was given.
     """
-    return tuple(_read(part) for text in texts or () for part in text.split("&&"))
+    return tuple(_read(part, flag) for text in texts or () for part in _AND.split(text))
 
 
-_OR = re.compile(r"""(\|\|?|\bor\b)(?=(?:[^"']|"[^"]*"|'[^']*')*$)""")
+_UNQUOTED = r"""(?=(?:[^"']|"[^"]*"|'[^']*')*$)"""
+_AND = re.compile(f"&&{_UNQUOTED}")
+_OR = re.compile(rf"(\|\|?|\bor\b){_UNQUOTED}")
 
 
-def _read(text: str) -> Condition:
+def _read(text: str, flag: str) -> Condition:
     if found_or := _OR.search(text):
         raise UsageError(
-            f"--where: {found_or[1]!r} cannot be said: all tests have to hold (&&); put a value "
+            f"{flag}: {found_or[1]!r} cannot be said: all tests have to hold (&&); put a value "
             "with that in it in quotes, or read the file once for each"
         )
     found = _CONDITION.fullmatch(text)
     if found is None:
         raise UsageError(
-            f"--where: expected a comparison as 'step==120' (== != < <= > >=, &&), got {text!r}"
+            f"{flag}: expected a comparison as 'step==120' (== != < <= > >=, &&), got {text!r}"
         )
-    return Condition(read_path(found[1], "--where"), found[2], _constant(found[3]))
+    return Condition(read_path(found[1], flag), found[2], _constant(found[3]))
 
 
 def _constant(text: str) -> Any:
