@@ -105,7 +105,7 @@ def test_a_fault_is_named_with_its_thread(run: Run) -> None:
     assert "clip/above-positive: One token, its ratio above the band" in done.stdout
     assert "loss: expected -1.2, got -1.64872127" in done.stdout
     assert (
-        "  most likely: clip-unused: the clipped term is computed and then not used; "
+        "  most likely: clip-unused: the clipped term is computed but not used; "
         "https://github.com/rllm-org/rllm/issues/81" in done.stdout
     )
 

@@ -32,7 +32,7 @@ Topic = Annotated[
     str | None,
     typer.Argument(
         metavar="VARIANT|CHOICE|CASE|FILE",
-        help="A variant, a choice at a stage, a case of `grpo vectors`, or a file (- or nothing: "
+        help="A variant, a choice of a stage, a case of `grpo vectors`, or a file (- or nothing: "
         "standard input).",
         autocompletion=complete.variants,
         show_default=False,
@@ -123,7 +123,7 @@ def _is_variant(topic: str) -> bool:
 
 def _no_file(topic: str, kind: str, record: str | None, response: int | None) -> None:
     if record is not None or response is not None:
-        raise UsageError(f"{topic} is a {kind}; --record and --response are for files")
+        raise UsageError(f"{topic} is a {kind}: --record and --response are only for files")
 
 
 def _file(topic: str) -> str:

@@ -331,7 +331,7 @@ def _refuse_others(options: TrendOptions, questions: QuestionOptions) -> None:
         "--fields": options.fields,
     }
     if given := [flag for flag, value in others.items() if value]:
-        raise UsageError(f"{questions.asked} answers a question: without {given[0]}")
+        raise UsageError(f"{questions.asked} answers a question: give it without {given[0]}")
 
 
 def _follow(
@@ -345,12 +345,12 @@ def _follow(
     """Watches files until --fail-on holds; Ctrl-C ends it as any command."""
     drawn = options.html is not None or options.svg is not None
     if options.kind not in ("table", "jsonl") or options.names != "grpo" or options.log or drawn:
-        only = "without --names, --log, --html and --svg"
+        only = "not with --names, --log, --html or --svg"
         raise UsageError(f"--follow prints a table or --format jsonl, {only}")
     if reading.on is not None:
         raise UsageError("--follow reads files as they grow, on this machine: without --on")
     if Evaluator(plan).wants_first_pass:
-        raise UsageError(f"--follow: {plan.variant} needs the statistics of a whole step first")
+        raise UsageError(f"--follow: {plan.variant} needs statistics over a whole step first")
     if not files or "-" in files:
         raise UsageError("--follow: name a file, a folder or a pattern")
     step_source = StepSource.of_flag(
@@ -410,7 +410,7 @@ def _check_fields(columns: Sequence[str] | None, steps: Steps) -> None:
     there = functions(steps.metrics) if steps else []
     for name in columns or ():
         if name not in METRICS and metric(name) and name not in there:
-            has = f"there are {', '.join(there)}" if there else "the records have one reward each"
+            has = f"known: {', '.join(there)}" if there else "each record has only one reward"
             raise UsageError(f"--fields {name}: {has}")
 
 
