@@ -222,7 +222,7 @@ MISTAKES = {
     "path or paths, got int": lambda: evaluate(1),  # type: ignore[arg-type]
     "path or paths, got NoneType": lambda: compare(None),  # type: ignore[arg-type]
     "got Table; give its rows": lambda: evaluate(pa.table({"a": [1]})),
-    "no file fits this pattern": lambda: evaluate("nowhere/*.jsonl"),
+    "no file matches this pattern": lambda: evaluate("nowhere/*.jsonl"),
     "limit: expected 0 or more": lambda: check(EMPTY, limit=-1),
     "format: expected one of canonical": lambda: next(read(DAPO, format="verll")),
     "level: expected one of record": lambda: evaluate(EMPTY, "dr").columns("tokens"),  # type: ignore[arg-type]
@@ -231,11 +231,11 @@ MISTAKES = {
     "rtol: expected a number >= 0": lambda: verify(EMPTY, rtol=-1.0),
     'no record has "expected"': lambda: verify(EMPTY),
     "no correction is called 'trl/mine'": lambda: verify(MINE),
-    "none of the variants takes it": lambda: compare(EMPTY, "dr", tau_pos=1.0),
+    "none of the variants uses it": lambda: compare(EMPTY, "dr", tau_pos=1.0),
     "group_by contradicts group_size": lambda: next(read(DAPO, group_by="uid", group_size=2)),
     "where: expected a comparison": lambda: next(read(DAPO, where="step")),
-    "unpack: expected a size as 500M or 4G": lambda: next(read(DAPO, unpack="4X")),
-    "files: expected a path": lambda: next(read([])),
+    "unpack: expected a size like 500M or 4G": lambda: next(read(DAPO, unpack="4X")),
+    "files: expected at least one path": lambda: next(read([])),
 }
 
 

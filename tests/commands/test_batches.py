@@ -318,7 +318,7 @@ def test_a_batch_s_field_is_no_column_of_ours(field: str, records, grpo, tmp_pat
     file.write_text(json.dumps(records[0] | {field: "a"}) + "\n")
     result = grpo("eval", str(file), "--batch", field)
     assert result.exit_code == 2
-    assert f"rows have a column {field} already" in result.stderr
+    assert f"rows already have a column {field} already" in result.stderr
 
 
 def test_the_last_batch_is_the_one_with_the_greatest_step(records, grpo, tmp_path) -> None:

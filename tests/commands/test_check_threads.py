@@ -14,7 +14,10 @@ NAMED = {
     "verl-6564": ({"last-token"}, "at the last token of 8 of 8 responses"),
     "verl-6240": ({"mean-weight"}, "top-p or top-k kept"),
     "unsloth-6738": ({"drift"}, "grows with the position"),
-    "unsloth-4502": ({"ratio-noise"}, "the batch is on-policy (num_iterations 1), yet the ratios are not 1"),
+    "unsloth-4502": (
+        {("ratio-noise")},
+        ("the batch is on-policy (num_iterations 1), yet the ratios are not 1"),
+    ),
     "trl-6789": ({"mean-weight"}, "top-p or top-k kept, or has another one-sided bias"),
     "trl-6121": ({"probabilities", "negative-entropy"}, "padding that was filled with 1"),
     "trl-5224": ({"retokenised"}, "differ from the sampled ids (sampled_token_ids)"),
@@ -44,7 +47,9 @@ def test_verify_names_that_cut_tokens_are_in_the_denominator(grpo, row):
     (first,) = [row["first"] for row in json.loads(result.stdout)["records"]]
     assert first["stage"] == "aggregate"
     (cause,) = first["causes"]
-    assert "tokens including responses that are masked entirely (truncated responses still count)" in cause
+    assert (
+        "tokens including responses that are masked entirely (truncated responses still count)"
+    ) in cause
     assert cause.startswith("KL not weighted by the ratio, and ") == bool(row)
 
 

@@ -101,7 +101,7 @@ def test_a_record_that_says_how_its_responses_ended_is_believed(said, cut):
     (one,) = rows()
     one["max_completion_length"] = max(LENGTHS)
     told = [row for row in check([one]).findings if row.code == "length-cap"]
-    assert ["exactly the greatest length, 28" in row.message for row in told] == [True]
+    assert ["exactly the maximum length, 28" in row.message for row in told] == [True]
     told = [row for row in check([one | said]).findings if row.code == "length-cap"]
     assert [row.evidence["responses"] for row in told] == [cut] * (cut > 0)
     del one["max_completion_length"]
@@ -122,10 +122,11 @@ def test_what_is_printed(grpo, dump):
     )
     bare = {name: one[name] for name in ("id", "log_probs_new", "log_probs_old", "rewards")}
     assert last(bare, copy.deepcopy(bare) | {"id": 9}) == (
-        "skipped checks in all 2 records: padding, end of text and repetition by id (no token_ids or tokens), "
-        "retokenised ids (no token_ids, no sampled_token_ids or sampled_ids), advantages against "
-        "rewards (no advantages), truncation (except by equal lengths) (no max_completion_length "
-        "or truncated), rollout mismatch (no log_probs_rollout)"
+        "skipped checks in all 2 records: padding, end of text and repetition by id (no "
+        "token_ids or tokens), retokenised ids (no token_ids, no sampled_token_ids or "
+        "sampled_ids), advantages against rewards (no advantages), truncation (except by equal "
+        "lengths) (no max_completion_length or truncated), rollout mismatch (no "
+        "log_probs_rollout)"
     )
 
 

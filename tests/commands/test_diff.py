@@ -446,7 +446,7 @@ def test_what_was_sampled_pairs_records(
     ]
     found = answer("diff", *runs)
     assert found["records"] == paired
-    assert ("records are paired by what was sampled" in found["notes"]) == noted
+    assert ("records are paired by their sampled responses" in found["notes"]) == noted
     same_order = sorted(ours) == sorted(theirs) and (noted or ours == theirs)
     assert found["same"] == same_order
 

@@ -33,7 +33,7 @@ def typed(monkeypatch, capsys):
         ("version", "grpo: no such command 'version'; type: grpo --version"),
         (
             "-v dr eval x",
-            "grpo: no such option: -v; options follow the command: grpo eval -v dr x",
+            "grpo: no such option: -v; options go after the command: grpo eval -v dr x",
         ),
         ("x.jsonl -v dr", "grpo: no such command 'x.jsonl'; for a file: grpo eval x.jsonl -v dr"),
         (

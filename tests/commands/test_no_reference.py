@@ -23,11 +23,11 @@ LOSS = (math.exp(0.3) - 1.2) * 0.5 / (math.sqrt(0.5) + 1e-8) / 2
 
 NOTE = (
     "grpo is evaluated without its KL penalty (k3, β 0.04): the records have no log_probs_ref; "
-    "add that column (beside ratios: probs_old and probs_ref) to include it"
+    "add that column to include it (with ratios: probs_old and probs_ref)"
 )
 MIXED = (
     "log_probs_ref: missing; the kl stage (k3) needs log-probs under the reference, "
-    "which other records have; --beta 0 does without"
+    "although other records have it; --beta 0 works without it"
 )
 
 
@@ -128,7 +128,7 @@ def test_compare_serves_every_row_whose_kl_is_a_penalty(grpo, write):
     assert (
         "note: 2 variants are evaluated without their KL penalty (grpo k3, β 0.04; "
         "bnpo k3, β 0.04): the records have no log_probs_ref; "
-        "add that column (beside ratios: probs_old and probs_ref) to include it"
+        "add that column to include it (with ratios: probs_old and probs_ref)"
     ) in result.stderr
 
 
@@ -382,7 +382,7 @@ def test_a_length_that_nobody_gives_is_named_alike(grpo, write):
     path = write(PLAIN, PLAIN)
     said = (
         "note: max_completion_length: missing; trl/dr_grpo uses its own 512: give "
-        "-p max_completion_length=VALUE, or put it in the record's hyperparameters\n"
+        "-p max_completion_length=VALUE, or put it into the record's hyperparameters\n"
     )
     loss = repr(evaluate(path, "trl/dr_grpo").loss)
     for line in (
@@ -402,7 +402,7 @@ def test_a_length_that_no_row_has_is_an_error_in_the_same_words(grpo, write):
     path = write(PLAIN, PLAIN)
     said = (
         "max_completion_length: missing; token-sum-norm needs it: give "
-        "-p max_completion_length=VALUE, or put it in the record's hyperparameters"
+        "-p max_completion_length=VALUE, or put it into the record's hyperparameters"
     )
     assert said in grpo("eval", path, "--aggregate", "token-sum-norm").stderr
     skipped = split(path, 1).skipped

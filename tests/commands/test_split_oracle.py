@@ -213,7 +213,7 @@ def test_every_row_is_that_of_its_weights(
     missing = {one["aggregate"]: one["reason"] for one in document["skipped"]}
     assert {*missing} == (set() if steps == 1 else OF_THE_STEP)
     for name, reason in missing.items():
-        assert reason.endswith("missing; the input is more than one step"), name
+        assert reason.endswith("missing; the input has more than one step"), name
     stages = answer("variants", "--stage", "aggregate")["stages"]
     assert {*found, *missing} == {*stages["aggregate"]["choices"]}
     names = ("responses", "micro_batch", "micro_batches", "accumulate", "ranks", "steps")

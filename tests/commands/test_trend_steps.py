@@ -293,7 +293,7 @@ def test_settings_that_differ_within_a_step(tmp_path: Path) -> None:
 
 def test_a_trend_that_takes_records_as_on_policy_says_so(tmp_path: Path) -> None:
     """And not where the ratio is one against the engine, which needs no log_probs_old."""
-    note = "note: log_probs_old is missing: taken as on-policy, old := new, every ratio is 1"
+    note = "note: log_probs_old is missing: assuming on-policy (old = new), so every ratio is 1"
     row = {"log_probs": [[-0.9, -0.2], [-1.1]], "log_probs_rollout": [[-0.9, -0.2], [-1.2]]}
     row |= {"rewards": [1.0, 0.0]}  # type: ignore[dict-item]
     path = write(tmp_path / "a.jsonl", [row | {"step": 1}, row | {"step": 2}])

@@ -293,7 +293,10 @@ def test_the_names_of_eval_are_compared() -> None:
         ({"losss": 1.0}, "expected.losss: verify does not know this key; did you mean loss?"),
         ({"loss": 0.1, "loss_grad": []}, "did you mean loss_gradient?"),
         ({"adv": []}, "verify does not know this key; did you mean advantage?"),
-        ({"clip": []}, "expected.clip: verify does not know this key; known keys: advantages, advantage,"),
+        (
+            {("clip"): []},
+            ("expected.clip: verify does not know this key; known keys: advantages, advantage,"),
+        ),
         ({"loss_gradient": [[None, None], [None]]}, "loss_gradient cannot be compared"),
     ],
 )
@@ -324,7 +327,10 @@ def test_a_nan_of_no_token_is_neither_agreement_nor_a_wrong_loss(dump) -> None:
     result = verified(none, some | {"expected": {"policy_loss": -1.0}})
     assert result.exit_code == 0
     assert "1 record agrees: policy_loss" in result.stdout
-    said = "grpo: note: no token counts in 1 record: not compared, since your loss is NaN (0/0) and grpo's is 0"
+    said = (
+        "grpo: note: no token counts in 1 record: not compared, since your loss is NaN (0/0) and "
+        "grpo's is 0"
+    )
     assert said in result.stderr.splitlines()
     assert verified(some | nan).exit_code == 1
     result = verified(none)

@@ -52,9 +52,7 @@ CHANGED: dict[str, Sequence[float]] = {
     "advantages shifted by one row: each response has the previous one's": (
         *(-2.0, 1.0, -0.5, 0.25),
     ),
-    "advantages shifted by one row: each response has the next one's": (
-        *(-0.5, 0.25, -2.0, 1.0),
-    ),
+    "advantages shifted by one row: each response has the next one's": (*(-0.5, 0.25, -2.0, 1.0),),
     "advantages in reverse order of the responses": [-2.0, 0.25, -0.5, 1.0],
     "the first response's advantage is used for all": [1.0] * 4,
     "advantages centred on their median": [1.125, -0.375, 0.375, -1.875],
@@ -69,7 +67,12 @@ CHANGED: dict[str, Sequence[float]] = {
     "advantages weighted by length: A times the number of tokens of the response over its mean": (
         *(0.8, -0.2, 0.4, -2.4),
     ),
-    "advantages weighted by length: A times the number of tokens of the response": [2.0, -0.5, 1.0, -6.0],
+    "advantages weighted by length: A times the number of tokens of the response": [
+        2.0,
+        -0.5,
+        1.0,
+        -6.0,
+    ],
     "advantages weighted by length: A divided by the number of tokens of the response": [
         *(0.5, -0.5, 0.0625, -2.0 / 3.0)
     ],
@@ -365,10 +368,14 @@ def test_columns_that_were_shifted_or_scaled() -> None:
     """The old log-probs: each token has that of the one before; all are at another temperature."""
     old = RECORD["log_probs_old"]
     late = [row[:1] + row[:-1] for row in old]
-    words = "the old log-probs are shifted by one token: each token has the value of the previous one"
+    words = (
+        "the old log-probs are shifted by one token: each token has the value of the previous one"
+    )
     check(words, compute(moves=subtract(NEW, late)))
     hot = [[x / 0.8 for x in row] for row in old]
-    words = "the old log-probs are scaled by 1.25: another temperature than in the other columns"
+    words = (
+        "the old log-probs are scaled by 1.25: they have another temperature than the other columns"
+    )
     check(words, compute(moves=subtract(NEW, hot)), rtol=1e-6)
 
 

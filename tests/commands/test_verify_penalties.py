@@ -68,9 +68,7 @@ PLAIN = {
     "KL estimator d² (k2 without the factor 1/2) instead of k3": compute(
         penalty=lambda d, _: (d * d, 2 * d)
     ),
-    "KL estimator abs instead of k3": compute(
-        penalty=lambda d, _: (abs(d), math.copysign(1, d))
-    ),
+    "KL estimator abs instead of k3": compute(penalty=lambda d, _: (abs(d), math.copysign(1, d))),
     "KL estimator k3+ instead of k3": compute(penalty=lambda d, _: (k3(d)[0], d)),
     "β is 0.1 instead of 0.05": compute(beta=0.1),
     "β is 0.025 instead of 0.05": compute(beta=0.025),
@@ -166,7 +164,11 @@ SHAPES: list[tuple[str, Callable[[int], float], dict[str, int]]] = [
         lambda row: float(LENGTHS[row]),
         MEANS,
     ),
-    ("divides each token by the square root of its length × ", lambda row: 1 / math.sqrt(LENGTHS[row]), MEANS),
+    (
+        ("divides each token by the square root of its length × "),
+        lambda row: 1 / math.sqrt(LENGTHS[row]),
+        MEANS,
+    ),
 ]
 
 
@@ -240,7 +242,10 @@ def test_a_response_without_tokens_has_no_weight() -> None:
     expected = {"objective": 0.5 - 1.5, "gradient": [[0.25, 0.25], [], [-1.5]]}
     more = {"log_probs_rollout": None, "advantages": [1.0, 2.0, -3.0]}
     found = difference(expected, **columns, **more).causes
-    assert any("divides each token by its response's tokens × responses − 1 (B − 1)" in one for one in found)
+    assert any(
+        ("divides each token by its response's tokens × responses − 1 (B − 1)") in one
+        for one in found
+    )
 
 
 def test_a_denominator_that_two_names_have_is_said_once() -> None:
@@ -306,7 +311,9 @@ def test_tokens_without_a_gradient_and_with_the_same_part_may_be_either() -> Non
     more = {"log_probs_rollout": None, "advantages": [1.0, -1.0], "flags": {"beta": None}}
     (found,) = difference(expected, stages={"kl": "none"}, **columns, **more).causes
     said = "1 of 4 token is dropped (gradient 0): token 0 of response 0"
-    assert found == f"{said}, or another of the 2 tokens without gradient that have the same contribution"
+    assert found == (
+        f"{said}, or another of the 2 tokens without gradient that have the same contribution"
+    )
 
 
 def test_responses_that_are_named_are_no_more_than_five() -> None:
@@ -461,11 +468,13 @@ def test_other_choices_of_the_tables() -> None:
         (FIRST, "4 of 10 gradients differ, exactly the first token of each response"),
         ([0, 1, 3, 4, 5, 6], "6 of 10 gradients differ, in responses 0, 2, exactly the tokens with"
                              " A > 0"),
-        ([2, 7, 8, 9], "4 of 10 gradients differ, in responses 1, 3, exactly the tokens with A < 0"),
+        ([2, 7, 8, 9], (
+            "4 of 10 gradients differ, in responses 1, 3, exactly the tokens with A < 0"
+        )),
         ([1, 7], "2 of 10 gradients differ, in responses 0, 3, exactly the clipped tokens"),
         ([0, 1, 2, 4, 5, 8], "6 of 10 gradients differ, exactly the tokens with a ratio above 1"),
-        ([3, 6, 7, 9], "4 of 10 gradients differ, in responses 2, 3, exactly the tokens with a ratio"
-                       " below 1"),
+        ([3, 6, 7, 9], "4 of 10 gradients differ, in responses 2, 3, exactly the tokens with a ratio "
+                       "below 1"),
     ],
 )  # fmt: skip
 def test_where_gradients_differ_without_a_cause(at, words) -> None:
@@ -489,8 +498,8 @@ def test_what_is_known_of_other_differences() -> None:
     found = difference({"gradient": slopes, "loss": -1.2512 * j})
     assert found.pattern == f"{agrees}, your loss is grpo's times 1.2512"
     hint = "one loss fits many mistakes: record loss_gradient as well to narrow them down"
-    assert (
-        difference({"loss": 1.0123}).pattern == f"{hint}, your loss is grpo's times {-1.0123 / j:.5g}"
+    assert difference({("loss"): 1.0123}).pattern == (
+        f"{hint}, your loss is grpo's times {-1.0123 / j:.5g}"
     )
 
 
