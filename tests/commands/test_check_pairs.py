@@ -474,7 +474,7 @@ def test_last_token():
     agrees("last-token", [rolled(one) for one in drawn(200, 5)], UPDATE, last_token, bounds)
 
 
-# ---- shifts and log bases ----------------------------------------------------------------------------
+# ---- shifts and log bases ------------------------------------------------------------------------
 
 
 def shifted(one: Sample) -> list[Said]:

@@ -90,7 +90,7 @@ def test_the_columns_that_a_record_with_ratios_lacks(grpo, write):
     said = grpo("eval", write(ratios)).stderr
     halves = [[0.5, 0.5], [0.5, 0.5]]
     whole = grpo("eval", write(ratios | {"probs_old": halves, "probs_ref": halves}), "--json")
-    assert "(beside ratios: probs_old and probs_ref) to include it" in said
+    assert "to include it (with ratios: probs_old and probs_ref)" in said
     assert json.loads(whole.stdout)["total"]["kl"] > 0
 
 

@@ -473,8 +473,8 @@ def test_other_choices_of_the_tables() -> None:
         )),
         ([1, 7], "2 of 10 gradients differ, in responses 0, 3, exactly the clipped tokens"),
         ([0, 1, 2, 4, 5, 8], "6 of 10 gradients differ, exactly the tokens with a ratio above 1"),
-        ([3, 6, 7, 9], "4 of 10 gradients differ, in responses 2, 3, exactly the tokens with a ratio "
-                       "below 1"),
+        ([3, 6, 7, 9], "4 of 10 gradients differ, in responses 2, 3, exactly the tokens with a"
+                       " ratio below 1"),
     ],
 )  # fmt: skip
 def test_where_gradients_differ_without_a_cause(at, words) -> None:

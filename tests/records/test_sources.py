@@ -254,7 +254,7 @@ def test_a_file_that_is_cut_off_while_it_is_read(tmp_path):
         (64 * 9, b"\n" * 9, "no records: the input is empty"),
         (64 * 9 - 1, b"\n" * 9, "9 lines in a file of"),
         (1 << 22, b" " * (1 << 20), "expected lines of less than 1 MiB unpacked; if the file is"),
-        (1 << 22, LINE[:-1] + b" " * (1 << 20), "sound, --unpack 64M reads it"),
+        (1 << 22, LINE[:-1] + b" " * (1 << 20), "correct, --unpack 64M reads it"),
         (1 << 22, b"[\n" + LINE + (b" " * 99 + b"\n") * 10_000 + b"]", ""),
         (1 << 21, b"[\n" + LINE + (b" " * 99 + b"\n") * 10_000 + b"]", "one JSON document of more"),
         (1 << 20, b'{"x":[' + b"[]," * (1 << 14) + b"[]]}", "32,771 values in one line in a file"),
