@@ -174,8 +174,8 @@ TABLE = (
     Watch(
         "entropy", BOTH, BOTH, "log", limits=(Limit(0.5, above=False, times=True),),
         span=_POSITIVE, spikes=3.0, logged=("entropy/all/mean", "entropy/mean", "policy_entropy"),
-        fix=("if entropy falls, raise ε_high (clip higher) or add an entropy bonus; if it "
-            "rises, lower the learning rate"),
+        fix="if entropy falls, raise ε_high (clip higher) or add an entropy bonus; if it rises, "
+            "lower the learning rate",
     ),
     Watch("nll", BOTH, BOTH, "log", limits=(Limit(0.5, above=False, times=True),),
           span=_POSITIVE, spikes=3.0),
@@ -207,7 +207,8 @@ TABLE = (
     Watch("reward_std", DOWN, span=_POSITIVE, fix=_GROUPS, logged=("score/std", "rewards/std")),
     Watch("pass_at_k", DOWN, span=_SHARE),
     Watch(
-        "reward_mean", DOWN, DOWN, fix="check what the reward function has returned since then",
+        "reward_mean", DOWN, DOWN, spikes=3.0,
+        fix="check what the reward function has returned since then",
         logged=("reward", "critic/score/mean", "critic/rewards/mean", "reward/all/mean",
                 "raw_reward", "reward/mean", "rewards/mean"),
     ),
