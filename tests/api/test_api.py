@@ -87,7 +87,7 @@ def test_what_is_too_large_packed_is_read_as_its_error_says(tmp_path: Path) -> N
     np.savez_compressed(path, rewards=np.arange(8.0), **arrays)
     for refused in (lambda: evaluate(path), lambda: next(read(path))):
         with pytest.raises(
-            InputError, match=r'; if the file is sound, read\(…, unpack="256M"\) reads'
+            InputError, match=r'; if the file is correct, read\(…, unpack="256M"\) reads'
         ):
             refused()
     for size in ("256M", 256 << 20):
@@ -210,7 +210,7 @@ MINE = {
 MISTAKES = {
     'stages={"aggregate": "token-mean"}': lambda: evaluate(EMPTY, aggregate="token-mean"),
     "clip_cov_seed=VALUE": lambda: evaluate(EMPTY, "dapo", stages={"surrogate": "clip-cov"}),
-    "beta=0 does without": lambda: evaluate(EMPTY | {"beta": 0.04}, "grpo"),
+    "beta=0 works without it": lambda: evaluate(EMPTY | {"beta": 0.04}, "grpo"),
     'stages={"kl": "k3"} would add': lambda: evaluate(EMPTY, "dr", beta=0.1),
     "loss=X or objective=X": lambda: match(EMPTY),
     "loss: expected a finite number": lambda: match(EMPTY, loss="a"),
@@ -251,5 +251,5 @@ def test_mistakes_are_told_by_the_names_of_arguments(said: str) -> None:
 def test_notices_name_arguments_too() -> None:
     given = {"log_probs_new": [[-1.0], [-2.0]], "rewards": [1, 0], "advantages": [1.0, -1.0]}
     told = " ".join(evaluate(given, "dr").notices)
-    assert '(stages={"advantage": …} to change it)' in told
+    assert '(use stages={"advantage": …} to compute them)' in told
     assert "--" not in told

@@ -213,7 +213,7 @@ else:
             second.write(numbered(1))
             second.write(numbered(2))
         first.write(numbered(3))
-        with pytest.warns(RuntimeWarning, match="somebody else wrote to it"):
+        with pytest.warns(RuntimeWarning, match="another process wrote to it"):
             first.flush()
         assert ids(path) == [1, 2]
 

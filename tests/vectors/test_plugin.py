@@ -117,7 +117,7 @@ SLIPS = {
     ),
     "np.array, dtype=float": (
         "np.array, dtype=np.float32",
-        '2 failures are float32\'s precision; Claims(dtype="float32") accepts them',
+        '2 failures are due to float32 precision; Claims(dtype="float32") accepts them',
     ),
     '"gradient": gradient': ('"gradient": None', "gradient: the fixture returned none"),
 }

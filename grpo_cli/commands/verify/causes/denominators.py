@@ -168,8 +168,8 @@ def of_the_kl(case: Case) -> Iterator[Cause]:
         for mistake, name, of in named_counts(case, form, divisor):
             if mistake in _AGGREGATES:
                 continue
-            words = f"KL over another denominator: each token's is {_divided(form)}{name}"
-            meant = f"{words}, where {case.breakdown.counted} are meant"
+            words = f"KL over another denominator: your loss {_divided(form)}{name}"
+            meant = f"{words}; this row's denominator: {case.breakdown.counted}"
             made = partial(_with_weights, numerator=_FORMS[form], divisor=of, kl_alone=True)
             yield Cause("kl-aggregate", meant, made)
 
@@ -184,7 +184,9 @@ def micro_batches(case: Case) -> Iterator[Cause]:
         tokens = np.maximum(np.bincount(numbers, weights=lengths), 1.0)
         words = f"the mean of the token means of micro-batches of {size} responses"
         made = partial(_with_weights, numerator=_shared(tokens, numbers), divisor=_is(len(tokens)))
-        yield Cause("mean-of-means", f"{words}, where {case.breakdown.counted} are meant", made)
+        yield Cause(
+            "mean-of-means", f"{words}; this row's denominator: {case.breakdown.counted}", made
+        )
 
 
 def _shared(tokens: F64, numbers: I64) -> Numerator:
