@@ -274,7 +274,7 @@ class Plan:
 
 def missing(name: str, effect: str) -> str:
     """What to say of a hyperparameter that nobody gives; ``effect`` is what follows from that."""
-    return f"missing; {effect}: give -p {name}=VALUE, or put it into the record's hyperparameters"
+    return f"missing; {effect}: give -p {name}=VALUE, or put it in the record's hyperparameters"
 
 
 _LENGTHS = ("max_completion_length", "response_length")

@@ -95,8 +95,8 @@ MANY = [[5.1, -3.2, 8.8, 2.0], [3.2, -7.5]]
         ({"log_probs_new": ["tensor([-0.5])", [-0.2]]}, "dump its .tolist())"),
         (
             {"log_probs_new": [-0.5, -0.3, -0.2], "log_probs_ref": [-0.5, -0.3, -0.2]},
-            "rewards: expected 3 rewards (one per response), got 2; log_probs_new is a flat list, "
-            "a number per response: tokens of a response are [[…]]",
+            "rewards: expected 3 rewards (one per response), got 2; log_probs_new is a flat list "
+            "with one number per response: write values per token as [[…]]",
         ),
         ({"log_probs_new": MANY, "log_probs_ref": MANY}, "; these look like logits: take log_soft"),
         (
@@ -123,8 +123,7 @@ MANY = [[5.1, -3.2, 8.8, 2.0], [3.2, -7.5]]
         (
             {"log_probs_new": [[5.0, -3.0] * 500] * 3, "log_probs_ref": None, "rewards": 1.0},
             "rewards: expected 3 rewards (one per response), got 1; the 1,000 numbers in each "
-            "list of log_probs_new look like logits: take log_softmax of them, and each token's "
-            "own entry",
+            "list of log_probs_new look like logits: take log_softmax and select the sampled token",
         ),
         (  # two groups of two responses, of which one reward each is missing: no vocabulary
             {"log_probs_new": [[[-1.0], [-3.0, -1.0]]] * 2, "log_probs_ref": None},

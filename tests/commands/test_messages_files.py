@@ -79,8 +79,12 @@ def test_a_file_is_not_what_its_name_says(grpo, tmp_path, name, start):
     ("name", "content", "said"),
     [
         ("a.npz", npz()[:300], "the file is damaged: its zip has no end; is the file cut off?"),
-        ("a.pt", archive()[:300], "torch.save's: its zip has no end; is the file cut off?"),
-        ("a.safetensors", safetensors()[:60], "bytes, and 52 are left; is the file cut off?"),
+        (
+            "a.pt",
+            archive()[:300],
+            "torch.save did not write it: its zip has no end; is the file cut off?",
+        ),
+        ("a.safetensors", safetensors()[:60], "bytes, but only 52 are left; is the file cut off?"),
         (
             "a.safetensors",
             safetensors()[:-8],
@@ -92,7 +96,7 @@ def test_a_file_is_not_what_its_name_says(grpo, tmp_path, name, start):
             "the compressed data end too early; is the file cut off?",
         ),
         ("a.bz2", bzip2(b"{}"), "this is bzip2; to read it: bunzip2 -c FILE | grpo eval"),
-        ("a.json", lzma.compress(b"{}"), "this is xz: xz -dc FILE | grpo eval"),
+        ("a.json", lzma.compress(b"{}"), "this is xz; to read it: xz -dc FILE | grpo eval"),
         (
             ("a.npy"),
             array(),

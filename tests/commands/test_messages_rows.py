@@ -10,8 +10,8 @@ from fuzz import product
 
 DAPO = {"step": 1, "framework": {"name": "trl", "loss_type": "dapo"}}
 SAID = (
-    "grpo: note: according to the records, trl computed them as dapo: -v trl/dapo is its row "
-    "(grpo verify takes the records' settings too)"
+    "grpo: note: according to the records, trl computed them as dapo: -v trl/dapo reproduces "
+    "this (grpo verify also uses the records' settings)"
 )
 EVALUATING = ["eval", "explain", "compare", "show", "split", "trend", "report"]
 FLAGS = {"split": ["-n", "1"]}

@@ -156,7 +156,7 @@ IDS = [{"id": f"a{number}", "step": number} for number in range(7)]
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (("--where", "step==1 or step==2"), 2, "--where: 'or' cannot be said: all tests have to"),
+        (("--where", "step==1 or step==2"), 2, "--where: 'or' is not supported: all tests must"),
         (("--where", "stepp==1"), 3, "the first records have no field stepp, but step, "),
         (("--where", "step==9"), 3, "no record matches --where; step is 0, 1, 2, 3, 4, …"),
         (("--record", "a9"), 3, "no record matches --record a9; the first ids are a"),

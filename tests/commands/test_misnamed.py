@@ -188,7 +188,7 @@ def test_a_mask_of_what_does_not_count_is_not_advised_as_the_mask(grpo, dump, ke
     record = {"logprobs": ROWS, "rewards": [1.0, 0.0], "log_probs_old": ROWS, key: [[0, 1], [0]]}
     result = grpo("eval", dump(record), "-v", "dr")
     assert result.exit_code == 0
-    assert f"{key} (a mask of what does not count? mask wants 1 where" in result.stderr
+    assert f"{key} (is this a mask of tokens that do not count? mask is 1 where" in result.stderr
     assert "--map" not in result.stderr
 
 

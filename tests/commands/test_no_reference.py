@@ -26,7 +26,7 @@ NOTE = (
     "add that column to include it (with ratios: probs_old and probs_ref)"
 )
 MIXED = (
-    "log_probs_ref: missing; the kl stage (k3) needs log-probs under the reference, "
+    "log_probs_ref: missing; the kl stage (k3) needs log-probs under the reference "
     "although other records have it; --beta 0 works without it"
 )
 
@@ -105,7 +105,7 @@ def test_commands_that_ended_with_an_error(grpo, write, command):
 
 def test_explain_works_the_record_out_without_a_kl(grpo, write):
     result = grpo("explain", write(PLAIN))
-    assert "no KL is in this loss: the records have no log_probs_ref" in result.stdout
+    assert "this loss has no KL: the records have no log_probs_ref" in result.stdout
     assert "β·kl" not in result.stdout
     worked = json.loads(grpo("explain", write(PLAIN), "--json").stdout)["record"]
     assert (worked["beta"], worked["kl"]) == (0.0, None)
@@ -113,7 +113,7 @@ def test_explain_works_the_record_out_without_a_kl(grpo, write):
 
 def test_explain_of_a_beta_of_0_does_not_speak_of_the_reference(grpo, write):
     result = grpo("explain", write(PLAIN), "--beta", "0")
-    assert "no KL is in the loss (β = 0)" in result.stdout
+    assert "this loss has no KL (β = 0)" in result.stdout
     assert "log_probs_ref" not in result.stdout + result.stderr
 
 
@@ -352,7 +352,7 @@ def test_a_run_that_is_followed_starts_again_where_a_reference_turns_up(write):
     follow.poll()
     losses = [step.metrics["loss"] for step in follow.steps()]
     assert [loss is None for loss in losses] == [True, True, False]
-    assert any(note.startswith("no columns of the update") for note in follow.notices)
+    assert any(note.startswith("no update columns") for note in follow.notices)
 
 
 # ---- however the input is cut ------------------------------------------------------------------
@@ -382,7 +382,7 @@ def test_a_length_that_nobody_gives_is_named_alike(grpo, write):
     path = write(PLAIN, PLAIN)
     said = (
         "note: max_completion_length: missing; trl/dr_grpo uses its own 512: give "
-        "-p max_completion_length=VALUE, or put it into the record's hyperparameters\n"
+        "-p max_completion_length=VALUE, or put it in the record's hyperparameters\n"
     )
     loss = repr(evaluate(path, "trl/dr_grpo").loss)
     for line in (
@@ -402,7 +402,7 @@ def test_a_length_that_no_row_has_is_an_error_in_the_same_words(grpo, write):
     path = write(PLAIN, PLAIN)
     said = (
         "max_completion_length: missing; token-sum-norm needs it: give "
-        "-p max_completion_length=VALUE, or put it into the record's hyperparameters"
+        "-p max_completion_length=VALUE, or put it in the record's hyperparameters"
     )
     assert said in grpo("eval", path, "--aggregate", "token-sum-norm").stderr
     skipped = split(path, 1).skipped

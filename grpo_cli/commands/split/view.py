@@ -66,7 +66,7 @@ _ADDED_UP = {
 
 _MEANING = """
 invariant: "yes" by its formula, "here" if only this data shows no difference;
-along global: the part of the split's update along the gradient of the whole batch;
+along global: the part of the split's update along the whole batch's gradient;
 norm: ‖split‖ / ‖global‖; gradient difference: ‖split − global‖ / ‖global‖"""
 
 
