@@ -279,12 +279,10 @@ def find_wrong_last_tokens(pair: Pair) -> Iterator[Finding]:
             row = start + int(np.argmax(last[start : start + count]))
             token = int(rows.starts[row] + rows.lengths[row]) - 1
             yield Finding(
-                f"{pair.keys[0]} and {pair.keys[1]} differ by more than 1 nat at the last "
-                f"token of {k} of {count} responses, but elsewhere at only {rate:.1%} of the "
-                "tokens",
+                f"{pair.keys[0]} and {pair.keys[1]} differ by more than 1 nat at the last token "
+                f"of {k} of {count} responses, but elsewhere at only {rate:.1%} of the tokens",
                 "shift labels within each sequence, or mask its last token: a shift over the "
-                "whole packed batch gives the last token of a sequence the first label of the "
-                "next",
+                "whole packed batch gives the last token of a sequence the first label of the next",
                 {"responses": k, "of": count, "elsewhere": rate},
                 **pair.view.place(token),
             )
@@ -449,8 +447,7 @@ def find_drift(pair: Pair) -> Iterator[Finding]:
             f"{pair} grows with the position: from token {middle[sample]:.0f} on it is "
             f"{times:.1f} times as far from 0 as before",
             "give position_ids that skip the padding: the positions differ on one side (left "
-            "padding without position_ids, a cache that was not reset, or other rotary "
-            "settings)",
+            "padding without position_ids, a cache that was not reset, or other rotary settings)",
             {"times": times, "sigmas": float(away[sample]), "position": float(middle[sample])},
             record=pair.record(sample),
         )

@@ -202,9 +202,8 @@ def find_outliers(pair: Pair) -> Iterator[Finding]:
                 f"outliers: {tokens:,} of {len(size):,} tokens differ far more than the rest, "
                 f"the worst by {float(size.max()):.3g} nats ({pair} = "
                 f"{pair.log_ratio[at]:.4g}; 98 % are within {near:.2g})",
-                "look at these tokens for a special token that one side does not know, a row "
-                "that was cut or joined, or a wrong label: a correction (TIS, masks) only "
-                "hides them",
+                "look at these tokens for a special token that one side does not know, a row that "
+                "was cut or joined, or a wrong label: a correction (TIS, masks) only hides them",
                 {
                     "tokens": tokens,
                     "of": len(size),

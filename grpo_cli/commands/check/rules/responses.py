@@ -130,9 +130,8 @@ def _find_displaced_masks(view: View) -> Iterator[Finding]:
                 else "the last token is lost"
             )
             yield Finding(
-                f"the mask is one token {word} in {int(count[record]):,} of "
-                f"{int(rows[record]):,} responses, compared with the tokens that have log-probs: "
-                f"{wrong}",
+                f"the mask is one token {word} in {int(count[record]):,} of {int(rows[record]):,} "
+                f"responses, compared with the tokens that have log-probs: {wrong}",
                 f"shift {view.key('mask')} by one token: log-prob t and mask t belong to token t",
                 {"responses": int(count[record]), "of": int(rows[record]), "shift": word},
                 record=record,
