@@ -126,7 +126,7 @@ def partial(
     made = plan(variant, stages=stages, hyperparameters=hyperparameters, batch=batch)
     evaluator = Evaluator(made, measured)
     if evaluator.wants_first_pass and measured is None:
-        raise UsageError(f"{variant} needs statistics of the whole batch: give measured=")
+        raise UsageError(f"{variant} needs statistics over the whole batch: pass measured=")
     facts = InputFacts()
     reading = replace(reading, batch=batch_fields(made.batch))
     with np.errstate(all="ignore"):  # where it is shown, what is not finite is an error

@@ -70,7 +70,7 @@ def read(
         )
         given = [files] if isinstance(files, str | os.PathLike) else list(files)
         if not given:
-            raise UsageError("files: expected a path or several, got none")
+            raise UsageError("files: expected at least one path, got none")
         reader = Reader(expanded(os.fspath(path) for path in given), reading)
         for place, (raw, _) in enumerate(reader.records()):
             yield canonical(raw, place)

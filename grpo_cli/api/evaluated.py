@@ -73,8 +73,8 @@ class Evaluated:
         """
         if len(self.parts) != 1:
             raise UsageError(
-                f"the records were evaluated in {len(self.parts)} parts; "
-                "columns() has all their numbers, parts each breakdown"
+                f"the records were evaluated in {len(self.parts)} parts: columns() has all "
+                "numbers, parts has each breakdown"
             )
         return self.parts[0].breakdown
 
@@ -164,7 +164,7 @@ class Evaluated:
 
     def _with_rows(self) -> None:
         if not self.parts:
-            raise UsageError("only totals were asked for (totals_only); there are no rows")
+            raise UsageError("the evaluation kept only totals (totals_only), so there are no rows")
 
 
 # ---- rows as arrays, which pandas, polars and pyarrow take ------------------------------

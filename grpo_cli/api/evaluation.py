@@ -99,5 +99,5 @@ def checked(hyperparameters: Mapping[str, Hyperparameter]) -> dict[str, Any]:
     """
     for name, value in hyperparameters.items():
         if name in STAGES or name in OWN_AGGREGATES:
-            raise UsageError(f'{name} is a stage: give stages={{"{name}": "{value}"}}')
+            raise UsageError(f'{name} is a stage: pass stages={{"{name}": "{value}"}}')
     return {name: plain(value) for name, value in hyperparameters.items()}

@@ -154,7 +154,7 @@ def verify(
         judging = partial(Judging, variant or "", stages or {}, values, within)
         answer = Verification(judging, reader, causes).result()
         if not answer.records:
-            raise InputError('no record has "expected": put what your own loss returned there')
+            raise InputError('no record has "expected": put the result of your own loss there')
         return answer
 
 

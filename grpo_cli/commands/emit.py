@@ -139,7 +139,7 @@ def _fields(value: Any) -> Row:
         return value.fields()
     if is_dataclass(value):
         return {one.name: getattr(value, one.name) for one in fields(value)}
-    raise TypeError(f"{type(value).__name__} is no JSON")
+    raise TypeError(f"{type(value).__name__} cannot be written as JSON")
 
 
 def write_rows(stream: BinaryIO, kind: str, rows: Iterable[Row | Answer], names: Names) -> None:

@@ -202,7 +202,7 @@ def _meant(message: str) -> str:
         if command is None:
             return ""
         words.remove(command)
-        return f"options follow the command: grpo {shell_line([command, *words])}"
+        return f"options go after the command: grpo {shell_line([command, *words])}"
     if not message.startswith("No such command"):
         return ""
     from grpo_cli.commands.explain.choice import is_choice

@@ -80,7 +80,9 @@ class BatchTotals:
         """
         mine, theirs = (f"{one.plan} per {one.batch}" for one in (self, later))
         if mine != theirs:
-            raise UsageError(f"totals of different objectives do not merge: {mine}, and {theirs}")
+            raise UsageError(
+                f"totals of different objectives cannot be merged: {mine} and {theirs}"
+            )
         self._mean = None
         for key, totals in later.totals.items():
             self._of(key).merge(totals)

@@ -245,7 +245,9 @@ class Evaluation:
         """Keeps what can be read only once in files, and notes it."""
         for name in self._reader.keep_input():
             kept = "standard input" if name == "<stdin>" else name
-            self._notices[f"{kept} was kept in a temporary file: two passes"] = None
+            self._notices[
+                f"{kept} was stored in a temporary file, because two passes are needed"
+            ] = None
 
     @property
     def skipped(self) -> Skipped:
@@ -319,7 +321,7 @@ class Evaluation:
             if _of_another_scale(own, used)
         ]
         if values:
-            yield f"from the records, not {plan.variant}'s own: {', '.join(values)}"
+            yield f"taken from the records instead of {plan.variant}'s own: {', '.join(values)}"
 
 
 def measured(evaluator: Evaluator, reader: Reader) -> Evaluator:
@@ -340,7 +342,7 @@ def _of_another_scale(own: Value, used: Value) -> bool:
     return high > 10 * low > 0
 
 
-NO_OLD = "log_probs_old is missing: taken as on-policy, old := new, every ratio is 1"
+NO_OLD = "log_probs_old is missing: assuming on-policy (old = new), so every ratio is 1"
 
 
 def on_policy_by_default(breakdown: Breakdown) -> bool:
@@ -355,13 +357,19 @@ def _notices(breakdown: Breakdown) -> Iterator[str]:
     batch = breakdown.batch
     if on_policy_by_default(breakdown):
         engine = batch.log_probs_rollout is not None
-        another = "; to take the engine's: --map log_probs_old=KEY, the key of log_probs_rollout"
+        another = (
+            "; to use the engine's log-probs: --map log_probs_old=KEY, where KEY holds "
+            "log_probs_rollout"
+        )
         yield NO_OLD + (another if engine else "")
     if batch.rewards is not None and breakdown.objective.advantage.choice.given:
-        yield "the records' advantages were used, not their rewards (--advantage to change it)"
+        yield (
+            "advantages come from the records, not from their rewards (use --advantage to "
+            "compute them)"
+        )
     if batch.rewards is not None and np.isnan(batch.rewards).any():
-        yield "reward functions that gave null for a response count nothing there, as in TRL"
+        yield "reward functions that returned null for a response are ignored there, as in TRL"
     if (idle := idle_clip(breakdown.objective.name, breakdown.objective.surrogate)) is not None:
         yield idle
     if batch.responses.total and np.isinf(breakdown.ratio.max()):
-        yield "a ratio exceeds the largest double and reads null in JSON; log_ratio has it"
+        yield "a ratio exceeds the largest double and is null in JSON; use log_ratio"

@@ -85,7 +85,7 @@ def fold_pieces(
         if whole.error is not None:
             raise whole.error
     if part_folder is not None and part_folder.kept:
-        kept = f"{part_folder.kept} parts were there already; no total counts their records"
+        kept = f"{part_folder.kept} parts already existed; their records are not in any total"
         reader.notices[kept] = None
     elif not read and (reader.reading.selects or whole.sums.needs_records):
         raise reader.nothing()

@@ -172,8 +172,8 @@ def _without_sigpipe() -> Iterator[None]:
 def _died(piece: Work) -> WorkerError:
     place = f"{piece.source}, at or after line {piece.line}"
     return WorkerError(
-        f"a worker process died on {place} (killed, or out of memory?); "
-        "what came before it is evaluated; --jobs 1 works in one process"
+        f"a worker process died on {place} (killed or out of memory?); everything before it is "
+        "evaluated; --jobs 1 uses a single process"
     )
 
 

@@ -22,11 +22,11 @@ from grpo_cli.objective.pipeline import evaluate
 FEATURES: Mapping[str, str] = {
     "lengths": "responses of unequal lengths",
     "sizes": "groups of unequal sizes",
-    "ratios": "ratios off 1, some beyond the clip (a later epoch over the same rollouts)",
-    "reference": "log_probs_ref that differ from the policy's, and β > 0",
+    "ratios": "ratios other than 1, some beyond the clip (a later epoch over the same rollouts)",
+    "reference": "log_probs_ref that differ from the policy's log-probs, and β > 0",
     "spreads": "rewards whose spread differs between groups, without a group mean of 0",
     "rollout": "log_probs_rollout that differ from log_probs_old",
-    "probable": "tokens whose probability moved further (a later epoch over the same rollouts)",
+    "probable": "tokens whose probability changed more (a later epoch over the same rollouts)",
 }
 """Features of batches, and how they are named where a batch lacks them."""
 

@@ -51,7 +51,7 @@ T = TypeVar("T")
 G = TypeVar("G")
 
 _EACH = "--batch FIELD evaluates each step as a batch of its own"
-ONE_STEP = "--where 'FIELD==N' takes the records of one step"
+ONE_STEP = "--where 'FIELD==N' selects the records of one step"
 _WORTH_IT = 4
 """Blocks that an input must have for worker processes to be started unasked."""
 
@@ -120,8 +120,8 @@ class Reader:
             if len(steps) > 1:  # a prompt may come back in a later step
                 key = f"{field},{key}"
         return (
-            "every record is one response, so each is a group of its own; they carry a "
-            f"{key}: --group-by {key} puts those of one prompt together"
+            f"every record has one response, so each is its own group; --group-by {key} joins "
+            "the responses to one prompt"
         )
 
     def pooled(self, batch: str, advice: str = _EACH) -> Notices:
@@ -163,8 +163,8 @@ class Reader:
         for field in map(spelled, batch_fields(batch)):
             if field in KINDS:
                 raise UsageError(
-                    f"--batch {field}: rows have a column {field} already; "
-                    "batches need a field of another name"
+                    f"--batch {field}: rows already have a column {field}; use a field with "
+                    "another name"
                 )
         self.reading = replace(self.reading, batch=batch_fields(batch))
 

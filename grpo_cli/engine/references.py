@@ -74,7 +74,7 @@ class References:
 def _lacking(chunk: Chunk, plan: Plan) -> MissingColumnError:
     kl = chunk.objective(plan, reference_given=True).kl
     name = next(name for name in kl.choice.columns if name in ("log_ratio_ref", "log_probs_ref"))
-    error = missing(name, kl, "kl", ", which other records have")
+    error = missing(name, kl, "kl", " although other records have it")
     if not chunk.packed and not chunk.records:  # a search kept the numbers alone
         return error
     found = located(error, chunk.first.records[0])
@@ -134,7 +134,7 @@ def without_kl(plans: Iterable[Plan], whose: str = "the records have") -> Notice
     return {f"{text}: {whose} no log_probs_ref; {_ADVICE}": None}
 
 
-_ADVICE = "add that column (beside ratios: probs_old and probs_ref) to include it"
+_ADVICE = "add that column to include it (with ratios: probs_old and probs_ref)"
 
 
 _NAMED = 6

@@ -64,7 +64,7 @@ class Lines:
             self._open(os.O_EXCL)
         self._lock()
         if self._plain and not deleted and os.fstat(self._file).st_size != self._size:
-            raise OSError("somebody else wrote to it meanwhile")
+            raise OSError("another process wrote to it meanwhile")
         self._write(line)
         return deleted
 
@@ -100,7 +100,7 @@ class Lines:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._locked = True
         except BlockingIOError:
-            said = "another recording writes to it; give each a path of its own"
+            said = "another recording writes to it; give each recording its own path"
             raise OSError(said) from None
         except OSError:
             pass  # some file systems have no locks

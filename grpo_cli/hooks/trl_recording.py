@@ -158,7 +158,7 @@ class Recording:
                 columns[name] = one[0].detach().to("cpu", copy=True)
         for name, column in columns.items():
             if column.shape[0] != count:  # TRL's shuffle would fail on it
-                raise ValueError(f"{name} has {column.shape[0]} rows, the batch {count}")
+                raise ValueError(f"{name} has {column.shape[0]} rows, but the batch has {count}")
         return columns
 
     def _before(self, inputs: Any) -> tuple[dict[str, Any], dict[str, int]] | None:

@@ -164,7 +164,7 @@ class Writer:
             line, self._previous = sealed(line, self._previous)
         # A member of its own for each line: what is written so far can always be read.
         if self._lines.add(gzip.compress(line, compresslevel=1, mtime=0) if self._packed else line):
-            warn(self.path, f"deleted, with {self._kept}; the recording goes on in a new file")
+            warn(self.path, f"deleted, with {self._kept}; the recording continues in a new file")
             self._before = self.written
         self.written += 1
 
@@ -200,7 +200,7 @@ def _end(number: int, _: object) -> None:
 
 def warn_of_end(path: Path, error: BaseException, written: int) -> None:
     """Warns that ``error`` ended the recording to ``path`` after so many records."""
-    text = f"{_reason(error)}; recording ends after {_records(written)}, training goes on"
+    text = f"{_reason(error)}; the recording ends after {_records(written)}, the training continues"
     warn(path, text, level=4)
 
 

@@ -22,15 +22,15 @@ NEEDS = {
     "log_probs_old": "log-probs under the old policy",
     "log_ratio_ref": "log-probs under the reference",
     "log_probs_ref": "log-probs under the reference",
-    "log_probs_rollout": "log-probs from the engine that sampled",
-    "probs_old": "it beside ratios, to compare π_θ = ρ·π_old with the reference",
+    "log_probs_rollout": "log-probs from the inference engine",
+    "probs_old": "it with ratios, to compare π_θ = ρ·π_old with the reference",
     "rewards": "one reward per response",
     "task_rewards": "one reward per response",
     "reward_columns": "one reward per response and reward function",
     "advantages": "one advantage per response or per token",
     "entropies": "one entropy per token",
     "values": "a critic's value of each token",
-    "sum_pi_squared": "the sum of the squared probabilities over the vocabulary, per token",
+    "sum_pi_squared": "the sum of squared probabilities over the vocabulary, per token",
     "reward_baselines": "the reward of a greedy response to the prompt, per response",
     "turn_rewards": "one reward per turn",
     "turn_scores": "one reward per turn, or one per response",
@@ -64,7 +64,7 @@ class MisnamedColumnError(InputError):
             misnamed: the key, and how it is read.
         """
         key, advice = misnamed
-        message = f"{column} is missing, which {needed_by} needs, and this key is not read"
+        message = f"{column} is missing, but {needed_by} needs it; grpo does not read this key"
         return cls(f"{message}: {advice}", path=key)
 
 
@@ -88,7 +88,7 @@ def missing(name: str, bound: Bound, stage: str, detail: str = "") -> MissingCol
         detail: what else to say of the column, as ", which other records have".
     """
     wanted = NEEDS.get(name, name.replace("_", " "))
-    without = "; --beta 0 does without" if name == "log_ratio_ref" and stage == "kl" else ""
+    without = "; --beta 0 works without it" if name == "log_ratio_ref" and stage == "kl" else ""
     return MissingColumnError(
         f"missing; the {stage} stage ({bound.name}) needs {wanted}{detail}{without}",
         path=_WRITTEN.get(name, name),

@@ -36,7 +36,7 @@ def _stage(name: str, key: str, question: str) -> Stage:
 STAGES: Mapping[str, Stage] = {
     "advantage": _stage("advantage", "adv", "how much better was this response?"),
     "ratio": _stage("ratio", "ratio", "at what level is π_θ compared with π_old?"),
-    "surrogate": _stage("surrogate", "surrogate", "how is the ratio tamed?"),
+    "surrogate": _stage("surrogate", "surrogate", "how is the ratio clipped?"),
     "kl": _stage("kl", "kl", "how far from the reference?"),
     "correction": _stage("correction", "corr", "does the rollout engine agree with the trainer?"),
     "aggregate": _stage("aggregate", "agg", "what is the denominator?"),

@@ -106,7 +106,7 @@ ROWS = {
         aggregate=use("token-sum"),
     ).named(
         "Tapered Off-Policy REINFORCE",
-        "Good and bad are told apart by the advantage, the paper's reward less a baseline. "
+        "The sign of the advantage (the paper's reward minus a baseline) separates good from bad. "
         "ROLL tests the raw score and caps the ratio token by token (--ratio token).",
         paper="2503.14286",
     ),

@@ -78,7 +78,7 @@ def _describe(error: json.JSONDecodeError) -> str:
     if words.startswith("expected"):
         words += f", got {_beginning(rest)}" if rest else ", got the end"
     if len(error.doc) > _SHORT and (not rest or words.startswith("the string that begins")):
-        words += ": the line is cut off (was it still being written?)"
+        words += ": the line is incomplete (was it still being written?)"
     return words
 
 

@@ -227,7 +227,7 @@ def _read_keys(keys: tuple[str, ...], nulls: tuple[str, ...]) -> Fields:
             names["log_probs_old"] = ACTION
     for one, other in EITHER:
         if one in names and other in names:
-            raise InputError(f"{names[one]} and {names[other]} say the same thing; keep one")
+            raise InputError(f"{names[one]} and {names[other]} have the same meaning; keep one")
     columns = tuple((name, names[name]) for name in TOKEN_COLUMNS if name in names)
     return Fields(
         names,
@@ -293,7 +293,7 @@ def unknown_keys(name: str, unknown: Sequence[str]) -> str:
         return ""
     listed = ", ".join(keys[:_LISTED]) + (", …" if len(keys) > _LISTED else "")
     mapping = f" (--map {name}={near[0]})" if near else ""
-    return f"; keys that mean nothing here: {listed}{mapping}"
+    return f"; ignored keys: {listed}{mapping}"
 
 
 _LISTED = 8

@@ -160,7 +160,7 @@ class Reading:
     def nothing(self, beginning: Iterable[Raw | InputError]) -> InputError:
         """The error where no record is left; ``beginning``: the first objects of the input."""
         if not self.selects:
-            return InputError("no records: there are only headers, or empty tables")
+            return InputError("no records: only headers or empty tables")
         flags = ["--where"] if self.where else []
         flags += [f"--record {self.record}"] if self.record is not None else []
         flags += [f"--group {self.group}"] if self.group is not None else []

@@ -60,7 +60,7 @@ def worth_a_look(raw: Raw, notices: Notices) -> bool:
 def _known(keys: tuple[str, ...]) -> tuple[bool, str]:
     """Whether keys may be of some format, and the notice on them."""
     both = MASKS[0] in keys and MASKS[1] in keys
-    notice = f"{MASKS[0]} was used, not {MASKS[1]}, which is there as well" if both else ""
+    notice = f"{MASKS[0]} was used instead of {MASKS[1]}, which also exists" if both else ""
     return bool(candidates(keys)), notice
 
 
@@ -82,7 +82,7 @@ def _translate(raw: Raw, insisted: str | None, mapped: Mapped, notices: Notices)
         return
     made = [Translated(value)] if chosen is None else _read(chosen, value)
     if mapped and len(made) != 1:
-        raise InputError(f"--map needs one record in each object; this one has {len(made)}")
+        raise InputError(f"--map needs one record per object; this object has {len(made)}")
     source = None if raw.again is None else raw.dropped()
     for number, one in enumerate(made):
         lines = list(one.notes)
@@ -111,7 +111,8 @@ def _read(chosen: Format, value: dict[str, Any]) -> list[Translated]:
     except _WRONG as error:
         what = f"{type(error).__name__}: {error}"
         raise InputError(
-            f"this is not what {chosen.title} looks like ({what}); grpo formats lists what is read"
+            f"this does not look like {chosen.title} ({what}); grpo formats lists the "
+            "supported formats"
         ) from None
 
 

@@ -62,7 +62,7 @@ _LEFT_OUT = _set(
     "obs tool tools prompt prompts user system"
 )
 """Words for tokens that do not count."""
-_WHICH_MASK = "a mask of what does not count? mask wants 1 where a token counts"
+_WHICH_MASK = "is this a mask of tokens that do not count? mask is 1 where a token counts"
 
 PROMPT_TOO = "attention_mask"
 """No response mask: it covers the prompt too, and pads to the right of both."""
@@ -103,7 +103,7 @@ what verl's hook keeps of a loss that is not compared for it."""
 FUNCTION = "rewards/"
 """Before the name of a reward function, which ``trend`` reads."""
 
-_IF_OLD = "if your ratio is with these"
+_IF_OLD = "if your ratio uses these"
 _MOST_KEYS, _MOST_KEY_SETS = 8, 256
 
 
@@ -224,7 +224,7 @@ def _advice(column: str, key: str, new: str) -> str:
         return f"--map log_probs_new={key} --map log_probs_old={new} reads both"
     without = {
         OLD: f" (on-policy: --map log_probs_old={new})",
-        REF: " (--beta 0 does without a reference)",
+        REF: " (--beta 0 works without a reference)",
     }
     return f"--map {column}={key} reads it{without.get(column, '')}"
 
@@ -361,7 +361,7 @@ def look(
             continue
         fits = is_column(value, model)
         if key == PROMPT_TOO and "mask" not in names and _is_list(value):
-            mapping = f"; --map mask={key} reads it if these are the response's tokens"
+            mapping = f"; --map mask={key} reads it if it covers the response's tokens"
             found.append((key, _PROMPT_MASK + (mapping if fits else "")))
         elif key in advice or (key != PROMPT_TOO and fits):
             reads = advice.get(key) or _nearest(key, value, names)
@@ -371,7 +371,7 @@ def look(
     return KeySet(line, tuple(found))
 
 
-_PROMPT_MASK = "covers the prompt too, so it is not read as the mask"
+_PROMPT_MASK = "also covers the prompt, so it is not read as the mask"
 
 
 def _nearest(key: str, value: Any, names: Mapping[str, str]) -> str:

@@ -67,7 +67,7 @@ def destination(path: str | None, flag: str = "--output") -> Iterator[BinaryIO]:
         return
     place = Path(os.path.realpath(path))
     if place.is_symlink():
-        raise UsageError(f"{flag}: cannot write {path}: its links go round in a loop")
+        raise UsageError(f"{flag}: cannot write {path}: its links form a loop")
     if place.exists() and not place.is_file():  # a device, a pipe
         with naming(path), _opened(path, flag, lambda: place.open("wb")) as stream:
             yield stream

@@ -308,7 +308,9 @@ def plan(
         raise UsageError(f"{variant} cannot be evaluated: {missing}")
     variant = variant if variant in NAMES else variant.lower()  # GSPO, as papers write it
     if variant not in NAMES:
-        raise UsageError(f"unknown variant {variant!r}{_near(variant, NAMES)}; see grpo variants")
+        raise UsageError(
+            f"unknown variant {variant!r}{_near(variant, NAMES)} (grpo variants lists all)"
+        )
     batch = ",".join(part.strip() for part in batch.split(","))
     if not all(batch.split(",")):
         raise UsageError(f"--batch: expected input, record or FIELD[,FIELD], got {batch!r}")
@@ -357,8 +359,8 @@ def idle_clip(variant: str, surrogate: Bound) -> str | None:
     if surrogate.choice.window is None or not isinstance(low, float) or low < 1.0 or low == own:
         return None
     return (
-        f"epsilon_low is {low:g}: the ratio's lower bound, 1 − epsilon_low, is {1.0 - low:g}, so "
-        "the lower clip never acts"
+        f"epsilon_low is {low:g}: the lower bound of the ratio, 1 − epsilon_low, is "
+        f"{1.0 - low:g}, so nothing is clipped below"
     )
 
 
@@ -409,13 +411,13 @@ def _check_taken(made: Plan) -> None:
         if name in ignores:
             stage, choice = ignores[name]
             raise UsageError(
-                f"{name}: {made.variant} ignores it, as {made.variant.partition('/')[0]}'s own "
-                f"function does; add --{stage.replace('_', '-')} {choice} to apply it"
+                f"{name}: {made.variant} ignores it, like {made.variant.partition('/')[0]}'s own "
+                f"function; add --{stage.replace('_', '-')} {choice} to apply it"
             )
         if name not in takes:
             listed = ", ".join(sorted(takes)) or "none"
             raise UsageError(
-                f"{name}: {made.variant} with these stages does not take it; it takes {listed}"
+                f"{name}: {made.variant} with these stages does not use it; it uses {listed}"
                 + ("; --kl k3 would add a KL term" if name in ("beta", "kl_weight") else "")
             )
 

@@ -29,8 +29,10 @@ def other_row(named: str | None, evaluated: Iterable[str]) -> dict[str, None]:
     name, _, loss = named.partition("/")
     if any(variant.startswith(f"{name}/") for variant in evaluated):
         return {}
-    said = f"the records say that {name} computed them as {loss.partition('@')[0]}"
-    return {f"{said}: -v {named} is its row (grpo verify takes the records' settings too)": None}
+    said = f"according to the records, {name} computed them as {loss.partition('@')[0]}"
+    return {
+        f"{said}: -v {named} reproduces this (grpo verify also uses the records' settings)": None
+    }
 
 
 @dataclass(frozen=True)
@@ -111,8 +113,8 @@ def _there(row: str, settings: Settings) -> str:
     until = ROWS[row].until
     if version is not None and is_gone(until, name, str(version)):
         raise InputError(
-            f"{name} {version} has no {row.removeprefix(f'{name}/')}: {until} was the last release "
-            "with it; name a variant with -v",
+            f"{name} {version} no longer has {row.removeprefix(f'{name}/')}: {until} was the "
+            "last release with it; choose a variant with -v",
             path="framework.version",
         )
     return row

@@ -18,10 +18,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--grpo-vectors",
         action="store_true",
-        help="run the vectors on the losses that the fixtures called grpo_vectors return",
+        help="run the vectors on the losses that fixtures named grpo_vectors return",
     )
     group.addoption(
-        "--grpo-vectors-json", metavar="FILE", help="write the outcome and a badge to FILE"
+        "--grpo-vectors-json", metavar="FILE", help="write the results and a badge to FILE"
     )
 
 

@@ -135,7 +135,7 @@ def _conclude(verdict: Verdict, case: Case, line: Xfail | None, outcome: dict[st
         pytest.fail("\n".join([f"{case.id}: {case.comment}", *shown]), pytrace=False)
     if line and line.strict:
         outcome.update(outcome="failed", reason="passes, but is in the xfail file")
-        pytest.fail(f"{case.id} passes; take it out of the xfail file", pytrace=False)
+        pytest.fail(f"{case.id} passes: remove it from the xfail file", pytrace=False)
     signature = f"{case.topic}: {verdict.signature}" if verdict.signature else ""
     outcome.update(outcome="passed", signature=signature)
 
@@ -171,11 +171,11 @@ def read_xfail(path: Path) -> list[Xfail]:
         place = f"{path.name}:{number}"
         name, _, reason = text.strip().partition(" ")
         if name not in known:
-            raise ValueError(f"{place}: no vector and no flag is called {name!r}")
+            raise ValueError(f"{place}: no vector and no flag has the name {name!r}")
         if not LINK.search(reason):
             raise ValueError(f"{place}: {name} needs a reason with a link to the thread")
         if name in found:
-            raise ValueError(f"{place}: {name} is there twice")
+            raise ValueError(f"{place}: {name} occurs twice")
         found[name] = Xfail(name, reason.strip())
     return list(found.values())
 

@@ -65,7 +65,7 @@ class Tally:
     def lines(self) -> Iterator[str]:
         """The summary as pytest prints it."""
         if not self.outcomes:
-            yield "no test module has a fixture called grpo_vectors; grpo help vectors shows one"
+            yield "no test module has a fixture named grpo_vectors (example: grpo help vectors)"
         for fixture, outcomes in self.fixtures():
             yield from _printed(fixture, outcomes)
 
@@ -80,14 +80,14 @@ def _printed(fixture: str, outcomes: list[Outcome]) -> Iterator[str]:
     yield f"{fixture}: " + ", ".join(f"{found[name]} {name}" for name in OUTCOMES)
     yield from _named(found["likely"], found["failed"])
     if found["float32"]:
-        yield f"  {found['float32']} failures are float32's precision; {COARSE} lets them pass"
+        yield f"  {found['float32']} failures are due to float32 precision; {COARSE} accepts them"
     for title in ("conventions", "not claimed by"):
         if found[title]:
             first = [f"{name} ({count})" for name, count in [*found[title].items()][:LISTED]]
             more = len(found[title]) - LISTED
             yield f"  {title}: {', '.join(first)}" + (f", … and {more} more" if more > 0 else "")
     if found["unneeded"]:
-        yield f"  lines of the xfail file that no case needs: {', '.join(found['unneeded'])}"
+        yield f"  entries of the xfail file that no case needs: {', '.join(found['unneeded'])}"
 
 
 def _named(found: list[dict[str, Any]], failures: int) -> Iterator[str]:

@@ -107,7 +107,7 @@ def judge(compute: Callable[[Case], Mapping[str, Any]], case: Case, claims: Clai
         if problems and claims.dtype == "float64" and "float32" in case.tolerances:
             coarse = replace(claims, dtype="float32")
             if not list(_problems(case, case.expected, returned, coarse)):
-                return Verdict([f"{lines[0]} ({COARSE} lets it pass)"], wrong=Wrong("?"))
+                return Verdict([f"{lines[0]} ({COARSE} accepts it)"], wrong=Wrong("?"))
         return Verdict(lines, wrong=_in_short(problems))
     return _convention(case, returned, claims)
 
@@ -130,7 +130,7 @@ def _convention(case: Case, returned: Answer, claims: Claims) -> Verdict:
     }
     if not found:
         either = ", ".join(repr(signature) for signature in case.conventions)
-        return Verdict([f"{case.topic} {pinned!r} is claimed; the case has {either}"])
+        return Verdict([f"{case.topic} {pinned!r} is claimed, but the case has {either}"])
     for signature, problems in found.items():
         if not problems:
             return Verdict([], signature)
@@ -139,7 +139,7 @@ def _convention(case: Case, returned: Answer, claims: Claims) -> Verdict:
     if pinned is not None:
         return Verdict([text for text, _ in found[pinned]], wrong=wrong)
     lines = [f"{signature}: {problems[0][0]}" for signature, problems in found.items()]
-    return Verdict([f"no convention for {case.topic} has this answer", *lines], wrong=wrong)
+    return Verdict([f"no convention for {case.topic} gives this answer", *lines], wrong=wrong)
 
 
 def _refused(

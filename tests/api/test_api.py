@@ -87,7 +87,7 @@ def test_what_is_too_large_packed_is_read_as_its_error_says(tmp_path: Path) -> N
     np.savez_compressed(path, rewards=np.arange(8.0), **arrays)
     for refused in (lambda: evaluate(path), lambda: next(read(path))):
         with pytest.raises(
-            InputError, match=r'; if the file is sound, read\(…, unpack="256M"\) reads'
+            InputError, match=r'; if the file is correct, read\(…, unpack="256M"\) reads'
         ):
             refused()
     for size in ("256M", 256 << 20):
@@ -210,7 +210,7 @@ MINE = {
 MISTAKES = {
     'stages={"aggregate": "token-mean"}': lambda: evaluate(EMPTY, aggregate="token-mean"),
     "clip_cov_seed=VALUE": lambda: evaluate(EMPTY, "dapo", stages={"surrogate": "clip-cov"}),
-    "beta=0 does without": lambda: evaluate(EMPTY | {"beta": 0.04}, "grpo"),
+    "beta=0 works without it": lambda: evaluate(EMPTY | {"beta": 0.04}, "grpo"),
     'stages={"kl": "k3"} would add': lambda: evaluate(EMPTY, "dr", beta=0.1),
     "loss=X or objective=X": lambda: match(EMPTY),
     "loss: expected a finite number": lambda: match(EMPTY, loss="a"),
@@ -222,7 +222,7 @@ MISTAKES = {
     "path or paths, got int": lambda: evaluate(1),  # type: ignore[arg-type]
     "path or paths, got NoneType": lambda: compare(None),  # type: ignore[arg-type]
     "got Table; give its rows": lambda: evaluate(pa.table({"a": [1]})),
-    "no file fits this pattern": lambda: evaluate("nowhere/*.jsonl"),
+    "no file matches this pattern": lambda: evaluate("nowhere/*.jsonl"),
     "limit: expected 0 or more": lambda: check(EMPTY, limit=-1),
     "format: expected one of canonical": lambda: next(read(DAPO, format="verll")),
     "level: expected one of record": lambda: evaluate(EMPTY, "dr").columns("tokens"),  # type: ignore[arg-type]
@@ -231,11 +231,11 @@ MISTAKES = {
     "rtol: expected a number >= 0": lambda: verify(EMPTY, rtol=-1.0),
     'no record has "expected"': lambda: verify(EMPTY),
     "no correction is called 'trl/mine'": lambda: verify(MINE),
-    "none of the variants takes it": lambda: compare(EMPTY, "dr", tau_pos=1.0),
+    "none of the variants uses it": lambda: compare(EMPTY, "dr", tau_pos=1.0),
     "group_by contradicts group_size": lambda: next(read(DAPO, group_by="uid", group_size=2)),
     "where: expected a comparison": lambda: next(read(DAPO, where="step")),
-    "unpack: expected a size as 500M or 4G": lambda: next(read(DAPO, unpack="4X")),
-    "files: expected a path": lambda: next(read([])),
+    "unpack: expected a size like 500M or 4G": lambda: next(read(DAPO, unpack="4X")),
+    "files: expected at least one path": lambda: next(read([])),
 }
 
 
@@ -251,5 +251,5 @@ def test_mistakes_are_told_by_the_names_of_arguments(said: str) -> None:
 def test_notices_name_arguments_too() -> None:
     given = {"log_probs_new": [[-1.0], [-2.0]], "rewards": [1, 0], "advantages": [1.0, -1.0]}
     told = " ".join(evaluate(given, "dr").notices)
-    assert '(stages={"advantage": …} to change it)' in told
+    assert '(use stages={"advantage": …} to compute them)' in told
     assert "--" not in told

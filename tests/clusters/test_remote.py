@@ -141,7 +141,7 @@ def test_a_file_that_changes_is_an_error(store, text, monkeypatch, what):
             put(store, "a.jsonl", changed)
 
     store.before = change
-    with pytest.raises(InputError, match="the file changed while it was read"):
+    with pytest.raises(InputError, match="the file changed while grpo read it"):
         run([name], "dr")
 
 

@@ -318,7 +318,7 @@ def test_a_batch_s_field_is_no_column_of_ours(field: str, records, grpo, tmp_pat
     file.write_text(json.dumps(records[0] | {field: "a"}) + "\n")
     result = grpo("eval", str(file), "--batch", field)
     assert result.exit_code == 2
-    assert f"rows have a column {field} already" in result.stderr
+    assert f"rows already have a column {field}" in result.stderr
 
 
 def test_the_last_batch_is_the_one_with_the_greatest_step(records, grpo, tmp_path) -> None:
@@ -338,7 +338,7 @@ def test_a_group_of_rows_of_several_steps_is_noted(grpo, tmp_path) -> None:
     file = tmp_path / "rows.jsonl"
     file.write_text("".join(json.dumps(one) + "\n" for one in rows))
     alone = grpo("eval", str(file), "-v", "dr", "--level", "batch")
-    assert "--group-by step,uid puts" in alone.stderr
+    assert "--group-by step,uid joins" in alone.stderr
     pooled = grpo("eval", str(file), "-v", "dr", "--level", "batch", "--group-by", "uid")
     assert "the records of 2 steps are evaluated as one batch" in pooled.stderr
 

@@ -57,7 +57,7 @@ def test_eval_repeats_what_check_would_call_an_error(tmp_path, old, begins):
     path = written(tmp_path, old)
     (line,) = told(path)
     assert line.startswith(begins)
-    assert line.endswith("(grpo check says more)")
+    assert line.endswith("(run grpo check for all findings)")
     assert run("check", path).exit_code == 1
     assert told(path, "-q") == []
 

@@ -148,9 +148,9 @@ def temperature(names: tuple[str, str]) -> Callable[[Sample], Said | None]:
             "spread": part[2],
             "tokens": part[0],
             "sharper": sharper,
-            "words": f"{sharper} is sharper than {flatter}, as with a temperature on one side only:"
-            f" the {what} are {max(slope, 1 / slope):.3f} times as large, at all of {part[0]:,}"
-            " tokens alike",
+            "words": f"{sharper} is sharper than {flatter}, as if only one side applied the "
+            f"temperature: the {what} are {max(slope, 1 / slope):.3f} times as large at all "
+            f"{part[0]:,} tokens",
         }
 
     return define
@@ -203,7 +203,7 @@ def drift(one: Sample) -> Said | None:
     times, sigmas = after.mean() / max(before.mean(), 1e-12), (after.mean() - before.mean()) / error
     if times <= 1.8 or sigmas <= 5.0:
         return None
-    said = f"(from {middle:.0f} on) it is {times:.1f} times as far"
+    said = f"from token {middle:.0f} on it is {times:.1f} times as far"
     return {"times": times, "sigmas": sigmas, "position": middle, "words": said}
 
 
@@ -228,7 +228,7 @@ def drifting(early: list[float], late: list[float], gap: int = 0) -> Sample:
 
 def stepping(widths: list[int], places: Any, step: int, after: float = 0.4) -> Sample:
     """|log ratio|/(1 − p) is 0.1 at places before the step and ``after`` from there on, each ± 5 %;
-    tokens at places other than those given are certain."""
+    tokens at places (except those given are certain.)"""
     place = np.concatenate([np.arange(width) for width in widths])
     p = np.where(np.isin(place, places), 0.5, 0.95)
     size = np.where(place < step, 0.1, after) * (1.0 + 0.05 * np.resize([1.0, -1.0], len(place)))
@@ -281,7 +281,7 @@ def mean_weight(one: Sample) -> Said | None:
         "higher": np.sum(change > 0) / np.sum(change != 0),
         "tokens": n,
         "words": f"exp(old_logps − rollout_logprobs) is {mean:.4f} ± "
-        f"{sigma / math.sqrt(n):.2g}, not 1; old_logps lies {side}",
+        f"{sigma / math.sqrt(n):.2g}, not 1; old_logps is {side}",
     }
 
 
@@ -327,7 +327,7 @@ def unrelated(one: Sample) -> Said | None:
     all_of, logs = correlation(p, q), correlation(one.a, one.b)
     z = math.atanh(0.8) - math.atanh(min(max(all_of, -0.999), 0.999))
     far = len(p) >= 24 and z * math.sqrt(max(len(p) - 3, 0)) > 4.5
-    words = "these tokens the probabilities correlate by"
+    words = "in these tokens their probabilities correlate by"
     if far and all_of < 0.3 and logs < 0.3:
         rows = len(one.widths)
         return {"correlation": all_of, "tokens": len(p), "rows": rows, "words": words}
@@ -345,7 +345,7 @@ def unrelated(one: Sample) -> Said | None:
     if rows <= expected or rows * (1 + math.log(expected / rows)) >= math.log(1e-6):
         return None
     at = low.index(True)
-    said = f"this response ({rows} such in all) the probabilities correlate by {each[at]:.2f}"
+    said = f"this response ({rows} like it) their probabilities correlate by {each[at]:.2f}"
     return {
         "correlation": each[at],
         "tokens": one.widths[at],
@@ -436,7 +436,7 @@ def last_token(one: Sample) -> Said | None:
         return None
     words = (
         f"logps and old_logps differ by more than 1 nat at the last token of {k} of {count} "
-        f"responses, elsewhere at {rate:.1%} of the tokens"
+        f"responses, but elsewhere at only {rate:.1%} of the tokens"
     )
     return {
         "responses": k,
@@ -474,7 +474,7 @@ def test_last_token():
     agrees("last-token", [rolled(one) for one in drawn(200, 5)], UPDATE, last_token, bounds)
 
 
-# ---- shifts and bases ----------------------------------------------------------------------------
+# ---- shifts and log bases ------------------------------------------------------------------------
 
 
 def shifted(one: Sample) -> list[Said]:
@@ -664,11 +664,11 @@ def filler(one: Sample) -> list[Said]:
                 continue
             if value == 0.0 and not most and not missing(values, other, hit):
                 continue
-            words = f"{key} is filled with {value:g}, at {hit.sum()} of {len(hit)} tokens"
+            words = f"{key} is filled with {value:g} at {hit.sum()} of {len(hit)} tokens"
             if value == 0.0:
                 words = (
-                    f"{key} is filled with 0.0: exactly that at {hit.sum()} of {len(hit)} tokens "
-                    f"of which {beside} is not certain"
+                    f"{key} is filled with 0.0: {hit.sum()} of {len(hit)} tokens have exactly this "
+                    f"value where {beside} is not certain"
                 )
             place = {"response": 0, "token": int(np.flatnonzero(hit)[0])}
             said = {"column": key, "value": value, "tokens": hit.sum(), "of": len(hit)}
@@ -822,7 +822,7 @@ def mismatch(one: Sample) -> Said | None:
     bad = mean < 0.5 or mean > 2.0 or effective < 0.3
     words = (
         f"is {np.abs(change).mean():.3g} nats per token, mean exp|·| {error:.4g} (bound 1.05), KL "
-        f"{k3:.3g}, effective sample size {effective:.0%}, 99 % within {p99:.3g}"
+        f"{k3:.3g}, effective sample size {effective:.0%}, 99 % of tokens within {p99:.3g}"
     )
     return {
         "mean_abs": np.abs(change).mean(),
@@ -837,7 +837,7 @@ def mismatch(one: Sample) -> Said | None:
         "max": np.abs(change).max(),
         "tokens": len(change),
         "words": words,
-        "ends": "; weights are beyond what verl corrects" if bad else f"within {p99:.3g}",
+        "ends": "; the weights exceed what verl corrects" if bad else f"within {p99:.3g}",
     }
 
 

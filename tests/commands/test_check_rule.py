@@ -14,15 +14,15 @@ from grpo_cli.commands.check.rule import rule
 @each(
     ("details", "words"),
     [
-        ({"needs": ("mask",)}, "rule 'new': it has needs and no about"),
-        ({"needs_key": "finish_reasons"}, "it has needs and no about"),
-        ({"about": "x", "full_coverage_needs": "truncated"}, "fallback go together"),
-        ({"about": "x", "fallback": "a part"}, "fallback go together"),
-        ({"about": "x", "needs": ("mask|masc",)}, "it needs 'masc', which is no field"),
+        ({"needs": ("mask",)}, "rule 'new': it has needs but no about"),
+        ({"needs_key": "finish_reasons"}, "it has needs but no about"),
+        ({"about": "x", "full_coverage_needs": "truncated"}, "fallback must be given together"),
+        ({"about": "x", "fallback": "a part"}, "fallback must be given together"),
+        ({"about": "x", "needs": ("mask|masc",)}, "it needs 'masc', which is not a field"),
         ({"severity": "error|"}, "severity ''"),
         ({"scope": "pairs"}, "scope 'pairs': expected record, pair, input"),
-        ({"code": "filler", "meaning": "Another."}, "'filler' is declared already"),
-        ({"code": "mask"}, "'mask' is declared already, in grpo_cli"),
+        ({"code": "filler", "meaning": "Another."}, "'filler' is already declared"),
+        ({"code": "mask"}, "'mask' is already declared in grpo_cli"),
     ],
 )
 def test_a_declaration_that_contradicts_itself_or_another_is_an_error(details, words):

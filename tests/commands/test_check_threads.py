@@ -10,17 +10,20 @@ import pytest
 THREADS = Path(__file__).parents[2] / "samples" / "threads"
 
 NAMED = {
-    "verl-6280": ({"ratio-noise"}, "same, so this is noise of precision, kernels or batch shapes"),
+    "verl-6280": ({"ratio-noise"}, "so precision, kernels or batch shapes cause this noise"),
     "verl-6564": ({"last-token"}, "at the last token of 8 of 8 responses"),
     "verl-6240": ({"mean-weight"}, "top-p or top-k kept"),
     "unsloth-6738": ({"drift"}, "grows with the position"),
-    "unsloth-4502": ({"ratio-noise"}, "on policy (num_iterations 1) and yet the ratios are not 1"),
-    "trl-6789": ({"mean-weight"}, "top-p or top-k kept (the mass that was kept is lost)"),
+    "unsloth-4502": (
+        {("ratio-noise")},
+        ("the batch is on-policy (num_iterations 1), yet the ratios are not 1"),
+    ),
+    "trl-6789": ({"mean-weight"}, "top-p or top-k kept, or has another one-sided bias"),
     "trl-6121": ({"probabilities", "negative-entropy"}, "padding that was filled with 1"),
-    "trl-5224": ({"retokenised"}, "are not those that were sampled (sampled_token_ids)"),
-    "nemo-rl-1518": ({"advantage-scale"}, "1/eps, as a leave-one-out std of 0 gives"),
-    "nemo-rl-1330": ({"rollout-mismatch"}, "the engines differ"),
-    "areal-1419": ({"advantages"}, "groups by strides of 9 rows"),
+    "trl-5224": ({"retokenised"}, "differ from the sampled ids (sampled_token_ids)"),
+    "nemo-rl-1518": ({"advantage-scale"}, "a leave-one-out std of 0 gives 1/eps"),
+    "nemo-rl-1330": ({"rollout-mismatch"}, "engine and trainer differ"),
+    "areal-1419": ({"advantages"}, "groups of 9 consecutive rows"),
 }
 
 
@@ -44,7 +47,9 @@ def test_verify_names_that_cut_tokens_are_in_the_denominator(grpo, row):
     (first,) = [row["first"] for row in json.loads(result.stdout)["records"]]
     assert first["stage"] == "aggregate"
     (cause,) = first["causes"]
-    assert "tokens with those of responses that are masked whole (truncated ones count" in cause
+    assert (
+        "tokens including responses that are masked entirely (truncated responses still count)"
+    ) in cause
     assert cause.startswith("KL not weighted by the ratio, and ") == bool(row)
 
 

@@ -73,7 +73,7 @@ def test_one_of_two_columns_is_enough():
     made = rows()
     del made[0]["log_probs_old"]  # the engine's are left, so that only noise of ratios is blind
     assert [(one["about"], one["missing"]) for one in lacking(made)] == [
-        ("noise of the ratios", [["log_probs_old"]])
+        ("ratio noise", [["log_probs_old"]])
     ]
 
 
@@ -101,7 +101,7 @@ def test_a_record_that_says_how_its_responses_ended_is_believed(said, cut):
     (one,) = rows()
     one["max_completion_length"] = max(LENGTHS)
     told = [row for row in check([one]).findings if row.code == "length-cap"]
-    assert ["exactly the greatest length, 28" in row.message for row in told] == [True]
+    assert ["exactly the maximum length, 28" in row.message for row in told] == [True]
     told = [row for row in check([one | said]).findings if row.code == "length-cap"]
     assert [row.evidence["responses"] for row in told] == [cut] * (cut > 0)
     del one["max_completion_length"]
@@ -112,27 +112,28 @@ def test_a_record_that_says_how_its_responses_ended_is_believed(said, cut):
 def test_what_is_printed(grpo, dump):
     def last(*made: dict[str, Any]) -> str:
         out = grpo("check", str(dump("".join(json.dumps(one) + "\n" for one in made)))).stdout
-        return out[out.index("not looked at") :].replace("\n  ", " ").splitlines()[0]
+        return out[out.index("skipped checks") :].replace("\n  ", " ").splitlines()[0]
 
     one, two = rows(2)
     del one["log_probs_rollout"]
-    assert last(one) == "not looked at: rollout mismatch (no log_probs_rollout)"
+    assert last(one) == "skipped checks: rollout mismatch (no log_probs_rollout)"
     assert last(one, two) == (
-        "not looked at in 1 of 2 records: rollout mismatch (no log_probs_rollout)"
+        "skipped checks in 1 of 2 records: rollout mismatch (no log_probs_rollout)"
     )
     bare = {name: one[name] for name in ("id", "log_probs_new", "log_probs_old", "rewards")}
     assert last(bare, copy.deepcopy(bare) | {"id": 9}) == (
-        "not looked at in all 2 records: padding, ends and loops by id (no token_ids or tokens), "
-        "retokenised ids (no token_ids, no sampled_token_ids or sampled_ids), advantages against "
-        "rewards (no advantages), truncation other than by equal lengths (no max_completion_length "
-        "or truncated), rollout mismatch (no log_probs_rollout)"
+        "skipped checks in all 2 records: padding, end of text and repetition by id (no "
+        "token_ids or tokens), retokenised ids (no token_ids, no sampled_token_ids or "
+        "sampled_ids), advantages against rewards (no advantages), truncation (except by equal "
+        "lengths) (no max_completion_length or truncated), rollout mismatch (no "
+        "log_probs_rollout)"
     )
 
 
 def test_what_is_too_short_is_told(grpo, dump):
     """In one line; of an input, since short records are compared together."""
     one = {"log_probs_new": [[-1.0, -0.5]], "log_probs_old": [[-1.1, -0.5]], "advantages": [1.0]}
-    few = "other tokens and fillers, shifts and bases, temperature (fewer than 24 tokens)"
+    few = "unrelated columns and fillers, shifts and log bases, temperature (fewer than 24 tokens)"
     for count, told in ((2, True), (12, False)):
         out = grpo(
             "check", str(dump(*[json.dumps(one | {"id": at}) for at in range(count)]))

@@ -22,7 +22,7 @@ def test_compare_table(grpo):
     assert result.exit_code == 0
     lines = result.stdout.splitlines()
     assert any(line.startswith("trl/gspo") for line in lines)
-    assert "not served by this data" in result.stdout
+    assert "skipped variants (missing inputs)" in result.stdout
     assert not any(line != line.rstrip() for line in lines)
 
 
@@ -32,14 +32,14 @@ def test_compare_table(grpo):
         (["compare", GSPO, "--variants", "gpro"], "unknown variant 'gpro'; did you mean"),
         (["compare", GSPO, "--variants", "xyz/*"], "no variant matches"),
         (["compare", GSPO, "--variants", "dr,dapo", "--beta", "1"], "beta: none of the variants"),
-        (["match", GSPO], "--loss X or --objective X"),
-        (["match", GSPO, "--loss", "1", "--objective", "1"], "one of them"),
+        (["match", GSPO], "either --loss X or --objective X"),
+        (["match", GSPO, "--loss", "1", "--objective", "1"], "either --loss X"),
         (["match", GSPO, "--loss", "nan"], "expected a finite number"),
         (["match", GSPO, "--loss", "1", "--rtol", "-1"], "--rtol"),
         (["split", GSPO], "--micro-batch"),
         (["split", GSPO, "--micro-batch", "0"], "--micro-batch"),
         (["explain", "gpro"], "unknown variant 'gpro'; did you mean"),
-        (["explain", "grpo", "--record", "1"], "are for files"),
+        (["explain", "grpo", "--record", "1"], "are only for files"),
         (["explain", GSPO, "--response", "9"], "responses 0 to 7"),
     ],
 )

@@ -133,7 +133,9 @@ def test_what_is_read_twice_says_so(grpo, dump, tmp_path):
     path = dump({}, {})
     flags = ("-v", "lite-ppo", "--json")
     file, piped = grpo("eval", str(path), *flags), grpo("eval", *flags, stdin=path.read_text())
-    note = "grpo: note: standard input was kept in a temporary file: two passes\n"
+    note = (
+        "grpo: note: standard input was stored in a temporary file, because two passes are needed\n"
+    )
     assert note not in file.stderr
     assert note in piped.stderr
     totals = [json.loads(one.stdout)["total"] for one in (file, piped)]
@@ -227,7 +229,7 @@ def test_every_format_keeps_to_the_limit(grpo, dump):
 def test_the_records_own_framework_is_mentioned(grpo, dump):
     framework = {"name": "trl", "loss_type": "dapo"}
     path = str(dump({"framework": framework}))
-    said = "the records say that trl computed them as dapo: -v trl/dapo is its row"
+    said = "according to the records, trl computed them as dapo: -v trl/dapo reproduces this"
     assert said in grpo("eval", path, "--level", "batch").stderr
     assert said not in grpo("eval", path, "--level", "batch", "-v", "trl/grpo").stderr
 
@@ -267,7 +269,7 @@ def test_values_of_another_scale_that_replace_the_variants_own_are_told(grpo, du
     path = str(dump({"epsilon_low": 0.2, "epsilon_high": 0.2, "beta": 0.04}))
     said = grpo("eval", path, "-v", *words).stderr
     assert [line for line in said.splitlines() if "own" in line] == (
-        [f"grpo: note: from the records, not gspo's own: {told}"] if told else []
+        [f"grpo: note: taken from the records instead of gspo's own: {told}"] if told else []
     )
 
 
@@ -289,7 +291,9 @@ def test_rows_are_nested_in_lines_alone(grpo, dump):
     assert "--nest is for --format jsonl" in result.stderr
 
 
-IDLE = "epsilon_low is {}: the ratio's lower bound, 1 − epsilon_low, is {}, so the lower clip never"
+IDLE = (
+    "epsilon_low is {}: the lower bound of the ratio, 1 − epsilon_low, is {}, so nothing is clipped"
+)
 
 
 @pytest.mark.parametrize(
@@ -314,10 +318,10 @@ def test_a_lower_clip_that_never_acts_is_said(grpo, dump, record, words, told):
     assert result.exit_code == 0, result.stderr
     wanted = "" if told is None else IDLE.format(*told)
     assert wanted in result.stderr
-    assert ("the lower clip never" in result.stderr) == (told is not None)
+    assert ("nothing is clipped below" in result.stderr) == (told is not None)
     if told is not None:
         assert float(result.stdout) == 0.0
     if not record:
         for other in (["explain", *words], ["compare", "--variants", *words[1:]]):
             said = grpo(other[0], path, *other[1:]).stderr
-            assert ("the lower clip never" in said) == (told is not None)
+            assert ("nothing is clipped below" in said) == (told is not None)

@@ -92,7 +92,10 @@ def test_a_file_of_that_name_is_read(grpo, tmp_path, monkeypatch):
         (["vectors", "--flags", "--export", "x"], "--flags or --export, one of them"),
         (["vectors", "--export", "/dev/null/x"], "--export: cannot write /dev/null/x/v1: "),
         (["explain", "clip/dual-positve"], "did you mean clip/dual-positive?"),
-        (["explain", CASE, "--record", "1"], "is a vector; --record and --response are for files"),
+        (
+            [("explain"), CASE, ("--record"), ("1")],
+            ("is a vector: --record and --response are only for files"),
+        ),
     ],
 )
 def test_mistakes_are_told_in_a_line(shell, arguments, said):

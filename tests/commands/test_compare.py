@@ -67,11 +67,13 @@ def test_bars_in_place_of_the_table(grpo, dump):
 
 def test_what_is_not_served_is_told_once_for_each_thing_that_is_missing(grpo):
     shown = grpo("compare", "samples/arithmetic.jsonl", "-v", "all").stdout
-    served, _, rest = shown.partition("\nnot served by this data (samples/arithmetic.jsonl:1)\n")
+    served, _, rest = shown.partition(
+        "\nskipped variants (missing inputs) (samples/arithmetic.jsonl:1)\n"
+    )
     reasons = [line for line in rest.splitlines() if not line.startswith(" ")]
     assert reasons == [
         "clip_cov_seed is missing: give -p clip_cov_seed=VALUE, or put it in the record's",
-        "log_probs_rollout is missing: log-probs from the engine that sampled",
+        "log_probs_rollout is missing: log-probs from the inference engine",
         "turn_rewards is missing: one reward per turn",
         "rejection_threshold is missing: give -p rejection_threshold=VALUE, or put it in",
     ]
@@ -88,7 +90,8 @@ def test_rows_that_different_records_do_not_serve_keep_their_places(tmp_path):
         (
             "log_probs_ref",
             f"{path}:1",
-            "log-probs under the reference, which other records have; --beta 0 does without",
+            "log-probs under the reference although other records have it; --beta 0 works "
+            "without it",
         )
     ]
 
@@ -111,7 +114,7 @@ def test_what_is_missing_in_an_array_is_called_as_in_lines(tmp_path):
         (
             "gspo,verl/gspo,trl/gspo",
             "gspo and verl/gspo, trl/gspo differ in epsilon_low (0.0003 against 0.2) and "
-            "epsilon_high (0.0004 against 0.2), and have other choices at advantage, ratio, "
+            "epsilon_high (0.0004 against 0.2), and use different choices for advantage, ratio, "
             "correction, aggregate",
         ),
         ("gspo,dapo,roll/vanilla,verl/vanilla", None),  # of one family, and of other surrogates
@@ -146,7 +149,7 @@ def test_what_the_records_put_in_the_place_of_a_rows_own_is_said(grpo, dump):
     ]
     shown = grpo(*words).stdout.replace("\n  ", " ")
     assert (
-        "from the records, not the variant's own: gspo epsilon_low 0.2 (own 0.0003), "
+        "taken from the records instead of the variant's own: gspo epsilon_low 0.2 (own 0.0003), "
         "gspo epsilon_high 0.2 (own 0.0004), dapo epsilon_high 0.2 (own 0.28)\n"
     ) in shown
     given = grpo(*words, "--epsilon-low", "0.2", "--epsilon-high", "0.2", "--json").stdout

@@ -446,7 +446,7 @@ def test_what_was_sampled_pairs_records(
     ]
     found = answer("diff", *runs)
     assert found["records"] == paired
-    assert ("records are paired by what was sampled" in found["notes"]) == noted
+    assert ("records are paired by their sampled responses" in found["notes"]) == noted
     same_order = sorted(ours) == sorted(theirs) and (noted or ours == theirs)
     assert found["same"] == same_order
 
@@ -455,7 +455,7 @@ def test_two_runs_in_one_folder_are_no_run(tmp_path: Path) -> None:
     for name in ("a", "b/x", "b/y"):
         write_run(tmp_path / name, RUN)
     result = run("diff", tmp_path / "a", tmp_path / "b")
-    assert (result.exit_code, "both have step 0: these are 2 runs" in result.stderr) == (2, True)
+    assert (result.exit_code, "both have step 0, so these are 2 runs" in result.stderr) == (2, True)
 
 
 def test_the_command(tmp_path: Path) -> None:

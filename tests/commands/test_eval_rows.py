@@ -264,23 +264,23 @@ DEAD = TWO | {"group_ids": ["a", "a"]}
 NOTES = [
     ([ONE | {"mask": [[0, 0], [0], []]}], ["no token counts: J = 0"]),
     ([ONE, DEAD, ONE], [
-        "1 of 3 records: all ratios are exactly 1 (on-policy); their gradient says what they do, "
-        "their loss does not",
-        "1 of 3 groups is dead: all their advantages are 0",
-        "2 of 8 responses without a token that counts",
+        "1 of 3 records: all ratios are exactly 1 (on-policy), so their gradients carry "
+        "the information, not their losses",
+        "1 of 3 groups is dead: their advantages are all 0",
+        "2 of 8 responses without any token that counts",
     ]),
     ([ONE | {"rewards": [1.0, 1.0, 1.0]}] * 2, [
-        "every group is dead: all advantages are 0",
-        "2 of 6 responses without a token that counts",
+        "all groups are dead: every advantage is 0",
+        "2 of 6 responses without any token that counts",
     ]),
     ([TWO, ONE | {"rewards": [1, 0, 1]}], [
-        "1 of 2 records: all ratios are exactly 1 (on-policy); their gradient says what they do, "
-        "their loss does not",
-        "2 of 3 groups are dead: all their advantages are 0",
-        "1 of 5 responses without a token that counts",
+        "1 of 2 records: all ratios are exactly 1 (on-policy), so their gradients carry "
+        "the information, not their losses",
+        "2 of 3 groups are dead: their advantages are all 0",
+        "1 of 5 responses without any token that counts",
     ]),
     ([DEAD | {"rewards": [1.0, 0.0]}], [
-        "all ratios are exactly 1 (on-policy): the loss value says nothing, "
+        "all ratios are exactly 1 (on-policy), so the loss value carries no information; "
         "the gradient norm is 0.353553",
     ]),
 ]  # fmt: skip

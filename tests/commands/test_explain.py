@@ -54,7 +54,7 @@ def test_a_variant_has_a_page_with_rows_that_are_near(name):
 
 
 def test_a_loss_that_its_framework_dropped_says_so(grpo):
-    assert "until    trl 1.7.1; newer releases do not have it" in grpo("explain", "gfpo").stdout
+    assert "until    trl 1.7.1; later releases do not have it" in grpo("explain", "gfpo").stdout
     assert described("gfpo")["until"] == "trl 1.7.1"
     listed = " ".join(grpo("variants", "prime-rl/d*").stdout.split())
     assert "(also prime-rl/default; until prime-rl 0.9.0)" in listed
@@ -185,7 +185,7 @@ def test_a_surrogate_of_log_probs_adds_where_a_is_negative(variant, tmp_path):
     text = next(one["text"] for one in found["why"] if one["code"] == "positive")
     assert found["parts"]["negative_advantages"] > 0 > found["parts"]["positive_advantages"]
     assert "A < 0 add" in text
-    assert "A > 0 take away" in text
+    assert "A > 0 subtract" in text
 
 
 @pytest.mark.parametrize("batch", ["input", "record"])

@@ -66,7 +66,7 @@ def test_a_page_on_the_screen():
     assert [lines[at - 1] for at in begins] == ["", ""]
     assert lines[begins[0] + 1] == "  ρ  π_old/π_rollout of the token"
     assert lines[begins[1] + 1].startswith("  is_low  ")
-    assert " ".join(lines).split("variants that make it: ")[1].split()[0] == "tis,"
+    assert " ".join(lines).split("variants that use it: ")[1].split()[0] == "tis,"
 
 
 def test_what_verl_clamps_is_said_of_its_k3_alone():

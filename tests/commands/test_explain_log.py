@@ -14,10 +14,10 @@ from typing import Any
 from command import answer
 from files import each
 
-ZERO = "near 0 at {} while grad_norm is {}: at ratio 1"
-BOTH = "loss takes both signs: it is no distance, and need not fall"
-STILL = "grad_norm is 0: nothing is learnt"
-TOGETHER = "loss and reward rise together: with centred advantages"
+ZERO = "near 0 at {} while grad_norm is {}. At ratio 1"
+BOTH = "loss changes its sign: it is not a distance and need not fall"
+STILL = "grad_norm is 0: the policy learns nothing"
+TOGETHER = "loss and reward rise together. With centred advantages"
 
 
 def explain_log(tmp_path: Path, **series: Sequence[float]) -> Any:
@@ -59,13 +59,13 @@ FLAT = [0.5] * 6
         # other series
         ({"frac_reward_zero_std": [0.5, 1.0, 0.0]}, ["frac_reward_zero_std is 1 at 1 of 3 steps"]),
         ({"frac_reward_zero_std": [0.5, 0.9, 0.0]}, []),
-        ({"clip_ratio": [0.0, 0.0]}, ["clip_ratio is 0 throughout"]),
+        ({"clip_ratio": [0.0, 0.0]}, ["clip_ratio is always 0"]),
         ({"clip_ratio": [0.0, 0.1]}, []),
-        ({"actor/kl_loss": [0.0, 0.0]}, ["actor/kl_loss is 0 throughout"]),
+        ({"actor/kl_loss": [0.0, 0.0]}, ["actor/kl_loss is always 0"]),
         ({"kl": [0.0, 0.1]}, []),
         (
             {"loss": [0.0] * 3, "grad_norm": [0.0, 1.0, 0.0]},
-            ["grad_norm is 0 at 2 of 3 steps: nothing is learnt there"],
+            ["grad_norm is 0 at 2 of 3 steps: the policy learns nothing there"],
         ),
     ],
 )
@@ -83,7 +83,7 @@ def test_what_a_log_says_and_when(
 
 
 NAN, INF = math.nan, math.inf
-REST = "; what follows leaves such values out"
+REST = "; all sentences below ignore these values"
 
 
 @each(
@@ -138,7 +138,7 @@ def test_a_log_that_another_command_is_given_is_explained_as_it_says(
 def test_a_gradient_that_grows_is_said(tmp_path: Path) -> None:
     grown = {"loss": [1e-9] * 6, "grad_norm": [1, 1, 2, 2, 3, 3]}
     (sentence,) = explain_log(tmp_path, **grown)["meaning"]
-    assert "while grad_norm is 2, and grad_norm grows: at ratio 1" in sentence
+    assert "while grad_norm is 2, and grad_norm grows. At ratio 1" in sentence
 
 
 def lines_of(text: str) -> list[str]:
@@ -159,7 +159,9 @@ def test_a_log_on_the_screen(grpo: Any, tmp_path: Path) -> None:
     assert onset["after"] == statistics.median(reward[20:])
     shown = grpo("explain", str(path)).stdout
     assert max(map(len, shown.splitlines())) <= 80
-    advice = "record(trainer, path) of grpo_cli.hooks.trl writes the tokens; then: grpo trend"
+    advice = (
+        "record(trainer, path) from grpo_cli.hooks.trl records the tokens. Then run: grpo trend"
+    )
     assert "".join(" ".join(lines_of(shown)).split()) == "".join(
         " ".join(
             [
@@ -168,11 +170,11 @@ def test_a_log_on_the_screen(grpo: Any, tmp_path: Path) -> None:
                 *document["meaning"],
                 f"step 21  reward shifted: {onset['before']:.6g} before,",
                 f"{onset['after']:.6g} after",
-                "what a log cannot say",
+                "a log does not show",
                 *document["unknown"],
                 f"{advice} RUN --log LOG",
             ]
         ).split()
     )
     blank = [at for at, line in enumerate(shown.splitlines()) if not line]
-    assert [shown.splitlines()[at + 1][:5] for at in blank] == ["kl is", "step ", "what "]
+    assert [shown.splitlines()[at + 1][:5] for at in blank] == ["kl is", "step ", "a log"]

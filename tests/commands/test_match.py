@@ -251,7 +251,7 @@ def test_some_records_have_advantages_by_token(tmp_path) -> None:
     loss = evaluate(path, **flags).loss
     assert match(path, loss=loss, **flags).matches[0].value == loss
     path = str(write(tmp_path / "last", records[::-1]))
-    with pytest.raises(UsageError, match="put one by token first"):
+    with pytest.raises(UsageError, match="put one of them first"):
         match(path, loss=loss, **flags)
 
 
@@ -325,7 +325,7 @@ OLD = {"log_probs_old": [[-1.0], [-2.0]]}
 WORDS = {
     "lengths": "responses of unequal lengths",
     "sizes": "groups of unequal sizes",
-    "ratios": "ratios off 1, some beyond the clip (a later epoch over the same rollouts)",
+    "ratios": "ratios other than 1, some beyond the clip (a later epoch over the same rollouts)",
     "spreads": "rewards whose spread differs between groups, without a group mean of 0",
     "rollout": "log_probs_rollout that differ from log_probs_old",
 }
@@ -500,16 +500,16 @@ def test_records_of_a_step_may_differ_in_what_they_say(tmp_path) -> None:
 @each(
     ("words", "code", "said"),
     [
-        ((), 2, "one of them"),
-        (("--loss=0.1", "--objective=0.1"), 2, "one of them"),
+        ((), 2, "either --loss X"),
+        (("--loss=0.1", "--objective=0.1"), 2, "either --loss X"),
         (("--loss=0.1", "--logged", "loss=metrics.loss"), 2, "takes the number from the records"),
         (("--loss=abc",), 2, "number"),
         (("--loss=0.1", "--rtol=-1e-3"), 2, "--rtol: expected a number >= 0, got -0.001"),
-        (("--objective=0.0",), 2, "--objective 0 tells no conventions apart"),
+        (("--objective=0.0",), 2, "--objective 0 does not distinguish conventions"),
         (("--loss=0.1", "--kl", "k9"), 2, "k9"),
         (("--logged", "loss"), 2, "expected NAME=PATH"),
         (("--logged", "reward=metrics.reward"), 2, "NAME being one of loss, objective, kl, clip_"),
-        (("--logged", "kl=metrics.kl"), 2, "give loss=PATH or objective=PATH once"),
+        (("--logged", "kl=metrics.kl"), 2, "give either loss=PATH or objective=PATH, once"),
         (("--logged", "loss=a", "--logged", "kl=a", "--logged", "kl=b"), 2, "number once"),
         (("--logged", "loss=metrics.none"), 3, "no record has a number at metrics.none"),
         (("--logged", "kl=metrics.kl", "--logged", "loss = metrics.none"), 3, "at metrics.none"),
@@ -537,7 +537,7 @@ def test_what_only_some_records_have_a_reference_for_is_noted(tmp_path) -> None:
     few += ("--surrogate", "clip", "--aggregate", "token-mean", "--on-error", "skip")
     for rows in ([first, second], [second, first]):
         path = write(tmp_path / "mixed", rows)
-        note = "grpo: note: log_probs_ref: only some records have it; conventions with a KL"
+        note = "grpo: note: log_probs_ref: only some records have it, so conventions with a KL"
         assert note in run("match", path, *few).stderr
         assert "log_probs_ref" not in run("match", path, *few, "--kl", "none").stderr
 
@@ -557,9 +557,9 @@ def test_the_verdict_says_what_the_unmodified_rows_give(tmp_path) -> None:
     assert "the records name trl/dr_grpo, which gives this number\n" in shown
     assert "  trl/dr_grpo, " in shown.partition("off by ")[2].partition("grpo eval")[0]
     flipped = head(f"{-number:.9g}")
-    assert "trl/dr_grpo" in flipped[1].partition("unmodified but for the sign: ")[2]
+    assert "trl/dr_grpo" in flipped[1].partition("unmodified except for the sign: ")[2]
     assert flipped[2].startswith("the records name trl/dr_grpo, which gives ")
-    assert flipped[2].endswith(": not it")
+    assert flipped[2].endswith(" instead")
     found = answer("match", path, f"--loss={1.0137 * number:.6g}")
     nearest, recorded = found["released"]["nearest"], found["released"]["recorded"]
     assert recorded["value"] == number
@@ -579,7 +579,7 @@ def test_distances_in_place_of_the_list(path) -> None:
     document = answer("match", path, "--loss", "123.456", *few)
     off = document["nearest"][0]["difference"] / document["tolerance"]
     assert float(nothing[head + 1].split()[-1]) == pytest.approx(off, rel=1e-2)
-    assert nothing[0].startswith("nothing reproduces")
+    assert nothing[0].startswith("no convention gives")
     assert max(map(len, nothing)) <= 80
 
 

@@ -32,12 +32,18 @@ def packed(kind: str) -> bytes:
     ("content", "said"),
     [
         (packed("zip"), "this is a zip archive: unzip it"),
-        (packed("tar"), "this is a tar archive: tar -xOf FILE | grpo eval"),
-        (packed("pickle"), "this is a Python pickle, which could run any code"),
+        (
+            packed("tar"),
+            ("this is a tar archive; to read the files in it: tar -xOf FILE | grpo eval"),
+        ),
+        (packed("pickle"), "this is a Python pickle, which can run any code"),
         (b"id,log_probs,reward\n1,-0.5,1\n", "this looks like CSV"),
         (b"step;loss;kl\n1;0.5;2\n", "this looks like CSV"),
         (b"step\tloss\n1\t0.5\n", "this looks like CSV"),
-        (b"log_probs:\n  - [-0.5]\n", "this looks like YAML; records are JSON: yq -o json"),
+        (
+            b"log_probs:\n  - [-0.5]\n",
+            ("this looks like YAML, but records are JSON; to convert it: yq -o json"),
+        ),
         (b"---\nid: 3\n", "this looks like YAML"),
         (b"- id: 3\n", "this looks like YAML"),
         (b"PAR1....", "Parquet, Arrow and npz are read from files, not from pipes"),
@@ -65,8 +71,10 @@ def test_what_may_be_json_is_told_by_its_place(tmp_path, text):
     assert "expected" in error
 
 
-REFERENCE = "sft_lp: log_probs_ref is missing, which grpo needs, and this key is not read: --map "
-REFERENCE += "log_probs_ref=sft_lp reads it (--beta 0 does without a reference)"
+REFERENCE = (
+    "sft_lp: log_probs_ref is missing, but grpo needs it; grpo does not read this key: --map "
+)
+REFERENCE += "log_probs_ref=sft_lp reads it (--beta 0 works without a reference)"
 GOOD = {"log_probs_new": ROWS, "log_probs_ref": ROWS, "rewards": [1.0, 0.0]}
 LOW = [[0.5, 0.3, 0.7, 0.1], [0.2, 0.9]]
 HIGH = [[0.5, 1.3, 0.1, 7.0], [2.0, 1.0]]
@@ -87,36 +95,35 @@ MANY = [[5.1, -3.2, 8.8, 2.0], [3.2, -7.5]]
         ({"log_probs_new": ["tensor([-0.5])", [-0.2]]}, "dump its .tolist())"),
         (
             {"log_probs_new": [-0.5, -0.3, -0.2], "log_probs_ref": [-0.5, -0.3, -0.2]},
-            "rewards: expected 3 rewards (one per response), got 2; log_probs_new is a flat list, "
-            "a number per response: tokens of a response are [[…]]",
+            "rewards: expected 3 rewards (one per response), got 2; log_probs_new is a flat list "
+            "with one number per response: write values per token as [[…]]",
         ),
         ({"log_probs_new": MANY, "log_probs_ref": MANY}, "; these look like logits: take log_soft"),
         (
             {"log_probs_new": WORDS, "log_probs_ref": None},
             "rewards: expected 4 rewards (one per response), got 2; the 3 numbers in each list of "
-            "log_probs_new look like logits: take log_softmax of them, and each token's own entry",
+            "log_probs_new look like logits: take log_softmax and select the sampled token",
         ),
         (
             {"log_probs_new": WORDS, "log_probs_ref": [[-1.0, -1.0], [-1.0, -1.0]]},
             "log_probs_ref[0][0]: expected 3 numbers (as log_probs_new[0][0] has), got -1; the 3 "
-            "numbers in each list of log_probs_new look like logits: take log_softmax of them, and "
-            "each token's own entry",
+            "numbers in each list of log_probs_new look like logits: take log_softmax and select "
+            "the sampled token",
         ),
         (
             {"log_probs_new": [[-1.0, -1.0], [-1.0, -1.0]], "log_probs_ref": WORDS},
             "log_probs_ref[0][0]: expected a number, got a list; the 3 numbers in each list of "
-            "log_probs_ref look like logits: take log_softmax of them, and each token's own entry",
+            "log_probs_ref look like logits: take log_softmax and select the sampled token",
         ),
         (
             {"log_probs_new": [[[-1.0, -2.0], [-3.0, -1.0]]] * 2, "log_probs_ref": None},
-            "got 2; log_probs_new is nested as several groups are: if its 2 numbers in each list "
-            "are of the words of the vocabulary, dump the entry of the token taken",
+            "got 2; log_probs_new is nested like several groups: if each of its lists of 2 numbers "
+            "covers the vocabulary, dump the log-prob of the sampled token only",
         ),
         (
             {"log_probs_new": [[5.0, -3.0] * 500] * 3, "log_probs_ref": None, "rewards": 1.0},
             "rewards: expected 3 rewards (one per response), got 1; the 1,000 numbers in each "
-            "list of log_probs_new look like logits: take log_softmax of them, and each token's "
-            "own entry",
+            "list of log_probs_new look like logits: take log_softmax and select the sampled token",
         ),
         (  # two groups of two responses, of which one reward each is missing: no vocabulary
             {"log_probs_new": [[[-1.0], [-3.0, -1.0]]] * 2, "log_probs_ref": None},
@@ -128,12 +135,12 @@ MANY = [[5.1, -3.2, 8.8, 2.0], [3.2, -7.5]]
         ),
         (
             {"log_probs_new": HIGH, "log_probs_ref": HIGH},
-            "; these look like −log p, as losses are: negate",
+            "; these look like −log p (as losses are): negate",
         ),
         ({"log_probs_ref": None, "sft_lp": ROWS, "note": "x", "beta": 0.04}, REFERENCE),
         (
             {"rewards": None, "token_level_scores": [[0.0, 1.0], [0.0]]},
-            "; keys that mean nothing here: token_level_scores (--map rewards=token_level_scores)",
+            "; ignored keys: token_level_scores (--map rewards=token_level_scores)",
         ),
         ({"log_probs_new": None, "my_logp": ROWS}, "my_logp (--map log_probs_new=my_logp)"),
         ({"rewards": None, "framework": {"name": "x"}}, "needs one reward per response"),
@@ -165,7 +172,9 @@ def test_a_line_that_is_cut_off(grpo, dump):
     for cut in (whole[:150], whole[:-1], whole[: whole.index("rewards") + 3]):
         result = grpo("eval", str(dump(whole, cut)))
         assert ":2: malformed JSON" in result.stderr
-        assert result.stderr.rstrip().endswith("the line is cut off (was it still being written?)")
+        assert result.stderr.rstrip().endswith(
+            "the line is incomplete (was it still being written?)"
+        )
     result = grpo("eval", str(dump(whole, whole.replace(":", "", 1))))
     assert "cut off" not in result.stderr
 
@@ -175,7 +184,7 @@ def test_groups_that_are_grouped_again(grpo, dump):
     result = grpo("eval", str(dump(*rows)), "--group-by", "uid")
     assert result.exit_code == 3
     assert result.stderr.rstrip().endswith(
-        ":1: log_probs_new: 2 responses in one row are a group already; leave --group-by out"
+        ":1: log_probs_new: the 2 responses in this row are already a group; leave out --group-by"
     )
     assert grpo("eval", str(dump(*rows))).exit_code == 0
 

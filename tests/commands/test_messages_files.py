@@ -79,21 +79,29 @@ def test_a_file_is_not_what_its_name_says(grpo, tmp_path, name, start):
     ("name", "content", "said"),
     [
         ("a.npz", npz()[:300], "the file is damaged: its zip has no end; is the file cut off?"),
-        ("a.pt", archive()[:300], "torch.save's: its zip has no end; is the file cut off?"),
-        ("a.safetensors", safetensors()[:60], "bytes, and 52 are left; is the file cut off?"),
+        (
+            "a.pt",
+            archive()[:300],
+            "torch.save did not write it: its zip has no end; is the file cut off?",
+        ),
+        ("a.safetensors", safetensors()[:60], "bytes, but only 52 are left; is the file cut off?"),
         (
             "a.safetensors",
             safetensors()[:-8],
-            "its tensors take 48 bytes, and 40 are there; is the file cut off?",
+            "its tensors need 48 bytes, but the file has 40; is the file cut off?",
         ),
         (
             "a.jsonl.gz",
             gzip.compress(RECORD.encode())[:-9],
             "the compressed data end too early; is the file cut off?",
         ),
-        ("a.bz2", bzip2(b"{}"), "this is bzip2: bunzip2 -c FILE | grpo eval reads it"),
-        ("a.json", lzma.compress(b"{}"), "this is xz: xz -dc FILE | grpo eval reads it"),
-        ("a.npy", array(), "this is one array of numpy's, without a name: np.savez writes several"),
+        ("a.bz2", bzip2(b"{}"), "this is bzip2; to read it: bunzip2 -c FILE | grpo eval"),
+        ("a.json", lzma.compress(b"{}"), "this is xz; to read it: xz -dc FILE | grpo eval"),
+        (
+            ("a.npy"),
+            array(),
+            ("this is a single numpy array without a name: save named arrays with np.savez"),
+        ),
     ],
 )
 def test_a_file_is_cut_off_or_packed_in_another_way(grpo, tmp_path, name, content, said):
@@ -169,8 +177,8 @@ def test_a_trainers_log_is_told_with_the_commands_that_read_it(grpo, dump, comma
     result = grpo(command, path, *flags)
     assert result.exit_code == 3
     assert result.stderr == (
-        f"grpo: {path}:1: this is a trainer's log, which holds no tokens: grpo explain {path} "
-        f"reads it, grpo trend RUN --log {path} puts it beside the records\n"
+        f"grpo: {path}:1: this is a trainer's log, which has no tokens: grpo explain {path} "
+        f"reads it, and grpo trend RUN --log {path} compares it with the records\n"
     )
 
 

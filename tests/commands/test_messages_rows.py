@@ -10,8 +10,8 @@ from fuzz import product
 
 DAPO = {"step": 1, "framework": {"name": "trl", "loss_type": "dapo"}}
 SAID = (
-    "grpo: note: the records say that trl computed them as dapo: -v trl/dapo is its row "
-    "(grpo verify takes the records' settings too)"
+    "grpo: note: according to the records, trl computed them as dapo: -v trl/dapo reproduces "
+    "this (grpo verify also uses the records' settings)"
 )
 EVALUATING = ["eval", "explain", "compare", "show", "split", "trend", "report"]
 FLAGS = {"split": ["-n", "1"]}
@@ -44,7 +44,7 @@ def test_a_run_that_is_followed_says_it_once(grpo, dump):
 def test_the_row_is_the_one_of_the_records_release(grpo, dump):
     framework = {"name": "trl", "loss_type": "dapo", "version": "1.9.2"}
     said = grpo("eval", str(dump({"framework": framework}))).stderr
-    assert "computed them as dapo: -v trl/dapo@1.9.2 is its row (grpo verify" in said
+    assert "computed them as dapo: -v trl/dapo@1.9.2 reproduces this (grpo verify" in said
 
 
 @pytest.mark.parametrize("command", ["eval", "explain", "show", "split"])

@@ -33,7 +33,7 @@ def typed(monkeypatch, capsys):
         ("version", "grpo: no such command 'version'; type: grpo --version"),
         (
             "-v dr eval x",
-            "grpo: no such option: -v; options follow the command: grpo eval -v dr x",
+            "grpo: no such option: -v; options go after the command: grpo eval -v dr x",
         ),
         ("x.jsonl -v dr", "grpo: no such command 'x.jsonl'; for a file: grpo eval x.jsonl -v dr"),
         (
@@ -156,7 +156,7 @@ IDS = [{"id": f"a{number}", "step": number} for number in range(7)]
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (("--where", "step==1 or step==2"), 2, "--where: 'or' cannot be said: all tests have to"),
+        (("--where", "step==1 or step==2"), 2, "--where: 'or' is not supported: all tests must"),
         (("--where", "stepp==1"), 3, "the first records have no field stepp, but step, "),
         (("--where", "step==9"), 3, "no record matches --where; step is 0, 1, 2, 3, 4, …"),
         (("--record", "a9"), 3, "no record matches --record a9; the first ids are a"),

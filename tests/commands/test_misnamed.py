@@ -34,7 +34,7 @@ ROWS = [[-0.5, -0.25], [-0.75]]
 OLDER = [[-0.75, -0.5], [-0.5]]
 RECORD = {"logprobs": ROWS, "old_lp": OLDER, "rewards": [1.0, 0.0], "step": 1}
 SAID = (
-    "old_lp: log_probs_old is missing, which dr needs, and this key is not read: --map "
+    "old_lp: log_probs_old is missing, but dr needs it; grpo does not read this key: --map "
     "log_probs_old=old_lp reads it (on-policy: --map log_probs_old=logprobs)"
 )
 
@@ -131,7 +131,7 @@ def test_what_a_row_needs(grpo, dump, key, row, column):
     path = dump({**record, key: OLDER})
     result = grpo("eval", path, "-v", row)
     assert result.exit_code == 3
-    assert f":1: {key}: {column} is missing, which {row} needs" in result.stderr
+    assert f":1: {key}: {column} is missing, but {row} needs it" in result.stderr
     mapped = f"{column}={key}"
     assert f"--map {mapped}" in result.stderr
     numbers = [
@@ -179,7 +179,7 @@ def test_what_may_be_the_old_policy_is_a_note_that_says_how(grpo, dump, key):
     record = {"log_probs_new": ROWS, "rewards": [1.0, 0.0], key: OLDER}
     result = grpo("eval", dump(record), "-v", "dapo")
     assert result.exit_code == 0
-    assert f"--map log_probs_old={key} if your ratio is with these" in result.stderr
+    assert f"--map log_probs_old={key} if your ratio uses these" in result.stderr
     assert (f"--map log_probs_rollout={key};" in result.stderr) == (key != "target_logprobs")
 
 
@@ -188,7 +188,7 @@ def test_a_mask_of_what_does_not_count_is_not_advised_as_the_mask(grpo, dump, ke
     record = {"logprobs": ROWS, "rewards": [1.0, 0.0], "log_probs_old": ROWS, key: [[0, 1], [0]]}
     result = grpo("eval", dump(record), "-v", "dr")
     assert result.exit_code == 0
-    assert f"{key} (a mask of what does not count? mask wants 1 where" in result.stderr
+    assert f"{key} (is this a mask of tokens that do not count? mask is 1 where" in result.stderr
     assert "--map" not in result.stderr
 
 
@@ -320,7 +320,7 @@ def test_tables(tmp_path, kind, row):
     assert found[0] == found[1]
     fault, _, notices, _ = found[0]
     if row == "dr":
-        assert "old_lp: log_probs_old is missing, which dr needs" in fault
+        assert "old_lp: log_probs_old is missing, but dr needs it" in fault
     else:
         assert fault is None
         assert notices[0] == (
@@ -353,7 +353,7 @@ def test_rows_of_a_group(tmp_path, kind, row):
     assert found[0] == found[1]
     fault, _, notices, _ = found[0]
     if row == "dr":
-        assert "old_lp: log_probs_old is missing, which dr needs" in fault
+        assert "old_lp: log_probs_old is missing, but dr needs it" in fault
         assert (
             "--map log_probs_old=old_lp reads it (on-policy: --map log_probs_old=logprobs)" in fault
         )
@@ -374,7 +374,7 @@ def test_a_key_that_a_format_does_not_read(tmp_path, grpo, name):
     if name == "prime-rl":  # the engine's are its old ones
         assert "old_lp: log_probs_old" not in result.stderr
     else:
-        assert "old_lp: log_probs_old is missing, which dr needs" in result.stderr
+        assert "old_lp: log_probs_old is missing, but dr needs it" in result.stderr
 
 
 # ---- silence ----------------------------------------------------------------------------------
@@ -407,6 +407,6 @@ def test_fields_that_flags_name_are_read(grpo, dump):
 def test_on_policy_beside_an_engine_says_how_to_take_the_engine(grpo, dump):
     record = {"logprobs": ROWS, "behavior_logprobs": OLDER, "rewards": [1.0, 0.0]}
     result = grpo("eval", dump(record), "-v", "dr")
-    assert "; to take the engine's: --map log_probs_old=KEY, the key of log_pr" in result.stderr
+    assert "; to use the engine's log-probs: --map log_probs_old=KEY, where KEY" in result.stderr
     mapped = grpo("eval", dump(record), "-v", "dr", "--map", "log_probs_old=behavior_logprobs")
     assert "on-policy" not in mapped.stdout + mapped.stderr

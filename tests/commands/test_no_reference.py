@@ -23,11 +23,11 @@ LOSS = (math.exp(0.3) - 1.2) * 0.5 / (math.sqrt(0.5) + 1e-8) / 2
 
 NOTE = (
     "grpo is evaluated without its KL penalty (k3, β 0.04): the records have no log_probs_ref; "
-    "add that column (beside ratios: probs_old and probs_ref) to include it"
+    "add that column to include it (with ratios: probs_old and probs_ref)"
 )
 MIXED = (
-    "log_probs_ref: missing; the kl stage (k3) needs log-probs under the reference, "
-    "which other records have; --beta 0 does without"
+    "log_probs_ref: missing; the kl stage (k3) needs log-probs under the reference "
+    "although other records have it; --beta 0 works without it"
 )
 
 
@@ -90,7 +90,7 @@ def test_the_columns_that_a_record_with_ratios_lacks(grpo, write):
     said = grpo("eval", write(ratios)).stderr
     halves = [[0.5, 0.5], [0.5, 0.5]]
     whole = grpo("eval", write(ratios | {"probs_old": halves, "probs_ref": halves}), "--json")
-    assert "(beside ratios: probs_old and probs_ref) to include it" in said
+    assert "to include it (with ratios: probs_old and probs_ref)" in said
     assert json.loads(whole.stdout)["total"]["kl"] > 0
 
 
@@ -105,7 +105,7 @@ def test_commands_that_ended_with_an_error(grpo, write, command):
 
 def test_explain_works_the_record_out_without_a_kl(grpo, write):
     result = grpo("explain", write(PLAIN))
-    assert "no KL is in this loss: the records have no log_probs_ref" in result.stdout
+    assert "this loss has no KL: the records have no log_probs_ref" in result.stdout
     assert "β·kl" not in result.stdout
     worked = json.loads(grpo("explain", write(PLAIN), "--json").stdout)["record"]
     assert (worked["beta"], worked["kl"]) == (0.0, None)
@@ -113,7 +113,7 @@ def test_explain_works_the_record_out_without_a_kl(grpo, write):
 
 def test_explain_of_a_beta_of_0_does_not_speak_of_the_reference(grpo, write):
     result = grpo("explain", write(PLAIN), "--beta", "0")
-    assert "no KL is in the loss (β = 0)" in result.stdout
+    assert "this loss has no KL (β = 0)" in result.stdout
     assert "log_probs_ref" not in result.stdout + result.stderr
 
 
@@ -128,7 +128,7 @@ def test_compare_serves_every_row_whose_kl_is_a_penalty(grpo, write):
     assert (
         "note: 2 variants are evaluated without their KL penalty (grpo k3, β 0.04; "
         "bnpo k3, β 0.04): the records have no log_probs_ref; "
-        "add that column (beside ratios: probs_old and probs_ref) to include it"
+        "add that column to include it (with ratios: probs_old and probs_ref)"
     ) in result.stderr
 
 
@@ -352,7 +352,7 @@ def test_a_run_that_is_followed_starts_again_where_a_reference_turns_up(write):
     follow.poll()
     losses = [step.metrics["loss"] for step in follow.steps()]
     assert [loss is None for loss in losses] == [True, True, False]
-    assert any(note.startswith("no columns of the update") for note in follow.notices)
+    assert any(note.startswith("no update columns") for note in follow.notices)
 
 
 # ---- however the input is cut ------------------------------------------------------------------

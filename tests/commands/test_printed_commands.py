@@ -199,10 +199,10 @@ def failures(arguments: list[str], folder: Path, known: set[tuple[str, ...]]) ->
 def test_what_a_command_line_in_prose_is() -> None:
     """Its flags with their values, what there is, and words in capitals; prose ends it."""
     text = (
-        "grpo: this is a log: grpo explain 'a dump.jsonl' reads it, grpo trend RUN --log LOG puts "
-        "it beside; grpo eval FILE… --beta 0, or grpo eval FILE… -v dapo (which has none)\n"
-        "  grpo show 'it'\"'\"'s a run.jsonl' --record 'it'\"'\"'s 3' \\\n    --color-by ratio"
-        "  # step 3, token #1\n(grpo check says more) or grpo explain gspo; grpo variants."
+        "grpo: this is a log: grpo explain 'a dump.jsonl' reads it, grpo trend RUN --log LOG "
+        "puts it beside; grpo eval FILE… --beta 0, or grpo eval FILE… -v dapo (which has none)\n "
+        " grpo show 'it'\"'\"'s a run.jsonl' --record 'it'\"'\"'s 3' \\\n    --color-by ratio  # "
+        "step 3, token #1\n(run grpo check for all findings) or grpo explain gspo; grpo variants."
     )
     assert [one.words for one in printed(text)] == [
         ("explain", "a dump.jsonl"),

@@ -121,7 +121,9 @@ def test_two_runs_are_two_reports(grpo, tmp_path):
         drifting(tmp_path / name)
     result = grpo("report", str(tmp_path), "-v", "dr", "-o", str(tmp_path / "page.html"))
     assert result.exit_code == 2
-    each = f"grpo report {tmp_path}/a -o a.html; grpo report {tmp_path}/b -o b.html; side by side"
+    each = (
+        f"grpo report {tmp_path}/a -o a.html; grpo report {tmp_path}/b -o b.html; to compare them"
+    )
     assert each in result.stderr
 
 

@@ -113,9 +113,9 @@ def test_a_kl_with_a_denominator_of_its_own_by_tokens(tmp_path):
 def test_a_split_that_does_nothing_says_so(grpo, tmp_path):
     path = str(write(tmp_path / "a", telling()))
     told = grpo("split", path, "-n", "8", "-v", "dr").stdout
-    assert "cuts nothing" in told
+    assert "nothing is split" in told
     told = grpo("split", path, "-n", "2", "-v", "dr").stdout
-    assert "cuts nothing" not in told
+    assert "nothing is split" not in told
     assert "token-sum *" in told
     assert sum(line.startswith("not tried") for line in told.splitlines()) <= 1
 

@@ -217,7 +217,7 @@ def test_every_row_is_that_of_its_weights(
         if name in OF_TURNS:
             assert reason.endswith("counts turns or trajectories, which split does not cut")
             continue
-        assert reason.endswith("missing; the input is more than one step"), name
+        assert reason.endswith("missing; the input has more than one step"), name
     stages = answer("variants", "--stage", "aggregate")["stages"]
     assert {*found, *missing} == {*stages["aggregate"]["choices"]}
     names = ("responses", "micro_batch", "micro_batches", "accumulate", "ranks", "steps")

@@ -622,7 +622,9 @@ def test_a_dump_without_log_probs_has_rewards(tmp_path: Path) -> None:
             for at, score in enumerate(scores)
         ))  # fmt: skip
     first, second = steps(tmp_path)
-    assert any("only rewards, and lengths where they are told: " in one for one in notes(tmp_path))
+    assert any(
+        ("only rewards (and lengths, if given) are computed: ") in one for one in notes(tmp_path)
+    )
     assert first["reward_mean"] == 0.25
     assert (first["groups_all_0"], first["pass_at_k"]) == (0.5, 0.5)
     assert (second["groups_all_1"], second["length_mean"]) == (0.5, None)
@@ -649,7 +651,7 @@ def test_several_rewards_count_as_the_objective_weighs_them(tmp_path: Path) -> N
     write(path, [row | {"hyperparameters": {"reward_weights": [2.0]}} | given])
     said = run("trend", path, "-v", "dr").stderr
     assert "a.jsonl:1: " in said
-    assert "as many as there are reward functions, 2" in said
+    assert "one weight per reward function, 2" in said
 
 
 def test_reward_functions_that_trls_hook_wrote_besides_their_sum(tmp_path: Path) -> None:

@@ -113,9 +113,9 @@ def test_what_a_log_says_is_one_event_with_a_fix(tmp_path: Path) -> None:
     result = run("trend", path, "--limit", "2", "--fail-on", "findings")
     assert result.exit_code == 1
     shown = " ".join(result.stdout.split())
-    words = f"{MISMATCH} rose at step 51; with it grad_norm rose; 80 steps"
+    words = f"{MISMATCH} rose at step 51; at the same time grad_norm rose; 80 steps"
     assert shown.startswith(words.replace("_mean", "")) or words in shown
-    for part in ("step 51 shift", "fix: compare the engine's", "only records would show"):
+    for part in ("step 51 shift", "fix: compare precision", "only records show"):
         assert part in shown
     assert run("trend", path, "--fail-on", "nothing>1").exit_code == 2
     assert run("trend", path, "--fail-on", "grad_norm>1e9").exit_code == 0
@@ -143,7 +143,7 @@ def test_a_step_with_nan_is_a_row_and_a_finding(alone: bool, tmp_path: Path) -> 
     assert [one["left_out"] for one in document["steps"]] == [None, 1, None]
     (found,) = document["findings"]
     assert (found["metric"], found["kind"], found["onset"]) == ("log_probs", "impossible", 2)
-    assert found["sentence"] == f"log_probs[0][1] is NaN ({path}:2, left out) at step 2"
+    assert found["sentence"] == f"log_probs[0][1] is NaN ({path}:2, ignored) at step 2"
 
 
 def test_a_share_of_few_groups_is_no_limit_passed(tmp_path: Path) -> None:

@@ -140,7 +140,7 @@ def test_what_follow_does_not_do_is_said(flags: tuple[str, str], tmp_path: Path)
 def test_two_runs_are_told_apart(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / f"{name}.jsonl").write_text(line(3))
-    with pytest.raises(UsageError, match=r"both have step 3: these are 2 runs"):
+    with pytest.raises(UsageError, match=r"both have step 3, so these are 2 runs"):
         following(tmp_path).poll()
 
 
@@ -155,7 +155,7 @@ def test_a_renamed_file_goes_on(tmp_path: Path) -> None:
     path.write_text(line(2))
     follow.poll()
     assert rewards(follow) == {0: 0.5, 1: 0.5, 2: 0.5}
-    assert any("is called" in note for note in follow.notices)
+    assert any("was renamed to" in note for note in follow.notices)
 
 
 def test_a_file_that_was_cut_short_says_everything_anew(tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def test_a_file_that_was_truncated_and_filled_again_says_everything_anew(tmp_pat
         while follow.poll():
             pass
         assert numbers(follow) == at_once(path)
-        assert f"{path} was written anew: it is read from its start" in follow.notices
+        assert f"{path} was written anew: grpo reads it again from the start" in follow.notices
 
 
 def test_a_file_that_is_rotated_is_finished_first(tmp_path: Path) -> None:
@@ -213,7 +213,7 @@ def test_a_file_that_is_rotated_is_finished_first(tmp_path: Path) -> None:
     while follow.poll():
         pass
     assert rewards(follow) == {0: 0.5, 1: 0.5, 2: 0.5, 3: 4.0, 4: 0.5}
-    assert f"{path} is called {old} now" in follow.notices
+    assert f"{path} was renamed to {old}" in follow.notices
     assert not any("no longer counts" in note for note in follow.notices)
 
 

@@ -79,8 +79,8 @@ def test_what_differs_is_told_with_what_it_is(tmp_path: Path) -> None:
     log["completions/mean_length"] = dict(enumerate(nll, 1))
     log["reward"][31] += 0.5
     found = compared(HEALTHY, log_of(tmp_path / "trainer_state.json", log), *TRL)
-    assert found["kl"]["because"] == "it is 2 times ours at every step"
-    assert found["completions/mean_length"]["because"] == "it is nll"
+    assert found["kl"]["because"] == "the log has 2 times grpo's value at every step"
+    assert found["completions/mean_length"]["because"] == "it equals nll"
     assert (found["reward"]["first"], found["reward"]["because"]) == (30, "")
 
 
@@ -121,9 +121,9 @@ def test_how_near_a_logged_number_must_be(
         assert found["recomputed"] == pytest.approx(ours)
 
 
-TRIPLE = "it is 3 times ours at every step"
+TRIPLE = "the log has 3 times grpo's value at every step"
 OURS = {1: 2.0, 2: 3.0, 3: 5.0, 4: 4.0}
-Y = "it is rewards/y/mean"
+Y = "it equals rewards/y/mean"
 
 
 @each(
@@ -169,7 +169,7 @@ def test_a_factor_is_told_from_three_steps_on(steps: int, told: bool, tmp_path: 
     log = {"reward": {at: 2.0 * value or 1.0 for at, value in ours.items()}}
     path = rewards(tmp_path / "a.jsonl", ours, {})
     one = compared(path, log_of(tmp_path / "trainer_state.json", log), "-v", "dr")["reward"]
-    assert one["because"] == ("it is 2 times ours at every step" if told else "")
+    assert one["because"] == ("the log has 2 times grpo's value at every step" if told else "")
 
 
 def test_the_framework_is_the_one_whose_names_are_there(tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ def test_the_framework_is_the_one_whose_names_are_there(tmp_path: Path) -> None:
     assert found["log"]["framework"] == "verl"
     by_name = {one["name"]: one for one in found["log"]["series"]}
     one = by_name["actor/entropy"]
-    why = "the records lack what it is made of"
+    why = "the records lack the data for it"
     assert (one["agrees"], one["steps"], one["because"]) == (False, 0, why)
     assert by_name["critic/score/mean"]["steps"] == 0  # no shift: steps 0, 2, 4, 6 are not logged
     log_of(tmp_path / "trainer_state.json", {"reward": {0: 1.0}, "kl": {}})
@@ -466,7 +466,7 @@ def test_where_a_log_is_nan_is_told(name: str, packed: bool, tmp_path: Path) -> 
     path = tmp_path / (f"{name}.gz" if packed and name != "trainer_state.json" else name)
     path.write_bytes(gzip.compress(HOLES[name].encode()) if packed else HOLES[name].encode())
     result = run("trend", run_path, "-v", "dr", "--log", path, "--json")
-    assert f"note: {path}: reward is NaN at step 1; not compared there" in result.stderr
+    assert f"note: {path}: reward is NaN at step 1; these steps are not compared" in result.stderr
     assert [one["name"] for one in json.loads(result.stdout)["log"]["series"]] == ["loss"]
     said = run("explain", path)
     assert (said.exit_code == 0) != (packed and name == "wandb.csv")
@@ -508,7 +508,7 @@ def test_report_says_where_its_log_is_not_finite(tmp_path: Path) -> None:
     log = log_of(tmp_path / "trainer_state.json", {"kl": {1: 0.1, 2: math.nan, 3: 0.1}})
     words = [HEALTHY, "-v", "trl/grpo", "--log", log, "-o", tmp_path / "page.html"]
     result = run("report", *words)
-    note = f"note: {log}: kl is NaN at step 2; not compared there"
+    note = f"note: {log}: kl is NaN at step 2; these steps are not compared"
     assert (result.exit_code, note in result.stderr) == (0, True)
 
 
@@ -531,11 +531,11 @@ def test_a_loss_of_0_while_a_gradient_grows(tmp_path: Path) -> None:
     text = " ".join(document["meaning"])
     assert "loss is near 0 at 40 of 40 steps while grad_norm is 2.05, and grad_norm grows" in text
     assert "frac_reward_zero_std is 1 at 5 of 40 steps" in text
-    assert "kl is 0 throughout" in text
+    assert "kl is always 0" in text
     assert document["unknown"]
     nothing = {"loss": {1: 0.0, 2: 0.0}, "grad_norm": {1: 0.0, 2: 0.0}}
     found = explained(tmp_path / "trainer_state.json", nothing)["meaning"]
-    assert found == ["grad_norm is 0: nothing is learnt"]
+    assert found == ["grad_norm is 0: the policy learns nothing"]
 
 
 def test_the_log_of_a_real_run_is_explained() -> None:

@@ -382,7 +382,7 @@ def test_limits(name: str, bound: float, side: str, source: str, tmp_path: Path)
     (found,) = limits([*values])
     assert (found["onset"], found["worst_step"], found["score"]) == (7, 11, None)
     assert found["sentence"].startswith(f"{name} is {side} {bound} from step 7 on, ")
-    assert found["sentence"].endswith(f" at its worst; the limit is that of {source}")
+    assert found["sentence"].endswith(f" at its worst; {source} publishes this limit")
     values[9] = fine  # of five, two are left
     assert limits([*values]) == []
     (found,) = limits([None, *values[:6], None, beyond, None, beyond, None, beyond])
@@ -469,7 +469,7 @@ def test_a_temperature_on_one_side_is_found_where_it_began(monkeypatch: pytest.M
     first = next(one for one in found if one["metric"] == "mismatch.k3")
     assert event["check"] == named_by_check(first["worst"])
     assert event["check"][0].startswith("temperature: ")
-    assert document["verdict"].startswith("mismatch.k3 rose at step 30; with it ")
+    assert document["verdict"].startswith("mismatch.k3 rose at step 30; at the same time ")
     assert {one["onset"] for one in found} == {30}
     assert {"mismatch.k3", "mismatch.mult"} <= {one["metric"] for one in found}
     for one in found:
@@ -616,7 +616,7 @@ def test_a_verdict_says_how_many_series_it_is_of_and_which_there_are_not(
     for column, names in NEEDED.items():
         needs = "needs" if len(names) == 1 else "need"
         assert (f"{', '.join(names)} ({needs} {column})" in said) == (column in lacking)
-    told = f"constant by assumption: {', '.join(RATIOS)} (log_probs_old is missing, so every"
+    told = f"constant by assumption: {', '.join(RATIOS)} (log_probs_old is missing, so grpo"
     assert (told in said) == assumed
 
 
@@ -638,4 +638,4 @@ def test_what_the_objective_lacks_is_why_the_update_has_no_series(tmp_path: Path
 def test_a_few_steps_are_no_run(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", [PLAIN | {"step": step} for step in (1, 2)])
     shown = run("trend", path, "-v", "dr").stdout.replace("\n", " ")
-    assert "shifts and drifts are looked for in 16 steps, there are 2" in shown
+    assert "too few steps: shifts and drifts need 16 steps, there are 2" in shown

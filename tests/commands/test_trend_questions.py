@@ -112,7 +112,10 @@ def test_a_part_whose_share_of_the_responses_grew(tmp_path: Path) -> None:
                 one = {"step": step, "part": part, "log_probs": [[-1.0]] * 4, "rewards": rewards}
                 yield one
 
-    for move, verdict in ((0.0, "no part moved by itself, but part bad has 75%"), (0.1, "only")):
+    for move, verdict in (
+        (0.0, "no single part changed, but the share of part bad"),
+        (0.1, "only"),
+    ):
         path = write(tmp_path / f"{move}.jsonl", rows(move))
         found = answer("trend", path, "-v", "dr", "--by", "part")
         changes = [one for one in found["changes"] if one["metric"] == "reward_mean"]
@@ -197,8 +200,8 @@ ERRORS = [
     (("--correlate", "reward", "lenght"), 2, "unknown name 'lenght'; did you mean length? (one of"),
     (("--against", "run.jsonl", "--at", "3"), 2, "--against contradicts --at"),
     (("--against", "nowhere.jsonl"), 3, "nowhere.jsonl"),
-    (("--at", "3", "--plot"), 2, "--at answers a question: without --plot"),
-    (("--at", "99"), 2, "no such step in 0 to 39; the nearest is 39"),
+    (("--at", "3", "--plot"), 2, "--at answers a question: give it without --plot"),
+    (("--at", "99"), 2, "no such step between 0 and 39; the nearest is 39"),
     (("--by", "meta.rnk"), 3, "meta.rnk: missing; --batch and --by need it in every record"),
     (("--by", "meta"), 3, "expected a number or text (--batch, --by), got an object"),
 ]

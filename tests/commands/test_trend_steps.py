@@ -67,7 +67,7 @@ def test_the_step_that_is_asked_for(tmp_path: Path) -> None:
     ("fields", "flags", "said"),
     [
         ({}, (), "a.jsonl:2: which step is this? no field (step, global_step, training_step, …) "
-         "and no number in the file's name"),
+         "and no number in the file name"),
         ({"step": 1}, ("--step", "when"),
          "a.jsonl:1: when: which step is this? expected a whole number"),
         *(({"step": step}, (), "a.jsonl:2: expected a step of at most 64 bits, got ")
@@ -124,7 +124,7 @@ def test_two_runs_in_one_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     for size, jobs in ((1 << 22, 1), (1 << 22, 2), (200, 1)):
         in_blocks(monkeypatch, size)
         result = run("trend", tmp_path, "-v", "dr", "--jobs", jobs)
-        assert "both have step 0: these are 2 runs. Each by itself: " in result.stderr
+        assert "both have step 0, so these are 2 runs. For each run: " in result.stderr
         assert f"grpo trend {tmp_path}/a; grpo trend {tmp_path}/b; " in result.stderr
     together, alone = steps(tmp_path, "--one-run"), steps(tmp_path / "a")
     assert [one["reward_mean"] for one in together] == [one["reward_mean"] for one in alone]
@@ -154,11 +154,11 @@ def test_what_two_runs_are_called(
         write(Path(name), [PLAIN if "step" in name else PLAIN | {"step": 1}])
     more = f"; … {len(places) - 3} more" if len(places) > 3 else ""
     against = f"grpo trend {' --against '.join(places)}"
-    two = f"; side by side: grpo diff {' '.join(places)}; {against}" if len(places) == 2 else ""
+    two = f"; to compare them: grpo diff {' '.join(places)}; {against}" if len(places) == 2 else ""
     each = "; ".join(f"grpo trend {place}" for place in places[:3])
     assert run("trend", *files, "-v", "dr").stderr == (
-        f"grpo: {files[0]} and {files[1]} both have step 1: these are {len(places)} runs. "
-        f"Each by itself: {each}{more}{two}; --one-run takes them as parts of one\n"
+        f"grpo: {files[0]} and {files[1]} both have step 1, so these are {len(places)} runs. "
+        f"For each run: {each}{more}{two}; if they are parts of one run, add --one-run\n"
     )
 
 
@@ -189,7 +189,7 @@ def test_where_the_steps_of_a_file_go_back(
         else:
             line, high, to = first
             (said,) = told
-            assert said.startswith(f"{path}:{line}: the steps go back from {high} to {to}: a run")
+            assert said.startswith(f"{path}:{line}: the steps go back from {high} to {to}: the run")
 
 
 RESUMED = [*range(10), *range(6, 15)]
@@ -264,7 +264,7 @@ def test_records_in_no_order_at_all_are_one_run(tmp_path: Path) -> None:
         ({}, None), ({0: 0.1, 1: 0.1, 2: 0.1, 3: 0.1}, None),
         ({2: 0.1, 3: 0.1}, "change at step 2: 0.2 → 0.1"),
         ({1: 0.1}, "change at step 1: 0.2 → 0.1"),  # and back
-        ({2: 0.1, 3: 0.3}, "change at step 2, and 1 times more: 0.2 → 0.1"),
+        ({2: 0.1, 3: 0.3}, "change at step 2, and 1 more times: 0.2 → 0.1"),
     ],
 )  # fmt: skip
 def test_settings_that_change(lows: dict[int, float], told: str | None, tmp_path: Path) -> None:
@@ -293,7 +293,7 @@ def test_settings_that_differ_within_a_step(tmp_path: Path) -> None:
 
 def test_a_trend_that_takes_records_as_on_policy_says_so(tmp_path: Path) -> None:
     """And not where the ratio is one against the engine, which needs no log_probs_old."""
-    note = "note: log_probs_old is missing: taken as on-policy, old := new, every ratio is 1"
+    note = "note: log_probs_old is missing: assuming on-policy (old = new), so every ratio is 1"
     row = {"log_probs": [[-0.9, -0.2], [-1.1]], "log_probs_rollout": [[-0.9, -0.2], [-1.2]]}
     row |= {"rewards": [1.0, 0.0]}  # type: ignore[dict-item]
     path = write(tmp_path / "a.jsonl", [row | {"step": 1}, row | {"step": 2}])

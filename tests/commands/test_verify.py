@@ -244,7 +244,7 @@ def test_a_metric_that_differs_does_not_make_the_loss_wrong(tmp_path) -> None:
     (said,) = [line for line in result.stderr.splitlines() if "low_mean differs" in line]
     assert re.fullmatch(
         r"grpo: note: metrics.clip_ratio/low_mean differs in 1 record "
-        r"\(\S+: yours 0.5, grpo's \S+\); a metric alone fails no record",
+        r"\(\S+: yours 0.5, grpo's \S+\); a metric alone does not fail a record",
         said,
     )
     assert "clip_ratio/high_max agree; clip_ratio/low_mean differs in 1 record" in result.stdout
@@ -279,8 +279,8 @@ def test_the_names_of_eval_are_compared() -> None:
 @each(
     ("expected", "said"),
     [
-        ({}, "expected: nothing is there to be compared"),
-        ({"loss": None}, "expected: nothing is there to be compared"),
+        ({}, "expected: there is nothing to be compared"),
+        ({"loss": None}, "expected: there is nothing to be compared"),
         ({"loss": [1]}, "expected.loss: expected a number, got a list"),
         ({"loss": "x"}, 'expected.loss: expected a number, got "x"'),
         ([1.0], "expected: expected an object, got a list"),
@@ -290,10 +290,13 @@ def test_the_names_of_eval_are_compared() -> None:
         ({"metrics": {"kl": "x"}}, 'expected.metrics.kl: expected a number, got "x"'),
         ({"metrics": {"mine": 1.0}}, "expected: metrics.mine cannot be compared"),
         ({"metrics": 5}, "expected.metrics: expected an object, got 5"),
-        ({"losss": 1.0}, "expected.losss: verify knows no such key; did you mean loss?"),
+        ({"losss": 1.0}, "expected.losss: verify does not know this key; did you mean loss?"),
         ({"loss": 0.1, "loss_grad": []}, "did you mean loss_gradient?"),
-        ({"adv": []}, "verify knows no such key; did you mean advantage?"),
-        ({"clip": []}, "expected.clip: verify knows no such key; known are advantages, advantage,"),
+        ({"adv": []}, "verify does not know this key; did you mean advantage?"),
+        (
+            {("clip"): []},
+            ("expected.clip: verify does not know this key; known keys: advantages, advantage,"),
+        ),
         ({"loss_gradient": [[None, None], [None]]}, "loss_gradient cannot be compared"),
     ],
 )
@@ -324,12 +327,15 @@ def test_a_nan_of_no_token_is_neither_agreement_nor_a_wrong_loss(dump) -> None:
     result = verified(none, some | {"expected": {"policy_loss": -1.0}})
     assert result.exit_code == 0
     assert "1 record agrees: policy_loss" in result.stdout
-    said = "grpo: note: no token counts in 1 record: your loss is NaN (0/0), grpo's 0; not compared"
+    said = (
+        "grpo: note: no token counts in 1 record: not compared, since your loss is NaN (0/0) and "
+        "grpo's is 0"
+    )
     assert said in result.stderr.splitlines()
     assert verified(some | nan).exit_code == 1
     result = verified(none)
     assert result.exit_code == 3
-    assert "no token counts in a record that expects a number" in result.stderr
+    assert "no token counts in a record with expected numbers" in result.stderr
 
 
 def test_records_that_expect_nothing(dump) -> None:
@@ -411,7 +417,7 @@ def test_the_rows_that_were_taken_are_noted(tmp_path) -> None:
     assert len(taken) == 5
     assert taken[0].startswith("1 record evaluated as -v trl/")
     assert taken[4].startswith("5 records evaluated as -v trl/")
-    assert "… and 13 more otherwise (see the signatures of --json)" in said
+    assert "… and 13 more with other settings (see the signatures in --json)" in said
 
 
 # ---- many records -------------------------------------------------------------------------------
@@ -440,7 +446,7 @@ def test_one_verdict_comes_first_and_then_the_first_record(tmp_path) -> None:
     path = write(tmp_path / "a.jsonl", rows)
     result = run("verify", path, "--quiet")
     lines = result.stdout.splitlines()
-    assert lines[0].startswith("3 of 4 records differ; 2 explained by: wrong sign: it is the")
+    assert lines[0].startswith("3 of 4 records differ; 2 explained by: wrong sign: your loss")
     assert "record dapo/1" in result.stdout
     assert "record dapo/2" not in result.stdout
     assert "  yours    " in result.stdout
@@ -466,7 +472,7 @@ def test_no_more_is_said_of_records_that_are_not_searched(tmp_path) -> None:
         firsts = [row["first"] for row in json.loads(result.stdout)["records"]]
         assert [first["cause"] for first in firsts] == [None] * 4
         assert sum(first["pattern"] is not None for first in firsts) == min(most, 4)
-        assert ("no cause was searched for" in result.stderr) is (most < 4)
+        assert ("were not searched for a cause" in result.stderr) is (most < 4)
 
 
 def test_what_is_remembered_is_not_said_of_other_settings() -> None:
@@ -478,7 +484,7 @@ def test_what_is_remembered_is_not_said_of_other_settings() -> None:
         expected = {"objective": seen.objective, "gradient": seen.gradient}
         rows.append(row | {"hyperparameters": {"beta": beta}, "expected": expected})
     found = [row.first.cause for row in verify(rows, "grpo").records if row.first]
-    assert found == ["β is 0.2 where 0.1 is meant", "β is 0.6 where 0.3 is meant"]
+    assert found == ["β is 0.2 instead of 0.1", "β is 0.6 instead of 0.3"]
 
 
 WRONG = ({"stages": {"surrogate": "unclipped"}}, {"std_ddof": 0}, {"beta": 0.1})

@@ -45,16 +45,14 @@ SIGMA = math.sqrt(1.640625)  # of A: its deviations' squares add up to 4.921875
 CENTRED = (1.3125, -0.1875, 0.5625, -1.6875)
 CHANGED: dict[str, Sequence[float]] = {
     "wrong sign of the advantages": [-1.0, 0.5, -0.25, 2.0],
-    "sign of the advantages lost: |A| where A is meant": [1.0, 0.5, 0.25, 2.0],
-    "only positive advantages count: A < 0 is taken as 0": [1.0, 0.0, 0.25, 0.0],
-    "only negative advantages count: A > 0 is taken as 0": [0.0, -0.5, 0.0, -2.0],
+    "sign of the advantages lost: |A| instead of A": [1.0, 0.5, 0.25, 2.0],
+    "only positive advantages count: A < 0 is replaced by 0": [1.0, 0.0, 0.25, 0.0],
+    "only negative advantages count: A > 0 is replaced by 0": [0.0, -0.5, 0.0, -2.0],
     "only the sign of the advantages counts": [1.0, -1.0, 1.0, -1.0],
-    "advantages shifted by one row: each response has that of the one before": (
+    "advantages shifted by one row: each response has the previous one's": (
         *(-2.0, 1.0, -0.5, 0.25),
     ),
-    "advantages shifted by one row: each response has that of the one after": (
-        *(-0.5, 0.25, -2.0, 1.0),
-    ),
+    "advantages shifted by one row: each response has the next one's": (*(-0.5, 0.25, -2.0, 1.0),),
     "advantages in reverse order of the responses": [-2.0, 0.25, -0.5, 1.0],
     "the first response's advantage is used for all": [1.0] * 4,
     "advantages centred on their median": [1.125, -0.375, 0.375, -1.875],
@@ -66,11 +64,16 @@ CHANGED: dict[str, Sequence[float]] = {
         x / (math.sqrt(1.23046875) + 1e-8) for x in CENTRED
     ],
     "advantages divided by the std of the record's advantages": [x / (SIGMA + 1e-8) for x in A],
-    "advantages weighted by length: A times the response's tokens over their mean": (
+    "advantages weighted by length: A times the number of tokens of the response over its mean": (
         *(0.8, -0.2, 0.4, -2.4),
     ),
-    "advantages weighted by length: A times the response's tokens": [2.0, -0.5, 1.0, -6.0],
-    "advantages weighted by length: A divided by the response's tokens": [
+    "advantages weighted by length: A times the number of tokens of the response": [
+        2.0,
+        -0.5,
+        1.0,
+        -6.0,
+    ],
+    "advantages weighted by length: A divided by the number of tokens of the response": [
         *(0.5, -0.5, 0.0625, -2.0 / 3.0)
     ],
     # with a number that is solved for
@@ -78,16 +81,16 @@ CHANGED: dict[str, Sequence[float]] = {
     "advantages clipped to ±1.5": [1.0, -0.5, 0.25, -1.5],
     "advantages shifted by a constant: A + 0.3": [1.3, -0.2, 0.55, -1.7],
     "advantages shifted by a constant: A − 0.1234": [0.8766, -0.6234, 0.1266, -2.1234],
-    "advantages weighted by length: A times the response's tokens, times 0.37": (
+    "advantages weighted by length: A times the number of tokens of the response, times 0.37": (
         *(0.74, -0.185, 0.37, -2.22),
     ),
-    "advantages weighted by length: A divided by the response's tokens, times 1.7": [
+    "advantages weighted by length: A divided by the number of tokens of the response, times 1.7": [
         *(0.85, -0.85, 0.10625, -1.7 * 2 / 3)
     ],
-    "advantages in another order: 2 of 4 responses have that of another response "
-    "(response 0 that of response 2)": [0.25, -0.5, 1.0, -2.0],
-    "advantages in another order: 3 of 4 responses have that of another response "
-    "(response 0 that of response 1)": [-0.5, -2.0, 0.25, 1.0],
+    "advantages in another order: 2 of 4 responses have the advantage of another "
+    "response (response 0 has that of response 2)": [0.25, -0.5, 1.0, -2.0],
+    "advantages in another order: 3 of 4 responses have the advantage of another "
+    "response (response 0 has that of response 1)": [-0.5, -2.0, 0.25, 1.0],
 }
 
 
@@ -166,19 +169,19 @@ SCALES: dict[str, tuple[bool, Callable[[list[float]], float]]] = {
 OF_CENTRES = {
     "none": "the rewards are not centred (no baseline)",
     "median": "centred on the group's median",
-    "others": "leave-one-out: centred on the mean of the others",
-    "batch": "centred on the mean of the batch, all groups together",
+    "others": "leave-one-out: centred on the mean of the other responses",
+    "batch": "centred on the mean of the batch, over all groups",
 }
 OF_SCALES = {
     "1": "not divided by the std",
-    "std 0": "ddof 0 where 1 is meant",
-    "var 1": "divided by the variance (std²) for the std",
-    "var 0": "divided by the variance (ddof 0) for the std",
+    "std 0": "ddof 0 instead of 1",
+    "var 1": "divided by the variance (std²) instead of the std",
+    "var 0": "divided by the variance (ddof 0) instead of the std",
     "batch 1": "batch-std: divided by the std of the batch",
     "batch 0": "batch-std: divided by the std of the batch, ddof 0",
 }
 WHOLE = {
-    ("none", "1"): "the rewards as they are (raw) for advantages",
+    ("none", "1"): "raw rewards instead of advantages",
     ("mean", "1"): "group-mean: advantages not divided by the std",
     ("batch", "batch 1"): "batch-whiten: mean and std of the batch, groups ignored",
 }
@@ -225,7 +228,7 @@ def test_advantages_by_other_formulas(centre, scale, words) -> None:
 @each(
     ("stages", "flags", "formula", "words"),
     [
-        ({}, {"std_ddof": 0}, ("mean", "std 1"), "ddof 1 where 0 is meant"),
+        ({}, {"std_ddof": 0}, ("mean", "std 1"), "ddof 1 instead of 0"),
         ({"advantage": "group-mean"}, {}, ("mean", "std 1"), "divided by the group's std (ddof 1)"),
         ({"advantage": "leave-one-out"}, {}, ("mean", "1"), WHOLE["mean", "1"]),
     ],
@@ -240,7 +243,7 @@ def test_an_eps_is_named_by_its_number(eps) -> None:
     values = [0.5, 0.5002, 0.5001, 0.4999, 0.7, 0.7001, 0.6998]
     a = standardise("mean", "std 1", eps, values)
     found = rewarded(a, values, flags={"std_eps": 1e-3}, rtol=1e-7)
-    assert found == [f"std_eps {eps:g} where 0.001 is meant"]
+    assert found == [f"std_eps {eps:g} instead of 0.001"]
 
 
 # ---- clips, ratios, weights of CISPO ------------------------------------------------------------
@@ -267,26 +270,26 @@ THROUGH = "clip straight-through: the value is clipped, the gradient of clipped 
 DETACHED = "ratio detached (stop-gradient): the policy term has no gradient"
 CLIPS: dict[str, Callable[[float, float], Outcome]] = {
     "clip missing (unclipped)": lambda r, a: (r * a, r * a),
-    "max for min of the clipped and the unclipped product": _greatest,
+    "max instead of min of the clipped and the unclipped product": _greatest,
     "no min: only the clipped product counts, on both sides of A": _only_bounded,
     "lower clip missing": lambda r, a: clip(r, a, low=-math.inf),
     "upper clip missing": lambda r, a: clip(r, a, high=math.inf),
     "epsilon_low and epsilon_high swapped": lambda r, a: clip(r, a, 0.7, 1.2),
     "epsilon_low used on both sides": lambda r, a: clip(r, a, 0.8, 1.2),
     "epsilon_high used on both sides": lambda r, a: clip(r, a, 0.7, 1.3),
-    "lower bound 1/(1 + ε_high) where 1 − ε_low is meant": lambda r, a: clip(r, a, 10 / 13, 1.3),
-    "upper bound 1/(1 − ε_low) where 1 + ε_high is meant": lambda r, a: clip(r, a, 0.8, 1.25),
+    "lower bound 1/(1 + ε_high) instead of 1 − ε_low": lambda r, a: clip(r, a, 10 / 13, 1.3),
+    "upper bound 1/(1 − ε_low) instead of 1 + ε_high": lambda r, a: clip(r, a, 0.8, 1.25),
     "clip in log space: the log-ratio is clipped to −ε_low and ε_high": lambda r, a: clip(
         r, a, math.exp(-0.2), math.exp(0.3)
     ),
     THROUGH: lambda r, a: (clip(r, a)[0], r * a),
     "clipped tokens left out: they add nothing to the value": lambda r, a: (clip(r, a)[1],) * 2,
     DETACHED: lambda r, a: (clip(r, a)[0], 0.0),
-    "min before the advantage: min(ρ, clip(ρ))·A where min(ρ·A, clip(ρ)·A) is meant": lambda r, a: (
+    "min before the advantage: min(ρ, clip(ρ))·A instead of min(ρ·A, clip(ρ)·A)": lambda r, a: (
         (r * a, r * a) if r <= 1 + HIGH else ((1 + HIGH) * a, 0.0)
     ),
-    "1 + log ratio for the ratio: no exp": _linear,
-    "log ratio for the ratio: no exp": lambda r, a: _linear(r, a, 0.0),
+    "1 + log ratio instead of the ratio: no exp": _linear,
+    "log ratio instead of the ratio: no exp": lambda r, a: _linear(r, a, 0.0),
 }
 
 
@@ -318,11 +321,11 @@ def test_caps_that_are_missing_or_too_many(flags, words, cap) -> None:
 @each(
     ("low", "high", "words"),
     [
-        (0.2, 0.27, "epsilon_high 0.27 where 0.3 is meant"),
-        (0.2, 0.45, "epsilon_high 0.45 where 0.3 is meant"),
-        (0.1, 0.3, "epsilon_low 0.1 where 0.2 is meant"),
-        (0.3, 0.45, "epsilon_low 0.3 where 0.2 is meant, epsilon_high 0.45 where 0.3 is meant"),
-        (0.25, 0.25, "epsilon_low 0.25 where 0.2 is meant, epsilon_high 0.25 where 0.3 is meant"),
+        (0.2, 0.27, "epsilon_high 0.27 instead of 0.3"),
+        (0.2, 0.45, "epsilon_high 0.45 instead of 0.3"),
+        (0.1, 0.3, "epsilon_low 0.1 instead of 0.2"),
+        (0.3, 0.45, "epsilon_low 0.3 instead of 0.2, epsilon_high 0.45 instead of 0.3"),
+        (0.25, 0.25, "epsilon_low 0.25 instead of 0.2, epsilon_high 0.25 instead of 0.3"),
     ],
 )
 def test_another_epsilon_is_named_by_its_number(low, high, words) -> None:
@@ -333,8 +336,8 @@ def test_another_epsilon_is_named_by_its_number(low, high, words) -> None:
 @each(
     ("own", "wrong", "words"),
     [
-        ((0.0, 0.3), (0.0, 0.1), "epsilon_high 0.1 where 0.3 is meant"),
-        ((0.2, 0.0), (0.1, 0.0), "epsilon_low 0.1 where 0.2 is meant"),
+        ((0.0, 0.3), (0.0, 0.1), "epsilon_high 0.1 instead of 0.3"),
+        ((0.2, 0.0), (0.1, 0.0), "epsilon_low 0.1 instead of 0.2"),
     ],
 )
 def test_an_epsilon_of_0_is_a_number_too(own, wrong, words) -> None:
@@ -347,7 +350,7 @@ def test_an_epsilon_that_no_token_tells_is_an_interval() -> None:
     """Gradients alone: A < 0 loses its gradient at ratio 0.74, and keeps it at 0.95."""
     numbers = compute(lambda m, a, _: clip(math.exp(m), a, low=0.9))
     found = difference({"gradient": numbers[1]}, flags={"epsilon_low": 0.7})
-    words = "epsilon_low 0.1 (any from 0.0488 to 0.393 fits) where 0.7 is meant"
+    words = "epsilon_low 0.1 (any value from 0.0488 to 0.393 fits) instead of 0.7"
     assert words in found.causes
 
 
@@ -358,17 +361,21 @@ def test_log_probs_of_another_base() -> None:
         value, slope = clip(2.0**m, a)
         return value, math.log(2.0) * slope
 
-    check("log-probs in base 2: 2^x where e^x is meant, in the ratio alone", compute(policy))
+    check("log-probs in base 2: 2^x instead of e^x, only in the ratio", compute(policy))
 
 
 def test_columns_that_were_shifted_or_scaled() -> None:
     """The old log-probs: each token has that of the one before; all are at another temperature."""
     old = RECORD["log_probs_old"]
     late = [row[:1] + row[:-1] for row in old]
-    words = "the old log-probs are shifted by one token: each has that of the one before"
+    words = (
+        "the old log-probs are shifted by one token: each token has the value of the previous one"
+    )
     check(words, compute(moves=subtract(NEW, late)))
     hot = [[x / 0.8 for x in row] for row in old]
-    words = "the old log-probs are scaled by 1.25: another temperature than in the other columns"
+    words = (
+        "the old log-probs are scaled by 1.25: they have another temperature than the other columns"
+    )
     check(words, compute(moves=subtract(NEW, hot)), rtol=1e-6)
 
 
@@ -381,7 +388,7 @@ def test_bounds_are_solved_for() -> None:
     check("the log-ratio is bounded at ±0.35", numbers, flags=wide)
 
 
-INVERTED = "ratio inverted: π_old/π_θ where π_θ/π_old is meant"
+INVERTED = "ratio inverted: π_old/π_θ instead of π_θ/π_old"
 
 
 def _inverted(m: float, a: float, _: float) -> Outcome:
@@ -389,18 +396,18 @@ def _inverted(m: float, a: float, _: float) -> Outcome:
     return value, -slope
 
 
-REFERENCE = "ratio to the reference where π_old is meant (ref for old)"
+REFERENCE = "ratio to the reference instead of π_old (ref for old)"
 RATIOS = {
     "ratio taken as 1: old := new": compute(moves=[[0.0] * n for n in LENGTHS]),
     REFERENCE: compute(moves=FAR),
-    "ratio to the rollout engine's log-probs where π_old is meant": compute(moves=ENGINE),
+    "ratio to the rollout engine's log-probs instead of π_old": compute(moves=ENGINE),
     INVERTED: compute(_inverted),
-    "old log-probs taken from the new ones with their gradient: "
-    "the ratio is 1 and no gradient comes through": compute(lambda _, a, __: (a, 0.0)),
+    "old log-probs copied from the new ones without detaching: "
+    "the ratio is 1 and has no gradient": compute(lambda _, a, __: (a, 0.0)),
     "ratio detached (stop-gradient): nothing flows through it": compute(
         lambda m, a, _: (clip(math.exp(m), a)[0], 0.0)
     ),
-    "log-prob for the ratio (reinforce): A·log π_θ": compute(lambda _, a, new: (new * a, a)),
+    "log-prob instead of the ratio (REINFORCE): A·log π_θ": compute(lambda _, a, new: (new * a, a)),
 }
 
 
@@ -435,17 +442,17 @@ def cispo(cap: float, m: float, a: float, new: float, *, moving: bool = False) -
 def test_wrong_weights_of_cispo(variant, epsilon, own, other, words) -> None:
     stages = {"kl": "k3", "aggregate": "response-mean"}
     flags = {"epsilon_low": None, "epsilon_high": epsilon, "kl_weight": "none"}
-    moving = "stop-gradient of the weight missing: a gradient flows through the ratio too"
+    moving = "stop-gradient on the weight missing: a gradient flows through the ratio as well"
     wrong = {
         "bound missing: the weight is not clipped": compute(lambda *at: cispo(math.inf, *at)),
         words: compute(lambda *at: cispo(other, *at)),
         moving: compute(lambda *at: cispo(own, *at, moving=True)),
-        "ratio for the weight times the log-prob (ρ·A)": compute(
+        "ratio instead of the weight times the log-prob (ρ·A)": compute(
             lambda m, a, _: (math.exp(m) * a, math.exp(m) * a)
         ),
     }
     for cap in (1.4, 1.02):  # among the ratios, and below most of them
-        capped = f"epsilon_high: the ratio is capped at {cap:g} where {own:g} is meant"
+        capped = f"epsilon_high: the ratio is capped at {cap:g} instead of {own:g}"
         wrong[capped] = compute(lambda *at, cap=cap: cispo(cap, *at))  # type: ignore[misc]
     for said, numbers in wrong.items():
         check(said, numbers, variant, stages=stages, flags=flags)

@@ -48,9 +48,9 @@ def _weighted_backwards(d: float, m: float) -> Outcome:
 
 
 MISSING = "KL missing (β = 0)"
-ADDED = "β of the wrong sign (−β): the KL is added to the objective"
-TO_OLD = "KL to the old policy where the reference is meant"
-REVERSED = "KL direction reversed: log π_ref − log π_θ where log π_θ − log π_ref is meant"
+ADDED = "β with the wrong sign (−β): the KL is added to the objective"
+TO_OLD = "KL to the old policy instead of the reference"
+REVERSED = "KL direction reversed: log π_ref − log π_θ instead of log π_θ − log π_ref"
 STILL = "KL without gradient (detached)"
 STILL_WEIGHT = "KL's weight detached: no gradient flows through the ratio"
 PLAIN = {
@@ -63,35 +63,33 @@ PLAIN = {
     f"KL weighted by the ratio, and {STILL_WEIGHT}": compute(
         penalty=lambda d, m: weighted(d, m, value=False)
     ),
-    "KL estimator k1 where k3 is meant": compute(penalty=lambda d, _: (d, 1.0)),
-    "KL estimator k2 where k3 is meant": compute(penalty=lambda d, _: (d * d / 2, d)),
-    "KL estimator d² (k2 without its half) where k3 is meant": compute(
+    "KL estimator k1 instead of k3": compute(penalty=lambda d, _: (d, 1.0)),
+    "KL estimator k2 instead of k3": compute(penalty=lambda d, _: (d * d / 2, d)),
+    "KL estimator d² (k2 without the factor 1/2) instead of k3": compute(
         penalty=lambda d, _: (d * d, 2 * d)
     ),
-    "KL estimator abs where k3 is meant": compute(
-        penalty=lambda d, _: (abs(d), math.copysign(1, d))
-    ),
-    "KL estimator k3+ where k3 is meant": compute(penalty=lambda d, _: (k3(d)[0], d)),
-    "β is 0.1 where 0.05 is meant": compute(beta=0.1),
-    "β is 0.025 where 0.05 is meant": compute(beta=0.025),
-    "β is 0.0502 where 0.05 is meant": compute(beta=0.0502),
-    "KL aggregated by itself, as token-mean, where response-mean is meant": compute(
+    "KL estimator abs instead of k3": compute(penalty=lambda d, _: (abs(d), math.copysign(1, d))),
+    "KL estimator k3+ instead of k3": compute(penalty=lambda d, _: (k3(d)[0], d)),
+    "β is 0.1 instead of 0.05": compute(beta=0.1),
+    "β is 0.025 instead of 0.05": compute(beta=0.025),
+    "β is 0.0502 instead of 0.05": compute(beta=0.0502),
+    "KL aggregated separately as token-mean, instead of response-mean": compute(
         kl_weight=lambda _: 0.1
     ),
-    "KL aggregated by itself, as token-sum, where response-mean is meant": compute(
+    "KL aggregated separately as token-sum, instead of response-mean": compute(
         kl_weight=lambda _: 0.25
     ),
     # the sum over responses is four times their mean: a β that somebody may have typed
-    "β is 0.2 where 0.05 is meant": compute(kl_weight=lambda row: 1.0 / LENGTHS[row]),
-    "KL weighted by the ratio, and another denominator: each token is divided by the number of "
-    "tokens (token-mean over this micro-batch, its local count), where responses, each by its own "
-    "tokens are meant": (compute(penalty=weighted, weight=lambda _: 0.1)),
+    "β is 0.2 instead of 0.05": compute(kl_weight=lambda row: 1.0 / LENGTHS[row]),
+    "KL weighted by the ratio, and another denominator: your loss divides each token by the "
+    "number of tokens (token-mean over this micro-batch, its local count); this row's denominator: "
+    "responses, each by its own tokens": (compute(penalty=weighted, weight=lambda _: 0.1)),
 }
 WEIGHTED = {
     MISSING: compute(beta=0.0),
     ADDED: compute(penalty=weighted, beta=-BETA),
     STILL: compute(penalty=lambda d, m: (weighted(d, m)[0], 0.0)),
-    "KL without gradient (detached), but for that of its weight": compute(
+    "KL without gradient (detached), except through its weight": compute(
         penalty=lambda d, m: weighted(d, m, slope=False)
     ),
     REVERSED: compute(penalty=_weighted_backwards),
@@ -110,17 +108,17 @@ def test_wrong_penalties(weight, words, numbers) -> None:
 
 def test_a_kl_with_weights_of_its_own_and_a_beta_that_nobody_typed() -> None:
     numbers = compute(kl_weight=lambda row: 1.0 / LENGTHS[row], beta=0.0512345)
-    words = "KL aggregated by itself, as response-sum, where response-mean is meant"
+    words = "KL aggregated separately as response-sum, instead of response-mean"
     check(words, numbers, flags={"beta": 0.0512345})
     small = compute(kl_weight=lambda _: 1 / 400_000)
-    words = "KL aggregated by itself, as token-sum-norm, where response-mean is meant"
+    words = "KL aggregated separately as token-sum-norm, instead of response-mean"
     check(words, small, hyperparameters={"max_completion_length": 100_000})
 
 
 def test_a_beta_is_solved_for_where_some_tokens_have_no_kl() -> None:
     far = [[0.0, -0.2], *FAR[1:]]
     numbers = compute(far=far, beta=0.15)
-    check("β is 0.15 where 0.05 is meant", numbers, log_probs_ref=subtract(NEW, far))
+    check("β is 0.15 instead of 0.05", numbers, log_probs_ref=subtract(NEW, far))
 
 
 # ---- denominators -------------------------------------------------------------------------------
@@ -133,40 +131,44 @@ COUNTS = {
     "the number of responses (token-sum: sum over tokens, mean over responses)": 4,
     "responses × max_completion_length (token-sum-norm: a constant length)": 28,
     "responses × the longest response (mean over padded positions, the width)": 24,
-    "the tokens as written, masked ones too (the mask is not in the denominator)": 15,
+    "the number of tokens including masked tokens (the denominator ignores the mask)": 15,
     "num_items_in_batch": 13,
     "max_completion_length alone": 7,
     "the number of groups": 2,
     f"1 (sum over tokens: no denominator){STEPS}": 5,
-    f"the tokens as written, masked ones too (the mask is not in the denominator){STEPS}": 75,
+    f"the number of tokens including masked tokens (the denominator ignores the mask){STEPS}": 75,
 }
 MEANS = {
-    "the number of responses (response-mean: mean over responses of each one's)": 4,
+    "the number of responses (response-mean: mean over responses of token means)": 4,
     "responses − 1 (B − 1)": 3,
     "1 (a sum over responses)": 1,
     "the number of groups": 2,
     f"responses − 1 (B − 1){STEPS}": 15,
 }
-OWN = "divided by its response's tokens × "
+OWN = "divides each token by its response's tokens × "
 SHAPES: list[tuple[str, Callable[[int], float], dict[str, int]]] = [
-    ("divided by ", lambda _: 1.0, COUNTS),
+    ("divides each token by ", lambda _: 1.0, COUNTS),
     (OWN, lambda row: 1 / LENGTHS[row], MEANS),
     (
-        "divided by its response's tokens as written, masked ones too × ",
+        "divides each token by its response's tokens, including masked ones × ",
         lambda row: 1 / WIDTHS[row],
         MEANS,
     ),
     (
-        "divided by its response's tokens − 1 × ",
+        "divides each token by its response's tokens − 1 × ",
         lambda row: 1 / max(LENGTHS[row] - 1, 1),
         MEANS,
     ),
     (
-        "multiplied by its response's tokens and divided by ",
+        "divides each token, multiplied by its response's tokens, by ",
         lambda row: float(LENGTHS[row]),
         MEANS,
     ),
-    ("divided by the root of its length × ", lambda row: 1 / math.sqrt(LENGTHS[row]), MEANS),
+    (
+        ("divides each token by the square root of its length × "),
+        lambda row: 1 / math.sqrt(LENGTHS[row]),
+        MEANS,
+    ),
 ]
 
 
@@ -195,10 +197,10 @@ def test_denominators_are_named() -> None:
                 continue  # the right one
             factor = min(of(row) / count * 4 * LENGTHS[row] for row in range(4))
             found, _ = divided(lambda row, of=of, count=count: of(row) / count)  # type: ignore[misc]
-            words = f"denominator: each token is {shape}{name}, where"
+            words = f"denominator: your loss {shape}{name}; this row"
             (said,) = {one.partition(words)[0] for one in found if words in one} or {""}
             kinds = {"another "} if factor < 1.999 else set()
-            kinds |= {"a sum where a mean is meant, or another "} if factor > 1.999 else set()
+            kinds |= {"a sum instead of a mean, or another "} if factor > 1.999 else set()
             kinds |= {"another "} if abs(factor - 2.0) < 1e-9 else set()
             assert said in kinds, (shape, name, found)
 
@@ -206,9 +208,9 @@ def test_denominators_are_named() -> None:
 @each(
     ("weight", "words"),
     [
-        (lambda _: 1 / 3.7, "denominator: tokens weigh by the same, over 3.7, where responses, each"
-         " by its own tokens are meant"),
-        (lambda row: 1.7 / (4 * LENGTHS[row]), "off by a constant factor: expected is ours times"
+        (lambda _: 1 / 3.7, "denominator: your loss divides each token by 3.7; this row's"
+         " denominator: responses, each by its own tokens"),
+        (lambda row: 1.7 / (4 * LENGTHS[row]), "off by a constant factor: yours is grpo's times"
          " 1.7"),
         (lambda row: 1 / (row + 2.3), None),
         (lambda row: (1 + (0, 2.9e-4, -2.9e-4, -2.9e-4)[row]) / 13, None),
@@ -229,7 +231,7 @@ def test_truncated_responses_that_count_still() -> None:
         tokens = None if ids is None else [[3, 4], ids]
         expected = {"gradient": [[1 / of, 1 / of], [0.0] * 5]}
         found = difference(expected, token_ids=tokens, **columns, **more).causes
-        words = "the tokens with those of responses that are masked whole (truncated ones count"
+        words = "the number of tokens including responses that are masked entirely (truncated"
         assert any(words in one for one in found), (ids, found)
 
 
@@ -240,7 +242,10 @@ def test_a_response_without_tokens_has_no_weight() -> None:
     expected = {"objective": 0.5 - 1.5, "gradient": [[0.25, 0.25], [], [-1.5]]}
     more = {"log_probs_rollout": None, "advantages": [1.0, 2.0, -3.0]}
     found = difference(expected, **columns, **more).causes
-    assert any("divided by its response's tokens × responses − 1 (B − 1)" in one for one in found)
+    assert any(
+        ("divides each token by its response's tokens × responses − 1 (B − 1)") in one
+        for one in found
+    )
 
 
 def test_a_denominator_that_two_names_have_is_said_once() -> None:
@@ -248,9 +253,9 @@ def test_a_denominator_that_two_names_have_is_said_once() -> None:
     found = verify("samples/trl_grpo.jsonl", "dr").records[0].first
     assert found is not None
     assert found.cause == (
-        "another denominator: each token is divided by its response's tokens × the number of "
-        "responses (response-mean: mean over responses of each one's) × the accumulation steps, "
-        "where responses are meant"
+        "another denominator: your loss divides each token by its response's tokens × "
+        "the number of responses (response-mean: mean over responses of token means) × the "
+        "accumulation steps; this row's denominator: responses"
     )
 
 
@@ -306,7 +311,9 @@ def test_tokens_without_a_gradient_and_with_the_same_part_may_be_either() -> Non
     more = {"log_probs_rollout": None, "advantages": [1.0, -1.0], "flags": {"beta": None}}
     (found,) = difference(expected, stages={"kl": "none"}, **columns, **more).causes
     said = "1 of 4 token is dropped (gradient 0): token 0 of response 0"
-    assert found == f"{said}, or another of the 2 that have no gradient and the same part"
+    assert found == (
+        f"{said}, or another of the 2 tokens without gradient that have the same contribution"
+    )
 
 
 def test_responses_that_are_named_are_no_more_than_five() -> None:
@@ -369,9 +376,9 @@ def test_masked_tokens_are_no_positions() -> None:
 
 # ---- factors ------------------------------------------------------------------------------------
 
-SUM = "a sum where a mean is meant, or a mean where a sum is meant: expected is ours"
-FACTOR = "off by the accumulation factor: expected is ours"
-WHOLE_FACTOR = "off by a whole factor: expected is ours times"
+SUM = "a sum instead of a mean, or a mean instead of a sum: yours is grpo's"
+FACTOR = "off by the accumulation factor: yours is grpo's"
+WHOLE_FACTOR = "off by a whole factor: yours is grpo's times"
 
 
 def scaled(loss: float, gradient: float | None, **said: Any) -> list[str]:
@@ -386,15 +393,15 @@ def scaled(loss: float, gradient: float | None, **said: Any) -> list[str]:
 @each(
     ("times", "said", "words"),
     [
-        (-1.0, {}, "wrong sign: it is the negative (loss = −objective)"),
+        (-1.0, {}, "wrong sign: your loss is the negative of grpo's (loss = −objective)"),
         (10.0, {}, f"{SUM} times the number of tokens = 10"),
         (0.25, {}, f"{SUM} divided by the number of responses = 4"),
-        (-2.0, {}, f"{SUM} times the number of groups = 2, and of the wrong sign"),
+        (-2.0, {}, f"{SUM} times the number of groups = 2, with the wrong sign"),
         (7.0, {"max_completion_length": 7}, f"{SUM} times max_completion_length = 7"),
         (1 / 9, {"response_length": 9}, f"{SUM} divided by response_length = 9"),
         (3.0, {"dp_size": 3}, f"{FACTOR} times dp_size = 3"),
         (-0.2, {"gradient_accumulation_steps": 5},
-         f"{FACTOR} divided by gradient_accumulation_steps = 5, and of the wrong sign"),
+         f"{FACTOR} divided by gradient_accumulation_steps = 5, with the wrong sign"),
         (8.0, {"steps_per_generation": 8}, f"{FACTOR} times steps_per_generation = 8"),
         (1 / 6, {"num_processes": 6}, f"{FACTOR} divided by num_processes = 6"),
         (3.0, {}, f"{WHOLE_FACTOR} 3"),
@@ -417,10 +424,10 @@ def test_factors_of_a_loss(times, said, words) -> None:
 @each(
     ("loss", "gradient", "words"),
     [
-        (1.0, 1.37, "only the gradient: it is ours times 1.37, the loss is right"),
-        (2.5, 1.0, "only the loss as logged: it is ours times 2.5"),
-        (-1.0, 1.0, "wrong sign of only the loss as logged: it is ours times -1"),
-        (0.5, 2.5, "off by constant factors: gradient times 2.5, loss 0.5"),
+        (1.0, 1.37, "only the gradient differs: yours is grpo's times 1.37, and the loss agrees"),
+        (2.5, 1.0, "only the logged loss differs: yours is grpo's times 2.5"),
+        (-1.0, 1.0, "wrong sign: only the logged loss differs: yours is grpo's times -1"),
+        (0.5, 2.5, "off by constant factors: gradient times 2.5, loss times 0.5"),
         (1.2345, 1.0, None),
     ],
 )
@@ -434,18 +441,18 @@ def test_factors_of_the_gradient_or_of_the_loss(loss, gradient, words) -> None:
 def test_other_choices_of_the_tables() -> None:
     """Those of no framework first; each says of a sum or a mean what it is."""
     for stages, words in (
-        ({"ratio": "sequence"}, "ratio sequence where token is meant"),
-        ({"surrogate": "gmpo"}, "surrogate gmpo where clip is meant"),
-        ({"surrogate": "cispo"}, "surrogate cispo where clip is meant"),
+        ({"ratio": "sequence"}, "ratio sequence instead of token"),
+        ({"surrogate": "gmpo"}, "surrogate gmpo instead of clip"),
+        ({"surrogate": "cispo"}, "surrogate cispo instead of clip"),
     ):
         seen = evaluate(RECORD, stages=stages, **FLAGS)
         expected = {"objective": seen.objective, "gradient": seen.gradient}
         assert difference(expected).causes == (words,)
     seen = evaluate(RECORD, stages={"aggregate": "sum"}, **FLAGS)
-    words = "sum where a mean is meant: aggregate sum where response-mean is meant"
+    words = "sum instead of a mean: aggregate sum instead of response-mean"
     assert words in difference({"loss": seen.loss}).causes
     seen = evaluate(RECORD, stages={"aggregate": "token-mean"}, **FLAGS)
-    words = "mean where a sum is meant: aggregate token-mean where sum is meant"
+    words = "mean instead of a sum: aggregate token-mean instead of sum"
     found = difference({"loss": seen.loss}, stages={"aggregate": "sum"}).causes
     assert words in found or any("the number of tokens = 10" in one for one in found)
 
@@ -454,18 +461,20 @@ def test_other_choices_of_the_tables() -> None:
     ("at", "words"),
     [
         ([0, 3, 8], "3 of 10 gradients differ, in responses 0, 2, 3"),
-        ([4], "1 of 10 gradients differ, in response 2, only among those of tokens that are not"
+        ([4], "1 of 10 gradients differ, in response 2, only among the tokens that are not"
               " clipped"),
         (range(10), "10 of 10 gradients differ"),
-        (LAST, "4 of 10 gradients differ, exactly the last of each response"),
-        (FIRST, "4 of 10 gradients differ, exactly the first of each response"),
-        ([0, 1, 3, 4, 5, 6], "6 of 10 gradients differ, in responses 0, 2, exactly those with"
+        (LAST, "4 of 10 gradients differ, exactly the last token of each response"),
+        (FIRST, "4 of 10 gradients differ, exactly the first token of each response"),
+        ([0, 1, 3, 4, 5, 6], "6 of 10 gradients differ, in responses 0, 2, exactly the tokens with"
                              " A > 0"),
-        ([2, 7, 8, 9], "4 of 10 gradients differ, in responses 1, 3, exactly those with A < 0"),
-        ([1, 7], "2 of 10 gradients differ, in responses 0, 3, exactly those of clipped tokens"),
-        ([0, 1, 2, 4, 5, 8], "6 of 10 gradients differ, exactly those with ratio above 1"),
-        ([3, 6, 7, 9], "4 of 10 gradients differ, in responses 2, 3, exactly those with ratio"
-                       " below 1"),
+        ([2, 7, 8, 9], (
+            "4 of 10 gradients differ, in responses 1, 3, exactly the tokens with A < 0"
+        )),
+        ([1, 7], "2 of 10 gradients differ, in responses 0, 3, exactly the clipped tokens"),
+        ([0, 1, 2, 4, 5, 8], "6 of 10 gradients differ, exactly the tokens with a ratio above 1"),
+        ([3, 6, 7, 9], "4 of 10 gradients differ, in responses 2, 3, exactly the tokens with a"
+                       " ratio below 1"),
     ],
 )  # fmt: skip
 def test_where_gradients_differ_without_a_cause(at, words) -> None:
@@ -477,20 +486,20 @@ def test_where_gradients_differ_without_a_cause(at, words) -> None:
     assert found.causes == ()
     assert found.pattern is not None
     assert found.pattern.startswith(words)
-    if "those" in words or "each" in words:
+    if "the tokens" in words or "each" in words:
         assert found.pattern.partition(", by a constant factor")[0] == words
 
 
 def test_what_is_known_of_other_differences() -> None:
     j, slopes = compute()
-    agrees = "the gradient agrees: only values differ (a constant, or what has no gradient)"
+    agrees = "the gradient agrees: only values differ (a constant, or a term without gradient)"
     found = difference({"gradient": slopes, "advantages": [3.0] * 4})
     assert found.pattern == agrees
     found = difference({"gradient": slopes, "loss": -1.2512 * j})
-    assert found.pattern == f"{agrees}, the loss is ours times 1.2512"
-    hint = "one loss fits many mistakes: record loss_gradient too, which narrows them down"
-    assert (
-        difference({"loss": 1.0123}).pattern == f"{hint}, the loss is ours times {-1.0123 / j:.5g}"
+    assert found.pattern == f"{agrees}, your loss is grpo's times 1.2512"
+    hint = "one loss fits many mistakes: record loss_gradient as well to narrow them down"
+    assert difference({("loss"): 1.0123}).pattern == (
+        f"{hint}, your loss is grpo's times {-1.0123 / j:.5g}"
     )
 
 

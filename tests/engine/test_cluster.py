@@ -39,7 +39,7 @@ def test_a_file_that_changes_is_an_error(
     monkeypatch.setattr(ranges, "look", changing)
     told = grpo("eval", *files, *WORDS).stderr.splitlines()[-1]
     assert told == (
-        f"grpo: {files[0]}: the file changed while it was read; start again when it is complete"
+        f"grpo: {files[0]}: the file changed while grpo read it; start again when it is complete"
     )
 
 

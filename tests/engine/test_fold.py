@@ -63,7 +63,7 @@ def test_any_cut_gives_the_same_bits(records, variant):
 
 
 def test_two_passes(records):
-    with pytest.raises(UsageError, match="statistics of the whole batch"):
+    with pytest.raises(UsageError, match="statistics over the whole batch"):
         partial(records, "lite-ppo")
     moments = merge(measure(few, "lite-ppo") for few in cut(records, random.Random(1)))
     whole = partial(records, "lite-ppo", measured=measure(records, "lite-ppo"))
@@ -79,7 +79,7 @@ def test_two_passes(records):
     [("dapo", {}), ("dr", {"epsilon": 0.1}), ("dr", {"batch": "record"})],
 )
 def test_plans_that_differ_do_not_merge(records, variant, more):
-    with pytest.raises(UsageError, match="totals of different objectives do not merge"):
+    with pytest.raises(UsageError, match="totals of different objectives cannot be merged"):
         merge([partial(records[:2], "dr"), partial(records[2:4], variant, **more)])
     with pytest.raises(UsageError, match="nothing to merge"):
         merge([])

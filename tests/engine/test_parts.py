@@ -74,7 +74,7 @@ def test_what_is_there_is_kept(files: list[str], out: Path) -> None:
     kept = [part for part in rest if part.stat().st_mtime_ns == before[part]]
     assert len(kept) > 5
     assert (
-        f"grpo: note: {len(kept)} parts were there already; no total counts their records" in told
+        f"grpo: note: {len(kept)} parts already existed; their records are not in any total" in told
     )
     # records that are left out are told again, so their parts are made again
     assert "skipped 3 of " in told[-1]
@@ -83,13 +83,13 @@ def test_what_is_there_is_kept(files: list[str], out: Path) -> None:
 
 def test_other_parts_are_not_mixed(files: list[str], out: Path) -> None:
     write(files, out)
-    assert "has parts already: --resume goes on" in write(files, out)[-1]
+    assert "already has parts: --resume continues" in write(files, out)[-1]
     for other in (("-v", "grpo"), ("--level", "token"), ("--fields", "id"), ("--where", "a==1")):
         told = write(files, out, "--resume", *other)[-1]
-        assert "of another run: of other input, another objective" in told
+        assert "belong to another run (other input, objective" in told
     with Path(files[0]).open("ab") as stream:
         stream.write(b"\n")
-    assert "of another run" in write(files, out, "--resume")[-1]
+    assert "belong to another run" in write(files, out, "--resume")[-1]
     shutil.rmtree(out)
     out.mkdir()
     (out / "mine.txt").touch()
@@ -117,7 +117,7 @@ def test_converted_parts_are_the_records(files: list[str], out: Path, kind: str)
     assert again.stdout == run("eval", *files, *rows, "--on-error", "skip").stdout
     before = [part.read_bytes() for part in written]
     written[0].unlink()
-    assert "parts were there" in run(*words, "--resume").stderr
+    assert "parts already existed" in run(*words, "--resume").stderr
     assert [part.read_bytes() for part in written] == before
 
 

@@ -103,7 +103,7 @@ def test_bytes_that_json_cannot_hold_end_a_conversion(
     words = ["convert", unnamed[0], held, unnamed[1], "--on-error", "skip"]
     code, _, err = same_everywhere(cut, words, WAYS[1:4])
     assert code == 3
-    assert f"{held}: [1].note: expected what JSON can hold, got bytes; " in err[-1]
+    assert f"{held}: [1].note: expected a value that JSON can hold, got bytes; " in err[-1]
 
 
 @pytest.mark.parametrize("level", ["token", "batch"])
@@ -237,4 +237,4 @@ def test_a_pipe_is_read_once_and_kept_where_it_is_needed_twice(tmp_path: Path) -
         result = command.run("eval", path, "-v", variant, "--level", "batch", "--only", "records")
         writer.join()
         assert result.stdout == "3\n"
-        assert ("was kept in a temporary file: two passes" in result.stderr) == (passes == 2)
+        assert ("was stored in a temporary file" in result.stderr) == (passes == 2)

@@ -164,10 +164,10 @@ def test_a_record_without_tokens_is_not_on_policy() -> None:
         assert evaluate(given, "dr").total["on_policy_records"] == count
 
 
-OLD = "log_probs_old is missing: taken as on-policy, old := new, every ratio is 1"
-GIVEN = "the records' advantages were used, not their rewards (--advantage to change it)"
-NULLS = "reward functions that gave null for a response count nothing there, as in TRL"
-LARGE = "a ratio exceeds the largest double and reads null in JSON; log_ratio has it"
+OLD = "log_probs_old is missing: assuming on-policy (old = new), so every ratio is 1"
+GIVEN = "advantages come from the records, not from their rewards (use --advantage to compute them)"
+NULLS = "reward functions that returned null for a response are ignored there, as in TRL"
+LARGE = "a ratio exceeds the largest double and is null in JSON; use log_ratio"
 NEW = {"log_probs_new": [[-1.0, -1.0], [-2.0]]}
 BOTH = {**NEW, "log_probs_old": [[-1.0, -1.5], [-2.0]]}
 

@@ -102,7 +102,7 @@ def test_a_worker_that_dies(large: Path) -> None:
         (line,) = process.stderr.read().decode().splitlines()
         assert process.wait(timeout=120) == 70
         assert line.startswith(f"grpo: a worker process died on {large}, at or after line ")
-        assert "--jobs 1 works in one process" in line
+        assert "--jobs 1 uses a single process" in line
         rows = (first + rest).splitlines(keepends=True)  # whole ones, of the records before
         assert all(row.endswith(b"}\n") for row in rows)
         assert len(rows) % 400 == 0

@@ -97,7 +97,7 @@ def through_a_pipe(words, data):
 @pytest.mark.parametrize("words", some([EVAL, ("convert",), (*EVAL, "--jobs", "2")], 2), ids=str)
 def test_a_pipe_with_a_name_is_read_as_a_file(small, words):
     code, out, err = through_a_pipe(words, small.read_bytes())
-    kept = b"grpo: note: pipe was kept in a temporary file: two passes\n"
+    kept = b"grpo: note: pipe was stored in a temporary file, because two passes are needed\n"
     assert (kept in err) == ("token" in words)
     err = err.replace(kept, b"")
     Path("pipe").unlink()

@@ -63,4 +63,4 @@ def test_the_flag_counts_what_comes_later_too(tmp_path: Path) -> None:
 def test_a_size_that_is_none(size: str) -> None:
     result = run("eval", "-", "--unpack", size, stdin="")
     assert result.exit_code == 2
-    assert f"--unpack: expected a size as 500M or 4G, got {size!r}" in result.stderr
+    assert f"--unpack: expected a size like 500M or 4G, got {size!r}" in result.stderr

@@ -32,7 +32,7 @@ def test_insisting(tmp_path: Path, name: str) -> None:
     path.write_bytes(lines(dumps.prime_rl()))
     result = run("convert", path, "--from", name)
     said = {
-        "nemo-rl": "this is not what NeMo-RL train_data_step{N}.jsonl looks like",
+        "nemo-rl": "this does not look like NeMo-RL train_data_step{N}.jsonl",
         "canonical": "importance_ratio: unknown key",
         "prime-rl": "read as prime-rl",
     }

@@ -57,7 +57,9 @@ def test_a_key_that_comes_back(tmp_path, jobs, anywhere):
     result = evaluated(path, *flags, *["--group-anywhere"] * anywhere)
     found = [json.loads(line)["id"] for line in result.stdout.splitlines()]
     assert found == [*"abc"]
-    message = 'rows.jsonl:12: the group q = "a" was there from line 1 on and comes back here'
+    message = (
+        'rows.jsonl:12: the group q = "a" is not contiguous: it began on line 1 and continues here'
+    )
     assert (message in result.stderr) != anywhere
 
 
@@ -78,13 +80,13 @@ def test_lines_that_hold_several_groups(tmp_path):
     found = [json.loads(line)["group_ids"] for line in grpo(*words).stdout.splitlines()]
     assert [set(one) for one in found] == [{NEW[0][0]}, {NEW[2][0]}]
     path.write_bytes(lines([{"log_probs_new": [[-7.0]], "rewards": [1.0]}, step]))
-    assert "records of several groups in one line" in grpo(*words).stderr
+    assert "this line has records of several groups" in grpo(*words).stderr
 
 
 def test_a_key_that_is_nested_too_deeply(tmp_path):
     path, deep = tmp_path / "a.jsonl", "[" * 300 + "]" * 300
     path.write_bytes(lines(rows())[:-1].replace(b'"q": "b"', b'"q": ' + deep.encode()) + b"\n")
-    said = f"{path}:3: q: expected a field to group by, got one nested too deeply"
+    said = f"{path}:3: q: expected a field to group by, got one that is nested too deeply"
     assert said in evaluated(path, "--group-by", "q").stderr
 
 
@@ -187,8 +189,8 @@ def test_eval_says_how_rows_of_one_response_are_put_together(tmp_path, kind, std
 
 
 NOTE = (
-    "note: every record is one response, so each is a group of its own; they carry a uid: "
-    "--group-by uid puts those of one prompt together"
+    "note: every record has one response, so each is its own group; "
+    "--group-by uid joins the responses to one prompt"
 )
 
 

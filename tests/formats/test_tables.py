@@ -126,7 +126,7 @@ def test_formats_in_tables(tmp_path):
     (tmp_path / "in.jsonl").write_bytes(lines(rows))
     assert evaluate(path) == evaluate(tmp_path / "in.jsonl")
     path = written(tmp_path / "trl.parquet", [dumps.texts()["trl-completions"]])
-    assert "TRL's completions_{step}.parquet, which holds texts" in refused(path)
+    assert "TRL's completions_{step}.parquet, which has texts" in refused(path)
 
 
 FAULTS = [
@@ -281,11 +281,11 @@ def test_npz(tmp_path, padded):
     ("head", "name", "message"),
     [
         (b"PK\x03\x04", "a.npz", "the file is damaged: its zip has no end"),
-        (b"PK\x03\x04", "a.pt", "none of torch.save's: its zip has no end"),
-        (b"PK\x03\x04", "a.pth", "none of torch.save's: its zip has no end"),
+        (b"PK\x03\x04", "a.pt", "torch.save did not write it: its zip has no end"),
+        (b"PK\x03\x04", "a.pth", "torch.save did not write it: its zip has no end"),
         (b"PK\x03\x04", "a.jsonl", "this is a zip archive"),
         (b'{"a": 1}', "a.pt", "expected log_probs_new"),
-        (struct.pack("<Q", 80) + b"{", "a", "a header of 80 bytes, and 1 are left"),
+        (struct.pack("<Q", 80) + b"{", "a", "a header of 80 bytes, but only 1 are left"),
         (struct.pack("<Q", 80) + b"[", "no.safetensors", "does not start with a header's length"),
         (struct.pack("<Q", 1 << 40) + b"{", "huge.safetensors", "does not start with a header's"),
     ],
@@ -364,9 +364,9 @@ def entry(begin, end, kind="F64", shape=(1,)):
 @pytest.mark.parametrize(
     ("header", "said"),
     [
-        ({"a": entry(0, 8, "C64")}, "numbers of type C64 are not read"),
-        ({"a": entry(0, 8), "b": entry(8, 17)}, "its tensors take 17 bytes, and 16 are there"),
-        ({"a": entry(0, 8), "b": entry(7, 16)}, "data_offsets of b between 8 and 16, apart from"),
+        ({"a": entry(0, 8, "C64")}, "numbers of type C64 are not supported"),
+        ({"a": entry(0, 8), "b": entry(8, 17)}, "its tensors need 17 bytes, but the file has 16"),
+        ({"a": entry(0, 8), "b": entry(7, 16)}, "data_offsets of b between 8 and 16 that do not"),
         ({"a": entry(-1, 8)}, "expected data_offsets of a between 0 and 16"),
         ({"a": entry(8, 0)}, "expected data_offsets of a between 0 and 16"),
     ],
@@ -381,7 +381,7 @@ def test_tensors_that_do_not_lie_apart(tmp_path, header, said):
 def test_a_header_that_is_longer_than_its_file(tmp_path):
     path = tmp_path / "a.safetensors"
     path.write_bytes(struct.pack("<Q", 30) + b"{" + b" " * 28)
-    assert "a header of 30 bytes, and 29 are left; is the file cut" in refused(path)
+    assert "a header of 30 bytes, but only 29 are left; is the file cut" in refused(path)
 
 
 TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I16": "<i2"}

@@ -64,7 +64,7 @@ def test_paths_that_are_none(text: str) -> None:
 @pytest.mark.parametrize("word", ["||", "|", "or"])
 def test_what_cannot_be_said_is_named(word: str) -> None:
     result = run("convert", "-", "--where", f"step==1 {word} step==2", stdin="{}")
-    assert f"--where: {word!r} cannot be said: " in result.stderr
+    assert f"--where: {word!r} is not supported: " in result.stderr
 
 
 json_values = st.recursive(

@@ -211,7 +211,7 @@ def test_settings_that_verl_refuses_too(given: dict[str, Any], message: str) -> 
     [
         ("verl/gae", "values", "a critic's value of each token"),
         ("verl/remax", "reward_baselines", "the reward of a greedy response"),
-        ("verl/optimal_token_baseline", "sum_pi_squared", "the squared probabilities"),
+        ("verl/optimal_token_baseline", "sum_pi_squared", "the sum of squared probabilities"),
     ],
 )
 def test_a_missing_column_is_named(choice: str, column: str, words: str) -> None:

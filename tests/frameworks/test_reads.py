@@ -219,7 +219,7 @@ def test_clip_ratio_of_verl_stands_in_for_a_side_that_is_null() -> None:
 
 def test_a_flag_that_the_released_function_ignores_is_a_usage_error() -> None:
     said = (
-        "dual_clip: verl/gspo ignores it, as verl's own function does; "
+        "dual_clip: verl/gspo ignores it, like verl's own function; "
         "add --surrogate clip to apply it"
     )
     with pytest.raises(UsageError) as raised:

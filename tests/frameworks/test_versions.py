@@ -82,13 +82,13 @@ def test_a_record_s_version_picks_the_row(settings: dict[str, object], row: str)
     [
         (
             {"name": "trl", "loss_type": "gfpo", "version": "1.16.0"},
-            "trl 1.16.0 has no gfpo: trl 1.7.1 was the last release with it; "
-            "name a variant with -v",
+            "trl 1.16.0 no longer has gfpo: trl 1.7.1 was the last release with it; "
+            "choose a variant with -v",
         ),
         (
             {"name": "prime-rl", "loss_type": "default", "version": "0.9.1"},
-            "prime-rl 0.9.1 has no dppo: prime-rl 0.9.0 was the last release with it; "
-            "name a variant with -v",
+            "prime-rl 0.9.1 no longer has dppo: prime-rl 0.9.0 was the last release with it; "
+            "choose a variant with -v",
         ),
     ],
 )

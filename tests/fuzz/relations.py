@@ -60,7 +60,8 @@ _TABLES = (b"PAR1", b"ARRO", b"PK\x03\x04", b"\xff\xff\xff\xff")
 
 def _unnamed(outcome: Outcome) -> Outcome:
     """Without the name, what pipes need, and which ids there are: files are read again for that."""
-    spooled = b"grpo: note: standard input was kept in a temporary file: two passes\n"
+    spooled = b"grpo: note: standard input was stored in a temporary file, "
+    spooled += b"because two passes are needed\n"
     out, err = (
         text.replace(STDIN.encode(), b"-").replace(b"'-'", b"-")
         for text in (outcome.out, outcome.err.replace(spooled, b""))

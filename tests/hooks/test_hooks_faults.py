@@ -78,7 +78,7 @@ class TestTheWriter:
                 recording.write(numbered(1))
             recording.close()
 
-        said = rf"{error.__name__}; recording ends after 1 record"
+        said = rf"{error.__name__}; the recording ends after 1 record"
         with pytest.warns(RuntimeWarning, match=said):
             within(120, rest)
         assert ids(tmp_path / "r.jsonl") == [0]
@@ -116,7 +116,9 @@ class TestTheWriter:
         recording = Writer(tmp_path / "r.jsonl")
         for number in range(10):
             recording.write(numbered(number))
-        with pytest.warns(RuntimeWarning, match="No space left on device; recording ends after 4"):
+        with pytest.warns(
+            RuntimeWarning, match=("No space left on device; the recording ends after 4")
+        ):
             recording.flush()
         assert (tmp_path / "r.jsonl").read_text() == "".join(line(recording, n) for n in range(4))
 
@@ -211,7 +213,7 @@ else:
             second.write(numbered(1))
             second.write(numbered(2))
         first.write(numbered(3))
-        with pytest.warns(RuntimeWarning, match="somebody else wrote to it"):
+        with pytest.warns(RuntimeWarning, match="another process wrote to it"):
             first.flush()
         assert ids(path) == [1, 2]
 
@@ -311,7 +313,7 @@ class TestTheHookOfTRL:
             said = [str(one.message) for one in caught]
         assert len(said) == 1, said
         assert said[0].startswith(f"grpo: {tmp_path}/r.jsonl: ")
-        assert said[0].endswith("recording ends after 0 records, training goes on")
+        assert said[0].endswith("recording ends after 0 records, the training continues")
         if what != "no forward pass":
             assert [one.item() for one in trainer.losses] == [0.25] * 3
 

@@ -118,7 +118,8 @@ def test_a_path_that_cannot_be_written_ends_the_recording(tmp_path: Path) -> Non
 
     (line,) = said(train)
     assert line == (
-        f"grpo: {path}: No such file or directory; recording ends after 0 records, training goes on"
+        f"grpo: {path}: No such file or directory; the recording ends after 0 records, the "
+        "training continues"
     )
 
 
@@ -178,7 +179,7 @@ def test_a_full_disk_is_said_once() -> None:
         loss.recorder.close()
 
     (line,) = said(train)
-    assert "No space left on device; recording ends after 0 records" in line
+    assert "No space left on device; the recording ends after 0 records" in line
 
 
 def test_a_slow_disk_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

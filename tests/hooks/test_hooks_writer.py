@@ -93,7 +93,7 @@ def test_a_record_that_cannot_be_made_ends_the_recording_with_a_warning(
     writer.write(lambda: {"id": 2})
     while writer._error is None:
         time.sleep(0.01)
-    said = r"r\.jsonl: ZeroDivisionError: division by zero; recording ends after 1 record,"
+    said = r"r\.jsonl: ZeroDivisionError: division by zero; the recording ends after 1 record,"
     with pytest.warns(RuntimeWarning, match=said) as told:
         writer.write(lambda: {"id": 3}) if ending == "write" else getattr(writer, ending)()
     if ending == "close":
@@ -209,7 +209,7 @@ def test_a_file_that_is_deleted_is_made_again(what: str, name: str, tmp_path: Pa
             writer.flush()
         writer.close()
     assert len(told) == 1
-    said = "deleted, with 1 record; the recording goes on in a new file"
+    said = "deleted, with 1 record; the recording continues in a new file"
     assert str(told[0].message).endswith(said)
     assert ids(path) == [1, 2]
 

@@ -81,9 +81,9 @@ def test_a_file_whose_name_looks_like_a_pattern_is_a_file(tmp_path: Path) -> Non
         (("a.txt", "b.txt", "c.txt"), "", "found a.txt, b.txt, c.txt)"),
         (("a.txt", "b.txt", "c.txt", "d.txt"), "", "found a.txt, b.txt, c.txt, …)"),
         ((), "", "is an empty folder"),
-        (("a.txt", "b.log"), "", "no file of records in this folder (looked for .jsonl, .ndjson"),
+        (("a.txt", "b.log"), "", "this folder has no file of records (looked for .jsonl, .ndjson"),
         (("config.json",), "", "found config.json)"),
-        (("a.jsonl",), "/*.csv", "no file fits this pattern"),
+        (("a.jsonl",), "/*.csv", "no file matches this pattern"),
     ],
 )
 def test_nothing_to_read(names: tuple[str, ...], given: str, message: str, tmp_path: Path) -> None:

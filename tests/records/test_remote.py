@@ -56,13 +56,11 @@ def test_a_range_is_those_bytes(store, knows_ranges):
 
 def test_what_is_cut_short_is_asked_for_again(store, place):
     store.short = 1
-    message = "s3://runs/a: cannot be read: 9 bytes came instead of 10 (8 attempts)"
+    message = "s3://runs/a: cannot be read: expected 10 bytes, got 9 (8 attempts)"
     assert told(remote.read, place, 3, 13) == (InputError, message)
     assert store.asked == [(3, 13)] * 8
     place = address(store.put("runs/a", bytes(3000)))
-    assert (
-        "cannot be read: 2,999 bytes came instead of 3,000" in told(remote.read, place, 0, 3000)[1]
-    )
+    assert "cannot be read: expected 3,000 bytes, got 2,999" in told(remote.read, place, 0, 3000)[1]
 
 
 @pytest.mark.parametrize("data", [DATA[::-1], DATA[:3], DATA * 2])
@@ -417,7 +415,7 @@ def test_a_store_that_takes_nothing(store, error, kind, words, at):
 
 
 def test_a_container_has_to_be_there(store):
-    words = "--out: cannot write s3://runs/b: runs is not there"
+    words = "--out: cannot write s3://runs/b: runs does not exist"
     assert told(write, DATA) == (UsageError, words)
     words = "--out: cannot write s3://runs/b: cannot be read: reset (8 attempts)"
     store.faults = [OSError("reset")] * 8

@@ -105,7 +105,7 @@ def test_a_fault_is_named_with_its_thread(run: Run) -> None:
     assert "clip/above-positive: One token, its ratio above the band" in done.stdout
     assert "loss: expected -1.2, got -1.64872127" in done.stdout
     assert (
-        "  most likely: clip-unused: the clipped term is computed and then not used; "
+        "  most likely: clip-unused: the clipped term is computed but not used; "
         "https://github.com/rllm-org/rllm/issues/81" in done.stdout
     )
 
@@ -117,7 +117,7 @@ SLIPS = {
     ),
     "np.array, dtype=float": (
         "np.array, dtype=np.float32",
-        '2 failures are float32\'s precision; Claims(dtype="float32") lets them pass',
+        '2 failures are due to float32 precision; Claims(dtype="float32") accepts them',
     ),
     '"gradient": gradient': ('"gradient": None', "gradient: the fixture returned none"),
 }
@@ -139,7 +139,7 @@ def test_slips_of_an_author(run: Run, tmp_path: Path) -> None:
 
 def test_a_module_without_the_fixture(run: Run) -> None:
     done = run(PROJECT.replace("def grpo_vectors", "def vectors"), "--grpo-vectors")
-    assert "no test module has a fixture called grpo_vectors" in done.stdout
+    assert "no test module has a fixture named grpo_vectors" in done.stdout
 
 
 def test_an_exception_is_a_failure(run: Run) -> None:
@@ -169,10 +169,10 @@ def test_a_known_failure(run: Run, tmp_path: Path) -> None:
 
 WRONG = {
     f"mean-of-means {LINK}\nclip-unused {LINK}": "that no case needs: clip-unused",
-    f"mean-of-means {LINK}\nclip/above-positive {LINK}": "take it out of the xfail file",
+    f"mean-of-means {LINK}\nclip/above-positive {LINK}": "remove it from the xfail file",
     "mean-of-means because": "known:1: mean-of-means needs a reason with a link",
-    f"mean-of-mean {LINK}": "known:1: no vector and no flag is called 'mean-of-mean'",
-    f"mean-of-means {LINK}\nmean-of-means {LINK}": "known:2: mean-of-means is there twice",
+    f"mean-of-mean {LINK}": "known:1: no vector and no flag has the name 'mean-of-mean'",
+    f"mean-of-means {LINK}\nmean-of-means {LINK}": "known:2: mean-of-means occurs twice",
 }
 """Lines of such a file, and what is said of them."""
 

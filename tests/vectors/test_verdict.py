@@ -83,7 +83,7 @@ CONVENTION = replace(
             {},
             4.0,
             [
-                "no convention for kl-clamp has this answer",
+                "no convention for kl-clamp gives this answer",
                 "one: loss: expected 0.0, got 4.0",
                 "other: loss: expected 9.0, got 4.0",
             ],
@@ -91,7 +91,7 @@ CONVENTION = replace(
         ),
         ({"kl-clamp": "other"}, 9.1, [], "other"),
         ({"kl-clamp": "other"}, 0.1, ["loss: expected 9.0, got 0.1"], ""),
-        ({"kl-clamp": "x"}, 0.1, ["kl-clamp 'x' is claimed; the case has 'one', 'other'"], ""),
+        ({"kl-clamp": "x"}, 0.1, ["kl-clamp 'x' is claimed, but the case has 'one', 'other'"], ""),
     ],
 )
 def test_any_convention_or_the_one_that_is_claimed(

@@ -91,12 +91,12 @@ def _contradictions(rule: Rule) -> Iterable[str]:
         yield f"scope {rule.scope!r}: expected {', '.join(SCOPES)}"
     wants = (rule.needs, rule.needs_key, rule.full_coverage_needs, rule.least_tokens)
     if not rule.about and any(wants):
-        yield "it has needs and no about: name what is skipped without them"
+        yield "it has needs but no about: name the check that is skipped without them"
     if bool(rule.full_coverage_needs) != bool(rule.fallback):
-        yield "full_coverage_needs and fallback go together"
+        yield "full_coverage_needs and fallback must be given together"
     for name in "|".join(rule.needs).split("|") if rule.needs else ():
         if name not in ALIASES:
-            yield f"it needs {name!r}, which is no field of records (records/fields.py)"
+            yield f"it needs {name!r}, which is not a field of records (records/fields.py)"
 
 
 DECLARED: dict[tuple[str, Scope], Rule] = {}
@@ -126,7 +126,7 @@ def rule(
         new = Rule(code, severities, meaning, rank, find, scope, **details)
         for known in DECLARED.values():
             if known.code == code and (known.scope == scope or known.meaning != meaning):
-                raise ValueError(f"rule {code!r} is declared already, in {known.find.__module__}")
+                raise ValueError(f"rule {code!r} is already declared in {known.find.__module__}")
         DECLARED[code, scope] = new
         return find
 

@@ -115,7 +115,7 @@ def _not_checked(skipped: Sequence[NotChecked], records: int) -> str:
     by_count: dict[int, dict[str, list[str]]] = {}
     for row in sorted(skipped, key=lambda row: -row.records):
         without = _names(row.missing)
-        about = row.about + (f" other than {row.partly}" if row.partly else "")
+        about = row.about + (f" (except {row.partly})" if row.partly else "")
         by_count.setdefault(row.records, {}).setdefault(without, []).append(about)
     parts = []
     for count, reasons in by_count.items():
@@ -123,7 +123,7 @@ def _not_checked(skipped: Sequence[NotChecked], records: int) -> str:
         whole = f"{where}{records:,} records: " if where else ""
         listed = [f"{', '.join(abouts)} ({without})" for without, abouts in reasons.items()]
         parts.append(f"{whole}{', '.join(listed)}")
-    return f"not looked at{':' if records == 1 else ''} {'; '.join(parts)}"
+    return f"skipped checks{':' if records == 1 else ''} {'; '.join(parts)}"
 
 
 def _names(missing: Sequence[Sequence[str]]) -> str:

@@ -107,7 +107,7 @@ def names(given: str) -> list[str]:
     for name in filter(None, (part.strip() for part in given.split(","))):
         found |= dict.fromkeys(_matching(name))
     if not found:
-        raise UsageError("--variants: no name given")
+        raise UsageError("--variants: expected at least one name")
     return list(found)
 
 
@@ -117,7 +117,7 @@ def _matching(name: str) -> Iterable[str]:
     if any(mark in name for mark in "*?["):
         matching = [one for one in VARIANTS if fnmatchcase(one, name)]
         if not matching:
-            raise UsageError(f"--variants: no variant matches {name!r}; see grpo variants")
+            raise UsageError(f"--variants: no variant matches {name!r} (grpo variants lists all)")
         return matching
     return [plan(name).variant]
 
@@ -142,9 +142,9 @@ def plans(
     for flag in flags:
         without = [one.variant for one in bare if flag not in one.takes()]
         if len(without) == len(bare):
-            raise UsageError(f"{flag}: none of the variants takes it")
+            raise UsageError(f"{flag}: none of the variants uses it")
         if without:
-            notes.append(f"{flag} is not for {', '.join(without)}")
+            notes.append(f"{flag} does not apply to {', '.join(without)}")
     made = []
     for name, one in zip(names, bare, strict=True):
         own = {flag: value for flag, value in flags.items() if flag in one.takes()}

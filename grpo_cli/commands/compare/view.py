@@ -121,9 +121,13 @@ def _print_meaning(console: Console, answer: Compared) -> None:
     counts = ", ".join(counted(getattr(answer, f"{noun}s"), noun) for noun in nouns)
     tokens = percent(first.longest_quarter_tokens)
     console.print(Text(f"\n{counts}"))
-    console.print(Text(f"cosine: of the token gradient with that of {first.variant}", "dim"))
-    console.print(Text("longest quarter, A > 0, A < 0: their share of Σ|gradient|", "dim"))
-    console.print(Text(f"(the longest quarter of the responses has {tokens} of the tokens)", "dim"))
+    console.print(
+        Text(f"cosine: between the token gradients of a variant and of {first.variant}", "dim")
+    )
+    console.print(Text("longest quarter, A > 0, A < 0: share of Σ|gradient|", "dim"))
+    console.print(
+        Text(f"(the longest quarter of the responses contains {tokens} of the tokens)", "dim")
+    )
 
 
 def _print_differences(console: Console, screen: Screen, rows: Sequence[FamilyDifference]) -> None:
@@ -137,7 +141,7 @@ def _print_differences(console: Console, screen: Screen, rows: Sequence[FamilyDi
             for name, (mine, theirs) in row.hyperparameters.items()
         ]
         listed = " and ".join(filter(None, (", ".join(values[:-1]), values[-1])))
-        more = f", and have other choices at {', '.join(row.stages)}" if row.stages else " only"
+        more = f", and use different choices for {', '.join(row.stages)}" if row.stages else " only"
         line = Text(f"{first} and {', '.join(others)} differ in {listed}{more}")
         console.print(wrapped(line, screen.reading, 2))
 
@@ -151,7 +155,9 @@ def _print_replaced(console: Console, screen: Screen, rows: Sequence[Replaced]) 
     ]
     if lines:
         more = f" and {len(lines) - _MOST:,} more (see --json)" if len(lines) > _MOST else ""
-        line = f"from the records, not the variant's own: {', '.join(lines[:_MOST])}{more}"
+        line = (
+            f"taken from the records instead of the variant's own: {', '.join(lines[:_MOST])}{more}"
+        )
         console.print()
         console.print(wrapped(Text(line), screen.reading, 2))
 
@@ -173,7 +179,7 @@ def _print_skipped(console: Console, screen: Screen, skipped: Sequence[Unserved]
     """Prints a line for each thing that is missing, with the variants that it keeps out."""
     place, *others = {one.place for one in skipped}
     where = f" ({visible(place)})" if place is not None and not others else ""
-    console.print(Text(f"\nnot served by this data{where}", "bold"))
+    console.print(Text(f"\nskipped variants (missing inputs){where}", "bold"))
     reasons: dict[str, list[str]] = {}
     for one in skipped:
         lack = f"{one.missing} is missing{'' if where else f' in {one.place}'}"

@@ -15,10 +15,10 @@ from grpo_cli.commands.diff.noise import Noise
 from grpo_cli.records import Record
 
 COLUMNS: dict[str, str] = {
-    "token_ids": "what was sampled",
-    "tokens": "what was sampled",
+    "token_ids": "the sampled responses",
+    "tokens": "the sampled responses",
     "mask": "which tokens count",
-    "groups": "which responses are a group",
+    "groups": "the grouping of responses",
     "rewards": "the reward",
     "log_probs_rollout": "the engine's log-probs",
     "log_probs_old": "the trainer's log-probs before the update",

@@ -112,7 +112,7 @@ def compare(
     answer.noise = [one for one in comparer.noise.values() if one.differing]
     for column, (run, count) in comparer.lacking.items():
         lacks = f"{column} is not in run {run} ({counted(count, 'record')})"
-        answer.notes.append(f"{lacks}: the other columns are compared")
+        answer.notes.append(f"{lacks}: only the other columns are compared")
     answer.same = not answer.partings and not answer.only and not answer.noise
     return answer
 
@@ -150,7 +150,7 @@ def _by_step(reader: Reader, step_source: StepSource, answer: RunDiff, run: int)
         if before is not None and step < before and not noted:
             noted = True
             back = f"the steps of run {run} go back from {before} to {step}"
-            answer.notes.append(f"{back}: neighbours are compared, not whole steps")
+            answer.notes.append(f"{back}: grpo compares neighbouring records, not whole steps")
         before = step
         yield step, records
 
@@ -170,7 +170,7 @@ def _counted_alike(
         if not differ or (sampled and not differ & _SAMPLED):
             ahead = theirs[0] - ours[0]
             offset = f"step {ours[0]} of run 1 is step {theirs[0]} of run 2"
-            answer.notes.append(f"{offset}: steps have the numbers of run 1 here")
+            answer.notes.append(f"{offset}: step numbers are those of run 1")
     second = second if theirs is None else chain((theirs,), second)
     shifted = ((step - ahead, records) for step, records in second)
     return first if ours is None else chain((ours,), first), shifted
@@ -210,7 +210,7 @@ def _pair(ours: Sequence[Record], theirs: Sequence[Record]) -> tuple[Pairs, str]
         subset = mine.keys() <= yours.keys() or mine.keys() >= yours.keys()
         if not mine or not yours or [*mine] == [*yours] or not subset:
             return [*zip_longest(ours, theirs)], ""
-        note = "records are paired by what was sampled"
+        note = "records are paired by their sampled responses"
     both = [(one, yours.get(name)) for name, one in mine.items()]
     return [*both, *((None, yours[name]) for name in yours if name not in mine)], note
 
@@ -264,7 +264,7 @@ def _compare_step(
 
 
 _SAMPLED = {*_COUNTS, "tokens", "token_ids"}
-_REORDERED = "responses of a record are paired by what was sampled: their order differs"
+_REORDERED = "responses of a record are paired by what was sampled, because their order differs"
 
 
 def _parting(column: str, step: int, both: tuple[Record, Record], found: Found) -> Parting:

@@ -92,33 +92,33 @@ def notes(total: Mapping[str, Any]) -> Iterator[str]:
         return
     if total["denominator"] is None:
         yield (
-            "the records' own denominators differ, so they are not one batch: the total adds up "
-            "what each gives; --batch record takes their mean"
+            "records have different denominators, so they are not one batch: the total is the "
+            "sum over records; --batch record gives the mean"
         )
     if on_policy := total["on_policy_records"]:
         yield _on_policy(on_policy, total["records"], total["gradient_norm"])
     if dead := total["dead_groups"]:
         yield _dead(dead, total["groups"])
     if empty := total["empty_responses"]:
-        yield f"{_of(empty, total['responses'], 'response')} without a token that counts"
+        yield f"{_of(empty, total['responses'], 'response')} without any token that counts"
 
 
 def _dead(dead: int, groups: int) -> str:
     if dead == groups:
-        return "every group is dead: all advantages are 0"
+        return "all groups are dead: every advantage is 0"
     are = "is" if dead == 1 else "are"
-    return f"{_of(dead, groups, 'group')} {are} dead: all their advantages are 0"
+    return f"{_of(dead, groups, 'group')} {are} dead: their advantages are all 0"
 
 
 def _on_policy(still: int, records: int, gradient_norm: float) -> str:
     if still == records:
         return (
-            "all ratios are exactly 1 (on-policy): the loss value says nothing, "
-            f"the gradient norm is {shown(gradient_norm)}"
+            "all ratios are exactly 1 (on-policy), so the loss value carries no information; the "
+            f"gradient norm is {shown(gradient_norm)}"
         )
     return (
-        f"{_of(still, records, 'record')}: all ratios are exactly 1 (on-policy); "
-        "their gradient says what they do, their loss does not"
+        f"{_of(still, records, 'record')}: all ratios are exactly 1 (on-policy), so their "
+        "gradients carry the information, not their losses"
     )
 
 

@@ -79,7 +79,7 @@ def print_choice(console: Console, screen: Screen, page: dict[str, Any]) -> None
             console.print(wrapped(Text.assemble("  ", (name, "cyan"), f"  {meaning}"), width, 4))
         made = ", ".join(one["variants"]) or "none"
         console.print()
-        console.print(wrapped(Text(f"variants that make it: {made}"), width, 2))
+        console.print(wrapped(Text(f"variants that use it: {made}"), width, 2))
 
 
 # ---- what the letters of a formula mean, where the description does not say ----------------------
@@ -90,9 +90,9 @@ Meaning = str | tuple[str, ...]
 _EVERYWHERE: Mapping[str, Meaning] = {
     "A": "the advantage",
     "|o|": "the number of the response's tokens",
-    "oₜ": "the token taken",
+    "oₜ": "the sampled token",
     "sg": "sg[…] is a constant: no gradient flows through it",
-    "π_θ": "the policy that is trained",
+    "π_θ": "the policy in training",
     "π_old": "the policy at the start of the update",
     "π_ref": "the reference",
     "π_rollout": "the engine that sampled",
@@ -101,7 +101,7 @@ _EVERYWHERE: Mapping[str, Meaning] = {
     "λ": ("rlsd_lambda", "gae_lambda", "turn_advantage_coef"),
     "τ": ("real_tau",),
 }
-_TRAINED = "the ratio of the ratio stage, π_θ against π_old"
+_TRAINED = "the ratio of the ratio stage, π_θ over π_old"
 _SYMBOLS: Mapping[str, Mapping[str, Meaning]] = {
     "advantage": {
         "r": "the response's reward",
@@ -132,7 +132,7 @@ _SYMBOLS: Mapping[str, Mapping[str, Meaning]] = {
     "surrogate": {
         "ρ": _TRAINED,
         "r": "π_θ/π_rollout",
-        "w": "the ratio of the ratio stage, π_θ against π_rollout",
+        "w": "the ratio of the ratio stage, π_θ over π_rollout",
         "d": "log π_θ − log π_old of the token",
         "c": ("dual_clip",),
         "δ": ("delta",),

@@ -116,7 +116,7 @@ def _is_variant(topic: str) -> bool:
 
 def _no_file(topic: str, kind: str, record: str | None, response: int | None) -> None:
     if record is not None or response is not None:
-        raise UsageError(f"{topic} is a {kind}; --record and --response are for files")
+        raise UsageError(f"{topic} is a {kind}: --record and --response are only for files")
 
 
 def _file(topic: str) -> str:

@@ -44,8 +44,8 @@ def explain(
     document, _ = _explained(plan, source.only(of_last), response)
     named = ", ".join(f"{name} {value}" for name, value in of_last.items())
     text = (
-        f"this explains {named} alone, the last of {count:,} batches in the input: "
-        f"grpo trend follows a run step by step, --batch input takes all as one batch"
+        f"this explains only {named}, the last of {count:,} batches in the input: grpo trend "
+        "follows a run step by step, --batch input joins all records into one batch"
     )
     of_run = [reason for reason in whole["why"] if reason["code"] == "rising"]
     return {
@@ -102,7 +102,7 @@ def _explained(
     source.notices.update(dict.fromkeys(plan.assumed(first.settings)))
     count = first.batch.responses.count
     if response is not None and not 0 <= response < count:
-        raise UsageError(f"--response {response}: the record has responses 0 to {count - 1}")
+        raise UsageError(f"--response {response}: the record only has responses 0 to {count - 1}")
     steps = worked(first, first.run(evaluator.evaluate), response)
     total = totals.row()
     own = plan.row.advantage

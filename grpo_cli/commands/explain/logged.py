@@ -28,11 +28,11 @@ _NOTHING = 1e-6
 _SMALL = 0.01
 
 UNKNOWN = (
-    "which responses and tokens make the loss and the gradient",
-    "whether log-probs, masks and groups are sound (grpo check RECORDS)",
-    "what the loss would be under another convention, and which one it is (grpo match RECORDS "
-    "--loss X)",
-    "whether trainer and engine agree, where that is not logged",
+    "which responses and tokens cause the loss and the gradient",
+    "whether log-probs, masks and groups are correct (grpo check RECORDS)",
+    "what the loss would be under another convention, and which convention this is (grpo match "
+    "RECORDS --loss X)",
+    "whether trainer and engine agree, unless the log says so",
 )
 """Questions that no log answers."""
 
@@ -57,7 +57,7 @@ def _not_finite(file: LogFile) -> Iterator[str]:
     sentences = not_finite(file)
     if sentences:
         yield from sentences[:-1]
-        yield f"{sentences[-1]}; what follows leaves such values out"
+        yield f"{sentences[-1]}; all sentences below ignore these values"
 
 
 def _series(log: Log, names: tuple[str, ...]) -> tuple[str, F64] | None:
@@ -76,23 +76,26 @@ def _meaning(file: LogFile) -> Iterator[str]:
     if dead is not None and (dead[1] >= 1.0).any():
         count = int((dead[1] >= 1.0).sum())
         yield (
-            f"{dead[0]} is 1 at {_of(count, dead[1])}: no reward differs within a group, all "
-            "advantages are 0, and only a KL or an entropy bonus moves the policy"
+            f"{dead[0]} is 1 at {_of(count, dead[1])}: rewards within a group are equal, all "
+            "advantages are 0, and only a KL or an entropy bonus changes the policy"
         )
     clipped = _zero_throughout(file, _CLIPPED)
     if clipped is not None:
         yield (
-            f"{clipped} is 0 throughout: each generation is used for one update, so every "
-            "ratio is 1, or no ratio leaves the clip range"
+            f"{clipped} is always 0: each generation is used for one update, so every ratio is "
+            "1, or no ratio leaves the clip range"
         )
     kl = _zero_throughout(file, _KL)
     if kl is not None:
-        yield f"{kl} is 0 throughout: there is no reference (β = 0), or it is the policy itself"
+        yield (
+            f"{kl} is always 0: there is no reference (β = 0), or the reference is the "
+            "policy itself"
+        )
     if loss is not None and reward is not None and _rises(loss[1]) and _rises(reward[1]):
         yield (
-            "loss and reward rise together: with centred advantages the policy term stays near 0 "
-            "whatever is learnt, so the loss is β·KL, or the weights of long responses; grpo "
-            "explain RECORDS takes it apart"
+            "loss and reward rise together. With centred advantages the policy term stays near "
+            "0, so the loss is β·KL or reflects the weights of long responses; grpo explain "
+            "RECORDS shows which"
         )
 
 
@@ -112,18 +115,18 @@ def _loss(loss_name: str, loss: F64, gradient_name: str, gradient: F64) -> Itera
         grows = f", and {gradient_name} grows" if _rises(gradient) else ""
         yield (
             f"{loss_name} is near 0 at {_of(int(small.sum()), loss)} while {gradient_name} is "
-            f"{shown(float(np.median(gradient)))}{grows}: at ratio 1 the loss is the mean of "
-            "advantages that are centred in their groups, which is 0 whatever they are; its "
-            "gradient is not. The value says nothing of progress: look at the reward"
+            f"{shown(float(np.median(gradient)))}{grows}. At ratio 1 the loss is the mean of the "
+            "advantages, which are centred in each group, so it is 0 although its gradient is "
+            "not. The loss does not measure progress: watch the reward"
         )
     if not moving:
         still = int((gradient <= _NOTHING).sum())
         where, there = (
             (f" at {_of(still, gradient)}", " there") if still < len(gradient) else ("", "")
         )
-        yield f"{gradient_name} is 0{where}: nothing is learnt{there}"
+        yield f"{gradient_name} is 0{where}: the policy learns nothing{there}"
     if (loss < -_NOTHING).any() and (loss > _NOTHING).any():
-        yield f"{loss_name} takes both signs: it is no distance, and need not fall"
+        yield f"{loss_name} changes its sign: it is not a distance and need not fall"
 
 
 def _rises(values: F64) -> bool:
@@ -164,12 +167,12 @@ def print_log(console: Console, screen: Screen, document: Mapping[str, Any]) -> 
         change = f"{shown(one['before'])} before, {shown(one['after'])} after"
         head = (f"step {one['step']}", "bold magenta")
         lines += [Text(), Text.assemble(head, f"  {one['series']} shifted: {change}")]
-    lines += [Text(), Text("what a log cannot say", "bold")]
+    lines += [Text(), Text("a log does not show", "bold")]
     lines += [Text(f"  {sentence}") for sentence in document["unknown"]]
     for line in lines:
         console.print(wrapped(line, screen.reading, 4 if line.plain[:1] == " " else 2))
     advice = (
-        "  record(trainer, path) of grpo_cli.hooks.trl writes the tokens; then: "
-        "grpo trend RUN --log LOG"
+        "  record(trainer, path) from grpo_cli.hooks.trl records the tokens. Then run: grpo "
+        "trend RUN --log LOG"
     )
     console.print(wrapped(Text(advice, "dim"), screen.reading, 4))

@@ -80,7 +80,7 @@ def formula(row: Variant) -> str:
     if row.kl.choice.absent:
         core = f"Σₜ w·{policy}"
     elif row.kl.choice.in_reward:
-        core = f"Σₜ w·{policy}, the rewards less β·Σₜ k"
+        core = f"Σₜ w·{policy}, where the rewards are reduced by β·Σₜ k"
     elif row.kl_aggregate is None:
         core = f"Σₜ w·({policy} − β·k)"
     else:
@@ -251,7 +251,7 @@ def _print_origin(console: Console, page: Entry, width: int) -> None:
     if page["version"]:
         console.print(Text(f"version  {page['version']}"))
     if page["until"]:
-        console.print(Text(f"until    {page['until']}; newer releases do not have it"))
+        console.print(Text(f"until    {page['until']}; later releases do not have it"))
     console.print(Text(f"checked  {page['checked']}"))
     console.print(wrapped(Text(f"note     {page['note']}"), width, 9))
 

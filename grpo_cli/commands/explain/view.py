@@ -136,7 +136,7 @@ def _heading(console: Console, text: str) -> None:
 def _title(record: Entry, records: int) -> str:
     place = record["source"] + (f":{record['line']}" if record["line"] else "")
     name = "" if record["id"] is None else f" ({shown(record['id'])})"
-    others = f"; its loss is not that of the {records:,} records above" if records > 1 else ""
+    others = f"; its loss is not the loss of the {records:,} records above" if records > 1 else ""
     return f"{visible(place)}{name}, evaluated alone{others}"
 
 

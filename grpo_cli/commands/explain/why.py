@@ -41,7 +41,7 @@ def why(total: Mapping[str, Any], facts: Facts, computes: str) -> list[Reason]:
 def _value(total: Mapping[str, Any], facts: Facts, computes: str) -> Iterator[Reason]:
     loss = float(total["loss"])
     if not total["tokens"]:
-        yield Reason("empty", "no token counts, so the loss is 0 and there is no gradient")
+        yield Reason("empty", "no token counts, so the loss is 0 and has no gradient")
     elif abs(loss) <= _ZERO * facts.scale:
         yield from _zero(total, facts, computes)
     elif loss < 0:
@@ -67,7 +67,7 @@ def _zero(total: Mapping[str, Any], facts: Facts, computes: str) -> Iterator[Rea
         adding, taking = ("A > 0", "A < 0") if facts.above.value() > 0 else ("A < 0", "A > 0")
         yield Reason(
             "cancels",
-            f"the loss is 0: what the responses with {adding} add, those with {taking} take away",
+            f"the loss is 0: responses with {adding} and responses with {taking} cancel out",
         )
 
 
@@ -75,35 +75,35 @@ def _no_advantage(groups: int, dead: DeadGroups) -> str:
     """Why every advantage is 0."""
     though = ""
     if dead.differ:
-        though = f", though the rewards differ in {counted(dead.differ, 'group')} of {groups:,}"
+        though = f", although the rewards differ in {counted(dead.differ, 'group')} of {groups:,}"
     if dead.given:
-        return f"every advantage in your data is 0{though}"
+        return f"all advantages in your data are 0{though}"
     if dead.differ:
-        return f"--advantage {', '.join(sorted(dead.computed))} makes every A 0{though}"
+        return f"--advantage {', '.join(sorted(dead.computed))} makes all advantages 0{though}"
     if dead.alone == groups:
-        return "every group is a single response, so every A is 0"
-    return "in every group all rewards are equal, so every A is 0"
+        return "every group has a single response, so all advantages are 0"
+    return "all rewards within each group are equal, so all advantages are 0"
 
 
 def _remedy(mark: str, dead: DeadGroups, computes: str) -> str:
     """How advantages are computed where the records' own are 0 and need not be."""
     if not (dead.given and dead.differ):
         return ""
-    return f"{mark}--advantage {computes} computes advantages from them"
+    return f"{mark}--advantage {computes} computes advantages from the rewards"
 
 
 def _negative(facts: Facts) -> str:
     parts = facts.parts
     if parts["positive_advantages"] < 0:  # a surrogate that is not on the scale of a ratio
         return (
-            "the loss is negative: the surrogate holds log π_θ, which is negative, so where A < 0 "
-            f"it adds {shown(parts['negative_advantages'])} to J"
+            "the loss is negative: the surrogate contains log π_θ, which is negative, so where A "
+            f"< 0 it adds {shown(parts['negative_advantages'])} to J"
         )
     return (
         "the loss is negative because J is positive: responses with A > 0 add "
-        f"{shown(parts['positive_advantages'])}, those with A < 0 "
-        f"{shown(parts['negative_advantages'])}. That alone is no error: "
-        "the policy term has either sign"
+        f"{shown(parts['positive_advantages'])}, those with A < 0 add "
+        f"{shown(parts['negative_advantages'])}. This alone is not an error: the policy term can "
+        "have either sign"
     )
 
 
@@ -121,12 +121,12 @@ def _positive(facts: Facts) -> str:
     )
 
 
-_LOGARITHM = ": the surrogate holds log π_θ, which is negative"
+_LOGARITHM = ": the surrogate contains log π_θ, which is negative"
 
 
 def _does(part: float) -> str:
     """Says whether a part of J adds to it."""
-    return f"add {shown(part)}" if part >= 0 else f"take away {shown(-part)}"
+    return f"add {shown(part)}" if part >= 0 else f"subtract {shown(-part)}"
 
 
 def _dominated(facts: Facts) -> bool:
@@ -141,8 +141,8 @@ def _unequal(total: Mapping[str, Any], facts: Facts) -> Iterator[Reason]:
         yield Reason(
             "lengths",
             "every ratio is exactly 1 and the advantages add up to 0, yet the policy term is not "
-            f"0: the lengths differ ({facts.lengths[0]:,} to {facts.lengths[1]:,} tokens), and "
-            f"longer responses weigh more in this denominator ({total['denominator_of']})",
+            f"0: lengths differ ({facts.lengths[0]:,} to {facts.lengths[1]:,} tokens), and "
+            f"longer responses have more weight with this denominator ({total['denominator_of']})",
         )
 
 
@@ -152,23 +152,23 @@ def _large(total: Mapping[str, Any], facts: Facts) -> Iterator[Reason]:
         unbounded = facts.plain_clip and largest.advantage < 0 and largest.ratio > 1.2
         yield Reason(
             "one-token",
-            f"one token makes {largest.size / contributions:.0%} of all contributions: "
+            f"one token makes up {largest.size / contributions:.0%} of all contributions: "
             f"{largest.place}, ratio {shown(largest.ratio)}, A {shown(largest.advantage)}"
-            + ("; no upper clip acts on a ratio where A < 0" if unbounded else ""),
+            + ("; no upper clip applies to a ratio where A < 0" if unbounded else ""),
         )
     sums = total["denominator"] and total["denominator"] < 0.5 * total["tokens"]
     if abs(float(total["loss"])) > _LARGE and sums and "tokens" not in total["denominator_of"]:
         yield Reason(
             "sums",
-            f"the loss is large because token terms are summed: {total['tokens']:,} tokens over "
+            f"the loss is large because it sums over tokens: {total['tokens']:,} tokens over "
             f"{shown(total['denominator'])} ({total['denominator_of']})",
         )
     far = total["ratio_max"] and total["ratio_max"] > 10.0
     if far and facts.plain_clip and facts.parts["negative_advantages"]:
         yield Reason(
             "ratio",
-            f"ratios reach {shown(total['ratio_max'])}; where A < 0, a plain clip does not "
-            "bound them from above (dual_clip and delta do)",
+            f"ratios reach {shown(total['ratio_max'])}: where A < 0, a plain clip does not bound "
+            "them from above (dual_clip and delta do)",
         )
 
 
@@ -176,13 +176,14 @@ def _conditions(total: Mapping[str, Any], facts: Facts, computes: str) -> Iterat
     if total["groups"] and total["dead_groups"] == total["groups"] and total["loss"]:
         yield Reason(
             "all-dead",
-            f"{_no_advantage(total['groups'], facts.dead)}: no reward is in this loss, only the "
-            f"KL or the entropy moves the policy{_remedy('; ', facts.dead, computes)}",
+            f"{_no_advantage(total['groups'], facts.dead)}: rewards do not enter this loss, so "
+            "only the KL or the entropy bonus changes the "
+            f"policy{_remedy('; ', facts.dead, computes)}",
         )
     if total["tokens"] and total["clip_fraction"] == 1.0:
         yield Reason(
             "all-clipped",
-            "every token is clipped: the policy term has a value, and no gradient",
+            "every token is clipped: the policy term has a value but no gradient",
         )
     if 0 < total["dead_groups"] < total["groups"]:
         yield Reason("dead-groups", _some_dead(total, facts.dead, computes))
@@ -190,20 +191,20 @@ def _conditions(total: Mapping[str, Any], facts: Facts, computes: str) -> Iterat
         yield Reason(
             "rewards-cancel",
             f"in {facts.cancelled:,} groups the reward functions differ between responses, but "
-            "their sum does not: they cancel",
+            "their sum does not: they cancel out",
         )
     if facts.no_reference:
         yield Reason(
             "no-reference",
-            "no KL is in this loss: the records have no log_probs_ref, so the KL penalty is left "
-            "out; the trainer's loss may have it",
+            "this loss has no KL: the records have no log_probs_ref, so grpo leaves the KL "
+            "penalty out; the trainer's loss may contain it",
         )
     elif facts.betas == {0.0}:
-        yield Reason("beta", "no KL is in the loss (β = 0), whatever the trainer logs as kl")
+        yield Reason("beta", "this loss has no KL (β = 0), even if the trainer logs a KL")
     elif facts.reference_equal:
-        yield Reason("reference", "the policy still is the reference, so the KL is 0")
+        yield Reason("reference", "the policy still equals the reference, so the KL is 0")
     if _on_policy(total) and total["tokens"]:
-        yield Reason("on-policy", "every ratio is exactly 1, so no clip can act")
+        yield Reason("on-policy", "every ratio is exactly 1, so nothing is clipped")
 
 
 def _some_dead(total: Mapping[str, Any], dead: DeadGroups, computes: str) -> str:
@@ -211,9 +212,9 @@ def _some_dead(total: Mapping[str, Any], dead: DeadGroups, computes: str) -> str
     count = f"{total['dead_groups']:,} of {total['groups']:,} groups {has}"
     still = "they still count in the denominator"
     if not (dead.given or dead.differ):
-        return f"{count} equal rewards and so no advantage; {still}"
+        return f"{count} equal rewards, so their advantages are 0; {still}"
     differ = f"; the rewards differ in {dead.differ:,} of them" if dead.differ else ""
-    return f"{count} no advantage but 0; {still}{differ}{_remedy(': ', dead, computes)}"
+    return f"{count} only advantages of 0; {still}{differ}{_remedy(': ', dead, computes)}"
 
 
 def _gradient(total: Mapping[str, Any]) -> Reason:
@@ -250,9 +251,9 @@ def rising(steps: Steps) -> Iterator[Reason]:
     span = f"from {_ends(losses)} while the mean reward rises from {_ends(rewards)}"
     yield Reason(
         "rising",
-        f"the loss rises {span} over {len(losses):,} records; {_share(losses, penalties)}. "
-        "The loss is no measure of progress: advantages are centred in each group, whatever the "
-        "reward is, so watch the reward, the KL and the clip fraction instead",
+        f"the loss rises {span} over {len(losses):,} records; {_share(losses, penalties)}. The "
+        "loss does not measure progress: advantages are centred in each group whatever the "
+        "reward is, so watch the reward, the KL and the clip fraction",
     )
 
 
@@ -262,12 +263,12 @@ def _share(losses: F64, penalties: F64) -> str:
     if of_kl > 0.5 * rise:
         part = f"{min(of_kl / rise, 1.0):.0%}"
         return (
-            f"{part} of that is the KL penalty, from {_ends(penalties)}: the policy learns, and so "
-            "leaves the reference (a smaller β penalises that less)"
+            f"{part} of that is the KL penalty, from {_ends(penalties)}: the policy moves away "
+            "from the reference as it learns (a smaller β penalises this less)"
         )
     return (
-        "that is the policy term, not the KL: it is near 0 at ratio 1 and moves with the lengths, "
-        "the clip and how far the policy is from the one that sampled"
+        "that is the policy term, not the KL: it is near 0 at ratio 1 and depends on the "
+        "lengths, on the clip and on how far the policy is from the one that sampled"
     )
 
 

@@ -90,17 +90,17 @@ def _target(given: dict[str, str], rtol: float | None, at: Sequence[str]) -> Log
     found = [(name, given.pop(name)) for name in _TARGETS if name in given]
     if at:
         if found:
-            raise UsageError("--logged takes the number from the records; leave --loss out")
+            raise UsageError("--logged takes the number from the records, so leave out --loss")
         return None
     if len(found) != 1:
-        raise UsageError("give the logged number as --loss X or --objective X, one of them")
+        raise UsageError("give the logged number as either --loss X or --objective X")
     if rtol is not None and rtol < 0:
         raise UsageError(f"--rtol: expected a number >= 0, got {rtol}")
     target = LoggedNumber.parse(*found[0], rtol)
     if target.value == 0.0:
         raise UsageError(
-            f"--{target.name} 0 tells no conventions apart: all that centre their advantages "
-            "give it where every ratio is 1 (grpo explain FILE)"
+            f"--{target.name} 0 does not distinguish conventions: with ratios of 1, all that "
+            "centre their advantages give 0 (grpo explain FILE)"
         )
     return target
 
@@ -133,7 +133,7 @@ def read_questions(
     named = dict(map(_read_path, given))
     if len(named) < len(given) or len(named.keys() & {*_TARGETS}) != 1:
         raise UsageError(
-            "--logged: give loss=PATH or objective=PATH once, and each other number once"
+            "--logged: give either loss=PATH or objective=PATH, once, and each other number once"
         )
     (name,) = named.keys() & {*_TARGETS}
     path = named.pop(name)

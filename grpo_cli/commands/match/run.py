@@ -28,7 +28,7 @@ _PLAIN = 8.0
 _TOGETHER = 1 << 16
 """Hits at a time, so that intermediate arrays take little memory."""
 REFERENCE = "log_probs_ref"
-_MIXED = "only some records have it; conventions with a KL to the reference were not tried"
+_MIXED = "only some records have it, so conventions with a KL to the reference were not tried"
 _BITS = 7
 """Of a factor's number, and of a β's, in a hit's key."""
 

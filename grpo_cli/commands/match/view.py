@@ -45,7 +45,7 @@ def print_distances(console: Console, screen: Screen, answer: Matched) -> None:
         console.print(wrapped(Text(line, style), screen.reading, 4 if line[:1] == " " else 2))
     found = [*answer.matches, *answer.nearest][:_SHOWN]
     tolerance = answer.tolerance
-    console.print(Text(f"\noff by, in units of the tolerance of {tolerance:.2g}", "bold"))
+    console.print(Text(f"\noff by, in units of the tolerance {tolerance:.2g}", "bold"))
     named = [(_label(one), one.difference / tolerance if tolerance else None) for one in found]
     for line in bars(named, screen.reading, plain=ascii_only()):
         console.print(Text(line))
@@ -78,23 +78,26 @@ def _head(answer: Matched) -> Iterator[tuple[str, str]]:
     count, entries = answer.match_count, answer.entry_count
     some = "one convention gives" if count == 1 else f"{count} conventions give"
     if not count:
-        yield f"nothing reproduces the {target} ({tried})", "bold magenta"
+        yield f"no convention gives the {target} ({tried})", "bold magenta"
     elif not answer.reproduced:
-        yield f"nothing beyond chance: {some} the {target} ({tried})", "bold magenta"
+        yield f"no match beyond chance: {some} the {target} ({tried})", "bold magenta"
     elif entries > 1:
         fit = f"{entries} numbers of {count} conventions fit"
         yield f"ambiguous: {fit} the {target} ({tried})", "bold magenta"
     elif answer.by_chance:
-        yield f"{some} the {target}, maybe by chance ({tried})", "bold magenta"
+        yield f"{some} the {target}, possibly by chance ({tried})", "bold magenta"
     elif count > 1:
-        yield f"{count} conventions, equal on this data, give the {target} ({tried})", "bold green"
+        yield (
+            f"{count} conventions give the {target} and are equal on this data ({tried})",
+            "bold green",
+        )
     else:
         yield f"one convention gives the {target} ({tried})", "bold green"
     yield from ((line, "") for line in _released(answer))
     if count:
         yield _chance(answer), "" if answer.by_chance else "dim"
     if count > 1 and answer.tell_apart:
-        yield "to tell them apart, use data with", "bold"
+        yield "to distinguish them, use data with", "bold"
         yield from ((f"  {one}", "") for one in answer.tell_apart)
 
 
@@ -105,7 +108,7 @@ def _chance(answer: Matched) -> str:
     sentence = "matches as simple as the first are expected by chance"
     if not answer.by_chance:
         return f"{'only ' if expected >= 1e-4 else ''}{some} {sentence}"
-    more = "more digits, or more numbers (--kl, --gradient-norm, --logged), would decide"
+    more = "give more digits or more numbers (--kl, --gradient-norm, --logged) to decide"
     return f"about {some} {sentence}: {more}"
 
 
@@ -116,15 +119,15 @@ def _released(answer: Matched) -> Iterator[str]:
     agree = _agreeing(answer, flipped=False)
     flipped = [] if agree else _agreeing(answer, flipped=True)
     if flipped:
-        yield f"unmodified but for the sign: {_names(flipped)}"
+        yield f"unmodified except for the sign: {_names(flipped)}"
     elif nearest and not agree:
         yield (
-            f"no unmodified variant gives this number; {nearest.variants[0]} comes nearest, "
-            f"with {shown(nearest.value)}"
+            f"no unmodified variant gives this number; the nearest is {nearest.variants[0]} with "
+            f"{shown(nearest.value)}"
         )
     if recorded:
         name = recorded.variants[0]
-        given = "gives this number" if name in agree else f"gives {shown(recorded.value)}: not it"
+        given = "gives this number" if name in agree else f"gives {shown(recorded.value)} instead"
         yield f"the records name {name}, which {given}"
 
 
@@ -174,14 +177,14 @@ def _unknown(edges: Mapping[str, float]) -> Iterator[str]:
     if edges:
         # Rounded up: the number shown is no less than the edge.
         ways = [f"any {name} ≥ {math.ceil(edge * 1e4) / 1e4:.4f}" for name, edge in edges.items()]
-        yield f"{' and '.join(ways)} gives the same: nothing is clipped there"
+        yield f"{' and '.join(ways)} gives the same number: nothing is clipped from there on"
 
 
 def _needed(needs: Mapping[str, float]) -> Iterator[str]:
     ways = []
     if needs.get("beta", -1.0) > 0:
-        ways.append(f"β were {needs['beta']:.6g}")
+        ways.append(f"β was {needs['beta']:.6g}")
     if "factor" in needs:
-        ways.append(f"it were multiplied by {needs['factor']:.6g}")
+        ways.append(f"it was multiplied by {needs['factor']:.6g}")
     if ways:
-        yield f"would fit if {', or '.join(ways)}"
+        yield f"this would fit if {', or '.join(ways)}"

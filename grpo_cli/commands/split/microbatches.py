@@ -111,5 +111,5 @@ def _counts(
             yield name, max(1, round(float(value) / before * accumulate))
         elif counted in of_data and value is None:
             if cutting.steps.any():
-                raise InputError("missing; the input is more than one step", path=name, record=0)
+                raise InputError("missing; the input has more than one step", path=name, record=0)
             yield name, of_data[counted]

@@ -120,8 +120,8 @@ class ResponseSums(Accumulator[dict[str, F64]]):
         which = [f"without {', '.join(lacking)}"] if lacking else []
         which += [f"with {', '.join(added)}"] if added else []
         return InputError(
-            f"this record has other columns than the first one ({' and '.join(which)}), "
-            "so they are no one batch",
+            f"this record has other columns than the first one ({' and '.join(which)}), so they "
+            "are not one batch",
             source=chunk.records[0].source,
             line=chunk.records[0].line,
         )

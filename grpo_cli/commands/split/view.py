@@ -53,22 +53,19 @@ def _print_rows(console: Console, screen: Screen, rows: Sequence[SplitAggregate]
     console.print(Text(f"\n* the variant's own{own}{_MEANING}", "dim"))
 
 
-_NOTHING = (
-    "each micro-batch is a whole step: this cuts nothing, so it says nothing of what a split does; "
-    "try a smaller --micro-batch"
-)
+_NOTHING = "every micro-batch is a whole step, so nothing is split: try a smaller --micro-batch"
 
 _ADDED_UP = {
     "mean": "",
-    "sum": "; its trainer adds micro-batches up",
+    "sum": "; its trainer sums micro-batches",
     "by tokens": "; its trainer averages micro-batches by their tokens",
     "by responses": "; its trainer averages micro-batches by their responses",
-    "whole step": "; its denominator spans the step's micro-batches and ranks",
+    "whole step": "; its denominator counts the whole step",
 }
 """What to add to the name of the variant's own aggregation, by its accumulation."""
 
 _MEANING = """
-invariant: yes, by its formula; here, no difference on this data;
+invariant: "yes" by its formula, "here" if only this data shows no difference;
 along global: the part of the split's update along the whole batch's gradient;
 norm: ‖split‖ / ‖global‖; gradient difference: ‖split − global‖ / ‖global‖"""
 

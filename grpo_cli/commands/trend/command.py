@@ -193,12 +193,12 @@ def _follow(
     """Watches files until --fail-on holds; Ctrl-C ends it as any command."""
     compares = options.names != "grpo" or options.log
     if options.kind not in ("table", "jsonl") or compares or options.is_drawn:
-        only = "without --names, --log, --html and --svg"
+        only = "not with --names, --log, --html or --svg"
         raise UsageError(f"--follow prints a table or --format jsonl, {only}")
     if reading.on is not None:
         raise UsageError("--follow reads files as they grow, on this machine: without --on")
     if Evaluator(plan).wants_first_pass:
-        raise UsageError(f"--follow: {plan.variant} needs the statistics of a whole step first")
+        raise UsageError(f"--follow: {plan.variant} needs statistics over a whole step first")
     if not files or "-" in files:
         raise UsageError("--follow: name a file, a folder or a pattern")
     step_source = StepSource.of_flag(
@@ -259,7 +259,7 @@ def _check_fields(columns: Sequence[str] | None, steps: Steps) -> None:
     there = functions(steps.metrics) if steps else []
     for name in columns or ():
         if name not in METRICS and metric(name) and name not in there:
-            has = f"there are {', '.join(there)}" if there else "the records have one reward each"
+            has = f"known: {', '.join(there)}" if there else "each record has only one reward"
             raise UsageError(f"--fields {name}: {has}")
 
 

@@ -24,12 +24,12 @@ _LEAST_OF = {"loss": 1e-6}
 _NEAR = 1e-7
 _UNKNOWN = {
     "grad_norm": (
-        "not compared: it is the norm over the parameters, and records have no more than the "
-        "gradient of the log-probs (gradient_norm)"
+        "not compared: the log has the norm over the parameters, records only have the gradient "
+        "of the log-probs (gradient_norm)"
     ),
     "loss": (
-        "not compared: it is a mean over micro-batches and ranks, which records do not tell; "
-        "the column loss is that of the step as one batch"
+        "not compared: the log has a mean over micro-batches and ranks, which records do not "
+        "give; the column loss treats the step as one batch"
     ),
 }
 _UNKNOWN |= dict.fromkeys(("pg_loss", "policy_loss"), _UNKNOWN["loss"])
@@ -93,7 +93,7 @@ def _compared(
     near = _LEAST_OF.get(name, _NEAR)
     wrong = [pair for pair in pairs if not _alike(pair[1], pair[2], near)]
     if not wrong:
-        because = "" if pairs else "the records lack what it is made of"
+        because = "" if pairs else "the records lack the data for it"
         return Comparison(name, len(pairs), agrees=bool(pairs), because=because)
     first, value, known = wrong[0]
     because = _because(pairs, logged, others, shift)
@@ -110,13 +110,13 @@ def _because(
 ) -> str:
     ratios = [value / known for _, value, known in pairs if known and math.isfinite(known)]
     if len(ratios) >= _LEAST and max(ratios) - min(ratios) <= _SAME * abs(ratios[0]):
-        return f"it is {shown(ratios[0])} times ours at every step"
+        return f"the log has {shown(ratios[0])} times grpo's value at every step"
     for name, series in others.items():
         both = ((value, series.get(step - shift)) for step, value in logged.items())
         known = [pair for pair in both if pair[1] is not None]
         varies = len({value for value, _ in known}) > 1
         if len(known) >= _LEAST and all(_alike(*pair) for pair in known) and varies:
-            return f"it is {name}"
+            return f"it equals {name}"
     return ""
 
 

@@ -55,9 +55,9 @@ class Coverage:
         limits = "; no limit passed" if self._limited else ""
         if self.steps < LEAST:
             are = f"there {'is' if self.steps == 1 else 'are'} {self.steps}"
-            return f"shifts and drifts are looked for in {LEAST} steps, {are}{limits}"
+            return f"too few steps: shifts and drifts need {LEAST} steps, {are}{limits}"
         if not self.watched:
-            return f"no series has a value in {LEAST} steps, so no change can be found{limits}"
+            return f"no series has values at {LEAST} steps, so no change can be found{limits}"
         series = f"{self.watched} series" if self.watched > 1 else "1 series"
         return f"no change found in {series} over {self.steps:,} steps{limits}"
 
@@ -73,8 +73,8 @@ class Coverage:
             sentences.append(f"not computed: {'; '.join(reasons)}")
         if self._assumed:
             sentences.append(
-                f"constant by assumption: {', '.join(self._assumed)} (log_probs_old is missing, so "
-                "every ratio is taken as 1)"
+                f"constant by assumption: {', '.join(self._assumed)} (log_probs_old is missing, "
+                "so grpo assumes ratios of 1)"
             )
         return sentences
 

@@ -62,7 +62,7 @@ class Event(Answer):
         others = [one for one in self.others if one.severity == WARNING]
         named = [_in_short(one) for one in others[:_NAMED]]
         more = f" and {len(others) - _NAMED} more series" if len(others) > _NAMED else ""
-        follows = f"; with it {', '.join(named)}{more}" if named else ""
+        follows = f"; at the same time {', '.join(named)}{more}" if named else ""
         often = f" and every {self.first.period} steps since" if self.first.period else ""
         return f"{_in_short(self.first)} at step {self.step}{often}{last}{follows}"
 

@@ -155,10 +155,10 @@ def _moved(series: _Series, change: Change, step: int) -> str:
 
 
 def _jumped(series: _Series, change: Change, step: int) -> str:
-    often = f" and every {change.period} steps from there on" if change.period else ""
+    often = f" and every {change.period} steps from then on" if change.period else ""
     return (
         f"{series.name} jumped at step {step}{often}: {_before(series, change)} before, "
-        f"{shown(float(series.values[change.at]))} in that step"
+        f"{shown(float(series.values[change.at]))} at that step"
     )
 
 
@@ -171,13 +171,13 @@ def _passed(series: _Series, change: Change, step: int) -> str:
         factor = f"{limit.bound:g} times" if limit.above else f"{limit.bound:g} of"
         return (
             f"{series.name} {verb} from step {step} on: {_before(series, change)} before, "
-            f"{extreme} at its {'highest' if limit.above else 'lowest'}, beyond {factor} what "
-            "was usual"
+            f"{extreme} at its {'highest' if limit.above else 'lowest'}, beyond {factor} its "
+            "usual value"
         )
     source = (
         f"{_before(series, change)} before"
         if limit.source == PRACTICE
-        else f"the limit is that of {limit.source}"
+        else f"{limit.source} publishes this limit"
     )
     return (
         f"{series.name} is {'above' if limit.above else 'below'} {limit.bound} from step {step} "

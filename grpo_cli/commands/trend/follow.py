@@ -127,7 +127,7 @@ class Follow:
             changed |= self._finish_rotated(path, inode)
             known = self._files.setdefault(inode, _File(path))
             if known.path != path:
-                self._note(f"{shown(known.path)} is called {shown(path)} now")
+                self._note(f"{shown(known.path)} was renamed to {shown(path)}")
                 known.path = path
             changed |= self._read(known, state.st_size, state.st_mtime_ns)
         return changed
@@ -145,10 +145,10 @@ class Follow:
             if other.path != path or key == inode:
                 continue
             if (name := _named(Path(path).parent, key)) is None:
-                self._note(f"{shown(path)} was replaced: what it said before no longer counts")
+                self._note(f"{shown(path)} was replaced: its earlier content no longer counts")
                 del self._files[key]
                 continue
-            self._note(f"{shown(path)} is called {shown(name)} now")
+            self._note(f"{shown(path)} was renamed to {shown(name)}")
             if name not in self._present():
                 self._rotated.append(name)
             other.path = name
@@ -162,7 +162,7 @@ class Follow:
         known.stamp = size, time
         if not known.goes_on(size):
             how = "was cut short" if size < known.read else "was written anew"
-            self._note(f"{shown(known.path)} {how}: it is read from its start")
+            self._note(f"{shown(known.path)} {how}: grpo reads it again from the start")
             self._files[next(k for k, v in self._files.items() if v is known)] = _File(known.path)
             return True
         if size == known.read:
@@ -176,7 +176,7 @@ class Follow:
             while not (end := data.rfind(b"\n") + 1):
                 more, nul, _ = stream.read(_AT_ONCE).partition(b"\0")
                 if nul:  # room for a write that goes on
-                    self._note(f"{shown(known.path)} has NUL bytes, which are waited for")
+                    self._note(f"{shown(known.path)} contains NUL bytes: waiting for the data")
                 if not more:
                     return False  # a line that is being written
                 data += more
@@ -212,7 +212,7 @@ class Follow:
         part = folded.sums
         other = other_row(self._facts.named, (plan.variant,))
         self.notices |= notices | self._facts.unread.note() | other | part.notices
-        self.notices |= {f"no columns of the update: {error}": None for error in part.missing}
+        self.notices |= {f"no update columns: {error}": None for error in part.missing}
         self.notices |= dict.fromkeys(part.origins.returns())
         self._references.merge(part.references)
         if self._references.error is not None:
@@ -236,7 +236,7 @@ class Follow:
             step = int(sums.numbers[0])
             back = known.last is not None and step < known.last
             if back and known.ordered and step in known.steps:
-                self._note(f"{shown(known.path)}: the run goes back to step {step}: it was resumed")
+                self._note(f"{shown(known.path)}: the run was resumed: it goes back to step {step}")
                 known.steps = {number: one for number, one in known.steps.items() if number < step}
             elif back:
                 known.ordered = False

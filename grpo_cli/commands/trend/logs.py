@@ -107,7 +107,9 @@ def read_log(path: str) -> LogFile:
                 series.setdefault(name, {})[step] = number
     if not finite and not nonfinite:
         named = ", ".join(STEPS[:3])
-        raise InputError(f"no row of this log has a step ({named}, …) and a number", source=path)
+        raise InputError(
+            f"no row of this log has both a step ({named}, …) and a number", source=path
+        )
     return LogFile(finite, nonfinite)
 
 
@@ -116,7 +118,9 @@ def read_finite(path: str | None) -> tuple[Log | None, dict[str, None]]:
     if path is None:
         return None, {}
     found = read_log(path)
-    return found.series, {f"{path}: {one}; not compared there": None for one in not_finite(found)}
+    return found.series, {
+        f"{path}: {one}; these steps are not compared": None for one in not_finite(found)
+    }
 
 
 _EXPECTED = "expected a log as JSON, JSONL or CSV"

@@ -211,8 +211,8 @@ def _columns(
 
 
 _of_reward = _columns("signal", "rewards")
-_of_groups = _columns("signal", "rewards in groups of two and more")
-_of_answers = _columns("signal", "rewards that are 0 or 1")
+_of_groups = _columns("signal", "groups of at least two rewards")
+_of_answers = _columns("signal", "rewards of 0 or 1")
 _of_update = _columns("update", OBJECTIVE)
 _of_gradient = _columns("update", OBJECTIVE, "gradient")
 _of_length = _columns("signal", "tokens", "length")

@@ -136,7 +136,8 @@ class StepSource:
             raise self._missing(source, line, prefix)
         if not -_LARGEST - 1 <= given <= _LARGEST:
             message = (
-                f"expected a step of at most 64 bits, got {got(given)}; --step FIELD names another"
+                f"expected a step of at most 64 bits, got {got(given)}; name another "
+                "field with --step FIELD"
             )
             raise InputError(message, path=prefix.rstrip("."), source=source, line=line)
         return given
@@ -158,10 +159,10 @@ class StepSource:
     def _missing(self, source: str, line: int | None, prefix: str) -> InputError:
         path = prefix + ("" if self.field is None else spelled(self.field))
         looked = (
-            f"no field ({', '.join(STEP_FIELDS[:3])}, …) and no number in the file's name says it; "
-            "--step FIELD names one, --step file takes each file as a step"
+            f"no field ({', '.join(STEP_FIELDS[:3])}, …) and no number in the file name gives "
+            "it; name a field with --step FIELD, or use --step file if each file is a step"
             if self.field is None
-            else "expected a whole number here (--step)"
+            else "expected a whole number (--step)"
         )
         message = f"which step is this? {looked}"
         return InputError(message, path=path.rstrip("."), source=source, line=line)
@@ -348,8 +349,8 @@ class Origins:
                     yield from map(partial(_resumed, source), order.returns)
                     continue
                 yield (
-                    f"{where}: the steps go back from {high} to {to}: a run that was resumed, or "
-                    "a second one in the same file; steps that are in it twice are taken together"
+                    f"{where}: the steps go back from {high} to {to}: the run was resumed, or "
+                    "the file contains a second run; steps that occur twice are joined"
                 )
 
 
@@ -357,8 +358,8 @@ def _resumed(source: str, found: Return) -> str:
     count = found.high - found.to + 1
     return (
         f"{source}:{found.line}: the run was resumed at step {found.to}: {count:,} steps "
-        f"({found.to} to {found.high}) were repeated, and what came of them before is left out; "
-        "--one-run takes both passes together"
+        f"({found.to} to {found.high}) were repeated, and their first pass is ignored; --one-run "
+        "joins both passes"
     )
 
 
@@ -372,10 +373,11 @@ def two_runs(clash: Clash, files: Sequence[str], command: str = "trend") -> Usag
     two = ""
     if len(places) == 2:
         against = ["grpo", "trend", places[0], "--against", places[1]]
-        two = f"; side by side: {shell_line(['grpo', 'diff', *places])}; {shell_line(against)}"
+        two = f"; to compare them: {shell_line(['grpo', 'diff', *places])}; {shell_line(against)}"
     return UsageError(
-        f"{clash.first} and {clash.second} both have step {clash.step}: these are {len(places)} "
-        f"runs. Each by itself: {each}{more}{two}; --one-run takes them as parts of one"
+        f"{clash.first} and {clash.second} both have step {clash.step}, so these are "
+        f"{len(places)} runs. For each run: {each}{more}{two}; if they are parts of one run, add "
+        "--one-run"
     )
 
 
@@ -415,6 +417,6 @@ def changes(signatures: Mapping[str, int]) -> Iterator[str]:
         before, after = (text.split("|") for text in (first, signature))
         pairs = [pair for pair in zip(before, after, strict=False) if pair[0] != pair[1]]
         settings = ", ".join(f"{old} → {new}" for old, new in pairs)
-        more = "" if len(others) == 1 else f", and {len(others) - 1:,} times more"
+        more = "" if len(others) == 1 else f", and {len(others) - 1:,} more times"
         verb = "differ within" if step == begun else "change at"
         yield f"the objective's settings {verb} step {step}{more}: {settings}"

@@ -95,8 +95,8 @@ def _forecast(row: Watch, limit: Limit, steps: Steps) -> Iterator[Forecast]:
     pace = float(np.median(np.diff(numbers))) or 1.0
     at, low, high = (int(numbers[-1] + max(math.ceil(one), 1) * pace) for one in ahead)
     sentence = (
-        f"{row.name} will pass {bound:.3g} at about step {at:,} ({low:,} to {high:,}) if it goes "
-        f"on as in the last {len(recent)} steps"
+        f"{row.name} will pass {bound:.3g} at about step {at:,} ({low:,} to {high:,}) if the "
+        f"last {len(recent)} steps continue"
     )
     yield Forecast(row.name, bound, at, low, high, sentence)
 

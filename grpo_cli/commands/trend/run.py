@@ -145,7 +145,7 @@ class RunSums(Accumulator[Evaluated]):
         if self.step_source.is_repeated(number, source, record.line):
             return None
         self.origins.add(number, source, record.line)
-        self.notices[f"only rewards, and lengths where they are told: {record.message}"] = None
+        self.notices[f"only rewards (and lengths, if given) are computed: {record.message}"] = None
         step = RecordStep(number, None if signal.step is None else signal.key)
         if self.step_source.by is not None:
             self.set_part(step, source if self.step_source.by == (FILE,) else signal.group)
@@ -242,7 +242,7 @@ def broken_columns(
     found: dict[str, NotFinite] = {}
     for row, error in sorted(broken.items()):
         value = error.message.rpartition(" ")[2]
-        where = f"{error.path} is {value} ({error.source}:{error.line}, left out)"
+        where = f"{error.path} is {value} ({error.source}:{error.line}, ignored)"
         column = error.path.rpartition(".")[2].partition("[")[0]
         known = found.get(column, NotFinite((), where))
         found[column] = known._replace(places=[*known.places, numbers.index(row)])

@@ -27,8 +27,8 @@ from grpo_cli.terminal.screen import Screen, screen_of, written
 _OTHERS = 4
 """Series of an event whose sentences are printed."""
 _UNKNOWN = (
-    "only records would show: which responses and tokens it is, whether log-probs, masks and "
-    "groups are sound (grpo check), and which formula gives these numbers (grpo match)"
+    "only records show which responses and tokens caused it, whether log-probs, masks and groups "
+    "are correct (grpo check), and which formula gives these numbers (grpo match)"
 )
 NEAR = 5
 """Steps within which findings are one event."""
@@ -73,7 +73,7 @@ def print_steps(
     if len(places) < len(steps):
         between = len(steps) - len(places)
         plural = "" if between == 1 else "s"
-        console.print(Text(f"… {between:,} step{plural} in between (--limit 0 for all)", "dim"))
+        console.print(Text(f"… {between:,} step{plural} not shown (--limit 0 shows all)", "dim"))
     print_hidden(console, screen, hidden, "--fields")
 
 
@@ -165,7 +165,7 @@ def print_events(
         console.print()
         named = "; ".join(one.sentence.partition(" (")[0] for one in moved[:_OTHERS])
         rest = f"; {len(moved) - _OTHERS} more in --json" if len(moved) > _OTHERS else ""
-        line = Text(f"moved, which is no fault by itself: {visible(named)}{rest}", "dim")
+        line = Text(f"changes that are not a fault by themselves: {visible(named)}{rest}", "dim")
         console.print(wrapped(line, screen.reading, 2))
 
 
@@ -181,9 +181,9 @@ def print_command(console: Console, screen: Screen, finding: Finding) -> None:
     """Prints the commands that show where it began, what may explain it, and where it is worst."""
     commands = [finding.command]
     if finding.command.partition("  # ")[0] != finding.cause:
-        commands.append(f"{finding.cause}  # what may explain it")
+        commands.append(f"{finding.cause}  # possible cause")
     if finding.worst_step != finding.onset:
-        commands.append(finding.worst_command.replace("  # step", "  # at its worst, step", 1))
+        commands.append(finding.worst_command.replace("  # step", "  # worst at step", 1))
     for one in commands:
         console.print(as_command(f"  {visible(one)}", screen.edge), style="cyan")
 
@@ -208,7 +208,7 @@ def print_log_comparison(console: Console, screen: Screen, compared: LogComparis
     """Prints each logged series with what was recomputed of it, and why they differ."""
     console.print(Text(f"\nthe log, under the names of {compared.framework}", "bold"))
     if not compared.series:
-        console.print(Text("none of its series is one that is recomputed", "bold"))
+        console.print(Text("the log has no series that grpo recomputes", "bold"))
         return
     styles = {"agrees": "green", "unknown": "dim", "differs": "bold red"}
     for one in compared.series:
@@ -223,7 +223,7 @@ def verdict_of(one: Comparison) -> tuple[str, str]:
         return "agrees", f"{one.name}, {one.steps} steps"
     if one.first is None:
         return "unknown", f"{one.name}: {one.because}"
-    why = one.because or "nothing that was recomputed explains it"
+    why = one.because or "no recomputed series explains it"
     values = f"{shown(one.logged)} in the log, {shown(one.recomputed)} recomputed"
     return "differs", f"{one.name} from step {one.first}: {values}; {why}"
 

@@ -124,17 +124,17 @@ _NEMO = "NeMo-RL docs/guides/dtensor-tp-accuracy.md:31"
 _VERL = "verl docs/algo/rollout_corr.md"
 
 _ENGINE = (
-    "compare the engine's and the trainer's precision, temperature and weights; mask or truncate "
-    "the ratio between them meanwhile"
+    "compare precision, temperature and weights of engine and trainer; until then, mask or "
+    "truncate the ratio between them"
 )
-_AHEAD = "lower the learning rate or the updates of one batch; go back to the step before"
+_AHEAD = "lower the learning rate or the number of updates per batch; go back to the previous step"
 _GROUPS = (
-    "all right: harder prompts; all wrong: easier ones, larger groups, or a verifier that fails; "
-    "or filter such groups"
+    "if all answers are right, use harder prompts; if all are wrong, use easier prompts or "
+    "larger groups, or check the verifier; or filter such groups"
 )
 
 TABLE = (
-    Watch("staleness", BOTH, UP, fix="fewer steps between the engine's weight updates"),
+    Watch("staleness", BOTH, UP, fix="update the engine's weights more often"),
     Watch(
         "mismatch.k3", UP, UP, "log", spikes=3.0, fix=_ENGINE,
         logged=("rollout_corr/k3_kl", "gen_kl_error", "mismatch_kl/all/mean", "mismatch_kl",
@@ -169,31 +169,32 @@ TABLE = (
     Watch(
         "kl_k3", UP, UP, "growth", limits=(Limit(4.0, times=True),), span=_POSITIVE, spikes=3.0,
         logged=("kl", "kl_loss", "kl/mean", "kl_ent_ratio/mean", "objective/kl", "kl_div"),
-        fix="raise β, lower the learning rate, or go back to the step before",
+        fix="raise β, lower the learning rate, or go back to the previous step",
     ),
     Watch(
         "entropy", BOTH, BOTH, "log", limits=(Limit(0.5, above=False, times=True),),
         span=_POSITIVE, spikes=3.0, logged=("entropy/all/mean", "entropy/mean", "policy_entropy"),
-        fix="raise ε_high (clip higher), or an entropy bonus; rising: lower the learning rate",
+        fix="if entropy falls, raise ε_high (clip higher) or add an entropy bonus; if it rises, "
+            "lower the learning rate",
     ),
     Watch("nll", BOTH, BOTH, "log", limits=(Limit(0.5, above=False, times=True),),
           span=_POSITIVE, spikes=3.0),
     Watch(
         "repetition", UP, UP, "share", (Limit(0.15),), least=0.15, span=_SHARE,
-        fix="stop loops: penalise repetition or cut-off responses, lower the learning rate",
+        fix="stop loops: penalise repetition or truncated responses, or lower the learning rate",
     ),
     Watch(
         "truncated", UP, UP, "share", (Limit(0.3, room=0.75),), least=0.1, span=_SHARE,
         logged=("completions/clipped_ratio", "response_length/clip_ratio", "truncated_ratio",
                 "is_truncated/all/mean", "is_truncated/mean", "truncation_rate", "truncated"),
-        fix="mask cut-off responses out of the loss, or allow longer ones",
+        fix="mask truncated responses, or allow longer ones",
     ),
     Watch("at_longest", span=_SHARE),
     Watch(
         "length_mean", BOTH, UP, "log", span=_POSITIVE, spikes=3.0,
         logged=("completions/mean_length", "response_length/mean", "response_length",
                 "response_len/mean", "completion_length", "seq_len/all/mean"),
-        fix="see whether the reward pays for length; normalise the loss by tokens",
+        fix="check whether the reward favours length; normalise the loss by tokens",
     ),
     Watch(
         "groups_equal", UP, UP, "share", (Limit(0.7, room=0.4),), least=0.5, span=_SHARE,
@@ -207,11 +208,11 @@ TABLE = (
     Watch("pass_at_k", DOWN, span=_SHARE),
     Watch(
         "reward_mean", DOWN, DOWN, spikes=3.0,
-        fix="see what the reward function returns since then",
+        fix="check what the reward function has returned since then",
         logged=("reward", "critic/score/mean", "critic/rewards/mean", "reward/all/mean",
                 "raw_reward", "reward/mean", "rewards/mean"),
     ),
-    Watch("rewards/", DOWN, DOWN, fix="see what this reward function returns since then"),
+    Watch("rewards/", DOWN, DOWN, fix="check what this reward function has returned since then"),
 )  # fmt: skip
 
 _ROWS: Mapping[str, Watch] = {one.name: one for one in TABLE}

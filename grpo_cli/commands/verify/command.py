@@ -28,10 +28,10 @@ from grpo_cli.errors import InputError
 from grpo_cli.terminal.messages import failures
 
 NO = 1
-_NO_TOKEN = "nothing was compared: no token counts in a record that expects a number"
+_NO_TOKEN = "nothing was compared: no token counts in a record with expected numbers"
 _HINT = (
-    'no record has "expected": put what your own loss returned there, as '
-    '{"expected": {"loss": …, "loss_gradient": [[…]], "advantages": […]}}'
+    'no record has "expected": put the result of your own loss there, as {"expected": {"loss": '
+    '…, "loss_gradient": [[…]], "advantages": […]}}'
 )
 
 

@@ -94,8 +94,8 @@ def _object(value: object, path: str) -> Mapping[str, Any]:
 
 def _unknown(key: str) -> str:
     close = get_close_matches(key, KEYS, cutoff=0.5)
-    near = f"did you mean {close[0]}?" if close else f"known are {', '.join(KEYS)}"
-    return f"verify knows no such key; {near} (what a trainer logs goes under metrics)"
+    near = f"did you mean {close[0]}?" if close else f"known keys: {', '.join(KEYS)}"
+    return f"verify does not know this key; {near} (put what a trainer logs under metrics)"
 
 
 def _metrics(metrics: Mapping[str, Any]) -> Iterator[Expectation]:

@@ -332,10 +332,10 @@ def _judged(
 
 def _nothing(record: Record, ignored: Sequence[str]) -> InputError:
     """Returns the error for a record of which nothing was compared: that is no agreement."""
-    why = f"{', '.join(ignored)} cannot be" if ignored else "nothing is there to be"
+    why = f"{', '.join(ignored)} cannot be" if ignored else "there is nothing to be"
     return InputError(
-        f"{why} compared; put what your own loss returned there, as "
-        '{"loss": …, "loss_gradient": [[…]]}',
+        f'{why} compared: put the result of your own loss there, as {{"loss": …, '
+        '"loss_gradient": [[…]]}',
         path=f"{record.prefix}expected",
         source=record.source,
         line=record.line,

@@ -203,20 +203,23 @@ class Verification:
         if self.undefined:
             records = "1 record" if self.undefined == 1 else f"{self.undefined} records"
             say(
-                f"note: no token counts in {records}: your loss is NaN (0/0), grpo's 0; "
-                "not compared"
+                f"note: no token counts in {records}: not compared, since your loss is NaN (0/0) "
+                "and grpo's is 0"
             )
         if self.ignored:
             say(f"note: not compared: {', '.join(self.ignored)}")
         for key, name in self.rounded.items():
-            say(f"note: {key} was rounded to {name}, and is compared as far as that goes")
+            say(f"note: {key} was rounded to {name}, and is compared to that precision")
         for key, metric in self.metrics.items():
-            say(f"note: {key} differs in {metric.words}; a metric alone fails no record")
+            say(f"note: {key} differs in {metric.words}; a metric alone does not fail a record")
         if left := self._memory.left_out:
-            say(f"note: no cause was searched for in {left} differing records (--causes N does)")
+            say(
+                f"note: {left} differing records were not searched for a cause (--causes N "
+                "searches more)"
+            )
 
     def _tell_rows(self) -> None:
         for words, count in list(self.rows_taken.items())[:_ROWS]:
             say(f"note: {count} record{'' if count == 1 else 's'} evaluated as {words}")
         if (more := sum(list(self.rows_taken.values())[_ROWS:])) > 0:
-            say(f"note: … and {more} more otherwise (see the signatures of --json)")
+            say(f"note: … and {more} more with other settings (see the signatures in --json)")

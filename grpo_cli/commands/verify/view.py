@@ -91,12 +91,12 @@ def joined(causes: Sequence[str]) -> str:
     if len(causes) < 2:
         return "".join(causes)
     heads = {cause.partition(" by ")[0] for cause in causes}
-    tails = {cause.rpartition(", where ")[2] for cause in causes}
+    tails = {cause.rpartition("; ")[2] for cause in causes}
     (head, *others), (tail, *more) = heads, tails
     if others or more or not all(f"{head} by " in cause for cause in causes):
         return " or ".join(causes)
-    inner = [cause.removeprefix(f"{head} by ").removesuffix(f", where {tail}") for cause in causes]
-    return f"{head} by {' or by '.join(inner)}, where {tail}"
+    inner = [cause.removeprefix(f"{head} by ").removesuffix(f"; {tail}") for cause in causes]
+    return f"{head} by {' or by '.join(inner)}; {tail}"
 
 
 def _place(row: Verdict) -> str:

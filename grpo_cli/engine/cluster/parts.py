@@ -91,13 +91,13 @@ class PartFolder:
             raise UsageError(f"--output: cannot write {parts.folder}: {error.strerror}") from None
         known = [name for name in self._there if name.startswith("part-")]
         if known and not resume:
-            raise UsageError(f"--output: {path} has parts already: --resume goes on with them")
+            raise UsageError(f"--output: {path} already has parts: --resume continues with them")
         if self._there and not known:
-            raise UsageError(f"--output: {path} is not empty, and has no parts")
+            raise UsageError(f"--output: {path} is not empty and has no parts")
         if any(f"-{run}" not in name or not name.endswith(parts.suffix) for name in known):
             raise UsageError(
-                f"--resume: the parts in {path} are of another run: of other input, another "
-                "objective, other flags or another version of grpo"
+                f"--resume: the parts in {path} belong to another run (other input, objective, "
+                "flags or version of grpo)"
             )
 
     def keeps(self, number: int) -> bool:

@@ -248,7 +248,9 @@ class Cluster:
             self._session.check_begun()
             waited += _LOOK
             if waited % _LONG == 0.0:
-                _say(f"waiting for Ray: none of {len(refs)} tasks ended in {waited:.0f} s")
+                _say(
+                    f"waiting for Ray: none of {len(refs)} tasks has finished after {waited:.0f} s"
+                )
         over: list[Ref] = wait(refs, num_returns=len(refs), timeout=0, fetch_local=False)[0]
         return over
 
@@ -263,7 +265,7 @@ class Cluster:
         except self._ray.exceptions.RayError as error:
             if isinstance(cause := getattr(error, "cause", None), GrpoError):
                 raise cause from None
-            raise ClusterError(f"{_why(error)} on {place}; what came before it is done") from None
+            raise ClusterError(f"{_why(error)} on {place}; everything before it is done") from None
 
     def cancel(self, refs: list[Ref]) -> None:
         """Gives up tasks."""
@@ -283,11 +285,11 @@ def _why(error: Exception) -> str:
     """What happened to a task, in a few words."""
     kind = type(error).__name__
     if kind == "OutOfMemoryError":
-        return "workers of the cluster ran out of memory"
+        return "cluster workers ran out of memory"
     if kind in ("WorkerCrashedError", "NodeDiedError", "ActorDiedError"):
-        return "workers of the cluster died again and again"
+        return "cluster workers died repeatedly"
     if "Lost" in kind or "Owner" in kind:
-        return "the cluster lost what was read"
+        return "the cluster lost input data"
     cause = getattr(error, "cause", None)
     text = str(cause if cause is not None else error).strip().splitlines()
-    return f"a task of the cluster failed ({type(cause or error).__name__}: {text[-1:] or ''})"
+    return f"a cluster task failed ({type(cause or error).__name__}: {text[-1:] or ''})"

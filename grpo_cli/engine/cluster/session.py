@@ -117,7 +117,7 @@ class Session:
         """
         if self._first is not None and time.monotonic() - self._started > _BEGUN:
             if not self.ray.wait([self._first], timeout=0)[0]:
-                raise ClusterError(f"cannot start Ray: no worker began in {_BEGUN:.0f} s")
+                raise ClusterError(f"cannot start Ray: no worker started within {_BEGUN:.0f} s")
             self._first = None
 
     def close(self) -> None:

@@ -31,7 +31,7 @@ GRPO = Row(
     "nemo-rl/seq-logprob-error. overlong_filtering and dynamic sampling are the data's masks and "
     "prompts, reward_scaling and reward_shaping its rewards. Advantages of invalid tool calls and "
     "malformed thinking need a column that says which tokens those are; "
-    "positive_example_nll_weight, a loss beside these, is not served.",
+    "positive_example_nll_weight, an additional loss, is not covered.",
 )
 
 _UNTRUNCATED = {"is_low": None, "is_high": None}

@@ -75,7 +75,7 @@ ROWS = {
     ),
     "trl/vespo": vary(_GRPO, surrogate=use("trl/vespo"), aggregate=use("trl/dapo")).named(
         "TRL GRPOTrainer, loss_type vespo",
-        "With use_vllm the mismatch goes into W, not beside it: --surrogate "
+        "With use_vllm the mismatch goes into W, not into a correction: --surrogate "
         "trl/vespo-token-truncate or trl/vespo-token-mask, and no --correction. TRL refuses the "
         "sequence modes for vespo when the trainer is built.",
         paper="2602.10693",
@@ -104,7 +104,7 @@ ROWS = {
     ).named(
         "TRL RLOOTrainer",
         "One ratio per response, the product over its tokens. The KL is that of the policy "
-        "that sampled, inside the reward, and no digit of it is lost beside large rewards; TRL "
+        "that sampled, inside the reward, and large rewards do not cost it digits; TRL "
         "rounds r − βΣk before it centres. The Trainer divides by gradient_accumulation_steps "
         "afterwards. normalize_advantages is --advantage trl/rloo-normalised; reward_clip_range is "
         "not covered.",

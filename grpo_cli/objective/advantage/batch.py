@@ -76,7 +76,7 @@ def scaled(offsets: F64, moments: Moments, *, std_ddof: int, std_eps: float) -> 
     if np.isnan(sigma[moved]).any():
         count = int(moments.count[moved].min())
         raise HyperparameterError(
-            "std_ddof", f"expected less than the batch's {count} elements, got {std_ddof}"
+            "std_ddof", f"expected less than the {count} elements of the batch, got {std_ddof}"
         )
     return np.divide(offsets, sigma + std_eps, out=np.zeros_like(offsets), where=moved)
 
@@ -222,8 +222,8 @@ def of_every_function(reward_columns: F64) -> F64:
     """
     if np.isnan(reward_columns).any():
         raise InputError(
-            "expected a reward of every function, got null of one; this GDPO has no rule for that "
-            "(--advantage decoupled counts it nothing, as TRL does)",
+            "expected a reward from every function, got null from one: this GDPO does not define "
+            "that case (--advantage decoupled ignores it, as TRL does)",
             path="rewards",
         )
     return reward_columns.T

@@ -74,7 +74,7 @@ def _free(groups: Groups, ddof: int) -> F64:
     if len(bad):
         size = int(sizes[bad[0]])
         raise HyperparameterError(
-            "std_ddof", f"expected less than the group's {size} responses, got {ddof}"
+            "std_ddof", f"expected less than the {size} responses of the group, got {ddof}"
         )
     return np.maximum(sizes - ddof, 1).astype(np.float64)
 

@@ -40,7 +40,7 @@ def weighed(choice: Choice) -> Choice:
         TRL's ``reward_weights``, verl's ``gdpo_reward_weights``.
     """
     if _EACH in choice.columns and WEIGHTS not in choice.columns:
-        raise HyperparameterError(WEIGHTS, "this advantage counts all reward functions alike")
+        raise HyperparameterError(WEIGHTS, "this advantage weights all reward functions equally")
     if id(choice) not in _MADE:
         measure = None if choice.measure is None else _weighed(choice.measure)
         made = replace(choice, function=_weighed(choice.function), measure=measure)
@@ -92,6 +92,6 @@ def read_weights(reward_weights: Value, functions: int) -> F64:
     if len(weights) != functions:
         raise HyperparameterError(
             WEIGHTS,
-            f"expected as many as there are reward functions, {functions}, got {len(weights)}",
+            f"expected one weight per reward function, {functions}, got {len(weights)}",
         )
     return weights

@@ -117,9 +117,9 @@ def _by_key(
 def _again(key: Key, line: int | None, before: int | None, grouping: Grouping) -> InputError:
     """The error for a group whose key was there before."""
     name, shown = grouping.named, orjson.dumps(_label(key), default=str).decode()
-    place = f"line {before} on" if before is not None else "before"
-    message = f"the group {name} = {shown} was there from {place} and comes back here"
-    return InputError(f"{message}; --group-anywhere puts them together", line=line)
+    place = f"on line {before}" if before is not None else "earlier"
+    message = f"the group {name} = {shown} is not contiguous: it began {place} and continues here"
+    return InputError(f"{message}; --group-anywhere joins them", line=line)
 
 
 def _anywhere(items: Iterable[tuple[int | None, T]], key_of: KeyOf[T]) -> Iterator[Group[T]]:
@@ -216,10 +216,12 @@ def _merge_group(group: Group[Raw | InputError], grouping: Grouping) -> Raw:
         raise group.fault
     for raw in rows:
         if raw.key is None:
-            message = f"expected {grouping.named} to group by, found none"
+            message = f"expected {grouping.named} to group by, found nothing"
             path = raw.prefix.rstrip(".")
             raise InputError(message, path=path, source=raw.source, line=raw.line)
         if raw.key != rows[0].key and grouping.by:
-            message = f"records of several groups in one line, after lines of one {grouping.named}"
+            message = (
+                f"this line has records of several groups, after lines of a single {grouping.named}"
+            )
             raise InputError(message, source=raw.source, line=raw.line)
     return merge(rows, group.label, by_size=bool(grouping.size))

@@ -75,7 +75,7 @@ def _batch(rows: Sequence[Raw]) -> BatchFields | None:
     first = rows[0]
     for raw in rows:
         if raw.batch != first.batch:
-            message = f"this row is of {_named(raw)} and {_where(first)} of {_named(first)}"
+            message = f"this row has {_named(raw)} and {_where(first)} has {_named(first)}"
             fields = ",".join(first.batch or {})
             raise _at(raw, f"{message}, in one group; --group-by {fields},FIELD separates them")
     if len({raw.batch.micro_batch for raw in rows if raw.batch is not None}) > 1:
@@ -107,8 +107,8 @@ def _part(raw: Raw) -> Part:
             name, key = fields.columns[0]
             responses, ids = len(values[name]), values.get("group_ids")
             if responses > 1 and ids is not None and not isinstance(ids, list):
-                message = f"{responses} responses in one row are a group already"
-                raise InputError(f"{message}; leave --group-by out", path=key)
+                message = f"the {responses} responses in this row are already a group"
+                raise InputError(f"{message}; leave out --group-by", path=key)
         return fields, {name: _listed(name, one, single=single) for name, one in values.items()}
     except InputError as error:
         raise _at(raw, error.message, error.path) from None
@@ -156,10 +156,10 @@ def _check_same(first: Raw, names: Mapping[str, str], raw: Raw, own: Mapping[str
         if name in _DROPPED:
             continue
         has, lacks = (raw, first) if name in own else (first, raw)
-        raise _at(raw, f"{_where(has)} has {name} and {_where(lacks)} has not, in one group")
+        raise _at(raw, f"{_where(has)} has {name} but {_where(lacks)} does not, in one group")
     for name in _SHARED:
         if name in names and first.value[names[name]] != raw.value[own[name]]:
-            raise _at(raw, f"other {name} than {_where(first)}, in one group", own[name])
+            raise _at(raw, f"its {name} differs from {_where(first)}, in one group", own[name])
 
 
 def _where(raw: Raw) -> str:
@@ -197,7 +197,7 @@ def _constants(rows: Sequence[Raw], fields: Fields) -> dict[str, Any]:
         if differing is None:
             kept[key] = one
         elif key in fields.hyperparameters:
-            raise _at(differing, f"another value than {_where(rows[0])} has, in one group", key)
+            raise _at(differing, f"its value differs from {_where(rows[0])}, in one group", key)
         elif key in STEP_FIELDS:
             kept[key] = [raw.value.get(key) for raw in rows]
     return kept
@@ -212,7 +212,7 @@ def _label(record: dict[str, Any], label: object, rows: Sequence[Raw], *, by_siz
         if odd is not None:
             raw = rows[odd] if len(ids) == len(rows) else rows[-1]
             before = _where(rows[0])
-            raise _at(raw, f"another group id than {before} has, in a group of --group-size")
+            raise _at(raw, f"its group id differs from {before}, in one --group-size group")
     if ids is not None and isinstance(label, str) and isinstance(ids[0], float):
         record["group_ids"] = [label] * len(ids)  # as text where it has more than 64 bits
     if ids is None and is_label(label):

@@ -80,7 +80,7 @@ def hint(
     if record is not None:
         ids = [value["id"] for value in values if "id" in value]
         if not ids:
-            return "; they have no ids, only numbers from 0"
+            return "; they only have numbers, from 0"
         return _near("the first ids are", record, ids)
     return "" if group is None else _near("the first groups are", group, _groups(values))
 

@@ -38,7 +38,9 @@ def read_path(text: str, flag: str) -> Path:
         if text[at : at + 1] == "." and at + 1 < len(text):
             at += 1
     if not steps or at < len(text) or isinstance(steps[0], int):
-        raise UsageError(f"{flag}: expected a field as meta.step or choices[0].text, got {text!r}")
+        raise UsageError(
+            f"{flag}: expected a field like meta.step or choices[0].text, got {text!r}"
+        )
     return tuple(steps)
 
 
@@ -94,7 +96,9 @@ def hashable(value: Any) -> Any:
     try:
         return orjson.dumps(listed(value), default=str, option=_OPTIONS)
     except orjson.JSONEncodeError:
-        raise InputError("expected a field to group by, got one nested too deeply") from None
+        raise InputError(
+            "expected a field to group by, got one that is nested too deeply"
+        ) from None
 
 
 class Condition(NamedTuple):
@@ -198,13 +202,13 @@ _OR = re.compile(rf"(\|\|?|\bor\b){_UNQUOTED}")
 def _read(text: str, flag: str) -> Condition:
     if found_or := _OR.search(text):
         raise UsageError(
-            f"{flag}: {found_or[1]!r} cannot be said: all tests have to hold (&&); put a value "
-            "with that in it in quotes, or read the file once for each"
+            f"{flag}: {found_or[1]!r} is not supported: all tests must hold (&&). Put a value "
+            "that contains it in quotes, or read the file once per test"
         )
     found = _CONDITION.fullmatch(text)
     if found is None:
         raise UsageError(
-            f"{flag}: expected a comparison as 'step==120' (== != < <= > >=, &&), got {text!r}"
+            f"{flag}: expected a comparison like 'step==120' (== != < <= > >=, &&), got {text!r}"
         )
     return Condition(read_path(found[1], flag), found[2], _constant(found[3]))
 

@@ -43,7 +43,7 @@ def _read(value: Object) -> Iterator[Translated]:
     reward = _reward(value)
     record |= {} if reward is None else {"rewards": [reward]}
     left_out = [one for _, one in turns if one.get("completion_tokens") and not one.get("logprobs")]
-    said = f"atif: {len(left_out)} turns have no log-probs and are left out"
+    said = f"atif: {len(left_out)} turns have no log-probs and are skipped"
     notes = (said,) if left_out else ()
     yield Translated(record, {"log_probs_new": f"steps[{sampled[0][0]}].metrics.logprobs"}, notes)
 
@@ -69,8 +69,8 @@ def _without_log_probs(value: Object, turns: list[Object]) -> NoLogProbsError:
     lengths = [metrics["completion_tokens"] for metrics in turns if "completion_tokens" in metrics]
     known = bool(lengths) and all(type(one) is int for one in lengths)
     error = NoLogProbsError(
-        "this is a trajectory of ATIF whose turns have no metrics.logprobs: nothing can be "
-        "evaluated; have the agent collect rollout details"
+        "the turns of this ATIF trajectory have no metrics.logprobs, so nothing can be "
+        "evaluated: have the agent collect rollout details"
     )
     error.signal = Signal([_reward(value)], [sum(lengths) if known else None])
     return error
@@ -83,8 +83,9 @@ ATIF = Format(
     fits=_fits,
     read=_read,
     lacks=(
-        "one policy only, the agent's: it is read as log_probs_new, so every ratio is 1",
-        "a trajectory is one response; no group, and a reward only where extra.reward has one",
+        "only the agent's policy: it is read as log_probs_new, so every ratio is 1",
+        "a trajectory is one response without a group; it only has a reward if "
+        "extra.reward has one",
     ),
     source="ATIF v1.4, laude-institute/harbor docs/rfcs/0001-trajectory-format.md, MetricsSchema",
 )

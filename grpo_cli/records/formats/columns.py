@@ -37,8 +37,8 @@ def _read(value: Object) -> Iterator[Translated]:
     known = {_KNOWN.get(key, "log_probs_new") for key in value if key in _KNOWN or key == ACTION}
     if not known & {"log_probs_new", "ratios"}:
         raise InputError(
-            "this dump has texts and rewards, but no log-probs: nothing can be evaluated; "
-            "write them from the trainer beside the texts, one list per response"
+            "this dump has texts and rewards but no log-probs, so nothing can be evaluated: have "
+            "the trainer write the log-probs as well, one list per response"
         )
     prompts = _prompts(value) or []
     if "group_ids" not in known:
@@ -68,7 +68,7 @@ COLUMNS = Format(
     keys=tuple(keys(prompt, text) for prompt in _PROMPTS for text in _TEXTS),
     fits=_fits,
     read=_read,
-    lacks=("responses to the same prompt are one group, where no group id says otherwise",),
+    lacks=("responses to the same prompt form a group, unless a group id says otherwise",),
     source="ms-swift 4.x completions.jsonl; ROLL rollout_dump_dir: trl_family §11, verl_family §9",
     rank=1,
 )

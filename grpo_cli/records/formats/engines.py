@@ -13,13 +13,13 @@ SENTINEL = -9999.0
 
 _UNKNOWN = "tokens without a log-prob (null, or the sentinel -9999.0) do not count"
 _ECHO = (
-    "with echo the prompt is in the answer, and how long it is is not: all its tokens but the "
+    "with echo, the answer contains the prompt but not its length: all its tokens except the "
     "first count"
 )
 _OWN = ("rewards", "advantages", "hyperparameters", "expected", "group_ids", "log_probs_ref")
 _BEYOND = (
-    "one policy only, the engine's: it is read as log_probs_new, so every ratio is 1",
-    "no rewards and no advantages: put `rewards` or `advantages` beside the answers, or use --map",
+    "only the engine's policy: it is read as log_probs_new, so every ratio is 1",
+    "no rewards and no advantages: add `rewards` or `advantages` to the answers, or use --map",
     "no reference: no KL",
 )
 
@@ -175,7 +175,7 @@ SGLANG = Format(
     keys=(keys("meta_info"),),
     fits=_is_sglang,
     read=_read_sglang,
-    lacks=("one response an object: say --group-size N or --group-by FIELD", *_BEYOND),
+    lacks=("one response per object: use --group-size N or --group-by FIELD", *_BEYOND),
     source="SGLang docs, native API: meta_info.output_token_logprobs = [[logprob, id, text], ...]",
 )
 

@@ -77,7 +77,7 @@ NEMO_RL = Format(
     read=_read,
     lacks=(
         "no current policy: prev_logprobs are read as log_probs_new, so every ratio is 1",
-        "no group id: advantages are those in the file; to make them from the rewards, say "
+        "no group id: the advantages of the file are used; to compute them from the rewards, use "
         "--group-size N or --group-by prompt",
         "no reference: no KL",
     ),

@@ -66,7 +66,7 @@ _OF_OPEN_INSTRUCT = _response(
 
 def _read_open_instruct(value: Object) -> Iterator[Translated]:
     if value.get("logprobs") is None:
-        raise InputError("this open-instruct run saved no log-probs: nothing can be evaluated")
+        raise InputError("this open-instruct run saved no log-probs, so nothing can be evaluated")
     if value["prompt_idx"] is None:
         raise InputError("expected a string or a number, got null", path="prompt_idx")
     return _OF_OPEN_INSTRUCT(value)
@@ -79,10 +79,10 @@ OPEN_INSTRUCT = Format(
     fits=_rows("response_tokens"),
     read=_read_open_instruct,
     lacks=(
-        "no trainer log-probs: logprobs, vLLM's, are read as log_probs_new, so every ratio is 1",
-        "one response a line: advantages are those in the file; to make them from the rewards, "
-        "say --group-by step,prompt_idx",
-        "no mask: tokens of tools count as well",
+        "no trainer log-probs: vLLM's logprobs are read as log_probs_new, so every ratio is 1",
+        "one response per line: the advantages of the file are used; to compute them from the "
+        "rewards, use --group-by step,prompt_idx",
+        "no mask: tool tokens count as well",
         "no reference: no KL",
     ),
     source="open-instruct 00feb3a open_instruct/rl_utils.py:22-45, 84-128",
@@ -132,11 +132,11 @@ PRIME_RL = Format(
     fits=_rows("trainer_logprobs", "inference_logprobs"),
     read=_read_prime_rl,
     lacks=(
-        "no old policy: inference_logprobs, the sampling engine's, stand for it, as in prime-rl",
-        "no group id: advantages are those in the file",
+        "no old policy: the engine's inference_logprobs are used instead, as in prime-rl",
+        "no group id: the advantages of the file are used",
         "no reference: no KL to it",
-        "no version: -v prime-rl/grpo is ipo, the default loss after 0.9.0; before, "
-        "-v prime-rl/grpo@0.9.0",
+        "no version: -v prime-rl/grpo is ipo, the default loss after 0.9.0; for earlier releases "
+        "use -v prime-rl/grpo@0.9.0",
     ),
     source="prime-rl 004274e src/prime_rl/trainer/rl/token_export.py:60-80, 137-166",
 )
@@ -159,9 +159,9 @@ ROLL_BOARD = Format(
         "prompt",
     ),
     lacks=(
-        "log_probs2, the second forward pass, is read as log_probs_new, logprobs as log_probs_old",
-        "no advantages and no group id, one response a line: to make advantages from the rewards "
-        "say --group-by prompt or --group-size N; rewards are normalised already",
+        "log_probs2 (second forward pass) is read as log_probs_new, logprobs as log_probs_old",
+        "no advantages and no group id, one response per line: to compute advantages from the "
+        "rewards, use --group-by prompt or --group-size N; the rewards are already normalised",
     ),
     source="ROLL save_logging_board_dir: roll/pipeline/rlvr, fields of res_dict",
 )

@@ -82,8 +82,8 @@ SLIME = Format(
     fits=_fits,
     read=_read,
     lacks=(
-        "one policy of the trainer's, that before the update: it is read as log_probs_new too",
-        "no group id: samples with one prompt are a group",
+        "only one trainer policy, from before the update: it is also read as log_probs_new",
+        "no group id: samples with the same prompt form a group",
     ),
     source="slime 624b824 slime/observability/train_data_utils.py:112-188, 191-242; "
     "rollout_ids, of several samples a rollout: slime/ray/rollout.py:640-670",
@@ -116,7 +116,7 @@ MILES = Format(
     fits=_is_columns,
     read=_read_columns,
     lacks=(
-        "one policy only, the engine's: it is read as log_probs_new, so every ratio is 1",
+        "only the engine's policy: it is read as log_probs_new, so every ratio is 1",
         "no rewards and no groups: they are in train_data/{rollout_id}_{rank}.pt",
     ),
     source="miles 31f1ca9 miles/ray/rollout/debug_data.py:36-72, 113",

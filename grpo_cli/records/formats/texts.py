@@ -48,7 +48,7 @@ def _text(
 ) -> Format:
     def read(value: Object) -> Iterator[Translated]:
         lacks = "no log-probs: nothing can be evaluated"
-        error = NoLogProbsError(f"this is {title}, which holds {has} but {lacks}; {advice}")
+        error = NoLogProbsError(f"this is {title}, which has {has} but {lacks}; {advice}")
         error.signal = signal(value)
         raise error
         yield
@@ -110,8 +110,8 @@ def _nemo(value: Object) -> Signal:
     return Signal([number(one) for one in rewards], [None] * len(rewards))
 
 
-_TRL_HOOK = "record(trainer, path) of grpo_cli.hooks.trl has it write them"
-_VERL_HOOK = "grpo_cli.hooks.verl has it write them"
+_TRL_HOOK = "use record(trainer, path) from grpo_cli.hooks.trl to write them"
+_VERL_HOOK = "use grpo_cli.hooks.verl to write them"
 
 FORMATS = (
     _text(

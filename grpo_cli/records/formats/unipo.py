@@ -128,8 +128,8 @@ def _in_all(values: list[Any], place: str) -> bool:
     lacking = [number for number, value in enumerate(values) if value is None]
     if lacking and len(lacking) < len(values):
         raise InputError(
-            "expected a value, as other responses of the prompt have one, got none; "
-            "give it to all of them or to none",
+            "expected a value, since other responses to the prompt have one, got none; give it "
+            "to all of them or to none",
             path=place.format(r=lacking[0]),
         )
     return not lacking
@@ -142,8 +142,8 @@ UNIPO = Format(
     fits=_fits,
     read=_read,
     lacks=(
-        "a few prompts of each step only: totals are theirs, not the step's",
-        "token_objective and token_kl are not read, but computed",
+        "only some prompts of each step: totals cover these prompts, not the whole step",
+        "token_objective and token_kl are ignored; grpo computes them",
     ),
     source="poloclub/unipo a9c9acf docs/canonical_schema.json, scripts/build_data.py",
     many=True,

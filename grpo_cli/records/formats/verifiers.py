@@ -49,8 +49,8 @@ def _read(value: Object) -> Iterator[Translated]:
                 traces.append(f"{value.get('id')}.{number}")
     if not rows:
         raise InputError(
-            "no sampled token has a log-prob: this is an episode of a client that asked for none; "
-            "nothing can be evaluated"
+            "no sampled token has a log-prob (the client did not ask for them), so nothing can "
+            "be evaluated"
         )
     record: Object = {"rewards": rewards, **_about(value), "trajectory_ids": traces}
     for name in ("token_ids", "mask", "turn_ids", *_COLUMNS.values()):
@@ -69,13 +69,13 @@ def _notes(rows: list[Object], record: Object) -> Iterator[str]:
     """What stands for the trainer's policy, and columns that only some nodes have."""
     for own, name in _STAMPED.items():
         if name not in record and any(name in row or own in row[_PARTIAL] for row in rows):
-            yield f"verifiers: {own} is left out: not every sampled token has it"
+            yield f"verifiers: {own} is ignored: some sampled tokens do not have it"
     if "log_probs_new" in record:
-        yield "verifiers: logprobs, the sampling engine's, stand for the old policy, as in prime-rl"
+        yield "verifiers: the engine's logprobs are used as the old policy, as in prime-rl"
     else:
         yield (
-            "verifiers: no trainer_logprobs: logprobs, the sampling engine's, are read as "
-            "log_probs_new, so every ratio is 1"
+            "verifiers: no trainer_logprobs: the engine's logprobs are read as log_probs_new, so "
+            "every ratio is 1"
         )
 
 
@@ -183,8 +183,8 @@ VERIFIERS = Format(
     fits=_fits,
     read=_read,
     lacks=(
-        "the trainer's policy, unless the trainer added trainer_logprobs to the nodes",
-        "an episode an object: its group's others are other lines (--group-by group.id)",
+        "the policy of the trainer, unless the trainer added trainer_logprobs to the nodes",
+        "one episode per object: the rest of its group is on other lines (--group-by group.id)",
     ),
     source="verifiers a60a606 verifiers/v1/graph.py:66-115, trace.py:193-263, 451-469; "
     "prime-rl 559b447 src/prime_rl/monitors/file.py:50",

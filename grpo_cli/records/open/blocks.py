@@ -97,10 +97,10 @@ class Span(NamedTuple):
                 stream.seek(self.start)
                 data = stream.read(self.size)
         except OSError as error:
-            reason = f"cannot be read any more: {(error.strerror or str(error)).lower()}"
+            reason = f"cannot be read any further: {(error.strerror or str(error)).lower()}"
             raise InputError(reason, source=self.source) from None
         if not same:
-            raise InputError("the file was replaced while it was read", source=self.source)
+            raise InputError("the file was replaced while grpo read it", source=self.source)
         if len(data) < self.size:
             raise InputError(SHORTER, source=self.source)
         return Block(self.source, self.line, split(data, self.size))

@@ -90,13 +90,13 @@ class Budget:
     def _unpacked(self) -> str:
         if self.line == LIMIT:
             return "1 GiB"
-        return f"{self.line >> 20} MiB, unpacked{self._advice(16 * self.limit)}"
+        return f"{self.line >> 20} MiB unpacked{self._advice(16 * self.limit)}"
 
     def _advice(self, needed: int) -> str:
         """A budget that suffices, in round numbers."""
         mebibytes = 1 << max(0, (needed - 1 >> 20).bit_length())
         size = f"{mebibytes}M" if mebibytes < 1 << 10 else f"{mebibytes >> 10}G"
-        return f"; if the file is sound, --unpack {size} reads it"
+        return f"; if the file is correct, --unpack {size} reads it"
 
 
 UNLIMITED = Budget(0, _TEXT * LIMIT)
@@ -114,5 +114,5 @@ def read_size(text: str | int | None) -> int | None:
     given = str(text).upper().removesuffix("B").removesuffix("I")
     found = re.fullmatch(r"(\d+)([KMGT]?)", given)
     if found is None or not int(found[1]):
-        raise UsageError(f"--unpack: expected a size as 500M or 4G, got {text!r}")
+        raise UsageError(f"--unpack: expected a size like 500M or 4G, got {text!r}")
     return int(found[1]) << 10 * " KMGT".index(found[2] or " ")

@@ -60,7 +60,7 @@ def _files(path: str) -> Sequence[str]:
         return [path]
     matches = sorted(glob(path, recursive=True), key=natural)  # noqa: PTH207 - a path of any root
     if not matches:
-        raise InputError("no file fits this pattern", source=shown(path))
+        raise InputError("no file matches this pattern", source=shown(path))
     plain = [one for one in matches if not Path(one).is_dir()]
     return plain or [file for one in matches for file in _within(one)]
 
@@ -75,7 +75,7 @@ def _within(folder: str) -> list[str]:
     names = ", ".join(os.path.relpath(one, folder) for one in everything[:_FEW])
     more = ", …" if len(everything) > _FEW else ""
     raise InputError(
-        f"no file of records in this folder (looked for .{', .'.join(_KINDS)}, also packed; "
+        f"this folder has no file of records (looked for .{', .'.join(_KINDS)}, also compressed; "
         f"found {shown(names)}{more})",
         source=shown(folder),
     )

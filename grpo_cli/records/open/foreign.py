@@ -15,7 +15,7 @@ _YAML = re.compile(rb"(---(\s|$)|%YAML|- ?\w+: |[A-Za-z_][\w.]*:(\s|$))")
 _CSV = re.compile(rb"[\w\"' .()/-]+([,;\t][\w\"' .()/-]+)+\r?$")
 
 
-_PACKED = {b"BZh": "bzip2: bunzip2 -c", b"\xfd7zXZ": "xz: xz -dc"}
+_PACKED = {b"BZh": "bzip2; to read it: bunzip2 -c", b"\xfd7zXZ": "xz; to read it: xz -dc"}
 _NAMED = {
     ".parquet": "Parquet's PAR1",
     ".arrow": "Arrow's ARROW1",
@@ -44,21 +44,21 @@ def foreign(head: bytes, name: str = "") -> str | None:
         return "Parquet, Arrow and npz are read from files, not from pipes"
     if head.startswith(_ZIP):
         return (
-            "this is a zip archive: unzip it, and read the files in it; npz, and what torch.save "
-            "writes, are read from files, not from pipes"
+            "this is a zip archive: unzip it and read the files in it; npz and torch.save files "
+            "are read from disk, not from pipes"
         )
     if _PICKLE.match(head):
         return (
-            "this is a Python pickle, which could run any code when it is read: load it where you "
-            f"trust it, and {_JSONL}"
+            "this is a Python pickle, which can run any code when it is loaded: load it where "
+            f"you trust it, and {_JSONL}"
         )
     if head[_TAR_AT:].startswith(b"ustar"):
-        return "this is a tar archive: tar -xOf FILE | grpo eval reads the files in it"
+        return "this is a tar archive; to read the files in it: tar -xOf FILE | grpo eval"
     for magic, advice in _PACKED.items():
         if head.startswith(magic):
-            return f"this is {advice} FILE | grpo eval reads it"
+            return f"this is {advice} FILE | grpo eval"
     if head.startswith(b"\x93NUMPY"):
-        return "this is one array of numpy's, without a name: np.savez writes several, by name"
+        return "this is a single numpy array without a name: save named arrays with np.savez"
     return _misnamed(head, name) or _text(head)
 
 
@@ -75,11 +75,18 @@ def _text(head: bytes) -> str | None:
     if not line or line[:1] in b'{["' or b"\0" in line:
         return None
     if _YAML.match(line):
-        return "this looks like YAML; records are JSON: yq -o json -I 0 FILE | grpo eval"
+        return (
+            "this looks like YAML, but records are JSON; to convert it: yq -o json -I 0 FILE "
+            "| grpo eval"
+        )
     if _CSV.match(line) and not line[:1].isdigit():
         return (
-            "this looks like CSV, whose cells hold no lists; records are JSON, with the log-probs "
-            f"of each response's tokens in a list: {_JSONL}"
-            + ("; a trainer's log is for grpo explain FILE" if b"step" in line.lower() else "")
+            "this looks like CSV, but records are JSON, with a list of token log-probs for each "
+            f"response: {_JSONL}"
+            + (
+                "; to read a trainer's log, use grpo explain FILE"
+                if b"step" in line.lower()
+                else ""
+            )
         )
     return None

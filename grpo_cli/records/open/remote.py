@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 HEAD = 64 << 10
 """Bytes at the beginning of a file that are read to know what it is."""
-CHANGED = "the file changed while it was read; start again when it is complete"
+CHANGED = "the file changed while grpo read it; start again when it is complete"
 _SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
 _AT_ONCE = 16 << 20  # fetched by one connection
 
@@ -117,7 +117,7 @@ def read(path: Address, start: int, end: int) -> bytes:
         if len(data) == path.version.size > end - start:  # a server that knows no ranges
             data = data[start:end]
         if len(data) < end - start and _now(path) == path.version:
-            raise OSError(f"{len(data):,} bytes came instead of {end - start:,}")
+            raise OSError(f"expected {end - start:,} bytes, got {len(data):,}")
         return data
 
     data = patiently(attempt, path)

@@ -21,7 +21,7 @@ from grpo_cli.records.open.remote import Address, Version
 
 BLOCK = 4 << 20
 NOTHING = "no records: the input is empty"
-SHORTER = "the file became shorter while it was read"
+SHORTER = "the file became shorter while grpo read it"
 
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _UTF8_BOM, _UTF16_BOMS = b"\xef\xbb\xbf", (b"\xff\xfe", b"\xfe\xff")

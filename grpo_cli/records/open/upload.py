@@ -106,7 +106,7 @@ def _writable(path: str, flag: str) -> tuple[Any, str]:
     except InputError as error:
         raise UsageError(f"{flag}: cannot write {path}: {error.message}") from None
     if not there:
-        raise UsageError(f"{flag}: cannot write {path}: {container} is not there")
+        raise UsageError(f"{flag}: cannot write {path}: {container} does not exist")
     return files, place
 
 

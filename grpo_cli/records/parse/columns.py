@@ -253,7 +253,7 @@ def _log(key: str, column: bytes, shape: Shape, mask: bytes | None) -> np.ndarra
 # ---- what is no log-probs ---------------------------------------------------------------------
 
 _MANY, _ENOUGH = 0.2, 6  # so large a part of so many values is no rounding
-_LOGITS = "look like logits: take log_softmax of them, and each token's own entry"
+_LOGITS = "look like logits: take log_softmax and select the sampled token"
 _WIDE = 1000
 """From here on rows of equal length are a vocabulary rather than the tokens of responses."""
 
@@ -267,7 +267,7 @@ def guess_values(column: F64) -> str:
         return f"; these {_LOGITS}"
     if numbers.max() <= 1.0:
         return "; these look like probabilities: take their natural logarithm"
-    return "; these look like −log p, as losses are: negate them"
+    return "; these look like −log p (as losses are): negate them"
 
 
 def guess_rows(key: str, column: list[Any], lengths: Sequence[int], *, deep: bool) -> str:
@@ -291,6 +291,6 @@ def guess_rows(key: str, column: list[Any], lengths: Sequence[int], *, deep: boo
     if above:
         return f"; the {lengths[0]:,} numbers in each list of {key} {_LOGITS}"
     return (
-        f"; {key} is nested as several groups are: if its {lengths[0]:,} numbers in each list are "
-        "of the words of the vocabulary, dump the entry of the token taken"
+        f"; {key} is nested like several groups: if each of its lists of {lengths[0]:,} numbers "
+        "covers the vocabulary, dump the log-prob of the sampled token only"
     )

@@ -37,6 +37,6 @@ def advice(source: str) -> str:
     """A sentence on what a log is, and the commands that read it."""
     file = "FILE" if source == "<stdin>" else shlex.quote(source)
     return (
-        "this is a trainer's log, which holds no tokens: "
-        f"grpo explain {file} reads it, grpo trend RUN --log {file} puts it beside the records"
+        f"this is a trainer's log, which has no tokens: grpo explain {file} reads it, and grpo "
+        f"trend RUN --log {file} compares it with the records"
     )

@@ -87,7 +87,10 @@ def _doubt(shape: Shape, size: int, what: str) -> str:
         return shape.doubt if size == (1 if shape.outer is None else len(shape.outer)) else ""
     if shape.single or what != "reward":
         return ""
-    return f"; {shape.key} is a flat list, a number per response: tokens of a response are [[…]]"
+    return (
+        f"; {shape.key} is a flat list with one number per response: write values per token "
+        "as [[…]]"
+    )
 
 
 # ---- rewards and advantages -------------------------------------------------------------------
@@ -144,8 +147,8 @@ def _check_given(rows: list[list[float]], place: Place) -> list[list[float]]:
     for at, row in enumerate(rows):
         if all(map(isnan, row)):
             raise InputError(
-                "expected a reward of at least 1 function, got null of all; leave the response "
-                "out, or give advantages (TRL's is 0)",
+                "expected a reward from at least 1 function, got null from all; leave out the "
+                "response, or give advantages (TRL uses 0)",
                 path=place(at),
             )
     return rows
@@ -190,7 +193,7 @@ def read_groups(record: Mapping[str, Any], names: Mapping[str, str], shape: Shap
         labels = list(dict.fromkeys(rows))
         numbers = {label: number for number, label in enumerate(labels)}
         if groups is not None and groups != [numbers[label] for label in rows]:
-            raise InputError("expected one id for each nested group, got other groups", path=ids)
+            raise InputError("expected one id per nested group, got other groups", path=ids)
         groups = [numbers[label] for label in rows]
     if size is not None:
         groups = _sized(size, record[size], len(shape.widths), groups, ids or shape.key)

@@ -77,7 +77,7 @@ def _safetensors(path: str) -> dict[str, Any]:
     file = _bytes(path)
     size = int(file[:8].view("<u8")[0])
     if size > len(file) - 8:
-        raise ValueError(f"a header of {size} bytes, and {len(file) - 8} are left; {_CUT_OFF}")
+        raise ValueError(f"a header of {size} bytes, but only {len(file) - 8} are left; {_CUT_OFF}")
     header = orjson.loads(file[8 : 8 + size].tobytes())
     header.pop("__metadata__", None)
     data = file[8 + size :]
@@ -90,11 +90,13 @@ def _check_offsets(header: dict[str, Any], size: int) -> None:
     before = 0
     ends = [one["data_offsets"][1] for one in header.values()]
     if ends and max(ends) > size:
-        raise ValueError(f"its tensors take {max(ends)} bytes, and {size} are there; {_CUT_OFF}")
+        raise ValueError(f"its tensors need {max(ends)} bytes, but the file has {size}; {_CUT_OFF}")
     for (begin, end), name in sorted((one["data_offsets"], name) for name, one in header.items()):
         if not before <= begin <= end <= size:
             wanted = f"data_offsets of {name} between {before} and {size}"
-            raise ValueError(f"expected {wanted}, apart from other tensors, got [{begin}, {end}]")
+            raise ValueError(
+                f"expected {wanted} that do not overlap other tensors, got [{begin}, {end}]"
+            )
         before = end
 
 
@@ -102,7 +104,7 @@ def _tensor(data: Any, entry: dict[str, Any]) -> Any:
     begin, end = entry["data_offsets"]
     kind = entry["dtype"]
     if kind not in _TYPES:
-        raise ValueError(f"numbers of type {kind} are not read")
+        raise ValueError(f"numbers of type {kind} are not supported")
     flat = np.frombuffer(data[begin:end].tobytes(), dtype=_TYPES[kind])
     if kind == "BF16":
         flat = (flat.astype(np.uint32) << 16).view(np.float32)

@@ -73,7 +73,9 @@ def _part(key: str, value: Any) -> str:
         raise InputError("nested too deeply to be written as JSON", path=key) from None
     except TypeError as error:
         kind = str(error).rpartition(" ")[2]
-        message = f"expected what JSON can hold, got {kind}; make it text or leave it out"
+        message = (
+            f"expected a value that JSON can hold, got {kind}; convert it to text or leave it out"
+        )
         raise InputError(message, path=key) from None
 
 

@@ -111,8 +111,8 @@ class _Unpickler(pickle.Unpickler):
         found = _NAMES.get((module, name))
         if found is None:
             raise InputError(
-                f"the file wants to load {module}.{name}, which may run code; only tensors, "
-                "numbers, texts, lists and dicts are read"
+                f"the file loads {module}.{name}, which may run code; only tensors, numbers, "
+                "texts, lists and dicts are supported"
             )
         return found
 
@@ -150,7 +150,7 @@ def _check_codes(data: bytes) -> None:
         else:
             raise ValueError(f"an instruction that torch.save does not write, {code!r}")
         if at > len(data):
-            raise ValueError("a text, or a place of its memo, beyond its end")
+            raise ValueError("a text or memo position beyond its end")
 
 
 def raws(piece: Rows) -> Iterator[Raw | InputError]:
@@ -163,7 +163,7 @@ def raws(piece: Rows) -> Iterator[Raw | InputError]:
             value = _Plain(budget).of(_load(archive))
     except _DAMAGE as error:
         what = damage_of(error, piece.path)
-        raise InputError(f"the file is damaged, or none of torch.save's: {what}") from None
+        raise InputError(f"the file is damaged, or torch.save did not write it: {what}") from None
     yield Raw(value, piece.source, None, "", size)
 
 
@@ -212,12 +212,12 @@ def _array(tensor: _Tensor) -> Any:
     kind = "<u2" if storage.dtype == "bf16" else storage.dtype
     flat = np.frombuffer(storage.data, dtype=kind)
     if len(size) != len(stride) or min((offset, *size, *stride)) < 0:
-        raise ValueError("a tensor with a shape that cannot be")
+        raise ValueError("a tensor with an impossible shape")
     last = offset + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
     if 0 in size:
         return np.zeros(size)
     if last >= len(flat):
-        raise ValueError("a tensor that is larger than its numbers")
+        raise ValueError("a tensor that is larger than its data")
     steps = [step * flat.itemsize for step in stride]
     array = np.lib.stride_tricks.as_strided(flat[offset:], size, steps, writeable=False)
     return (array.astype(np.uint32) << 16).view(np.float32) if storage.dtype == "bf16" else array

@@ -64,7 +64,7 @@ def _by_trajectory(every: Sequence[Trajectory], rewards: F64, advantages: F64) -
 @rule(
     "advantages",
     "error|warning",
-    "Given advantages do not follow the rewards: sign, order, stride, centre, scale or tokens.",
+    "The given advantages contradict the rewards: sign, order, stride, centre, scale or tokens.",
     rank=60,
     about="advantages against rewards",
     needs=("advantages", "rewards"),
@@ -89,27 +89,27 @@ def find_wrong_advantages(view: View) -> Iterator[Finding]:
         wrong, pairs = shares
         if wrong > _REVERSED:
             yield Finding(
-                f"advantages have the other sign than the rewards: of {pairs:,} pairs in one group "
-                f"{wrong:.0%} are reversed",
-                "the better response must have the greater advantage: look for a loss that was "
-                "negated twice, or a cost that was taken for a reward",
+                f"the advantages have the opposite sign of the rewards: {wrong:.0%} of "
+                f"{pairs:,} pairs within a group are reversed",
+                "the better response needs the greater advantage: look for a loss that is "
+                "negated twice, or a cost that is used as a reward",
                 {"discordant": wrong, "pairs": pairs},
                 record,
             )
         elif stride := find_stride(given):
             yield Finding(
-                f"advantages do not follow the groups: they are those of groups by {stride}",
-                "group by id, not by position: a failed rollout, or another layout, moves every "
-                "row after it into a wrong group",
+                f"the advantages were computed over the wrong groups: they match {stride}",
+                "group rows by their id, not by their position: a failed rollout or another "
+                "layout puts every later row into a wrong group",
                 {"stride": stride},
                 record,
             )
         elif wrong > _DISCORDANT:
             yield Finding(
-                f"advantages do not follow the rewards: of {pairs:,} pairs in one group "
-                f"{wrong:.0%} are the wrong way round, as where the rows are in another order",
-                "rewards and advantages must be of the same rows: look at what shuffles, gathers "
-                "or sorts the batch between them",
+                f"the advantages do not follow the rewards: {wrong:.0%} of {pairs:,} pairs "
+                "within a group are reversed, as if the rows were in another order",
+                "rewards and advantages must belong to the same rows: check what shuffles, "
+                "gathers or sorts the batch between the two",
                 {"discordant": wrong, "pairs": pairs},
                 record,
             )
@@ -117,23 +117,24 @@ def find_wrong_advantages(view: View) -> Iterator[Finding]:
             continue  # a statistic of turns is another rule's
         elif mean := _common_mean(given):
             yield Finding(
-                f"advantages are not centred: the mean of a group is {mean:.4g}, and "
+                f"the advantages are not centred: the mean of a group is {mean:.4g}. "
                 + (
-                    "the same in all groups or that of its rewards: the baseline is not taken off"
+                    "It is the same in all groups, or equals the mean reward: the baseline was "
+                    "not subtracted"
                     if np.ptp(given.groups)
-                    else "their std is of these very responses: a constant was added"
+                    else "They have the std of these responses: a constant was added"
                 ),
-                "take the group's mean off the rewards; a common offset pushes all responses up "
-                "or down",
+                "subtract the group's mean from the rewards: a common offset pushes all "
+                "responses up or down",
                 {"mean": mean},
                 record,
                 severity="warning",
             )
         elif times := _extra_scale(given):
             yield Finding(
-                f"advantages are normalised twice: by the std of their group, and then by {times}",
-                "normalise once: by the group's std, or by the batch's; twice gives groups of "
-                "small std, or batches with dead groups, a larger step",
+                f"the advantages are normalised twice: by the std of their group, then by {times}",
+                "normalise once, by the group's std or by the batch's: twice enlarges the step "
+                "of groups with a small std and of batches with dead groups",
                 {"second": times},
                 record,
                 severity="warning",
@@ -158,10 +159,10 @@ def find_displaced_advantages(view: View) -> Iterator[Finding]:
         for record in np.flatnonzero((hits >= 3) & (hits > 0.6 * of)).tolist():
             row = view.rows_of(record).start + int(np.argmax(hit[view.rows_of(record)]))
             yield Finding(
-                f"advantages are of other tokens: the {edge} {int(count[row])} of "
-                f"{int(hits[record]):,} responses have those of the response "
-                f"{'before' if edge == 'first' else 'after'}, or of padding",
-                "spread a response's advantage over its own tokens; look for a shift by one, or "
+                f"the advantages belong to other tokens: the {edge} {int(count[row])} tokens "
+                f"of {int(hits[record]):,} responses have the advantage of the "
+                f"{'previous' if edge == 'first' else 'next'} response, or of padding",
+                "each response's advantage goes on its own tokens: look for a shift by one, or "
                 "for padding that was cut on one side only",
                 {"responses": int(hits[record]), "tokens": int(count[row]), "edge": edge},
                 **view.at(row),
@@ -194,14 +195,14 @@ def find_stride(given: Scores) -> str:
     for size in range(2, count):
         if count % size == 0 and _follows(given, rows % (count // size)):
             apart = count // size
-            return f"rows {apart} apart (sample-major), as if the rows were prompt-major"
+            return f"groups of rows {apart} apart (sample-major), as if the rows were prompt-major"
         if count // size < 2:
             continue
         blocks = rows // size
         whole = blocks < count // size
         part = given.part(whole)
         if _follows(part, blocks[whole]):
-            return f"strides of {size} rows"
+            return f"groups of {size} consecutive rows"
     return ""
 
 
@@ -285,17 +286,17 @@ def _extra_scale(given: Scores) -> str:
     scales = stds * np.array([[fit.slope] for fit in fits])
     again = (np.abs(scales * stds - 1.0).max(0) < 2.0 * _SHIFT) & (np.abs(stds - 1.0).max(0) > 0.05)
     if again.any():
-        return "it again"
+        return "the same std again"
     whitened = any(abs(float(given.advantages.std(ddof=d)) - 1.0) < 1e-3 for d in (0, 1))
     alike = bool((np.ptp(scales, 0) < 2.0 * _SHIFT).any())
     scaled = bool((np.abs(scales.mean(0) - 1.0) > 0.02).all())
-    return "that of the batch" if alike and scaled and whitened else ""
+    return "the std of the batch" if alike and scaled and whitened else ""
 
 
 @rule(
     "advantage-scale",
     "error|warning",
-    "An advantage is too large for its rewards, as from a std of 0.",
+    "An advantage is too large for its rewards, as after a division by a std of 0.",
     rank=61,
 )
 def find_large_advantages(view: View) -> Iterator[Finding]:
@@ -323,12 +324,12 @@ def find_large_advantages(view: View) -> Iterator[Finding]:
         row = int(np.argmax(size[rows]))
         value = float(values[rows][row])
         infinite = abs(value) >= 1e4
-        reading = "; 1/eps, as a leave-one-out std of 0 gives" if infinite else ""
+        reading = ": a leave-one-out std of 0 gives 1/eps" if infinite else ""
         yield Finding(
-            f"an advantage is {value:.4g}, on a scale far too large for its rewards (|A| up to "
-            f"{float(bound[record]):.3g} can be){reading}",
-            "look at what the rewards are divided by: a std of 0 plus a tiny eps (set std_min, or "
-            "let such groups be 0), or of other units",
+            f"an advantage is {value:.4g}, far too large for its rewards (|A| can be at most "
+            f"{float(bound[record]):.3g}){reading}",
+            "check the divisor of the rewards: a std of 0 plus a tiny eps (set std_min, or "
+            "give such groups advantage 0), or different units",
             {"advantage": value, "bound": float(bound[record])},
             record,
             row,
@@ -343,7 +344,7 @@ def _is_strided(view: View, record: int) -> bool:
     return given is not None and bool(count_discordant(given)) and bool(find_stride(given))
 
 
-@rule("reward-scale", "info", "Reward functions are on unequal scales.", rank=62)
+@rule("reward-scale", "info", "The reward functions have unequal scales.", rank=62)
 def find_reward_scales(view: View) -> Iterator[Finding]:
     """Finds a reward function on a scale so large that the others hardly matter.
 
@@ -361,10 +362,10 @@ def find_reward_scales(view: View) -> Iterator[Finding]:
         wider = float(spreads[most]) >= 2.0 * float(np.delete(spreads, most).max())
         if sizes[second] > 0.0 and times >= 2.5 and (wider or times >= 10.0):
             yield Finding(
-                f"reward function {most} is on another scale: up to {sizes[most]:.3g}, {times:.1f} "
-                "times the next; it outweighs the others",
-                "weigh the functions, or normalise each in its group first (GDPO: --advantage "
-                "decoupled)",
+                f"reward function {most} has another scale: it reaches {sizes[most]:.3g}, "
+                f"{times:.1f} times the next one, and outweighs the others",
+                "weight the reward functions, or normalise each within its group first (GDPO: "
+                "--advantage decoupled)",
                 {"function": most, "largest": sizes.tolist(), "spreads": spreads.tolist()},
                 record,
             )

@@ -23,7 +23,7 @@ _TURNED = 0.3
 _FILLER_TIMES = 3.0
 _RARE = -4.0
 _CERTAIN_TOKENS, _CERTAIN_SHARE = 48, 0.97
-_FILLER_MEANING = "Log-probs that are missing were filled with 0.0, −100 or the like."
+_FILLER_MEANING = "Missing log-probs were filled with 0.0, −100 or another constant."
 
 
 @rule("filler", "error", _FILLER_MEANING, rank=16, explains=True, suppressible=True)
@@ -40,9 +40,9 @@ def find_certain_tokens(view: View) -> Iterator[Finding]:
     for record in np.flatnonzero(found).tolist():
         tokens, of = int(count[record]), int(view.tokens[record])
         yield Finding(
-            f"probability 1 at {tokens:,} of {of:,} tokens: all columns are exactly 0.0",
-            "nothing is learned from tokens that were certain: look for a sampling temperature of "
-            "0 (argmax), top-k of 1, or columns that were filled",
+            f"{tokens:,} of {of:,} tokens have probability 1: all columns are exactly 0.0",
+            "certain tokens have no gradient: look for a sampling temperature of 0 (argmax), a "
+            "top-k of 1, or columns that were filled",
             {"column": next(iter(view.log_probs)), "value": 0.0, "tokens": tokens, "of": of},
             record,
         )
@@ -54,7 +54,7 @@ def find_certain_tokens(view: View) -> Iterator[Finding]:
     _FILLER_MEANING,
     rank=10,
     scope="pair",
-    about="other tokens and fillers",
+    about="unrelated columns and fillers",
     needs=("log_probs_old|log_probs_rollout",),
 )
 def find_fillers(pair: Pair) -> Iterator[Finding]:
@@ -112,12 +112,12 @@ def _describe_filler(pair: Pair, name: str, value: float, hit: np.ndarray, sampl
     at = part.start + int(np.argmax(hit[part]))
     second = pair.keys[0] if name == pair.keys[1] else pair.keys[1]
     return Finding(
-        f"{name} is filled with {value:.1f}: exactly that at {tokens:,} of {of:,} tokens of which "
-        f"{second} is not certain"
+        f"{name} is filled with {value:.1f}: {tokens:,} of {of:,} tokens have exactly this "
+        f"value where {second} is not certain"
         if value == 0.0
-        else f"{name} is filled with {value:g}, at {tokens:,} of {of:,} tokens",
-        "a missing log-prob is no number: mask these tokens, drop the rows, or leave the column "
-        "out (a missing old column means on-policy)",
+        else f"{name} is filled with {value:g} at {tokens:,} of {of:,} tokens",
+        "a filler is not a log-prob: mask these tokens, drop the rows, or leave the column out "
+        "(without an old column the batch counts as on-policy)",
         {"column": name, "value": value, "tokens": tokens, "of": of},
         **pair.view.place(at),
     )
@@ -132,10 +132,10 @@ _SHIFT_SIGMAS, _SHIFT_SIGMAS_ALONE, _SHIFT_SIGMAS_END = 4.0, 5.0, 6.0
 @rule(
     "shifted",
     "error",
-    "A column of log-probs is one token early or late against another.",
+    "One column of log-probs is a token early or late.",
     rank=20,
     scope="pair",
-    about="shifts and bases",
+    about="shifts and log bases",
     needs=("log_probs_old|log_probs_ref|log_probs_rollout",),
 )
 def find_shifts(pair: Pair) -> Iterator[Finding]:
@@ -224,9 +224,9 @@ def _describe_shift(
     return Finding(
         f"{first} agrees better with the {where} token's {second} than with its own{since} "
         f"({share:.0%} of {tokens:,} tokens)",
-        "log-prob t must belong to token t: logits are one ahead of the tokens they predict "
-        "(logits[:, :-1] goes with tokens[:, 1:]); shift one column"
-        + (", or keep the ids that were sampled: text was encoded again" if since else ""),
+        "log-prob t must belong to token t, and logits predict the next token (logits[:, :-1] "
+        "goes with tokens[:, 1:]): shift one column"
+        + (", or keep the sampled ids instead of encoding the text again" if since else ""),
         {"lag": lag, "share": share, "tokens": tokens},
         **place,
     )
@@ -243,10 +243,10 @@ _LAST_TIMES = 4.0
 @rule(
     "last-token",
     "error",
-    "The last token of responses has the log-prob of another one (packed boundary).",
+    "The last token of a response has another token's log-prob (packed boundary).",
     rank=25,
     scope="pair",
-    about="other tokens and fillers",
+    about="unrelated columns and fillers",
     needs=("log_probs_old|log_probs_rollout",),
 )
 def find_wrong_last_tokens(pair: Pair) -> Iterator[Finding]:
@@ -280,10 +280,9 @@ def find_wrong_last_tokens(pair: Pair) -> Iterator[Finding]:
             token = int(rows.starts[row] + rows.lengths[row]) - 1
             yield Finding(
                 f"{pair.keys[0]} and {pair.keys[1]} differ by more than 1 nat at the last token "
-                f"of {k} of {count} responses, elsewhere at {rate:.1%} of the tokens",
-                "labels that were shifted over the whole packed batch give the last token of a "
-                "sequence the first one of the next: shift within each sequence, or mask its last "
-                "token",
+                f"of {k} of {count} responses, but elsewhere at only {rate:.1%} of the tokens",
+                "shift labels within each sequence, or mask its last token: a shift over the "
+                "whole packed batch gives the last token of a sequence the first label of the next",
                 {"responses": k, "of": count, "elsewhere": rate},
                 **pair.view.place(token),
             )
@@ -303,11 +302,11 @@ _SURE, _LEVEL = 0.2, 0.25
 @rule(
     "unrelated",
     "error",
-    "Two columns of log-probs do not correlate: they are of other tokens or another model.",
+    "Two columns of log-probs do not correlate: they come from different tokens or models.",
     rank=30,
     scope="pair",
     least_tokens=_UNRELATED_TOKENS,
-    about="other tokens and fillers",
+    about="unrelated columns and fillers",
     needs=("log_probs_old|log_probs_rollout",),
 )
 def find_unrelated(pair: Pair) -> Iterator[Finding]:
@@ -391,12 +390,12 @@ def _describe_unrelated(
     pair: Pair, correlation: float, tokens: int, place: dict[str, Any], rows: int
 ) -> Finding:
     first, second = pair.keys
-    many = "these tokens" if "response" not in place else f"this response ({rows} such in all)"
+    many = "these tokens" if "response" not in place else f"this response ({rows} like it)"
     return Finding(
-        f"{first} and {second} are unrelated: of {many} the probabilities correlate by "
-        f"{correlation:.2f} over {tokens:,} tokens; they are not of the same tokens",
-        "log-probs of other rows (a column that was not reordered with the batch), of an untrained "
-        "head, or of other weights: compute both for the same rows",
+        f"{first} and {second} are unrelated: in {many} their probabilities correlate by "
+        f"{correlation:.2f} over {tokens:,} tokens, so they belong to different tokens",
+        "compute both columns for the same rows and weights: look for a column that was not "
+        "reordered with the batch, an untrained head, or other weights",
         {"correlation": correlation, "tokens": tokens, "rows": rows},
         **place,
     )
@@ -413,10 +412,10 @@ _DRIFT_SIGMAS = 5.0
 @rule(
     "drift",
     "error",
-    "Two columns drift apart along the response: positions are off on one side.",
+    "Two columns drift apart along the response: the positions of one side are wrong.",
     rank=35,
     scope="pair",
-    about="other tokens and fillers",
+    about="unrelated columns and fillers",
     needs=("log_probs_old|log_probs_rollout",),
 )
 def find_drift(pair: Pair) -> Iterator[Finding]:
@@ -445,10 +444,10 @@ def find_drift(pair: Pair) -> Iterator[Finding]:
     for sample in np.flatnonzero(found).tolist():
         times = float(after[sample] / max(float(before[sample]), 1e-12))
         yield Finding(
-            f"{pair} grows with the position: among later tokens (from {middle[sample]:.0f} on) it "
-            f"is {times:.1f} times as far from 0 as before",
-            "positions differ on one side: left padding without position_ids, a cache that was not "
-            "reset, other rotary settings; give position_ids that skip the padding",
+            f"{pair} grows with the position: from token {middle[sample]:.0f} on it is "
+            f"{times:.1f} times as far from 0 as before",
+            "give position_ids that skip the padding: the positions differ on one side (left "
+            "padding without position_ids, a cache that was not reset, or other rotary settings)",
             {"times": times, "sigmas": float(away[sample]), "position": float(middle[sample])},
             record=pair.record(sample),
         )

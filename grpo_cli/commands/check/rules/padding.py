@@ -124,9 +124,9 @@ def _find_padding_in_record(part: _PaddedRecord, *, end: bool) -> Iterator[Findi
     value = float(at_edge[at]) + 0.0
     yield Finding(
         f"{rows:,} of {len(runs):,} responses {'end' if end else 'begin'} in a run of one "
-        f"log-prob ({value:g}), the longest of {int(runs.max()):,} tokens: "
-        + ("padding counts" if certain else "padding, or words that the policy is sure of"),
-        _PADDING_ADVICE if certain else "dump token_ids, which tell the two apart",
+        f"log-prob ({value:g}), the longest has {int(runs.max()):,} tokens: "
+        + ("padding counts" if certain else "padding, or text of which the policy is certain"),
+        _PADDING_ADVICE if certain else "dump token_ids, which tell padding from text",
         {
             "responses": rows,
             "of": len(runs),
@@ -266,10 +266,10 @@ def _ids_of_setting(value: Mapping[str, Any], key: str) -> frozenset[int]:
 @rule(
     "padding-id",
     "error",
-    "Tokens of padding, by their id, count behind the end of text.",
+    "Padding tokens (by id) count after the end of text.",
     rank=19,
     explains=True,
-    about="padding, ends and loops by id",
+    about="padding, end of text and repetition by id",
     needs=("token_ids|tokens",),
 )
 def find_padding_ids(view: View) -> Iterator[Finding]:
@@ -302,9 +302,9 @@ def find_padding_ids(view: View) -> Iterator[Finding]:
         rows_hit, tokens = int(np.count_nonzero(behind[part])), int(behind[part].sum())
         row = part.start + int(np.argmax(behind[part] > 0))
         yield Finding(
-            f"{rows_hit:,} of {of:,} responses end in {view.word(int(last[row]))}, "
-            f"behind the end of text: {tokens:,} tokens of padding count",
-            "end the mask with the end of text: it counts, what follows does not",
+            f"{rows_hit:,} of {of:,} responses end in {view.word(int(last[row]))}, after the "
+            f"end of text: {tokens:,} padding tokens count",
+            "end the mask at the first end-of-text token: it counts, the tokens after it do not",
             {"responses": rows_hit, "of": of, "tokens": tokens, "token_id": int(last[row])},
             **view.at(row),
         )
@@ -369,9 +369,9 @@ def _goes_on_after_the_end(view: View, ids: I64, last: I64) -> NDArray[np.bool_]
 @rule(
     "end-of-text",
     "warning",
-    "The mask takes the end of text away.",
+    "The mask leaves out the end-of-text token.",
     rank=25,
-    about="padding, ends and loops by id",
+    about="padding, end of text and repetition by id",
     needs=("token_ids|tokens",),
 )
 def find_masked_ends(view: View) -> Iterator[Finding]:
@@ -418,10 +418,10 @@ def find_masked_ends(view: View) -> Iterator[Finding]:
         row = part.start + int(np.argmax(hit[part]))
         count = int(hit[part].sum())
         yield Finding(
-            f"the mask takes the end of text ({view.word(int(first[row]))}) of {count:,} of {of:,} "
-            "responses: the last token counts not",
-            "the policy chose to stop, and does not learn when to: a mask made from the id of "
-            "padding takes the end of text too where the two are one; count up to its first",
+            f"the mask leaves out the end-of-text token ({view.word(int(first[row]))}) of "
+            f"{count:,} of {of:,} responses: their last token does not count",
+            "count tokens up to the first end of text: without it the policy does not learn "
+            "when to stop. A mask made from the padding id drops it where both ids are equal",
             {"responses": count, "of": of, "token_id": int(first[row])},
             **view.at(row),
             token=int(last[row] + 1 - written.starts[row]),
@@ -445,12 +445,11 @@ def _find_missing_ends(view: View, ids: I64, ends: frozenset[int]) -> Iterator[F
             phrase = {*ids[start:stop].tolist()}
             if not phrase & {int(ids[stop]), *ends} and not any(endings[row : row + 1]):
                 yield Finding(
-                    f"a response ends in {view.word(int(ids[stop]))} and not in the end of text, "
-                    f"as {int(most[record]):,} of {int(view.counts[record]):,} do, and is shorter "
-                    "than one that does: it was not cut",
-                    "count the end of text, or the policy does not learn when to stop; of a "
-                    "rollout that was aborted, or stopped at a string, let the record say so "
-                    "(finish_reasons)",
+                    f"a response ends in {view.word(int(ids[stop]))} and has no end of text, "
+                    f"unlike {int(most[record]):,} of {int(view.counts[record]):,} responses. "
+                    "It is shorter than one of those, so it was not cut",
+                    "count the end of text, or the policy does not learn when to stop; if the "
+                    "rollout was aborted or stopped at a string, record that (finish_reasons)",
                     {"finished": int(most[record]), "of": int(view.counts[record])},
                     **view.at(part.start + row),
                     token=int(view.widths[part][row]) - 1,

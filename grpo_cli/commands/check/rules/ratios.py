@@ -15,10 +15,10 @@ from grpo_cli.objective.mismatch import k3
 
 _EXTREME = 20.0
 _EXTREME_ADVICE = (
-    "missing log-probs must not be filled with 0.0; else look at alignment, masks and which "
-    "weights computed them"
+    "do not fill missing log-probs with 0.0; otherwise check alignment, masks and which "
+    "weights computed each column"
 )
-_EXTREME_MEANING = "A ratio is beyond e^±20, which no update makes."
+_EXTREME_MEANING = "A ratio is beyond e^±20, which no update produces."
 
 
 @rule(
@@ -27,7 +27,7 @@ _EXTREME_MEANING = "A ratio is beyond e^±20, which no update makes."
     _EXTREME_MEANING,
     rank=55,
     scope="pair",
-    about="other tokens and fillers",
+    about="unrelated columns and fillers",
     needs=("log_probs_old|log_probs_rollout",),
 )
 def find_extreme_ratios(pair: Pair) -> Iterator[Finding]:
@@ -73,7 +73,7 @@ def find_extreme_given_ratios(view: View) -> Iterator[Finding]:
         at = part.start + int(np.argmax(bad[part]))
         yield Finding(
             f"{view.key('ratios')} is {ratios[at]:g}, beyond e^±{_EXTREME:g}",
-            "look at how the ratio was computed",
+            "check how the ratio was computed",
             {
                 "tokens": int(bad[part].sum()),
                 "of": part.stop - part.start,
@@ -86,12 +86,12 @@ def find_extreme_given_ratios(view: View) -> Iterator[Finding]:
 # ---- first passes --------------------------------------------------------------------------------
 
 _ON_POLICY_ADVICE = (
-    "nothing to do: on the first pass over a batch the loss value says nothing, its gradient "
-    "does; if this is a later pass, the old log-probs were overwritten"
+    "nothing to do on the first pass over a batch: the loss value says nothing there, the "
+    "gradient does. On a later pass, the old log-probs were overwritten"
 )
 _ON_POLICY_ADVICE_DEAD = (
-    "nothing to do: every group here is dead, so there is no policy gradient either; if this is a "
-    "later pass, the old log-probs were overwritten"
+    "nothing to do on the first pass over a batch, though every group is dead and has no "
+    "policy gradient. On a later pass, the old log-probs were overwritten"
 )
 
 
@@ -116,7 +116,7 @@ def find_on_policy(view: View) -> Iterator[Finding]:
             yield Finding(words, advice[record], {"tokens": n}, record)
     elif not {"log_probs_old", "ratios"} & {*view.packed.columns}:
         for record in np.flatnonzero(counted).tolist():
-            words = "log_probs_old is missing: taken as on-policy, every ratio is 1"
+            words = "log_probs_old is missing: the batch counts as on-policy, and every ratio is 1"
             tokens = {"tokens": int(view.tokens[record])}
             yield Finding(words, advice[record], tokens, record)
 
@@ -127,10 +127,10 @@ _NOTABLE_NOISE = 0.01
 @rule(
     "ratio-noise",
     "warning|info",
-    "Ratios are not 1 although old and new are of the same weights.",
+    "The ratios are not 1 although old and new come from the same weights.",
     rank=65,
     scope="pair",
-    about="noise of the ratios",
+    about="ratio noise",
     needs=("log_probs_old",),
 )
 def find_ratio_noise(pair: Pair) -> Iterator[Finding]:
@@ -149,10 +149,10 @@ def find_ratio_noise(pair: Pair) -> Iterator[Finding]:
         part = pair.tokens(sample)
         beyond = float(np.mean(pair.size[part] > np.log(1.1)))
         yield Finding(
-            f"on policy ({claim}) and yet the ratios are not 1: mean |log ratio| "
-            f"{mean[sample]:.3g}, {beyond:.1%} of the ratios outside [0.9, 1.1]; the weights are "
-            "the same, so this is noise of precision, kernels or batch shapes",
-            "take old from the same forward pass (old = new), or let both passes have the same "
+            f"the batch is on-policy ({claim}), yet the ratios are not 1: mean |log ratio| "
+            f"{mean[sample]:.3g}, {beyond:.1%} of the ratios outside [0.9, 1.1]. The weights "
+            "are equal, so precision, kernels or batch shapes cause this noise",
+            "take old from the same forward pass (old = new), or give both passes the same "
             "precision, kernel and micro-batches",
             {"mean_abs": float(mean[sample]), "outside": beyond, "claim": claim},
             record=pair.record(sample),
@@ -172,7 +172,7 @@ _OUTLIER_SHARE = 0.02
 @rule(
     "outliers",
     "warning",
-    "A few tokens differ by nats between the engines while the others agree.",
+    "Some tokens differ by nats between engine and trainer while the others agree.",
     rank=60,
     scope="pair",
     about="rollout mismatch",
@@ -200,11 +200,11 @@ def find_outliers(pair: Pair) -> Iterator[Finding]:
             at = part.start + int(np.argmax(size))
             tokens = int(out.sum())
             yield Finding(
-                f"{tokens:,} of {len(size):,} tokens differ far more than the rest, the worst by "
-                f"{float(size.max()):.3g} nats ({pair} = {pair.log_ratio[at]:.4g}; 98 % are within "
-                f"{near:.2g}): outliers",
-                "look at these tokens: a special token that one side does not know, a row that was "
-                "cut or joined, a wrong label; a correction (TIS, masks) hides them",
+                f"outliers: {tokens:,} of {len(size):,} tokens differ far more than the rest, "
+                f"the worst by {float(size.max()):.3g} nats ({pair} = "
+                f"{pair.log_ratio[at]:.4g}; 98 % are within {near:.2g})",
+                "look at these tokens for a special token that one side does not know, a row that "
+                "was cut or joined, or a wrong label: a correction (TIS, masks) only hides them",
                 {
                     "tokens": tokens,
                     "of": len(size),
@@ -225,7 +225,10 @@ _WEIGHT_AWAY = 0.004
 @rule(
     "mean-weight",
     "warning",
-    "Importance weights do not average to 1: top-p or top-k mass, or a one-sided bias.",
+    (
+        "The mean importance weight is not 1: top-p or top-k renormalisation, or another "
+        "one-sided bias."
+    ),
     rank=70,
     scope="pair",
     about="rollout mismatch",
@@ -274,18 +277,18 @@ def _describe_weight(pair: Pair, sample: int, mean: float, error: float) -> Find
     first, second = pair.keys
     if mean < 1.0:
         reading = (
-            f"{first} lies below {second}, as where {second} was renormalised over the words that "
-            "top-p or top-k kept (the mass that was kept is lost), or has another one-sided bias"
+            f"{first} is below {second}: {second} was renormalised over the tokens that top-p "
+            "or top-k kept, or has another one-sided bias"
         )
     else:
         reading = (
-            f"{first} lies above {second}: one-sided errors, as of a penalty on one side, or a "
-            "normaliser that is missing"
+            f"{first} is above {second}: a one-sided error, such as a penalty on one side or a "
+            "missing normaliser"
         )
     return Finding(
         f"the mean weight exp({pair}) is {mean:.4f} ± {error:.2g}, not 1; {reading}",
-        "compute both over the same words: the whole vocabulary, or the words kept; penalties "
-        "(repetition, presence) must be on neither side or on both",
+        "compute both over the same tokens, the whole vocabulary or the kept ones, and apply "
+        "penalties (repetition, presence) on both sides or on neither",
         {
             "mean_weight": mean,
             "standard_error": error,
@@ -306,7 +309,7 @@ _LOW, _HIGH, _EFFECTIVE = 0.5, 2.0, 0.3
 @rule(
     "rollout-mismatch",
     "warning",
-    "The engine that sampled and the trainer disagree beyond NeMo-RL's published bound.",
+    "Inference engine and trainer disagree beyond the bound that NeMo-RL publishes.",
     rank=80,
     scope="pair",
     least_tokens=_MISMATCH_TOKENS,
@@ -340,11 +343,12 @@ def _describe_mismatch(pair: Pair, sample: int, error: float) -> Finding:
     mean = float(weight.mean())
     bad = not _LOW <= mean <= _HIGH or share < _EFFECTIVE
     return Finding(
-        f"the engines differ: mean |{pair}| is {float(size.mean()):.3g} nats per token, mean "
-        f"exp|·| {error:.4g} (bound 1.05), KL {kl:.3g}, effective sample size {share:.0%}, 99 % "
-        f"within {p99:.3g}" + ("; weights are beyond what verl corrects" if bad else ""),
-        "compare temperature, top-p, precision and weights of the two engines; --correction "
-        "weighs or masks the tokens",
+        f"engine and trainer differ: mean |{pair}| is {float(size.mean()):.3g} nats per token, "
+        f"mean exp|·| {error:.4g} (bound 1.05), KL {kl:.3g}, effective sample size "
+        f"{share:.0%}, 99 % of tokens within {p99:.3g}"
+        + ("; the weights exceed what verl corrects" if bad else ""),
+        "compare temperature, top-p, precision and weights of engine and trainer; --correction "
+        "weights or masks the tokens",
         {
             "mean_abs": float(size.mean()),
             "mean_exp_abs": error,

@@ -196,10 +196,10 @@ def find_copies(copies: list[Copy], of: int) -> Iterator[Finding]:
     """Yields the copies among the responses of one record."""
     response, first = copies[0]
     yield Finding(
-        f"{len(copies)} of {of} responses occur already, the first of them in {first}: all "
-        "log-probs are equal to the last bit",
-        "copies weigh double; look at how the batch was gathered (repeat, padding to a multiple "
-        "of the workers, a file read twice)",
+        f"{len(copies)} of {of} responses are copies, the first of {first}: all their log-probs "
+        "are equal to the last bit",
+        "copies count twice: check how the batch was gathered (repeat, padding to a multiple of "
+        "the workers, a file read twice)",
         {"responses": len(copies), "of": of, "first": first},
         response=response,
     )
@@ -208,17 +208,17 @@ def find_copies(copies: list[Copy], of: int) -> Iterator[Finding]:
 @rule(
     "torn-group",
     "warning|info",
-    "The responses of one group are in several records.",
+    "The responses of one group are spread over several records.",
     rank=131,
     scope="input",
 )
 def find_torn_groups(label: object, first: Place, facts: Facts, count: int) -> Iterator[Finding]:
     """Yields the first group of which several records have a response each."""
-    given = "; the advantages given are used as they are" if facts.given else ""
+    given = "; the given advantages are used as they are" if facts.given else ""
     yield Finding(
-        f"a group is torn over records: {label!r} is in record {first.name} and others too "
-        f"({count:,} such){given}",
-        f"--group-by {facts.label_key} puts rows of one {facts.label_key} together, so that they "
+        f"group split across records: {label!r} is in record {first.name} and in others "
+        f"({count:,} records){given}",
+        f"--group-by {facts.label_key} joins the rows of one {facts.label_key} so that they "
         "share a baseline",
         {"records": count, "key": facts.label_key},
         severity="info" if facts.given else "warning",
@@ -240,11 +240,11 @@ def find_equal_references(records: Counter[str], steps: int) -> Iterator[Finding
     moved = records["moved"] if records["trained"] else 0
     if records["differing"] or not (moved or steps >= _STEPS):
         return
-    proof = f"after an update too ({moved:,})" if moved else f"in {steps} steps or more"
+    proof = f"even after an update ({moved:,} records)" if moved else f"in {steps} steps or more"
     yield Finding(
-        f"the reference equals the policy to the last bit in every record ({records['equal']:,}), "
-        f"{proof}: the KL is always 0",
-        "compute it with the weights at the start: the adapter was not disabled, or the reference "
-        "is a second name of the model, or follows it in every step",
+        "the reference equals the policy to the last bit in every record "
+        f"({records['equal']:,}), {proof}: the KL is always 0",
+        "compute the reference with the initial weights: the adapter was not disabled, the "
+        "reference is the model itself under another name, or it is synchronised at every step",
         {"records": records["equal"], "moved": moved},
     )

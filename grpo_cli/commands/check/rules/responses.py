@@ -23,7 +23,11 @@ _LEAST_INVERTED = 12
 
 
 @rule(
-    "inverted-mask", "error", "The mask has 1 for padding and 0 for tokens.", rank=8, explains=True
+    "inverted-mask",
+    "error",
+    "The mask is inverted: 1 for padding and 0 for tokens.",
+    rank=8,
+    explains=True,
 )
 def find_inverted_masks(view: View) -> Iterator[Finding]:
     """Finds masks whose counted tokens are all 0.0 in every column, and their masked ones not."""
@@ -42,10 +46,10 @@ def find_inverted_masks(view: View) -> Iterator[Finding]:
     )
     for record in np.flatnonzero(bad).tolist():
         yield Finding(
-            f"the mask is inverted: all {int(kept[record]):,} tokens that count have log-probs of "
-            f"0.0, and {int(taken[record] - empty[record]):,} of {int(taken[record]):,} that do "
-            "not count have others",
-            f"dump 1 − {view.key('mask')}: 1 is a token that counts",
+            f"the mask is inverted: all {int(kept[record]):,} tokens that it keeps have log-prob "
+            f"0.0, and {int(taken[record] - empty[record]):,} of the {int(taken[record]):,} "
+            "tokens that it drops have others",
+            f"dump 1 − {view.key('mask')}: the mask is 1 where a token counts",
             {"counted": int(kept[record]), "masked": int(taken[record])},
             record=record,
         )
@@ -63,7 +67,7 @@ def _count_per_record(view: View, tokens: np.ndarray) -> np.ndarray:
     return view.records.sum(view.written.sum(tokens.astype(np.int64)))
 
 
-@rule("mask", "error|info", "The mask takes all tokens of responses, or has holes.", rank=15)
+@rule("mask", "error|info", "The mask drops whole responses, or has holes.", rank=15)
 def find_mask_faults(view: View) -> Iterator[Finding]:
     """Finds masks of whole responses, displaced masks, and masks with holes (tool results).
 
@@ -82,8 +86,8 @@ def find_mask_faults(view: View) -> Iterator[Finding]:
         count = int(view.counts[record])
         whole = taken[record] == count and np.ptp(lengths[view.rows_of(record)]) > 0
         yield Finding(
-            f"the mask takes every token of {int(taken[record])} of {count} responses",
-            "right where responses are filtered out (overlong filtering); they still count where "
+            f"the mask drops every token of {int(taken[record])} of {count} responses",
+            "right if responses were filtered out (overlong filtering); they still count where "
             "the aggregation counts responses",
             {"empty": int(taken[record]), "of": count},
             record=record,
@@ -120,12 +124,15 @@ def _find_displaced_masks(view: View) -> Iterator[Finding]:
         some = (rows >= _LEAST_DISPLACED) & (count >= _MOST_DISPLACED * rows)
         for record in np.flatnonzero(some).tolist():
             row = int(np.argmax((usable & shifted)[view.rows_of(record)]))
-            wrong = "the first is lost, padding counts" if word == "late" else "the last is lost"
+            wrong = (
+                "the first token is lost and padding counts"
+                if word == "late"
+                else "the last token is lost"
+            )
             yield Finding(
                 f"the mask is one token {word} in {int(count[record]):,} of {int(rows[record]):,} "
-                f"responses, against the tokens that have log-probs: {wrong}",
-                f"shift {view.key('mask')} by one token: log-prob t belongs to token t, and the "
-                "mask to both",
+                f"responses, compared with the tokens that have log-probs: {wrong}",
+                f"shift {view.key('mask')} by one token: log-prob t and mask t belong to token t",
                 {"responses": int(count[record]), "of": int(rows[record]), "shift": word},
                 record=record,
                 response=row,
@@ -146,7 +153,7 @@ def _find_holes(view: View) -> Iterator[Finding]:
         yield Finding(
             f"the mask has holes between tokens in {count:,} of {int(view.counts[record]):,} "
             "responses",
-            "right for tool results and other text the policy did not write; wrong otherwise",
+            "right for tool results and other text that the policy did not write, wrong otherwise",
             {"responses": count, "of": int(view.counts[record]), "holes": len(found)},
             **(place | {"token": place["token"] + 1}),
             severity="info",
@@ -158,13 +165,13 @@ def _find_holes(view: View) -> Iterator[Finding]:
 _PROMPT_CHANCE = math.log(1e-9)
 _ABSOLUTE, _RELATIVE = 0.01, 0.02
 _TAIL = 6
-_PROMPT_ADVICE = "cut the prompt off, or mask it: only tokens that the policy wrote may count"
+_PROMPT_ADVICE = "remove the prompt or mask it: only tokens that the policy wrote may count"
 
 
 @rule(
     "prompt-included",
     "error",
-    "Tokens of the prompt count as if the policy had written them.",
+    "Prompt tokens count as if the policy had written them.",
     rank=30,
     explains=True,
 )
@@ -203,8 +210,8 @@ def _find_shared_prompt(view: View, new: F64, members: I64, shared: int) -> Iter
     chance = (len(members) - 1) * max(map(math.fsum, begun.tolist()))
     if chance < _PROMPT_CHANCE:
         yield Finding(
-            f"all {len(members)} responses begin with the same {shared} tokens, which has "
-            f"probability e^{chance:.0f} if they were sampled: prompt tokens count",
+            f"prompt tokens count: all {len(members)} responses begin with the same {shared} "
+            f"tokens, which sampling would give with probability e^{chance:.0f}",
             _PROMPT_ADVICE,
             {"tokens": shared, "responses": len(members), "log_probability": chance},
             **view.at(int(members[0])),
@@ -276,7 +283,7 @@ def _find_given_prompt(
         if shared:
             whole = "the" if shared == len(prompt) else "the last"
             yield Finding(
-                f"the response begins with {whole} {shared} tokens of {key}: they count",
+                f"prompt tokens count: the response begins with {whole} {shared} tokens of {key}",
                 _PROMPT_ADVICE,
                 {"tokens": shared, "key": key},
                 record=record,
@@ -302,7 +309,7 @@ def _shared_tail(prompt: list[Any], begun: list[int]) -> int:
 @rule(
     "retokenised",
     "error",
-    "The ids that are trained are not those that were sampled.",
+    "The trained token ids are not the sampled ids.",
     rank=28,
     explains=True,
     about="retokenised ids",
@@ -340,10 +347,10 @@ def _compare_ids(view: View, record: int, rows: list[Any], key: str) -> Iterator
     if differing:
         row, at = differing[0]
         yield Finding(
-            f"the trained token ids ({view.key('token_ids')}) of {len(differing)} of {len(rows)} "
-            f"responses are not those that were sampled ({key}), here from token {at} on",
-            "keep the ids that the engine gave and never encode its text again: log-probs belong "
-            "to ids, not to text",
+            f"the trained token ids ({view.key('token_ids')}) differ from the sampled ids "
+            f"({key}) in {len(differing)} of {len(rows)} responses, here from token {at} on",
+            "keep the ids that the engine returned instead of encoding its text again: log-probs "
+            "belong to ids, not to text",
             {"responses": len(differing), "of": len(rows), "key": key},
             record=record,
             response=row,
@@ -360,10 +367,10 @@ _LOOP_TOKENS, _LOOP_TIMES = 16, 4
 @rule(
     "repetition",
     "info",
-    "Responses end in a loop of one phrase.",
+    "Responses end in a repeated phrase.",
     rank=110,
     suppressible=True,
-    about="padding, ends and loops by id",
+    about="padding, end of text and repetition by id",
     needs=("token_ids|tokens",),
 )
 def find_loops(view: View) -> Iterator[Finding]:
@@ -390,17 +397,17 @@ def find_loops(view: View) -> Iterator[Finding]:
         part, count = view.rows_of(record), int(view.counts[record])
         row = part.start + int(np.argmax(best[part]))
         yield Finding(
-            f"{int(looping[record])} of {count} responses end in a loop, one phrase of "
-            f"{int(period[row])} tokens repeated over {int(best[row])}: degenerate repetition",
-            "no padding, but no text either: it is sampled surely, fills the length and gets the "
-            "reward of a cut response; stop generation at it, or penalise it",
+            f"{int(looping[record])} of {count} responses end in a loop: a phrase of "
+            f"{int(period[row])} tokens is repeated over {int(best[row])} tokens",
+            "stop generation at such loops, or penalise them: they are degenerate text, fill the "
+            "whole length and get the reward of a truncated response",
             {"responses": int(looping[record]), "of": count, "longest": int(best[row])},
             **view.at(row),
         )
 
 
 _CUT_ADVICE = (
-    "cut responses are rewarded as if finished: raise the limit, mask them "
+    "truncated responses are rewarded as if they were finished: raise the limit, mask them "
     "(mask_truncated_completions, overlong filtering), or shape their reward"
 )
 
@@ -408,7 +415,7 @@ _CUT_ADVICE = (
 @rule(
     "length-cap",
     "info",
-    "Responses were cut: the record says so, or many have exactly the greatest length.",
+    "Responses were truncated: the record says so, or many have exactly the maximum length.",
     rank=120,
     about="truncation",
     full_coverage_needs="|".join(("max_completion_length", *ENDINGS)),
@@ -434,7 +441,7 @@ def find_cut_responses(view: View) -> Iterator[Finding]:
         if not named and (count < 3 or count == view.counts[record]):
             continue
         yield Finding(
-            f"{count} of {int(view.counts[record])} responses have exactly the greatest length, "
+            f"{count} of {int(view.counts[record])} responses have exactly the maximum length, "
             f"{length}" + (" (max_completion_length)" if named else ""),
             _CUT_ADVICE,
             {"responses": count, "of": int(view.counts[record]), "length": length, "named": named},
@@ -446,7 +453,8 @@ def _find_declared_cuts(declared: Sequence[list[bool] | None]) -> Iterator[Findi
     for record, endings in enumerate(declared):
         if endings and any(endings):
             yield Finding(
-                f"{sum(endings)} of {len(endings)} responses were cut, as the record says itself",
+                f"{sum(endings)} of {len(endings)} responses were truncated, according "
+                "to the record",
                 _CUT_ADVICE,
                 {"responses": sum(endings), "of": len(endings), "named": True},
                 record=record,

@@ -72,8 +72,9 @@ def find_dead_groups(view: View) -> Iterator[Finding]:
         every = "both" if size == 2 else f"all {size}"
         yield Finding(
             f"{every} {_score_name(view)} are {value:g}: no policy gradient",
-            "many of them waste samples: choose prompts of medium difficulty, or sample again "
-            "(DAPO's dynamic sampling); whether they count in the denominator differs",
+            "many dead groups waste samples: choose prompts of medium difficulty, or sample "
+            "again (DAPO's dynamic sampling). Frameworks differ in whether dead groups count in "
+            "the denominator",
             {"size": size, "value": value},
             **view.at(first),
         )
@@ -82,7 +83,7 @@ def find_dead_groups(view: View) -> Iterator[Finding]:
 @rule(
     "near-dead-group",
     "warning",
-    "Rewards are so nearly equal that eps or rounding decides the advantages.",
+    "Rewards are so close that eps or rounding decides the advantages.",
     rank=71,
     about="dead groups",
     needs=("rewards|advantages",),
@@ -105,10 +106,10 @@ def find_near_dead_groups(view: View) -> Iterator[Finding]:
         advantages = {f"eps_{eps:g}": spread / (std + eps) for eps in (1e-4, 1e-6, 1e-8)}
         least, most = advantages["eps_0.0001"], advantages["eps_1e-08"]
         yield Finding(
-            f"the {len(members)} {_score_name(view)} differ by {spread:.3g} only: the sign of the "
-            f"advantages is rounding, their size is std_eps's (they differ by {least:.2g} with "
-            f"1e-4, by {most:.2g} with 1e-8)",
-            "round the rewards, or set std_min above their noise, so that the group is dead",
+            f"the {len(members)} {_score_name(view)} differ by only {spread:.3g}: rounding "
+            "decides the sign of the advantages, and std_eps their size (they differ by "
+            f"{least:.2g} with 1e-4, by {most:.2g} with 1e-8)",
+            "round the rewards, or set std_min above their noise so that the group counts as dead",
             {"size": len(members), "spread": spread, "std": std, "advantages": advantages},
             **view.at(int(view.first_members[group])),
         )
@@ -117,9 +118,9 @@ def find_near_dead_groups(view: View) -> Iterator[Finding]:
 @rule(
     "reward-noise",
     "warning",
-    "Rewards differ by float32 rounding only.",
+    "Rewards differ only by float32 rounding.",
     rank=72,
-    about="noise of the rewards",
+    about="reward noise",
     needs=("rewards",),
 )
 def find_reward_noise(view: View) -> Iterator[Finding]:
@@ -136,13 +137,13 @@ def find_reward_noise(view: View) -> Iterator[Finding]:
         low, high = float(values[pairs[0]]), float(values[pairs[0] + 1])
         yield Finding(
             f"rewards {low!r} and {high!r} differ by float32 noise",
-            "compute rewards in float64 and in one order, or round them (6 digits)",
+            "compute rewards in float64 and in a fixed order, or round them (6 digits)",
             {"pairs": len(pairs), "gap": high - low, "of": int(view.sizes[group])},
             **view.at(int(view.first_members[group])),
         )
 
 
-@rule("singleton-group", "warning", "A group of one response.", rank=74)
+@rule("singleton-group", "warning", "A group has only one response.", rank=74)
 def find_singleton_groups(view: View) -> Iterator[Finding]:
     """Finds groups of one, which have no baseline but themselves: advantage 0, or NaN with ddof 1.
 
@@ -154,11 +155,11 @@ def find_singleton_groups(view: View) -> Iterator[Finding]:
     ):
         return
     for group in np.flatnonzero(view.sizes == 1).tolist():
-        hint = " (rows that carry a uid: --group-by uid)" if "group_ids" in view.names else ""
+        hint = " (if rows carry a uid: --group-by uid)" if "group_ids" in view.names else ""
         yield Finding(
-            "a group of one response: its advantage is 0 or undefined, and frameworks differ",
-            "write the responses to one prompt into one record (or with one group id), or "
-            f"drop it{hint.replace('uid', view.names.get('group_ids') or 'uid')}",
+            "the group has one response: its advantage is 0 or undefined, and frameworks differ",
+            "put all responses to a prompt into one record (or give them one group id), or drop "
+            f"the group{hint.replace('uid', view.names.get('group_ids') or 'uid')}",
             {"size": 1},
             **view.at(int(view.first_members[group])),
         )
@@ -174,7 +175,7 @@ def count_sizes(view: View) -> dict[int, Counter[int]]:
     return found
 
 
-@rule("uneven-groups", "info", "Groups of different sizes.", rank=75)
+@rule("uneven-groups", "info", "The groups have different sizes.", rank=75)
 def find_uneven_groups(view: View) -> Iterator[Finding]:
     """Finds groups of different sizes in one record."""
     if len(np.unique(view.sizes)) < 2:
@@ -189,7 +190,7 @@ def describe_uneven(counts: Counter[int]) -> Finding:
     listed = ", ".join(f"{times} with {size}" for size, times in sorted(counts.items()))
     return Finding(
         f"groups of different sizes: {listed} responses",
-        "fine for exact group statistics, as here; a trainer that reshapes to [-1, G] mixes "
-        "groups, or takes the batch for one group, without a word",
+        "grpo handles this exactly. A trainer that reshapes to [-1, G] mixes groups or treats "
+        "the batch as one group, without a warning",
         {"sizes": {str(size): times for size, times in sorted(counts.items())}},
     )

@@ -27,7 +27,7 @@ _FACTOR_ALIKE, _DIVIDED_ALIKE, _DIVIDED = 0.3, 0.07, 0.05
     _BASE_MEANING,
     rank=40,
     scope="pair",
-    about="shifts and bases",
+    about="shifts and log bases",
     least_tokens=LEAST_TOKENS,
     needs=("log_probs_old|log_probs_ref|log_probs_rollout",),
 )
@@ -45,10 +45,10 @@ def find_log_bases(pair: Pair) -> Iterator[Finding]:
             for at, wanted in ((1, per_nat), (0, 1.0 / per_nat)):
                 if abs(factor / wanted - 1.0) <= _BASE_WITHIN:
                     yield Finding(
-                        f"{pair.keys[at]} is in base {base}: {pair.keys[1]} is {factor:.4f} times "
-                        f"{pair.keys[0]}",
-                        f"multiply it by ln {base} = {math.log(float(base)):.4f}: log-probs are "
-                        "natural logarithms here",
+                        f"{pair.keys[at]} is in base {base}: {pair.keys[1]} is {factor:.4f} "
+                        f"times {pair.keys[0]}",
+                        f"multiply it by ln {base} = {math.log(float(base)):.4f}: grpo expects "
+                        "natural logarithms",
                         {"base": int(base), "factor": factor, "culprit": pair.names[at]},
                         record=pair.record(sample),
                     )
@@ -78,7 +78,8 @@ def find_log_bases_by_entropy(view: View) -> Iterator[Finding]:
             if abs(factor / per_nat - 1.0) < 0.1 and abs(factor - 1.0) * mean > 6.0 * error:
                 yield Finding(
                     f"the mean −log p is {factor:.3f} times the mean entropy: base {base}",
-                    f"multiply the log-probs by ln {base}, or the entropies are in another base",
+                    f"multiply the log-probs by ln {base}, unless the entropies are in "
+                    "another base",
                     {
                         "columns": ["log_probs_new", "entropies"],
                         "base": int(base),
@@ -151,10 +152,10 @@ def _describe_temperature(pair: Pair, scale: Scale, sample: int) -> Finding:
     sharper, flatter = (first, second) if slope < 1.0 else (second, first)
     what = "log-odds" if even else "log-probs"
     return Finding(
-        f"{sharper} is sharper than {flatter}, as with a temperature on one side only: the {what} "
-        f"are {max(slope, 1.0 / slope):.3f} times as large, at all of {of.number:,} tokens alike "
+        f"{sharper} is sharper than {flatter}, as if only one side applied the temperature: the "
+        f"{what} are {max(slope, 1.0 / slope):.3f} times as large at all {of.number:,} tokens "
         f"(spread {of.spread:.2g})",
-        "divide the logits by the sampling temperature in both places, or in neither (vLLM gives "
+        "divide the logits by the sampling temperature on both sides or on neither (vLLM returns "
         "raw log-probs unless logprobs_mode is processed_logprobs)",
         {"slope": slope, "spread": of.spread, "tokens": of.number, "sharper": sharper},
         record=pair.record(sample),
@@ -164,7 +165,7 @@ def _describe_temperature(pair: Pair, scale: Scale, sample: int) -> Finding:
 @rule(
     "sharper",
     "info",
-    "One policy is sharper than the other, unevenly: training, dropout or other weights.",
+    "One policy is sharper than the other, but unevenly: training, dropout or other weights.",
     rank=43,
     scope="pair",
     about="temperature",
@@ -179,11 +180,11 @@ def find_sharper_policies(pair: Pair) -> Iterator[Finding]:
         if abs(share) > _NOTABLE_SHARE and not _is_temperature(pair, scale):
             first, second = pair.keys if share > 0.0 else pair.keys[::-1]
             yield Finding(
-                f"{first} is sharper than {second}: the log-odds of sure tokens are larger by "
+                f"{first} is sharper than {second}: the log-odds of likely tokens are larger by "
                 f"{abs(share):.0%} (median; spread {scale.odds.spread:.0%}), unevenly or by no "
-                "more than updates do",
-                "many steps, an entropy bonus or dropout on one side do so; a temperature scales "
-                "all tokens alike",
+                "more than updates cause",
+                "many steps, an entropy bonus or dropout on one side cause this; a temperature "
+                "scales all tokens equally",
                 {"share": share, "spread": scale.odds.spread, "tokens": scale.odds.number},
                 record=pair.record(sample),
             )
@@ -197,10 +198,10 @@ _CONSTANT_TOKENS = 24
 @rule(
     "constant-log-ratio",
     "warning",
-    "Every ratio is multiplied by one constant: a normaliser is missing on one side.",
+    "Every ratio is multiplied by one constant: one side lacks a normaliser.",
     rank=45,
     scope="pair",
-    about="other tokens and fillers",
+    about="unrelated columns and fillers",
     needs=("log_probs_old|log_probs_rollout",),
 )
 def find_constant_log_ratios(pair: Pair) -> Iterator[Finding]:
@@ -223,10 +224,10 @@ def find_constant_log_ratios(pair: Pair) -> Iterator[Finding]:
         spread = 1.4826 * float(np.median(np.abs(change - middle)))
         if abs(middle) >= 1e-3 and abs(middle) >= 3.0 * spread:
             yield Finding(
-                f"{pair} is about {middle:.4g} at every token (spread {spread:.2g}): "
-                f"every ratio is multiplied by {math.exp(middle):.4g}",
-                "one side was renormalised over top-p or top-k (the factor is the mass kept), or "
-                "lacks a normaliser; compute both over the whole vocabulary",
+                f"{pair} is about {middle:.4g} at every token (spread {spread:.2g}): every ratio "
+                f"is multiplied by {math.exp(middle):.4g}",
+                "compute both over the whole vocabulary: one side was renormalised over top-p or "
+                "top-k (the factor is the kept mass), or lacks a normaliser",
                 {"log_ratio": middle, "spread": spread, "ratio": math.exp(middle)},
                 record=pair.record(sample),
             )

@@ -20,7 +20,7 @@ def _tokens_of_records(view: View, bad: NDArray[np.bool_]) -> list[slice]:
     return [view.tokens_of(record) for record in hits.tolist()]
 
 
-@rule("not-finite", "error", "NaN or infinity where a token counts.", rank=10, explains=True)
+@rule("not-finite", "error", "A token that counts has NaN or infinity.", rank=10, explains=True)
 def find_non_finite(view: View) -> Iterator[Finding]:
     """Finds NaN and ±inf at tokens that count, where every formula is undefined."""
     for name, values in view.log_probs.items():
@@ -30,8 +30,8 @@ def find_non_finite(view: View) -> Iterator[Finding]:
             count, of = int(bad[part].sum()), part.stop - part.start
             yield Finding(
                 f"{view.key(name)} is {values[at]:g} at {count:,} of {of:,} tokens",
-                "find out why the engine returned none; mask these tokens or drop the rows, and "
-                "never fill them with 0.0, which means probability 1",
+                "find out why the engine returned no value; mask these tokens or drop the rows. "
+                "Do not fill them with 0.0, which means probability 1",
                 {"column": name, "tokens": count, "of": of},
                 **view.place(at),
             )
@@ -74,24 +74,26 @@ def find_positive_log_probs(view: View) -> Iterator[Finding]:
 def _explain_positive(values: F64, positive: F64) -> tuple[str, str]:
     """Returns what the finite values of a column seem to be, and what to do."""
     if values.min() >= 0.0 and values.max() <= 1.0:
-        return "all are in [0, 1]: probabilities", "take the natural logarithm when dumping"
+        return (
+            "all are in [0, 1]: these are probabilities",
+            "take the natural logarithm when dumping",
+        )
     if values.min() >= 0.0:
-        return "none is below 0: −log p, a loss", "negate them when dumping"
+        return "none is below 0: these are −log p, a loss", "negate them when dumping"
     if len(positive) > 1 and (positive == positive[0]).all():
         return (
-            f"each of them is {positive[0]:g}: padding that was filled with {positive[0]:g}",
-            "such a filler (TRL's INVALID_LOGPROB is 1.0) is for masked tokens: write the mask too",
+            f"all of these are {positive[0]:g}: padding that was filled with {positive[0]:g}",
+            "write the mask as well: a filler (TRL's INVALID_LOGPROB is 1.0) is only for "
+            "masked tokens",
         )
     return (
-        "log-probs never are",
-        "dump log_softmax(logits) of the token taken: neither logits nor scores; a tiny excess "
+        "a log-prob is at most 0",
+        "dump log_softmax(logits) at the sampled token, not logits or scores; a tiny excess "
         "comes from a log-sum-exp in low precision (clamp at 0)",
     )
 
 
-@rule(
-    "bad-score", "error", "Rewards or advantages that are NaN, infinite or beyond ±1e100.", rank=9
-)
+@rule("bad-score", "error", "A reward or advantage is NaN, infinite or beyond ±1e100.", rank=9)
 def find_bad_scores(view: View) -> Iterator[Finding]:
     """Finds rewards and advantages that no command evaluates; null of several functions is fine."""
     for name in ("rewards", "advantages"):
@@ -110,14 +112,14 @@ def find_bad_scores(view: View) -> Iterator[Finding]:
             value = next(value for value in values[mine[0]].tolist() if value)
             yield Finding(
                 f"{view.key(name)} is {value:g} at {count:,} of {of:,} responses",
-                "find out what computed it: eval and training need a finite number; drop the "
-                "response, or the group, whose baseline is lost too",
+                "find out what computed it, since training needs a finite number; drop the "
+                "response, or the group if its baseline is lost too",
                 {"column": name, "responses": count, "of": of},
                 **view.at(int(rows[mine[0]])),
             )
 
 
-@rule("negative-entropy", "error", "Entropies below 0.", rank=12)
+@rule("negative-entropy", "error", "An entropy is below 0.", rank=12)
 def find_negative_entropies(view: View) -> Iterator[Finding]:
     """Finds entropies below 0 by more than rounding: no distribution over words has one."""
     values = view.columns.get("entropies")
@@ -129,10 +131,10 @@ def find_negative_entropies(view: View) -> Iterator[Finding]:
         same = np.unique(values[part][low])
         filled = f", all of them {same[0]:g}: a filler" if len(same) == 1 else ""
         yield Finding(
-            f"{view.key('entropies')} is negative at {int(low.sum()):,} of {len(low):,} tokens"
-            f"{filled}; an entropy is at least 0",
-            "take −Σ p·log p over the words, not −log p of fillers (padding filled with a log-prob "
-            'of 1.0 has an "entropy" of −1), and mask the padding',
+            f"{view.key('entropies')} is negative at {int(low.sum()):,} of {len(low):,} "
+            f"tokens{filled}; an entropy is at least 0",
+            "take −Σ p·log p over the vocabulary and mask the padding: −log p of a filler is not "
+            "an entropy (a log-prob of 1.0 gives −1)",
             {"tokens": int(low.sum()), "of": len(low), "min": float(same[0])},
             **view.place(part.start + int(np.argmax(low))),
         )

@@ -103,8 +103,8 @@ class Terms:
             found = self._advantage(at, objective)
             if isinstance(found, PerToken):
                 raise UsageError(
-                    "match: some records give advantages by token, the first one does not; match "
-                    "those alone (--where), or put one by token first"
+                    "match: some records give advantages per token, but the first record does "
+                    "not; match these records alone (--where), or put one of them first"
                 )
             return np.asarray(found, dtype=np.float64)
 

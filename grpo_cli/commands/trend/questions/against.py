@@ -27,7 +27,8 @@ _LEAST = 8
 _CHANCE = 0.05
 """How probable it is that any metric is called different where none is (Bonferroni's bound)."""
 _ONE_SEED = (
-    "one run on a side: intervals count the noise between steps, not what another seed would do"
+    "one run on each side: intervals include the noise between steps, but not the "
+    "variation between seeds"
 )
 _LAST, _LEAST_END = 4, 30
 """The end of runs is their last quarter, and no fewer than so many steps."""
@@ -106,7 +107,7 @@ def compare_runs(first: Sequence[Steps], second: Sequence[Steps]) -> RunComparis
     common = sorted(set.intersection(*(set(one.numbers) for one in every)))
     if len(common) < _LEAST:
         raise UsageError(
-            f"--against: the runs have {len(common)} steps in common; {_LEAST} are needed"
+            f"--against: the runs share {len(common)} steps; at least {_LEAST} are needed"
         )
     seeds = min(len(first), len(second)) > 1
     names = [

@@ -125,7 +125,9 @@ def place_of(steps: Steps, number: int) -> int:
         raise UsageError(f"--at {number}: the run has no steps")
     near = min(steps.numbers, key=lambda one: abs(one - number))
     first, last = steps.numbers[0], steps.numbers[-1]
-    raise UsageError(f"--at {number}: no such step in {first} to {last}; the nearest is {near}")
+    raise UsageError(
+        f"--at {number}: no such step between {first} and {last}; the nearest is {near}"
+    )
 
 
 def unusual_at(steps: Steps, place: int) -> list[MetricAt]:

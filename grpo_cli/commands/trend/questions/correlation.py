@@ -228,8 +228,8 @@ def _verdict(names: Sequence[str], rows: Sequence[Correlation]) -> str:
     if low is None or high is None:
         count = rows[0].groups if rows else 0
         return (
-            f"{first} and {second} both vary in {count} groups; {_LEAST_GROUPS} are needed "
-            "(--group-by puts rows of one prompt together)"
+            f"{first} and {second} both vary in only {count} groups; at least {_LEAST_GROUPS} "
+            "are needed (--group-by joins rows of one prompt)"
         )
     interval = f"r = {rows[0].r:.2f}, {low:.2f} to {high:.2f}"
     if low <= 0.0 <= high:

@@ -85,7 +85,9 @@ def answer_of_log(
     elif questions.at is not None and questions.by is None:
         _write_step(page, step_at(steps, questions.at, findings(steps)), steps, Flags())
     else:
-        raise UsageError(f"{questions.asked} needs records; a log has no more than --at, --against")
+        raise UsageError(
+            f"{questions.asked} needs records; a log can only answer --at and --against"
+        )
 
 
 def _write_comparison(

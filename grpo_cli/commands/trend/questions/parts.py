@@ -310,7 +310,7 @@ def answer_by(
         dead = sum(one.dead for one in fell)
         verdicts.append(
             f"the reward of {len(fell):,} of {len(parts.parts):,} parts fell by more than chance"
-            + (f"; {dead:,} of them have equal rewards now and teach nothing" if dead else "")
+            + (f"; {dead:,} of them now have equal rewards and give no gradient" if dead else "")
         )
     every = [row for rows in changes for row in rows]
     return PartsAnswer(field, verdicts, every, fell, parts.summary(names))
@@ -327,14 +327,14 @@ def _verdict(field: str, rows: Sequence[PartChange], count: int) -> str:
         if mixed > _MIXED:
             most = max(rows, key=lambda one: one.weight_after - one.weight_before)
             part, old, new = shown(most.part), most.weight_before, most.weight_after
-            mix = f"{field} {part} has {new:.0%} of the responses, {old:.0%} before"
-            return f"{about}: no {field} moved by itself, but {mix}"
-        return f"{about}: no {field} moved by itself"
+            mix = f"the share of {field} {part} grew from {old:.0%} to {new:.0%} of the responses"
+            return f"{about}: no single {field} changed, but {mix}"
+        return f"{about}: no single {field} changed"
     if len(moved) == count:
-        return f"{about}: all {count:,} moved; {field} does not explain it"
+        return f"{about}: all {count:,} changed, so {field} does not explain it"
     shares = [one.share for one in moved if one.share is not None]
     carried = sum(shares)
     names = ", ".join(shown(one.part) for one in moved[:3])
     more = f" and {len(moved) - 3:,} more" if len(moved) > 3 else ""
-    share = f", with {carried:.0%} of the change" if shares and carried <= _WHOLE else ""
-    return f"{about}: only {field} {names}{more} moved, of {count:,}{share}"
+    share = f", which carry {carried:.0%} of the change" if shares and carried <= _WHOLE else ""
+    return f"{about}: only {field} {names}{more} of {count:,} changed{share}"

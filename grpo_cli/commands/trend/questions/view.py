@@ -50,22 +50,22 @@ def print_step_answer(
     rows = rows[: min(max(len(unusual), _LEAST_ROWS), _MOST_ROWS)]
     console.print(grid(_metric_columns(rows)))
     rest = len(answer.metrics) - len(rows)
-    more = f"… and {rest} metrics more (see --json); " if rest else ""
-    explained = f"{more}size: in standard deviations of the steps before"
+    more = f"… and {rest} more metrics (see --json); " if rest else ""
+    explained = f"{more}size: in standard deviations over the previous steps"
     console.print(wrapped(Text(explained, "dim"), screen.reading))
     for finding in answer.findings:
         console.print()
         print_finding(console, screen, finding)
     if answer.groups:
-        console.print(Text("\nthe worst groups", "bold"))
+        console.print(Text("\nworst groups", "bold"))
         _print_groups(console, screen, answer)
     if answer.worst:
-        console.print(Text("\nthe worst places", "bold"))
+        console.print(Text("\nworst places", "bold"))
     for kind, place in answer.worst.items():
         words = command(step, place, kind, flags).replace(f"  # step {step.number}", f"  # {kind}")
         console.print(as_command(f"  {visible(words)}", screen.edge), style="cyan")
     if answer.check is not None:
-        console.print(Text("\nwhat check says of its records", "bold"))
+        console.print(Text("\nfindings of grpo check in its records", "bold"))
         print_checked(console, screen, answer.check)
 
 
@@ -124,7 +124,7 @@ def print_parts(console: Console, screen: Screen, answer: PartsAnswer) -> None:
     if answer.fell:
         _print_rows(console, screen, answer.fell, len(answer.fell), hide=())
     if not answer.verdicts:
-        console.print(Text(f"no change to explain; the medians by {answer.field}", "bold"))
+        console.print(Text(f"no change to explain; medians by {answer.field}", "bold"))
         flat: list[Mapping[str, Any]] = [one.row() for one in answer.parts]
         _print_rows(console, screen, flat, len(flat), hide=("metrics",))
 
@@ -184,8 +184,8 @@ def print_comparison(
     runs = f"; {mine} runs against {yours}" if mine + yours > 2 else ""
     console.print(wrapped(Text(about + runs, "bold"), screen.reading, 2))
     explained = (
-        "difference: second − first, ± half of the interval that holds it with 95 %; at the end: "
-        "over the last quarter (at least 30 steps); ≠: beyond noise, as many metrics as there are"
+        "difference: second − first, ± half of its 95 % interval; at the end: over the last "
+        "quarter (at least 30 steps); ≠: beyond noise, corrected for the number of metrics"
     )
     console.print(wrapped(Text(explained, "dim"), screen.reading))
     first_run, second_run = (visible(_listed(one)) for one in named)
@@ -239,8 +239,8 @@ def print_correlation(console: Console, screen: Screen, answer: CorrelationAnswe
     kept, hidden = fitting(columns, ("responses", "between"), screen.width)
     console.print(grid(kept))
     explained = (
-        f"r: of the ranks within groups; slope: {answer.first} for 1 more of {answer.second} "
-        "there; between: r of the groups' means"
+        f"r: correlation of ranks within groups; slope: change of {answer.first} per unit of "
+        f"{answer.second} within groups; between: r of the group means"
     )
     console.print(wrapped(Text(explained, "dim"), screen.reading))
     print_hidden(console, screen, hidden, "--json")

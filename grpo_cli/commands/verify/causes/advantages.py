@@ -37,18 +37,22 @@ _CENTRES: Mapping[str, tuple[bool, Statistic, str]] = {
     "mean": (True, np.mean, ""),
     "none": (True, lambda _: 0.0, "the rewards are not centred (no baseline)"),
     "median": (True, np.median, "centred on the group's median"),
-    "others": (True, mean_of_others, "leave-one-out: centred on the mean of the others"),
-    "batch": (False, np.mean, "centred on the mean of the batch, all groups together"),
+    "others": (True, mean_of_others, "leave-one-out: centred on the mean of the other responses"),
+    "batch": (False, np.mean, "centred on the mean of the batch, over all groups"),
 }
 _SCALES: Mapping[str, tuple[bool, Statistic, str]] = {
     "std 1": (True, partial(std_of, ddof=1), "divided by the group's std"),
     "std 0": (True, partial(std_of, ddof=0), "divided by the group's std"),
     "1": (True, lambda _: 1.0, "not divided by the std"),
-    "var 1": (True, lambda r: std_of(r, 1) ** 2, "divided by the variance (std²) for the std"),
+    "var 1": (
+        True,
+        lambda r: std_of(r, 1) ** 2,
+        "divided by the variance (std²) instead of the std",
+    ),
     "var 0": (
         True,
         lambda r: std_of(r, 0) ** 2,
-        "divided by the variance (ddof 0) for the std",
+        "divided by the variance (ddof 0) instead of the std",
     ),
     "batch 1": (False, partial(std_of, ddof=1), "batch-std: divided by the std of the batch"),
     "batch 0": (
@@ -56,23 +60,23 @@ _SCALES: Mapping[str, tuple[bool, Statistic, str]] = {
         partial(std_of, ddof=0),
         "batch-std: divided by the std of the batch, ddof 0",
     ),
-    "range": (True, np.ptp, "divided by the range (max − min) for the std"),
+    "range": (True, np.ptp, "divided by the range (max − min) instead of the std"),
     "deviation": (
         True,
         lambda r: np.abs(r - r.mean()).mean(),
-        "divided by the mean absolute deviation for the std",
+        "divided by the mean absolute deviation instead of the std",
     ),
     "largest": (
         True,
         lambda r: np.abs(r - r.mean()).max(),
-        "divided by the largest deviation for the std",
+        "divided by the largest deviation instead of the std",
     ),
     "root 1": (True, partial(std_of, ddof=1), "ε added to the variance, inside the root"),
     "root 0": (True, partial(std_of, ddof=0), "ε added to the variance, inside the root"),
 }
 _EPS = (0.0, 1e-9, 1e-8, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
 _NAMES = {
-    ("none", "1"): "the rewards as they are (raw) for advantages",
+    ("none", "1"): "raw rewards instead of advantages",
     ("mean", "1"): "group-mean: advantages not divided by the std",
     ("batch", "batch 1"): "batch-whiten: mean and std of the batch, groups ignored",
 }
@@ -134,12 +138,12 @@ def _formula_words(
         if pair[0] != mine[0]:
             parts.append(_CENTRES[pair[0]][2] or "centred on the group's mean")
         if {pair[1], mine[1]} == {"std 0", "std 1"}:
-            parts.append(f"ddof {pair[1][-1]} where {mine[1][-1]} is meant")
+            parts.append(f"ddof {pair[1][-1]} instead of {mine[1][-1]}")
         elif pair[1] != mine[1]:
             ddof = f" (ddof {pair[1][-1]})" if pair[1].startswith("std") else ""
             parts.append(_SCALES[pair[1]][2] + ddof)
     if eps is not None and epsilon != eps and pair[1] != "1":
-        parts.append(f"std_eps {epsilon:g} where {eps:g} is meant")
+        parts.append(f"std_eps {epsilon:g} instead of {eps:g}")
     return ", ".join(parts)
 
 
@@ -338,7 +342,10 @@ def _by_length(case: Case, a: F64, found: F64, known: Flags) -> Iterator[Cause]:
         return
     for power, verb in ((1.0, "times"), (-1.0, "divided by")):
         scale = float(np.median(found[loud] / (a[loud] * lengths[loud] ** power)))
-        words = f"advantages weighted by length: A {verb} the response's tokens, times {scale:.5g}"
+        words = (
+            f"advantages weighted by length: A {verb} the number of tokens of the response, "
+            f"times {scale:.5g}"
+        )
         yield _cause("advantage-length", words, partial(_powered, power=power, scale=scale))
 
 
@@ -358,8 +365,8 @@ def _exchanged(a: F64, found: F64, known: Flags) -> Iterator[Cause]:
         return
     at = int(moved[0])
     words = (
-        f"advantages in another order: {len(moved)} of {len(a)} responses have that of another "
-        f"response (response {at} that of response {int(source[at])})"
+        f"advantages in another order: {len(moved)} of {len(a)} responses have the advantage of "
+        f"another response (response {at} has that of response {int(source[at])})"
     )
     yield _cause("advantage-order", words, lambda a, _: a[source])
 

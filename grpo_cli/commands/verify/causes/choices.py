@@ -86,7 +86,7 @@ def _sequences(case: Case) -> Iterator[Cause]:
         ("ratio-width", "the padded width", lengths / width),
         ("one-less", "its tokens − 1", lengths / np.maximum(lengths - 1.0, 1.0)),
     ):
-        said = f"a sequence's log-ratio is divided by {words} where its tokens are meant"
+        said = f"the log-ratio of a sequence is divided by {words} instead of by its tokens"
         scaled = changed_ratio(case.objective.ratio, partial(scaled_ratio, by=responses.spread(by)))
         yield swapped(mistake, "ratio", said, scaled)
     spread = responses.spread(lengths)
@@ -145,10 +145,10 @@ def corrections(case: Case) -> Iterator[Cause]:
     if "log_probs_old" in own.choice.columns:
         function = reading(own.choice.function, "of the new", log_probs_old="log_probs_new")
         of_new = Bound(own.name, replace(own.choice, function=function), own.values)
-        words = "correction of the current policy where the old one is meant"
+        words = "correction computed from the current policy instead of the old policy"
         yield swapped("correction-of-new", "correction", words, of_new)
     if case.breakdown.correction is not None and case.breakdown.term(KL) is not None:
-        words = "correction on the KL too"
+        words = "correction applied to the KL as well"
         yield Cause("correction-on-kl", words, lambda case: case.with_terms(partial(_on_kl, case)))
 
 
@@ -165,7 +165,7 @@ def entropies(case: Case) -> Iterator[Cause]:
     """Yields an entropy bonus that is missing, or of the wrong sign."""
     for mistake, factor, words in (
         ("entropy-dropped", 0.0, "entropy bonus missing"),
-        ("entropy-sign", -1.0, "entropy bonus of the wrong sign: it is added to the loss"),
+        ("entropy-sign", -1.0, "entropy bonus with the wrong sign: it is added to the loss"),
     ):
         if case.breakdown.term(ENTROPY) is not None:
             yield Cause(mistake, words, partial(_bonus_times, factor=factor))
@@ -217,7 +217,7 @@ def _others(case: Case, stage: str, *, neutral: bool) -> Iterator[Cause]:
             continue
         bound = bound_to(name, choice, known)
         if bound is not None:
-            words = f"{_kind(stage, own.choice, choice)}{stage} {name} where {own.name} is meant"
+            words = f"{_kind(stage, own.choice, choice)}{stage} {name} instead of {own.name}"
             yield swapped(_ROWS.get(name, f"other-{stage}"), stage, words, bound)
 
 
@@ -241,7 +241,7 @@ def _kind(stage: str, own: Choice, other: Choice) -> str:
     if stage != "aggregate":
         return ""
     if own.total and not other.total:
-        return "mean where a sum is meant: "
+        return "mean instead of a sum: "
     if other.total and not own.total:
-        return "sum where a mean is meant: "
+        return "sum instead of a mean: "
     return "other denominator: "

@@ -95,7 +95,7 @@ def clips(case: Case) -> Iterator[Cause]:
         if name in surrogate.values and surrogate.values[name] != value:
             yield Cause(mistake, words, partial(_with_value, name=name, number=value))
     if surrogate.values.get("dual_clip") is not None:
-        words = "dual clip where A > 0 too"
+        words = "dual clip applied where A > 0 as well"
         yield Cause("dual-clip-positive", words, partial(bounded, always_dual=True))
 
 
@@ -152,7 +152,7 @@ def caps(case: Case) -> Iterator[Cause]:
     for name, words in (("dual_clip", "dual clip"), ("delta", "delta")):
         if name in values:
             own = values[name]
-            said = f"{words} {{}} where {own:g} is meant" if own else f"{words} {{}} added"
+            said = f"{words} {{}} instead of {own:g}" if own else f"{words} {{}} added"
             mistake = "dual-clip-dropped" if own else "dual-clip-added"
             family = partial(_with_value, name=name)
             yield from bounding(case, mistake, said, family, b.ratio, lost, alive)
@@ -162,7 +162,7 @@ def caps(case: Case) -> Iterator[Cause]:
 def reinforce(case: Case) -> Iterator[Cause]:
     """Yields the log-prob in the place of the ratio."""
     if case.batch.log_probs_new is not None:
-        words = "log-prob for the ratio (reinforce): A·log π_θ"
+        words = "log-prob instead of the ratio (REINFORCE): A·log π_θ"
 
         def log_prob(log_probs_new: F64, advantage: F64) -> Surrogate:
             return Surrogate(log_probs_new * advantage, unbound(len(advantage)), None, advantage)
@@ -321,8 +321,8 @@ def window_words(pair: Pair, own: Pair, spans: Spans, pinned: Sequence[bool]) ->
         if abs(value - meant) > 1e-4 * max(abs(meant), 1e-6):
             closed = f"from {span[0]:.3g} to {span[1]:.3g}"
             which = closed if np.isfinite(span[1]) else f"above {span[0]:.3g}"
-            any_of = "" if sure else f" (any {which} fits)"
-            changes.append(f"{name} {value:.4g}{any_of} where {meant:g} is meant")
+            any_of = "" if sure else f" (any value {which} fits)"
+            changes.append(f"{name} {value:.4g}{any_of} instead of {meant:g}")
     return ", ".join(changes)
 
 
@@ -338,11 +338,11 @@ def weights(case: Case) -> Iterator[Cause]:
     name = "1 + ε_high" if other > cap else "ε_high"
     yield _capped("cispo-uncapped", "bound missing: the weight is not clipped", np.inf)
     yield _capped("cispo-bound", f"bound at {name} = {other:g}", other)
-    words = "stop-gradient of the weight missing: a gradient flows through the ratio too"
+    words = "stop-gradient on the weight missing: a gradient flows through the ratio as well"
     yield Cause("cispo-weight-gradient", words, partial(_with_cap, cap=cap, moving=True))
-    words = "gradient cut where the weight is capped: those tokens have none"
+    words = "gradient cut where the weight is capped: these tokens have none"
     yield Cause("cispo-gradient-cut", words, partial(_with_cap, cap=cap, cut=True))
-    words = "ratio for the weight times the log-prob (ρ·A)"
+    words = "ratio instead of the weight times the log-prob (ρ·A)"
     yield swapped("cispo-as-ratio", "surrogate", words, Bound("unclipped", Choice(_unclipped), {}))
 
 
@@ -390,5 +390,5 @@ def solved_cap(case: Case) -> Iterator[Cause]:
     short = share < case.breakdown.ratio[loud] * 0.999
     if short.any():
         cap = float(np.median(share[short]))
-        words = f"epsilon_high: the ratio is capped at {cap:.6g} where {caps[0]:g} is meant"
+        words = f"epsilon_high: the ratio is capped at {cap:.6g} instead of {caps[0]:g}"
         yield _capped("cispo-bound", words, cap)

@@ -33,18 +33,18 @@ _FACTOR = "its length as a factor"
 _FORMS: Mapping[str, Numerator] = {
     "": lambda case: np.ones(case.batch.responses.count),
     "its response's tokens": lambda case: 1.0 / _lengths(case),
-    "its response's tokens as written, masked ones too": lambda case: (
+    "its response's tokens, including masked ones": lambda case: (
         1.0 / np.maximum(case.record.widths, 1)
     ),
     "its response's tokens − 1": lambda case: 1.0 / np.maximum(_lengths(case) - 1.0, 1.0),
     _FACTOR: _lengths,
-    "the root of its length": lambda case: 1.0 / np.sqrt(_lengths(case)),
+    "the square root of its length": lambda case: 1.0 / np.sqrt(_lengths(case)),
 }
 _MISTAKES = {
-    "its response's tokens as written, masked ones too": "truncated-in-denominator",
+    "its response's tokens, including masked ones": "truncated-in-denominator",
     "its response's tokens − 1": "one-less",
     _FACTOR: "length-squared",
-    "the root of its length": "root-length",
+    "the square root of its length": "root-length",
 }
 """Form → the mistake that it is; the others are those of their count."""
 
@@ -168,8 +168,8 @@ def of_the_kl(case: Case) -> Iterator[Cause]:
         for mistake, name, of in named_counts(case, form, divisor):
             if mistake in _AGGREGATES:
                 continue
-            words = f"KL over another denominator: each token's is {_divided(form)}{name}"
-            meant = f"{words}, where {case.breakdown.counted} are meant"
+            words = f"KL over another denominator: your loss {_divided(form)}{name}"
+            meant = f"{words}; this row's denominator: {case.breakdown.counted}"
             made = partial(_with_weights, numerator=_FORMS[form], divisor=of, kl_alone=True)
             yield Cause("kl-aggregate", meant, made)
 
@@ -184,7 +184,9 @@ def micro_batches(case: Case) -> Iterator[Cause]:
         tokens = np.maximum(np.bincount(numbers, weights=lengths), 1.0)
         words = f"the mean of the token means of micro-batches of {size} responses"
         made = partial(_with_weights, numerator=_shared(tokens, numbers), divisor=_is(len(tokens)))
-        yield Cause("mean-of-means", f"{words}, where {case.breakdown.counted} are meant", made)
+        yield Cause(
+            "mean-of-means", f"{words}; this row's denominator: {case.breakdown.counted}", made
+        )
 
 
 def _shared(tokens: F64, numbers: I64) -> Numerator:
@@ -219,29 +221,29 @@ def _of_loss(case: Case) -> Iterator[Cause]:
 def _causes(case: Case, form: str, divisor: float, factor: F64) -> Iterator[Cause]:
     """Yields the weights under every name that their denominator has here, else as a number."""
     numerator = _FORMS[form]
-    meant = f"where {case.breakdown.counted} are meant"
+    meant = f"this row's denominator: {case.breakdown.counted}"
     names = [*named_counts(case, form, divisor)]
-    kind = "a sum where a mean is meant, or another " if factor.min() > 2.0 else "another "
+    kind = "a sum instead of a mean, or another " if factor.min() > 2.0 else "another "
     for mistake, name, of in names:
-        words = f"{kind}denominator: each token is {_divided(form)}{name}, {meant}"
+        words = f"{kind}denominator: your loss {_divided(form)}{name}; {meant}"
         made = partial(_with_weights, numerator=numerator, divisor=of)
         yield Cause(_MISTAKES.get(form, mistake), words, made)
     if names:
         return
     usual = float(np.median(factor))
     if abs(factor - usual).max() <= 3e-4 * abs(usual):
-        words = f"off by a constant factor: expected is ours times {usual:.6g}"
+        words = f"off by a constant factor: yours is grpo's times {usual:.6g}"
         yield Cause("factor", words, partial(everything_times, factor=usual))
     else:
-        words = f"denominator: tokens weigh by {form or 'the same'}, over {divisor:.6g}, {meant}"
+        words = f"denominator: your loss {_divided(form)}{divisor:.6g}; {meant}"
         solved = partial(_with_weights, numerator=numerator, divisor=lambda _: divisor)
         yield Cause("denominator-other", words, solved)
 
 
 def _divided(form: str) -> str:
     if form == _FACTOR:
-        return "multiplied by its response's tokens and divided by "
-    return f"divided by {form} × " if form else "divided by "
+        return "divides each token, multiplied by its response's tokens, by "
+    return f"divides each token by {form} × " if form else "divides each token by "
 
 
 def _factors(case: Case, wanted: F64, ours: F64) -> F64 | None:
@@ -298,7 +300,7 @@ def _with_weights(
 def negative(case: Case) -> Iterator[Cause]:
     """Yields the objective for the loss."""
     if case.gradient is not None or case.loss is not None:
-        words = "wrong sign: it is the negative (loss = −objective)"
+        words = "wrong sign: your loss is the negative of grpo's (loss = −objective)"
         yield Cause("loss-sign", words, partial(everything_times, factor=-1.0))
 
 
@@ -317,16 +319,18 @@ def separate_factors(case: Case) -> Iterator[Cause]:
         return
     gradient = float(ours @ wanted) / square
     if abs(loss - 1.0) <= case.tolerance.rtol or abs(gradient - loss) > 1e-3 * abs(gradient):
-        words = f"only the gradient: it is ours times {gradient:.5g}, the loss is right"
+        words = (
+            f"only the gradient differs: yours is grpo's times {gradient:.5g}, and the loss agrees"
+        )
         yield Cause("gradient-factor", words, partial(_scaled, loss=1.0, gradient=gradient))
         if round_number(loss):  # else it is fitted to the one number that it explains
-            turned = "wrong sign of " if abs(loss + 1.0) <= case.tolerance.rtol else ""
+            turned = "wrong sign: " if abs(loss + 1.0) <= case.tolerance.rtol else ""
             named = (name for name, value in _accumulations(case) if _is_times(loss, value))
             of = "".join(f" ({name}: the accumulation factor)" for name in [*named][:1])
-            words = f"{turned}only the loss as logged: it is ours times {loss:.5g}{of}"
+            words = f"{turned}only the logged loss differs: yours is grpo's times {loss:.5g}{of}"
             yield Cause("loss-factor", words, partial(_scaled, loss=loss, gradient=1.0))
         if round_number(loss) and abs(gradient - 1.0) > 1e-3:
-            words = f"off by constant factors: gradient times {gradient:.5g}, loss {loss:.5g}"
+            words = f"off by constant factors: gradient times {gradient:.5g}, loss times {loss:.5g}"
             yield Cause("factor", words, partial(_scaled, loss=loss, gradient=gradient))
 
 
@@ -359,16 +363,16 @@ def named_factors(case: Case) -> Iterator[Cause]:
         return
     given = [("off by the accumulation factor", *each) for each in _accumulations(case)]
     if case.gradient is None:
-        kind = "a sum where a mean is meant, or a mean where a sum is meant"
+        kind = "a sum instead of a mean, or a mean instead of a sum"
         given += [(kind, name, value) for name, value in _counts(case)]
     for kind, name, value in given:
         if value <= 1:
             continue
         mistake = "factor" if "sum" in kind else "accumulation-missing"
         for factor, verb in ((value, "times"), (1.0 / value, "divided by")):
-            for sign, suffix in ((1.0, ""), (-1.0, ", and of the wrong sign")):
+            for sign, suffix in ((1.0, ""), (-1.0, ", with the wrong sign")):
                 if abs(found - sign * factor) <= case.tolerance.rtol * factor:
-                    words = f"{kind}: expected is ours {verb} {name} = {value:g}{suffix}"
+                    words = f"{kind}: yours is grpo's {verb} {name} = {value:g}{suffix}"
                     yield Cause(mistake, words, partial(everything_times, factor=sign * factor))
 
 
@@ -383,7 +387,7 @@ def whole_factor(case: Case) -> Iterator[Cause]:
         return
     verb, number = ("times", found) if abs(found) > 1.0 else ("divided by", 1.0 / found)
     if abs(number - round(number)) <= min(case.tolerance.rtol * abs(number), _WHOLE):
-        words = f"off by a whole factor: expected is ours {verb} {round(number)}"
+        words = f"off by a whole factor: yours is grpo's {verb} {round(number)}"
         yield Cause("factor", words, partial(everything_times, factor=found))
 
 

@@ -89,15 +89,15 @@ CHANGES: tuple[tuple[str, str, Change], ...] = (
     *(
         (
             "packed-boundary" if fill == "packed" else "log-probs-shifted",
-            f"are shifted by one token: each has that of the one {where}"
+            f"are shifted by one token: each token has the value of the {where} one"
             + (", across responses" if fill == "packed" else ""),
             partial(_shifted, by=by, fill=fill),
         )
-        for by, where in ((1, "before"), (-1, "after"))
+        for by, where in ((1, "previous"), (-1, "next"))
         for fill in ("zero", "repeated", "wrapped", "packed")
     ),
-    ("zero-filled", "are 0: they are missing, and were filled", lambda x, _: np.zeros_like(x)),
-    ("log-probs-shifted", "are those of the response before", _from_row_before),
+    ("zero-filled", "are 0: they are missing and were filled", lambda x, _: np.zeros_like(x)),
+    ("log-probs-shifted", "are those of the previous response", _from_row_before),
 )
 """What happened to a column of log-probs."""
 
@@ -118,9 +118,9 @@ def columns(case: Case) -> Iterator[Cause]:
 # ---- scaled: another temperature, another base ---------------------------------------------------
 
 _BASES: Mapping[str, float] = {
-    "log-probs in base 2: 2^x where e^x is meant": math.log(2.0),
-    "log-probs converted from base 2 though they are natural": 1.0 / math.log(2.0),
-    "log-probs in base 10: 10^x where e^x is meant": math.log(10.0),
+    "log-probs in base 2: 2^x instead of e^x": math.log(2.0),
+    "log-probs converted from base 2, although they are natural": 1.0 / math.log(2.0),
+    "log-probs in base 10: 10^x instead of e^x": math.log(10.0),
 }
 
 
@@ -144,7 +144,7 @@ def bases(case: Case) -> Iterator[Cause]:
         for words, number in _BASES.items():
             yield Cause("ratio-base", words, partial(_rescaled, number=number, names=names))
             yield Cause(
-                "ratio-base", f"{words}, in the ratio alone", partial(_in_ratio, number=number)
+                "ratio-base", f"{words}, only in the ratio", partial(_in_ratio, number=number)
             )
 
 
@@ -157,7 +157,8 @@ def temperatures(case: Case) -> Iterator[Cause]:
     """Yields one column of log-probs at another temperature, solved for."""
     for column, name in _read(case).items():
         words = (
-            f"{name} log-probs are scaled by {{}}: another temperature than in the other columns"
+            f"{name} log-probs are scaled by {{}}: they have another temperature than "
+            "the other columns"
         )
         family = partial(_rescaled, names=(column,))
         start = 1.0 if column == "log_probs_ref" else _scale_of(case, column)
@@ -243,7 +244,7 @@ def masks(case: Case) -> Iterator[Cause]:
 def _masked(case: Case, mask: Callable[[Case], Flags]) -> Breakdown:
     other = mask(case)
     if np.array_equal(other, case.mask):
-        raise ValueError("the mask is the record's own")
+        raise ValueError("the mask equals the record's")
     return case.with_record(mask=other.tobytes())
 
 

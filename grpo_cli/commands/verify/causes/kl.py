@@ -27,7 +27,7 @@ def penalties(case: Case) -> Iterator[Cause]:
     yield Cause("kl-dropped", "KL missing (β = 0)", partial(_times, factor=0.0))
     yield Cause(
         "kl-sign",
-        "β of the wrong sign (−β): the KL is added to the objective",
+        "β with the wrong sign (−β): the KL is added to the objective",
         partial(_times, factor=-1.0),
     )
     yield Cause(
@@ -36,15 +36,15 @@ def penalties(case: Case) -> Iterator[Cause]:
         lambda case: _on_kl(case, lambda kl: kl._replace(slope=None)),
     )
     if own.values.get("kl_weight") == "ratio":
-        words = "KL without gradient (detached), but for that of its weight"
+        words = "KL without gradient (detached), except through its weight"
         only_weight = _changed(own, lambda kl: kl._replace(grad_log_prob=np.zeros_like(kl.value)))
         yield swapped("kl-detached", "kl", words, only_weight)
     if case.batch.log_probs_ref is not None:
-        words = "KL direction reversed: log π_ref − log π_θ where log π_θ − log π_ref is meant"
+        words = "KL direction reversed: log π_ref − log π_θ instead of log π_θ − log π_ref"
         yield swapped("kl-reversed", "kl", words, _changed(own, lambda kl: kl, turn=-1.0))
         yield Cause(
             "kl-of-old",
-            "KL to the old policy where the reference is meant",
+            "KL to the old policy instead of the reference",
             lambda case: case.with_columns(log_probs_ref=case.batch.log_probs_old),
         )
     yield from _weights(own)
@@ -54,11 +54,11 @@ def penalties(case: Case) -> Iterator[Cause]:
         bound = bound_to(name, choice, own.values)
         if bound is not None:
             mistake = "kl-gradient" if name.endswith("+") else "kl-estimator"
-            words = f"KL estimator {name} where {own.name} is meant"
+            words = f"KL estimator {name} instead of {own.name}"
             yield swapped(mistake, "kl", words, bound)
             if name == "k2":
                 twice = _changed(bound, _doubled)
-                words = f"KL estimator d² (k2 without its half) where {own.name} is meant"
+                words = f"KL estimator d² (k2 without the factor 1/2) instead of {own.name}"
                 yield swapped("kl-square", "kl", words, twice)
 
 
@@ -136,7 +136,7 @@ def reductions(case: Case) -> Iterator[Cause]:
     for name, choice in STAGES["aggregate"].choices.items():
         bound = bound_to(name, choice, values)
         if name != own.name and bound is not None:
-            words = f"KL aggregated by itself, as {name}, where {own.name} is meant"
+            words = f"KL aggregated separately as {name}, instead of {own.name}"
             yield Cause("kl-aggregate", words, partial(_reduced, bound=bound))
 
 
@@ -148,7 +148,7 @@ def _reduced(case: Case, bound: Bound) -> Breakdown:
     factor = (again.term_weight(term) / case.breakdown.weight)[case.batch.responses.lengths > 0]
     same = np.ptp(factor) <= 1e-6 * factor.max()
     if same and round_number(factor[0] * case.objective.beta):
-        raise ValueError("it differs by a factor, and somebody may have typed that β")
+        raise ValueError("it differs by a factor, which may come from another β")
     return again
 
 
@@ -191,7 +191,7 @@ def _strength(case: Case, *, unround: bool) -> Iterator[Cause]:
     factor = float((wanted - case.policy_gradient) @ ours) / float(ours @ ours)
     if abs(factor - 1.0) > 1e-4 and unround != round_number(factor * beta):
         near = roundest(*sorted((factor * beta * (1.0 - 1e-5), factor * beta * (1.0 + 1e-5))))
-        words = f"β is {near:.4g} where {beta:g} is meant"
+        words = f"β is {near:.4g} instead of {beta:g}"
         yield Cause("kl-beta", words, partial(_times, factor=factor))
 
 
@@ -223,7 +223,7 @@ def clamped(case: Case) -> Iterator[Cause]:
     quiet = 1e-4 * float(np.abs(ours).max(initial=0.0))
     alive = np.abs(wanted) > quiet
     dead = ~alive & (np.abs(ours) > 3.0 * quiet)
-    words = "KL bounded at {}: what exceeds it has no gradient"
+    words = "KL bounded at {}: larger values have no gradient"
     yield from bounding(case, "kl-clamp", words, _clamped, case.breakdown.kl, dead, alive)
 
 

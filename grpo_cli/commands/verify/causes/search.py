@@ -189,14 +189,14 @@ Where = Callable[[Case], NDArray[np.bool_]]
 
 
 _PLACES: tuple[tuple[str, Where], ...] = (
-    ("those of clipped tokens", lambda case: case.breakdown.clip != 0),
-    ("those of tokens that are not clipped", lambda case: case.breakdown.clip == 0),
-    ("the last of each response", tokens.last),
-    ("the first of each response", tokens.first),
-    ("those with A > 0", lambda case: case.breakdown.advantage > 0),
-    ("those with A < 0", lambda case: case.breakdown.advantage < 0),
-    ("those with ratio above 1", lambda case: case.breakdown.ratio > 1.0),
-    ("those with ratio below 1", lambda case: case.breakdown.ratio < 1.0),
+    ("the clipped tokens", lambda case: case.breakdown.clip != 0),
+    ("the tokens that are not clipped", lambda case: case.breakdown.clip == 0),
+    ("the last token of each response", tokens.last),
+    ("the first token of each response", tokens.first),
+    ("the tokens with A > 0", lambda case: case.breakdown.advantage > 0),
+    ("the tokens with A < 0", lambda case: case.breakdown.advantage < 0),
+    ("the tokens with a ratio above 1", lambda case: case.breakdown.ratio > 1.0),
+    ("the tokens with a ratio below 1", lambda case: case.breakdown.ratio < 1.0),
 )
 
 
@@ -204,12 +204,13 @@ def pattern(case: Case) -> str:
     """Describes in one line where the gradients differ; "" where only a number is known."""
     wanted, ours = case.gradient, case.breakdown.gradient
     if wanted is None or not len(ours):
-        hint = "one loss fits many mistakes: record loss_gradient too, which narrows them down"
+        hint = "one loss fits many mistakes: record loss_gradient as well to narrow them down"
         return hint + _ratio(case) if case.is_loss_alone and case.loss is not None else ""
     wrong = ~case.near(wanted, ours)
     if not wrong.any():
-        return "the gradient agrees: only values differ (a constant, or what has no gradient)" + (
-            _ratio(case)
+        return (
+            "the gradient agrees: only values differ (a constant, or a term without gradient)"
+            + (_ratio(case))
         )
     count = int(wrong.sum())
     parts = [f"{count:,} of {len(wrong):,} gradients differ", *_where(case, wrong)]
@@ -221,7 +222,7 @@ def _ratio(case: Case) -> str:
     ours = float(case.breakdown.record_objective[0])
     factor = case.loss / ours if case.loss and ours else 0.0
     readable = 1e-9 < abs(factor) < 1e9
-    return f", the loss is ours times {factor:.5g}" if readable else ""
+    return f", your loss is grpo's times {factor:.5g}" if readable else ""
 
 
 def _where(case: Case, wrong: NDArray[np.bool_]) -> Iterator[str]:
@@ -244,12 +245,12 @@ def _how(case: Case, wrong: NDArray[np.bool_]) -> Iterator[str]:
     assert case.gradient is not None
     wanted, ours = case.gradient[wrong], case.breakdown.gradient[wrong]
     if not np.abs(wanted).max() > case.quiet:
-        yield "where 0 is expected"
+        yield "where yours are 0"
         return
     square = float(ours @ ours)
     if not square:
-        yield "where ours are 0"
+        yield "where grpo's are 0"
         return
     factor = float(ours @ wanted) / square
     if case.near(factor * ours, wanted).all():
-        yield f"by a constant factor: expected is ours times {factor:.5g}"
+        yield f"by a constant factor: yours are grpo's times {factor:.5g}"

@@ -136,4 +136,4 @@ def _where_loss_is(case: Case, family: Family, low: float, high: float) -> tuple
 
 def interval_words(low: float, high: float) -> str:
     """The roundest number of an interval, and the interval."""
-    return f"{roundest(low, high):g} (any from {low:.4g} to {high:.4g} fits)"
+    return f"{roundest(low, high):g} (any value from {low:.4g} to {high:.4g} fits)"

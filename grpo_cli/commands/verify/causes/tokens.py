@@ -90,7 +90,7 @@ def solved_tokens(case: Case) -> Iterator[Cause]:
 def _cause(words: str, picked: Picked, times: float) -> Cause:
     def pick(case: Case) -> Picked:
         if len(picked) != case.batch.responses.total:
-            raise ValueError("these tokens were of another record")
+            raise ValueError("these tokens belong to another record")
         return picked
 
     lost = "response-lost" if words.startswith("response") else "token-lost"
@@ -124,7 +124,10 @@ def _silent(case: Case) -> Iterator[Cause]:
             picked = np.arange(len(parts)) == fits[0]
             words = _words(case, picked, suffix)
             if len(fits) > 1:
-                words += f", or another of the {len(fits)} that have no gradient and the same part"
+                words += (
+                    f", or another of the {len(fits)} tokens without gradient that have the "
+                    "same contribution"
+                )
             yield _cause(words, picked, times)
 
 
