@@ -56,15 +56,15 @@ def record(path: str | Path, *, gradient: bool = True, stages: bool = False) -> 
     from verl.trainer.ppo import core_algos
 
     recorder = Recorder(path, gradient=gradient, stages=stages)
-    losses, estimators = core_algos.POLICY_LOSS_REGISTRY, core_algos.ADV_ESTIMATOR_REGISTRY
+    losses = core_algos.POLICY_LOSS_REGISTRY
+    estimators = core_algos.ADV_ESTIMATOR_REGISTRY if stages else {}
     for name, loss in losses.items():
         losses[name] = recorder.of(loss, name)
-    for name, estimator in estimators.items() if stages else ():
+    for name, estimator in estimators.items():
         estimators[name] = recorder.estimates.of(estimator, name, recorder.fail)
-        if (
-            vars(core_algos).get(str(getattr(estimator, "__name__", ""))) is estimator
-        ):  # verl calls some by name
-            vars(core_algos)[str(getattr(estimator, "__name__", ""))] = estimators[name]
+        own = str(getattr(estimator, "__name__", ""))
+        if vars(core_algos).get(own) is estimator:  # verl calls some by name
+            setattr(core_algos, own, estimators[name])
     return recorder
 
 
