@@ -24,6 +24,7 @@ from grpo_cli.commands.options.source import (
 )
 from grpo_cli.commands.verify.compare import LOGGED
 from grpo_cli.errors import UsageError
+from grpo_cli.terminal.destination import standard_output
 from grpo_cli.terminal.messages import failures
 
 To = Annotated[
@@ -67,6 +68,9 @@ def convert(
     `grpo eval FILE --level token -f csv`. --json prints errors as JSON.
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=json):
+        results = standard_output()
+        if output is None and results is not None and results.isatty():
+            raise UsageError("use -o FILE to save the result, or | to pipe it")
         kind = to or ("parquet" if (output or "").endswith(".parquet") else "jsonl")
         alone = kind == "parquet" and work.on is None
         used = WorkOptions(jobs=1) if alone else work

@@ -76,7 +76,7 @@ class StageOptions:
         option(
             "--param -p",
             "NAME=VALUE",
-            "As beta=0.1; see `grpo variants --hyperparameters`.",
+            "Set one of `grpo variants --hyperparameters`.",
             autocompletion=complete.parameters,
         ),
     ] = None

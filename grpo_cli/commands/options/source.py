@@ -74,7 +74,7 @@ class SourceOptions:
     ] = None
     where: Annotated[
         list[str] | None,
-        option("--where", "TEST", "Read only records with, as 'step>=9 && env==math'."),
+        option("--where", "TEST", "Read only records that match, as 'step>=9 && x==1'."),
     ] = None
     group: Annotated[str | None, option("--group", "ID", "Read only this group.", "Input")] = None
     group_by: Annotated[
