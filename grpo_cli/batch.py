@@ -92,6 +92,20 @@ class Cut(NamedTuple):
         return [each.stop - each.start for each in self]
 
 
+def cut_turns(responses: Segments, turn_ids: I64 | F64 | None, positions: I64 | None) -> Segments:
+    """The tokens of responses cut into turns, as ``Batch.turns`` says."""
+    filled = responses.lengths[responses.lengths > 0]
+    if turn_ids is None and positions is None:
+        return Segments(filled)
+    changes = np.zeros(responses.total, dtype=np.bool_)
+    if turn_ids is not None:
+        changes[1:] = np.diff(turn_ids) != 0
+    elif positions is not None:
+        changes[1:] = np.diff(positions) != 1
+    changes[np.cumsum(filled) - filled] = True
+    return Segments(np.diff(np.append(np.flatnonzero(changes), responses.total)))
+
+
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Batch:
     """What the stages read. N tokens in R responses, in M records; float64, nats.
@@ -164,14 +178,7 @@ class Batch:
         A turn ends where the turn's number changes; where none is given, at masked tokens, which a
         tool or the user wrote.
         """
-        count = self.responses.total
-        changes = np.zeros(count, dtype=np.bool_)
-        if self.turn_ids is not None:
-            changes[1:] = np.diff(self.turn_ids) != 0
-        elif self.positions is not None:
-            changes[1:] = np.diff(self.positions) != 1
-        changes[self.responses.starts[self.responses.lengths > 0]] = True
-        return Segments(np.diff(np.append(np.flatnonzero(changes), count)))
+        return cut_turns(self.responses, self.turn_ids, self.positions)
 
     def place(self, token: int) -> tuple[int, int, int]:
         """A token's record, its response in that record, and its position as written."""

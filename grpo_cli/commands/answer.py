@@ -38,6 +38,8 @@ def _as_document(value: Any) -> Any:
         return value.document()
     if isinstance(value, list | tuple):
         return [_as_document(item) for item in value]
+    if is_dataclass(value) and not isinstance(value, type):
+        return {name: _as_document(item) for name, item in vars(value).items()}
     return value
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from grpo_cli import hyperparameters
 from grpo_cli.errors import InputError
-from grpo_cli.records.unread import Misnamed, may_mean, misnamed
+from grpo_cli.records.unread import TRAJECTORIES, Misnamed, may_mean, misnamed
 
 ALIASES: Mapping[str, tuple[str, ...]] = {
     "log_probs_new": (
@@ -76,6 +76,11 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
         "action_mask",
         "new_response_mask",
     ),
+    "turn_ids": (),
+    "turn_rewards": (),
+    "token_rewards": (),
+    "trajectory_ids": (),
+    "roles": (),
     "group_ids": ("uid", "prompt_id", "prompt_idx", "group_index", "group_id"),
     "group_size": ("num_generations",),
     "tokens": ("token_strings",),
@@ -97,6 +102,8 @@ TOKEN_COLUMNS = (
     "ratios",
     "probs_old",
     "probs_ref",
+    "turn_ids",
+    "token_rewards",
 )
 """The fields with one number per token, in the order in which they are read."""
 
@@ -117,11 +124,13 @@ _INNOCENT = frozenset(
         "meta",
         "prompt_ids",
         "response_id",
-        "rollout_id",
         "task",
         "tasks",
         "completion_id",
         "value",
+        *TRAJECTORIES,
+        *("trajectory_idx", "turn_id", "turn_idx", "turn_reward", "token_reward"),
+        *("role", "rules"),
     }
 )
 """Common keys of real dumps that mean what they say, though one letter off a known name."""
@@ -142,6 +151,7 @@ class Fields(NamedTuple):
         hyperparameters: the hyperparameters at the record's top level, as written.
         unknown: the keys that mean nothing.
         misnamed: column of log-probs that is missing → the unknown keys that resemble it.
+        trajectories: the unknown keys that may say the trajectory of each response.
     """
 
     names: Mapping[str, str]
@@ -149,6 +159,7 @@ class Fields(NamedTuple):
     hyperparameters: tuple[str, ...]
     unknown: tuple[str, ...] = ()
     misnamed: Mapping[str, tuple[Misnamed, ...]] = MappingProxyType({})
+    trajectories: tuple[str, ...] = ()
 
     @property
     def first_misnamed(self) -> dict[str, Misnamed]:
@@ -218,7 +229,14 @@ def _read_keys(keys: tuple[str, ...], nulls: tuple[str, ...]) -> Fields:
         if one in names and other in names:
             raise InputError(f"{names[one]} and {names[other]} say the same thing; keep one")
     columns = tuple((name, names[name]) for name in TOKEN_COLUMNS if name in names)
-    return Fields(names, columns, tuple(settings), tuple(unknown), misnamed(names, unknown))
+    return Fields(
+        names,
+        columns,
+        tuple(settings),
+        tuple(unknown),
+        misnamed(names, unknown),
+        () if "trajectory_ids" in names else tuple(key for key in TRAJECTORIES if key in keys),
+    )
 
 
 @lru_cache(maxsize=1024)

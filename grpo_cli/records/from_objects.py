@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from grpo_cli.batch import F64
+from grpo_cli.batch import F64, I64
 from grpo_cli.errors import InputError
 from grpo_cli.hyperparameters import Value
 from grpo_cli.records.fields import Fields, read_fields
@@ -28,6 +28,7 @@ from grpo_cli.records.packed import (
     Packed,
     Unusual,
     integers,
+    join,
     number_groups,
     number_labels,
     pack_bits,
@@ -35,7 +36,9 @@ from grpo_cli.records.packed import (
 )
 from grpo_cli.records.parse.record import record_id
 from grpo_cli.records.parse.settings import NO_SETTINGS, read_settings
+from grpo_cli.records.parse.turns import find_trajectories, read_roles, read_versions
 from grpo_cli.records.record import Raw, Record, Texts, listed
+from grpo_cli.records.unread import VERSIONS
 
 Objects = Sequence[dict[str, Any]]
 Flat = list[Any] | NDArray[Any]
@@ -72,6 +75,7 @@ def _pack_all(objects: Objects) -> Packed:
         else:
             scores["advantages"] = names["advantages"]
     groups, group_count = _groups(objects, names, counts)
+    trajectories, trajectory_count = _trajectories(objects, fields, groups, counts)
     return Packed(
         counts=integers(counts),
         widths=integers(widths),
@@ -80,6 +84,10 @@ def _pack_all(objects: Objects) -> Packed:
         scores={name: _scores(objects, own, counts) for name, own in scores.items()},
         groups=groups,
         group_count=group_count,
+        trajectories=trajectories,
+        trajectory_count=trajectory_count,
+        turn_rewards=_turn_rewards(objects, names.get("turn_rewards"), counts),
+        versions=_versions(objects, counts, widths),
         misnamed=fields.first_misnamed,
         settings=_settings(objects, fields),
         fields=fields,
@@ -193,6 +201,63 @@ def _groups(
     return number_groups(each, integers(counts))
 
 
+def _trajectories(
+    objects: Objects, fields: Fields, groups: I64, counts: list[int]
+) -> tuple[I64 | None, int]:
+    """[R] the number of each response's trajectory, and how many there are; None if not named."""
+    key = fields.names.get("trajectory_ids")
+    if key is None and not fields.trajectories:
+        return None, 0
+    each: list[Any] = []
+    end = 0
+    for one, count in zip(objects, counts, strict=True):
+        of_record = groups[end : end + count].tolist()
+        end += count
+        if key is None:
+            named = find_trajectories(one, fields, of_record)
+            each.append(None if named is None else named.numbers)
+        else:
+            each.append(_named_trajectories(one[key], of_record))
+    if not any(each):
+        return None, 0
+    numbers = (one or [*range(count)] for one, count in zip(each, counts, strict=True))
+    return number_groups([*numbers], integers(counts))
+
+
+def _named_trajectories(ids: Any, groups: list[int]) -> list[int]:
+    """[R] the number of each response's trajectory, which is within a group."""
+    labels = ids if isinstance(ids, list) else [ids] * len(groups)
+    spans = len(set(zip(labels, groups, strict=True))) > len(set(labels))
+    if spans or not set(map(type, labels)) <= {str, int}:
+        raise Unusual
+    return number_labels(labels) or [0] * len(groups)
+
+
+def _turn_rewards(objects: Objects, key: str | None, counts: list[int]) -> tuple[I64, F64] | None:
+    """[R] how many turns of each response have a reward, and these."""
+    if key is None:
+        return None
+    rows = _rows(objects, key, counts)
+    if set(map(type, rows)) <= {float, int}:  # each response is a turn
+        return np.ones(len(rows), np.int64), pack_floats(rows)
+    if set(map(type, rows)) != {list}:
+        raise Unusual
+    return integers(map(len, rows)), pack_floats(reduce(iconcat, rows, []))
+
+
+def _versions(objects: Objects, counts: list[int], widths: list[int]) -> I64 | None:
+    """[N] the weights that sampled each token; None where no record says it."""
+    if objects[0].keys().isdisjoint((*VERSIONS, "meta")):
+        return None
+    rest = iter(widths)
+    own = [[*islice(rest, count)] for count in counts]
+    each = [read_versions(*pair) for pair in zip(objects, own, strict=True)]
+    if all(one is None for one in each):
+        return None
+    unknown = (np.full(sum(row), -1) for row in own)
+    return join([old if one is None else one for one, old in zip(each, unknown, strict=True)])
+
+
 def _settings(objects: Objects, fields: Fields) -> Sequence[Mapping[str, Value]]:
     if "hyperparameters" not in fields.names and not fields.hyperparameters:
         return [NO_SETTINGS] * len(objects)
@@ -206,18 +271,24 @@ def headers(raws: Sequence[Raw], packed: Packed) -> list[Record]:
         raws: the records.
         packed: their columns.
     """
-    widths = iter(packed.widths.tolist())
+    widths, groups = iter(packed.widths.tolist()), iter(packed.groups.tolist())
     return [
-        _header(raw, raw.value, list(islice(widths, count)), packed.fields.names)
+        _header(raw, [*islice(widths, count)], packed.fields, [*islice(groups, count)])
         for raw, count in zip(raws, packed.counts.tolist(), strict=True)
     ]
 
 
-def _header(raw: Raw, value: Any, widths: list[int], names: Mapping[str, str]) -> Record:
-    labels = None
+def _header(raw: Raw, widths: list[int], fields: Fields, groups: list[int]) -> Record:
+    value, names, labels = raw.value, fields.names, None
     if "group_ids" in names:
         ids = value[names["group_ids"]]
         labels = list(dict.fromkeys(ids)) if isinstance(ids, list) else [ids]
+    trajectories = None
+    if "trajectory_ids" in names:
+        ids = value[names["trajectory_ids"]]
+        trajectories = list(dict.fromkeys(ids)) if isinstance(ids, list) else [ids]
+    elif (found := find_trajectories(value, fields, groups)) is not None:
+        trajectories = found.labels
     return Record(
         source=raw.source,
         line=raw.line,
@@ -230,6 +301,8 @@ def _header(raw: Raw, value: Any, widths: list[int], names: Mapping[str, str]) -
         group_labels=labels,
         tokens=listed(value[names["tokens"]]) if "tokens" in names else None,
         token_ids=listed(value[names["token_ids"]]) if "token_ids" in names else None,
+        roles=read_roles(value[names["roles"]], widths) if "roles" in names else None,
+        trajectory_labels=trajectories,
         origin=raw.origin,
         batch=raw.batch,
     )

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from grpo_cli.batch import F64, I64, Batch, Segments
+from grpo_cli.batch import F64, I64, Batch, Segments, cut_turns
 from grpo_cli.hyperparameters import Value
 from grpo_cli.records.fields import NO_FIELDS, Fields
 from grpo_cli.records.unread import Misnamed
@@ -26,11 +26,15 @@ LARGEST = 1e100
 """The largest reward or advantage: beyond it the squares in a variance are not finite."""
 
 LOG_PROBS = ("log_probs_new", "log_probs_old", "log_probs_ref", "log_probs_rollout")
-PLAIN_COLUMNS = (*LOG_PROBS, "entropies", "values", "sum_pi_squared")
+PLAIN_COLUMNS = (
+    *(*LOG_PROBS, "entropies", "values", "sum_pi_squared"),
+    *("turn_ids", "token_rewards"),
+)
 """Token columns that are read as they are."""
 PLAIN = {
     *PLAIN_COLUMNS,
     *("rewards", "advantages", "mask", "group_ids", "tokens", "token_ids"),
+    *("turn_rewards", "trajectory_ids", "roles"),
     *("id", "expected", "hyperparameters"),
 }
 """Fields of records that are packed many at once."""
@@ -39,7 +43,8 @@ _BOUNDS: Mapping[str, tuple[float, float]] = {
     **dict.fromkeys(LOG_PROBS, (-np.inf, 0.0)),
     "entropies": (0.0, np.inf),
     "sum_pi_squared": (0.0, 1.0),
-    **dict.fromkeys(("values", "token_advantages"), (-LARGEST, LARGEST)),
+    **dict.fromkeys(("values", "token_advantages", "token_rewards"), (-LARGEST, LARGEST)),
+    "turn_ids": (-(2.0**53), 2.0**53),
 }
 """The finite numbers that a token column may hold; any, where it is not here."""
 
@@ -61,6 +66,11 @@ class Packed:
             several functions are [R, K].
         groups: [R] the number of each response's group; no two records share one.
         group_count: how many groups there are.
+        trajectories: [R] the number of each response's trajectory, likewise; None if each response
+            is one.
+        trajectory_count: how many trajectories there are.
+        turn_rewards: [R] how many turns of each response have a reward, and these rewards.
+        versions: [N] the weights that sampled each token, -1 if unknown; None if all are.
         reward_names: the reward functions' names where they have any.
         derived: the columns of log-probs that were computed from probabilities or ratios.
         misnamed: the columns of log-probs that the records lack → the key that resembles each.
@@ -75,6 +85,10 @@ class Packed:
     scores: dict[str, F64]
     groups: I64
     group_count: int
+    trajectories: I64 | None = None
+    trajectory_count: int = 0
+    turn_rewards: tuple[I64, F64] | None = None
+    versions: I64 | None = None
     reward_names: tuple[str, ...] = ()
     derived: tuple[str, ...] = ()
     misnamed: Mapping[str, Misnamed] = field(default_factory=dict)
@@ -96,8 +110,19 @@ class Packed:
             of_rows = slice(*rows[[records.start, records.stop]].tolist())
             of_tokens = slice(*tokens[[records.start, records.stop]].tolist())
             groups = self.groups[of_rows] - self.groups[of_rows.start]
+            more: dict[str, Any] = {}
+            if self.trajectories is not None:
+                own = self.trajectories[of_rows] - self.trajectories[of_rows.start]
+                more |= {"trajectories": own, "trajectory_count": int(own.max()) + 1}
+            if self.turn_rewards is not None:
+                turns, rewards = self.turn_rewards
+                first, last = _before(turns)[[of_rows.start, of_rows.stop]].tolist()
+                more["turn_rewards"] = turns[of_rows], rewards[first:last]
+            if self.versions is not None:
+                more["versions"] = self.versions[of_tokens]
             yield replace(
                 self,
+                **more,
                 counts=self.counts[records],
                 widths=self.widths[of_rows],
                 columns={name: one[of_tokens] for name, one in self.columns.items()},
@@ -140,14 +165,34 @@ def lay(parts: Sequence[Packed]) -> Batch | None:
         return None
     if "log_probs_new" in columns:
         columns.setdefault("log_probs_old", columns["log_probs_new"])
-    lengths, positions = _kept_lengths(widths, mask)
-    before = np.cumsum([0, *(one.group_count for one in parts)]).tolist()
-    groups = [one.groups + at if at else one.groups for one, at in zip(parts, before, strict=False)]
+    lengths, positions = kept_lengths(widths, mask)
+    responses = Segments(lengths)
+    if "turn_ids" in columns:
+        columns["turn_ids"] = _turn_ids(responses, columns["turn_ids"])
+        if columns["turn_ids"] is None:
+            return None
+    if first.turn_rewards is not None:
+        turns = cut_turns(responses, columns.get("turn_ids"), positions)
+        columns["turn_rewards"] = _turn_rewards(parts, responses, turns)
+        if columns["turn_rewards"] is None:
+            return None
+    groups, group_count = _numbered([(one.groups, one.group_count) for one in parts])
+    if any(one.trajectories is not None for one in parts):
+        numbers = [(one.trajectories, one.trajectory_count) for one in parts]
+        columns["trajectories"], columns["trajectory_count"] = _numbered(
+            [
+                (np.arange(len(one.widths)), len(one.widths)) if numbered is None else (numbered, n)
+                for one, (numbered, n) in zip(parts, numbers, strict=True)
+            ]
+        )
+    if any(one.versions is not None for one in parts):
+        versions = join([_versions(one) for one in parts])
+        columns["weight_versions"] = versions if mask is None else versions[mask]
     return Batch(
-        responses=Segments(lengths),
+        responses=responses,
         records=Segments(counts),
-        groups=join(groups),
-        group_count=before[-1],
+        groups=groups,
+        group_count=group_count,
         positions=positions,
         last_masked=_last_masked(widths, mask),
         reward_names=first.reward_names,
@@ -155,6 +200,53 @@ def lay(parts: Sequence[Packed]) -> Batch | None:
         **scores,
         **columns,
     )
+
+
+def _numbered(parts: Sequence[tuple[I64, int]]) -> tuple[I64, int]:
+    """Numbers that no two parts share, and how many there are."""
+    before = np.cumsum([0, *(count for _, count in parts)]).tolist()
+    numbers = [one + at if at else one for (one, _), at in zip(parts, before, strict=False)]
+    return join(numbers), before[-1]
+
+
+def _versions(part: Packed) -> I64:
+    return np.full(part.widths.sum(), -1) if part.versions is None else part.versions
+
+
+def _turn_ids(responses: Segments, given: F64) -> I64 | None:
+    """[N] the number of each token's turn; None where it is no turn's, or goes back."""
+    ids = given.astype(np.int64)
+    return None if wrong_turns(responses, given).any() else ids
+
+
+def wrong_turns(responses: Segments, given: F64) -> Mask:
+    """[N] the tokens whose turn has no whole number, or a lower one than the token before."""
+    bad: Mask = given != np.floor(given)
+    back = np.diff(given) < 0
+    back[responses.starts[(responses.lengths > 0) & (responses.starts > 0)] - 1] = False
+    bad[1:] |= back
+    return bad
+
+
+def _turn_rewards(parts: Sequence[Packed], responses: Segments, turns: Segments) -> F64 | None:
+    """[turns] the reward of each; None where a response has another number of them.
+
+    Those of a response of which no token counts are left out.
+    """
+    pairs = [one.turn_rewards for one in parts if one.turn_rewards is not None]
+    counts, rewards = (join([pair[at] for pair in pairs]) for at in (0, 1))
+    filled = responses.lengths > 0
+    if not is_inside(rewards, -LARGEST, LARGEST):
+        return None
+    if not np.array_equal(np.where(filled, counts, 0), count_turns(responses, turns)):
+        return None
+    return rewards if filled.all() else rewards[np.repeat(filled, counts)]
+
+
+def count_turns(responses: Segments, turns: Segments) -> I64:
+    """[R] the turns of each response."""
+    firsts = responses.index[turns.starts] if turns.count else turns.starts
+    return np.bincount(firsts, minlength=responses.count)
 
 
 def join(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
@@ -225,7 +317,7 @@ def _join_masks(parts: Sequence[Packed]) -> Mask | None:
     return join(whole)
 
 
-def _kept_lengths(widths: I64, mask: Mask | None) -> tuple[I64, I64 | None]:
+def kept_lengths(widths: I64, mask: Mask | None) -> tuple[I64, I64 | None]:
     """[R] tokens that count, and [N] their positions, None if those are 0, 1, 2 and so on."""
     if mask is None:
         return widths, None

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from grpo_cli.batch import I64
 from grpo_cli.errors import InputError
 from grpo_cli.hyperparameters import Value
 from grpo_cli.records.places import Origin
@@ -189,13 +190,17 @@ class Record:
         mask: a byte (0 or 1) for every token as written, or None.
         groups: [R] dense 0-based group number of each response, or None for a single group.
         group_labels: what the user calls each group, in the order of the numbers; None if unnamed.
+        trajectories: [R] dense 0-based trajectory number of each response; None if each is one.
+        trajectory_labels: what the user calls each trajectory; None if unnamed.
+        turn_rewards: [R] the rewards of each response's turns; None if absent.
+        versions: [N] the weights that sampled each token, -1 if unknown; None if all are.
         rewards: [R], or one list per response with a reward per function; None if absent.
         reward_names: the functions' names where they have any.
         reward_baselines: [R], the rewards of greedy responses; None if absent.
         advantages: [R] floats, or the bytes of a token column, or None.
         hyperparameters: canonical name → value as the record gives it (checked). Records share
             it; do not change it.
-        tokens, token_ids: [R] lists for display, or None.
+        tokens, token_ids, roles: [R] lists for display, or None.
         expected: the result that the record states, as written, or None.
         origin: where its parts stand in the file, where it was made from something else.
         batch: as ``Raw`` has it.
@@ -216,6 +221,10 @@ class Record:
     mask: bytes | None = None
     groups: list[int] | None = None
     group_labels: list[Any] | None = None
+    trajectories: list[int] | None = None
+    trajectory_labels: list[Any] | None = None
+    turn_rewards: list[list[float]] | None = None
+    versions: I64 | None = None
     rewards: list[float] | list[list[float]] | None = None
     reward_names: tuple[str, ...] = ()
     reward_baselines: list[float] | None = None
@@ -223,6 +232,7 @@ class Record:
     hyperparameters: Mapping[str, Value] = field(default_factory=dict)
     tokens: list[list[str]] | None = None
     token_ids: list[list[int]] | None = None
+    roles: list[list[str]] | None = None
     expected: dict[str, Any] | None = None
     origin: Origin | None = None
     batch: BatchFields | None = None

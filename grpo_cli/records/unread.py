@@ -76,6 +76,17 @@ ENDINGS = ("truncated", "is_truncated", "finish_reasons", "finish_reason")
 """Fields that say which responses were cut off."""
 VERSIONS = ("weight_versions", "weight_version", "policy_version", "head_version")
 """Fields that say which weights sampled a response."""
+TRAJECTORIES = (
+    "trajectory_id",  # ROLL roll/pipeline/agentic/env_manager/proxy_env_manager.py:459
+    "traj_uid",  # verl-agent agent_system/multi_turn_rollout/rollout_loop.py, gather_rollout_data
+    "traj_id",  # ROLL roll/pipeline/agentic/agentic_pipeline.py:302
+    "rollout_ids",  # slime slime/ray/rollout.py:666
+    "rollout_id_list",  # agent-lightning agentlightning/verl/rollout_adapter.py:478
+    "rollout_id",  # verifiers verifiers/legacy/envs/experimental/cli_agent_env.py:239; or a step
+    "episode_ids",  # rLLM rllm/trainer/verl/agent_workflow_trainer.py:241
+    "episode_id",  # rLLM rllm/engine/agent_workflow_engine.py:270
+)
+"""Fields that may say which trajectory each response is a turn of, the first that does."""
 SAMPLED_IDS = (
     *("sampled_token_ids", "sampled_ids", "rollout_token_ids"),
     *("generated_token_ids", "engine_token_ids"),
@@ -85,7 +96,7 @@ PROMPT_IDS = ("prompt_ids", "prompt_tokens", "prompt_token_ids")
 PROMPTS = ("prompt", "prompts", "prompt_text", "messages", "question", "query", "problem")
 """Where the text of a prompt may be, the likeliest first."""
 READ_ELSEWHERE = frozenset(
-    (*STEP_FIELDS, *ENDINGS, *VERSIONS, *SAMPLED_IDS, *PROMPT_IDS, *PROMPTS)
+    (*STEP_FIELDS, *ENDINGS, *VERSIONS, *TRAJECTORIES, *SAMPLED_IDS, *PROMPT_IDS, *PROMPTS)
 ) | {"framework", "metrics", "meta", "rollout_is_weights"}
 """Keys that ``trend``, ``check``, ``verify`` and pages read, though no evaluation does; the last is
 what verl's hook keeps of a loss that is not compared for it."""

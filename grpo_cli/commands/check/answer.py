@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from grpo_cli.commands.answer import Answer
+from grpo_cli.objective.mismatch import Attribution
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,23 @@ class NotChecked(Answer):
 
 
 @dataclass(frozen=True)
+class MismatchFound(Answer, Attribution):
+    """How far the trainer's log-probs are from those of the engine that sampled, and why.
+
+    Attributes:
+        named: the cause that explains most of the KL; None where none explains a fifth, surely.
+        normal: whether a setting without a fault is known that differs as much.
+        floor: the mildest such setting, or else the one that differs most, in a sentence.
+        source: where that was measured.
+    """
+
+    named: str | None
+    normal: bool
+    floor: str
+    source: str
+
+
+@dataclass(frozen=True)
 class Checked(Answer):
     """What ``check`` returns."""
 
@@ -63,3 +81,4 @@ class Checked(Answer):
     tokens: int
     denominators: Sequence[Denominator]
     not_checked: Sequence[NotChecked]
+    mismatch: MismatchFound | None = None

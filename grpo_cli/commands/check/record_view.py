@@ -123,6 +123,19 @@ class Tokens:
         return {name: self.columns[name] for name in LOG_PROBS if name in self.columns}
 
     @property
+    def turns(self) -> I64 | None:
+        """[N] the number of each token's turn; None where none is given."""
+        return self._numbers_of("turn_ids")
+
+    @property
+    def versions(self) -> I64 | None:
+        """[N] the version of the weights that sampled each token, negative where unknown."""
+        return self._numbers_of("weight_versions")
+
+    def _numbers_of(self, name: str) -> I64 | None:
+        return self.columns[name].astype(np.int64) if name in self.columns else None
+
+    @property
     def pairs(self) -> list[tuple[str, str]]:
         """The pairs of columns to compare, the most informative first."""
         found = [pair for pair in _PAIRS if {*pair} <= self.columns.keys()]

@@ -20,6 +20,7 @@ from grpo_cli.commands.check.coverage import (
 )
 from grpo_cli.commands.check.denominators import LossCount, count_zero_gradient, denominators
 from grpo_cli.commands.check.findings import Findings
+from grpo_cli.commands.check.floors import judge
 from grpo_cli.commands.check.read_views import views
 from grpo_cli.commands.check.record_view import Tokens, View
 from grpo_cli.commands.check.rule import ORDER
@@ -29,6 +30,7 @@ from grpo_cli.commands.check.samples import Samples, compare_samples
 from grpo_cli.engine import Reader
 from grpo_cli.engine.fold import Accumulator, fold_pieces
 from grpo_cli.errors import InputError
+from grpo_cli.objective.mismatch import Mismatch
 from grpo_cli.records import DecodedChunk
 
 
@@ -40,6 +42,7 @@ class Check(Accumulator[Any]):
 
     Attributes:
         findings: what the rules found.
+        mismatch: of the engine that sampled, over all records whose log-probs are compared.
         records, responses, tokens: how many were read.
         skipped_rules: records for which rules were skipped, by rules and missing fields.
         zero_gradient: empty responses and dead groups, by the loss that their records name.
@@ -47,6 +50,7 @@ class Check(Accumulator[Any]):
 
     def __init__(self, limit: int = 3) -> None:
         self.findings = Findings(limit)
+        self.mismatch = Mismatch()
         self.records = 0
         self.responses = 0
         self.tokens = 0
@@ -65,7 +69,7 @@ class Check(Accumulator[Any]):
 
     def read(self, decoded: Iterable[DecodedChunk]) -> Iterator[InputError]:
         """Checks records in order, and yields the errors of those that cannot be read."""
-        samples = Samples(self.findings)
+        samples = Samples(self.findings, self.mismatch)
         for view in views(decoded):
             if isinstance(view, InputError):
                 yield view
@@ -97,6 +101,7 @@ class Check(Accumulator[Any]):
         self.skipped_rules += later.skipped_rules
         self.zero_gradient += later.zero_gradient
         self.findings.merge(later.findings, source)
+        self.mismatch.merge(later.mismatch)
         for facts in later._facts:
             self._add_located(self._memory.add(facts), source)
         for number, edge in enumerate(later._edges):
@@ -110,7 +115,7 @@ class Check(Accumulator[Any]):
             if first and before == source and continues and view.layout == edge.layout:
                 edge = Tokens.join([view, edge])
             else:
-                compare_samples(view, self.findings, before)
+                compare_samples(view, self.findings, self.mismatch, before)
         self._edge = source, edge
 
     def _add_located(self, found: Iterable[Located], source: int) -> None:
@@ -121,7 +126,7 @@ class Check(Accumulator[Any]):
         """Adds what only the whole input shows."""
         if self._edge is not None:
             source, view = self._edge
-            compare_samples(view, self.findings, source)
+            compare_samples(view, self.findings, self.mismatch, source)
         uneven = bool(self.findings.count_by(0)["uneven-groups"])
         found = [*self._memory.finish(uneven_found=uneven)]
         if any(code == "torn-group" for code, _, _ in found):
@@ -145,6 +150,7 @@ class Check(Accumulator[Any]):
             tokens=self.tokens,
             denominators=denominators(self.zero_gradient),
             not_checked=not_checked(table(), self.skipped_rules + short),
+            mismatch=judge(self.mismatch.result()),
         )
 
 

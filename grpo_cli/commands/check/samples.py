@@ -12,6 +12,7 @@ from grpo_cli.commands.check.pair import Pair
 from grpo_cli.commands.check.record_view import Tokens
 from grpo_cli.commands.check.rule import Finding, Rule
 from grpo_cli.commands.check.rules import rules_of
+from grpo_cli.objective.mismatch import Mismatch
 
 _LARGE = 128
 """Tokens from which a record is a sample of its own."""
@@ -20,8 +21,14 @@ _LINES = 64
 numbers, so that the answer does not depend on how the input is cut into pieces."""
 
 
-def compare_samples(records: Tokens, findings: Findings, source: int = 0) -> None:
-    """Adds what the rules find in the pairs of columns of samples."""
+def compare_samples(
+    records: Tokens, findings: Findings, mismatch: Mismatch, source: int = 0
+) -> None:
+    """Adds what the rules find in the pairs of columns of samples, and the engines' mismatch."""
+    for trainer, other in records.pairs:
+        if other == "log_probs_rollout":
+            columns = (records.log_probs[trainer], records.log_probs[other])
+            mismatch.add(*columns, records.responses, records.turns, records.versions)
     sizes = np.bincount(records.sample_index)
     for rule, finding in find_in_pairs(records):
         size = int(sizes[records.sample_index[finding.record]])
@@ -61,8 +68,8 @@ class Samples:
     may continue in the pieces before and after it, and are kept as ``edges``.
     """
 
-    def __init__(self, findings: Findings) -> None:
-        self._findings = findings
+    def __init__(self, findings: Findings, mismatch: Mismatch) -> None:
+        self._findings, self._mismatch = findings, mismatch
         self._first: Tokens | None = None
         self._last: Tokens | None = None
 
@@ -95,7 +102,7 @@ class Samples:
 
     def _compare(self, records: Tokens) -> None:
         if len(records.counts):
-            compare_samples(records, self._findings)
+            compare_samples(records, self._findings, self._mismatch)
 
     def edges(self) -> list[Tokens]:
         """Returns the first and the last sample of the piece; one if they are the same."""

@@ -8,9 +8,16 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from grpo_cli.commands.check.answer import Checked, Denominator, Finding, NotChecked
+from grpo_cli.commands.check.answer import (
+    Checked,
+    Denominator,
+    Finding,
+    MismatchFound,
+    NotChecked,
+)
 from grpo_cli.commands.check.coverage import FEWER_THAN
-from grpo_cli.terminal.numbers import shown, visible
+from grpo_cli.objective.mismatch import Cause
+from grpo_cli.terminal.numbers import counted, shown, visible
 from grpo_cli.terminal.prose import wrapped
 from grpo_cli.terminal.screen import Screen
 
@@ -24,6 +31,10 @@ def print_findings(console: Console, screen: Screen, answer: Checked) -> None:
         for code in dict.fromkeys(row.code for row in rows if row.severity == severity):
             of_kind = [row for row in rows if (row.code, row.severity) == (code, severity)]
             _print_kind(console, screen.reading, of_kind, answer.more.get(code, 0))
+    if answer.mismatch is not None:
+        for words in mismatch_lines(answer.mismatch):
+            console.print(wrapped(Text(words), screen.reading, 4))
+        console.print()
     for row in answer.denominators:
         console.print(wrapped(Text(_denominator(row)), screen.reading, 2))
     if answer.not_checked:
@@ -58,6 +69,29 @@ def _print_kind(console: Console, width: int, rows: Sequence[Finding], more: int
     for advice in dict.fromkeys(row.advice for row in rows):
         console.print(wrapped(Text(f"  → {advice}", "dim"), width, 4))
     console.print()
+
+
+def mismatch_lines(found: MismatchFound) -> list[str]:
+    """Says how large a mismatch is, whether that is normal, and what explains it."""
+    lines = [
+        f"log π_old − log π_rollout: {found.rms:.3g} nats RMS, mean |·| {found.mean_abs:.3g}, "
+        f"KL {found.kl:.3g} per token, {found.worst:.0%} of it in the worst 0.1 % of the tokens",
+        f"  {found.floor} ({found.source})",
+    ]
+    named = [one for one in found.causes if one.name == found.named]
+    others = [one for one in found.causes if one.counts and one not in named]
+    lines += [f"  {_explained(one)}" for one in named + others]
+    return (
+        lines
+        if named
+        else [*lines, "  no column explains it: all tokens differ alike, as by noise"]
+    )
+
+
+def _explained(cause: Cause) -> str:
+    top = cause.kinds[0]
+    where = f"{top.name}: {counted(top.tokens, 'token')}, {top.share:.0%} of the KL"
+    return f"{cause.name} explains {cause.explains:.0%} of the KL ({where})"
 
 
 def _denominator(row: Denominator) -> str:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from grpo_cli.batch import I64
 from grpo_cli.commands.trend.origins import RecordStep
 from grpo_cli.commands.trend.sums import EACH, Ragged, StepSums
 from grpo_cli.engine.chunk import Chunk
-from grpo_cli.records.record import listed
+from grpo_cli.records.parse.turns import is_version, is_whole, version_rows
 from grpo_cli.records.unread import ENDINGS, VERSIONS
 
 _READ = frozenset((*ENDINGS, *VERSIONS, "meta"))
@@ -91,42 +90,23 @@ def _counts(step: RecordStep, chunk: Chunk, number: int) -> Iterator[tuple[str, 
     if endings is not None:
         yield "cut_off", sum(endings)
         yield "endings", len(endings)
-    meta = value.get("meta")
-    for holder in (value, meta if isinstance(meta, dict) else {}):
-        versions = next((holder[name] for name in VERSIONS if name in holder), None)
-        if versions is not None:
-            tokens = partial(_tokens_of, chunk, number)
-            known = [one for one in _counted(listed(versions), tokens) if _is_whole(one)]
-            yield "lag", sum(step.number - one for one in known)
-            yield "versions", len(known)
-            return
+    if rows := version_rows(value, chunk.records[number].widths):
+        known = [one for one in _counted(rows, chunk, number) if is_whole(one)]
+        yield "lag", sum(step.number - one for one in known)
+        yield "versions", len(known)
 
 
-def _counted(versions: Any, tokens: Callable[[], list[tuple[int, list[int]]]]) -> Iterator[Any]:
-    """The versions that count: one of a record, of each response, or of each of its tokens.
-
-    Of tokens, those that count in the objective; a negative version is that of a token that no
-    policy sampled (AReaL).
-    """
-    rows = versions if isinstance(versions, list) else [versions]
-    if not any(isinstance(one, list) for one in rows):
-        by_token = len(rows) > 1 and [width for width, _ in tokens()] == [len(rows)]
-        if not by_token:
-            yield from rows
-            return
-        rows = [rows]
-    if any(isinstance(one, list) for row in rows if isinstance(row, list) for one in row):
-        rows = [row for group in rows for row in group]
-    spans = dict(enumerate(tokens()))
+def _counted(rows: list[Any], chunk: Chunk, number: int) -> Iterator[Any]:
+    """The versions of a record: its own, one of each response, or of each token that counts."""
+    if not any(isinstance(row, list) for row in rows):
+        yield from rows
+        return
+    spans = dict(enumerate(_tokens_of(chunk, number)))
     for at, row in enumerate(rows):
         width, kept = spans.get(at, (0, ()))
         each = row if isinstance(row, list) else [row]
         counted = [each[token] for token in kept] if len(each) == width else each
-        yield from (one for one in counted if not (_is_whole(one) and one < 0))
-
-
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+        yield from filter(is_version, counted)
 
 
 def _tokens_of(chunk: Chunk, number: int) -> list[tuple[int, list[int]]]:

@@ -206,7 +206,8 @@ TABLE = (
     Watch("reward_std", DOWN, span=_POSITIVE, fix=_GROUPS, logged=("score/std", "rewards/std")),
     Watch("pass_at_k", DOWN, span=_SHARE),
     Watch(
-        "reward_mean", DOWN, DOWN, fix="see what the reward function returns since then",
+        "reward_mean", DOWN, DOWN, spikes=3.0,
+        fix="see what the reward function returns since then",
         logged=("reward", "critic/score/mean", "critic/rewards/mean", "reward/all/mean",
                 "raw_reward", "reward/mean", "rewards/mean"),
     ),

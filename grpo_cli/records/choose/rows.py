@@ -10,12 +10,13 @@ import numpy as np
 
 from grpo_cli.errors import InputError
 from grpo_cli.records.fields import TOKEN_COLUMNS, Fields, read_fields
-from grpo_cli.records.parse.scores import is_number
+from grpo_cli.records.parse.scores import is_id, is_number
+from grpo_cli.records.parse.turns import names_trajectory
 from grpo_cli.records.places import Origin, Row, got
 from grpo_cli.records.record import BatchFields, Raw, listed, only_element
 from grpo_cli.records.unread import ENDINGS, STEP_FIELDS, VERSIONS
 
-_BY_TOKEN = {*TOKEN_COLUMNS, "mask", "tokens", "token_ids"}
+_BY_TOKEN = {*TOKEN_COLUMNS, "mask", "tokens", "token_ids", "roles", "turn_rewards"}
 _SHARED = ("hyperparameters", "group_size")
 _DROPPED = ("id", "expected")
 
@@ -173,7 +174,8 @@ def _at(raw: Raw, message: str, path: str = "") -> InputError:
 def _constants(rows: Sequence[Raw], fields: Fields) -> dict[str, Any]:
     """Keys that hold no responses and are equal in all rows, as settings must be.
 
-    Steps may differ. How responses ended, and which weights sampled them, is kept for each row.
+    Steps may differ. How responses ended, which weights sampled them, and which trajectory they
+    are turns of, is kept for each row.
     """
     known = set(fields.names.values()) - {fields.names.get(name) for name in _SHARED}
     single = _is_single(rows[0].value, fields)
@@ -181,7 +183,11 @@ def _constants(rows: Sequence[Raw], fields: Fields) -> dict[str, Any]:
     for key, one in rows[0].value.items():
         if key in known:
             continue
-        if single and key in (*ENDINGS, *VERSIONS):
+        of_response = key in (*ENDINGS, *VERSIONS)
+        if not of_response and key in fields.trajectories:
+            ids = [only_element(raw.value.get(key)) for raw in rows]
+            of_response = all(map(is_id, ids)) and names_trajectory(key, ids, rows[0].value)
+        if single and of_response:
             kept[key] = [only_element(raw.value.get(key)) for raw in rows]
             continue
         others = ((raw, raw.value.get(key)) for raw in rows)

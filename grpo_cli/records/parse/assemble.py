@@ -8,10 +8,20 @@ from typing import Any
 
 import numpy as np
 
-from grpo_cli.batch import F64, Batch
+from grpo_cli.batch import F64, Batch, Segments, cut_turns
 from grpo_cli.errors import InputError
 from grpo_cli.records import places
-from grpo_cli.records.packed import LOG_PROBS, Packed, integers, lay, number_groups
+from grpo_cli.records.packed import (
+    LOG_PROBS,
+    Mask,
+    Packed,
+    count_turns,
+    integers,
+    kept_lengths,
+    lay,
+    number_groups,
+    wrong_turns,
+)
 from grpo_cli.records.parse.columns import guess_values
 from grpo_cli.records.parse.scores import WITHIN
 from grpo_cli.records.record import Record
@@ -22,6 +32,8 @@ _EXPECTED = {
     "values": WITHIN,
     "sum_pi_squared": "a sum of squared probabilities in [0, 1]",
     "token_advantages": WITHIN,
+    "token_rewards": WITHIN,
+    "turn_ids": "a whole number",
 }
 
 
@@ -36,6 +48,7 @@ def layout(record: Record) -> Hashable:
         record.reward_names,
         type(record.reward_baselines),
         type(record.advantages),
+        type(record.turn_rewards),
         tuple(record.hyperparameters.items()),
         tuple(record.misnamed.items()),
     )
@@ -66,6 +79,22 @@ def pack_records(records: Sequence[Record]) -> Packed:
         whole = [record.mask or b"\1" * sum(record.widths) for record in records]
         mask = np.frombuffer(b"".join(whole), dtype=np.bool_)
     groups, group_count = number_groups([record.groups for record in records], counts)
+    trajectories: tuple[Any, int] = (None, 0)
+    if any(record.trajectories is not None for record in records):
+        each = [record.trajectories or [*range(len(record.widths))] for record in records]
+        trajectories = number_groups(each, counts)
+    turn_rewards = None
+    if first.turn_rewards is not None:
+        rows = [row for record in records for row in record.turn_rewards or ()]
+        turn_rewards = integers(map(len, rows)), np.array([*chain.from_iterable(rows)], np.float64)
+    versions = None
+    if any(record.versions is not None for record in records):
+        versions = np.concatenate(
+            [
+                np.full(sum(record.widths), -1) if record.versions is None else record.versions
+                for record in records
+            ]
+        )
     return Packed(
         counts=counts,
         widths=integers(chain.from_iterable([record.widths for record in records])),
@@ -78,6 +107,10 @@ def pack_records(records: Sequence[Record]) -> Packed:
         },
         groups=groups,
         group_count=group_count,
+        trajectories=trajectories[0],
+        trajectory_count=trajectories[1],
+        turn_rewards=turn_rewards,
+        versions=versions,
         reward_names=first.reward_names,
         derived=first.derived,
         misnamed=first.misnamed,
@@ -97,6 +130,8 @@ def find_faults(records: Sequence[Record]) -> dict[int, InputError]:
     for name, column in packed.columns.items():
         low, high = packed.range_of(name)
         bad = ~((column >= low) & (column <= high) & np.isfinite(column))
+        if name == "turn_ids":
+            bad |= _wrong_turns(packed, column)
         at = np.flatnonzero(bad if packed.mask is None else bad & packed.mask)
         owners, first = np.unique(np.searchsorted(ends, at, side="right"), return_index=True)
         for record, token in zip(owners.tolist(), at[first].tolist(), strict=True):
@@ -104,7 +139,44 @@ def find_faults(records: Sequence[Record]) -> dict[int, InputError]:
                 own = column[ends[record - 1] if record else 0 : ends[record]]
                 begin = int(ends[record]) - len(own)
                 found[record] = _fault(records[record], record, name, own, token - begin, packed)
+    for number, record in enumerate(records):
+        if record.turn_rewards is not None and number not in found:
+            fault = _other_turns(record, pack_records([record]), number)
+            found |= {} if fault is None else {number: fault}
     return found
+
+
+def _wrong_turns(packed: Packed, column: F64) -> Mask:
+    """[N] the tokens as written whose turn has no whole number, or a lower one than before."""
+    lengths, _ = kept_lengths(packed.widths, packed.mask)
+    counted = np.ones(len(column), np.bool_) if packed.mask is None else packed.mask
+    bad = np.zeros(len(column), np.bool_)
+    bad[counted] = wrong_turns(Segments(lengths), column[counted])
+    return bad
+
+
+def _other_turns(record: Record, packed: Packed, number: int) -> InputError | None:
+    """The error of a record whose response has another number of rewards than turns."""
+    lengths, positions = kept_lengths(packed.widths, packed.mask)
+    responses, ids = Segments(lengths), packed.columns.get("turn_ids")
+    if ids is not None:
+        ids = ids if packed.mask is None else ids[packed.mask]
+    turns = count_turns(responses, cut_turns(responses, ids, positions))
+    for at, row in enumerate(record.turn_rewards or ()):
+        if lengths[at] and len(row) != turns[at]:
+            cut = "; without turn_ids, masked tokens separate turns" if ids is None else ""
+            message = f"expected {places.count(int(turns[at]), 'reward')} (one per turn{cut})"
+            path = f"{record.names['turn_rewards']}{places.response(at, record.shape)}"
+            return _placed(InputError(f"{message}, got {len(row)}", path=path), record, number)
+    return None
+
+
+def _placed(error: InputError, record: Record, number: int) -> InputError:
+    error.path = record.prefix + error.path
+    error.source, error.line, error.record = record.source, record.line, number
+    if record.origin is not None:
+        record.origin.place(error, record.prefix)
+    return error
 
 
 def _fault(record: Record, number: int, name: str, own: F64, at: int, packed: Packed) -> InputError:
@@ -115,10 +187,9 @@ def _fault(record: Record, number: int, name: str, own: F64, at: int, packed: Pa
     message = f"expected {kind}, got {places.got(value)}"
     if name in LOG_PROBS:
         message += guess_values(own)  # of the record alone, whatever it is assembled with
+    if name == "turn_ids" and value.is_integer() and abs(value) <= 2**53:
+        message = f"expected no lower turn id than an earlier token's, got {places.got(value)}"
     place = places.index(at, record.nested, record.widths, record.shape)
     name = "advantages" if name == "token_advantages" else name
-    path = f"{record.prefix}{record.names.get(name, name)}{place}"
-    error = InputError(message, path=path, source=record.source, line=record.line, record=number)
-    if record.origin is not None:
-        record.origin.place(error, record.prefix)
-    return error
+    path = f"{record.names.get(name, name)}{place}"
+    return _placed(InputError(message, path=path), record, number)

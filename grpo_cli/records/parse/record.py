@@ -27,6 +27,12 @@ from grpo_cli.records.parse.scores import (
     read_rewards,
 )
 from grpo_cli.records.parse.settings import read_settings, trainer_weights
+from grpo_cli.records.parse.turns import (
+    read_roles,
+    read_trajectories,
+    read_turn_rewards,
+    read_versions,
+)
 from grpo_cli.records.places import Origin, got
 from grpo_cli.records.record import Record
 from grpo_cli.records.unread import misnamed_in
@@ -94,8 +100,12 @@ def _read(record: dict[str, Any], source: str, line: int | None, prefix: str) ->
         mask=mask,
         groups=groups,
         group_labels=labels,
+        versions=read_versions(record, shape.widths),
         hyperparameters=read_settings(record, found),
     )
+    found_trajectories = read_trajectories(record, found, shape, groups, labels)
+    if found_trajectories is not None:
+        result.trajectories, result.trajectory_labels = found_trajectories
     _add_scores(result, record, shape)
     _add_extras(result, record, shape)
     return result
@@ -113,6 +123,9 @@ def _add_scores(result: Record, record: Mapping[str, Any], shape: Shape) -> None
     key = result.names.get("reward_baselines")
     if key is not None:
         result.reward_baselines = finite(*per_response(key, record[key], shape, "baseline"))
+    key = result.names.get("turn_rewards")
+    if key is not None:
+        result.turn_rewards = read_turn_rewards(key, record[key], shape)
     key = result.names.get("advantages")
     if key is not None:
         result.advantages = read_advantages(key, record[key], shape, result.mask)
@@ -124,6 +137,8 @@ def _add_extras(result: Record, record: Mapping[str, Any], shape: Shape) -> None
         result.tokens = read_words(names["tokens"], record[names["tokens"]], shape, str)
     if "token_ids" in names:
         result.token_ids = read_words(names["token_ids"], record[names["token_ids"]], shape, int)
+    if "roles" in names:
+        result.roles = read_roles(record[names["roles"]], shape.widths)
     if "expected" in names:
         result.expected = record["expected"]
 

@@ -186,7 +186,7 @@ def read_groups(record: Mapping[str, Any], names: Mapping[str, str], shape: Shap
     if shape.outer is not None:
         groups = [group for group, length in enumerate(shape.outer) for _ in range(length)]
     if ids is not None:
-        rows = _read_ids(ids, record[ids], shape, groups)
+        rows, _ = read_ids(ids, record[ids], shape, "group id", groups)
         labels = list(dict.fromkeys(rows))
         numbers = {label: number for number, label in enumerate(labels)}
         if groups is not None and groups != [numbers[label] for label in rows]:
@@ -197,22 +197,39 @@ def read_groups(record: Mapping[str, Any], names: Mapping[str, str], shape: Shap
     return groups if groups and groups != [0] * len(groups) else None, labels
 
 
-def _read_ids(key: str, value: object, shape: Shape, nested: list[int] | None) -> list[Any]:
-    """[R] the id of each response's group."""
+def read_ids(
+    key: str, value: object, shape: Shape, what: str, nested: list[int] | None = None
+) -> tuple[list[Any], Place]:
+    """[R] the id of what each response belongs to, and its place; a single id is that of all.
+
+    Args:
+        key, value: the ids.
+        shape: the record's.
+        what: what they are, for messages.
+        nested: [R] the number of each response's group, where groups are nested and may have ids.
+
+    Raises:
+        InputError: for another number of them than responses, or one that is no id.
+    """
     if type(value) is not list:
         _check_id(key, value)
-        return [value] * len(shape.widths)
+        return [value] * len(shape.widths), lambda _: key
     if nested is not None and len(value) == nested[-1] + 1 and type(value[0]) is not list:
         value = [value[group] for group in nested]
-    rows, place = per_response(key, value, shape, "group id")
+    rows, place = per_response(key, value, shape, what)
     if not set(map(type, rows)) <= {str, int}:
         for at, one in enumerate(rows):
             _check_id(place(at), one)
-    return rows
+    return rows, place
+
+
+def is_id(value: object) -> bool:
+    """Whether it names something: text, or a number."""
+    return isinstance(value, str) or (is_number(value) and value == value)
 
 
 def _check_id(path: str, value: object) -> None:
-    if not isinstance(value, str) and not (is_number(value) and value == value):
+    if not is_id(value):
         raise InputError(f"expected a string or a number, got {got(value)}", path=path)
     if isinstance(value, float) and abs(value) >= 2.0**63:
         wanted = "expected an id of at most 64 bits"  # else it was rounded when the text was read

@@ -26,7 +26,7 @@ _FLOATS, _BITS, _IDS, _WORDS = "float64", "int8", "int64", "string"
 _TYPES = {
     **dict.fromkeys(TOKEN_COLUMNS, _FLOATS),
     "mask": _BITS,
-    "token_ids": _IDS,
+    **dict.fromkeys(("token_ids", "turn_ids"), _IDS),
     "tokens": _WORDS,
 }
 _PLAIN: dict[str, set[type]] = {
@@ -211,6 +211,8 @@ def _offsets(lengths: I64) -> NDArray[np.int32]:
 def _values(pa: Any, field: Any, records: Sequence[Mapping[str, Any]], packed: Packed) -> Any:
     """What is in a column's lists; None where the records have nothing of this kind."""
     name = field.name
+    if name == "turn_ids" and name in packed.columns:
+        return pa.array(packed.columns[name].astype(np.int64))
     if name in PLAIN_COLUMNS:
         return _floats(pa, packed.columns.get(name))
     if name == "mask":

@@ -199,6 +199,11 @@ def _whitened(a: F64, ddof: int) -> F64:
     return (a - a.mean()) / (_std(a, ddof) + 1e-8)
 
 
+def _whitened_by_token(a: F64, lengths: F64, ddof: int) -> F64:
+    tokens = np.repeat(a, lengths.astype(np.int64))
+    return (a - tokens.mean()) / (_std(tokens, ddof) + 1e-8)
+
+
 CHANGES: Mapping[str, Change] = {
     "advantage-sign": lambda a, _: -a,
     "advantage-one-sided.absolute": lambda a, _: np.abs(a),
@@ -213,6 +218,8 @@ CHANGES: Mapping[str, Change] = {
     "advantage-twice.mean": lambda a, _: a - a.mean(),
     "advantage-twice.ddof1": lambda a, _: _whitened(a, 1),
     "advantage-twice.ddof0": lambda a, _: _whitened(a, 0),
+    "advantage-twice.tokens1": lambda a, n: _whitened_by_token(a, n, 1),
+    "advantage-twice.tokens0": lambda a, n: _whitened_by_token(a, n, 0),
     "advantage-twice.std": lambda a, _: a / (_std(a, 1) + 1e-8),
     "advantage-length.mean": lambda a, n: a * n / max(float(n.mean()), 1.0),
     "advantage-length.times": lambda a, n: a * n,

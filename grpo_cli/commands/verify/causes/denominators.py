@@ -6,14 +6,15 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 
-from grpo_cli.batch import F64
+from grpo_cli.batch import F64, I64
 from grpo_cli.commands.verify.causes.case import Case, Cause, round_number
 from grpo_cli.mistakes import worded
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.choice import Bound, Choice
 from grpo_cli.objective.results import Weights
-from grpo_cli.objective.terms import Term
+from grpo_cli.objective.terms import KL, Term
 from grpo_cli.records import Record
 
 # ---- denominators, solved for: what each response's tokens weigh, and what that is --------------
@@ -123,21 +124,75 @@ def denominators(case: Case, *, unnamed: bool = True) -> Iterator[Cause]:
     if case.gradient is None:
         yield from _of_loss(case)
         return
-    factor = _factors(case)
+    factor = _factors(case, case.gradient, case.breakdown.gradient)
     if factor is None:
         return
     known = np.isfinite(factor)
     weight = case.breakdown.weight * np.where(known, factor, 1.0)
     if np.allclose(factor[known], 1.0, rtol=1e-4):
         return
+    fitting = _fitting(case, weight, known)
+    named = [form for form, divisor in fitting.items() if any(named_counts(case, form, divisor))]
+    for form in named or (fitting if unnamed else ()):
+        yield from _causes(case, form, fitting[form], factor[known])
+
+
+def _fitting(case: Case, weight: F64, known: NDArray[np.bool_]) -> dict[str, float]:
+    """Forms that weights [R] of some responses have, and the divisor of each."""
     fitting: dict[str, float] = {}
     for form, shape in _shapes(case).items():
         scale = weight[known] / shape[known]
         if np.allclose(scale, scale[0], rtol=3e-4, atol=0.0):
             fitting[form] = 1.0 / float(np.median(scale))
-    named = [form for form, divisor in fitting.items() if any(named_counts(case, form, divisor))]
-    for form in named or (fitting if unnamed else ()):
-        yield from _causes(case, form, fitting[form], factor[known])
+    return fitting
+
+
+_AGGREGATES = {"token-for-response-mean", "denominator-missing", "denominator-other"}
+"""Denominators that are those of an aggregate, which has a name of its own."""
+
+
+def of_the_kl(case: Case) -> Iterator[Cause]:
+    """Yields denominators that the KL alone has, by name, where the policy's gradient is right."""
+    term = case.breakdown.term(KL)
+    if case.gradient is None or term is None or not case.objective.beta:
+        return
+    ours = case.without_policy.gradient
+    factor = _factors(case, case.gradient - case.policy_gradient, ours)
+    if factor is None or np.allclose(factor[np.isfinite(factor)], 1.0, rtol=1e-4):
+        return
+    known = np.isfinite(factor)
+    weight = case.breakdown.term_weight(term) * np.where(known, factor, 1.0)
+    if np.ptp(factor[known]) <= 1e-4 and round_number(factor[known][0] * case.objective.beta):
+        return  # somebody may have typed that β
+    for form, divisor in _fitting(case, weight, known).items():
+        for mistake, name, of in named_counts(case, form, divisor):
+            if mistake in _AGGREGATES:
+                continue
+            words = f"KL over another denominator: each token's is {_divided(form)}{name}"
+            meant = f"{words}, where {case.breakdown.counted} are meant"
+            made = partial(_with_weights, numerator=_FORMS[form], divisor=of, kl_alone=True)
+            yield Cause("kl-aggregate", meant, made)
+
+
+def micro_batches(case: Case) -> Iterator[Cause]:
+    """Yields the mean of the token means of micro-batches of so many responses."""
+    count, lengths = case.batch.responses.count, case.batch.responses.lengths
+    for size in range(2, count):
+        if case.gradient is None and count % size:
+            continue  # one number fits some of many ways
+        numbers = np.arange(count) // size
+        tokens = np.maximum(np.bincount(numbers, weights=lengths), 1.0)
+        words = f"the mean of the token means of micro-batches of {size} responses"
+        made = partial(_with_weights, numerator=_shared(tokens, numbers), divisor=_is(len(tokens)))
+        yield Cause("mean-of-means", f"{words}, where {case.breakdown.counted} are meant", made)
+
+
+def _shared(tokens: F64, numbers: I64) -> Numerator:
+    return lambda _: 1.0 / tokens[numbers]
+
+
+def _is(divisor: float) -> Divisor:
+    return lambda _: divisor
 
 
 def _shapes(case: Case) -> dict[str, F64]:
@@ -189,13 +244,12 @@ def _divided(form: str) -> str:
     return f"divided by {form} × " if form else "divided by "
 
 
-def _factors(case: Case) -> F64 | None:
+def _factors(case: Case, wanted: F64, ours: F64) -> F64 | None:
     """[R] what each response's gradient is multiplied by; None where that does not explain it."""
-    wanted, ours, responses = case.gradient, case.breakdown.gradient, case.batch.responses
-    if wanted is None or not responses.total:
-        return None
+    responses = case.batch.responses
+    quiet = 1e-4 * float(np.abs(ours).max(initial=0.0))
     square = responses.sum(ours * ours)
-    loud = square > (case.quiet**2) * np.maximum(responses.lengths, 1)
+    loud = square > (quiet**2) * np.maximum(responses.lengths, 1)
     if not loud.any():
         return None
     factor = np.where(loud, responses.sum(ours * wanted) / np.where(loud, square, 1.0), np.nan)
@@ -224,13 +278,18 @@ def _counted(case: Case, of: Divisor, *, steps: bool) -> float:
     return of(case) * accumulated if steps else of(case)
 
 
-def _with_weights(case: Case, numerator: Numerator, divisor: Divisor) -> Breakdown:
+def _with_weights(
+    case: Case, numerator: Numerator, divisor: Divisor, *, kl_alone: bool = False
+) -> Breakdown:
     shape, by = numerator(case), divisor(case)
 
     def aggregate() -> Weights:
         return Weights(shape, None, by, "solved")
 
-    return case.evaluated(aggregate=Bound("solved", Choice(aggregate), {}), kl_aggregate=None)
+    solved = Bound("solved", Choice(aggregate), {})
+    if kl_alone:
+        return case.evaluated(kl_aggregate=solved)
+    return case.evaluated(aggregate=solved, kl_aggregate=None)
 
 
 # ---- sign and plain factors: of everything, of the gradient alone, of the loss alone ------------

@@ -44,6 +44,7 @@ TIERS: Sequence[Sequence[tuple[Source, int]]] = (
         (choices.entropies, 2),
         (choices.neutral, 1),
         (denominators.denominators, 2),
+        (denominators.micro_batches, 1),
     ),
     (
         (inputs.columns, 2),
@@ -55,12 +56,13 @@ TIERS: Sequence[Sequence[tuple[Source, int]]] = (
         (clips.solved_cap, 1),
         (choices.clamped, 1),
         (kl.reductions, 1),
+        (denominators.of_the_kl, 1),
         (kl.clamped, 1),
         (kl.strength, 3),
         (kl.policy_strength, 1),
         (inputs.temperatures, 1),
     ),
-    ((kl.weights_and_denominators, 2),),
+    ((kl.weights_and_denominators, 2), (kl.any_strength, 1)),
     ((denominators.separate_factors, 1), (denominators.whole_factor, 3)),
     ((choices.any_choice, 1),),
 )

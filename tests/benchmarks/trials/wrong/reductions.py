@@ -48,6 +48,13 @@ def _masked(data: Data) -> bool:
     return not data.kept.all() and _type(data) in ("grpo", "bnpo")
 
 
+def _halves(data: Data, policy: Var, kl: Var) -> Var:
+    """Each half of the responses divides by its own tokens (SkyRL#1296)."""
+    number = np.minimum(np.arange(data.count) * 2 // data.count, 1)
+    tokens = np.bincount(number[data.index], minlength=2).astype(float)
+    return tape.total((policy + kl) / np.maximum(tokens, 1.0)[number[data.index]]) / 2.0
+
+
 def _all_but_one(data: Data, policy: Var, kl: Var) -> Var:
     return reduce_right(data, policy, kl) * (data.count / (data.count - 1))
 
@@ -124,6 +131,13 @@ REDUCTIONS = (
         r"mask|written|truncat",
         {"reduce": _truncated},
         needs=_masked,
+    ),
+    Mistake(
+        "the mean of two micro-batches' token means",
+        r"micro-?batches of|prompt-mean",
+        {"reduce": _halves},
+        row="mean-of-means",
+        needs=lambda d: d.count >= 4,
     ),
     _denominator("B − 1 for B", rf"B ?− ?1|B ?- ?1|one response|{_FACTOR}", _all_but_one),
     Mistake(

@@ -1,0 +1,352 @@
+"""Where log π_old − log π_rollout comes from: the KL that would go without each cause.
+
+With d = log π_old − log π_rollout of a token that π_rollout sampled, k3 = e^d − 1 − d estimates
+KL(π_rollout ‖ π_old) and is negative at no token, so the KL divides among the tokens.
+
+A cause spares some tokens: those of the newest weights, say. It *explains* the share of the KL that
+would go if all tokens differed as much, for the room that they have, as those that it spares::
+
+    1 − (Σ k3 / Σ room over the spared) · (Σ room / Σ k3 over all),    room = (1 − p)²
+
+with the smaller of both probabilities p: an error σ of the logits moves log p by about σ·(1 − p),
+so a sure token hardly differs whatever the cause, and a hard stretch of text is none. Rounding
+spares no token, but the KL that it adds is known: Σ step²/24. What causes explain does not add up
+where they overlap (old weights sampled the early turns).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from grpo_cli.batch import F64, I64, Segments
+from grpo_cli.objective.arithmetic.exact_sums import ExactSum
+
+OUTLIERS, PRECISION, SUPPORT = "outliers", "precision", "support"
+VERSION, TURN, POSITION = "version", "turn", "position"
+PLACES = ("first token", "1st quarter", "2nd quarter", "3rd quarter", "4th quarter", "last token")
+SIDES = ("rollout surer", "trainer surer")
+GRIDS = (("bf16", 0xFFFF, 2.0**-7), ("fp16", 0x1FFF, 2.0**-10))
+"""Formats, the bits of a single that they lack, and their steps between 1 and 2."""
+
+_OVERFLOW = 50.0
+_WORST = 0.001
+_FAR, _FAR_TIMES, _BULK = 1.0, 4.0, 0.98
+"""An outlier differs by over a nat, and by four times what 98 % of the tokens do not exceed."""
+_LEAST, _SIGMAS, _ALIKE = 0.2, 6.0, 0.85
+"""What a cause must explain to be named, how surely, and the share of the most that is as much."""
+_LEAST_SPARED, _LEAST_RUNS = 0.05, 8
+_SETTLED = 4096
+_BITS = 19
+_NOTHING = 1e-30
+_BINS = 1 << (32 - _BITS)
+"""Bins of the distribution of d: the leading 13 bits of a single, 16 bins an octave."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Tokens of a kind that a cause tells apart.
+
+    Attributes:
+        name: a version, a turn, a place.
+        tokens: how many they are.
+        kl: the mean of k3.
+        share: of the KL.
+    """
+
+    name: str
+    tokens: int
+    kl: float
+    share: float
+
+
+@dataclass(frozen=True)
+class Cause:
+    """What a cause explains.
+
+    Attributes:
+        name: of the cause.
+        explains: the share of the KL that would go without it.
+        sigmas: by how many standard errors the spared tokens differ less; None of outliers and of
+            rounding, which are no sample.
+        kinds: of tokens, those that carry most of the KL first.
+    """
+
+    name: str
+    explains: float
+    sigmas: float | None
+    kinds: tuple[Kind, ...]
+
+    @property
+    def counts(self) -> bool:
+        """Whether it explains a fifth and more, surely."""
+        return self.explains >= _LEAST and (self.sigmas is None or self.sigmas >= _SIGMAS)
+
+
+@dataclass(frozen=True)
+class Attribution:
+    """The mismatch of some tokens, and what explains it.
+
+    Attributes:
+        tokens: how many there are.
+        rms, mean_abs: of d, nats.
+        kl: the mean of k3.
+        worst: the share of the KL in the worst 0.1 % of the tokens.
+        causes: the more special first.
+    """
+
+    tokens: int
+    rms: float
+    mean_abs: float
+    kl: float
+    worst: float
+    causes: tuple[Cause, ...]
+
+    @property
+    def first(self) -> Cause | None:
+        """The cause that explains most; of causes that explain about as much the most special."""
+        found = [one for one in self.causes if one.counts]
+        most = max((one.explains for one in found), default=0.0)
+        return next((one for one in found if one.explains >= _ALIKE * most), None)
+
+
+_COLUMNS = 9
+"""Of the sums of a kind: tokens, runs, k3, room, |d|, 1 − p, and products of the last two."""
+
+
+class Mismatch:
+    """An accumulator: ``add`` tokens, ``merge`` others, read the ``result``.
+
+    Sums are exact, so the result depends on the tokens alone and not on how they are cut.
+    """
+
+    def __init__(self) -> None:
+        self._sums: dict[tuple[str, int], list[ExactSum]] = {}
+        self._waiting: list[tuple[str, I64, F64]] = []
+        self._held = 0
+        self._counts = np.zeros(_BINS, dtype=np.int64)
+        self._off_grid = np.zeros((2, len(GRIDS)), dtype=np.int64)
+
+    def add(
+        self,
+        log_probs_old: F64,
+        log_probs_rollout: F64,
+        responses: Segments,
+        turns: I64 | None = None,
+        versions: I64 | None = None,
+    ) -> None:
+        """Adds whole responses.
+
+        Args:
+            log_probs_old, log_probs_rollout: [N] nats.
+            responses: the tokens of each response.
+            turns: [N] the number of each token's turn in its response.
+            versions: [N] of the weights that sampled each token; negative where unknown.
+        """
+        d = log_probs_old - log_probs_rollout
+        if not len(d):
+            return
+        size = np.abs(d)
+        freedom = -np.expm1(np.minimum(np.minimum(log_probs_old, log_probs_rollout), 0.0))
+        kl = np.expm1(np.minimum(d, _OVERFLOW)) - d
+        columns = (kl, freedom * freedom, np.minimum(size, 1.0), freedom)
+        for total, values in zip(self._kind("whole", 0, 2), (d * d, size), strict=True):
+            total.add(responses.sum(values))
+        bins = d.astype(np.float32).view(np.uint32) >> _BITS
+        self._counts += np.bincount(bins, minlength=_BINS)
+        for at, column in enumerate((log_probs_old, log_probs_rollout)):
+            self._add_steps(at, column, responses)
+        for side, among in enumerate((d < 0.0, d >= 0.0)):
+            tokens = responses.sum(among.astype(np.float64))
+            sums = [responses.sum(one * among) for one in columns]
+            self._hold(SUPPORT, np.full(responses.count, side), tokens, sums)
+        runs = {POSITION: _cut_places(responses)}
+        runs |= {
+            cause: _cut_changes(given, responses)
+            for cause, given in ((TURN, turns), (VERSION, versions))
+            if given is not None
+        }
+        for cause, (kinds, cuts) in runs.items():
+            self._hold(
+                cause, kinds, cuts.lengths.astype(np.float64), [cuts.sum(one) for one in columns]
+            )
+
+    def _add_steps(self, at: int, column: F64, responses: Segments) -> None:
+        """Counts the values that no short format holds, and adds the squares of others' steps.
+
+        Of responses all of whose values it holds, so that no cut changes what is added.
+        """
+        bits = column.astype(np.float32).view(np.uint32)
+        for number, (_, lost, step) in enumerate(GRIDS):
+            off = responses.sum(((bits & np.uint32(lost)) != 0).astype(np.int64))
+            self._off_grid[at, number] += off.sum()
+            if not off.all():
+                power = (bits & np.uint32(0x7F800000)).view(np.float32) * np.float64(step)
+                (total,) = self._kind("steps", at * len(GRIDS) + number, 1)
+                total.add(responses.sum(power * power)[off == 0])
+
+    def _kind(self, cause: str, kind: int, count: int) -> list[ExactSum]:
+        return self._sums.setdefault((cause, kind), [ExactSum() for _ in range(count)])
+
+    def _hold(self, cause: str, kinds: I64, tokens: F64, sums: list[F64]) -> None:
+        """Keeps [runs] kinds, tokens and sums until there are many."""
+        _, _, size, freedom = sums
+        rows = [tokens, (tokens > 0).astype(np.float64), *sums]
+        rows += [size * size, size * freedom, freedom * freedom]
+        self._waiting.append((cause, kinds, np.array(rows)))
+        self._held += len(kinds)
+        if self._held >= _SETTLED:
+            self._settle()
+
+    def _settle(self) -> None:
+        for cause in dict.fromkeys(held[0] for held in self._waiting):
+            held = [(kinds, rows) for name, kinds, rows in self._waiting if name == cause]
+            kinds, rows = (np.concatenate(one, axis=-1) for one in zip(*held, strict=True))
+            for kind in np.unique(kinds).tolist():
+                for total, row in zip(self._kind(cause, kind, _COLUMNS), rows, strict=True):
+                    total.add(row[kinds == kind])
+        self._waiting, self._held = [], 0
+
+    def merge(self, later: Mismatch) -> None:
+        """Adds the tokens of another."""
+        later._settle()
+        for (cause, kind), sums in later._sums.items():
+            for mine, other in zip(self._kind(cause, kind, len(sums)), sums, strict=True):
+                mine.merge(other)
+        self._counts += later._counts
+        self._off_grid += later._off_grid
+
+    def result(self) -> Attribution | None:
+        """Returns the attribution; None where the log-probs are equal at every token."""
+        self._settle()
+        tables: dict[str, dict[int, F64]] = {}
+        for (cause, kind), sums in sorted(self._sums.items()):
+            tables.setdefault(cause, {})[kind] = np.array([one.value() for one in sums])
+        if "whole" not in tables or not tables["whole"][0][0]:
+            return None
+        count = int(self._counts.sum())
+        squares, sizes = (tables["whole"][0] / count).tolist()
+        kl = float(sum(sums[2] for sums in tables[POSITION].values()))
+        worst, outliers = _read_tail(self._counts)
+        steps = {at: float(sums[0]) for at, sums in tables.get("steps", {}).items()}
+        causes = [outliers, self._rounding(kl, count, steps), _support(tables[SUPPORT])]
+        causes += [_spared(cause, tables.get(cause, {})) for cause in (VERSION, TURN, POSITION)]
+        found = tuple(one for one in causes if one is not None)
+        return Attribution(count, float(np.sqrt(squares)), sizes, kl / count, worst, found)
+
+    def _rounding(self, kl: float, count: int, steps: dict[int, float]) -> Cause | None:
+        """What columns explain all of whose values a short format holds."""
+        kinds = []
+        for at, column in enumerate(("old", "rollout")):
+            held = [number for number in range(len(GRIDS)) if not self._off_grid[at, number]]
+            if held and kl:
+                added = steps[at * len(GRIDS) + held[0]] / 24.0
+                share = min(added / kl, 1.0)
+                kinds.append(Kind(f"{column} in {GRIDS[held[0]][0]}", count, added / count, share))
+        explains = min(sum(one.share for one in kinds), 1.0)
+        return Cause(PRECISION, explains, None, tuple(kinds)) if kinds else None
+
+
+def _cut_places(responses: Segments) -> tuple[I64, Segments]:
+    """The first and the last token of each response, and the quarters of what is between."""
+    lengths = responses.lengths
+    marks = [np.maximum(lengths - 2, 0) * quarter // 4 for quarter in range(5)]
+    parts = [np.minimum(lengths, 1), *np.diff(marks, axis=0), (lengths > 1).astype(np.int64)]
+    runs = np.array(parts, dtype=np.int64).T.ravel()
+    return np.tile(np.arange(len(PLACES)), responses.count), Segments(runs)
+
+
+def _cut_changes(given: I64, responses: Segments) -> tuple[I64, Segments]:
+    """Runs of tokens that have one number in one response."""
+    begins = np.append(True, given[1:] != given[:-1])
+    begins[responses.starts[responses.lengths > 0]] = True
+    firsts = np.flatnonzero(begins)
+    return given[firsts], Segments(np.diff(np.append(firsts, len(given))))
+
+
+# ---- what is explained ---------------------------------------------------------------------------
+
+
+def _spared(cause: str, table: dict[int, F64]) -> Cause | None:
+    """What kinds of tokens explain: the newest version is spared, else the kind that differs least.
+
+    None where there is one kind, or where no kind that could be spared has enough tokens.
+    """
+    known = {kind: sums for kind, sums in table.items() if sums[0] and kind >= 0}
+    tokens = sum(sums[0] for sums in known.values())
+    enough = {
+        kind: _rate(sums)
+        for kind, sums in known.items()
+        if sums[0] >= _LEAST_SPARED * tokens and sums[1] >= _LEAST_RUNS and sums[3] > 0.0
+    }
+    if len(known) < 2 or not enough:
+        return None
+    spared = max(enough) if cause == VERSION else min(enough, key=lambda kind: enough[kind])
+    names = {kind: PLACES[kind] if cause == POSITION else f"{cause} {kind}" for kind in known}
+    return _cause(cause, names, known, spared)
+
+
+def _support(table: dict[int, F64]) -> Cause | None:
+    """What an engine explains that is surer than the trainer, as of renormalised probabilities."""
+    if not all(sums[3] > 0.0 for sums in table.values()):
+        return None
+    return _cause(SUPPORT, dict(enumerate(SIDES)), table, 1)
+
+
+def _rate(sums: F64) -> float:
+    return float(sums[2] / sums[3])
+
+
+def _cause(cause: str, names: dict[int, str], table: dict[int, F64], spared: int) -> Cause:
+    whole = np.sum([*table.values()], axis=0)
+    explains = 1.0 - _rate(table[spared]) / _rate(whole) if whole[2] > 0.0 else 0.0
+    (level, error), (base, noise) = _level(whole - table[spared]), _level(table[spared])
+    both = float(np.hypot(error, noise))
+    rows = {kind: sums.tolist() for kind, sums in table.items()}
+    kinds = [
+        Kind(names[kind], int(row[0]), row[2] / row[0], row[2] / float(whole[2] or 1.0))
+        for kind, row in rows.items()
+    ]
+    kinds.sort(key=lambda one: -one.share)
+    sigmas = (level - base) / both if both > 0.0 else 0.0
+    return Cause(cause, max(explains, 0.0), sigmas, tuple(kinds))
+
+
+def _level(sums: F64) -> tuple[float, float]:
+    """Σ min(|d|, 1) / Σ (1 − p), and its standard error from how the runs of tokens vary."""
+    _, runs, _, _, size, freedom, squares, product, freedoms = sums.tolist()
+    if runs < 2 or not freedom > 0.0:
+        return 0.0, np.inf
+    level = size / freedom
+    residual = max(squares - 2.0 * level * product + level * level * freedoms, 0.0)
+    return level, float(np.sqrt(residual * runs / (runs - 1))) / freedom
+
+
+def _read_tail(counts: I64) -> tuple[float, Cause | None]:
+    """The share of the KL in the worst tokens, and the outliers.
+
+    Each token is taken to be in the middle of its bin.
+    """
+    bins = np.flatnonzero(counts)
+    d = ((bins << _BITS) + (1 << (_BITS - 1))).astype(np.uint32).view(np.float32).astype(np.float64)
+    d[~(np.abs(d) > _NOTHING)] = 0.0
+    kl = np.expm1(np.minimum(d, _OVERFLOW)) - d
+    order = np.argsort(np.abs(d))[::-1]
+    n, kl, size = counts[bins][order].astype(np.float64), kl[order], np.abs(d)[order]
+    total, carried, before = n.sum(), n * kl, np.cumsum(n) - n
+    whole = carried.sum()
+    if not whole > 0.0:
+        return 0.0, None
+    taken = np.clip(max(_WORST * total, 1.0) - before, 0.0, n)
+    bulk = float(size[np.searchsorted(before, (1.0 - _BULK) * total, side="right") - 1])
+    bound = max(_FAR, _FAR_TIMES * bulk)
+    far = size > bound
+    worst, share, among = (
+        float(one) for one in ((taken * kl).sum(), carried[far].sum(), n[far].sum())
+    )
+    kind = Kind(f"over {bound:.2g} nats", int(among), share / max(among, 1.0), share / float(whole))
+    if not among:
+        return worst / float(whole), None
+    spared = (float(whole) - share) / (float(total) - among) * float(total)
+    return worst / float(whole), Cause(OUTLIERS, 1.0 - spared / float(whole), None, (kind,))

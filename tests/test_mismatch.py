@@ -1,0 +1,226 @@
+"""Where the engine's log-probs differ from the trainer's: definitions, planted causes, floors."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from command import answer, run
+from files import each
+
+from grpo_cli import check
+from grpo_cli.batch import F64, I64, Segments
+from grpo_cli.objective.mismatch import Attribution, Mismatch
+
+FLOORS = Path(__file__).parent.parent / "grpo_cli" / "commands" / "check" / "floors.json"
+
+
+class Drawn(NamedTuple):
+    """Log-probs of an engine and of a trainer that differ by noise of the logits."""
+
+    rows: Segments
+    old: F64
+    rollout: F64
+    turns: I64
+    versions: I64
+    random: np.random.Generator
+
+
+def drawn(seed: int, responses: int = 160, noise: float = 0.02) -> Drawn:
+    random = np.random.default_rng(seed)
+    rows = Segments(random.integers(60, 160, responses))
+    rollout = -random.gamma(0.4, 1.5, rows.total)
+    old = np.minimum(rollout + noise * random.normal(size=rows.total) * -np.expm1(rollout), 0.0)
+    turns = 3 * rows.positions // rows.spread(rows.lengths)
+    versions = random.integers(5, 8, responses)[rows.index]
+    return Drawn(rows, old, rollout, turns, versions, random)
+
+
+def moved(one: Drawn, among: Any, size: float) -> Drawn:
+    """More noise of the logits at some tokens."""
+    room = -np.expm1(one.rollout) * one.random.normal(size=one.rows.total)
+    return one._replace(old=np.minimum(one.old + size * room * among, 0.0))
+
+
+def attributed(*pieces: Drawn) -> Attribution:
+    whole = Mismatch()
+    for one in pieces:
+        piece = Mismatch()
+        piece.add(one.old, one.rollout, one.rows, one.turns, one.versions)
+        whole.merge(piece)
+    found = whole.result()
+    assert found is not None
+    return found
+
+
+def cut(one: Drawn, responses: slice) -> Drawn:
+    kept = np.zeros(one.rows.count, dtype=np.bool_)
+    kept[responses] = True
+    among = np.repeat(kept, one.rows.lengths)
+    columns = (column[among] for column in one[1:5])
+    return Drawn(Segments(one.rows.lengths[kept]), *columns, one.random)
+
+
+def records(one: Drawn, group: int = 8) -> list[dict[str, Any]]:
+    """The responses as records, without turns and versions."""
+    cuts = np.cumsum(one.rows.lengths)[:-1]
+    old, rollout = ([part.tolist() for part in np.split(c, cuts)] for c in (one.old, one.rollout))
+    return [
+        {
+            "log_probs_new": old[at : at + group],
+            "log_probs_old": old[at : at + group],
+            "log_probs_rollout": rollout[at : at + group],
+            "rewards": [float(number % 2) for number in range(len(old[at : at + group]))],
+        }
+        for at in range(0, len(old), group)
+    ]
+
+
+def written(path: Path, one: Drawn) -> Path:
+    path.write_text("".join(json.dumps(record) + "\n" for record in records(one)))
+    return path
+
+
+# ---- definitions --------------------------------------------------------------------------------
+
+
+def test_its_size_is_that_of_the_definitions():
+    one = drawn(1, noise=0.3)
+    found, d = attributed(one), one.old - one.rollout
+    k3 = np.exp(d) - 1.0 - d
+    assert found.tokens == len(d)
+    assert found.rms == pytest.approx(np.sqrt(np.mean(d**2)), rel=1e-12)
+    assert found.mean_abs == pytest.approx(np.mean(np.abs(d)), rel=1e-12)
+    assert found.kl == pytest.approx(np.mean(k3), rel=1e-9)
+    worst = np.sort(k3)[::-1][: len(d) // 1000].sum() / k3.sum()
+    assert found.worst == pytest.approx(worst, rel=0.15)
+
+
+def test_what_a_cause_explains_is_the_kl_that_goes_when_tokens_differ_as_the_spared_do():
+    one = drawn(2)
+    one = moved(one, one.versions == 5, 0.1)
+    d = one.old - one.rollout
+    k3, p = np.exp(d) - 1.0 - d, np.exp(np.minimum(one.old, one.rollout))
+    room, spared = (1.0 - p) ** 2, one.versions == 7
+    without = k3[spared].sum() / room[spared].sum() * room.sum()
+    (version,) = (cause for cause in attributed(one).causes if cause.name == "version")
+    assert version.explains == pytest.approx(1.0 - without / k3.sum(), rel=1e-9)
+    shares = {kind.name: kind.share for kind in version.kinds}
+    assert shares["version 5"] == pytest.approx(k3[one.versions == 5].sum() / k3.sum(), rel=1e-9)
+    assert version.kinds[0].name == "version 5"
+
+
+def test_no_cut_and_no_order_changes_a_bit():
+    one = moved(drawn(3), 1.0, 0.1)
+    parts = [cut(one, slice(at, at + 37)) for at in range(0, one.rows.count, 37)]
+    assert attributed(one) == attributed(*parts) == attributed(*reversed(parts))
+
+
+def test_equal_log_probs_have_no_mismatch():
+    one = drawn(4, noise=0.0)
+    empty = Mismatch()
+    empty.add(one.old, one.rollout, one.rows)
+    assert empty.result() is None
+    assert check(records(one)).mismatch is None
+
+
+# ---- planted causes -----------------------------------------------------------------------------
+
+
+def with_support(one: Drawn) -> Drawn:
+    """The engine renormalised: the mass that it cut off is a loss of the trainer's alone."""
+    lost = np.log1p(-0.1 * one.random.random(one.rows.total)) * (one.rollout < -0.2)
+    return one._replace(old=one.old + lost)
+
+
+def with_outliers(one: Drawn) -> Drawn:
+    old = one.old.copy()
+    old[one.random.choice(len(old), 6, replace=False)] -= 6.0
+    return one._replace(old=old)
+
+
+def with_rounding(one: Drawn) -> Drawn:
+    bits = one.rollout.astype(np.float32).view(np.uint32)
+    rounded = ((bits + np.uint32(0x8000)) & np.uint32(0xFFFF0000)).view(np.float32)
+    return one._replace(rollout=rounded.astype(np.float64))
+
+
+def quarters(one: Drawn) -> I64:
+    return one.rows.positions * 4 // one.rows.spread(one.rows.lengths)
+
+
+PLANTED: dict[str, Callable[[Drawn], Drawn]] = {
+    "version": lambda one: moved(one, one.versions < 7, 0.06),
+    "turn": lambda one: moved(one, one.turns == 1, 0.06),
+    "position": lambda one: moved(one, quarters(one) == 3, 0.06),
+    "support": with_support,
+    "outliers": with_outliers,
+    "precision": with_rounding,
+}
+
+
+@each("cause", PLANTED)
+def test_a_planted_cause_is_named(cause):
+    noise = 0.001 if cause == "precision" else 0.02
+    clean = drawn(5, noise=noise)
+    assert attributed(clean).first is None
+    if cause == "position":  # turns are places too
+        clean = clean._replace(turns=np.zeros_like(clean.turns))
+    first = attributed(PLANTED[cause](clean)).first
+    assert first is not None
+    assert first.name == cause
+
+
+def test_a_hard_stretch_of_text_is_no_cause():
+    one = drawn(6)
+    late = one.rows.positions * 2 >= one.rows.spread(one.rows.lengths)
+    rollout = np.where(late, 3.0 * one.rollout, 0.3 * one.rollout)
+    noise = 0.02 * one.random.normal(size=one.rows.total) * -np.expm1(rollout)
+    assert (
+        attributed(one._replace(rollout=rollout, old=np.minimum(rollout + noise, 0.0))).first
+        is None
+    )
+
+
+# ---- the command --------------------------------------------------------------------------------
+
+
+def test_check_says_how_large_it_is_and_what_explains_it(tmp_path):
+    path = written(tmp_path / "late.jsonl", PLANTED["position"](drawn(7)))
+    found = answer("check", path)["mismatch"]
+    assert found["named"] == "position"
+    assert found == check(path).document()["mismatch"]
+    printed = " ".join(run("check", path).stdout.split())
+    assert f"{found['rms']:.3g} nats RMS" in printed
+    assert "position explains" in printed
+    assert "(4th quarter: " in printed
+
+
+def test_check_says_that_noise_is_normal(tmp_path):
+    path = written(tmp_path / "noise.jsonl", drawn(8, noise=0.03))
+    found = answer("check", path)["mismatch"]
+    assert (found["named"], found["normal"]) == (None, True)
+    assert found["floor"].startswith("normal: bf16 alone gave 0.0306 to 0.0408 nats RMS")
+    printed = " ".join(run("check", path).stdout.split())
+    assert "no column explains it" in printed
+    assert answer("check", path, "--jobs", 2)["mismatch"] == found
+
+
+def test_check_says_that_no_setting_differs_as_much(tmp_path):
+    path = written(tmp_path / "far.jsonl", drawn(9, noise=1.0))
+    found = answer("check", path)["mismatch"]
+    assert not found["normal"]
+    assert found["floor"].startswith("more than any setting known to grpo")
+
+
+def test_the_floors_are_ranges_with_sources():
+    rows = json.loads(FLOORS.read_text())
+    assert rows
+    for row in rows:
+        assert 0.0 <= row["low"] <= row["high"]
+        assert row["measure"] in ("rms", "mean_abs", "kl")
+        assert row["source"].startswith("https://") or (FLOORS.parents[3] / row["source"]).exists()
