@@ -13,6 +13,8 @@ from command import answer, run
 from files import each
 from planted import write
 
+from grpo_cli.engine import Reader
+
 
 def record(seed: int, **more: object) -> dict[str, Any]:
     """Four responses, one of them empty, whose policy has moved."""

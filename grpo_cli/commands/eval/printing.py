@@ -121,7 +121,7 @@ class PrintingOptions:
         typer.Option(
             "--having",
             metavar="TEST",
-            help="Print only rows that fit, as 'clip==high && share>0.01'; repeatable.",
+            help="Print only rows that fit, as 'clip==high && ratio>1.5'; repeatable.",
             autocompletion=complete.fields,
             show_default=False,
         ),

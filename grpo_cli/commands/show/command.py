@@ -112,7 +112,7 @@ class ShowOptions:
         typer.Option(
             "--having",
             metavar="TEST",
-            help="Only rows that fit, as 'clip==high && share>0.01'; repeatable.",
+            help="Only rows that fit, as 'clip==high && ratio>1.5'; repeatable.",
             autocompletion=complete.fields,
             show_default=False,
         ),
@@ -145,7 +145,7 @@ def show(
 
     \b
     grpo show rollouts.jsonl --top 20 --by contribution
-    grpo show rollouts.jsonl --having 'clip=="high" && share>0.01'
+    grpo show rollouts.jsonl --having 'clip=="high" && contribution_share>0.01'
     grpo show rollouts.jsonl --strings
     grpo show rollouts.jsonl --record step-12 --response 3 --by gradient
     grpo show rollouts.jsonl --record step-12 --html page.html
