@@ -299,7 +299,8 @@ def _page(raw: Raw, record: Record, breakdown: Breakdown, options: ShowOptions) 
 
 def _picture(record: Record, breakdown: Breakdown, options: ShowOptions) -> Picture:
     source = Source([record], breakdown, lambda: record_sizes(breakdown))
-    (row,) = rows(source, "token", extras("token"))
+    asked = [name for name in extras("token") if name != "log_prob" or options.by == name]
+    (row,) = rows(source, "token", asked)
     moved, mover = moves_clipped(breakdown)
     starts = breakdown.batch.responses.starts[1:]
     for response, part in zip(row["responses"], np.split(moved, starts), strict=True):
