@@ -18,7 +18,18 @@ from typing import TYPE_CHECKING
 from grpo_cli import version
 
 if TYPE_CHECKING:
-    from grpo_cli.api import Evaluated, check, compare, evaluate, match, read, split, verify
+    from grpo_cli.api import (
+        Evaluated,
+        check,
+        compare,
+        diff,
+        evaluate,
+        match,
+        read,
+        show,
+        split,
+        verify,
+    )
     from grpo_cli.errors import GrpoError, InputError, UsageError
     from grpo_cli.variants import VARIANTS, Variant
 
@@ -34,9 +45,11 @@ __all__ = [
     "__version__",
     "check",
     "compare",
+    "diff",
     "evaluate",
     "match",
     "read",
+    "show",
     "split",
     "verify",
 ]
@@ -44,7 +57,7 @@ __all__ = [
 _HOMES = {
     "api": (
         *("Evaluated", "evaluate", "read"),
-        *("check", "compare", "match", "split", "verify"),
+        *("check", "compare", "diff", "match", "show", "split", "verify"),
     ),
     "errors": ("GrpoError", "InputError", "UsageError"),
     "variants": ("VARIANTS", "Variant"),

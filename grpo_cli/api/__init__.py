@@ -3,10 +3,12 @@
 from grpo_cli.api.data import Data, read
 from grpo_cli.api.evaluated import Evaluated
 from grpo_cli.api.evaluation import evaluate
-from grpo_cli.api.questions import check, compare, match, split, verify
+from grpo_cli.api.questions import check, compare, diff, match, show, split, verify
 from grpo_cli.commands.check.answer import Checked, Finding
 from grpo_cli.commands.compare.answer import Compared, ComparedVariant, Unserved
+from grpo_cli.commands.diff.diff import RunDiff
 from grpo_cli.commands.match.answer import Convention, Matched
+from grpo_cli.commands.show.answer import Shown
 from grpo_cli.commands.split.answer import SplitAggregate, SplitUp
 from grpo_cli.commands.verify.answer import Difference, Verdict, Verified
 
@@ -20,6 +22,8 @@ __all__ = [
     "Evaluated",
     "Finding",
     "Matched",
+    "RunDiff",
+    "Shown",
     "SplitAggregate",
     "SplitUp",
     "Unserved",
@@ -27,9 +31,11 @@ __all__ = [
     "Verified",
     "check",
     "compare",
+    "diff",
     "evaluate",
     "match",
     "read",
+    "show",
     "split",
     "verify",
 ]

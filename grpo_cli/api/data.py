@@ -63,8 +63,8 @@ def read(
             raise UsageError(f"format: expected one of {known}, got {format!r}")
         reading = Reading(
             format=format,
-            where=read_conditions([where] if isinstance(where, str) else list(where)),
-            grouping=_grouping([group_by] if isinstance(group_by, str) else group_by, group_size),
+            where=read_conditions(listed(where)),
+            grouping=_grouping(listed(group_by), group_size),
             record=None if record is None else str(record),
             unpack=read_size(unpack),
         )
@@ -86,19 +86,38 @@ def _grouping(by: Sequence[str], size: int | None) -> Grouping | None:
     return Grouping(tuple(read_path(name, "group_by") for name in by)) if by else None
 
 
-def reader_of(data: Data, jobs: int | None = 1) -> tuple[Reader, list[str]]:
-    """A reader of the data, and the words that a command line would have for it."""
+def listed(texts: str | Sequence[str]) -> list[str]:
+    """One text, or several, as a list."""
+    return [texts] if isinstance(texts, str) else [*texts]
+
+
+def reader_of(
+    data: Data,
+    jobs: int | None = 1,
+    *,
+    where: str | Sequence[str] = (),
+    group_by: str | Sequence[str] = (),
+) -> tuple[Reader, list[str]]:
+    """A reader of the data, and the words that a command line would have for it.
+
+    Args:
+        data: in any shape.
+        jobs: worker processes; None: as many as the input is worth.
+        where, group_by: as ``read`` takes them.
+    """
+    how: dict[str, Any] = {"where": read_conditions(listed(where))}
+    how["grouping"] = _grouping(listed(group_by), None)
     if isinstance(data, Mapping):
-        return Reader([_MEMORY], Held(objects=(data,), alone=True)), [_NAMELESS]
+        return Reader([_MEMORY], Held(objects=(data,), alone=True, **how)), [_NAMELESS]
     given = [data] if isinstance(data, str | os.PathLike) else _listed(data)
     paths = [os.fspath(one) for one in given if isinstance(one, str | os.PathLike)]
     if given and len(paths) == len(given):
-        return Reader(expanded(paths), jobs=jobs), paths
+        return Reader(expanded(paths), Reading(**how), jobs=jobs), paths
     records = tuple(one for one in given if isinstance(one, Mapping))
     if not records or len(records) < len(given):
         odd = next((one for one in given if not isinstance(one, Mapping)), None)
         raise _no_data("nothing" if odd is None else type(odd).__name__)
-    return Reader([_MEMORY], Held(objects=records)), [_NAMELESS]
+    return Reader([_MEMORY], Held(objects=records, **how)), [_NAMELESS]
 
 
 def _listed(data: Iterable[Any]) -> list[Any]:

@@ -24,6 +24,8 @@ def evaluate(
     *,
     stages: Mapping[str, str] | None = None,
     batch: str = "input",
+    where: str | Sequence[str] = (),
+    group_by: str | Sequence[str] = (),
     totals_only: bool = False,
     **hyperparameters: Hyperparameter,
 ) -> Evaluated:
@@ -41,6 +43,8 @@ def evaluate(
         stages: stage → choice to put in the variant's place, as ``{"kl": "k1"}``.
         batch: which records form one batch: "input", all of them; each "record"; or those with
             the same values of fields, as "step" or "step,rank".
+        where: read only what fits, as ``"step==120 && env!=math"``; all of several.
+        group_by: rows with the same value here are one group, as ``"uid"``.
         totals_only: whether to keep no numbers of tokens: files of any size are read in flat
             memory.
         **hyperparameters: values that win over the record's and the variant's, as ``beta=0.1``.
@@ -55,14 +59,17 @@ def evaluate(
     with speaking_of_arguments():
         made = planned(variant, stages, hyperparameters, batch)
         one = isinstance(data, Mapping)  # a batch of its own: no pass over it for denominators
-        found = _evaluated(data, made, totals_only=totals_only, rows=not one)
+        how: dict[str, Any] = {"where": where, "group_by": group_by}
+        found = _evaluated(data, made, how, totals_only=totals_only, rows=not one)
         if one and found.total["records"] != 1:
-            found = _evaluated(data, made, totals_only=totals_only, rows=True)
+            found = _evaluated(data, made, how, totals_only=totals_only, rows=True)
         return found
 
 
-def _evaluated(data: Data, made: Plan, *, totals_only: bool, rows: bool) -> Evaluated:
-    reader, _ = reader_of(data)
+def _evaluated(
+    data: Data, made: Plan, how: Mapping[str, Any], *, totals_only: bool, rows: bool
+) -> Evaluated:
+    reader, _ = reader_of(data, **how)
     parts: list[Source] = []
 
     def keep(source: Source) -> list[bytes]:

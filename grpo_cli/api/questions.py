@@ -1,4 +1,4 @@
-"""``compare``, ``match``, ``verify``, ``check`` and ``split``, as the commands of these names."""
+"""``compare``, ``match``, ``verify``, ``check``, … as the commands of these names."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from typing import Literal
 
 import numpy as np
 
-from grpo_cli.api.data import Data, reader_of
+from grpo_cli.api.data import Data, listed, reader_of
 from grpo_cli.api.evaluation import Hyperparameter, checked, planned
 from grpo_cli.api.words import speaking_of_arguments
 from grpo_cli.commands.check.answer import Checked
 from grpo_cli.commands.compare.answer import Compared
+from grpo_cli.commands.diff.diff import RunDiff
 from grpo_cli.commands.match.answer import Matched
+from grpo_cli.commands.show.answer import Shown
 from grpo_cli.commands.split.answer import SplitUp
 from grpo_cli.commands.verify.answer import Verified
 from grpo_cli.errors import InputError, UsageError
@@ -215,3 +217,65 @@ def split(
         responses = gather(plan, reader)
         cutting = cut(responses.count, micro_batch, accumulate, ranks)
         return split_up(plan, responses, cutting)
+
+
+def show(
+    data: Data,
+    variant: str = "grpo",
+    *,
+    by: str = "contribution",
+    top: int = 20,
+    strings: bool = False,
+    having: str | Sequence[str] = (),
+    where: str | Sequence[str] = (),
+    group_by: str | Sequence[str] = (),
+    stages: Stages = None,
+    batch: str = "input",
+    **hyperparameters: Hyperparameter,
+) -> Shown:
+    """The tokens that stand out in a batch, or what the tokens of each string add up to.
+
+    Args:
+        data: as ``evaluate`` takes it.
+        variant: a variant's name or alias.
+        by: the number that ranks the rows, as "gradient", "share", "ratio" or "mismatch".
+        top: how many rows.
+        strings: whether a row is a token string.
+        having: what rows must hold, as ``"clip==high && contribution_share>0.01"``.
+        where, group_by, stages, batch, **hyperparameters: as ``evaluate`` takes them.
+
+    Raises:
+        UsageError: for an unknown name.
+        InputError: for data that cannot be read.
+    """
+    from grpo_cli.commands.show.batch import show_strings, show_tokens
+    from grpo_cli.commands.show.picture import COLORS
+
+    with speaking_of_arguments():
+        if by not in COLORS:
+            raise UsageError(f"by: expected one of {', '.join(COLORS)}, got {by!r}")
+        plan = planned(variant, stages, hyperparameters, batch)
+        reader, _ = reader_of(data, where=where, group_by=group_by)
+        find = show_strings if strings else show_tokens
+        return find(reader, plan, by=by, top=top, having=listed(having))[0]
+
+
+def diff(first: Data, second: Data, *, tolerance: float | None = None) -> RunDiff:
+    """Where two runs that should be identical first differ.
+
+    Args:
+        first, second: the runs, as ``evaluate`` takes data.
+        tolerance: by how much numbers may differ; None: as rounding and an engine's noise do.
+
+    Raises:
+        UsageError: for a tolerance below 0.
+        InputError: for data that cannot be read.
+    """
+    from grpo_cli.commands.diff.diff import compare as compare_runs
+    from grpo_cli.commands.trend.origins import StepSource
+
+    with speaking_of_arguments():
+        if tolerance is not None and not tolerance >= 0.0:
+            raise UsageError(f"tolerance: expected 0 or more, got {tolerance}")
+        readers = [reader_of(run)[0] for run in (first, second)]
+        return compare_runs(readers[0], readers[1], StepSource(), tolerance)

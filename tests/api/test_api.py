@@ -13,7 +13,19 @@ from command import run
 from files import each
 
 import grpo_cli
-from grpo_cli import GrpoError, InputError, check, compare, evaluate, match, read, split, verify
+from grpo_cli import (
+    GrpoError,
+    InputError,
+    check,
+    compare,
+    diff,
+    evaluate,
+    match,
+    read,
+    show,
+    split,
+    verify,
+)
 
 DATA = Path(__file__).parent.parent / "data"
 DAPO = str(DATA / "rollouts/trl-1.16.0-dapo.jsonl")
@@ -253,3 +265,14 @@ def test_notices_name_arguments_too() -> None:
     told = " ".join(evaluate(given, "dr").notices)
     assert '(use stages={"advantage": …} to compute them)' in told
     assert "--" not in told
+
+
+def test_questions_of_tokens_and_of_runs_are_functions_too() -> None:
+    flags = ("-v", "dapo", "--by", "gradient", "--top", "5", "--where", "id!=dapo/0")
+    wanted = json.loads(printed("show", DAPO, *flags, "--json", "-q"))
+    found = show(DAPO, "dapo", by="gradient", top=5, where="id!=dapo/0")
+    assert [dict(row) for row in found.rows] == wanted["rows"]
+    assert found.count == evaluate(DAPO, "dapo", where="id!=dapo/0").total["tokens"]
+    assert diff(DAPO, DAPO).same
+    rows = [{"uid": n // 2, "logprobs": [-1.0 - n], "reward": float(n % 2)} for n in range(4)]
+    assert evaluate(rows, "dr", group_by="uid").total["groups"] == 2

@@ -453,13 +453,13 @@ def test_mismatch_needs_the_engine(grpo, dump):
     result = grpo("show", str(dump(TOKENS)), "--color-by", "mismatch")
     assert result.exit_code == 2
     assert result.stderr == (
-        "grpo: --color-by mismatch: the record has no log_probs_rollout, the engine's\n"
+        "grpo: --by mismatch: the record has no log_probs_rollout, the engine's\n"
     )
 
 
 def test_of_several_records_it_says_which_one_it_shows(grpo, dump):
     path = str(dump({"id": "a"}, {"id": "b"}, "broken"))
     note = "grpo: note: a is the first record: --record b, … shows another"
-    assert note in grpo("show", path).stderr
+    assert note in grpo("show", path, "--response", "0").stderr
     assert "first record" not in grpo("show", path, "--record", "a").stderr
-    assert "first record" not in grpo("show", str(dump({"id": "a"}, "broken"))).stderr
+    assert "first record" not in grpo("show", str(dump({"id": "a"})), "--response", "0").stderr

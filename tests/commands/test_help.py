@@ -102,6 +102,7 @@ def made(tmp_path_factory):
         "log_probs_old": [[-1.0, -0.25], [-1.0], [-0.35, -0.5], [-0.45]],
         "log_probs_ref": [[-1.0, -0.25], [-1.0], [-0.3, -0.4], [-0.5]],
         "rewards": [1.0, 0.0, 0.5, 0.0],
+        "tokens": [["a", "b"], ["c"], ["a", "d"], ["e"]],
     }
     total = evaluate(group).total
     group |= {"metrics": {"loss": total["loss"]}, "expected": {"loss": total["loss"]}}

@@ -124,7 +124,7 @@ class PrintingOptions:
         option(
             "--having",
             "TEST",
-            "Print only rows that fit, as 'clip==high && share>0.01'; repeatable.",
+            "Print only rows that fit, as 'clip==high && ratio>1.5'; repeatable.",
             autocompletion=complete.fields,
         ),
     ] = None

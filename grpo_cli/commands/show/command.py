@@ -1,23 +1,26 @@
-"""``grpo show``: the tokens of a record, coloured by what they do."""
+"""``grpo show``: the tokens that carry a batch, or those of a record, coloured by what they do."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from typing import Annotated, Any
 
 import numpy as np
 import typer
 
+from grpo_cli.commands.eval.run import Run
 from grpo_cli.commands.options import complete
 from grpo_cli.commands.options.everywhere import bundled, command_line
-from grpo_cli.commands.options.objective import ObjectiveOptions, advising
-from grpo_cli.commands.options.output import Quiet
+from grpo_cli.commands.options.objective import ObjectiveOptions, advised, advising
+from grpo_cli.commands.options.output import PageOptions
 from grpo_cli.commands.options.place import destination, drawings
-from grpo_cli.commands.options.source import Files, SourceOptions, paths, tell_notes
+from grpo_cli.commands.options.source import Files, ReadingOptions, paths, tell_notes
 from grpo_cli.commands.page.block import block, clip_range
 from grpo_cli.commands.page.page import html
+from grpo_cli.commands.show.batch import LACKING, show_strings, show_tokens
 from grpo_cli.commands.show.figure import figure
 from grpo_cli.commands.show.heat import left_out, print_heat
 from grpo_cli.commands.show.picture import (
@@ -26,18 +29,22 @@ from grpo_cli.commands.show.picture import (
     moves_clipped,
     picture,
 )
+from grpo_cli.commands.show.view import print_shown
 from grpo_cli.engine import Reader
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.engine.references import lacks_kl, without_kl
+from grpo_cli.engine.rows.fields import extras
 from grpo_cli.engine.rows.rows import rows
 from grpo_cli.engine.rows.source import Source, differences_of
+from grpo_cli.engine.sizes import record_sizes
 from grpo_cli.errors import GrpoError, UsageError
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.records import Raw, Record
 from grpo_cli.terminal.messages import failures, say
 from grpo_cli.terminal.numbers import shown
 from grpo_cli.terminal.paging import print_page
+from grpo_cli.variants.plan import Plan
 
 _OTHER_NAMES = {"log_ratio": "difference", "log_prob_difference": "difference"}
 
@@ -56,14 +63,14 @@ def _path(flag: str, what: str) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class ShowOptions:
-    """Which tokens, in which colours, and where they go."""
+    """Which tokens, by which number, and where a picture of them goes."""
 
     record: Annotated[
         str | None,
         typer.Option(
             "--record",
             metavar="ID",
-            help="The record's id, or its number from 0. Default: the first.",
+            help="One record's tokens as a heat map: its id, or its number from 0.",
             show_default=False,
         ),
     ] = None
@@ -73,24 +80,56 @@ class ShowOptions:
             "--response", metavar="N", min=0, help="This response only, from 0; repeatable."
         ),
     ] = None
-    color_by: Annotated[
+    by: Annotated[
         str | None,
         typer.Option(
+            "--by",
             "--color-by",
             metavar="NUMBER",
             parser=_named,
-            help=f"One of {', '.join(COLORS)}. Default: ratio; on-policy, gradient.",
+            help=f"What ranks and colours tokens: {', '.join(COLORS)}. Default: contribution; "
+            "of one record ratio, or on-policy gradient.",
             autocompletion=complete.among(COLORS),
             show_default=False,
         ),
     ] = None
     top: Annotated[
-        int,
-        typer.Option("--top", metavar="K", min=0, help="A table of the K tokens that matter most."),
-    ] = 10
-    html: Annotated[str | None, _path("--html", "a page for the browser")] = None
-    svg: Annotated[str | None, _path("--svg", "a picture")] = None
-    quiet: Quiet = False
+        int | None,
+        typer.Option(
+            "--top",
+            metavar="K",
+            min=0,
+            help="The K tokens that stand out most. Default: 20; of one record 10.",
+            show_default=False,
+        ),
+    ] = None
+    strings: Annotated[
+        bool,
+        typer.Option("--strings", help="A row for each token string: sums, means, clip rates."),
+    ] = False
+    having: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--having",
+            metavar="TEST",
+            help="Only rows that fit, as 'clip==high && ratio>1.5'; repeatable.",
+            autocompletion=complete.fields,
+            show_default=False,
+        ),
+    ] = None
+    html: Annotated[str | None, _path("--html", "a record as a page for the browser")] = None
+    svg: Annotated[str | None, _path("--svg", "a record as a picture")] = None
+
+    @property
+    def of_record(self) -> bool:
+        """Whether the flags ask for one record."""
+        chosen = (self.record, self.response, self.html, self.svg)
+        return any(one is not None for one in chosen) and not self.rows
+
+    @property
+    def rows(self) -> bool:
+        """Whether the flags ask for rows, which a heat map has not."""
+        return self.strings or bool(self.having)
 
 
 @bundled
@@ -98,42 +137,116 @@ def show(
     *,
     files: Files = None,
     objective: ObjectiveOptions,
-    source: SourceOptions,
+    reading: ReadingOptions,
     options: ShowOptions,
+    page: PageOptions,
 ) -> None:
-    """Show the tokens of a record as text, coloured by what each of them does.
+    """Show the tokens that carry a batch, or those of one record as a heat map.
 
     \b
-    grpo show rollouts.jsonl --response 3 --color-by gradient
+    grpo show rollouts.jsonl --top 20 --by contribution
+    grpo show rollouts.jsonl --having 'clip=="high" && contribution_share>0.01'
+    grpo show rollouts.jsonl --strings
+    grpo show rollouts.jsonl --record step-12 --response 3 --by gradient
     grpo show rollouts.jsonl --record step-12 --html page.html
 
-    Blue is above the middle, red below it; ▾ marks tokens clipped low, ▴ high. The
-    record is evaluated on its own. Exit codes: 0 done, 2 usage, 3 bad input.
+    Without --record, the tokens of all records are ranked, and their numbers are
+    the batch's. A record, or a file of one, is a heat map of its own numbers: blue
+    is above the middle, red below it; ▾ marks tokens clipped low, ▴ high.
+    Exit codes: 0 done, 2 usage, 3 bad input.
     """  # noqa: D301 - \b is for the help's formatter
-    with failures():
-        plan = objective.of_one_batch()
-        reader = Reader(_paths(files, options), source.reading(options.record))
-        records = reader.records()
-        raw, record = next(records)
-        others = _others(records, record) if options.record is None else {}
-        with advising("show", reader, objective):
-            breakdown = Chunk.of([record]).run(Evaluator(plan).evaluate)
-        if lacks_kl(breakdown.objective.parts):
-            reader.notices.update(without_kl([plan], "the record has"))
-        _check(record, breakdown, options)
-        without = 0
-        with drawings(options.html, options.svg) as (written, drawn):
-            if written is not None:
-                for part in _page(raw, record, breakdown, options):
-                    written.write(part.encode())
-            if drawn is not None:
-                text, without = figure(_picture(record, breakdown, options))
-                drawn.write(text.encode())
-        _tell(without, options)
-        notes = reader.notes(plan) | others
-        if options.html is None and options.svg is None:
-            _print(_picture(record, breakdown, options), notes, options)
-        tell_notes(notes, quiet=options.quiet)
+    with failures(as_json=page.json):
+        _check_flags(options, page)
+        plan = objective.plan()
+        reader = reading.reader(_paths(files, options), options.record)
+        plain = not options.rows and page.format in (None, "table") and not page.as_json
+        if plain and (options.of_record or _has_one_record(reader)):
+            _show_record(reader, objective, options, page)
+            return
+        code = _show_batch(reader, plan, objective, options, page)
+    raise typer.Exit(code)
+
+
+def _check_flags(options: ShowOptions, page: PageOptions) -> None:
+    """Refuses flags that contradict each other.
+
+    Raises:
+        UsageError: for the first.
+    """
+    drawn = [name for name in ("html", "svg") if getattr(options, name) is not None]
+    rows = "--strings" if options.strings else "--having" if options.having else ""
+    rows = rows or ("--format" if page.json or page.format not in (None, "table") else "")
+    if rows and (drawn or options.response):
+        raise UsageError(f"{rows} is of rows; --{drawn[0] if drawn else 'response'} is of a record")
+
+
+def _has_one_record(reader: Reader) -> bool:
+    """Whether the input is one record; an error in it is reported by what evaluates it."""
+    reader.keep_input()
+    try:
+        return sum(1 for _ in islice(reader.records(), 2)) == 1
+    except GrpoError:
+        return False
+
+
+def _show_batch(
+    reader: Reader,
+    plan: Plan,
+    objective: ObjectiveOptions,
+    options: ShowOptions,
+    page: PageOptions,
+) -> int:
+    """Ranks the tokens of all records, or their strings; returns the exit code."""
+
+    def make(*what: Any, **how: Any) -> Run:
+        return Run(
+            *what,
+            as_json=page.json,
+            advise=lambda error: advised(error, "show", reader, objective),
+            **how,
+        )
+
+    find = show_strings if options.strings else show_tokens
+    top = 20 if options.top is None else options.top
+    by = options.by or "contribution"
+    answer, run = find(reader, plan, by=by, top=top, having=options.having or (), make=make)
+    assert isinstance(run, Run)
+    if run.complete and not run.empty:
+        page.write(
+            answer,
+            lambda console, screen: print_shown(console, screen, answer),
+            rows=answer.rows,
+            notes=answer.notices,
+        )
+    return run.finish(told_in_table=False, quiet=page.quiet)
+
+
+def _show_record(
+    reader: Reader, objective: ObjectiveOptions, options: ShowOptions, page: PageOptions
+) -> None:
+    """Draws one record: on the terminal, as a page, as a picture."""
+    plan = objective.of_one_batch()
+    records = reader.records()
+    raw, record = next(records)
+    others = _others(records, record) if options.record is None else {}
+    with advising("show", reader, objective):
+        breakdown = Chunk.of([record]).run(Evaluator(plan).evaluate)
+    if lacks_kl(breakdown.objective.parts):
+        reader.notices.update(without_kl([plan], "the record has"))
+    _check(record, breakdown, options)
+    without = 0
+    with drawings(options.html, options.svg) as (written, drawn):
+        if written is not None:
+            for part in _page(raw, record, breakdown, options):
+                written.write(part.encode())
+        if drawn is not None:
+            text, without = figure(_picture(record, breakdown, options))
+            drawn.write(text.encode())
+    _tell(without, page)
+    notes = reader.notes(plan) | others
+    if options.html is None and options.svg is None:
+        _print(_picture(record, breakdown, options), notes, options, page)
+    tell_notes(notes, quiet=page.quiet)
 
 
 def _others(records: Iterator[tuple[Raw, Record]], first: Record) -> dict[str, None]:
@@ -166,26 +279,14 @@ def _check(record: Record, breakdown: Breakdown, options: ShowOptions) -> None:
     count = len(record.widths)
     if max(options.response or [0]) >= max(count, 1):
         raise UsageError(f"--response: the record has responses 0 to {count - 1}")
-    if options.color_by == "kl" and breakdown.kl is None:
-        raise UsageError(
-            "--color-by kl: nothing estimated a KL here; try --kl k3, and log_probs_ref"
-        )
-    lacking = options.color_by not in differences_of(breakdown)
-    if options.color_by == "log_prob":
-        lacking = breakdown.batch.log_probs_new is None
-    if options.color_by in _DIFFERENCES and lacking:
-        raise UsageError(f"--color-by {options.color_by}: {_DIFFERENCES[options.color_by]}")
-
-
-_DIFFERENCES = {
-    "mismatch": "the record has no log_probs_rollout, the engine's",
-    "log_prob": "the record has ratios, and no log-probs",
-    "difference": "the record has ratios, and no log-probs of two policies",
-}
+    names = {"kl": breakdown.kl, "log_prob": breakdown.batch.log_probs_new}
+    if options.by in LACKING and (differences_of(breakdown) | names).get(options.by) is None:
+        raise UsageError(f"--by {options.by}: {LACKING[options.by]}")
 
 
 def _page(raw: Raw, record: Record, breakdown: Breakdown, options: ShowOptions) -> Iterator[str]:
-    settings = {"color_by": options.color_by, "only": options.response or None, "top": options.top}
+    color_by = "gradient" if options.by == "share" else options.by
+    settings = {"color_by": color_by, "only": options.response or None, "top": _top(options)}
     return html(
         title=f"record {shown(record.name)}",
         place=record.source + ("" if record.line is None else f":{record.line}"),
@@ -197,36 +298,38 @@ def _page(raw: Raw, record: Record, breakdown: Breakdown, options: ShowOptions) 
 
 
 def _picture(record: Record, breakdown: Breakdown, options: ShowOptions) -> Picture:
-    (row,) = rows(Source([record], breakdown), "token")
-    starts = breakdown.batch.responses.starts[1:]
+    source = Source([record], breakdown, lambda: record_sizes(breakdown))
+    asked = [name for name in extras("token") if name != "log_prob" or options.by == name]
+    (row,) = rows(source, "token", asked)
     moved, mover = moves_clipped(breakdown)
-    columns = {**differences_of(breakdown), "moved": moved}
-    if options.color_by == "log_prob" and breakdown.batch.log_probs_new is not None:
-        columns["log_prob"] = breakdown.batch.log_probs_new
-    for name, values in columns.items():
-        for response, part in zip(row["responses"], np.split(values, starts), strict=True):
-            response["tokens"][name] = part
+    starts = breakdown.batch.responses.starts[1:]
+    for response, part in zip(row["responses"], np.split(moved, starts), strict=True):
+        response["tokens"]["moved"] = part
     return picture(
         row,
-        color_by=options.color_by,
+        color_by=options.by,
         only=options.response or None,
         clip_range=clip_range(breakdown),
         mover=mover,
     )
 
 
-def _print(drawn: Picture, notices: Iterable[str], options: ShowOptions) -> None:
-    with destination(None) as stream:
+def _top(options: ShowOptions) -> int:
+    return 10 if options.top is None else options.top
+
+
+def _print(drawn: Picture, notices: Iterable[str], options: ShowOptions, page: PageOptions) -> None:
+    with destination(page.output) as stream:
         print_page(
             stream,
-            lambda console, screen: print_heat(console, screen, drawn, options.top),
+            lambda console, screen: print_heat(console, screen, drawn, _top(options)),
             "page",
-            notes=() if options.quiet else notices,
+            notes=() if page.quiet else notices,
             shades=True,
         )
-    _tell(left_out(drawn), options)
+    _tell(left_out(drawn), page)
 
 
-def _tell(without: int, options: ShowOptions) -> None:
-    if without and not options.quiet:
+def _tell(without: int, page: PageOptions) -> None:
+    if without and not page.quiet:
         say(f"… {without:,} more tokens (--response N, or --html FILE for all)")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -30,8 +31,9 @@ COLORS: Mapping[str, str] = {
     "advantage": "advantage A",
     "surrogate": "surrogate s",
     "weight": "weight w",
+    "share": "share of the update, |gradient| / Σ |gradient|",
 }
-"""The quantities that can colour tokens, in words."""
+"""The quantities that can rank and colour tokens, in words."""
 
 MARKS = {"low": "▾", "high": "▴"}
 """The mark after a clipped token, by the side of the clip, for readers without colours."""
@@ -207,12 +209,16 @@ def readable(rows: Sequence[Sequence[str]]) -> list[list[str]]:
     Byte-level BPE (GPT-2's alphabet, seen by its Ġ and Ċ) is decoded to UTF-8, half a character
     as escaped bytes; SentencePiece's ▁ is a space and its ``<0x0A>`` a byte; others are text.
     """
-    everything = "".join(token for row in rows for token in row)
+    decode = decoder(rows)
+    return [[decode(token) for token in row] for row in rows]
+
+
+def decoder(rows: Iterable[Sequence[str]]) -> Callable[[str], str]:
+    """What makes text of each token, by the marks that all of them have."""
+    everything = "".join(chain.from_iterable(rows))
     if "Ġ" in everything or "Ċ" in everything:
-        return [[_from_bytes(token) for token in row] for row in rows]
-    if "▁" in everything:
-        return [[_from_pieces(token) for token in row] for row in rows]
-    return [list(row) for row in rows]
+        return _from_bytes
+    return _from_pieces if "▁" in everything else str
 
 
 @cache

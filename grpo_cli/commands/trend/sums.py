@@ -311,7 +311,7 @@ def joined(tables: Sequence[StepSums]) -> StepSums:
 
 def shortened(table: StepSums) -> StepSums:
     """The table with no more numbers than its sums and distributions need."""
-    shorten = dict.fromkeys(("sum", "term", "product"), _short_sums) | {"bins": _short_bins}
+    shorten = dict.fromkeys(("sum", "term", "product"), short_sums) | {"bins": _short_bins}
     columns = {
         key: shorten[key[0]](column) if key[0] in shorten else column
         for key, column in table.columns.items()
@@ -365,7 +365,7 @@ def first_largest(values: F64, segments: Segments) -> I64:
     return places
 
 
-def _short_sums(one: Ragged) -> Ragged:
+def short_sums(one: Ragged) -> Ragged:
     """Sums of fewer numbers, where there are many."""
     if one.widths.max(initial=0) <= _FEW:
         return one

@@ -65,7 +65,7 @@ def _fits(name: str, condition: Condition, values: Any) -> NDArray[np.bool_]:
 
 
 def read_having(
-    texts: list[str] | None, level: Level, names: Iterable[str], flag: str = "--having"
+    texts: Iterable[str] | None, level: Level, names: Iterable[str], flag: str = "--having"
 ) -> Having | None:
     """``clip=="high" && share>0.01`` for rows of a level that have these columns.
 

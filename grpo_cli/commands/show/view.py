@@ -1,0 +1,136 @@
+"""The tokens of a batch that stand out, or its token strings, as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.text import Text
+
+from grpo_cli.commands.show.answer import Shown
+from grpo_cli.commands.show.picture import COLORS, decoder, flowing
+from grpo_cli.commands.show.ranking import COLUMN, readable_token
+from grpo_cli.engine.rows.fields import SHARES
+from grpo_cli.terminal.grid import Column, column, fitting, grid, print_hidden
+from grpo_cli.terminal.numbers import brief, counted, percent, shown, token_text
+from grpo_cli.terminal.prose import wrapped
+from grpo_cli.terminal.screen import Screen
+
+Row = Mapping[str, Any]
+
+_AROUND, _LESS = 12, 8
+"""Cells of text before and after a token; in less than so many columns:"""
+_NARROW = 100
+
+_TOKENS = (
+    *("ratio", "advantage", "clip", "kl", "difference", "mismatch", "log_prob", "surrogate"),
+    *("weight", "contribution", "contribution_share", "gradient", "share"),
+)
+_USUAL = ("ratio", "advantage", "clip", "contribution")
+_SPARE = ("position", "advantage", "ratio", "response", "gradient")
+"""Columns that a narrow terminal leaves out, the first to go first."""
+
+_SPARE_STRINGS = (
+    *("log_ratio_mean", "clip_fraction_low", "clip_fraction_high", "mismatch_mean"),
+    *("advantage_mean", "gradient", "ratio_mean", "share"),
+)
+
+
+def print_shown(console: Console, screen: Screen, answer: Shown) -> None:
+    """Prints the batch in a line, how much of it the rows carry, and the rows."""
+    if not answer.total:
+        return
+    total = answer.total
+    numbers = ("objective", "loss", "gradient_norm")
+    totals = ", ".join(f"{name.replace('_', ' ')} {shown(total[name])}" for name in numbers)
+    whole = f"{counted(total['records'], 'record')}, {counted(total['tokens'], 'token')}"
+    console.print(wrapped(Text(f"batch of {whole}: {totals}", "bold"), screen.width, 2))
+    console.print(wrapped(Text(answer.signature, "dim"), screen.edge, 2, bars=True))
+    console.print()
+    console.print(wrapped(Text(_heading(answer), "bold"), screen.width, 2))
+    if not answer.rows:
+        return
+    strings = answer.of == "string"
+    around = _LESS if screen.width is not None and screen.width < _NARROW else _AROUND
+    columns = [*(_of_strings(answer.rows) if strings else _of_tokens(answer, around))]
+    kept, hidden = fitting(columns, _SPARE_STRINGS if strings else _SPARE, screen.width)
+    console.print(grid(kept))
+    print_hidden(console, screen, hidden, "--json")
+
+
+def _heading(answer: Shown) -> str:
+    rows, noun = len(answer.rows), "token string" if answer.of == "string" else "token"
+    if not rows:
+        return f"no {noun} to show ({counted(answer.count, noun)} in all)"
+    all_of_them = counted(answer.count, noun)
+    if answer.of == "token" and not answer.rows[0][COLUMN.get(answer.by, answer.by)]:
+        return f"no token stands out: nothing moves the {COLORS[answer.by]} (try another --by)"
+    line = f"{all_of_them}, by {COLORS[answer.by]}"
+    if rows < answer.count:
+        line = f"the {rows:,} of {all_of_them} with the greatest {COLORS[answer.by]}"
+    if answer.carried is None:
+        return line
+    of = "contribution" if answer.by == "contribution" else "gradient"
+    return f"{line}; together {percent(answer.carried)} of Σ|{of}|"
+
+
+def _of_tokens(answer: Shown, around: int) -> Iterator[Column]:
+    rows, by = answer.rows, answer.by
+    share = "contribution_share" if by == "contribution" else "share"
+    names = [name for name in _TOKENS if name in (*_USUAL, by, share)]
+    yield column("record", [row["id"] for row in rows], numeric=False)
+    yield column("response", [row["response"] for row in rows])
+    if any(row.get("turn") is not None for row in rows):
+        yield column("turn", [row["turn"] for row in rows])
+    yield column("position", [row["position"] for row in rows])
+    yield Column("token", [_in_its_text(row, around) for row in rows], numeric=False)
+    for name in names:
+        values = [row[name] for row in rows]
+        if name == "clip":
+            yield column(name, [side or "·" for side in values], show=str)
+        elif name in SHARES:
+            yield column(name, values, show=percent, numeric=True)
+        else:
+            yield column(name, values, show=_short)
+
+
+def _of_strings(rows: Sequence[Row]) -> Iterator[Column]:
+    texts = [row["token"] for row in rows]
+    decode = decoder([[one for one in texts if isinstance(one, str)]])
+    named = [flowing(decode(one)) if isinstance(one, str) else shown(one) for one in texts]
+    yield column("token", [_one_line(text) for text in named], show=token_text)
+    for name in rows[0]:
+        values = [row[name] for row in rows]
+        if name == "token" or all(value is None for value in values):
+            continue
+        if name in SHARES or name.startswith("clip_"):
+            yield column(name, values, show=percent, numeric=True)
+        else:
+            yield column(name, values, show=_short, numeric=True)
+
+
+def _short(value: Any) -> str:
+    return brief(value) if isinstance(value, float) else shown(value)
+
+
+def _in_its_text(row: Row, around: int) -> Text:
+    """The token between « and », with the text before and after it, in as many cells each."""
+    if row["before"] is None:
+        return Text(token_text(readable_token(row)))
+    before, after = (_one_line(flowing(row[side]) if row[side] else "") for side in _SIDES)
+    while cell_len(before) > around:
+        before = before[1:]
+    while cell_len(after) > around:
+        after = after[:-1]
+    before = " " * (around - cell_len(before)) + before
+    token = _one_line(readable_token(row))
+    return Text.assemble((before, "dim"), (f"«{token}»", "bold"), (after, "dim"))
+
+
+_SIDES = ("before", "after")
+
+
+def _one_line(text: str) -> str:
+    return text.replace("↵\n", "↵")

@@ -1,0 +1,172 @@
+"""``grpo show`` of a whole batch: the tokens that stand out, and what token strings add up to."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command import answer, run
+from files import each
+from planted import write
+from test_having import RECORDS, record
+
+from grpo_cli.engine import Reader
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return write(tmp_path / "a.jsonl", RECORDS)
+
+
+def tokens(path: Path, *words: str) -> list[dict[str, Any]]:
+    """All tokens in their order, as ``eval`` has them."""
+    names = "id,response,position,token,log_ratio,ratio,clip,advantage,contribution,gradient"
+    names += ",share,contribution_share,mismatch"
+    flags = ("--level", "token", "-f", "jsonl", "--fields", names)
+    return [json.loads(line) for line in run("eval", path, *flags, *words).stdout.splitlines()]
+
+
+@each(
+    ("by", "column"),
+    [
+        *(("contribution", "contribution"), ("gradient", "gradient"), ("share", "share")),
+        *(("ratio", "log_ratio"), ("mismatch", "mismatch"), ("advantage", "advantage")),
+    ],
+)
+@each("batch", ["input", "record", "step"])
+def test_the_tokens_of_all_records_are_ranked(path: Path, by: str, column: str, batch: str) -> None:
+    flags = ("-v", "dr", "--batch", batch)
+    expected = sorted(tokens(path, *flags), key=lambda row: -abs(row[column]))[:12]
+    found = answer("show", path, *flags, "--by", by, "--top", "12")
+    places = [(row["id"], row["response"], row["position"]) for row in found["rows"]]
+    assert places == [(row["id"], row["response"], row["position"]) for row in expected]
+    for row, other in zip(found["rows"], expected, strict=True):
+        for name, value in other.items():
+            number = isinstance(value, float)
+            assert row[name] == (pytest.approx(value, rel=1e-12) if number else value), name
+    assert (found["by"], found["count"], found["of"]) == (by, 75, "token")
+    share = "contribution_share" if by == "contribution" else "share"
+    carried = sum(row[share] for row in expected) if batch == "input" else None
+    assert found["carried"] == (None if carried is None else pytest.approx(carried))
+
+
+def test_text_around_a_token_is_what_was_written_masked_tokens_too(tmp_path: Path) -> None:
+    one = {
+        "log_probs_new": [[-0.1] * 5, [-1.0]],
+        "log_probs_old": [[-0.1, -0.1, -0.9, -0.1, -0.1], [-1.0]],
+        "rewards": [1.0, 0.0],
+        "mask": [[0, 1, 1, 1, 0], [1]],
+        "tokens": [["Ġa", "b", "Ċ", "[c]", "Ġd"], ["e"]],
+    }
+    dump = write(tmp_path / "a.jsonl", [one, one | {"tokens": None}])
+    first, second = answer("show", dump, "-v", "dr", "--by", "ratio", "--top", "2")["rows"]
+    assert (first["position"], first["before"], first["after"]) == (2, " ab", "[c] d")
+    assert (second["id"], second["token"], second["before"]) == (1, None, None)
+    assert " ab«↵»[c] d" in run("show", dump, "-v", "dr", "--by", "ratio").stdout
+
+
+def test_one_record_is_a_heat_map_and_many_are_rows(path: Path, tmp_path: Path) -> None:
+    one = write(tmp_path / "one.jsonl", RECORDS[:1])
+    assert run("show", one, "-v", "dr").stdout.startswith("record r0:")
+    assert run("show", path, "-v", "dr", "--record", "r2").stdout.startswith("record r2:")
+    assert run("show", path, "-v", "dr").stdout.startswith("batch of 5 records, 75 tokens:")
+    assert answer("show", one, "-v", "dr")["total"]["records"] == 1
+    assert len(answer("show", path, "-v", "dr", "--record", "r2")["rows"]) == 15
+
+
+def test_having_and_the_count_of_what_fits(path: Path) -> None:
+    test = 'clip=="high" && contribution_share>0.001'
+    fits = [row for row in tokens(path, "-v", "dr") if row["clip"] == "high"]
+    fits = [row for row in fits if row["contribution_share"] > 0.001]
+    found = answer("show", path, "-v", "dr", "--having", test, "--top", "3")
+    assert (found["count"], len(found["rows"])) == (len(fits), 3)
+    heading = f"the 3 of {len(fits)} tokens with the greatest contribution to J"
+    printed = run("show", path, "-v", "dr", "--having", test, "--top", "3").stdout
+    assert heading in " ".join(printed.split())
+
+
+def test_equal_tokens_come_in_the_order_of_the_file_whatever_the_jobs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dump = write(tmp_path / "a.jsonl", [record(1, id=at) for at in range(40)])
+    words = ("show", dump, "-v", "dr", "--top", "60", "-f", "csv")
+    alone = run(*words, "--jobs", "1").stdout
+    assert [line.split(",")[0] for line in alone.splitlines()[1:41]] == [*map(str, range(40))]
+    monkeypatch.setitem(Reader.__init__.__kwdefaults__, "block_bytes", 3_000)
+    assert run(*words, "--jobs", "2").stdout == alone
+    strings = ("show", dump, "-v", "dr", "--strings", "--json")
+    assert run(*strings, "--jobs", "2").stdout == run(*strings, "--jobs", "1").stdout
+
+
+@each("by", ["contribution", "gradient", "share", "ratio", "advantage", "mismatch"])
+def test_token_strings_add_up(path: Path, by: str) -> None:
+    sums: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for row in tokens(path, "-v", "dr"):
+        sums[row["token"]].append(row)
+    found = answer("show", path, "-v", "dr", "--strings", "--by", by)["rows"]
+    assert {row["token"] for row in found} == {*sums}
+    for row in found:
+        of = sums[row["token"]]
+        assert row["tokens"] == len(of)
+        assert row["contribution"] == math.fsum(one["contribution"] for one in of)
+        assert row["gradient"] == math.fsum(one["gradient"] for one in of)
+        assert row["ratio_mean"] == math.fsum(one["ratio"] for one in of) / len(of)
+        assert row["mismatch_mean"] == math.fsum(one["mismatch"] for one in of) / len(of)
+        assert row["share"] == pytest.approx(sum(one["share"] for one in of))
+        clipped = [one for one in of if one["clip"] == "high"]
+        assert row["clip_fraction_high"] == len(clipped) / len(of)
+    name = {"ratio": "log_ratio_mean", "mismatch": "mismatch_mean", "advantage": "advantage_mean"}
+    ranks = [abs(row[name.get(by, by)]) for row in found]
+    assert ranks == sorted(ranks, reverse=True)
+    some = answer("show", path, "-v", "dr", "--strings", "--having", "tokens>20")["rows"]
+    assert {row["token"] for row in some} == {one for one, of in sums.items() if len(of) > 20}
+
+
+def test_ids_stand_for_strings(tmp_path: Path) -> None:
+    one = {"log_probs_new": [[-1.0, -2.0], [-1.5]], "rewards": [1.0, 0.0]}
+    dump = write(tmp_path / "a.jsonl", [one | {"token_ids": [[7, 8], [7]]}] * 2)
+    rows = answer("show", dump, "-v", "dr", "--strings")["rows"]
+    assert sorted((row["token"], row["tokens"]) for row in rows) == [(7, 4), (8, 2)]
+    bare = run("show", write(tmp_path / "b.jsonl", [one] * 2), "--strings", "-v", "dr")
+    assert "no token strings or ids" in bare.stderr
+
+
+@each(
+    ("words", "said"),
+    [
+        (["--by", "taste"], "expected one of ratio"),
+        (["--strings", "--by", "weight"], "token strings are ranked by contribution, gradient"),
+        (
+            ["--strings", "--having", "ratio>1"],
+            "there is no column 'ratio'; did you mean ratio_mean",
+        ),
+        (["--json", "--svg", "a.svg"], "--format is of rows; --svg is of a record"),
+        (["--having", "ratio>1", "--response", "1"], "--having is of rows; --response is of a"),
+    ],
+)
+def test_usage(path: Path, words: list[str], said: str) -> None:
+    result = run("show", path, *words)
+    assert result.exit_code == 2
+    assert said in result.stderr
+
+
+def test_bad_records_are_skipped_or_end_it(path: Path) -> None:
+    path.write_text(path.read_text() + "broken\n")
+    stopped = run("show", path, "-v", "dr")
+    assert stopped.exit_code == 3
+    assert not stopped.stdout
+    skipped = run("show", path, "-v", "dr", "--on-error", "skip")
+    assert skipped.exit_code == 3
+    assert "batch of 5 records" in skipped.stdout
+
+
+def test_standard_input_and_a_quantity_that_is_0_everywhere(path: Path) -> None:
+    found = run("show", "-v", "dr", "--top", "4", "--json", stdin=path.read_text())
+    places = [[row["id"], row["position"]] for row in json.loads(found.stdout)["rows"]]
+    rows = answer("show", path, "-v", "dr", "--top", "4")["rows"]
+    assert places == [[row["id"], row["position"]] for row in rows]
+    assert "no token stands out" in run("show", path, "-v", "dr", "--by", "kl").stdout
