@@ -157,7 +157,7 @@ def test_help_shows_the_usual_options_and_help_all_the_others(grpo, name):
 
 def test_the_help_of_eval_fits_a_terminal(grpo):
     lines = grpo("eval", "--help", COLUMNS="80").stdout.splitlines()
-    assert len(lines) <= 24
+    assert len(lines) <= 26
     assert max(map(len, lines)) <= 80
     panels = ("\nOptions:", "\nObjective (", "\nInput:", "\nOutput:", "\nRunning:")
     every = grpo("eval", "--help-all").stdout

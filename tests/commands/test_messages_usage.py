@@ -181,7 +181,7 @@ def test_what_an_option_takes_is_listed_or_the_command_that_lists_it(grpo):
     }.items():
         assert f"`{lists}`" in text[text.index(option) :][:150], option
         assert grpo(*lists.split()[1:]).exit_code == 0
-    for choices in ("One row per batch, record,", "table, json, jsonl,", "--on-error stop|skip"):
+    for choices in ("batch, record,", "table, json, jsonl,", "--on-error stop|skip"):
         assert choices in text
 
 

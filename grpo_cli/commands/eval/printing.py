@@ -98,9 +98,7 @@ class Printing(NamedTuple):
 class PrintingOptions:
     """The level of rows, their fields, their format, and where they go."""
 
-    level: Annotated[
-        Level, option("--level", "LEVEL", f"One row per {', '.join(get_args(Level))}.")
-    ] = "record"
+    level: Annotated[Level, option("--level", "LEVEL", f"{', '.join(get_args(Level))}.")] = "record"
     format: Annotated[FormatName | None, format_option(FormatName)] = None
     json: Json = False
     fields: Annotated[str | None, fields_option(complete.fields)] = None
