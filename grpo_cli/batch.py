@@ -106,6 +106,15 @@ def cut_turns(responses: Segments, turn_ids: I64 | F64 | None, positions: I64 | 
     return Segments(np.diff(np.append(np.flatnonzero(changes), responses.total)))
 
 
+def count_turns(responses: Segments, turns: Segments) -> I64:
+    """[R] the turns of each response."""
+    filled = responses.lengths > 0
+    if turns.count == np.count_nonzero(filled):  # each that has tokens has one
+        return filled.astype(np.int64)
+    firsts = responses.index[turns.starts] if turns.count else turns.starts
+    return np.bincount(firsts, minlength=responses.count)
+
+
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Batch:
     """What the stages read. N tokens in R responses, in M records; float64, nats.
@@ -170,6 +179,12 @@ class Batch:
         """[R] one reward per response: several functions count equally, one that gave none not."""
         rewards = self.rewards
         return rewards if rewards is None or rewards.ndim == 1 else np.nansum(rewards, axis=1)
+
+    @property
+    def names_turns(self) -> bool:
+        """Whether turns or trajectories are named, not made of masks and responses alone."""
+        named = (self.turn_ids, self.turn_rewards, self.trajectories)
+        return any(one is not None for one in named)
 
     @property
     def turns(self) -> Segments:

@@ -78,7 +78,9 @@ class Evaluated:
             )
         return self.parts[0].breakdown
 
-    def columns(self, level: Literal["record", "response", "token"] = "token") -> dict[str, Array]:
+    def columns(
+        self, level: Literal["record", "trajectory", "response", "turn", "token"] = "token"
+    ) -> dict[str, Array]:
         """The rows of a level as arrays, for ``pandas.DataFrame``, ``polars.DataFrame`` and others.
 
         They have the names and values that ``grpo eval --level LEVEL`` prints. A number that is
@@ -202,7 +204,9 @@ def _joined(pieces: list[Array]) -> Array:
 
 _NAMES: Mapping[Level, Sequence[str]] = {
     "record": FIELDS["record"],
+    "trajectory": COLUMNS["trajectory"],
     "response": COLUMNS["response"],
+    "turn": COLUMNS["turn"],
     "token": ("id", "response", "group", *names("token")),
 }
 LEVELS = tuple(_NAMES)

@@ -66,28 +66,28 @@ def _grpo(
         ),
     ] = False,
 ) -> None:
-    """What a GRPO-family objective is on the data you have, token by token.
+    """Evaluate GRPO-family objectives on the log-probs and rewards of a run.
 
     \b
-    LOSS   What are J, loss, KL, clip fraction?   grpo eval FILE -v dapo
-           Why is it 0, or negative, or rising?   grpo explain FILE
-           Which convention gives what I logged?  grpo match FILE --loss 0.0123
-           What do other losses say of my batch?  grpo compare FILE -v all
-           Do micro-batches or ranks change it?   grpo split FILE -n 2
-           What is GSPO, or k3, or verl's loss?   grpo explain gspo; grpo variants
-           I wrote one. Is it right?              grpo verify FILE; grpo vectors
-    TOKEN  Which carry the update, were clipped?  grpo show FILE
-           What does a KL do to each of them?     grpo eval FILE --kl k1
-           As rows, for jq and pandas?            grpo eval FILE --level token
-    DUMP   Dead groups, masks, engine mismatch?   grpo check FILE
-           Is mine read? As what?                 grpo formats; grpo convert FILE
-    RUN    Where did it go wrong?                 grpo trend RUN
-           Where do two runs first differ?        grpo diff RUN RUN
-           What is in it, step by step?           grpo report RUN -o run.html
+    LOSS   What are loss, KL and clip fraction?    grpo eval FILE -v dapo
+           Why is it 0, or negative, or rising?    grpo explain FILE
+           What is this number that I logged?      grpo match FILE --loss 0.0123
+           Is my loss right?                       grpo verify FILE
+           What do other losses give?              grpo compare FILE -v all
+           Do micro-batches or ranks change it?    grpo split FILE -n 2
+    TOKEN  Which tokens count, or were clipped?    grpo show FILE
+    DUMP   Is my dump sane?                        grpo check FILE
+           How do I save it as JSONL or Parquet?   grpo convert FILE -o x.parquet
+    RUN    When did it go wrong?                   grpo trend RUN
+           Where do two runs first differ?         grpo diff RUN RUN
+           How do I see it in a browser?           grpo report RUN -o run.html
+    LISTS  Which objectives can be named?          grpo variants
+           Which dumps can be read?                grpo formats
+           Which cases test a loss?                grpo vectors
+    HELP   What does a word, name or flag mean?    grpo help clip
 
     \b
-    grpo help questions  each of these answered: its command, tried on a sample
-    grpo help recording  how to record a run of TRL or verl; grpo help lists more
+    More pages: grpo help questions, grpo help recording; grpo help lists them.
     """  # noqa: D301 - \b is for the help's formatter
     del version
 
@@ -193,10 +193,6 @@ def _end(number: int, _: object) -> NoReturn:
     raise SystemExit(128 + number)
 
 
-_WORDS = {"version": "--version", "evaluate": "eval FILE", "lint": "check FILE"}
-"""Names that other tools have for commands."""
-
-
 def _meant(message: str) -> str:
     """The command that a wrong word may have been meant for."""
     words = sys.argv[1:]
@@ -209,16 +205,22 @@ def _meant(message: str) -> str:
         return f"options follow the command: grpo {shell_line([command, *words])}"
     if not message.startswith("No such command"):
         return ""
-    if word in _WORDS:
-        return f"type: grpo {_WORDS[word]}"
+    from grpo_cli.commands.explain.choice import is_choice
     from grpo_cli.commands.help.view import topics
+    from grpo_cli.commands.help.words import COMMAND_OF, look_up
     from grpo_cli.variants import NAMES
+
+    if word in COMMAND_OF:
+        return f"type: grpo {COMMAND_OF[word]}"
 
     if Path(word).exists() or word.endswith((".json", ".jsonl", ".gz", ".zst", ".parquet")):
         return f"for a file: grpo eval {shell_line(sys.argv[1:])}"
     if word in NAMES:
         return f"{word} is a variant: grpo eval FILE -v {word}, or grpo explain {word}"
-    return f"for the page: grpo help {word}" if word in topics() else ""
+    if word in topics():
+        return f"for the page: grpo help {word}"
+    known = is_choice(word) or look_up(word) is not None
+    return f"for its meaning: grpo explain {word}" if known else ""
 
 
 def _tell_usage(error: Any) -> NoReturn:

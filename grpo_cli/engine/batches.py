@@ -122,8 +122,13 @@ class BatchTotals:
         """
         if not self.by_field:
             return []
+        named = any(totals.names_turns for totals in self.totals.values())
         return [
-            {**self.names[key], "signature": totals.signature(), **totals.row()}
+            {
+                **self.names[key],
+                "signature": totals.signature(),
+                **totals.row(names_turns=named),
+            }
             | self._accumulated(key, totals)
             for key, totals in self.totals.items()
         ]

@@ -17,6 +17,7 @@ from grpo_cli.engine.fold import Accumulator, first_pass, fold_pieces
 from grpo_cli.engine.pieces import Pieces
 from grpo_cli.engine.reader import Reader
 from grpo_cli.engine.references import References, ReferenceSearch, lacks_kl, without_kl
+from grpo_cli.engine.rows.field import Level
 from grpo_cli.engine.rows.having import Having
 from grpo_cli.engine.rows.source import Source
 from grpo_cli.engine.totals import Totals
@@ -255,6 +256,18 @@ class Evaluation:
     def total(self) -> dict[str, Any]:
         """The batch's numbers by name, in the order of ``TOTAL``; of several batches their mean."""
         return self._sums.totals.row()
+
+    def count(self, level: Level) -> int:
+        """How many rows of a level, which is not ``batch``, the records have."""
+        totals = self._sums.totals
+        counts = {
+            "record": totals.records,
+            "trajectory": totals.trajectories,
+            "response": totals.responses,
+            "turn": totals.turns,
+            "token": totals.tokens,
+        }
+        return counts[level]
 
     @property
     def batches(self) -> list[dict[str, object]]:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from grpo_cli.batch import F64, Cut
-from grpo_cli.engine.rows.fields import TOTAL
+from grpo_cli.engine.rows.fields import NAMED, TOTAL
 from grpo_cli.objective.arithmetic.exact_sums import ExactSum, added
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.signature import Parts, common, line
@@ -106,7 +106,8 @@ class Totals(TermSums):
 
     Of one batch, a term's sum is divided by what its weights count over all records. With ``batch``
     "record", or the fields of ``--batch``, the totals are means over the batches' own values;
-    ``units`` counts those that fields name.
+    ``units`` counts those that fields name. ``names_turns`` says whether records name turns or
+    trajectories.
     """
 
     batch: str
@@ -126,13 +127,16 @@ class Totals(TermSums):
     kl_known: bool = True
     signatures: dict[str, Parts] = field(default_factory=dict)
     units: int = 0
+    turns: int = 0
+    trajectories: int = 0
+    names_turns: bool = False
 
     def __post_init__(self) -> None:
         self._term(POLICY)
 
     COUNTS: ClassVar[tuple[str, ...]] = (
         *TermSums.COUNTS,
-        *("groups", "clipped_low", "clipped_high"),
+        *("groups", "turns", "trajectories", "clipped_low", "clipped_high"),
         *("dead_groups", "empty_responses", "on_policy"),
     )
 
@@ -145,6 +149,9 @@ class Totals(TermSums):
         super().add_some(summary, cut)
         breakdown, weights = summary.breakdown, summary.breakdown.policy.weights
         self.groups += cut.counts[1]
+        self.turns += int(summary.turn_counts[cut.responses].sum())
+        self.trajectories += int(summary.trajectory_firsts[cut.responses].sum())
+        self.names_turns |= breakdown.batch.names_turns
         clip = breakdown.clip[cut.tokens]
         self.clipped_low += int(np.count_nonzero(clip < 0))
         self.clipped_high += int(np.count_nonzero(clip > 0))
@@ -204,6 +211,7 @@ class Totals(TermSums):
         self.ratio_max = max(self.ratio_max, other.ratio_max)
         self.divisors |= other.divisors
         self.kl_known &= other.kl_known
+        self.names_turns |= other.names_turns
         self.counts &= other.counts
         self.of |= other.of
         for signature, parts in other.signatures.items():
@@ -239,9 +247,16 @@ class Totals(TermSums):
         """J."""
         return sum(self.parts().values())
 
-    def row(self) -> dict[str, Any]:
-        """The totals by name, in the order in which they are printed."""
-        return {field.name: field.read(self) for field in TOTAL}
+    def row(self, *, names_turns: bool | None = None) -> dict[str, Any]:
+        """The totals by name, in the order in which they are printed.
+
+        Args:
+            names_turns: whether trajectories and turns are counted; None: where records have them.
+        """
+        counted = self.names_turns if names_turns is None else names_turns
+        return {field.name: field.read(self) for field in TOTAL} | (
+            {name: getattr(self, name) for name in NAMED} if counted else {}
+        )
 
     @property
     def gradient_norm(self) -> float:

@@ -11,7 +11,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from grpo_cli.batch import F64, I64, Segments
+from grpo_cli.batch import F64, I64, Segments, count_turns
 from grpo_cli.objective.breakdown import Breakdown, record_sums
 from grpo_cli.objective.terms import POLICY
 
@@ -28,6 +28,20 @@ class Summary:
     def record_tokens(self) -> Segments:
         """The tokens of each record."""
         return Segments(self.breakdown.record_tokens)
+
+    @cached_property
+    def turn_counts(self) -> I64:
+        """[R] the turns of each response."""
+        return count_turns(self.responses, self.breakdown.batch.turns)
+
+    @cached_property
+    def trajectory_firsts(self) -> NDArray[np.bool_]:
+        """[R] whether each is the first response of its trajectory."""
+        trajectories = self.breakdown.batch.trajectories
+        found = np.ones(self.responses.count, dtype=np.bool_)
+        if trajectories is not None:
+            found[1:] = np.diff(np.maximum.accumulate(trajectories)) > 0
+        return found
 
     @cached_property
     def clipped_low(self) -> I64:

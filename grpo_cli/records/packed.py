@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from grpo_cli.batch import F64, I64, Batch, Segments, cut_turns
+from grpo_cli.batch import F64, I64, Batch, Segments, count_turns, cut_turns
 from grpo_cli.hyperparameters import Value
 from grpo_cli.records.fields import NO_FIELDS, Fields
 from grpo_cli.records.unread import Misnamed
@@ -241,12 +241,6 @@ def _turn_rewards(parts: Sequence[Packed], responses: Segments, turns: Segments)
     if not np.array_equal(np.where(filled, counts, 0), count_turns(responses, turns)):
         return None
     return rewards if filled.all() else rewards[np.repeat(filled, counts)]
-
-
-def count_turns(responses: Segments, turns: Segments) -> I64:
-    """[R] the turns of each response."""
-    firsts = responses.index[turns.starts] if turns.count else turns.starts
-    return np.bincount(firsts, minlength=responses.count)
 
 
 def join(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:

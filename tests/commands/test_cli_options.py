@@ -137,9 +137,9 @@ def test_output_that_cannot_be_written(grpo, dump, tmp_path):
 def test_help_and_version(grpo):
     for arguments in ((), ("-h",), ("--help",)):
         assert "grpo match FILE --loss 0.0123" in grpo(*arguments).output
+    assert "--epsilon-low NUMBER" in grpo("eval", "--help-all").stdout
     result = grpo("eval", "-h")
     assert "zcat dump.jsonl.gz | grpo eval" in result.stdout
-    assert "--epsilon-low NUMBER" in result.stdout
     assert "[FILE…]" in result.stdout
     assert grpo("-V").stdout == grpo("--version").stdout == "grpo 0.3.0\n"
 

@@ -19,6 +19,7 @@ from formats.dumps import nemo_rl
 from grpo_cli import evaluate
 
 ROOT = Path(__file__).parents[2]
+WORDS = (ROOT / "grpo_cli/commands/help/words.md").read_text("utf-8")
 PAGES = {one.stem: one.read_text("utf-8") for one in ROOT.glob("grpo_cli/commands/help/pages/*.md")}
 
 
@@ -142,21 +143,64 @@ def test_a_command_has_two_examples_of_itself(name):
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_options_stand_in_panels(grpo, name):
-    text = grpo(name, "--help").stdout
-    assert text.startswith("Usage: ")
-    assert "\nWhat is printed:\n" in text
-    assert text.index("\n  --color <") > text.index("What is printed:")
-    if name in ("eval", "compare", "match", "split"):
-        own, objective, read, printed, run = (
-            text.index(title)
-            for title in ("Arguments:", "Which objective", "What is read:", "What is printed:",
-                          "How it runs:")
-        )  # fmt: skip
-        assert (
-            own < objective < text.index("\n  --kl ") < read < text.index("--map") < printed < run
-        )
-        assert "[FILE…]" in text
+def test_help_shows_the_usual_options_and_help_all_the_others(grpo, name):
+    usual, every = (grpo(name, flag).stdout for flag in ("--help", "--help-all"))
+    assert usual.startswith("Usage: ")
+    first, _, panels = every.partition("\n\nOutput:\n")
+    assert "  --color auto" in panels
+    assert "--color auto" not in first + usual
+    options = re.findall(r"^  (?:-\w, )?--[\w-]+", usual, re.MULTILINE)
+    assert len(options) <= 15
+    more = int(re.search(r"\n(\d+) more options: .*? --help-all\n$", usual)[1])
+    assert len(re.findall(r"^  (?:-\w, )?--[\w-]+", every, re.MULTILINE)) == len(options) + more
+
+
+def test_the_help_of_eval_fits_a_terminal(grpo):
+    lines = grpo("eval", "--help", COLUMNS="80").stdout.splitlines()
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 80
+    panels = ("\nOptions:", "\nObjective (", "\nInput:", "\nOutput:", "\nRunning:")
+    every = grpo("eval", "--help-all").stdout
+    assert sorted(every.index(title) for title in panels) == [every.index(one) for one in panels]
+
+
+def test_a_flag_has_one_text_in_all_commands(grpo):
+    texts: dict[str, set[str]] = {}
+    for name in (name for name in COMMANDS if name != "show"):
+        for flag, text in re.findall(
+            r"^  (?:-\w, )?(--[\w-]+)[^\n]*?(?:  |\n) *([A-Z0-9a-z].*(?:\n {8}.*)*)",
+            grpo(name, "--help-all", COLUMNS="200").stdout,
+            re.MULTILINE,
+        ):
+            texts.setdefault(flag, set()).add(" ".join(text.split()))
+    several = {flag for flag, found in texts.items() if len(found) > 1}
+    assert several <= {"--fail-on", "--format"}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("explain loss", "loss: −J;"),
+        ("explain clip-fraction", "clip_fraction: the share of tokens"),
+        ("explain beta", "beta: coefficient of the KL penalty"),
+        ("explain advantages", "grpo variants --stage advantage"),
+        ("help dapo", "dapo: Decoupled Clip"),
+        ("help clip", "clip, vanilla, ppo: --surrogate"),
+        ("help ratio", "grpo variants --stage ratio"),
+    ],
+)
+def test_a_word_is_explained(grpo, words, said):
+    result = grpo(*words.split())
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert said in result.stdout
+
+
+def test_the_page_of_words_names_commands_that_run(grpo):
+    commands = re.findall(r"\| `grpo (.*)` \|$", WORDS, re.MULTILINE)
+    assert len(commands) > 20
+    for words in {one for one in commands if "FILE" not in one}:
+        assert grpo(*words.split()).exit_code == 0
+    assert {one.split()[0] for one in commands} <= {*COMMANDS}
 
 
 def test_the_front_page_asks_what_people_ask_and_fits_a_terminal(grpo):
@@ -208,6 +252,12 @@ def test_what_people_ask_is_answered_on_the_first_screen(grpo, monkeypatch, comm
         ("dapo", "dapo is a variant: grpo eval FILE -v dapo, or grpo explain dapo"),
         ("input", "for the page: grpo help input"),
         ("evl", "Did you mean 'eval'? (see grpo --help)"),
+        ("list", "type: grpo variants, grpo formats or grpo vectors"),
+        ("stats", "type: grpo eval FILE"),
+        ("inspect x", "type: grpo show FILE"),
+        ("plot", "type: grpo trend RUN --plot"),
+        ("k3", "for its meaning: grpo explain k3"),
+        ("ratio", "for its meaning: grpo explain ratio"),
     ],
 )
 def test_a_word_that_is_no_command(shell, tmp_path, words, said):

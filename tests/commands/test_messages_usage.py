@@ -172,16 +172,16 @@ def test_what_is_not_there_is_answered_by_what_is(grpo, dump, words, code, said)
 
 def test_what_an_option_takes_is_listed_or_the_command_that_lists_it(grpo):
     """Every option that takes a word: its words stand there, or a command that is run here."""
-    text = " ".join(grpo("eval", "--help").stdout.split())
+    text = " ".join(grpo("eval", "--help-all").stdout.split())
     for option, lists in {
         "--variant NAME": "grpo variants",
-        "Which objective": "grpo variants --stage kl",
+        "Objective (": "grpo variants --stage kl",
         "--from FORMAT": "grpo formats",
         "--param NAME=VALUE": "grpo variants --hyperparameters",
     }.items():
         assert f"`{lists}`" in text[text.index(option) :][:150], option
         assert grpo(*lists.split()[1:]).exit_code == 0
-    for choices in ("--level <batch|record|", "--format <table|json|", "--on-error <stop|skip>"):
+    for choices in ("One row per batch, record,", "table, json, jsonl,", "--on-error stop|skip"):
         assert choices in text
 
 
@@ -192,8 +192,8 @@ def test_what_an_option_takes_is_listed_or_the_command_that_lists_it(grpo):
         (
             ("--aggregate", "x"),
             "unknown aggregate 'x'; expected one of response-mean, token-mean, token-sum, "
-            "token-sum-norm, prompt-mean, response-sum, sum, or a framework's "
-            "(grpo variants --stage aggregate)",
+            "token-sum-norm, prompt-mean, turn-mean, trajectory-mean, response-sum, sum, or a "
+            "framework's (grpo variants --stage aggregate)",
         ),
         (
             ("--kl-aggregate", "token-meen"),

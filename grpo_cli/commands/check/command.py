@@ -11,7 +11,8 @@ from grpo_cli.commands.check.rules import codes
 from grpo_cli.commands.check.run import check as run
 from grpo_cli.commands.check.view import print_codes, print_findings
 from grpo_cli.commands.options.everywhere import bundled
-from grpo_cli.commands.options.output import PageOptions
+from grpo_cli.commands.options.option import option
+from grpo_cli.commands.options.output import LIMIT, PageOptions
 from grpo_cli.commands.options.source import (
     Files,
     ReadingOptions,
@@ -26,11 +27,6 @@ from grpo_cli.terminal.messages import failures
 
 NO = 1
 
-Limit = Annotated[
-    int,
-    typer.Option("--limit", metavar="N", min=0, help="Findings of one kind in full; 0 for all."),
-]
-
 
 @bundled
 def check(
@@ -38,18 +34,15 @@ def check(
     files: Files = None,
     reading: ReadingOptions,
     chosen: RecordOption,
-    limit: Limit = 3,
-    list_codes: Annotated[
-        bool,
-        typer.Option("--codes", help="List every code with its severity and meaning, and stop."),
-    ] = False,
+    limit: Annotated[int, LIMIT] = 3,
+    list_codes: Annotated[bool, option("--codes", "", "List all findings and stop.")] = False,
     fail_on: Annotated[
         Literal["error", "warning"],
-        typer.Option("--fail-on", help="Exit with 1 at findings of this severity or worse."),
+        option("--fail-on", "error|warning", "Exit 1 from this severity on (default: error)."),
     ] = "error",
     page: PageOptions,
 ) -> None:
-    """Lint a dump: shifts, padding, temperatures, dead groups, duplicates and more.
+    """Check a dump for mistakes: shifts, padding, masks, temperature, dead groups.
 
     \b
     grpo check rollouts.jsonl
@@ -57,9 +50,9 @@ def check(
     grpo check rollouts.jsonl --fail-on warning -q
     grpo check --codes
 
-    Each finding has its place, its evidence and what to do; at the end stands
-    what could not be looked at, and why. Exit codes: 0 no error, 1 there is
-    one (with --fail-on warning: a warning too), 2 usage, 3 bad input.
+    Each finding has its place, its evidence and a fix. The checks that were
+    skipped come last, with the reason. Exits with 1 if there is an error; with
+    --fail-on warning, also on a warning.
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=page.json):
         if list_codes:

@@ -8,60 +8,79 @@ import typer
 
 from grpo_cli.commands.compare.compare import USUAL, compare_plans, names, plans
 from grpo_cli.commands.compare.view import print_bars, print_comparison
+from grpo_cli.commands.diff.command import NO, Tolerance, are_two_runs, diff_runs
 from grpo_cli.commands.options import complete
 from grpo_cli.commands.options.everywhere import bundled
 from grpo_cli.commands.options.objective import StageOptions
-from grpo_cli.commands.options.output import PageOptions
+from grpo_cli.commands.options.option import option
+from grpo_cli.commands.options.output import PageOptions, Plot
 from grpo_cli.commands.options.source import (
     Files,
     LoadingOptions,
+    Step,
     WorkOptions,
     finish,
     paths,
     tell_notes,
 )
-from grpo_cli.errors import InputError
+from grpo_cli.errors import InputError, UsageError
 from grpo_cli.terminal.messages import failures, say
+from grpo_cli.terminal.numbers import shell_line
 
 Names = Annotated[
-    str,
-    typer.Option(
-        "--variants",
-        "-v",
-        metavar="A,B,…",
-        help="The objectives; patterns as 'trl/*' are allowed, and all is every one. "
-        "Cosines are with the first.",
+    str | None,
+    option(
+        "--variants -v",
+        "A,B,…",
+        "Objectives: names, patterns as 'trl/*', or all.",
         autocompletion=complete.variant_list,
     ),
 ]
+
+
+_TWO = "compared as two runs; -v A,B,… evaluates variants on both files as one input"
+_ONE = "both files are read as one input; {} compares them with each other"
 
 
 @bundled
 def compare(
     *,
     files: Files = None,
-    variants: Names = USUAL,
+    variants: Names = None,
     stages: StageOptions,
-    plot: Annotated[bool, typer.Option("--plot", help="Bars in place of the table.")] = False,
+    plot: Plot = False,
     loading: LoadingOptions,
     work: WorkOptions,
+    step: Step = None,
+    tolerance: Tolerance = None,
     page: PageOptions,
 ) -> None:
-    """Evaluate several variants on the same data, side by side.
+    """Compare variants on the same data, or two runs with each other.
 
     \b
     grpo compare rollouts.jsonl --variants grpo,dr,dapo
     grpo compare rollouts.jsonl --variants all --json | jq '.variants[].loss'
+    grpo compare run-a/rollouts run-b/rollouts
 
-    The data is read once. Flags apply to every variant that takes them, and a
-    record's hyperparameters as in eval. Variants that the data cannot serve
-    are listed with the reason. Files are one input: two runs are compared by
-    `grpo trend RUN --against RUN`, and by `grpo diff` where they should be
-    identical. Exit codes: 0 done, 2 usage, 3 bad input.
+    Variants are evaluated in one pass. A flag applies to the variants that take
+    it; a variant that needs columns the data lack is listed with the reason.
+    Cosines are with the first variant's gradient. Two runs, named without flags of
+    an objective, are compared as `grpo diff` does; files that differ by a step, a
+    rank or a number are one run. With --variants, all files are one input.
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=page.json):
+        two = files if files is not None and len(files) == 2 else None
+        asks_variants = variants is not None or plot or stages.are_given
+        if (step, tolerance) != (None, None) and (two is None or asks_variants):
+            raise UsageError("--step and --tolerance are for two runs: grpo compare RUN RUN")
+        if two is not None and not asks_variants:
+            if (step, tolerance) != (None, None) or are_two_runs(two, loading):
+                tell_notes([_TWO], quiet=page.quiet)
+                same = diff_runs((two[0], two[1]), loading, step, tolerance, page)
+                raise typer.Exit(0 if same else NO)
+            tell_notes([_ONE.format(shell_line(["grpo", "diff", *two]))], quiet=page.quiet)
         batch = "input" if stages.batch is None else stages.batch
-        made, notes = plans(names(variants), stages.stages, stages.hyperparameters, batch)
+        made, notes = plans(names(variants or USUAL), stages.stages, stages.hyperparameters, batch)
         for note in () if page.quiet else notes:
             say(f"note: {note}")
         source = loading.reader(paths(files), work)

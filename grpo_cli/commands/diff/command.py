@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import suppress
+from itertools import chain
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -10,19 +14,22 @@ from rich.text import Text
 
 from grpo_cli.commands.diff.diff import Parting, RunDiff, compare
 from grpo_cli.commands.options.everywhere import bundled
-from grpo_cli.commands.options.objective import number
+from grpo_cli.commands.options.objective import tolerance as parse_tolerance
+from grpo_cli.commands.options.option import option
 from grpo_cli.commands.options.output import PageOptions
 from grpo_cli.commands.options.source import (
-    ErrorOptions,
-    SourceOptions,
+    LoadingOptions,
+    Step,
     paths,
     refuse_unopened,
     tell_notes,
 )
-from grpo_cli.commands.trend.origins import StepSource
+from grpo_cli.commands.trend.origins import StepSource, run_of
 from grpo_cli.engine import Reader
-from grpo_cli.errors import UsageError
+from grpo_cli.errors import GrpoError, InputError
+from grpo_cli.records import Reading
 from grpo_cli.records.choose.where import read_path
+from grpo_cli.records.open.folders import files as expanded
 from grpo_cli.terminal.grid import column, fitting, grid, print_hidden
 from grpo_cli.terminal.messages import failures
 from grpo_cli.terminal.numbers import shown
@@ -34,8 +41,17 @@ NO = 1
 _SPARE = ("record", "largest_difference", "response", "token")
 """What a narrow terminal goes without, the first to go first; the line above has the first's."""
 
+Tolerance = Annotated[
+    float | None,
+    option(
+        "--tolerance",
+        "NUMBER",
+        "Largest difference to ignore; default: noise.",
+        parser=parse_tolerance,
+    ),
+]
 RunArgument = typer.Argument(
-    metavar="RUN", help="A folder, a file, or a 'pattern*' of files.", show_default=False
+    metavar="RUN", help="A folder, a file or a 'pattern*'.", show_default=False
 )
 
 
@@ -44,22 +60,9 @@ def diff(
     *,
     first: Annotated[str, RunArgument],
     second: Annotated[str, RunArgument],
-    source: SourceOptions,
-    errors: ErrorOptions,
-    step: Annotated[
-        str | None,
-        typer.Option("--step", metavar="FIELD", help="Where a record says its step."),
-    ] = None,
-    tolerance: Annotated[
-        float | None,
-        typer.Option(
-            "--tolerance",
-            metavar="NUMBER",
-            parser=number,
-            help="By how much numbers may differ. Default: as rounding and an engine's noise do.",
-            show_default=False,
-        ),
-    ] = None,
+    loading: LoadingOptions,
+    step: Step = None,
+    tolerance: Tolerance = None,
     page: PageOptions,
 ) -> None:
     """Find where two runs first differ: step, group, token, column.
@@ -68,27 +71,60 @@ def diff(
     grpo diff run-a/rollouts run-b/rollouts
     grpo diff before.jsonl after.jsonl --tolerance 1e-6
 
-    Records of a step are compared by id, else in their order; causes come
-    before effects: what was sampled, rewards, the engine's log-probs, the old
-    policy's, the reference's, settings, advantages, the policy's. Without
-    --tolerance rounding, and noise as an engine's in bfloat16, is named with its
-    size, and a difference is what is beyond it. Exit codes: 0 they are
-    identical, 1 they differ (noise, too), 2 usage, 3 bad input.
+    `grpo compare RUN RUN` does this too. Records of a step are paired by id, or
+    else in order. Causes come before effects: samples, rewards, the engine's
+    log-probs, the old policy's, the reference's, settings, advantages, the
+    policy's. Without --tolerance, differences of rounding or of bfloat16 are
+    listed as noise. Exits with 1 if the runs differ, even by noise only.
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=page.json):
-        if tolerance is not None and tolerance < 0.0:
-            raise UsageError("--tolerance: expected 0 or more")
-        step_source = StepSource(None if step is None else read_path(step, "--step"))
-        skip = errors.on_error == "skip"
-        runs = [paths([run]) for run in (first, second)]
-        refuse_unopened([place for run in runs for place in run])
-        readers = [Reader(run, source.reading(), skip=skip) for run in runs]
-        answer = compare(readers[0], readers[1], step_source, tolerance)
-        page.write(answer, lambda console, screen: _print(console, screen, answer), beyond="cut")
-        tell_notes(
-            readers[0].notes() | readers[1].notes() | dict.fromkeys(answer.notes), quiet=page.quiet
-        )
-    raise typer.Exit(0 if answer.same else NO)
+        same = diff_runs((first, second), loading, step, tolerance, page)
+    raise typer.Exit(0 if same else NO)
+
+
+def diff_runs(
+    runs: tuple[str, str],
+    loading: LoadingOptions,
+    step: str | None,
+    tolerance: float | None,
+    page: PageOptions,
+) -> bool:
+    """Prints where two runs first differ; returns whether they are identical."""
+    places = [paths([run]) for run in runs]
+    refuse_unopened([*chain(*places)])
+    reading, skip = loading.reading(loading.record), loading.on_error == "skip"
+    step_source = StepSource(None if step is None else read_path(step, "--step"))
+    alone = step is None and all(len(one) == 1 and Path(one[0]).is_file() for one in places)
+    if alone and not any(_has_steps(one[0], reading) for one in places):
+        step_source = StepSource(files=dict.fromkeys(chain(*places), 0))
+    first, second = (Reader(one, reading, skip=skip) for one in places)
+    answer = compare(first, second, step_source, tolerance)
+    page.write(answer, lambda console, screen: _print(console, screen, answer), beyond="cut")
+    tell_notes(first.notes() | second.notes() | dict.fromkeys(answer.notes), quiet=page.quiet)
+    return answer.same
+
+
+def are_two_runs(named: Sequence[str], loading: LoadingOptions) -> bool:
+    """Whether two files, folders or patterns hold two runs, by their paths and first records.
+
+    As ``trend`` has it: files that differ by a step, a rank or a number (``step_1.jsonl``,
+    ``part-00001.parquet``) are parts of one run, and records of a run have steps.
+    """
+    with suppress(GrpoError):
+        sides = [expanded([one]) for one in named]
+        first, second = ({*map(run_of, side)} for side in sides)
+        reading = loading.reading(loading.record)
+        return first.isdisjoint(second) and all(_has_steps(side[0], reading) for side in sides)
+    return False
+
+
+def _has_steps(place: str, reading: Reading) -> bool:
+    """Whether the first record of a file has a step; a pipe, which can be read once, has none."""
+    if Path(place).is_file():
+        with suppress(InputError):
+            raw, _ = next(Reader([place], reading).records())
+            return StepSource().of_record(raw).number is not None
+    return False
 
 
 def _print(console: Console, screen: Screen, answer: RunDiff) -> None:

@@ -27,15 +27,13 @@ def evaluate(
     chosen: RecordOption,
     printing: PrintingOptions,
 ) -> None:
-    """Evaluate the objective on dumped log-probs.
+    """Evaluate an objective: loss, KL, clip fraction, gradient norm.
 
     \b
     grpo eval rollouts.jsonl --variant dr
-    zcat dump.jsonl.gz | grpo eval --level token --format jsonl | jq .loss
+    zcat dump.jsonl.gz | grpo eval --level token -f jsonl | jq .loss
 
-    J is maximised and loss = -J. Without --level batch, one row per record,
-    response or token follows the totals. Results go to standard output, notes
-    and errors to standard error. Exit codes: 0 done, 2 usage, 3 bad input.
+    Prints totals, then one row per record. J is maximised; the loss is -J.
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=printing.wants_json):
         plan, format = objective.plan(), format_of(printing.kind)

@@ -191,10 +191,9 @@ def _write_table(run: Run, printing: Printing, _: str, stream: BinaryIO) -> None
 
     print_page(stream, draw, "cut", notes=() if printing.quiet else run.notices)
     if level != "batch" and not printing.quiet:
-        rows = ROWS[level]
-        all_rows = run.total[rows] if printing.having is None else run.shown
+        all_rows = run.count(level) if printing.having is None else run.shown
         if more := all_rows - sum(counted):
-            say(f"… {more:,} more {rows} (use --limit 0 or --format jsonl)")
+            say(f"… {more:,} more {ROWS[level]} (use --limit 0 or --format jsonl)")
 
 
 def _first_records(run: Run, level: Level, limit: int) -> list[dict[str, Any]]:
@@ -213,7 +212,11 @@ def _first_records(run: Run, level: Level, limit: int) -> list[dict[str, Any]]:
 def _count_rows(record: dict[str, Any], level: Level) -> int:
     if level == "record":
         return 1
+    if level == "trajectory":
+        return len(record["trajectories"])
     responses = record["responses"]
+    if level == "turn":
+        return sum(len(response["turns"]) for response in responses)
     return len(responses) if level == "response" else sum(r["length"] for r in responses)
 
 

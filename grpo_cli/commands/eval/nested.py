@@ -50,15 +50,25 @@ def _selected(row: Row, level: Level, fields: tuple[str, ...], by: tuple[str, ..
     if level == "record":
         return {name: row[name] for name in fields}
     selected = _picked(row, "id", fields, (*by, *RECORD_CONTEXT))
+    if level == "trajectory":
+        own = level_names(level)
+        selected["trajectories"] = [_chosen(one, fields, own) for one in row["trajectories"]]
+        return selected
     inside = level_names(level) if level == "response" else RESPONSE_CONTEXT
     selected["responses"] = [
         _picked(response, "response", fields, inside) for response in row["responses"]
     ]
-    if level == "token":
-        for response, whole in zip(selected["responses"], row["responses"], strict=True):
-            tokens, known = whole["tokens"], level_names("token")
-            response["tokens"] = {name: tokens.get(name) for name in fields if name in known}
+    known = level_names(level)
+    for response, whole in zip(selected["responses"], row["responses"], strict=True):
+        if level == "token":
+            response["tokens"] = _chosen(whole["tokens"], fields, known)
+        elif level == "turn":
+            response["turns"] = [_chosen(turn, fields, known) for turn in whole["turns"]]
     return selected
+
+
+def _chosen(row: Row, fields: tuple[str, ...], known: tuple[str, ...]) -> Row:
+    return {name: row.get(name) for name in fields if name in known}
 
 
 def level_names(level: Level) -> tuple[str, ...]:

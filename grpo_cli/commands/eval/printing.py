@@ -4,14 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NamedTuple
-
-import typer
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 from grpo_cli.commands.options import complete
-from grpo_cli.commands.options.output import Json, Quiet, TableFormat, format_of, output_option
+from grpo_cli.commands.options.option import option
+from grpo_cli.commands.options.output import (
+    LIMIT,
+    Json,
+    Output,
+    Quiet,
+    TableFormat,
+    fields_option,
+    format_of,
+    format_option,
+)
 from grpo_cli.commands.options.place import Resume
-from grpo_cli.engine.rows.fields import ACCUMULATED, COLUMNS, FIELDS, SHARES, Level, extras
+from grpo_cli.engine.rows.fields import (
+    ACCUMULATED,
+    COLUMNS,
+    FIELDS,
+    NAMED,
+    SHARES,
+    Level,
+    extras,
+)
 from grpo_cli.engine.rows.having import Having, read_having
 from grpo_cli.errors import UsageError
 from grpo_cli.terminal.destination import standard_output
@@ -49,12 +65,13 @@ class Printing(NamedTuple):
 
     def names_of_totals(self, rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
         """The fields of a batch's row, with those of micro-batches where the rows have them."""
-        return self.fields or (*self.names, *(name for name in ACCUMULATED if name in rows[0]))
+        more = (name for name in (*NAMED, *ACCUMULATED) if name in rows[0])
+        return self.fields or (*self.names, *more)
 
     @property
     def weighs(self) -> bool:
         """Whether rows have weights, which are of the batch that they belong to."""
-        return self.level in ("response", "token") or bool(self.asked or self._tested)
+        return self.level not in ("batch", "record") or bool(self.asked or self._tested)
 
     @property
     def asked(self) -> tuple[str, ...]:
@@ -81,61 +98,37 @@ class Printing(NamedTuple):
 class PrintingOptions:
     """The level of rows, their fields, their format, and where they go."""
 
-    level: Annotated[Level, typer.Option("--level", help="What one row is.")] = "record"
-    format: Annotated[
-        FormatName | None,
-        typer.Option("--format", "-f", help="Default: table.", show_default=False),
-    ] = None
+    level: Annotated[
+        Level, option("--level", "LEVEL", f"One row per {', '.join(get_args(Level))}.")
+    ] = "record"
+    format: Annotated[FormatName | None, format_option(FormatName)] = None
     json: Json = False
-    fields: Annotated[
-        str | None,
-        typer.Option(
-            "--fields",
-            metavar="A,B,…",
-            help="The fields of a row, in this order.",
-            autocompletion=complete.fields,
-            show_default=False,
-        ),
-    ] = None
+    fields: Annotated[str | None, fields_option(complete.fields)] = None
     only: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--only",
-            metavar="A,B,…",
-            help="Print these fields alone, bare, a row to the line.",
+            "A,B,…",
+            "Print only these values, one row a line.",
             autocompletion=complete.fields,
-            show_default=False,
         ),
     ] = None
     nest: Annotated[
         bool,
-        typer.Option("--nest", help="With jsonl: one line a record, its rows inside as columns."),
+        option("--nest", "", "With jsonl: one line a record, its rows as arrays.", "Output"),
     ] = False
-    output: Annotated[
-        str | None,
-        output_option("Write to FILE, atomically; with --on, FOLDER/ for numbered parts."),
-    ] = None
+    output: Output = None
     resume: Resume = False
     having: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
             "--having",
-            metavar="TEST",
-            help="Print only rows that fit, as 'clip==high && ratio>1.5'; repeatable.",
+            "TEST",
+            "Print only rows that fit, as 'clip==high && ratio>1.5'; repeatable.",
             autocompletion=complete.fields,
-            show_default=False,
         ),
     ] = None
-    limit: Annotated[
-        int | None,
-        typer.Option(
-            "--limit",
-            metavar="N",
-            min=0,
-            help="Print the first N rows; 0 for all. In tables 50 by default, or 200 tokens.",
-            show_default=False,
-        ),
-    ] = None
+    limit: Annotated[int | None, LIMIT] = None
     quiet: Quiet = False
 
     @property

@@ -126,8 +126,14 @@ def _of(part: int, whole: int, name: str) -> str:
     return f"{part:,} of {counted(whole, name)}"
 
 
-ROWS: Mapping[Level, str] = {"record": "records", "response": "responses", "token": "tokens"}
-"""The level → the key of the totals that counts its rows."""
+ROWS: Mapping[Level, str] = {
+    "record": "records",
+    "trajectory": "trajectories",
+    "response": "responses",
+    "turn": "turns",
+    "token": "tokens",
+}
+"""The level → what its rows are called."""
 
 
 def having_note(run: Run, printing: Printing) -> Iterator[str]:
@@ -139,7 +145,7 @@ def having_note(run: Run, printing: Printing) -> Iterator[str]:
         whole = counted(len(batches), "batch", "batches")
         yield f"--having keeps {len(printing.wanted(batches)):,} of {whole}"
     else:
-        kept = _of(run.shown, run.total[ROWS[printing.level]], printing.level)
+        kept = _of(run.shown, run.count(printing.level), printing.level)
         yield f"--having keeps {kept}"
 
 

@@ -94,8 +94,10 @@ def _details(total: Row) -> Iterator[tuple[str, str]]:
             f"min {shown(total['ratio_min'])}, max {shown(total['ratio_max'])}",
         )
     yield "gradient_norm", shown(total["gradient_norm"])
-    nouns = ("record", "group", "response", "token")
-    yield "evaluated", ", ".join(counted(total[f"{noun}s"], noun) for noun in nouns)
+    nouns = ("record", "group", "trajectory", "response", "turn", "token")
+    plurals = ((noun, f"{noun}s".replace("ys", "ies")) for noun in nouns)
+    counts = [counted(total[many], noun, many) for noun, many in plurals if many in total]
+    yield "evaluated", ", ".join(counts)
 
 
 def print_totals(
@@ -192,7 +194,7 @@ def _tables(
         yield from _token_tables(fields, records, limit, size)
         return
     by = printing.by
-    rows = list(records if level == "record" else _responses(records, by))[: limit or None]
+    rows = list(records if level == "record" else _within(records, level, by))[: limit or None]
     if rows:
         columns = [_column(name, rows) for name in printing.names]
         yield "", columns if fields is not None else [*_telling(columns, rows, level)]
@@ -205,10 +207,16 @@ def _column(name: str, rows: Sequence[Row]) -> Column:
     return _cells(name, [row.get(name) for row in rows])
 
 
-def _responses(records: Sequence[Row], by: Sequence[str]) -> Iterator[Row]:
+def _within(records: Sequence[Row], level: Level, by: Sequence[str]) -> Iterator[Row]:
+    """The rows of trajectories, responses or turns, with what their records say of themselves."""
     for record in records:
         about = {name: record[name] for name in (*by, *RECORD_CONTEXT)}
-        yield from (about | response for response in record["responses"])
+        for row in record["trajectories" if level == "trajectory" else "responses"]:
+            if level == "turn":
+                context = about | {name: row[name] for name in RESPONSE_CONTEXT}
+                yield from (context | turn for turn in row["turns"])
+            else:
+                yield about | row
 
 
 def _telling(columns: Sequence[Column], rows: Sequence[Row], level: Level) -> Iterator[Column]:

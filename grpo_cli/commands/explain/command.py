@@ -13,11 +13,12 @@ from grpo_cli.commands.explain.explain import explain
 from grpo_cli.commands.explain.logged import explain_log, print_log
 from grpo_cli.commands.explain.variant import describe_variant, print_variant
 from grpo_cli.commands.explain.view import print_why, print_worked
+from grpo_cli.commands.help.words import look_up, print_word
 from grpo_cli.commands.options import complete
 from grpo_cli.commands.options.everywhere import bundled
 from grpo_cli.commands.options.objective import ObjectiveOptions, advising
 from grpo_cli.commands.options.output import PageOptions
-from grpo_cli.commands.options.source import LoadingOptions, finish, paths
+from grpo_cli.commands.options.source import RESPONSE, LoadingOptions, finish, paths
 from grpo_cli.commands.trend.logs import is_log, read_log
 from grpo_cli.commands.vectors.view import print_vector
 from grpo_cli.errors import UsageError
@@ -31,9 +32,8 @@ from grpo_cli.vectors.case import FILES
 Topic = Annotated[
     str | None,
     typer.Argument(
-        metavar="VARIANT|CHOICE|CASE|FILE",
-        help="A variant, a choice at a stage, a case of `grpo vectors`, or a file (- or nothing: "
-        "standard input).",
+        metavar="NAME|FILE",
+        help="A variant, a choice, a word, a test case, or a file.",
         autocompletion=complete.variants,
         show_default=False,
     ),
@@ -44,33 +44,23 @@ Topic = Annotated[
 def explain_topic(
     *,
     topic: Topic = None,
-    response: Annotated[
-        int | None,
-        typer.Option(
-            "--response",
-            metavar="N",
-            min=0,
-            help="Show this response's tokens.",
-            show_default=False,
-        ),
-    ] = None,
+    response: Annotated[int | None, RESPONSE] = None,
     objective: ObjectiveOptions,
     loading: LoadingOptions,
     page: PageOptions,
 ) -> None:
-    """Explain why the loss of a file is what it is; or a variant, a choice, a vector.
+    """Explain why a file's loss is what it is; or a variant, a choice or a word.
 
     \b
+    grpo explain rollouts.jsonl --variant dr --record 3
     grpo explain dapo
     grpo explain k3
     grpo explain clip/dual-capped
-    grpo explain rollouts.jsonl --variant dr --record 3
     grpo explain trainer_state.json
 
-    Of a file: what J is made of, the reasons that hold on this data, and the
-    arithmetic of one record (the first, unless another is asked for), in full
-    where it is small. A name is a variant's unless it has a dot or a slash
-    and is a file. Exit codes: 0 done, 2 usage, 3 bad input.
+    For a file: what J is made of, the reasons that apply to this data, and the
+    arithmetic of one record (the first, or that of --record). A name that is a
+    variant's means the variant, unless it is the path of a file.
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=page.json):
         topic = None if topic is None else _as_listed(topic)
@@ -94,6 +84,9 @@ def explain_topic(
             _no_file(topic, "vector", loading.record, response)
             case = describe(topic)
             page.write(case, lambda console, screen: print_vector(console, screen, case))
+            return
+        if topic is not None and not Path(topic).exists() and (word := look_up(topic)):
+            page.write(word, lambda console, screen: print_word(console, screen, word))
             return
         places = paths(None if topic is None else [_file(topic)])
         source, plan = loading.reader(places), objective.plan()

@@ -20,14 +20,14 @@ from grpo_cli.terminal.screen import Screen
 
 @bundled
 def list_formats(*, page: PageOptions) -> None:
-    """List the formats that are read as they are.
+    """List the formats that can be read.
 
     \b
     grpo formats
     grpo formats --json | jq '.formats[] | select(.name == "nemo-rl").lacks'
 
-    A format is recognised by the content of each object; --from NAME of the
-    other commands reads the input as one. What a format lacks is said when it is read.
+    The format of each object is detected from its content; --from NAME of other
+    commands names it. Reading prints a note on what the format lacks.
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=page.json):
         document: dict[str, Any] = {

@@ -11,6 +11,7 @@ from grpo_cli.commands import main
 from grpo_cli.commands.help.manual import manual
 from grpo_cli.commands.help.view import laid_out, print_contents, text, topics
 from grpo_cli.commands.options import complete
+from grpo_cli.commands.options.option import option
 from grpo_cli.terminal.destination import destination
 from grpo_cli.terminal.messages import failures
 from grpo_cli.terminal.paging import print_page
@@ -20,24 +21,25 @@ Topic = Annotated[
     str | None,
     typer.Argument(
         metavar="TOPIC|COMMAND",
-        help="A page, or a command; without one, the list of both.",
+        help="A page, a command or a word; none lists them.",
         autocompletion=lambda incomplete: [n for n in _names() if n.startswith(incomplete)],
         show_default=False,
     ),
 ]
-Man = Annotated[bool, typer.Option("--man", help="The manual page, as man(1) reads it.")]
+Man = Annotated[bool, option("--man", "", "Print the manual page, for man(1).")]
 
 
 def show_help(*, topic: Topic = None, man: Man = False) -> None:
-    """Show a page of help, or the flags of a command.
+    """Show a page of help, the options of a command, or what a word means.
 
     \b
     grpo help
     grpo help eval
     grpo help input
+    grpo help dapo
     grpo help --man > grpo.1
 
-    A page is Markdown: laid out on a terminal, as it was written in a pipe.
+    A page is Markdown: laid out on a terminal, unchanged in a pipe.
     """  # noqa: D301 - \b is for the help's formatter
     with failures():
         if man:
@@ -45,6 +47,8 @@ def show_help(*, topic: Topic = None, man: Man = False) -> None:
             with destination(None) as stream:
                 stream.write(page.encode())
             return
+        if topic is not None and topic not in _names() and _is_explained(topic):
+            main.application("explain")(["explain", topic], prog_name="grpo")
         name = None if topic is None else complete.known("grpo help", topic, _names())
         if name is None or name in topics():
             _print_page(name)
@@ -62,6 +66,15 @@ def _print_page(topic: str | None) -> None:
 
     with destination(None) as stream:
         print_page(stream, draw, "page")
+
+
+def _is_explained(name: str) -> bool:
+    """Whether ``grpo explain`` knows a variant, a choice or a word of that name."""
+    from grpo_cli.commands.explain.choice import is_choice  # numpy comes with them
+    from grpo_cli.commands.help.words import look_up
+    from grpo_cli.variants import NAMES
+
+    return name.lower() in NAMES or is_choice(name.lower()) or look_up(name) is not None
 
 
 def _names() -> list[str]:

@@ -1,35 +1,21 @@
-"""How ``--help`` is laid out: options by what they are about, commands with all their words."""
+"""How ``--help`` is laid out: the usual options, and with ``--help-all`` the others in panels."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from itertools import takewhile
-from typing import TYPE_CHECKING, Any
+import re
+from itertools import pairwise, takewhile
+from typing import TYPE_CHECKING, Any, get_args
 
 from typer.core import TyperCommand, TyperGroup
 
+from grpo_cli.commands.options.option import ALL, Panel
 from grpo_cli.errors import UsageError
 from grpo_cli.terminal.messages import failures
 
-PANELS: Mapping[str, tuple[str, ...]] = {
-    "Which objective (`grpo variants --stage kl` lists the choices of --kl)": (
-        *("--variant", "--variants", "--advantage", "--ratio", "--surrogate", "--kl"),
-        *("--correction", "--aggregate", "--kl-aggregate", "--entropy-aggregate", "--epsilon"),
-        *("--epsilon-low", "--epsilon-high", "--beta", "--param", "--batch"),
-    ),
-    "What is read": (
-        *("--from", "--map", "--where", "--record", "--response", "--group", "--group-by"),
-        *("--group-size", "--group-anywhere", "--on-error", "--max-errors", "--unpack"),
-    ),
-    "What is printed": (
-        *("--level", "--format", "--json", "--fields", "--only", "--nest", "--limit", "--output"),
-        *("--quiet", "--color", "--full", "--no-pager"),
-    ),
-    "How it runs": ("--jobs", "--help"),
-}
-"""Options that several commands have, by what they are about. Those of one command come first."""
+HINTS = {"Objective": "Objective (each replaces a part of the variant; `grpo variants --stage kl`)"}
+"""Headings of panels that say more than their name."""
 
-_OWN = "Options"
+_RANGE = re.compile(r"\s*\[[^\]]*x[<>][^\]]*\]$")
 
 if TYPE_CHECKING:
     Context = Any
@@ -40,7 +26,12 @@ class PanelCommand(TyperCommand):
     """A command whose options are printed in panels, and are not taken for others."""
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
-        """Refuses an option with one dash, which would be read as -v ariant."""
+        """Refuses an option with one dash, which would be read as -v ariant.
+
+        A bare ``--html`` of ``report``, which writes nothing else, is left out.
+        """
+        if self.name == "report":
+            args = [word for word, after in pairwise([*args, "-"]) if (word, after[:1]) != _BARE]
         known = {flag for parameter in self.get_params(ctx) for flag in parameter.opts}
         for word in takewhile(lambda word: word != "--", args):
             name, equals, value = word.partition("=")
@@ -50,24 +41,28 @@ class PanelCommand(TyperCommand):
         return super().parse_args(ctx, args)
 
     def format_options(self, ctx: Context, formatter: Formatter) -> None:
-        """Writes the arguments, the command's own options, and the panels of the others."""
-        panels: dict[str, list[tuple[str, str]]] = {"Arguments": [], _OWN: []}
-        panels |= {name: [] for name in PANELS}
+        """Writes arguments and options; those in panels with ``--help-all``, else their number."""
+        panels: dict[str | None, list[tuple[str, str]]] = {None: []}
+        panels |= {panel: [] for panel in get_args(Panel)}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
-            if record is not None:
-                argument = parameter.param_type_name == "argument"
-                panels["Arguments" if argument else panel_of(parameter.opts)].append(record)
-        for name, records in panels.items():
-            if records:
-                with formatter.section(name):
-                    formatter.write_dl(records)
+            if record is not None and "--help" not in parameter.opts:
+                needed = " (required)" if parameter.required else ""
+                flags, text = record[0], _RANGE.sub("", record[1]) + needed
+                panels[getattr(parameter, "rich_help_panel", None)].append((flags, text))
+        usual = panels.pop(None)
+        with formatter.section("Options"):
+            formatter.write_dl(usual)
+        if ctx.meta.get(ALL):
+            for name, records in panels.items():
+                if records:
+                    with formatter.section(HINTS.get(str(name), name)):
+                        formatter.write_dl(records)
+        elif count := sum(map(len, panels.values())):
+            formatter.write(f"\n{count} more options: {ctx.command_path} --help-all\n")
 
 
-def panel_of(flags: list[str]) -> str:
-    """The panel of an option."""
-    found = (name for name, known in PANELS.items() if not set(flags).isdisjoint(known))
-    return next(found, _OWN)
+_BARE = ("--html", "-")
 
 
 class FrontPage(TyperGroup):

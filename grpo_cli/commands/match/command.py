@@ -11,8 +11,9 @@ import typer
 from grpo_cli.commands.match.ask import ask
 from grpo_cli.commands.match.view import print_distances, print_matches
 from grpo_cli.commands.options.everywhere import bundled
-from grpo_cli.commands.options.objective import ObjectiveOptions, number
-from grpo_cli.commands.options.output import PageOptions
+from grpo_cli.commands.options.objective import ObjectiveOptions, Rtol, number
+from grpo_cli.commands.options.option import option
+from grpo_cli.commands.options.output import PageOptions, Plot
 from grpo_cli.commands.options.source import (
     Files,
     LoadingOptions,
@@ -33,81 +34,50 @@ def _text(value: str) -> str:
     return value
 
 
-def _target(name: str, what: str) -> Any:
-    return typer.Option(
-        f"--{name}", metavar="NUMBER", help=f"{what}", parser=_text, show_default=False
-    )
+def _logged(name: str, text: str) -> Any:
+    return option(f"--{name}", "NUMBER", text, parser=_text)
 
 
 @bundled
 def match_number(
     *,
     files: Files = None,
-    loss: Annotated[
-        str | None, _target("loss", "The loss that was logged, with all its digits.")
-    ] = None,
+    loss: Annotated[str | None, _logged("loss", "Logged loss, with all its digits.")] = None,
     target_objective: Annotated[
-        str | None, _target("objective", "The objective, where that was logged instead.")
+        str | None, _logged("objective", "Logged objective, instead of a loss.")
     ] = None,
     clip_fraction: Annotated[
-        str | None, _target("clip-fraction", "The clip fraction that was logged with it.")
+        str | None, _logged("clip-fraction", "Logged clip fraction of the same step.")
     ] = None,
     gradient_norm: Annotated[
-        str | None, _target("gradient-norm", "The gradient norm likewise; --kl X the KL.")
+        str | None, _logged("gradient-norm", "Logged gradient norm; --kl X: logged KL.")
     ] = None,
     logged_at: Annotated[
         list[str] | None,
-        typer.Option(
-            "--logged",
-            metavar="NAME=PATH",
-            help="Where the records carry a number, as loss=metrics.loss; again for kl=PATH, "
-            "gradient_norm=PATH, clip_fraction=PATH.",
-            show_default=False,
-        ),
+        option("--logged", "NAME=PATH", "Read it from the records, as loss=metrics.loss."),
     ] = None,
-    rtol: Annotated[
-        float | None,
-        typer.Option(
-            "--rtol",
-            metavar="NUMBER",
-            parser=number,
-            help="Relative tolerance. Default: half a unit of the last digit typed.",
-            show_default=False,
-        ),
-    ] = None,
+    rtol: Rtol = None,
     betas: Annotated[
-        str | None,
-        typer.Option(
-            "--betas",
-            metavar="A,B,…",
-            help="Values of β to try. Default: the given one, or β is solved for.",
-            show_default=False,
-        ),
+        str | None, option("--betas", "A,B,…", "Values of β to try; default: β is solved for.")
     ] = None,
-    plot: Annotated[
-        bool, typer.Option("--plot", help="How far off each is, as bars in place of the list.")
-    ] = False,
+    plot: Plot = False,
     objective: ObjectiveOptions,
     loading: LoadingOptions,
     work: WorkOptions,
     page: PageOptions,
 ) -> None:
-    """Find the conventions that reproduce a logged loss.
+    """Find the conventions that give a number you logged.
 
     \b
     grpo match rollouts.jsonl --loss 0.054325
     grpo match rollouts.jsonl --loss 0.0543 --kl 0.0123 --gradient-norm 1.27
     grpo match run.jsonl --logged loss=metrics.loss
 
-    The tolerance follows from the digits: 0.0256 means ±0.00005. Every
-    variant is tried unmodified, then with one or two stages changed, with the
-    other sign, and with the factors of accumulation and data parallelism. β
-    and ε are solved for where they are not known; values that no framework's
-    defaults or recipes have count against a match. Stages that flags swap stay
-    as they are. Variants that are equal on the data are one answer, that of the
-    framework whose field names the records use first; --full shows their
-    signatures. Exit codes: 0 found, 1 nothing reproduces the number, or no
-    more than chance would, 2 usage, 3 bad input.
+    Tries every variant unmodified, then with one or two stages replaced, with the
+    sign flipped, and with the factors of gradient accumulation and data
+    parallelism. Solves for β and ε where they are unknown. Keeps the stages and
+    hyperparameters that flags set. Your digits set the tolerance: 0.0256 means
+    ±0.00005. Exits with 1 if nothing gives the number, or only chance does.
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=page.json):
         kl, objective = _kl_number(objective)

@@ -11,9 +11,9 @@ from dataclasses import MISSING, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
-import typer
-
+from grpo_cli.commands.options.option import ALL, option
 from grpo_cli.errors import InputError, UsageError
+from grpo_cli.terminal.destination import destination
 from grpo_cli.terminal.display import Display, When, displaying
 from grpo_cli.terminal.messages import failures
 from grpo_cli.terminal.numbers import shell_line
@@ -65,8 +65,18 @@ def _with_parameters(
     return run
 
 
-def _on_terminal(flag: str, meaning: str) -> Any:
-    return typer.Option(flag, help=meaning, rich_help_panel="on a terminal")
+def _print_help(context: Any, wanted: Any) -> None:
+    """Prints the options of all panels, and ends the command."""
+    if not wanted or context.resilient_parsing:
+        return
+    from grpo_cli.terminal.paging import deliver  # rich comes with it
+    from grpo_cli.terminal.screen import screen_of
+
+    context.meta[ALL] = True
+    text = context.get_help()
+    with destination(None) as stream:
+        deliver(f"{text}\n", stream, screen_of(stream), "page")
+    context.exit()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,14 +85,24 @@ class DisplayOptions:
 
     color: Annotated[
         When,
-        _on_terminal(
-            "--color",
-            "auto: on a terminal, unless NO_COLOR is set; or FORCE_COLOR, CLICOLOR_FORCE.",
-        ),
+        option("--color", "auto|always|never", "Colours; auto: on a terminal.", "Output"),
     ] = "auto"
-    full: Annotated[bool, _on_terminal("--full", "All of a page, also beyond the screen.")] = False
+    full: Annotated[
+        bool, option("--full", "", "Print all, not only what fits the screen.", "Output")
+    ] = False
     no_pager: Annotated[
-        bool, _on_terminal("--no-pager", "Never through PAGER (else less, more).")
+        bool, option("--no-pager", "", "Print directly, not through $PAGER.", "Output")
+    ] = False
+    help_all: Annotated[
+        bool,
+        option(
+            "--help-all",
+            "",
+            "Print all options and exit.",
+            "Output",
+            is_eager=True,
+            callback=_print_help,
+        ),
     ] = False
 
 
@@ -90,7 +110,8 @@ def displayed(command: Callable[..., None]) -> Callable[..., None]:
     """The command with the flags of ``DisplayOptions``."""
     command = bundled(command)
 
-    def run(*, color: When, full: bool, no_pager: bool, **values: Any) -> None:
+    def run(*, color: When, full: bool, no_pager: bool, help_all: bool, **values: Any) -> None:
+        del help_all  # its callback ends the command
         with displaying(Display(color, full=full, pager=not no_pager)):
             with failures(as_json=bool(values.get("json") or values.get("as_json"))):
                 refuse_input_as_output(values)

@@ -6,13 +6,14 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Annotated, Any
 
 import typer
 
 from grpo_cli.commands.options import complete
 from grpo_cli.commands.options.everywhere import command_line
+from grpo_cli.commands.options.option import option
 from grpo_cli.engine import Reader
 from grpo_cli.errors import GrpoError, UsageError
 from grpo_cli.objective.inputs import MissingColumnError
@@ -22,81 +23,76 @@ from grpo_cli.variants.plan import OWN_AGGREGATES, Plan, plan
 
 
 def _stage(name: str, question: str) -> Any:
-    stage = name.rpartition("-")[2]
-    return typer.Option(
-        f"--{name}",
-        metavar="CHOICE",
-        help=question,
-        autocompletion=complete.choices(stage),
-        show_default=False,
-    )
+    completion = complete.choices(name.rpartition("-")[2])
+    return option(f"--{name}", "CHOICE", question, "Objective", autocompletion=completion)
 
 
 def _number(flag: str, meaning: str) -> Any:
-    return typer.Option(flag, metavar="NUMBER", help=meaning, parser=number, show_default=False)
+    return option(flag, "NUMBER", meaning, "Objective", parser=number)
+
+
+VARIANT = option(
+    "--variant -v",
+    "NAME",
+    "Objective, as dapo or trl/dapo (`grpo variants`).",
+    autocompletion=complete.variants,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class VariantOption:
     """Which variant."""
 
-    variant: Annotated[
-        str,
-        typer.Option(
-            "--variant",
-            "-v",
-            metavar="NAME",
-            help="The objective; `grpo variants` lists them.",
-            autocompletion=complete.variants,
-        ),
-    ] = "grpo"
+    variant: Annotated[str, VARIANT] = "grpo"
 
 
 @dataclass(frozen=True, kw_only=True)
 class StageOptions:
     """Changes to any variant: the stages replaced, the hyperparameters set."""
 
-    advantage: Annotated[str | None, _stage("advantage", "Replace how advantages are made.")] = None
-    ratio: Annotated[str | None, _stage("ratio", "Replace the level of the ratio.")] = None
-    surrogate: Annotated[
-        str | None, _stage("surrogate", "Replace the surrogate (how the ratio is clipped).")
+    advantage: Annotated[str | None, _stage("advantage", "How rewards become advantages.")] = None
+    ratio: Annotated[str | None, _stage("ratio", "Ratio of a token or of a sequence.")] = None
+    surrogate: Annotated[str | None, _stage("surrogate", "How the ratio is clipped.")] = None
+    kl: Annotated[str | None, _stage("kl", "KL estimator, as k1 or k3.")] = None
+    correction: Annotated[
+        str | None, _stage("correction", "Correction for the rollout engine's log-probs.")
     ] = None
-    kl: Annotated[str | None, _stage("kl", "Replace the KL estimator.")] = None
-    correction: Annotated[str | None, _stage("correction", "Replace the rollout correction.")] = (
+    aggregate: Annotated[
+        str | None, _stage("aggregate", "Denominator: how tokens are averaged.")
+    ] = None
+    kl_aggregate: Annotated[str | None, _stage("kl-aggregate", "Denominator of the KL alone.")] = (
         None
     )
-    aggregate: Annotated[str | None, _stage("aggregate", "Replace the denominator.")] = None
-    kl_aggregate: Annotated[
-        str | None, _stage("kl-aggregate", "Replace the denominator of the KL alone.")
-    ] = None
     entropy_aggregate: Annotated[
-        str | None, _stage("entropy-aggregate", "Replace that of the entropy bonus alone.")
+        str | None,
+        _stage("entropy-aggregate", "Denominator of the entropy bonus alone."),
     ] = None
-    epsilon: Annotated[float | None, _number("--epsilon", "Clip range, both sides.")] = None
-    epsilon_low: Annotated[float | None, _number("--epsilon-low", "Lower clip range.")] = None
-    epsilon_high: Annotated[float | None, _number("--epsilon-high", "Upper clip range.")] = None
-    beta: Annotated[float | None, _number("--beta", "KL coefficient.")] = None
+    epsilon: Annotated[float | None, _number("--epsilon", "Clip range on both sides.")] = None
+    epsilon_low: Annotated[float | None, _number("--epsilon-low", "Clip range below 1.")] = None
+    epsilon_high: Annotated[float | None, _number("--epsilon-high", "Clip range above 1.")] = None
+    beta: Annotated[float | None, _number("--beta", "KL coefficient; 0 drops the KL.")] = None
     param: Annotated[
         list[str] | None,
-        typer.Option(
-            "--param",
-            "-p",
-            metavar="NAME=VALUE",
-            help="Any other hyperparameter, of `grpo variants --hyperparameters`; repeatable.",
+        option(
+            "--param -p",
+            "NAME=VALUE",
+            "As beta=0.1; see `grpo variants --hyperparameters`.",
             autocompletion=complete.parameters,
-            show_default=False,
         ),
     ] = None
     batch: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--batch",
-            metavar="input|record|FIELD,…",
-            help="Which records form one batch: all (input, the default), each alone (record), "
-            "or those with the same FIELDs, as step or step,rank.",
-            show_default=False,
+            "FIELD,…",
+            "Batch: input (default), record, or equal FIELDs.",
         ),
     ] = None
+
+    @property
+    def are_given(self) -> bool:
+        """Whether any of these flags is given."""
+        return any(getattr(self, one.name) is not None for one in fields(StageOptions))
 
     @property
     def stages(self) -> dict[str, str]:
@@ -166,6 +162,9 @@ def tolerance(text: str) -> float:
     if (value := number(text)) >= 0:
         return value
     raise typer.BadParameter(f"expected a number >= 0, got {text!r}")
+
+
+Rtol = Annotated[float | None, option("--rtol", "NUMBER", "Relative tolerance.", parser=tolerance)]
 
 
 def assignment(text: str) -> tuple[str, object]:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
-
-import typer
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from grpo_cli.commands.emit import Row, as_json, as_row, write_rows
+from grpo_cli.commands.options.option import option
 from grpo_cli.commands.options.place import destination
 from grpo_cli.errors import UsageError
 
@@ -20,16 +19,26 @@ if TYPE_CHECKING:  # rich is imported where it prints
     from grpo_cli.terminal.screen import Screen
 
 TableFormat = Literal["table", "json", "jsonl", "csv", "markdown"]
-Json = Annotated[bool, typer.Option("--json", help="Same as --format json.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No notes on standard error.")]
+Json = Annotated[bool, option("--json", "", "Short for --format json.", "Output")]
+Quiet = Annotated[bool, option("--quiet -q", "", "Print no notes.", "Output")]
+Output = Annotated[str | None, option("--output -o", "FILE", "Write to FILE, atomically.")]
+LIMIT = option("--limit", "N", "Most rows (or findings of a kind); 0: all.", "Output", min=0)
+Plot = Annotated[bool, option("--plot", "", "Draw charts instead of the table.", "Output")]
+Html = Annotated[str | None, option("--html", "FILE", "Write an HTML page to FILE.")]
+Svg = Annotated[str | None, option("--svg", "FILE", "Write an SVG picture to FILE.", "Output")]
 
 
-def output_option(text: str) -> Any:
-    """``-o``, with the help that a command gives it."""
-    return typer.Option("--output", "-o", metavar="FILE", help=text, show_default=False)
+def format_option(names: Any) -> Any:
+    """``--format``, with these names."""
+    *first, last = (name for one in get_args(names) for name in (get_args(one) or [one]))
+    return option("--format -f", "FORMAT", f"{', '.join(first)} or {last}.")
 
 
-Output = Annotated[str | None, output_option("Write to FILE, atomically.")]
+def fields_option(completion: Callable[[str], list[str]]) -> Any:
+    """``--fields``, with a completion of the columns that there are."""
+    return option(
+        "--fields", "A,B,…", "Columns to print, in this order.", autocompletion=completion
+    )
 
 
 def format_of(given: str | None, *, as_json: bool) -> str:
@@ -47,16 +56,8 @@ def format_of(given: str | None, *, as_json: bool) -> str:
 class PageOptions:
     """The format of an answer that is complete when it is written, and where it goes."""
 
-    format: Annotated[
-        TableFormat | None,
-        typer.Option(
-            "--format",
-            "-f",
-            help="Default: table. csv, jsonl and markdown print its rows.",
-            show_default=False,
-        ),
-    ] = None
-    as_json: Annotated[bool, typer.Option("--json", help="Same as --format json.")] = False
+    format: Annotated[TableFormat | None, format_option(TableFormat)] = None
+    as_json: Json = False
     output: Output = None
     quiet: Quiet = False
 

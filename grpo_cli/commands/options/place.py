@@ -8,8 +8,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
-import typer
-
+from grpo_cli.commands.options.option import option
 from grpo_cli.engine import Reader
 from grpo_cli.errors import UsageError
 from grpo_cli.records.open.remote import is_remote
@@ -20,8 +19,7 @@ if TYPE_CHECKING:
     from grpo_cli.engine.cluster.parts import PartFolder, Parts
 
 Resume = Annotated[
-    bool,
-    typer.Option("--resume", help="With -o FOLDER/: keep the parts that are there."),
+    bool, option("--resume", "", "With --on and -o FOLDER/: write only missing parts.", "Running")
 ]
 
 

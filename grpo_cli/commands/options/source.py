@@ -5,12 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from grpo_cli import hyperparameters
 from grpo_cli.commands.options import complete
+from grpo_cli.commands.options.option import option
 from grpo_cli.engine import Reader
 from grpo_cli.engine.facts import ERRORS_KEPT, Skipped
 from grpo_cli.errors import InputError, UnopenedError, UsageError
@@ -34,15 +35,23 @@ Files = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="FILE…",
-        help="JSON or JSONL (plain, .gz, .zst), Parquet, Arrow, npz or safetensors; a folder or "
-        "a 'pattern*' of them; - or nothing reads standard input.",
+        help="JSON, JSONL, Parquet, Arrow, npz, …; a folder; or -.",
         show_default=False,
     ),
 ]
 
+Step = Annotated[
+    str | None,
+    option(
+        "--step",
+        "FIELD",
+        "Field that holds the step, as meta.step; or file.",
+        "Input",
+    ),
+]
 
-def _option(flag: str, metavar: str, meaning: str, **more: Any) -> Any:
-    return typer.Option(flag, metavar=metavar, help=meaning, show_default=False, **more)
+
+RESPONSE = option("--response", "N", "Show only this response, by its number from 0.", min=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,40 +60,37 @@ class SourceOptions:
 
     from_: Annotated[
         str | None,
-        _option(
+        option(
             "--from",
             "FORMAT",
-            "Read the input as FORMAT; `grpo formats` lists them. Default: by the content.",
+            "Input format (`grpo formats`); default: detected.",
+            "Input",
             autocompletion=complete.among(_FORMATS),
         ),
     ] = None
     mapped: Annotated[
         list[str] | None,
-        _option("--map", "NAME=PATH", "Where a field stands, as rewards=meta.x[0]; repeatable."),
+        option("--map", "NAME=PATH", "Read NAME from PATH, as rewards=meta.x[0].", "Input"),
     ] = None
     where: Annotated[
         list[str] | None,
-        _option("--where", "TEST", "Read only what fits, as 'step==120 && env!=math'; repeatable."),
+        option("--where", "TEST", "Read only records with, as 'step>=9 && env==math'."),
     ] = None
-    group: Annotated[str | None, _option("--group", "ID", "Read only this group's responses.")] = (
-        None
-    )
+    group: Annotated[str | None, option("--group", "ID", "Read only this group.", "Input")] = None
     group_by: Annotated[
         str | None,
-        _option("--group-by", "FIELD", "Rows with the same FIELD (or A,B) are one group."),
+        option("--group-by", "FIELD", "Rows with equal FIELD, or A,B, are one group.", "Input"),
     ] = None
     group_size: Annotated[
-        int | None, _option("--group-size", "N", "Every N rows are one group.", min=1)
+        int | None, option("--group-size", "N", "Every N rows are one group.", "Input", min=1)
     ] = None
     group_anywhere: Annotated[
         bool,
-        typer.Option("--group-anywhere", help="A group's rows may be anywhere (needs memory)."),
+        option("--group-anywhere", "", "Rows of a group may be far apart (needs memory).", "Input"),
     ] = False
     unpack: Annotated[
         str | None,
-        _option(
-            "--unpack", "SIZE", "What a packed file may unpack to, as 4G. Default: by its size."
-        ),
+        option("--unpack", "SIZE", "Largest size a packed file may unpack to, as 4G.", "Input"),
     ] = None
 
     def reading(self, record: str | None = None) -> Reading:
@@ -139,8 +145,7 @@ class RecordOption:
     """Which record alone."""
 
     record: Annotated[
-        str | None,
-        _option("--record", "ID", "Read only this record: its id, or else its number from 0."),
+        str | None, option("--record", "ID", "Read only this record: its id, or number from 0.")
     ] = None
 
 
@@ -150,15 +155,16 @@ class ErrorOptions:
 
     on_error: Annotated[
         Literal["stop", "skip"],
-        typer.Option("--on-error", help="At a bad record: stop there, or go on without it."),
+        option("--on-error", "stop|skip", "At a bad record: stop (default) or skip it.", "Input"),
     ] = "stop"
     max_errors: Annotated[
         int,
-        typer.Option(
+        option(
             "--max-errors",
-            metavar="N",
+            "N",
+            f"Most errors to print (default: {ERRORS_KEPT}; 0: all).",
+            "Input",
             min=0,
-            help="With --on-error skip: tell the first N errors; 0 for all.",
         ),
     ] = ERRORS_KEPT
 
@@ -169,22 +175,16 @@ class WorkOptions:
 
     jobs: Annotated[
         int | None,
-        typer.Option(
-            "--jobs",
-            "-j",
-            metavar="N",
+        option(
+            "--jobs -j",
+            "N",
+            "Worker processes; default: by the input's size.",
+            "Running",
             min=1,
-            help="Worker processes. Default: one per core for large input, else 1.",
-            show_default=False,
         ),
     ] = None
     on: Annotated[
-        str | None,
-        _option(
-            "--on",
-            "WHERE",
-            "Work on Ray: ray (started here, or RAY_ADDRESS) or ray://HOST:PORT.",
-        ),
+        str | None, option("--on", "WHERE", "Run on Ray: ray, or ray://HOST:PORT.", "Running")
     ] = None
 
 

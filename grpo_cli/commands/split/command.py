@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from grpo_cli.commands.options.everywhere import bundled
 from grpo_cli.commands.options.objective import ObjectiveOptions, advising
+from grpo_cli.commands.options.option import option
 from grpo_cli.commands.options.output import PageOptions
 from grpo_cli.commands.options.source import (
     Files,
@@ -25,58 +26,38 @@ from grpo_cli.engine.reader import ONE_STEP
 from grpo_cli.errors import InputError
 from grpo_cli.terminal.messages import failures, say, tell
 
-_N = "N"
 _MOST = 2**31 - 1
 """More responses, micro-batches or ranks than there are; products of two still fit 64 bits."""
+
+
+def _count(flags: str, text: str) -> Any:
+    return option(flags, "N", text, min=1, max=_MOST)
 
 
 @bundled
 def split_batch(
     *,
     files: Files = None,
-    micro_batch: Annotated[
-        int,
-        typer.Option(
-            "--micro-batch",
-            "-n",
-            metavar=_N,
-            min=1,
-            max=_MOST,
-            help="Responses of a micro-batch.",
-        ),
-    ],
+    micro_batch: Annotated[int, _count("--micro-batch -n", "Responses of a micro-batch.")],
     accumulate: Annotated[
-        int | None,
-        typer.Option(
-            "--accumulate",
-            metavar=_N,
-            min=1,
-            max=_MOST,
-            help="Micro-batches that a rank accumulates. Default: until the input is one step.",
-            show_default=False,
-        ),
+        int | None, _count("--accumulate", "Micro-batches per step and rank; default: all.")
     ] = None,
-    ranks: Annotated[
-        int,
-        typer.Option("--ranks", metavar=_N, min=1, max=_MOST, help="Data-parallel ranks."),
-    ] = 1,
+    ranks: Annotated[int, _count("--ranks", "Data-parallel ranks (default: 1).")] = 1,
     objective: ObjectiveOptions,
     loading: LoadingOptions,
     work: WorkOptions,
     page: PageOptions,
 ) -> None:
-    """Compare a batch with the same batch cut into micro-batches, per aggregation.
+    """Compare a batch with the same batch cut into micro-batches and ranks.
 
     \b
     grpo split rollouts.jsonl --micro-batch 8 --ranks 2
     grpo split rollouts.jsonl -n 4 --aggregate token-mean
 
-    The input is one batch, its responses cut in order; advantages are made
-    before. `reported` is the loss of a step as the trainer adds it up: a mean of
-    the micro-batches' losses, unless the denominator or the framework says
-    otherwise (`accumulation` in --json); `along_global` the part of its update
-    along the whole batch's gradient, `norm` how much longer it is.
-    Exit codes: 0 done, 2 usage, 3 bad input.
+    The input is one batch. Its responses are cut in order, after their advantages
+    are computed. `reported` is the loss that the trainer logs for the step,
+    `along_global` how much of its update follows the whole batch's gradient, and
+    `norm` the update's length relative to that gradient.
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=page.json):
         plan = objective.of_one_batch()

@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from collections.abc import Collection, Iterable, Sequence
+from typing import NoReturn
 
 import typer
 
 from grpo_cli.commands.options import complete
 from grpo_cli.commands.options.everywhere import bundled
-from grpo_cli.commands.options.objective import ObjectiveOptions, number, unserved
-from grpo_cli.commands.options.output import (
-    Json,
-    Output,
-    PageOptions,
-    Quiet,
-    TableFormat,
-    format_of,
-)
+from grpo_cli.commands.options.objective import ObjectiveOptions, unserved
 from grpo_cli.commands.options.place import destination, drawings
 from grpo_cli.commands.options.source import (
     Files,
@@ -28,7 +19,8 @@ from grpo_cli.commands.options.source import (
     tell_notes,
     tell_skipped,
 )
-from grpo_cli.commands.trend.comparison import Trend, compare_log, framework_of
+from grpo_cli.commands.report.page import RunPage
+from grpo_cli.commands.trend.comparison import Trend, compare_log
 from grpo_cli.commands.trend.conditions import Condition, read_condition
 from grpo_cli.commands.trend.coverage import Coverage
 from grpo_cli.commands.trend.drawings import figure, head, page
@@ -36,150 +28,22 @@ from grpo_cli.commands.trend.events import events, verdict
 from grpo_cli.commands.trend.findings import findings as look
 from grpo_cli.commands.trend.follow import Follow
 from grpo_cli.commands.trend.inspection import with_checks
-from grpo_cli.commands.trend.logs import Log, is_log, read_finite, steps_of_logs
+from grpo_cli.commands.trend.logs import is_log, read_finite, steps_of_logs
 from grpo_cli.commands.trend.metrics import METRICS, functions, metric
-from grpo_cli.commands.trend.names import NAMES
+from grpo_cli.commands.trend.options import StoredOptions, TrendOptions, flags_of
 from grpo_cli.commands.trend.origins import StepSource
-from grpo_cli.commands.trend.questions.options import Asked, QuestionOptions, answer_of_log
+from grpo_cli.commands.trend.questions.options import Asked, answer_of_log
 from grpo_cli.commands.trend.run import Run
-from grpo_cli.commands.trend.step import Finding, Flags, Steps
+from grpo_cli.commands.trend.step import Finding, Steps
 from grpo_cli.commands.trend.view import print_answer, write
 from grpo_cli.commands.trend.watch import Watch
 from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.records.open.folders import files as expanded
 from grpo_cli.terminal.messages import failures, say
-from grpo_cli.variants.plan import Plan, as_flags
+from grpo_cli.variants.plan import Plan
 
 NO = 1
-
-
-def _path(flag: str, what: str) -> Any:
-    return typer.Option(flag, metavar="FILE", help=f"Write {what} instead.", show_default=False)
-
-
-OneRun = Annotated[
-    bool,
-    typer.Option("--one-run", help="Files of one step are of one run, whatever their folders."),
-]
-LogOption = Annotated[
-    str | None,
-    typer.Option(
-        "--log",
-        metavar="FILE",
-        help="What the trainer logged, to compare: trainer_state.json, JSONL or CSV.",
-        show_default=False,
-    ),
-]
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrendOptions:
-    """Which steps, which columns, in which format, and what makes the answer no."""
-
-    step: Annotated[
-        str | None,
-        typer.Option(
-            "--step",
-            metavar="FIELD",
-            help="Where a record says its step, as meta.step; file: each file is one. "
-            "Default: step, global_step, … or the file's name.",
-            show_default=False,
-        ),
-    ] = None
-    one_run: OneRun = False
-    fields: Annotated[
-        str | None,
-        typer.Option(
-            "--fields",
-            metavar="A,B,…",
-            help="The columns, in this order.",
-            autocompletion=complete.among(METRICS),
-            show_default=False,
-        ),
-    ] = None
-    format: Annotated[
-        TableFormat | None,
-        typer.Option("--format", "-f", help="Default: table.", show_default=False),
-    ] = None
-    json: Json = False
-    names: Annotated[
-        Literal["grpo", "trl", "verl", "prime-rl", "nemo-rl", "slime"],
-        typer.Option("--names", help="Whose metrics: under its names, computed as it does."),
-    ] = "grpo"
-    log: LogOption = None
-    follow: Annotated[
-        bool, typer.Option("--follow", help="Go on as the files grow, until Ctrl-C or --fail-on.")
-    ] = False
-    every: Annotated[
-        float | None,
-        typer.Option(
-            "--every",
-            metavar="SECONDS",
-            parser=number,
-            help="How often --follow looks. Default: 2.",
-            show_default=False,
-        ),
-    ] = None
-    plot: Annotated[bool, typer.Option("--plot", help="Small charts in place of the table.")] = (
-        False
-    )
-    html: Annotated[str | None, _path("--html", "series and findings as a page")] = None
-    svg: Annotated[str | None, _path("--svg", "the series as a picture")] = None
-    fail_on: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--fail-on",
-            metavar="TEST",
-            help="Exit with 1 where a step fits, as 'mismatch.k3>0.01', or on findings.",
-            show_default=False,
-        ),
-    ] = None
-    limit: Annotated[
-        int | None,
-        typer.Option(
-            "--limit",
-            metavar="N",
-            min=0,
-            help="Steps in the table; 0 for all. Default: 40, or what the screen has room for.",
-            show_default=False,
-        ),
-    ] = None
-    output: Output = None
-    quiet: Quiet = False
-
-    @property
-    def kind(self) -> str:
-        """The format's name."""
-        return format_of(self.format, as_json=self.json)
-
-    def columns(self) -> list[str] | None:
-        """The columns that are asked for; None for those that say something.
-
-        Raises:
-            UsageError: for an unknown one.
-        """
-        if self.fields is None:
-            return None
-        names = [one.strip() for one in self.fields.split(",")]
-        metrics = METRICS if self.names == "grpo" else NAMES[self.names]
-        return [
-            name
-            if name not in METRICS and metric(name)
-            else complete.known("--fields", name, (*metrics, "file"))
-            for name in names
-        ]
-
-    def framework(self, log: Log | None) -> str | None:
-        """The framework whose metrics are computed as well."""
-        return framework_of(log) if self.names == "grpo" else self.names
-
-
-def flags_of(objective: ObjectiveOptions, reading: ReadingOptions) -> Flags:
-    """The flags of the objective and of reading."""
-    variant = None if objective.variant == "grpo" else objective.variant
-    words = as_flags(variant, objective.stages, objective.hyperparameters)
-    return Flags(words, reading.words)
 
 
 @bundled
@@ -189,9 +53,9 @@ def trend(
     objective: ObjectiveOptions,
     reading: ReadingOptions,
     options: TrendOptions,
-    questions: QuestionOptions,
+    stored: StoredOptions,
 ) -> None:
-    """Follow a run step by step: its metrics, and when something began.
+    """Show a run step by step, and when something changed.
 
     \b
     grpo trend run/rollouts
@@ -203,34 +67,47 @@ def trend(
     grpo trend run-a/rollouts --against run-b/rollouts
     grpo trend run --correlate reward length
 
-    RUN is a folder, a pattern or files; every record is evaluated once, and a
-    step is a batch of its own. A finding is a level that shifted, a drift that
-    began, or a limit that a framework publishes, with the commands that show
-    where it began, what may explain it, and its worst token. p999 is right to
-    0.2 %. Exit codes: 0 done, 1 --fail-on holds, 2 usage, 3 bad input.
+    RUN is a folder, a pattern or files; each step is one batch. A finding is a
+    shift, a drift, or a limit that a framework publishes, with the command that
+    shows where it began and its worst token. p999 is right to 0.2 %. Exits with 1
+    if --fail-on holds.
     """  # noqa: D301 - \b is for the help's formatter
+    answer_run(files, objective, reading, options, stored)
+
+
+def answer_run(
+    files: Files,
+    objective: ObjectiveOptions,
+    reading: ReadingOptions,
+    options: TrendOptions,
+    stored: StoredOptions,
+    command: str = "trend",
+) -> NoReturn:
+    """Answers and ends the command; ``command``: the name that messages give it."""
     with failures(as_json=options.json or options.format == "json"):
         logs = [] if options.follow else _logs_among(files or [])
-        if logs and questions.asked is not None:
-            _refuse_others(options, questions)
-            other = steps_of_logs(questions.against) if questions.against else None
-            answer_of_log(questions, _page(options), logs, steps_of_logs(logs), other)
+        asks = (options.html is None or not options.draws_asked) and options.asked is not None
+        if logs and asks:
+            options.refuse_others()
+            other = steps_of_logs(options.against) if options.against else None
+            answer_of_log(options, options.page, logs, steps_of_logs(logs), other)
             raise typer.Exit
         conditions = [read_condition(one, logged=bool(logs)) for one in options.fail_on or ()]
         if logs:
             raise typer.Exit(_of_logs(logs, conditions, options))
         columns, plan = options.columns(), objective.of_one_batch()
-        if questions.asked is not None:
-            raise typer.Exit(_answer(files, plan, objective, reading, options, questions))
+        if asks:
+            raise typer.Exit(_answer(files, plan, objective, reading, options))
         if options.follow:
             raise typer.Exit(_follow(files or [], plan, conditions, objective, reading, options))
         places = paths(files)
         reader = reading.reader(places, None)
+        if options.html is not None:
+            reader.keep_input()
         log, unread = read_finite(options.log)
         whose = options.framework(log)
-        run = Run(
-            reader, plan, StepSource.of_flag(options.step, places), whose, one_run=options.one_run
-        )
+        step_source = StepSource.of_flag(options.step, places)
+        run = Run(reader, plan, step_source, whose, one_run=options.one_run, command=command)
         steps = run.read()
         for condition in conditions:
             condition.check(steps)
@@ -242,11 +119,16 @@ def trend(
         compared = compare_log(whose, log, run.logged, steps)
         _check_fields(columns, steps)
         shown_steps = steps if options.names == "grpo" else steps.with_metrics(run.logged)
-        missing = unserved(run.missing.values(), "trend", reader, objective)
-        notes = reader.notes(plan) | missing | run.notices | unread
         signatures = list(run.signatures)
         answer = Trend(plan.variant, signatures, shown_steps, found, happened, sentence, compared)
-        _write_answer(answer, steps, places, columns, covered, notes, options)
+        drawn = None
+        if options.html is not None:
+            others = reading.reader(paths(options.against), None) if options.against else None
+            other_run = None if others is None else Run(others, plan, step_source)
+            drawn = RunPage(run, reader, steps, options, stored, other_run).parts(answer, places)
+        missing = unserved(run.missing.values(), command, reader, objective)
+        notes = reader.notes(plan) | missing | run.notices | unread
+        _write_answer(answer, columns, covered, notes, options, drawn)
         tell_notes(notes, quiet=options.quiet)
         code = _finish(run, conditions, found, steps, options)
     raise typer.Exit(code)
@@ -254,25 +136,20 @@ def trend(
 
 def _write_answer(
     answer: Trend,
-    steps: Steps,
-    places: Sequence[str],
     columns: Sequence[str] | None,
     covered: Coverage,
     notes: Collection[str],
     options: TrendOptions,
+    drawn: Iterable[str] | None,
 ) -> None:
-    """Prints an answer, or draws it where a page or a picture is asked for.
-
-    ``steps``: as measured, where those of the answer have a framework's metrics.
-    """
-    with drawings(options.html, options.svg) as (written, drawn):
-        if written is not None:
-            alone = head(steps, answer.events, answer.log, answer.verdict) | {"lost": 0}
-            for part in page(steps, places, answer.signatures, alone):
-                written.write(part.encode())
-        if drawn is not None:
-            drawn.write(figure(answer.steps, answer.findings, columns, answer.signatures).encode())
-    if options.html is not None or options.svg is not None:
+    """Prints an answer, or draws it where a page or a picture is asked for; ``drawn``: the page."""
+    with drawings(options.html, options.svg) as (page, picture):
+        if page is not None:
+            page.writelines(part.encode() for part in drawn or ())
+        if picture is not None:
+            text = figure(answer.steps, answer.findings, columns, answer.signatures)
+            picture.write(text.encode())
+    if options.is_drawn:
         return
     with destination(options.output) as stream:
         if options.kind == "table":
@@ -288,50 +165,21 @@ def _answer(
     objective: ObjectiveOptions,
     reading: ReadingOptions,
     options: TrendOptions,
-    questions: QuestionOptions,
 ) -> int:
     """Answers a question about the run."""
-    _refuse_others(options, questions)
+    options.refuse_others()
     places = paths(files)
     reader = reading.reader(places, None)
     source = StepSource.of_flag(options.step, places)
     named, flags = files or ["-"], flags_of(objective, reading)
     asked = Asked(named, reader, plan, source, options.one_run, flags)
-    against = questions.against
-    other = None if not against else reading.reader(paths(against), None)
-    tell_notes(asked.answer(questions, _page(options), other), quiet=options.quiet)
+    other = reading.reader(paths(options.against), None) if options.against else None
+    tell_notes(asked.answer(options, options.page, other), quiet=options.quiet)
     skipped = [one.skipped for one in (reader, other) if one is not None]
     for one in skipped:
         tell_errors(one, as_json=options.kind == "json")
         tell_skipped(one)
     return InputError.exit_code if any(skipped) else 0
-
-
-def _page(options: TrendOptions) -> PageOptions:
-    """How the answer to a question is printed."""
-    return PageOptions(
-        format=options.format, as_json=options.json, output=options.output, quiet=options.quiet
-    )
-
-
-def _refuse_others(options: TrendOptions, questions: QuestionOptions) -> None:
-    """Refuses the flags that a question does not go with.
-
-    Raises:
-        UsageError: for the first.
-    """
-    others = {
-        "--names": options.names != "grpo",
-        "--log": options.log,
-        "--follow": options.follow,
-        "--plot": options.plot,
-        "--html": options.html,
-        "--svg": options.svg,
-        "--fail-on": options.fail_on,
-        "--fields": options.fields,
-    }
-    if given := [flag for flag, value in others.items() if value]:
-        raise UsageError(f"{questions.asked} answers a question: without {given[0]}")
 
 
 def _follow(
@@ -343,8 +191,8 @@ def _follow(
     options: TrendOptions,
 ) -> int:
     """Watches files until --fail-on holds; Ctrl-C ends it as any command."""
-    drawn = options.html is not None or options.svg is not None
-    if options.kind not in ("table", "jsonl") or options.names != "grpo" or options.log or drawn:
+    compares = options.names != "grpo" or options.log
+    if options.kind not in ("table", "jsonl") or compares or options.is_drawn:
         only = "without --names, --log, --html and --svg"
         raise UsageError(f"--follow prints a table or --format jsonl, {only}")
     if reading.on is not None:
@@ -397,7 +245,8 @@ def _of_logs(logs: Sequence[str], conditions: Sequence[Condition], options: Tren
     covered = Coverage(steps, columns, {}, on_policy=False)
     sentence = verdict(steps, happened, covered)
     answer = Trend("", [], steps, found, happened, sentence)
-    _write_answer(answer, steps, logs, columns, covered, {}, options)
+    alone = head(steps, happened, None, sentence) | {"lost": 0}
+    _write_answer(answer, columns, covered, {}, options, page(steps, logs, [], alone))
     return _conclude(conditions, found, steps, options)
 
 

@@ -10,6 +10,7 @@ import typer
 from grpo_cli.commands.explain.variant import choice_line, origin, stages
 from grpo_cli.commands.options import complete
 from grpo_cli.commands.options.everywhere import bundled
+from grpo_cli.commands.options.option import option
 from grpo_cli.commands.options.output import PageOptions
 from grpo_cli.commands.variants.view import (
     print_all,
@@ -27,34 +28,20 @@ Pattern = Annotated[
     str | None,
     typer.Argument(
         metavar="PATTERN",
-        help="Only the variants whose names fit, as 'trl/*'.",
+        help="Only names that match, as 'trl/*'.",
         autocompletion=complete.variants,
         show_default=False,
     ),
 ]
 
-All = Annotated[
-    bool,
-    typer.Option("--all", help="Also those of earlier releases, as trl/dapo@1.9."),
-]
+All = Annotated[bool, option("--all", "", "Also objectives of earlier releases, as trl/dapo@1.9.")]
 Stage = Annotated[
     str | None,
-    typer.Option(
-        "--stage",
-        metavar="STAGE",
-        help=f"Only the choices at this stage: {', '.join(STAGES)}.",
-        autocompletion=complete.among(STAGES),
-        show_default=False,
-    ),
+    option("--stage", "STAGE", f"{', '.join(STAGES)}.", autocompletion=complete.among(STAGES)),
 ]
-Changes = Annotated[
-    bool,
-    typer.Option("--changes", help="What frameworks changed between their releases."),
-]
-
+Changes = Annotated[bool, option("--changes", "", "What changed between frameworks' releases.")]
 Hyperparameters = Annotated[
-    bool,
-    typer.Option("--hyperparameters", help="The names that -p takes, and what they mean."),
+    bool, option("--hyperparameters", "", "The names that -p takes, with their meaning.")
 ]
 
 
@@ -68,7 +55,7 @@ def list_variants(
     hyperparameters: Hyperparameters = False,
     page: PageOptions,
 ) -> None:
-    """List the variants, and the choices at each stage.
+    """List the objectives, and the choices of each stage.
 
     \b
     grpo variants 'trl/*'
@@ -76,10 +63,9 @@ def list_variants(
     grpo variants --changes
     grpo variants --json | jq -r '.variants[].name'
 
-    The flags of the other commands accept the frameworks' names for a choice
-    too. A name with an @ is a framework's row as a release before computed it;
-    --all or a pattern with an @ lists them. grpo explain NAME says more of a
-    variant or of a choice.
+    Flags accept the frameworks' names of a choice too. A name with an @ is a
+    framework's objective as an earlier release computed it; --all or a pattern
+    with an @ lists these. `grpo explain NAME` explains one.
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=page.json):
         if changes:

@@ -10,6 +10,7 @@ import typer
 
 from grpo_cli.commands.options import complete
 from grpo_cli.commands.options.everywhere import bundled
+from grpo_cli.commands.options.option import option
 from grpo_cli.commands.options.output import PageOptions
 from grpo_cli.commands.vectors.view import print_exported, print_flags, print_vectors
 from grpo_cli.errors import UsageError
@@ -21,32 +22,24 @@ from grpo_cli.vectors import export, listed, listed_flags
 Pattern = Annotated[
     str | None,
     typer.Argument(
-        metavar="PATTERN", help="Only the cases whose names fit, as 'clip/*'.", show_default=False
+        metavar="PATTERN", help="Only names that match, as 'clip/*'.", show_default=False
     ),
 ]
 Flag = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--flag",
-        metavar="NAME",
-        help="Only the cases that fail with this bug.",
+        "NAME",
+        "Only cases that fail with this bug (--flags).",
         autocompletion=lambda incomplete: complete.among(flags())(incomplete),
-        show_default=False,
     ),
 ]
 Result = Annotated[
     Literal["required", "convention", "invalid"] | None,
-    typer.Option(
-        "--result", help="Only what has one answer, several, or none.", show_default=False
-    ),
+    option("--result", "RESULT", "required, convention (several answers) or invalid."),
 ]
-Flags = Annotated[bool, typer.Option("--flags", help="List the bugs, and where each was seen.")]
-Folder = Annotated[
-    Path | None,
-    typer.Option(
-        "--export", metavar="FOLDER", help="Write the files into FOLDER.", show_default=False
-    ),
-]
+Flags = Annotated[bool, option("--flags", "", "List the bugs, and where each was reported.")]
+Folder = Annotated[Path | None, option("--export", "FOLDER", "Write the files into FOLDER.")]
 
 
 @bundled
@@ -59,7 +52,7 @@ def list_vectors(
     folder: Folder = None,
     page: PageOptions,
 ) -> None:
-    """List the cases that a loss is tested with.
+    """List the test cases for a loss.
 
     \b
     grpo vectors 'clip/*'
@@ -67,9 +60,9 @@ def list_vectors(
     grpo vectors --flags
     grpo vectors --export .
 
-    Each is a small input with the loss and the gradient that a GRPO loss has
-    for it. `grpo explain CASE` shows one, pytest --grpo-vectors runs them on
-    your loss, --export writes them for tests in another language.
+    A case is a small input with the right loss and gradient. `grpo explain CASE`
+    shows one, pytest --grpo-vectors runs all on your loss, --export writes them
+    for tests in another language.
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=page.json):
         chosen = [name for name in (pattern, flag, result) if name is not None]

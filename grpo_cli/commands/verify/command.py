@@ -8,9 +8,15 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from grpo_cli.commands.options import complete
 from grpo_cli.commands.options.everywhere import bundled
-from grpo_cli.commands.options.objective import StageOptions, VariantOption, tolerance
+from grpo_cli.commands.options.objective import (
+    VARIANT,
+    Rtol,
+    StageOptions,
+    VariantOption,
+    tolerance,
+)
+from grpo_cli.commands.options.option import option
 from grpo_cli.commands.options.output import PageOptions
 from grpo_cli.commands.options.source import Files, ReadingOptions, RecordOption, paths
 from grpo_cli.commands.verify.answer import Verdict
@@ -30,20 +36,10 @@ _HINT = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class OwnVariant(VariantOption):
-    """Which variant, where the record does not say."""
+class RecordVariant(VariantOption):
+    """Which variant; the one that the record names, if no flag does."""
 
-    variant: Annotated[
-        str,
-        typer.Option(
-            "--variant",
-            "-v",
-            metavar="NAME",
-            help="The objective. Default: what the record's `framework` says, else grpo.",
-            autocompletion=complete.variants,
-            show_default=False,
-        ),
-    ] = ""
+    variant: Annotated[str, VARIANT] = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,75 +49,41 @@ class OwnBatch(StageOptions):
     batch: Annotated[Literal["input", "record"], typer.Option("--batch", hidden=True)] = "record"
 
 
-Rtol = Annotated[
-    float | None,
-    typer.Option(
-        "--rtol",
-        metavar="NUMBER",
-        parser=tolerance,
-        help="Relative tolerance. Default: 1e-4, for losses computed in float32.",
-        show_default=False,
-    ),
-]
-Atol = Annotated[
-    float | None,
-    typer.Option(
-        "--atol",
-        metavar="NUMBER",
-        parser=tolerance,
-        help="Absolute tolerance. Default: rtol of the largest gradient, a tenth elsewhere.",
-        show_default=False,
-    ),
-]
-MetricsRtol = Annotated[
-    float | None,
-    typer.Option(
-        "--metrics-rtol",
-        metavar="NUMBER",
-        parser=tolerance,
-        help="Relative tolerance of metrics. Default: 1e-4, whatever --rtol is.",
-        show_default=False,
-    ),
-]
-Causes = Annotated[
-    int,
-    typer.Option(
-        "--causes",
-        metavar="N",
-        min=0,
-        help="Differing records that are searched for a cause; the rest are tried against those.",
-    ),
-]
-
-
 @bundled
 def verify(
     *,
     files: Files = None,
-    variant: OwnVariant,
+    variant: RecordVariant,
     stages: OwnBatch,
     rtol: Rtol = None,
-    atol: Atol = None,
-    metrics_rtol: MetricsRtol = None,
-    causes: Causes = 12,
+    atol: Annotated[
+        float | None, option("--atol", "NUMBER", "Absolute tolerance.", parser=tolerance)
+    ] = None,
+    metrics_rtol: Annotated[
+        float | None,
+        option("--metrics-rtol", "NUMBER", "Relative tolerance of metrics.", parser=tolerance),
+    ] = None,
+    causes: Annotated[
+        int, option("--causes", "N", "Records to search for a cause (default: 12).", min=0)
+    ] = 12,
     source: ReadingOptions,
     chosen: RecordOption,
     page: PageOptions,
 ) -> None:
-    """Compare what records expect with what they evaluate to; name the first difference.
+    """Check a loss: compare a trainer's numbers with what its records give.
 
     \b
     grpo verify dump.jsonl
     grpo verify dump.jsonl -v trl/dapo --rtol 1e-6
 
-    A record says what its own trainer computed: "expected": {loss or objective,
-    policy_loss, advantages, ratio, kl, gradient or loss_gradient,
-    clip_fraction, gradient_norm, metrics}; null expects nothing.
-    They are compared in the order of the stages; every record is a batch of
-    its own. The first line is the verdict on all records; the first that
-    differs follows, with --full all of them. Metrics have a verdict and a
-    tolerance of their own: where a record expects anything else, they fail
-    nothing. Exit codes: 0 all agree, 1 one differs, 2 usage, 3 bad input.
+    A record holds the trainer's numbers under "expected": loss or objective,
+    policy_loss, advantages, ratio, kl, gradient or loss_gradient, clip_fraction,
+    gradient_norm, metrics. Each record is a batch of its own. The first difference
+    is named with its stage, response, token and cause; --full prints all. The
+    relative tolerance is 1e-4 by default, for float32; the absolute one is a
+    tenth of it, or for gradients rtol of the largest. Without --variant, the
+    record's `framework` chooses the objective. Metrics fail a record only if it
+    expects nothing else. Exits with 1 if a number differs.
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=page.json):
         reader = source.reader(paths(files), chosen.record)
@@ -130,7 +92,7 @@ def verify(
             variant.variant,
             stages.stages,
             stages.hyperparameters,
-            tolerances(rtol, atol, metrics_rtol),
+            None if rtol is atol is metrics_rtol is None else tolerances(rtol, atol, metrics_rtol),
         )
         run = Verification(judging, reader, causes)
         answer = run.result()

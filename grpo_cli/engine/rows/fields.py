@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from itertools import pairwise
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any
 
 import numpy as np
 
 from grpo_cli.batch import F64
+from grpo_cli.engine.rows.field import LEVELS, Kind
+from grpo_cli.engine.rows.field import Field as Field  # every reader of rows has these from here
+from grpo_cli.engine.rows.field import Level as Level
 from grpo_cli.engine.rows.source import (
     Source,
     bounds,
@@ -19,38 +22,17 @@ from grpo_cli.engine.rows.source import (
     exact_sums,
     extreme,
     fraction,
+    group_names,
     kept,
     plain,
+    rewards_of,
     same,
     whole,
 )
+from grpo_cli.engine.rows.turns import TRAJECTORY, TURN
 from grpo_cli.engine.sizes import SIZED
 from grpo_cli.objective.breakdown import record_sums
 from grpo_cli.objective.terms import ENTROPY, KL, POLICY
-
-Level = Literal["batch", "record", "response", "token"]
-LEVELS: tuple[Level, ...] = get_args(Level)
-Kind = Literal["number", "whole", "text", "any"]
-
-
-class Field(NamedTuple):
-    """One field of a level.
-
-    Attributes:
-        name: what it is called in every format and flag.
-        read: its values: [M], [R] or [N] of a ``Source``, or the one of ``Totals``.
-        spare: when a narrow terminal goes without it: the greatest first; 0: never.
-        usual: a table leaves the column out where all its values are this one.
-        hidden: whether a table shows it only where it is asked for.
-        kind: what its values are; ``any``: what the user's data have.
-    """
-
-    name: str
-    read: Callable[[Any], Any]
-    spare: int = 0
-    usual: object = ...
-    hidden: bool = False
-    kind: Kind = "number"
 
 
 def _share(part: int, all_of_it: int) -> float | None:
@@ -176,27 +158,6 @@ def _indexes(source: Source) -> list[int]:
     return [place for size in sizes for place in range(size)]
 
 
-def _groups(source: Source) -> list[Any]:
-    """[R] what the user calls each response's group, or its number in the record."""
-    names: list[Any] = []
-    cuts = pairwise(bounds(source.summary.records))
-    for record, (begin, end) in zip(source.records, cuts, strict=True):
-        numbers, labels = source.summary.local_groups[begin:end], record.group_labels
-        names += numbers if labels is None else [labels[number] for number in numbers]
-    return names
-
-
-def _rewards(source: Source) -> list[Any]:
-    """[R] one number, or with several reward functions a list or dict of them."""
-    rewards, names = source.breakdown.batch.rewards, source.breakdown.batch.reward_names
-    if rewards is None:
-        return [None] * source.responses_count
-    values = plain(rewards)
-    if rewards.ndim == 2 and names:
-        return [dict(zip(names, row, strict=True)) for row in values]
-    return values
-
-
 def _advantages(source: Source) -> list[Any]:
     """[R] None where the tokens of a response have advantages of their own."""
     if source.breakdown.response_advantage is None:
@@ -213,8 +174,8 @@ def _response_kl(source: Source) -> list[Any]:
 
 RESPONSE = (
     Field("response", _indexes, kind="whole"),
-    Field("group", _groups, 5, same, kind="any"),
-    Field("reward", _rewards, kind="any"),
+    Field("group", group_names, 5, same, kind="any"),
+    Field("reward", rewards_of, kind="any"),
     Field("advantage", _advantages),
     Field("length", lambda source: source.response_lengths, 1, kind="whole"),
     Field("weight", lambda source: plain(source.breakdown.weight), 8),
@@ -257,6 +218,12 @@ def _token_kl(source: Source) -> Any:
     return np.zeros(len(breakdown.ratio)) if breakdown.kl is None else breakdown.kl + 0.0
 
 
+def _versions(source: Source) -> list[int | None] | None:
+    """[N] the version of the weights that sampled each token; None where that is not known."""
+    versions = source.breakdown.batch.weight_versions
+    return None if versions is None else [one if one >= 0 else None for one in versions.tolist()]
+
+
 SIDES = np.array([None, "high", "low"], dtype=object)
 """What a clip side of 0, 1 and −1 is called."""
 
@@ -279,7 +246,9 @@ TOKEN = (
 TABLE: Mapping[Level, tuple[Field, ...]] = {
     "batch": TOTAL,
     "record": RECORD,
+    "trajectory": TRAJECTORY,
     "response": RESPONSE,
+    "turn": TURN,
     "token": TOKEN,
 }
 
@@ -293,9 +262,14 @@ def _share_of(size: int, level: str) -> Callable[[Source], Any]:
         whole = whole if source.sizes is None else source.sizes[:, size]
         if level == "token":
             return _parts(values, summary.record_tokens.spread(whole))
+        if level == "turn":
+            return _parts(source.turns.sum(values), source.turn_records.spread(whole)).tolist()
         values = summary.responses.sum(values)
         if level == "response":
             return _parts(values, summary.records.spread(whole)).tolist()
+        if level == "trajectory":
+            sums = np.array(source.trajectories.sum(values))
+            return _parts(sums, source.trajectories.records.spread(whole)).tolist()
         return _parts(record_sums(values, summary.records), whole).tolist()
 
     return read
@@ -316,9 +290,14 @@ SHARES = ("share", "contribution_share")
 EXTRA: Mapping[Level, tuple[Field, ...]] = {
     "batch": (),
     "record": (Field("contribution", _record_contribution), *_shares("record")),
+    "trajectory": _shares("trajectory"),
     "response": _shares("response"),
+    "turn": _shares("turn"),
     "token": (
         *_shares("token"),
+        Field("turn", lambda source: source.turns.spread(source.turn_numbers), kind="whole"),
+        Field("role", _written("roles"), kind="text"),
+        Field("weight_version", _versions, kind="whole"),
         Field("log_prob", lambda source: source.breakdown.batch.log_probs_new),
         Field("difference", lambda source: differences_of(source.breakdown).get("difference")),
         Field("mismatch", lambda source: differences_of(source.breakdown).get("mismatch")),
@@ -330,9 +309,13 @@ EXTRA: Mapping[Level, tuple[Field, ...]] = {
 ACCUMULATED = ("micro_batches", "accumulation", "accumulated_loss")
 """What follows a batch's totals where its records name micro-batches or ranks."""
 
+NAMED = ("trajectories", "turns")
+"""What follows a batch's totals where its records name turns or trajectories."""
+
 KINDS: Mapping[str, Kind] = {
     **{field.name: field.kind for level in LEVELS for field in (*TABLE[level], *EXTRA[level])},
     **dict(zip(ACCUMULATED, ("whole", "text", "number"), strict=True)),
+    **dict.fromkeys(NAMED, "whole"),
 }
 """What the values of each field are, at any level."""
 
@@ -354,22 +337,26 @@ def spare(level: Level) -> list[str]:
 
 
 RECORD_CONTEXT = ("id", "source", "line", "variant", "signature")
-"""What a row of a response or token may say of its record."""
+"""What a row within a record may say of it."""
 
 RESPONSE_CONTEXT = ("response", "group", "reward")
-"""What a row of a token may say of its response."""
+"""What a row within a response may say of it."""
 
 FIELDS: dict[Level, tuple[str, ...]] = {
-    "batch": ("variant", "signature", *names("batch")),
+    "batch": ("variant", "signature", *names("batch"), *NAMED),
     "record": (*names("record"), *extras("record")),
+    "trajectory": (*RECORD_CONTEXT, *names("trajectory"), *extras("trajectory")),
+    "turn": (*RECORD_CONTEXT, *RESPONSE_CONTEXT, *names("turn"), *extras("turn")),
     "response": (*RECORD_CONTEXT, *names("response"), *extras("response")),
     "token": (*RECORD_CONTEXT, *RESPONSE_CONTEXT, *names("token"), *extras("token")),
 }
 """The names that can be chosen at each level."""
 
 COLUMNS: dict[Level, tuple[str, ...]] = {
-    "batch": FIELDS["batch"],
+    "batch": ("variant", "signature", *names("batch")),
     "record": names("record"),
+    "trajectory": ("id", *names("trajectory")),
+    "turn": ("id", "response", *names("turn")),
     "response": ("id", *names("response")),
     "token": ("id", "response", *names("token")),
 }

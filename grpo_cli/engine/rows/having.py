@@ -40,9 +40,7 @@ class Having(NamedTuple):
     def mask(self, source: Source) -> NDArray[np.bool_]:
         """Whether each row of the level is wanted."""
         found = all_columns(source, self.level, self.names)
-        counts = {"record": source.records_count, "response": source.responses_count}
-        count = counts.get(self.level, len(source.breakdown.ratio))
-        wanted = np.ones(count, dtype=np.bool_)
+        wanted = np.ones(source.count(self.level), dtype=np.bool_)
         for name, condition in zip(self.names, self.conditions, strict=True):
             column = found[name]
             if column.values is None:

@@ -28,6 +28,7 @@ from grpo_cli.engine.rows.fields import (
     Level,
 )
 from grpo_cli.engine.rows.source import Source, bounds
+from grpo_cli.engine.rows.turns import TRAJECTORY, TURN
 
 Row = dict[str, Any]
 
@@ -45,8 +46,9 @@ def _of_batch(name: str, source: Source) -> list[Any]:
 def rows(source: Source, level: Level, asked: Collection[str] = ()) -> list[Row]:
     """One dict per record, in the order of its fields.
 
-    At level ``response`` and ``token`` each has ``responses``, and at level ``token`` each of
-    those has ``tokens``: a dict of columns. ``token``, ``token_id`` and ``correction`` are there
+    At level ``trajectory`` each has ``trajectories``. At level ``response``, ``turn`` and ``token``
+    each has ``responses``, and at level ``turn`` each of those has ``turns``, at level ``token``
+    ``tokens``: a dict of columns. ``token``, ``token_id`` and ``correction`` are there
     only where there are any. A record has its contribution at these levels.
 
     Args:
@@ -61,17 +63,44 @@ def rows(source: Source, level: Level, asked: Collection[str] = ()) -> list[Row]
         return _wanted(_rows((*record_fields(source), *extra), source), source.mask)
     contribution = EXTRA["record"][0]
     result = _rows((*record_fields(source), contribution), source)
-    responses = _rows(RESPONSE if level == "token" else (*RESPONSE, *extra), source)
-    wanted = source.mask
-    if level == "token":
-        tokens = _tokens(source, (*TOKEN, *extra))
-        wanted = None if wanted is None else source.summary.responses.sum(wanted.astype(int)) > 0
-        for row, columns in zip(responses, tokens, strict=True):
+    if level == "trajectory":
+        found = _rows((*TRAJECTORY, *extra), source)
+        _put(result, "trajectories", found, source.trajectories.records, source.mask)
+        return [row for row in result if source.mask is None or row["trajectories"]]
+    responses, wanted = _rows(RESPONSE, source), source.mask
+    if level == "response":
+        responses = _rows((*RESPONSE, *extra), source)
+    elif level == "turn":
+        owners = source.turn_responses
+        _put(responses, "turns", _rows((*TURN, *extra), source), owners, wanted)
+    else:
+        owners = source.summary.responses
+        for row, columns in zip(responses, _tokens(source, (*TOKEN, *extra)), strict=True):
             row["tokens"] = columns
-    for row, (begin, end) in zip(result, pairwise(bounds(source.summary.records)), strict=True):
-        part = None if wanted is None else wanted[begin:end]
-        row["responses"] = _wanted(responses[begin:end], part)
-    return result if wanted is None else [row for row in result if row["responses"]]
+    if level != "response" and wanted is not None:
+        wanted = owners.sum(wanted.astype(int)) > 0
+    _put(result, "responses", responses, source.summary.records, wanted)
+    return [row for row in result if source.mask is None or row["responses"]]
+
+
+def _put(
+    outer: list[Row],
+    key: str,
+    inner: list[Row],
+    owners: Segments,
+    wanted: NDArray[np.bool_] | None,
+) -> None:
+    """Puts rows into those that they belong to, but for those that are not wanted.
+
+    Args:
+        outer: a row for each of ``owners``.
+        key: what the rows within a row are called.
+        inner: the rows.
+        owners: which of them each has.
+        wanted: whether each is wanted; None: all are.
+    """
+    for row, (begin, end) in zip(outer, pairwise(bounds(owners)), strict=True):
+        row[key] = _wanted(inner[begin:end], None if wanted is None else wanted[begin:end])
 
 
 def _wanted(rows: list[Row], mask: NDArray[np.bool_] | None) -> list[Row]:
@@ -182,6 +211,15 @@ def _tables(source: Source, level: Level) -> Iterator[tuple[Sequence[Field], Seg
     if level == "response":
         yield context, summary.records
         yield (*RESPONSE, *extra), None
+        return
+    if level == "trajectory":
+        yield context, source.trajectories.records
+        yield (*TRAJECTORY, *extra), None
+        return
+    if level == "turn":
+        yield context, source.turn_records
+        yield _named(RESPONSE, RESPONSE_CONTEXT), source.turn_responses
+        yield (*TURN, *extra), None
         return
     yield context, summary.record_tokens
     yield _named(RESPONSE, RESPONSE_CONTEXT), summary.responses

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from grpo_cli.batch import F64, I64, Segments
+from grpo_cli.batch import F64, I64, Batch, Segments, count_turns
+from grpo_cli.engine.rows.field import Level
 from grpo_cli.objective.arithmetic.exact_sums import added
+from grpo_cli.objective.arithmetic.groups import Groups
+from grpo_cli.objective.arithmetic.turns import TurnOrder
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.summary import Summary
 from grpo_cli.records.record import Record
@@ -79,10 +83,69 @@ class Source:
         return self.summary.responses.lengths.tolist()
 
     @cached_property
+    def turns(self) -> Segments:
+        """The tokens cut into turns."""
+        return self.breakdown.batch.turns
+
+    @cached_property
+    def turn_responses(self) -> Segments:
+        """The turns of each response."""
+        return Segments(count_turns(self.summary.responses, self.turns))
+
+    @cached_property
+    def turn_records(self) -> Segments:
+        """The turns of each record."""
+        return Segments(self.summary.records.sum(self.turn_responses.lengths))
+
+    @cached_property
+    def trajectories(self) -> Trajectories:
+        """The responses of each trajectory."""
+        return Trajectories(self.breakdown.batch)
+
+    @cached_property
+    def turn_trajectories(self) -> I64:
+        """[turns] the trajectory of each turn."""
+        return self.turn_responses.spread(self.trajectories.index)
+
+    @cached_property
+    def turn_numbers(self) -> I64:
+        """[turns] each turn's number in its trajectory, 0-based."""
+        trajectories = Groups(self.trajectories.index, self.trajectories.count)
+        return TurnOrder(self.turns, self.summary.responses, trajectories).number
+
+    def count(self, level: Level) -> int:
+        """How many rows of a level there are, wanted or not."""
+        if level in ("turn", "trajectory"):
+            return self.turns.count if level == "turn" else self.trajectories.count
+        counts = {"record": self.records_count, "response": self.responses_count}
+        return counts.get(level, len(self.breakdown.ratio))
+
+    @cached_property
     def positions(self) -> I64:
         """[N] each token's index in its response as written."""
         batch = self.breakdown.batch
         return batch.responses.positions if batch.positions is None else batch.positions
+
+
+def group_names(source: Source) -> list[Any]:
+    """[R] what the user calls each response's group, or its number in the record."""
+    names: list[Any] = []
+    cuts = pairwise(bounds(source.summary.records))
+    for record, (begin, end) in zip(source.records, cuts, strict=True):
+        numbers, labels = source.summary.local_groups[begin:end], record.group_labels
+        names += numbers if labels is None else [labels[number] for number in numbers]
+    return names
+
+
+def rewards_of(source: Source) -> list[Any]:
+    """[R] one number, or with several reward functions a list or dict of them."""
+    rewards, names = source.breakdown.batch.rewards, source.breakdown.batch.reward_names
+    if rewards is None:
+        return [None] * source.responses_count
+    values = plain(rewards)
+    if rewards.ndim == 2 and names:
+        return [dict(zip(names, row, strict=True)) for row in values]
+    return values
 
 
 def differences_of(breakdown: Breakdown) -> dict[str, F64]:
@@ -98,6 +161,38 @@ def differences_of(breakdown: Breakdown) -> dict[str, F64]:
     if batch.log_probs_old is not None and batch.log_probs_rollout is not None:
         found["mismatch"] = batch.log_probs_old - batch.log_probs_rollout + 0.0
     return found
+
+
+class Trajectories:
+    """The responses of a batch in the order of their trajectories.
+
+    Attributes:
+        index: [R] the trajectory of each response.
+        count: how many trajectories there are.
+        order: [R] the responses, those of one trajectory next to each other.
+        responses: cuts these into trajectories.
+        records: the trajectories of each record.
+    """
+
+    def __init__(self, batch: Batch) -> None:
+        responses, records = batch.responses.count, batch.records
+        alone = batch.trajectories is None
+        self.index = np.arange(responses) if batch.trajectories is None else batch.trajectories
+        self.count = responses if alone else batch.trajectory_count
+        self.order = self.index if alone else np.argsort(self.index, kind="stable")
+        self.responses = Segments(np.bincount(self.index, minlength=self.count))
+        owner = records.index[self.order[self.responses.starts]] if self.count else self.order
+        self.records = Segments(np.bincount(owner, minlength=records.count))
+
+    @property
+    def members(self) -> list[list[int]]:
+        """The responses of each trajectory."""
+        flat, cuts = self.order.tolist(), bounds(self.responses)
+        return [flat[begin:end] for begin, end in pairwise(cuts)]
+
+    def sum(self, values: NDArray[Any]) -> list[float]:
+        """The exactly rounded sum of each trajectory's values [R]."""
+        return [one + 0.0 for one in exact_sums(values[self.order], self.responses)]
 
 
 def bounds(segments: Segments) -> list[int]:

@@ -30,12 +30,15 @@ def _read(value: Object) -> Iterator[Translated]:
         raise _without_log_probs(value, [metrics for _, metrics in turns])
     log_probs: list[Any] = []
     ids: list[Any] = []
+    turn_ids: list[int] = []
     for at, metrics in sampled:
         _check(at, metrics["logprobs"], metrics.get("completion_token_ids"))
         log_probs += metrics["logprobs"]
+        turn_ids += [at] * len(metrics["logprobs"])
         ids += metrics.get("completion_token_ids") or []
     record: Object = {"id": value.get("session_id"), "log_probs_new": [log_probs]}
     record |= {"token_ids": [ids]} if len(ids) == len(log_probs) else {}
+    record["turn_ids"] = [turn_ids]
     record["log_probs_rollout"] = [log_probs]
     reward = _reward(value)
     record |= {} if reward is None else {"rewards": [reward]}

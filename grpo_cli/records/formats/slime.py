@@ -49,6 +49,9 @@ def _read(value: Object) -> Iterator[Translated]:
     record["rewards"] = _rewards(value, samples)
     if all("truncated" in sample for sample in samples):
         record["truncated"] = [sample["truncated"] for sample in samples]
+    rollouts = [sample.get("rollout_ids") for sample in samples]
+    if None not in rollouts and len(set(rollouts)) < len(rollouts):
+        record["rollout_ids"] = rollouts
     ids: list[Any] = [sample.get("tokens") for sample in samples]
     if all(isinstance(row, list) for row in ids):
         cuts = [
@@ -82,7 +85,8 @@ SLIME = Format(
         "one policy of the trainer's, that before the update: it is read as log_probs_new too",
         "no group id: samples with one prompt are a group",
     ),
-    source="slime 624b824 slime/observability/train_data_utils.py:112-188, 191-242",
+    source="slime 624b824 slime/observability/train_data_utils.py:112-188, 191-242; "
+    "rollout_ids, of several samples a rollout: slime/ray/rollout.py:640-670",
 )
 
 

@@ -38,20 +38,22 @@ def _traces(value: Object) -> list[Object]:
 def _read(value: Object) -> Iterator[Translated]:
     rows: list[Object] = []
     rewards: list[float] = []
-    for trace in _traces(value):
+    traces: list[str] = []
+    for number, trace in enumerate(_traces(value)):
         seen: set[int] = set()
         for path in _paths(trace["nodes"]):
             row = _row(trace["nodes"], path, seen)
             if row is not None:
                 rows.append(row)
                 rewards.append(_reward(trace))
+                traces.append(f"{value.get('id')}.{number}")
     if not rows:
         raise InputError(
             "no sampled token has a log-prob: this is an episode of a client that asked for none; "
             "nothing can be evaluated"
         )
-    record: Object = {"rewards": rewards, **_about(value)}
-    for name in ("token_ids", "mask", *_COLUMNS.values()):
+    record: Object = {"rewards": rewards, **_about(value), "trajectory_ids": traces}
+    for name in ("token_ids", "mask", "turn_ids", *_COLUMNS.values()):
         if all(name in row for row in rows):
             record[name] = [row[name] for row in rows]
     notes = tuple(_notes(rows, record))
@@ -109,6 +111,8 @@ def _row(nodes: list[Object], path: list[int], seen: set[int]) -> Object | None:
     """A path's tokens from the first that counts on; a node that two paths share counts once."""
     ids: list[Any] = []
     mask: list[int] = []
+    turns: list[int] = []
+    turn = -1
     known = [own for own in _COLUMNS if any(nodes[number].get(own) for number in path)]
     columns: dict[str, list[Any]] = {own: [] for own in known}
     for number in path:
@@ -120,11 +124,14 @@ def _row(nodes: list[Object], path: list[int], seen: set[int]) -> Object | None:
         for own, column in columns.items():
             column += _spread(own, bits, node.get(own))
         mask += bits if counts else bytes(len(bits))
+        turn += counts
+        turns += [max(turn, 0)] * len(bits)
         seen |= {number} if sampled else set()
     if 1 not in mask:
         return None
     first = mask.index(1)
-    row: Object = {"token_ids": ids[first:], "mask": mask[first:], _PARTIAL: []}
+    row: Object = {"token_ids": ids[first:], "mask": mask[first:], "turn_ids": turns[first:]}
+    row[_PARTIAL] = []
     for own, column in columns.items():
         kept = column[first:]
         if not _has_nulls(kept):

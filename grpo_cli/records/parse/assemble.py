@@ -8,14 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from grpo_cli.batch import F64, Batch, Segments, cut_turns
+from grpo_cli.batch import F64, Batch, Segments, count_turns, cut_turns
 from grpo_cli.errors import InputError
 from grpo_cli.records import places
 from grpo_cli.records.packed import (
     LOG_PROBS,
     Mask,
     Packed,
-    count_turns,
     integers,
     kept_lengths,
     lay,

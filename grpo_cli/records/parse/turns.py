@@ -99,7 +99,7 @@ def read_turn_rewards(key: str, value: Any, shape: Shape) -> list[list[float]]:
     single = shape.single or (len(shape.widths) == 1 and shape.nested < 3)
     if single and isinstance(value, list) and all(map(is_number, value)):
         value = [value]
-    rows, place = per_response(key, value, shape, "list of turn rewards")
+    rows, place = per_response(key, value, shape, "turn reward list")
     return [_rewards_of(row, place(number)) for number, row in enumerate(rows)]
 
 

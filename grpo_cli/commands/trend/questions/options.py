@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated
 
-import typer
-
+from grpo_cli.commands.options.option import option
 from grpo_cli.commands.options.output import PageOptions
 from grpo_cli.commands.trend.findings import findings
 from grpo_cli.commands.trend.origins import StepSource
@@ -37,42 +36,17 @@ from grpo_cli.variants.plan import Plan
 class QuestionOptions:
     """A question about a run, in place of its steps."""
 
-    at: Annotated[
-        int | None,
-        typer.Option(
-            "--at",
-            metavar="STEP",
-            help="What happened at a step: metrics before, at, after; worst groups; check.",
-            show_default=False,
-        ),
-    ] = None
+    at: Annotated[int | None, option("--at", "STEP", "What happened at STEP.")] = None
     by: Annotated[
-        str | None,
-        typer.Option(
-            "--by",
-            metavar="FIELD",
-            help="Which part carries the changes (or --at): rank, environment, prompt, file, ….",
-            show_default=False,
-        ),
+        str | None, option("--by", "FIELD", "Which part changed, by rank, environment, prompt…")
     ] = None
     against: Annotated[
         list[str] | None,
-        typer.Option(
-            "--against",
-            metavar="RUN",
-            help="Which metrics differ from another run's, beyond noise; repeat it for seeds.",
-            show_default=False,
-        ),
+        option("--against", "RUN", "Which metrics differ from another RUN's."),
     ] = None
-
     correlate: Annotated[
         tuple[str, str] | None,
-        typer.Option(
-            "--correlate",
-            metavar="A B",
-            help="Whether A follows B within groups: reward, length, nll, a reward function, ….",
-            show_default=False,
-        ),
+        option("--correlate", "A B", "Whether A follows B, as reward length."),
     ] = None
 
     @property

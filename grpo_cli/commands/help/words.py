@@ -1,0 +1,72 @@
+"""Words that somebody may look up: those of the tables and flags, and other tools' names."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from grpo_cli.commands.answer import Answer
+from grpo_cli.hyperparameters import HYPERPARAMETERS
+from grpo_cli.terminal.prose import wrapped
+from grpo_cli.terminal.screen import Screen
+
+COMMAND_OF = {
+    "version": "--version",
+    **dict.fromkeys(("evaluate", "loss", "stats", "score"), "eval FILE"),
+    **dict.fromkeys(("lint", "validate", "doctor", "sanity"), "check FILE"),
+    **dict.fromkeys(("view", "inspect", "tokens", "cat", "head"), "show FILE"),
+    **dict.fromkeys(("plot", "monitor", "watch", "curves", "run"), "trend RUN --plot"),
+    **dict.fromkeys(("page", "html", "dashboard"), "report RUN -o run.html"),
+    **dict.fromkeys(("test", "assert", "gradcheck"), "verify FILE"),
+    **dict.fromkeys(("export", "parquet", "csv"), "convert FILE -o FILE.parquet"),
+    **dict.fromkeys(("find", "identify", "which"), "match FILE --loss 0.0123"),
+    **dict.fromkeys(("list", "ls"), "variants, grpo formats or grpo vectors"),
+    **dict.fromkeys(("losses", "objectives", "choices"), "variants"),
+    **dict.fromkeys(("why", "man", "docs"), "help"),
+}
+"""Other tools' word for a command → the command."""
+
+_ROW = re.compile(r"^\| (\w+) \| (.*) \| `(.*)` \|$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Word(Answer):
+    """A word with its meaning.
+
+    Attributes:
+        word: as the tables have it.
+        meaning: in a sentence.
+        command: what shows it.
+    """
+
+    word: str
+    meaning: str
+    command: str
+
+
+def look_up(word: str) -> Word | None:
+    """The meaning of a word, of a field's name in any spelling, or of a hyperparameter."""
+    name = word.lower().replace("-", "_").replace(" ", "_")
+    words = {row[0]: Word(row[0], row[1].replace("\\|", "|"), row[2]) for row in _rows()}
+    for one in (name, name.removesuffix("s"), re.sub(r"_(low|high|mean|min|max)$", "", name)):
+        if one in words:
+            return words[one]
+    for parameter, row in HYPERPARAMETERS.items():
+        if name in (parameter, *row.aliases):
+            return Word(parameter, row.meaning, f"grpo eval FILE -p {parameter}=VALUE")
+    return None
+
+
+def _rows() -> list[tuple[str, str, str]]:
+    return _ROW.findall(Path(__file__).with_suffix(".md").read_text(encoding="utf-8"))
+
+
+def print_word(console: Console, screen: Screen, found: Word) -> None:
+    """Prints a word, its meaning, and the command that shows it."""
+    line = Text.assemble((found.word, "bold cyan"), f": {found.meaning.replace('`', '')}")
+    console.print(wrapped(line, screen.reading, 2))
+    console.print(wrapped(Text(f"  {found.command}", "dim"), screen.reading, 4))

@@ -1,0 +1,185 @@
+"""The options of ``grpo trend`` and ``grpo report``: steps, columns, format, page."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from grpo_cli.commands.options import complete
+from grpo_cli.commands.options.objective import ObjectiveOptions, number
+from grpo_cli.commands.options.option import option
+from grpo_cli.commands.options.output import (
+    LIMIT,
+    Html,
+    Json,
+    Output,
+    PageOptions,
+    Plot,
+    Quiet,
+    Svg,
+    TableFormat,
+    fields_option,
+    format_of,
+    format_option,
+)
+from grpo_cli.commands.options.source import ReadingOptions, Step
+from grpo_cli.commands.trend.comparison import framework_of
+from grpo_cli.commands.trend.logs import Log
+from grpo_cli.commands.trend.metrics import METRICS, metric
+from grpo_cli.commands.trend.names import NAMES
+from grpo_cli.commands.trend.questions.options import QuestionOptions
+from grpo_cli.commands.trend.step import Flags
+from grpo_cli.errors import UsageError
+from grpo_cli.variants.plan import as_flags
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrendOptions(QuestionOptions):
+    """Which steps, which columns, in which format, and what makes the answer no."""
+
+    step: Step = None
+    one_run: Annotated[
+        bool, option("--one-run", "", "All files are of one run, whatever their folders.", "Input")
+    ] = False
+    fields: Annotated[str | None, fields_option(complete.among(METRICS))] = None
+    format: Annotated[TableFormat | None, format_option(TableFormat)] = None
+    json: Json = False
+    names: Annotated[
+        Literal["grpo", "trl", "verl", "prime-rl", "nemo-rl", "slime"],
+        option("--names", "FRAMEWORK", "Metrics by trl's, verl's, … names.", "Output"),
+    ] = "grpo"
+    log: Annotated[
+        str | None,
+        option("--log", "FILE", "Compare with a trainer's log (JSON, JSONL, CSV)."),
+    ] = None
+    follow: Annotated[
+        bool, option("--follow", "", "Keep reading while files grow, until Ctrl-C.")
+    ] = False
+    every: Annotated[
+        float | None,
+        option(
+            "--every",
+            "SECONDS",
+            "Time between reads with --follow (default: 2).",
+            "Running",
+            parser=number,
+        ),
+    ] = None
+    plot: Plot = False
+    html: Html = None
+    svg: Svg = None
+    fail_on: Annotated[
+        list[str] | None,
+        option("--fail-on", "TEST", "Exit with 1 on TEST, as 'kl_k3>0.01' or findings."),
+    ] = None
+    limit: Annotated[int | None, LIMIT] = None
+    output: Output = None
+    quiet: Quiet = False
+
+    @property
+    def kind(self) -> str:
+        """The format's name."""
+        return format_of(self.format, as_json=self.json)
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether the answer is a page or a picture."""
+        return self.html is not None or self.svg is not None
+
+    @property
+    def draws_asked(self) -> bool:
+        """Whether a page shows what is asked: another run, or the parts of the changes."""
+        return self.at is None and self.correlate is None
+
+    @property
+    def page(self) -> PageOptions:
+        """How the answer to a question is printed."""
+        return PageOptions(
+            format=self.format, as_json=self.json, output=self.output, quiet=self.quiet
+        )
+
+    def columns(self) -> list[str] | None:
+        """The columns that are asked for; None for those that say something.
+
+        Raises:
+            UsageError: for an unknown one.
+        """
+        if self.fields is None:
+            return None
+        names = [one.strip() for one in self.fields.split(",")]
+        metrics = METRICS if self.names == "grpo" else NAMES[self.names]
+        return [
+            name
+            if name not in METRICS and metric(name)
+            else complete.known("--fields", name, (*metrics, "file"))
+            for name in names
+        ]
+
+    def framework(self, log: Log | None) -> str | None:
+        """The framework whose metrics are computed as well."""
+        return framework_of(log) if self.names == "grpo" else self.names
+
+    def refuse_others(self) -> None:
+        """Refuses the flags that a question does not go with.
+
+        Raises:
+            UsageError: for the first.
+        """
+        others = {
+            "--names": self.names != "grpo",
+            "--log": self.log,
+            "--follow": self.follow,
+            "--plot": self.plot,
+            "--html": self.html,
+            "--svg": self.svg,
+            "--fail-on": self.fail_on,
+            "--fields": self.fields,
+        }
+        if given := [flag for flag, value in others.items() if value]:
+            raise UsageError(f"{self.asked} answers a question: without {given[0]}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredOptions:
+    """What of a run a page stores."""
+
+    steps: Annotated[
+        int,
+        option(
+            "--steps",
+            "N",
+            "Steps stored besides those of findings (40).",
+            "Page",
+            min=1,
+        ),
+    ] = 40
+    groups: Annotated[
+        int,
+        option(
+            "--groups",
+            "N",
+            "Groups stored per step besides the worst (2).",
+            "Page",
+            min=0,
+        ),
+    ] = 2
+    tokens: Annotated[
+        int,
+        option(
+            "--tokens",
+            "N",
+            "Tokens stored besides those of findings (500000).",
+            "Page",
+            min=0,
+        ),
+    ] = 500_000
+    seed: Annotated[
+        int, option("--seed", "N", "Seed of the random steps and groups (0).", "Page")
+    ] = 0
+
+
+def flags_of(objective: ObjectiveOptions, reading: ReadingOptions) -> Flags:
+    """The flags of the objective and of reading."""
+    variant = None if objective.variant == "grpo" else objective.variant
+    words = as_flags(variant, objective.stages, objective.hyperparameters)
+    return Flags(words, reading.words)
