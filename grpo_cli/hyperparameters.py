@@ -235,7 +235,12 @@ HYPERPARAMETERS: Mapping[str, Hyperparameter] = {
         "share of the tokens that KL-Cov penalises", high=1.0, called="kl_cov_frac"
     ),
     "ppo_kl_coef": _at_least_0("KL-Cov's coefficient of |log ratio|"),
-    "gamma": _at_least_0("discount of the reward per token", high=1.0),
+    "gamma": _at_least_0("discount of the reward per token, or per turn", high=1.0),
+    "turn_peers": Hyperparameter(
+        "the turns that a turn is compared with: those of its number, or all of its group",
+        words=("number", "group"),
+    ),
+    "turn_advantage_coef": _at_least_0("MT-GRPO's λ: what the advantage of a turn's reward counts"),
     "gae_lambda": _at_least_0(
         "GAE's decay of later errors of the value", high=1.0, called="lam lambd"
     ),

@@ -65,23 +65,27 @@ def cut(one: Drawn, responses: slice) -> Drawn:
     return Drawn(Segments(one.rows.lengths[kept]), *columns, one.random)
 
 
-def records(one: Drawn, group: int = 8) -> list[dict[str, Any]]:
-    """The responses as records, without turns and versions."""
+def records(one: Drawn, group: int = 8, keys: tuple[str, ...] = ()) -> list[dict[str, Any]]:
+    """The responses as records, of turns and versions those that are asked for."""
     cuts = np.cumsum(one.rows.lengths)[:-1]
-    old, rollout = ([part.tolist() for part in np.split(c, cuts)] for c in (one.old, one.rollout))
+    old, rollout, turns, versions = (
+        [part.tolist() for part in np.split(column, cuts)] for column in one[1:5]
+    )
+    more = {"turn_ids": turns, "weight_versions": versions}
     return [
         {
             "log_probs_new": old[at : at + group],
             "log_probs_old": old[at : at + group],
             "log_probs_rollout": rollout[at : at + group],
+            **{key: more[key][at : at + group] for key in keys},
             "rewards": [float(number % 2) for number in range(len(old[at : at + group]))],
         }
         for at in range(0, len(old), group)
     ]
 
 
-def written(path: Path, one: Drawn) -> Path:
-    path.write_text("".join(json.dumps(record) + "\n" for record in records(one)))
+def written(path: Path, one: Drawn, *keys: str) -> Path:
+    path.write_text("".join(json.dumps(record) + "\n" for record in records(one, keys=keys)))
     return path
 
 
@@ -200,13 +204,37 @@ def test_check_says_how_large_it_is_and_what_explains_it(tmp_path):
     assert "(4th quarter: " in printed
 
 
+@each("cause", ("turn", "version"))
+def test_check_reads_turns_and_versions(tmp_path, cause):
+    key = {"turn": "turn_ids", "version": "weight_versions"}[cause]
+    one = PLANTED[cause](drawn(10))
+    path = written(tmp_path / "agents.jsonl", one, key)
+    found = answer("check", path)["mismatch"]
+    assert found["named"] == cause
+    (explained,) = (row for row in found["causes"] if row["name"] == cause)
+    (by_formula,) = (row for row in attributed(one).causes if row.name == cause)
+    assert explained["explains"] == pytest.approx(by_formula.explains, rel=1e-9)
+
+
+def test_masked_tokens_separate_turns(tmp_path):
+    one = PLANTED["turn"](drawn(11))
+    rows = records(one, keys=("turn_ids",))
+    for row in rows:
+        turns = row.pop("turn_ids")
+        row["mask"] = [[1] * len(numbers) for numbers in turns]
+        for mask, numbers in zip(row["mask"], turns, strict=True):
+            for at in (numbers.index(1), numbers.index(2)):
+                mask[at] = 0
+    assert check(rows).mismatch.named == "turn"
+
+
 def test_check_says_that_noise_is_normal(tmp_path):
     path = written(tmp_path / "noise.jsonl", drawn(8, noise=0.03))
     found = answer("check", path)["mismatch"]
     assert (found["named"], found["normal"]) == (None, True)
-    assert found["floor"].startswith("normal: bf16 alone gave 0.0306 to 0.0408 nats RMS")
+    assert found["floor"].startswith("normal, less than bf16 alone gives: 0.0306 to 0.0408 nats")
     printed = " ".join(run("check", path).stdout.split())
-    assert "no column explains it" in printed
+    assert "explains it: all tokens differ alike" in printed
     assert answer("check", path, "--jobs", 2)["mismatch"] == found
 
 
@@ -214,13 +242,16 @@ def test_check_says_that_no_setting_differs_as_much(tmp_path):
     path = written(tmp_path / "far.jsonl", drawn(9, noise=1.0))
     found = answer("check", path)["mismatch"]
     assert not found["normal"]
-    assert found["floor"].startswith("more than any setting known to grpo")
+    assert found["floor"].startswith("above known floors, more than bf16 with")
 
 
 def test_the_floors_are_ranges_with_sources():
     rows = json.loads(FLOORS.read_text())
+    page = run("help", "runs").stdout.splitlines()
     assert rows
     for row in rows:
         assert 0.0 <= row["low"] <= row["high"]
         assert row["measure"] in ("rms", "mean_abs", "kl")
         assert row["source"].startswith("https://") or (FLOORS.parents[3] / row["source"]).exists()
+        line = f"| {row['setting']} | {row['low']:.3g}"
+        assert any(line in one and row["models"] in one for one in page)

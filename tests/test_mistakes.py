@@ -12,6 +12,8 @@ from grpo_cli.vectors.likely import failing
 
 sys.path.insert(0, str(Path(__file__).parent / "benchmarks"))
 
+from trials.turns.faults import FAULTS
+from trials.turns.wrong import WRONG
 from trials.wrong.catalogue import MISTAKES
 
 CAUSES = Path(catalogue.__file__).parent / "commands/verify/causes"
@@ -39,5 +41,5 @@ def test_verify_has_a_cause_for_every_mistake_or_the_row_says_why_not() -> None:
 
 
 def test_the_experiment_plants_every_mistake_or_the_row_says_why_not() -> None:
-    planted = {plant.row for plant in MISTAKES}
+    planted = {plant.row for plant in (*MISTAKES, *FAULTS, *WRONG)}
     assert planted == {name for name, row in mistakes().items() if not row.no_plant}

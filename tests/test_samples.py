@@ -84,3 +84,21 @@ def test_every_sample_runs(path):
         assert json.loads(line)["error"]["kind"] == "input"
     else:
         assert json.loads(result.stdout)["total"]["records"] > 0
+
+
+def test_agents() -> None:
+    """A dump of 25 turns of 8 trajectories: the unit decides on the sign of the loss."""
+    path = SAMPLES / "agents.jsonl"
+    wanted = {
+        "verl/vanilla": (-1, 82),
+        "skyrl/step_wise": (1, 82),
+        "agent-lightning/per_rollout_mean": (1, 25),
+    }
+    for row, (sign, denominator) in wanted.items():
+        total = evaluate(path, row, beta=0.0).total
+        assert (np.sign(total["loss"]), total["denominator"]) == (sign, denominator)
+    by_rollout = evaluate(path, "agent-lightning/per_rollout_mean").loss
+    by_trajectory = evaluate(
+        path, "verl/multi_trajectories", stages={"aggregate": "trajectory-mean"}
+    )
+    assert by_rollout == pytest.approx(by_trajectory.loss * 8 / 25, rel=1e-14)

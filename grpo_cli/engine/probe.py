@@ -12,7 +12,7 @@ from functools import cache
 
 import numpy as np
 
-from grpo_cli.batch import F64, I64, Batch, Segments
+from grpo_cli.batch import F64, I64, Batch, Segments, cut_turns
 from grpo_cli.engine.totals import Totals
 from grpo_cli.errors import InputError
 from grpo_cli.hyperparameters import HyperparameterError
@@ -62,6 +62,10 @@ def probe(
         up = 2.0 * tail + 2.0
         old, new, ref, engine = (np.minimum(one + up, -0.01) for one in (old, new, ref, engine))
     groups = np.repeat(np.arange(len(flat)), flat)
+    pairs = np.arange(count) - np.repeat(np.cumsum(flat) - flat, flat)  # two are one trajectory
+    _, trajectories = np.unique(groups * count + pairs // 2, return_inverse=True)
+    turn_ids = responses.positions // 2
+    turns = cut_turns(responses, turn_ids, None).count
     return Batch(
         responses=responses,
         records=Segments(np.array([sum(record) for record in sizes], dtype=np.int64)),
@@ -74,6 +78,10 @@ def probe(
         entropies=random.gamma(2.0, 0.5, responses.total),
         rewards=_rewards(groups, lacking),
         advantages=_rewards(groups, lacking) - 0.3,
+        turn_ids=turn_ids,
+        turn_rewards=np.arange(turns) * 7 % 5 / 5.0,
+        trajectories=trajectories,
+        trajectory_count=int(trajectories.max()) + 1,
     )
 
 

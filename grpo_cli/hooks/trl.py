@@ -23,7 +23,9 @@ from grpo_cli.hooks.trl_recording import Recording
 from grpo_cli.hooks.writer import Writer, of_rank
 
 
-def record(trainer: Any, path: str | Path, *, gradient: bool = True) -> Writer:
+def record(
+    trainer: Any, path: str | Path, *, gradient: bool = True, stages: bool = False
+) -> Writer:
     """Writes every micro-batch that ``trainer`` trains on to ``path``, until the writer is closed.
 
     The file is complete when ``trainer.train()`` returns; an older one is replaced. With several
@@ -35,8 +37,12 @@ def record(trainer: Any, path: str | Path, *, gradient: bool = True) -> Writer:
         path: where to; packed if it ends in ``.gz``.
         gradient: also write ∂loss/∂per_token_logps, from one more backward pass through the loss
             alone (not through the model).
+        stages: write a bundle, which ``grpo verify`` replays stage by stage: also what each
+            reward function returned and counts, which responses were generated together, and the
+            loss and the metrics that TRL logs of a step.
     """
     accelerator = trainer.accelerator
-    writer = Writer(of_rank(path, accelerator.process_index, accelerator.num_processes))
-    Recording(trainer, writer, gradient=gradient)
+    own = of_rank(path, accelerator.process_index, accelerator.num_processes)
+    writer = Writer(own, sealed=stages)
+    Recording(trainer, writer, gradient=gradient, stages=stages)
     return writer

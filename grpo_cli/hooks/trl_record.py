@@ -88,7 +88,7 @@ def _entropy_coef(trainer: Any) -> float:
     return 0.0 if above else float(trainer.entropy_coef)
 
 
-REWARDS, GROUPS = "recorded_rewards", "recorded_groups"
+REWARDS, GROUPS, ROWS = "recorded_rewards", "recorded_groups", "recorded_rows"
 OLD, REF = "recorded_old_per_token_logps", "recorded_ref_per_token_logps"
 """What rows carry through TRL's shuffle, in addition to what TRL itself lets them carry."""
 
@@ -111,8 +111,14 @@ def columns_of(inputs: Mapping[str, Any], log_probs: Any) -> dict[str, Array]:
     return {name: copied(tensor) for name, tensor in given.items() if tensor is not None}
 
 
-def rewards_of(trainer: Any, table: Any) -> dict[str, Array]:
-    """[R] the weighted sum of the reward functions, and each of them where there are several."""
+def rewards_of(trainer: Any, table: Any, *, each_one: bool = False) -> dict[str, Array]:
+    """[R] the weighted sum of the reward functions, and each of them where there are several.
+
+    Args:
+        trainer: it has the weights.
+        table: [R, K] what the functions returned.
+        each_one: whether a single function is written too.
+    """
     if table is None:
         return {}
     each = copied(table)
@@ -120,7 +126,7 @@ def rewards_of(trainer: Any, table: Any) -> dict[str, Array]:
     if np.isnan(each).all(axis=1).any():  # a response that nobody scored has no reward
         return {}
     found = {"rewards": np.nansum(weighted, axis=1)}
-    if each.shape[1] > 1:
+    if each.shape[1] > 1 or each_one:
         found |= {f"rewards/{name}": each[:, k] for k, name in enumerate(trainer.reward_func_names)}
     return found
 

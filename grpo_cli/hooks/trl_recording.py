@@ -14,6 +14,7 @@ from grpo_cli.hooks.trl_record import (
     OLD,
     REF,
     REWARDS,
+    ROWS,
     columns_of,
     framework,
     hyperparameters,
@@ -37,12 +38,21 @@ class Recording:
         rewards: [P, K] what the reward functions returned last, over all processes.
         groups: how many groups were generated before.
         step, micro: the optimiser step, and the micro-batch in it.
+        waiting, expected: the record that waits for what TRL logs of its step, and what it expects.
+        generation, generated: the generations before this one, and the responses of this one.
+        logged_at: the step before which TRL logged last.
     """
 
-    def __init__(self, trainer: Any, writer: Writer, *, gradient: bool) -> None:
+    def __init__(self, trainer: Any, writer: Writer, *, gradient: bool, stages: bool) -> None:
         self.trainer = trainer
         self.writer = writer
         self.gradient = gradient
+        self.stages = stages
+        self.waiting: Callable[..., Any] | None = None
+        self.expected: dict[str, Any] = {}
+        self.generation = -1
+        self.generated = 0
+        self.logged_at = 0
         self.scored: list[Any] | None = None
         self.rewards: Any = None
         self.groups = 0
@@ -53,6 +63,8 @@ class Recording:
         _around(trainer, "_calculate_rewards", self.score)
         _around(trainer, "_get_per_token_logps_and_entropies", self.forward)
         _around(trainer, "_compute_loss", self.compute)
+        if stages:
+            _around(trainer, "log", self.log)
 
     def recording(self) -> bool:
         """Whether something is to be recorded."""
@@ -71,7 +83,33 @@ class Recording:
         try:
             return train(*args, **kwargs)
         finally:
+            self.safely(self._write_waiting)
             self.writer.flush()
+
+    def log(self, log: Callable[..., Any], logs: dict[str, Any], *args: Any, **more: Any) -> Any:
+        """What TRL logs, which the last record of the step expects, where it is of one step."""
+        result = log(logs, *args, **more)
+        self.safely(self._log, logs)
+        return result
+
+    def _log(self, logs: Mapping[str, Any]) -> None:
+        if "loss" not in logs or not self.trainer.model.training:
+            return
+        step = self.trainer.state.global_step
+        if step - self.logged_at == 1 and self.trainer.accelerator.num_processes == 1:
+            self.expected["step_loss"] = number(logs["loss"])
+            self.expected["step_metrics"] = {
+                name: value
+                for name, one in logs.items()
+                if name != "loss" and isinstance(value := number(one), int | float)
+            }
+        self.logged_at = step
+        self._write_waiting()
+
+    def _write_waiting(self) -> None:
+        waiting, self.waiting = self.waiting, None
+        if waiting is not None:
+            self.writer.write(waiting)
 
     def forward(self, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Log-probs and entropies, which are kept while somebody waits for them."""
@@ -110,6 +148,11 @@ class Recording:
             GROUPS: self._group_ids(output["completion_ids"], count),
             REWARDS: self._own(self.rewards, count).detach().to("cpu", copy=True),
         }
+        if self.stages:
+            self.generation += 1
+            self.generated = count * self.trainer.accelerator.num_processes
+            rows = [(self.generation, row) for row in range(self.generated)]
+            columns[ROWS] = columns[GROUPS].new_tensor(self._own(rows, count))
         if "old_per_token_logps" not in output and "old_logps" in output:  # RLOO keeps their sums
             for name, one in zip((OLD, REF), passes, strict=False):
                 columns[name] = one[0].detach().to("cpu", copy=True)
@@ -145,8 +188,24 @@ class Recording:
             about["rank"] = self.trainer.accelerator.process_index
         rest = {"hyperparameters": settings, "framework": framework(self.trainer)}
         self._learn_words(columns["completion_ids"])
-        rewards = rewards_of(self.trainer, inputs.get(REWARDS))
-        self.writer.write(partial(made, about, columns, rewards, rest, expected, self.words))
+        rewards = rewards_of(self.trainer, inputs.get(REWARDS), each_one=self.stages)
+        make = partial(made, about, columns, rewards, rest, expected, self.words)
+        if not self.stages:
+            self.writer.write(make)
+            return
+        about["bundle"] = self._place(inputs.get(ROWS))
+        rest["framework"]["reward_weights"] = self.trainer.reward_weights.tolist()
+        self._write_waiting()
+        self.waiting, self.expected = make, expected
+
+    def _place(self, rows: Any) -> dict[str, Any]:
+        """Which generation the responses of a record are of, and how many records its step has."""
+        accumulated = self.trainer.current_gradient_accumulation_steps
+        found: dict[str, Any] = {"micro_batches": accumulated}
+        if rows is not None and len({*rows[:, 0].tolist()}) == 1:
+            found |= {"generation": int(rows[0, 0]), "rows": rows[:, 1].tolist()}
+            found["generation_size"] = self.generated
+        return found
 
     def _expected(self, loss: Any, log_probs: Any, logged: dict[str, int]) -> dict[str, Any]:
         """What the trainer computed."""

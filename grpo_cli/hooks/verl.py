@@ -10,11 +10,20 @@ verl computes its loss in worker processes. They import the module that the conf
 One line for each call of a policy loss, that is for each micro-batch. A policy loss sees neither
 tokens, rewards, groups nor the reference, so a record has none of them: its advantages are given,
 and its loss is the policy's, without the KL and the entropy that verl adds afterwards.
+
+With ``stages=True`` the file is a bundle, which ``grpo verify`` replays stage by stage. Estimators
+are recorded too, and a record then has the rewards and groups of its responses where its loss is
+computed in the process that estimated their advantages. A step ends where an optimizer steps::
+
+    recorder = record("step.bundle.jsonl", stages=True)
+    recorder.rewards({"accuracy": a, "format": f}, weights=[1.0, 0.5])  # before estimating
+    recorder.logged(loss, metrics)  # after the optimizer's step
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import atexit
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial, wraps
 from importlib.metadata import version
 from pathlib import Path
@@ -30,23 +39,32 @@ from grpo_cli.hooks.verl_record import (
     made,
     parts,
 )
+from grpo_cli.hooks.verl_stages import Estimates, of_rows
 from grpo_cli.hooks.writer import Writer, of_rank, warn_of_end
 
 PolicyLoss = Callable[..., Any]
 
 
-def record(path: str | Path, *, gradient: bool = True) -> Recorder:
+def record(path: str | Path, *, gradient: bool = True, stages: bool = False) -> Recorder:
     """Records every policy loss that verl has registered so far.
 
     Args:
         path: where to, as for ``Recorder``.
         gradient: as for ``Recorder``.
+        stages: write a bundle, and record the advantage estimators too.
     """
-    from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY
+    from verl.trainer.ppo import core_algos
 
-    recorder = Recorder(path, gradient=gradient)
-    for name, loss in POLICY_LOSS_REGISTRY.items():
-        POLICY_LOSS_REGISTRY[name] = recorder.of(loss, name)
+    recorder = Recorder(path, gradient=gradient, stages=stages)
+    losses, estimators = core_algos.POLICY_LOSS_REGISTRY, core_algos.ADV_ESTIMATOR_REGISTRY
+    for name, loss in losses.items():
+        losses[name] = recorder.of(loss, name)
+    for name, estimator in estimators.items() if stages else ():
+        estimators[name] = recorder.estimates.of(estimator, name, recorder.fail)
+        if (
+            vars(core_algos).get(str(getattr(estimator, "__name__", ""))) is estimator
+        ):  # verl calls some by name
+            vars(core_algos)[str(getattr(estimator, "__name__", ""))] = estimators[name]
     return recorder
 
 
@@ -69,24 +87,67 @@ class Recorder:
     Each process of several writes a file of its own (``rollouts.rank0.jsonl``, ...).
     """
 
-    def __init__(self, path: str | Path, *, gradient: bool = True) -> None:
-        """Remembers the ``path`` (packed if it ends in ``.gz``) and whether to write the gradient.
+    def __init__(self, path: str | Path, *, gradient: bool = True, stages: bool = False) -> None:
+        """Remembers the ``path`` (packed if it ends in ``.gz``) and what to write.
 
-        The gradient is ∂policy_loss/∂log_prob, from one more backward pass through the loss alone.
+        Args:
+            path: the file.
+            gradient: ∂policy_loss/∂log_prob too, from one more backward pass of the loss.
+            stages: a bundle.
         """
         self.path = Path(path)
         self.gradient = gradient
+        self.stages = stages
         self.closed = False
-        self.count = 0
+        self.count = self.step = self.micro = 0
+        self.estimates = Estimates()
+        self._waiting: dict[str, Any] | None = None
+        self._stepped = False
 
     @cached_property
     def writer(self) -> Writer:
         """The file, opened in the process that computes a loss, once it does."""
-        return Writer(of_rank(self.path, *_rank()))
+        writer = Writer(of_rank(self.path, *_rank()), sealed=self.stages)
+        if self.stages:
+            from torch.optim.optimizer import register_optimizer_step_post_hook
+
+            register_optimizer_step_post_hook(self._end_step)
+            atexit.register(self.close)  # before the writer's own
+        return writer
+
+    def rewards(
+        self, functions: Mapping[str, Sequence[float]], weights: Sequence[float] | None = None
+    ) -> None:
+        """Says what the reward functions returned for the responses that are estimated next."""
+        self.estimates.functions, self.estimates.weights = functions, weights
+
+    def logged(self, loss: float | None = None, metrics: Mapping[str, float] | None = None) -> None:
+        """Says what the training logs of the step that just ended."""
+        self._stepped = True
+        if self._waiting is not None:
+            expected = self._waiting["expected"]
+            expected |= {} if loss is None else {"step_loss": number(loss)}
+            known = {key: number(value) for key, value in (metrics or {}).items()}
+            expected |= {"step_metrics": known} if known else {}
+
+    def _end_step(self, *_: Any) -> None:
+        self._stepped = True
+
+    def _write_waiting(self) -> None:
+        """Writes the record that waits, which knows then whether it is the last of its step."""
+        waiting, self._waiting = self._waiting, None
+        if waiting is None:
+            return
+        if self._stepped:
+            waiting["rest"]["bundle"]["micro_batches"] = self.micro
+            self.step, self.micro = self.step + 1, 0
+        self._stepped = False
+        self.writer.write(partial(made, **waiting))
 
     def close(self) -> None:
         """Writes what waits; the losses go on unrecorded."""
-        if "writer" in vars(self):
+        if "writer" in vars(self) and not self.closed:
+            self._write_waiting()
             self.writer.close()
         self.closed = True
 
@@ -100,7 +161,7 @@ class Recorder:
                 if not self._ended:
                     self._record(name, arguments(loss, args, kwargs), *parts(result))
             except Exception as error:
-                self._fail(error)
+                self.fail(error)
             return result
 
         recorded.recorder = self  # type: ignore[attr-defined]
@@ -110,7 +171,7 @@ class Recorder:
     def _ended(self) -> bool:
         return self.closed or ("writer" in vars(self) and self.writer.closed)
 
-    def _fail(self, error: Exception) -> None:
+    def fail(self, error: Exception) -> None:
         """Ends the recording, which is said once; the loss is what it is."""
         self.closed = True
         if "writer" in vars(self):
@@ -136,9 +197,25 @@ class Recorder:
         if name == BYPASS:
             about["rollout_correction"] = bypass_settings(given["config"])
         settings = hyperparameters(given.get("config"), columns["response_mask"])
-        rest = {"hyperparameters": settings, "framework": about}
-        self.writer.write(partial(made, self.count, columns, rest, expected))
+        rest: dict[str, Any] = {"hyperparameters": settings, "framework": about}
+        record: dict[str, Any] = {
+            "identity": self.count,
+            "columns": columns,
+            "rest": rest,
+            "expected": expected,
+        }
         self.count += 1
+        if not self.stages:
+            self.writer.write(partial(made, **record))
+            return
+        self._write_waiting()
+        rest |= {"step": self.step, "microbatch": self.micro, "bundle": {}}
+        rows = self.estimates.find(columns["advantages"], columns["response_mask"])
+        if rows is not None:
+            about |= rows[0].settings
+            rest |= of_rows(rows)
+        self.micro += 1
+        self._waiting = record
 
 
 def _rank() -> tuple[int, int]:

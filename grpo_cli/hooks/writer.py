@@ -22,6 +22,7 @@ from typing import Any, Self
 import numpy as np
 import orjson
 
+from grpo_cli.bundle import KEY, digest, seal
 from grpo_cli.hooks.lines import Lines
 
 Make = Callable[[], Mapping[str, Any]]
@@ -49,8 +50,12 @@ class Writer:
         run_id: the value of this name in each record, different for each recording.
     """
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, *, sealed: bool = False) -> None:
         """Opens ``path``; a name that ends in ``.gz`` is packed.
+
+        Args:
+            path: where to.
+            sealed: whether the file is a bundle: each line with the hash of the one before.
 
         Raises:
             OSError: where it cannot be written, or another recording writes to it.
@@ -61,6 +66,7 @@ class Writer:
         self.run_id = f"{time.strftime('%Y%m%dT%H%M%S')}-{os.urandom(4).hex()}"
         self._lines = Lines(self.path)
         self._packed = self.path.suffix == ".gz"
+        self._previous: str | None = "" if sealed else None
         # Both can be used in a handler of a signal that comes while they are used.
         self._waiting: SimpleQueue[Make | Event | None] = SimpleQueue()
         self._room: SimpleQueue[None] = SimpleQueue()
@@ -154,6 +160,8 @@ class Writer:
 
     def _put(self, record: Mapping[str, Any]) -> None:
         line = line_of({"run_id": self.run_id, **record})
+        if self._previous is not None:
+            line, self._previous = sealed(line, self._previous)
         # A member of its own for each line: what is written so far can always be read.
         if self._lines.add(gzip.compress(line, compresslevel=1, mtime=0) if self._packed else line):
             warn(self.path, f"deleted, with {self._kept}; the recording continues in a new file")
@@ -229,6 +237,18 @@ def of_rank(path: str | Path, rank: int, ranks: int) -> Path:
     packed = path.suffix if path.suffix == ".gz" else ""
     inner = path.with_suffix("") if packed else path
     return inner.with_name(f"{inner.stem}.rank{rank}{inner.suffix}{packed}")
+
+
+def sealed(line: bytes, previous: str) -> tuple[bytes, str]:
+    """A record's line as one of a bundle, and its hash; ``previous`` is that of the line before."""
+    try:
+        record = orjson.loads(line)
+    except ValueError:  # NaN, or half a character
+        record = json.loads(line)
+    content = digest(record)
+    found = seal(content, {**record.pop(KEY, {}), "open": True}, previous)
+    whole = line_of(record | {KEY: found})
+    return whole, found["sha256"]
 
 
 _OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
-from grpo_cli.batch import I64
+from grpo_cli.batch import I64, Segments
 from grpo_cli.objective.arithmetic.groups import Groups
 from grpo_cli.objective.choice import choice
 from grpo_cli.objective.results import Weights, per_token
@@ -66,6 +67,50 @@ def prompt_mean(lengths: I64, groups: Groups) -> Weights:
     """
     tokens = groups.count_tokens(lengths)
     return Weights(per_token(tokens), groups.firsts, 1.0, "groups, each by its own tokens")
+
+
+@choice("aggregate", "turn-mean")
+def turn_mean(
+    responses: Segments, turns: Segments, counted: NDArray[np.bool_] | None = None
+) -> Weights:
+    """Mean over turns of each one's token mean: w = 1 / (turns · tokens of the turn).
+
+    A long trajectory weighs as many times as it has turns. A response without tokens contributes 0
+    and counts as a turn, as ``response-mean`` counts it where each turn is a response.
+
+    Args:
+        responses, turns: cut the tokens.
+        counted: [N] the tokens that the denominators count; None: all.
+
+    References:
+        Feng et al., GiGPO, 2025 (arXiv 2505.10978), its 1/(N·T). What ``response-mean`` computes
+        of dumps that write each turn as a response, as agent-lightning's and SkyRL's do.
+    """
+    tokens = turns.lengths if counted is None else turns.sum(counted.astype(np.int64))
+    number = np.bincount(responses.index[turns.starts], minlength=responses.count)
+    return Weights(
+        np.ones(responses.count),
+        np.maximum(number, 1).astype(np.float64),
+        1.0,
+        "turns, each by its own tokens",
+        turns.spread(per_token(tokens)),
+    )
+
+
+@choice("aggregate", "trajectory-mean")
+def trajectory_mean(lengths: I64, trajectories: Groups) -> Weights:
+    """Mean over trajectories of each one's token mean: w = 1 / (trajectories · its tokens).
+
+    What ``response-mean`` computes of dumps that write a trajectory as one response; here however
+    many responses it is written as.
+
+    References:
+        agent-lightning's ``per_rollout_mean`` divides by the rows in the place of the trajectories.
+    """
+    tokens = trajectories.count_tokens(lengths)
+    return Weights(
+        per_token(tokens), trajectories.firsts, 1.0, "trajectories, each by its own tokens"
+    )
 
 
 @choice("aggregate", "response-sum")

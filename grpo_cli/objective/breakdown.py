@@ -28,7 +28,7 @@ class Breakdown:
     ``weight``, ``contribution`` and ``gradient`` are of the batch that a record belongs to: with
     D the denominator that counts, they are those of the record alone times D_record / D_batch.
     What begins with ``record_`` applies the aggregation to each record alone. Weights are per
-    response, because every aggregation of the family weighs the tokens of one response alike.
+    response: aggregations weigh the tokens of one response alike, but for ``Weights.tokens``.
 
     Attributes:
         batch: what went in.
@@ -210,9 +210,13 @@ class Breakdown:
     # ---- per token --------------------------------------------------------------------------
 
     @cached_property
+    def _spread_weight(self) -> F64:
+        return np.repeat(self.weight, self.batch.responses.lengths)
+
+    @cached_property
     def token_weight(self) -> F64:
         """[N] w of each token in the policy term."""
-        return np.repeat(self.weight, self.batch.responses.lengths)
+        return self.policy.weights.times_own(self._spread_weight)
 
     @cached_property
     def contribution(self) -> F64:
@@ -223,7 +227,8 @@ class Breakdown:
         if term is self.policy:
             return self.token_weight * term.values
         weight = term.coefficient * self.term_weight(term)
-        return np.repeat(weight, self.batch.responses.lengths) * term.values
+        spread = np.repeat(weight, self.batch.responses.lengths)
+        return term.weights.times_own(spread) * term.values
 
     @cached_property
     def gradient(self) -> F64:
@@ -235,7 +240,7 @@ class Breakdown:
         for part in self.gradient_parts:
             shared = part.weights is self.policy.weights and part.scale == 1.0
             if shared and denominators is self.denominators:
-                parts.append(self.token_weight * part.slope)
+                parts.append(self._spread_weight * part.slope)
             else:
                 weight = self._weight(part.name, part.weights, denominators)
                 parts.append(part.spread(weight, self.batch.responses))

@@ -195,9 +195,17 @@ class Choice:
         return not self.in_reward and bool(needed & {"log_ratio_ref", "log_probs_ref"})
 
     @property
+    def reads_turns(self) -> bool:
+        """Whether turns or trajectories change what it computes."""
+        return not _OF_TURNS.isdisjoint(self.columns)
+
+    @property
     def summary(self) -> str:
         """The first line of the function's docstring."""
         return (inspect.getdoc(self.function) or "").partition("\n")[0]
+
+
+_OF_TURNS = frozenset({"turns", "turn_order", "turn_rewards", "turn_scores", "trajectories"})
 
 
 class Table(NamedTuple):

@@ -7,10 +7,12 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
+from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, Batch
 from grpo_cli.errors import InputError
 from grpo_cli.objective.arithmetic.groups import Groups, Penalised, Remembered
+from grpo_cli.objective.arithmetic.turns import TurnOrder
 from grpo_cli.objective.choice import Bound, Parameters
 from grpo_cli.objective.objective import Objective
 from grpo_cli.objective.results import PerToken
@@ -31,6 +33,7 @@ NEEDS = {
     "sum_pi_squared": "the sum of squared probabilities over the vocabulary, per token",
     "reward_baselines": "the reward of a greedy response to the prompt, per response",
     "turn_rewards": "one reward per turn",
+    "turn_scores": "one reward per turn, or one per response",
     "token_rewards": "one reward per token",
 }
 """What to say of a column that a record lacks."""
@@ -40,6 +43,7 @@ _WRITTEN = {
     "token_log_ratio": "log_probs_old",
     "task_rewards": "rewards",
     "reward_columns": "rewards",
+    "turn_scores": "turn_rewards",
 }
 
 
@@ -100,6 +104,10 @@ class Inputs:
     - ``groups``: the responses' groups (``Groups``); ``lengths``: [R] tokens of each response;
     - ``trajectories``: the responses' trajectories (``Groups``), and ``turns``: the tokens cut into
       turns (``Segments``); each response is one of both where the records do not say otherwise;
+    - ``turn_order``: the turns of each trajectory in order (``TurnOrder``);
+    - ``turn_scores``: [turns] the reward of each turn; where the records give rewards of responses
+      alone, each is that of the response's last turn;
+    - ``counted``: [N] whether the denominators count a token; None where they count all;
     - ``token_log_ratio``: [N] log π_θ − log π_old;
     - ``log_ratio_ref``: [N] log π_θ − log π_ref;
     - ``advantage``: [N]; ``response_advantage``: [R], None where they differ between the tokens of
@@ -125,6 +133,14 @@ class Inputs:
         rewards = task_rewards - penalties
         self._made |= {"rewards": rewards, "penalties": penalties}
         self["groups"] = Penalised(groups, rewards, task_rewards, penalties)
+
+    def count_only(self, kept: NDArray[np.bool_] | None) -> None:
+        """Has the denominators count these tokens, [N]; None: all."""
+        responses = self.get("responses")
+        self["counted"] = kept
+        self["lengths"] = (
+            responses.lengths if kept is None else responses.sum(kept.astype(np.int64))
+        )
 
     def call(self, bound: Bound, stage: str) -> Any:
         """Runs a bound stage on the columns that it reads.
@@ -187,6 +203,15 @@ def _trajectories(batch: Batch) -> Groups:
     return Groups(batch.trajectories, batch.trajectory_count)
 
 
+def _turn_scores(batch: Batch) -> F64 | None:
+    rewards = batch.summed_rewards
+    if batch.turn_rewards is not None or rewards is None:
+        return batch.turn_rewards
+    owner = batch.responses.index[batch.turns.starts]
+    last = np.append(owner[1:] != owner[:-1], True)[: len(owner)]
+    return np.where(last, rewards[owner], 0.0)
+
+
 def _token_log_ratio(batch: Batch) -> F64 | None:
     if batch.log_probs_new is not None and batch.log_probs_old is not None:
         return batch.log_probs_new - batch.log_probs_old
@@ -202,6 +227,9 @@ def _log_ratio_ref(batch: Batch) -> F64 | None:
 _MAKERS: dict[str, Callable[[Batch], Any]] = {
     "groups": _groups,
     "trajectories": _trajectories,
+    "turn_order": lambda batch: TurnOrder(batch.turns, batch.responses, _trajectories(batch)),
+    "turn_scores": _turn_scores,
+    "counted": lambda _: None,
     "lengths": lambda batch: batch.responses.lengths,
     "token_log_ratio": _token_log_ratio,
     "log_ratio_ref": _log_ratio_ref,

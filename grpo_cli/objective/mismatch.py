@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from grpo_cli.batch import F64, I64, Segments
+from grpo_cli.batch import F64, I64, Batch, Segments, cut_turns
 from grpo_cli.objective.arithmetic.exact_sums import ExactSum
 
 OUTLIERS, PRECISION, SUPPORT = "outliers", "precision", "support"
@@ -115,6 +115,12 @@ _COLUMNS = 9
 """Of the sums of a kind: tokens, runs, k3, room, |d|, 1 − p, and products of the last two."""
 
 
+def k3(d: F64) -> F64:
+    """[N] e^d − 1 − d, with d of 50 at most in the power; never negative."""
+    found: F64 = np.expm1(np.minimum(d, _OVERFLOW)) - d
+    return found
+
+
 class Mismatch:
     """An accumulator: ``add`` tokens, ``merge`` others, read the ``result``.
 
@@ -149,7 +155,7 @@ class Mismatch:
             return
         size = np.abs(d)
         freedom = -np.expm1(np.minimum(np.minimum(log_probs_old, log_probs_rollout), 0.0))
-        kl = np.expm1(np.minimum(d, _OVERFLOW)) - d
+        kl = k3(d)
         columns = (kl, freedom * freedom, np.minimum(size, 1.0), freedom)
         for total, values in zip(self._kind("whole", 0, 2), (d * d, size), strict=True):
             total.add(responses.sum(values))
@@ -171,6 +177,14 @@ class Mismatch:
             self._hold(
                 cause, kinds, cuts.lengths.astype(np.float64), [cuts.sum(one) for one in columns]
             )
+
+    def add_batch(self, batch: Batch) -> None:
+        """Adds a batch that has log-probs of the engine; of no other anything."""
+        old = batch.log_probs_new if batch.log_probs_old is None else batch.log_probs_old
+        if old is not None and batch.log_probs_rollout is not None:
+            turns = number_turns(batch.responses, batch.turn_ids, batch.positions)
+            columns = (old, batch.log_probs_rollout, batch.responses)
+            self.add(*columns, turns, batch.weight_versions)
 
     def _add_steps(self, at: int, column: F64, responses: Segments) -> None:
         """Counts the values that no short format holds, and adds the squares of others' steps.
@@ -248,6 +262,19 @@ class Mismatch:
         return Cause(PRECISION, explains, None, tuple(kinds)) if kinds else None
 
 
+def number_turns(
+    responses: Segments, turn_ids: I64 | F64 | None, positions: I64 | None
+) -> I64 | None:
+    """[N] the number of each token's turn in its response, from 0; None where each has one turn."""
+    turns = cut_turns(responses, turn_ids, positions)
+    filled = responses.lengths > 0
+    if turns.count == np.count_nonzero(filled):
+        return None
+    firsts = np.searchsorted(turns.starts, responses.starts[filled])
+    before = np.repeat(firsts, np.diff(np.append(firsts, turns.count)))
+    return turns.spread(np.arange(turns.count) - before)
+
+
 def _cut_places(responses: Segments) -> tuple[I64, Segments]:
     """The first and the last token of each response, and the quarters of what is between."""
     lengths = responses.lengths
@@ -301,7 +328,8 @@ def _rate(sums: F64) -> float:
 def _cause(cause: str, names: dict[int, str], table: dict[int, F64], spared: int) -> Cause:
     whole = np.sum([*table.values()], axis=0)
     explains = 1.0 - _rate(table[spared]) / _rate(whole) if whole[2] > 0.0 else 0.0
-    (level, error), (base, noise) = _level(whole - table[spared]), _level(table[spared])
+    others = [sums for kind, sums in table.items() if kind != spared]
+    (base, noise), (level, error) = _level([table[spared]]), _level(others)
     both = float(np.hypot(error, noise))
     rows = {kind: sums.tolist() for kind, sums in table.items()}
     kinds = [
@@ -313,14 +341,21 @@ def _cause(cause: str, names: dict[int, str], table: dict[int, F64], spared: int
     return Cause(cause, max(explains, 0.0), sigmas, tuple(kinds))
 
 
-def _level(sums: F64) -> tuple[float, float]:
-    """Σ min(|d|, 1) / Σ (1 − p), and its standard error from how the runs of tokens vary."""
-    _, runs, _, _, size, freedom, squares, product, freedoms = sums.tolist()
-    if runs < 2 or not freedom > 0.0:
-        return 0.0, np.inf
-    level = size / freedom
-    residual = max(squares - 2.0 * level * product + level * level * freedoms, 0.0)
-    return level, float(np.sqrt(residual * runs / (runs - 1))) / freedom
+def _level(kinds: list[F64]) -> tuple[float, float]:
+    """Σ min(|d|, 1) / Σ (1 − p), and its standard error from how the runs of each kind vary.
+
+    Kinds of few runs are taken together.
+    """
+    few = [sums for sums in kinds if sums[1] < _LEAST_RUNS]
+    together = [np.sum(few, axis=0)] if few else []
+    variance = size = room = 0.0
+    for sums in [*(one for one in kinds if one[1] >= _LEAST_RUNS), *together]:
+        _, runs, _, _, sizes, freedom, squares, product, freedoms = sums.tolist()
+        level = sizes / freedom if freedom > 0.0 else 0.0
+        residual = max(squares - 2.0 * level * product + level * level * freedoms, 0.0)
+        variance += residual * runs / (runs - 1.0) if runs > 1.0 else np.inf
+        size, room = size + sizes, room + freedom
+    return (size / room, float(np.sqrt(variance)) / room) if room > 0.0 else (0.0, np.inf)
 
 
 def _read_tail(counts: I64) -> tuple[float, Cause | None]:
@@ -331,7 +366,7 @@ def _read_tail(counts: I64) -> tuple[float, Cause | None]:
     bins = np.flatnonzero(counts)
     d = ((bins << _BITS) + (1 << (_BITS - 1))).astype(np.uint32).view(np.float32).astype(np.float64)
     d[~(np.abs(d) > _NOTHING)] = 0.0
-    kl = np.expm1(np.minimum(d, _OVERFLOW)) - d
+    kl = k3(d)
     order = np.argsort(np.abs(d))[::-1]
     n, kl, size = counts[bins][order].astype(np.float64), kl[order], np.abs(d)[order]
     total, carried, before = n.sum(), n * kl, np.cumsum(n) - n

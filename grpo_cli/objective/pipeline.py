@@ -98,12 +98,13 @@ def _stages(batch: Batch, objective: Objective, inputs: Inputs) -> Breakdown:
         ratio, surrogate = _without_rejected(batch, objective, inputs, kept, seen)
     kl = _kl(objective, inputs, correction)
     if kept is not None:
-        inputs["lengths"] = batch.responses.sum(kept.astype(np.int64))
+        inputs.count_only(kept)
     weights: Weights = inputs.call(objective.aggregate, "aggregate")
     weight = None if correction is None else correction.weight
     terms = [_policy_term(batch, weights, surrogate, weight, ratio)]
     if correction is not None and kept is not None and correction.policy_only:
-        kept, inputs["lengths"] = None, batch.responses.lengths
+        kept = None
+        inputs.count_only(None)
         weights = inputs.call(objective.aggregate, "aggregate")
     absent: dict[str, Weights] = {}
     own = _weights(objective.kl_aggregate, inputs, weights)
@@ -112,7 +113,7 @@ def _stages(batch: Batch, objective: Objective, inputs: Inputs) -> Breakdown:
         absent[KL] = own
     if correction is not None and correction.bonus_kept is not None:
         kept = correction.bonus_kept  # an aggregation of its own counts these alone
-        inputs["lengths"] = batch.responses.sum(kept.astype(np.int64))
+        inputs.count_only(kept)
     terms += _entropy_terms(batch, objective, inputs, weights, kept)
     if objective.entropy is not None and objective.entropy_coef == 0.0:
         absent[ENTROPY] = _weights(objective.entropy_aggregate, inputs, weights)
@@ -173,16 +174,16 @@ def _policy_term(
 
     slope: F64 | None = None
     if surrogate.grad_log_ratio is not None:
-        slope = corrected(surrogate.grad_log_ratio)
+        slope = weights.times_own(corrected(surrogate.grad_log_ratio))
         if surrogate.spread is not None:  # to tokens whose weights may differ
             numerator = np.repeat(weights.numerator, batch.responses.lengths)
             slope = surrogate.spread(numerator * slope) / numerator
         slope = ratio.pull(slope)
     if surrogate.grad_log_prob is not None:
-        own = corrected(surrogate.grad_log_prob)
+        own = weights.times_own(corrected(surrogate.grad_log_prob))
         slope = own if slope is None else slope + own
     values = corrected(surrogate.value)
-    sums = batch.responses.sum(values)
+    sums = batch.responses.sum(weights.times_own(values))
     if surrogate.empty is not None:
         sums = np.where(batch.responses.lengths > 0, sums, surrogate.empty)
     return Term(POLICY, 1.0, weights, values, sums, slope)
@@ -193,10 +194,11 @@ def _kl_terms(
 ) -> Iterator[Term]:
     if kl is None:
         return
-    slope = kl.grad_log_prob
+    slope = weights.times_own(kl.grad_log_prob)
     if kl.grad_log_ratio is not None:
-        slope = slope + ratio.pull(kl.grad_log_ratio)
-    yield Term(KL, -objective.beta, weights, kl.value, batch.responses.sum(kl.value), slope)
+        slope = slope + ratio.pull(weights.times_own(kl.grad_log_ratio))
+    sums = batch.responses.sum(weights.times_own(kl.value))
+    yield Term(KL, -objective.beta, weights, kl.value, sums, slope)
 
 
 def _entropy_terms(
@@ -208,13 +210,14 @@ def _entropy_terms(
     if kept is not None:
         entropies = np.where(kept, entropies, 0.0)
     own = _weights(objective.entropy_aggregate, inputs, weights)
-    sums = batch.responses.sum(entropies)
+    sums = batch.responses.sum(own.times_own(entropies))
     yield Term(ENTROPY, objective.entropy_coef, own, entropies, sums, None)
 
 
 _TOKENS = (
     *("log_probs_new", "log_probs_old", "log_probs_ref", "log_probs_rollout"),
     *("entropies", "values", "sum_pi_squared", "ratios", "token_advantages", "positions"),
+    *("token_rewards", "weight_versions"),
 )
 """The columns of a batch that have a number for each token."""
 
@@ -282,6 +285,7 @@ def _only(batch: Batch, kept: NDArray[np.bool_]) -> Batch:
     changed: dict[str, Any] = {
         name: column[kept] for name, column in columns.items() if column is not None
     }
+    changed["turn_ids"] = batch.turns.index[kept]  # a token that is taken out ends no turn
     return replace(batch, responses=Segments(batch.responses.sum(kept.astype(np.int64))), **changed)
 
 

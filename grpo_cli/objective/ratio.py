@@ -13,7 +13,7 @@ from collections.abc import Callable
 import numpy as np
 
 from grpo_cli.batch import F64, Segments
-from grpo_cli.objective.choice import choice
+from grpo_cli.objective.choice import choice, reading
 from grpo_cli.objective.results import Ratio
 
 
@@ -61,6 +61,25 @@ def sequence(token_log_ratio: F64, responses: Segments, *, log_ratio_clamp: floa
         return np.repeat(responses.sum(slope) / lengths, responses.lengths)
 
     return _whole(responses, responses.mean(token_log_ratio), pull, log_ratio_clamp)
+
+
+turn = reading(
+    sequence,
+    """Turn level, length-normalised: ρ of a turn = exp of the mean of its dₜ = log π_θ − log π_old.
+
+    All tokens of the turn have it. The gradient flows through every token of the mean.
+
+    Args:
+        token_log_ratio: [N] d, nats.
+        turns: cuts the tokens into turns.
+        log_ratio_clamp: bound on |log ρ|; None: no bound.
+
+    References:
+        Li et al., ST-PPO, 2025 (arXiv 2511.20718), turn-level importance sampling.
+    """,
+    responses="turns",
+)
+choice("ratio", "turn", log_ratio_clamp=None)(turn)
 
 
 @choice("ratio", "sequence-eps", per_response=True, count_eps=1e-08)

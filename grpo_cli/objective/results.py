@@ -124,7 +124,7 @@ class Correction(NamedTuple):
 
 
 class Weights(NamedTuple):
-    """w of a response's tokens = numerator / (divisor · Σ counts over the batch).
+    """w of a response's tokens = numerator · tokens / (divisor · Σ counts over the batch).
 
     Attributes:
         numerator: [R] the response's own part.
@@ -132,12 +132,18 @@ class Weights(NamedTuple):
             None where nothing is counted.
         divisor: the constant part of the denominator.
         of: what the denominator is, in words.
+        tokens: [N] each token's own part, where tokens of a response weigh differently; None: 1.
     """
 
     numerator: F64
     counts: F64 | None
     divisor: float
     of: str
+    tokens: F64 | None = None
+
+    def times_own(self, values: F64) -> F64:
+        """[N] the values, each times the token's own part of its weight."""
+        return values if self.tokens is None else self.tokens * values
 
     def counted(self, responses: slice = slice(None)) -> float:
         """What these responses add to the denominator that counts."""

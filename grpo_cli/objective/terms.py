@@ -22,7 +22,7 @@ class Term(NamedTuple):
         coefficient: what the sum is multiplied by; with 0 it has no part in J.
         weights: the aggregation's weights of this term.
         values: [N] the value of each token.
-        sums: [R] Σ of the values over each response's tokens.
+        sums: [R] Σ of the values over each response's tokens, each times ``weights.tokens``.
         slope: [N] ∂sums/∂(log π_θ) of each token; None where no gradient flows.
     """
 

@@ -113,6 +113,19 @@ ROWS = {
         paper="2510.13786",
         aliases=("scalerl", "scale_rl"),
     ),
+    "mt-grpo": vary(
+        GRPO,
+        advantage=use("outcome-and-turn", turn_advantage_coef=1.0, std_ddof=1, std_eps=1e-4),
+        kl=use("k3", beta=0.01),
+        aggregate=use("token-mean"),
+    ).named(
+        "Multi-Turn GRPO (an advantage of the outcome, one of the turn's reward)",
+        "As the authors' code computes it, which was run: λ multiplies the turn's advantage and "
+        "only tokens before the tool's result have one, which is a reward of 0 for other turns. A "
+        "completion without a result has the normalised sum of both rewards there.",
+        paper="2505.11821",
+        aliases=("mt_grpo",),
+    ),
     "psr": vary(
         _TOKEN_MEANS, advantage=use("signed", positive_weight=1.0, negative_weight=0.0)
     ).named("Positive Sample Reinforcement", _SIGNED + _SUBSET, paper="2506.01347"),

@@ -97,7 +97,7 @@ PROMPTS = ("prompt", "prompts", "prompt_text", "messages", "question", "query", 
 """Where the text of a prompt may be, the likeliest first."""
 READ_ELSEWHERE = frozenset(
     (*STEP_FIELDS, *ENDINGS, *VERSIONS, *TRAJECTORIES, *SAMPLED_IDS, *PROMPT_IDS, *PROMPTS)
-) | {"framework", "metrics", "meta", "rollout_is_weights"}
+) | {"bundle", "framework", "metrics", "meta", "rollout_is_weights"}
 """Keys that ``trend``, ``check``, ``verify`` and pages read, though no evaluation does; the last is
 what verl's hook keeps of a loss that is not compared for it."""
 FUNCTION = "rewards/"

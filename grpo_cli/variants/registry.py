@@ -35,6 +35,8 @@ FRAMEWORKS: Mapping[str, str] = {
     "prime-rl": "prime_rl",
     "open-instruct": "open_instruct",
     "tinker": "tinker",
+    "rllm": "rllm",
+    "agent-lightning": "agent_lightning",
 }
 """What stands before the slash in a name → the framework's room, in the order of the lists."""
 

@@ -36,6 +36,7 @@ SECTIONS = {
     "verify": "verify",
     "match": "matches",
     "threads": "threads",
+    "turns": "turns.section",
     "strangers": "strangers.section",
 }
 
@@ -51,7 +52,7 @@ def arguments() -> argparse.Namespace:
     add(
         "--only",
         default=",".join(SECTIONS),
-        help="sections, of check,verify,match,threads,strangers",
+        help="sections, of check,verify,match,threads,turns,strangers",
     )
     add("--case", default="", help="only questions whose name this regular expression finds")
     add("--jobs", type=int, default=os.cpu_count() or 1)

@@ -17,6 +17,7 @@ import numpy as np
 from running import threads as runs
 from trials.faults.threads import THREADS
 from trials.product import Record, lines
+from trials.turns import threads as turns
 
 SAMPLES = Path(__file__).parents[2] / "samples" / "threads"
 SEED = 7
@@ -55,14 +56,28 @@ def _cut(value: Any) -> Any:
     return [row[:8] for row in value] if nested else value
 
 
+def named(thread: str) -> str:
+    """The name of a thread's file."""
+    return re.sub("[^a-z0-9]+", "-", thread.lower())
+
+
+def short_log_probs(record: Record) -> Record:
+    return {key: short(one) if "log_probs" in key else one for key, one in record.items()}
+
+
 def main() -> None:
     SAMPLES.mkdir(exist_ok=True)
     for thread in THREADS:
         made = thread.made(np.random.default_rng(SEED))
         exact = thread.command == "verify"
         records = [one if exact else short(smaller(one, thread.name)) for one in made]
-        file = re.sub("[^a-z0-9]+", "-", thread.name.lower())
-        (SAMPLES / f"{file}.jsonl").write_bytes(lines(records))
+        (SAMPLES / f"{named(thread.name)}.jsonl").write_bytes(lines(records))
+    (SAMPLES / "turns").mkdir(exist_ok=True)
+    for one in turns.THREADS:
+        exact = one.command == "verify"
+        made = [row | {"id": one.name} for row in one.made(np.random.default_rng(SEED))]
+        path = SAMPLES / "turns" / f"{named(one.name)}.jsonl"
+        path.write_bytes(lines(made if exact else map(short_log_probs, made)))
     (SAMPLES / "runs").mkdir(exist_ok=True)
     for run in runs.THREADS:
         data = run.made(np.random.default_rng(SEED))

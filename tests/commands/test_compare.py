@@ -74,6 +74,7 @@ def test_what_is_not_served_is_told_once_for_each_thing_that_is_missing(grpo):
     assert reasons == [
         "clip_cov_seed is missing: give -p clip_cov_seed=VALUE, or put it in the record's",
         "log_probs_rollout is missing: log-probs from the inference engine",
+        "turn_rewards is missing: one reward per turn",
         "rejection_threshold is missing: give -p rejection_threshold=VALUE, or put it in",
     ]
     named = " ".join(rest.split())

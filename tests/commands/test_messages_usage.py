@@ -192,8 +192,8 @@ def test_what_an_option_takes_is_listed_or_the_command_that_lists_it(grpo):
         (
             ("--aggregate", "x"),
             "unknown aggregate 'x'; expected one of response-mean, token-mean, token-sum, "
-            "token-sum-norm, prompt-mean, response-sum, sum, or a framework's "
-            "(grpo variants --stage aggregate)",
+            "token-sum-norm, prompt-mean, turn-mean, trajectory-mean, response-sum, sum, or a "
+            "framework's (grpo variants --stage aggregate)",
         ),
         (
             ("--kl-aggregate", "token-meen"),

@@ -16,7 +16,8 @@ from grpo_cli.batch import Batch, Segments
 @cache
 def random_batch(seed: int, *, records: int = 1) -> Batch:
     """Everything present: several groups of unequal sizes, out of order, a lone response, a group
-    of equal rewards, an empty response, ratios on both sides of every clip.
+    of equal rewards, an empty response, ratios on both sides of every clip, responses of several
+    turns, trajectories of several responses.
 
     It is made once for all tests that ask for it, so nothing may write into it.
     """
@@ -41,6 +42,7 @@ def random_batch(seed: int, *, records: int = 1) -> Batch:
         first += len(sizes)
     tokens = sum(lengths)
     old = -rng.exponential(1.0, tokens) - 1e-3
+    turn_ids, turn_rewards, trajectories = _agents(groups, lengths, seed)
     batch = Batch(
         responses=Segments(np.array(lengths)),
         records=Segments(np.array(counts)),
@@ -56,6 +58,10 @@ def random_batch(seed: int, *, records: int = 1) -> Batch:
         sum_pi_squared=rng.uniform(0.1, 0.9, tokens),
         reward_baselines=rng.integers(0, 97, size=len(rewards)) / 32.0,
         reward_names=("a", "b"),
+        turn_ids=turn_ids,
+        turn_rewards=turn_rewards,
+        trajectories=trajectories,
+        trajectory_count=len(set(trajectories.tolist())),
     )
     columns = [getattr(batch, field.name) for field in fields(batch)]
     for column in (column for column in columns if isinstance(column, np.ndarray)):
@@ -63,16 +69,39 @@ def random_batch(seed: int, *, records: int = 1) -> Batch:
     return batch
 
 
+def _agents(
+    groups: list[int], lengths: list[int], seed: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """[N] turns and [turns] their rewards, and [R] trajectories of one or two responses each."""
+    rng = np.random.default_rng([seed, 1])
+    turns = [np.cumsum(rng.random(length) < 0.5) for length in lengths]
+    count = sum(len(set(row.tolist())) for row in turns)
+    open_ones: dict[int, int] = {}
+    numbers: list[int] = []
+    for group in groups:
+        if group in open_ones and rng.random() < 0.5:
+            numbers.append(open_ones.pop(group))
+        else:
+            open_ones[group] = max(numbers, default=-1) + 1
+            numbers.append(open_ones[group])
+    rewards = rng.integers(0, 9, count) / 8.0
+    return np.concatenate(turns).astype(np.int64), rewards, np.array(numbers)
+
+
 def plain(batch: Batch) -> Case:
     """The batch as lists; doubles are taken over exactly."""
     starts = batch.responses.starts.tolist()
     spans = zip(starts, batch.responses.lengths.tolist(), strict=True)
+    owners = batch.responses.index[batch.turns.starts].tolist()
+    turns = [*zip(owners, batch.turns.lengths.tolist(), batch.turn_rewards.tolist(), strict=True)]
     return [
         Response(
             [_token(batch, t, t - start) for t in range(start, start + length)],
             [mpf(float(x)) for x in np.atleast_1d(batch.rewards[i])],
             None,
             int(batch.groups[i]),
+            int(batch.trajectories[i]),
+            [(size, mpf(reward)) for owner, size, reward in turns if owner == i],
         )
         for i, (start, length) in enumerate(spans)
     ]

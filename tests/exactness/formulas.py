@@ -19,6 +19,7 @@ from exactness.pieces import (
     centered,
     clipped,
     each,
+    k3,
     live,
     over_group,
     peers,
@@ -355,3 +356,37 @@ def gfpo(case: Case) -> mpf:
 def gfpo_efficiency(case: Case) -> mpf:
     pairs = zip(scores(case), case, strict=True)
     return _filtered(case, [mpf(float(s) / max(len(r.tokens), 1)) for s, r in pairs])
+
+
+@row("mt-grpo")
+def mt_grpo(case: Case) -> mpf:
+    """An advantage of the trajectory's last reward, and one of each turn's among its number."""
+    members: dict[int, list[int]] = {}
+    for i, r in enumerate(case):
+        members.setdefault(r.trajectory, []).append(i)
+    outcomes: dict[int, dict[int, mpf]] = {}
+    turns: dict[tuple[int, int], list[tuple[int, int, mpf]]] = {}
+    for trajectory, rows in members.items():
+        group = case[rows[-1]].group
+        outcomes.setdefault(group, {})[trajectory] = sum(case[rows[-1]].rewards)
+        own = [(i, at, reward) for i in rows for at, (_, reward) in enumerate(case[i].turns)]
+        for number, turn in enumerate(own):
+            turns.setdefault((group, number), []).append(turn)
+
+    def scaled(x: mpf, among: list[mpf]) -> mpf:
+        return (x - mean(among)) / (std(among, 1) + mpf(1e-4)) if len(set(among)) > 1 else mpf(0)
+
+    credit: dict[tuple[int, int], mpf] = {}
+    for peers_of in turns.values():
+        rewards = [reward for _, _, reward in peers_of]
+        credit |= {(i, at): scaled(reward, rewards) for i, at, reward in peers_of}
+    advantages: Values = []
+    for i, r in enumerate(case):
+        among = outcomes[r.group]
+        outcome = scaled(among[r.trajectory], [*among.values()])
+        advantages.append(
+            [outcome + credit[i, at] for at, (size, _) in enumerate(r.turns) for _ in range(size)]
+        )
+    values = clipped(case, advantages)
+    kl = penalty(case, k3)
+    return token_mean(case, values) - mpf(0.01) * token_mean(case, kl)

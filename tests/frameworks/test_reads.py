@@ -24,6 +24,12 @@ RECORD = {
 }
 
 _CLIP = ("epsilon_low", "epsilon_high")
+_VERL = (
+    "clip_ratio_low clip_ratio_high clip_ratio_c tau_pos tau_neg dro_beta clip_cov_ratio "
+    "clip_cov_lb clip_cov_ub clip_cov_seed kl_cov_ratio ppo_kl_coef kl_loss_coef dp_size "
+    "batch_num_tokens global_batch_size loss_scale_factor response_length rollout_is "
+    "rollout_is_threshold rollout_is_batch_normalize rollout_rs rollout_rs_threshold"
+)
 SETTINGS: Mapping[str, tuple[str, str]] = {
     # framework: (where, settings); one that our tables know by no other name has ours
     "liger": (
@@ -47,10 +53,15 @@ SETTINGS: Mapping[str, tuple[str, str]] = {
     ),
     "verl": (
         "verl/trainer/ppo/core_algos.py:1140-2549, workers/utils/losses.py 0.9.1, executed",
-        "clip_ratio_low clip_ratio_high clip_ratio_c tau_pos tau_neg dro_beta clip_cov_ratio "
-        "clip_cov_lb clip_cov_ub clip_cov_seed kl_cov_ratio ppo_kl_coef kl_loss_coef dp_size "
-        "batch_num_tokens global_batch_size loss_scale_factor response_length rollout_is "
-        "rollout_is_threshold rollout_is_batch_normalize rollout_rs rollout_rs_threshold",
+        _VERL,
+    ),
+    "rllm": (
+        "rllm/trainer/verl/verl_backend.py @9beb6e0: verl's ppo_loss",
+        _VERL,
+    ),
+    "agent-lightning": (
+        "agentlightning/verl/per_rollout_loss.py @c632d8d, trainer.py: verl's configuration",
+        _VERL,
     ),
     "skyrl": (
         "skyrl/backends/skyrl_train/utils/ppo_utils.py:557-1050 @a9564572",
@@ -59,8 +70,8 @@ SETTINGS: Mapping[str, tuple[str, str]] = {
     ),
     "roll": (
         "roll/pipeline/rlvr/actor_worker.py:71-87, actor_pg_worker.py; agg_loss of "
-        "roll/utils/functionals.py:229 @8eb27cc2",
-        "epsilon_low epsilon_high dual_clip dro_beta kl_loss_coef global_batch_size dp_size",
+        "roll/utils/functionals.py:229, roll/pipeline/agentic/utils.py @8eb27cc2",
+        "epsilon_low epsilon_high dual_clip dro_beta kl_loss_coef global_batch_size dp_size gamma",
     ),
     "openrlhf": (
         "openrlhf/models/loss.py, PolicyLoss @0.11.2; trainer/ppo_utils/experience_maker.py",
@@ -106,10 +117,11 @@ IGNORED: Mapping[str, tuple[str, ...]] = {
     "verl/gspo": ("dual_clip",),  # core_algos.py:1546 has none
     "verl/gspo@0.9.0": ("dual_clip",),
     "skyrl/regular": ("dual_clip",),  # ppo_utils.py:573 reads it for dual_clip alone
-    "skyrl/gspo": ("dual_clip",),
+    **dict.fromkeys(("skyrl/gspo", "skyrl/step_wise"), ("dual_clip",)),
     "skyrl/cispo": _CLIP,  # :783 has bounds of its own, cispo.cispo_eps_clip_low and _high
     "roll/ppo": ("dual_clip",),  # dual_clip_loss is off
     "roll/gspo": ("dual_clip",),
+    **dict.fromkeys((f"roll/{kind}_reinforce" for kind in ("agentic", "step")), ("dual_clip",)),
     "roll/segment": ("dual_clip",),
     "open-instruct/cispo": ("epsilon_low",),  # grpo_utils.py:521 has no lower bound
     "prime-rl/ref_kl": ("divergence_low", "beta"),  # loss.py:199 has constants

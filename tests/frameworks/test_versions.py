@@ -108,7 +108,8 @@ def test_another_variant_of_such_a_record_is_evaluated() -> None:
 
 def test_a_row_says_until_when_it_was_there() -> None:
     until = {name: row.until for name, row in VARIANTS.items() if row.until}
-    assert until == {"gfpo": "trl 1.7.1", "prime-rl/dppo": "prime-rl 0.9.0"}
+    gone = {"prime-rl/dppo": "prime-rl 0.9.0", "rllm/per_step": "rllm 0.2.1"}
+    assert until == {"gfpo": "trl 1.7.1", **gone}
 
 
 def test_prime_rl_s_threshold_has_two_names() -> None:

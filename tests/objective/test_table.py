@@ -145,7 +145,7 @@ def risen(batch: Batch, objective: Objective, direction: np.ndarray, step: float
 def test_order_of_the_responses_changes_no_bit(name: str):
     for seed in seeds(name):
         batch, objective = batch_for(name, seed), objective_of(name)
-        order = np.random.default_rng(seed).permutation(batch.responses.count)
+        order = in_turn(batch, np.random.default_rng(seed).permutation(batch.responses.count))
         found, again = evaluate(batch, objective), evaluate(permuted(batch, order), objective)
         for ours, theirs in (
             (found.record_objective, again.record_objective),
@@ -154,15 +154,26 @@ def test_order_of_the_responses_changes_no_bit(name: str):
             assert ours.tolist() == theirs.tolist(), f"seed {seed}"
 
 
+def in_turn(batch: Batch, order: np.ndarray) -> np.ndarray:
+    """The order with the responses of each trajectory as they follow each other."""
+    order = order.copy()
+    for trajectory in range(batch.trajectory_count):
+        places = np.flatnonzero(batch.trajectories[order] == trajectory)
+        order[places] = np.sort(order[places])
+    return order
+
+
 def permuted(batch: Batch, order: np.ndarray) -> Batch:
     """The batch, of one record, with its responses in another order."""
     starts, lengths = batch.responses.starts, batch.responses.lengths
+    owner = batch.responses.index[batch.turns.starts]
+    turns = np.concatenate([np.flatnonzero(owner == i) for i in order])
     spans = [
         np.arange(start, start + length) for start, length in zip(starts, lengths, strict=True)
     ]
     tokens = np.concatenate([spans[i] for i in order])
     columns = ("log_probs_new", "log_probs_old", "log_probs_ref", "log_probs_rollout", "entropies")
-    columns += ("values", "sum_pi_squared")
+    columns += ("values", "sum_pi_squared", "turn_ids")
     given = batch.advantages
     return replace(
         batch,
@@ -170,6 +181,8 @@ def permuted(batch: Batch, order: np.ndarray) -> Batch:
         groups=batch.groups[order],
         rewards=batch.rewards[order],
         reward_baselines=batch.reward_baselines[order],
+        trajectories=batch.trajectories[order],
+        turn_rewards=batch.turn_rewards[turns],
         advantages=None if given is None else given[order],
         **{column: getattr(batch, column)[tokens] for column in columns},
     )

@@ -33,6 +33,9 @@ COMMITS = {
     "PrimeIntellect-ai/prime-rl": "349283d",
     "PrimeIntellect-ai/prime-rl@0.9.0": "559b447",
     "allenai/open-instruct": "e6c3044",
+    "microsoft/agent-lightning": "c632d8d",
+    "rllm-org/rllm": "9beb6e0",
+    "rllm-org/rllm@0.2.1": "960d573",
     "ms-swift": "ms-swift 4.6.0",
     "ms-swift@4.5": "ms-swift 4.5.3",
     "qwenpilot/FIPO": "3ef4104",
@@ -53,9 +56,11 @@ AUTHORS = {
     "lime-RL/DCPO": "01787b0",
     "WooooDyy/BAPO": "7287044",
     "sail-sg/Stable-RL": "c6af1d1",
+    "SiliangZeng/Multi-Turn-RL-Agent": "7dbdd08",
+    "langfengQ/DrMAS": "19c632b",
     "huggingface/trl": "b6ff4a7",
 }
-"""The commit of each repository that goes with a paper; the last two are not the authors'."""
+"""The commit of each repository that goes with a paper; TRL and Stable-RL are not its authors'."""
 
 _KEPT_DECORATORS = {"dataclass", "staticmethod", "classmethod"}
 

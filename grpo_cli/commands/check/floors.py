@@ -31,12 +31,12 @@ class Floor(NamedTuple):
     models: str
     source: str
 
-    @property
-    def words(self) -> str:
-        """What was found where."""
+    def compare(self, value: float) -> str:
+        """Says how a value of the measure compares with what was found."""
         low, high = f"{self.low:.3g}", f"{self.high:.3g}"
         span = low if low == high else f"{low} to {high}"
-        return f"{self.setting} gave {span} {_UNITS[self.measure]}; {self.models}"
+        less = "less than " if value < self.low else "more than " if value > self.high else "as "
+        return f"{less}{self.setting} gives: {span} {_UNITS[self.measure]} ({self.models})"
 
 
 @cache
@@ -52,12 +52,11 @@ def judge(found: Attribution | None) -> MismatchFound | None:
         return None
     reaching = [one for one in floors() if getattr(found, one.measure) <= one.high]
     floor = reaching[0] if reaching else floors()[-1]
-    how = "normal: " if reaching else "more than any setting known to grpo, of which "
-    named = None if found.first is None else found.first.name
+    words = floor.compare(getattr(found, floor.measure))
     return MismatchFound(
         **vars(found),
-        named=named,
+        named=None if found.first is None else found.first.name,
         normal=bool(reaching),
-        floor=how + floor.words,
+        floor=f"normal, {words}" if reaching else f"above known floors, {words}",
         source=floor.source,
     )

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64, Segments
+from grpo_cli.objective.mismatch import number_turns
 from grpo_cli.records import Packed
 from grpo_cli.records.packed import LARGEST
 
@@ -124,16 +125,14 @@ class Tokens:
 
     @property
     def turns(self) -> I64 | None:
-        """[N] the number of each token's turn; None where none is given."""
-        return self._numbers_of("turn_ids")
+        """[N] the number of each token's turn in its response; None where all have one turn."""
+        return number_turns(self.responses, self.columns.get("turn_ids"), self.positions)
 
     @property
     def versions(self) -> I64 | None:
-        """[N] the version of the weights that sampled each token, negative where unknown."""
-        return self._numbers_of("weight_versions")
-
-    def _numbers_of(self, name: str) -> I64 | None:
-        return self.columns[name].astype(np.int64) if name in self.columns else None
+        """[N] the version of the weights that sampled each token, -1 where unknown."""
+        found = self.columns.get("weight_versions")
+        return None if found is None else found.astype(np.int64)
 
     @property
     def pairs(self) -> list[tuple[str, str]]:
@@ -209,6 +208,9 @@ class View(Tokens):
             for name, column in packed.columns.items()
             if name not in packed.derived and name != BY_TOKEN
         }
+        if packed.versions is not None:
+            versions = packed.versions if mask is None else packed.versions[mask]
+            columns["weight_versions"] = versions.astype(np.float64)
         lengths = packed.widths
         if mask is not None:
             lengths = np.bincount(written.index[mask], minlength=written.count)
@@ -252,9 +254,10 @@ class View(Tokens):
     def advantages(self) -> F64 | None:
         """[R], NaN if not finite; None if there are none, or several in one response."""
         given = self.packed.scores.get("advantages")
-        if given is None and (by_token := self.token_advantages) is not None:
-            first = by_token[np.minimum(self.responses.starts, max(len(by_token) - 1, 0))]
-            if len(by_token) and (by_token == np.repeat(first, self.lengths)).all():
+        by_token = self.token_advantages
+        if given is None and by_token is not None and len(by_token):
+            first = by_token[np.minimum(self.responses.starts, len(by_token) - 1)]
+            if (by_token == np.repeat(first, self.lengths)).all():
                 given = np.where(self.lengths > 0, first, np.nan)
         return _without_infinities(given)
 
@@ -314,16 +317,16 @@ class View(Tokens):
         return None
 
     def _numbers(self, key: str) -> I64 | None:
-        flat: list[Any] = []
+        found: list[Any] = []
         for value in self.values:
-            flat += _joined(value[key])
-        if len(flat) != self.written.total:
+            found += flat(value[key])
+        if len(found) != self.written.total:
             return None
         try:
-            if flat and isinstance(flat[0], str):
-                numbers = self.words if key == self.names.get("tokens") else _numbered(flat)
-                flat = [numbers[word] for word in flat]
-            return np.array(flat, dtype=np.int64)
+            if found and isinstance(found[0], str):
+                numbers = self.words if key == self.names.get("tokens") else _numbered(found)
+                found = [numbers[word] for word in found]
+            return np.array(found, dtype=np.int64)
         except (TypeError, ValueError, OverflowError):
             return None
 
@@ -335,7 +338,7 @@ class View(Tokens):
             TypeError: where tokens are nested in several ways.
         """
         key = self.names["tokens"]
-        return _numbered(chain.from_iterable(_joined(value[key]) for value in self.values))
+        return _numbered(chain.from_iterable(flat(value[key]) for value in self.values))
 
     @cached_property
     def counted_ids(self) -> I64 | None:
@@ -368,12 +371,12 @@ def _numbered(words: Iterable[str]) -> dict[str, int]:
     return {word: number for number, word in enumerate(dict.fromkeys(words))}
 
 
-def _joined(rows: Any) -> list[Any]:
+def flat(rows: Any) -> list[Any]:
     """Returns the elements of nested lists of any depth."""
-    flat = rows if isinstance(rows, list) else rows.tolist()
-    while any(map(_is_nested, flat[:1])):
-        flat = [word for row in flat for word in (row if _is_nested(row) else [row])]
-    return flat
+    found = rows if isinstance(rows, list) else rows.tolist()
+    while any(map(_is_nested, found[:1])):
+        found = [word for row in found for word in (row if _is_nested(row) else [row])]
+    return found
 
 
 def _is_nested(value: Any) -> bool:

@@ -32,7 +32,7 @@ def print_findings(console: Console, screen: Screen, answer: Checked) -> None:
             of_kind = [row for row in rows if (row.code, row.severity) == (code, severity)]
             _print_kind(console, screen.reading, of_kind, answer.more.get(code, 0))
     if answer.mismatch is not None:
-        for words in mismatch_lines(answer.mismatch):
+        for words in mismatch_lines(answer.mismatch, answer.findings):
             console.print(wrapped(Text(words), screen.reading, 4))
         console.print()
     for row in answer.denominators:
@@ -71,21 +71,24 @@ def _print_kind(console: Console, width: int, rows: Sequence[Finding], more: int
     console.print()
 
 
-def mismatch_lines(found: MismatchFound) -> list[str]:
+def mismatch_lines(found: MismatchFound, findings: Sequence[Finding] = ()) -> list[str]:
     """Says how large a mismatch is, whether that is normal, and what explains it."""
     lines = [
         f"log π_old − log π_rollout: {found.rms:.3g} nats RMS, mean |·| {found.mean_abs:.3g}, "
         f"KL {found.kl:.3g} per token, {found.worst:.0%} of it in the worst 0.1 % of the tokens",
-        f"  {found.floor} ({found.source})",
+        f"  {found.floor}; {found.source}",
     ]
-    named = [one for one in found.causes if one.name == found.named]
-    others = [one for one in found.causes if one.counts and one not in named]
-    lines += [f"  {_explained(one)}" for one in named + others]
-    return (
-        lines
-        if named
-        else [*lines, "  no column explains it: all tokens differ alike, as by noise"]
-    )
+    causes = sorted(found.causes, key=lambda one: (one.name != found.named, -one.explains))
+    lines += [f"  {_explained(one)}" for one in causes if one.counts]
+    if found.named is None:
+        engine = [one for one in findings if "log_probs_rollout" in one.evidence.get("columns", ())]
+        codes = dict.fromkeys(one.code for one in engine if one.code != "rollout-mismatch")
+        alike = "all tokens differ alike, as by " + (
+            "noise" if found.normal else "another temperature, precision or kernel"
+        )
+        seen = f"see {' and '.join(codes)}" if codes else alike
+        lines.append(f"  no version, turn, place, support or rounding explains it: {seen}")
+    return lines
 
 
 def _explained(cause: Cause) -> str:

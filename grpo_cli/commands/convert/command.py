@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from grpo_cli.commands.convert.bundling import Bundling
 from grpo_cli.commands.convert.conversion import Conversion, write_lines, write_table
 from grpo_cli.commands.options.everywhere import bundled
 from grpo_cli.commands.options.output import Json, Quiet, output_option
@@ -20,6 +21,7 @@ from grpo_cli.commands.options.source import (
     paths,
     tell_notes,
 )
+from grpo_cli.commands.verify.compare import LOGGED
 from grpo_cli.errors import UsageError
 from grpo_cli.terminal.messages import failures
 
@@ -35,6 +37,13 @@ To = Annotated[
     typer.Option("--to", help="Default: by the name of --output, else jsonl.", show_default=False),
 ]
 
+Bundle = Annotated[
+    bool,
+    typer.Option(
+        "--bundle", help="Write a bundle: settings, tolerances and a hash, for grpo verify."
+    ),
+]
+
 PACKS = {"jsonl": write_lines, "parquet": write_table}
 
 
@@ -45,6 +54,7 @@ def convert(
     source: SourceOptions,
     chosen: RecordOption,
     to: To = None,
+    bundle: Bundle = False,
     output: Output = None,
     resume: Resume = False,
     errors: ErrorOptions,
@@ -57,9 +67,12 @@ def convert(
     \b
     grpo convert train_data_step7.jsonl --group-size 16 -o step7.jsonl
     grpo convert rollouts.jsonl -o rollouts.parquet
+    grpo convert rollouts.jsonl --bundle -o step.bundle.jsonl
 
     The result evaluates to the same numbers, bit for bit; only source and line
-    are its own. Records are checked as they are read. --json is for errors.
+    are its own. A bundle is the file to send with a bug report: `grpo verify`
+    replays it and names the first stage that differs (`grpo help bundles`).
+    Records are checked as they are read. --json is for errors.
     Exit codes: 0 done, 2 usage, 3 bad input.
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=json):
@@ -67,7 +80,10 @@ def convert(
         alone = kind == "parquet" and work.on is None
         used = WorkOptions(jobs=1) if alone else work
         reader = make_reader(paths(files), source.reading(chosen.record), errors, used)
-        run = Conversion(reader, as_table=kind == "parquet", as_json=json)
+        if bundle and (kind == "parquet" or work.on is not None):
+            raise UsageError("--bundle writes JSONL, on this machine")
+        bundling = Bundling({"rtol": LOGGED, "metrics_rtol": LOGGED}) if bundle else None
+        run = Conversion(reader, as_table=kind == "parquet", as_json=json, bundling=bundling)
         if check_parts(output, reader, resume=resume):
             from grpo_cli.engine.cluster.parts import Parts  # of a cluster
 

@@ -6,10 +6,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, NamedTuple
 
 import orjson
 
+from grpo_cli.commands.convert.bundling import Bundling, Unsealed, write_bundle
 from grpo_cli.commands.options.source import tell_errors, tell_skipped
 from grpo_cli.engine import Reader
 from grpo_cli.engine.fold import Accumulator, fold_pieces
@@ -50,15 +52,17 @@ class Converted(Accumulator[None]):
 
     Attributes:
         as_table: whether they become columns; lines otherwise.
+        bundling: makes lines of a bundle; None for plain lines.
         pieces: the lines, or the records with their columns.
         records: how many.
     """
 
     as_table: bool
+    bundling: Bundling | None = None
     pieces: Pieces = field(default_factory=Pieces)
     records: int = 0
 
-    settings: ClassVar[tuple[str, ...]] = ("as_table",)
+    settings: ClassVar[tuple[str, ...]] = ("as_table", "bundling")
 
     def read(self, decoded: Iterable[DecodedChunk]) -> Iterator[InputError]:
         """Converts records in order, and yields the errors of those that cannot be read."""
@@ -67,12 +71,16 @@ class Converted(Accumulator[None]):
                 yield found
                 continue
             try:
-                self.pieces += [found] if self.as_table else map(_line, found[0])
+                self.pieces += [found] if self.as_table else map(self._piece, found[0])
             except InputError as error:  # what JSON cannot hold is never left out
                 self.error = error
                 self.records = len(self.pieces)
                 return
             self.records += len(found[0])
+
+    def _piece(self, raw: Raw) -> bytes | Unnamed | Unsealed:
+        with blaming(raw):
+            return _line(raw) if self.bundling is None else self.bundling.line(raw)
 
     def merge(self, later: Converted) -> None:
         """Adds the records that follow."""
@@ -120,16 +128,15 @@ def blaming(raw: Raw) -> Iterator[None]:
 
 
 def _line(raw: Raw) -> bytes | Unnamed:
-    with blaming(raw):
-        value = canonical(raw, raw.number)
-        line = escaped_json(dumps(value)) + b"\n"
-        if has_id(value):
-            return line
-        opening = _opening(value, line, raw.number)
-        if opening is not None:
-            return Unnamed(raw.number, line, opening, 1)
-        other = escaped_json(dumps(named(value, raw.number))) + b"\n"
-        return Unnamed(raw.number, line, other, len(line))
+    value = canonical(raw, raw.number)
+    line = escaped_json(dumps(value)) + b"\n"
+    if has_id(value):
+        return line
+    opening = _opening(value, line, raw.number)
+    if opening is not None:
+        return Unnamed(raw.number, line, opening, 1)
+    other = escaped_json(dumps(named(value, raw.number))) + b"\n"
+    return Unnamed(raw.number, line, other, len(line))
 
 
 def _opening(value: dict[str, Any], line: bytes, number: int) -> bytes | None:
@@ -182,17 +189,24 @@ class Conversion:
         reader: the files.
         as_table: whether they become columns; lines otherwise.
         as_json: whether errors are JSON.
+        bundling: makes lines of a bundle; None for plain lines.
     """
 
-    def __init__(self, reader: Reader, *, as_table: bool, as_json: bool) -> None:
+    def __init__(
+        self, reader: Reader, *, as_table: bool, as_json: bool, bundling: Bundling | None = None
+    ) -> None:
         self._reader = reader
         self._as_table = as_table
         self._as_json = as_json
+        self._bundling = bundling
         self._told = 0
-        self._whole = Converted(as_table)
+        self._whole = Converted(as_table, bundling)
 
     def write(self, stream: BinaryIO) -> None:
-        """Writes them all, as JSONL or as Parquet."""
+        """Writes them all, as JSONL, as a bundle or as Parquet."""
+        if self._bundling is not None:
+            write_bundle(chain.from_iterable(self._pieces()), stream)
+            return
         if not self._as_table:
             for pieces in self._pieces():
                 write_lines(pieces, stream, self._whole.records - len(pieces))
@@ -215,7 +229,7 @@ class Conversion:
             listed.close(complete=complete)
 
     def _pieces(self, listed: PartFolder | None = None) -> Iterator[list[Any]]:
-        make = partial(Converted, self._as_table)
+        make = partial(Converted, self._as_table, self._bundling)
         for whole in fold_pieces(self._reader, make, part_folder=listed):
             self._whole = whole
             pieces, whole.pieces = whole.pieces, Pieces()

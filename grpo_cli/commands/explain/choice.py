@@ -98,7 +98,7 @@ _EVERYWHERE: Mapping[str, Meaning] = {
     "π_rollout": "the engine that sampled",
     "β": ("beta", "dro_beta"),
     "γ": ("gamma",),
-    "λ": ("rlsd_lambda", "gae_lambda"),
+    "λ": ("rlsd_lambda", "gae_lambda", "turn_advantage_coef"),
     "τ": ("real_tau",),
 }
 _TRAINED = "the ratio of the ratio stage, π_θ over π_old"

@@ -148,7 +148,7 @@ class Facts:
         term, lengths = breakdown.policy, breakdown.batch.responses.lengths
         of_record = breakdown.objective.batch == "record"
         factor = breakdown.term_weight(term) if of_record else term.factor
-        parts = [np.repeat(factor, lengths) * term.values]
+        parts = [term.weights.times_own(np.repeat(factor, lengths)) * term.values]
         advantages = [breakdown.advantage]
         if breakdown.response_advantage is not None:
             empty = lengths == 0

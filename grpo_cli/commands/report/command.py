@@ -29,7 +29,7 @@ from grpo_cli.commands.trend.comparison import compare_log, framework_of
 from grpo_cli.commands.trend.drawings import head, page, with_other
 from grpo_cli.commands.trend.events import events, verdict_of
 from grpo_cli.commands.trend.findings import findings as look
-from grpo_cli.commands.trend.inspection import with_checks
+from grpo_cli.commands.trend.inspection import with_checks, with_mismatches
 from grpo_cli.commands.trend.logs import read_finite
 from grpo_cli.commands.trend.origins import StepSource
 from grpo_cli.commands.trend.questions.parts import PartSteps, answer_by, windows
@@ -149,7 +149,9 @@ def report(
         happened = with_checks(events(found), reader)
         choice = choose(steps, found, most=options.steps, groups=options.groups, seed=options.seed)
         make = partial(KeptGroups, plan, run.step_source, choice, run.statistics)
-        kept = first_pass(reader, make).steps
+        read = first_pass(reader, make)
+        kept = read.steps
+        happened = with_mismatches(happened, read.mismatches)
         lost = limit_tokens(kept, options.groups, options.tokens)
         whole = head(steps, happened, compared, verdict_of(steps, happened, run))
         if options.by is not None:

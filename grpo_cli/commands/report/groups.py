@@ -23,6 +23,7 @@ from grpo_cli.engine.evaluator import BatchStatistics, Evaluator
 from grpo_cli.engine.fold import Accumulator
 from grpo_cli.errors import InputError
 from grpo_cli.objective.breakdown import Breakdown
+from grpo_cli.objective.mismatch import Mismatch
 from grpo_cli.records import DecodedChunk, Raw, Record, record
 from grpo_cli.variants.plan import Plan
 
@@ -40,6 +41,7 @@ class Choice:
         worst: record → the responses that are worst in a step that is kept.
         groups: how many groups of a step are sampled as well.
         seed: of the sample.
+        mismatched: the steps that findings on the engines' mismatch point at.
     """
 
     steps: Mapping[int, str]
@@ -47,6 +49,7 @@ class Choice:
     worst: Mapping[Owner, frozenset[int]]
     groups: int
     seed: int
+    mismatched: frozenset[int] = frozenset()
 
     def priority(self, *name: object) -> int:
         """A number that decides about a sample: equal for equal names, in any process."""
@@ -79,7 +82,13 @@ def choose(
     shown = (steps[at] for at, number in enumerate(numbers) if number in kept)
     worst = owners(chain.from_iterable(step.worst.values() for step in shown))
     in_order = {number: kept[number] for number in numbers if number in kept}
-    return Choice(in_order, found, worst, groups, seed)
+    mismatched = frozenset(step for one in findings for step in steps_of_mismatch(one))
+    return Choice(in_order, found, worst, groups, seed, mismatched)
+
+
+def steps_of_mismatch(finding: Finding) -> tuple[int, ...]:
+    """The worst step of a finding on the engines' mismatch, and its onset."""
+    return (finding.worst_step, finding.onset) if finding.metric.startswith("mismatch.") else ()
 
 
 def _pointed_at(numbers: Sequence[int], findings: Sequence[Finding]) -> Mapping[int, str]:
@@ -175,6 +184,7 @@ class KeptGroups(Accumulator[None]):
         choice: what is kept.
         statistics: those of each step, where the plan wants some.
         steps: the groups of each step.
+        mismatches: of each step that a finding on the engines' mismatch points at.
     """
 
     plan: Plan
@@ -182,6 +192,7 @@ class KeptGroups(Accumulator[None]):
     choice: Choice
     statistics: BatchStatistics | None
     steps: dict[int, list[Group]] = field(default_factory=dict)
+    mismatches: dict[int, Mismatch] = field(default_factory=dict)
 
     settings: ClassVar[tuple[str, ...]] = ("plan", "step_source", "choice", "statistics")
 
@@ -206,6 +217,8 @@ class KeptGroups(Accumulator[None]):
         """Adds the groups of the input that follows."""
         for step, groups in later.steps.items():
             self.steps.setdefault(step, []).extend(groups)
+        for step, mismatch in later.mismatches.items():
+            self.mismatches.setdefault(step, Mismatch()).merge(mismatch)
 
     def _step(self, raw: Raw | InputError) -> int | None:
         try:
@@ -224,6 +237,8 @@ class KeptGroups(Accumulator[None]):
             chunk = None
         if chunk is None or isinstance(found, InputError):
             return
+        if step in self.choice.mismatched:
+            self.mismatches.setdefault(step, Mismatch()).add_batch(chunk.batch)
         breakdown = self._evaluated(chunk, step)
         numbers = np.asarray(found.groups or [0] * len(found.widths), dtype=np.int64)
         owner = (found.source, found.name)

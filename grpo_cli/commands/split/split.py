@@ -222,6 +222,8 @@ def _weights(objective: Objective, stage: str, responses: Responses, sizes: I64)
     """[R] the weight of each response in its piece."""
     inputs, records = Inputs(_recut(responses, sizes)), Segments(sizes)
     bound = getattr(objective, stage) or objective.aggregate
+    if bound.choice.reads_turns:
+        raise InputError(f"{bound.name} counts turns or trajectories, which split does not cut")
     found: Weights = inputs.call(bound, "aggregate")
     counts = np.ones(records.count)
     if found.counts is not None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from grpo_cli.commands.check.floors import judge
 from grpo_cli.commands.check.run import Check
+from grpo_cli.commands.check.view import mismatch_lines
+from grpo_cli.commands.report.groups import steps_of_mismatch
 from grpo_cli.commands.trend.events import Event
 from grpo_cli.commands.trend.step import WARNING, Place
 from grpo_cli.engine import Reader
 from grpo_cli.errors import InputError
+from grpo_cli.objective.mismatch import Mismatch
 from grpo_cli.records import Block, DecodedChunk, Reading
 
 _MOST = 2
@@ -31,6 +35,25 @@ def with_checks(events: Sequence[Event], reader: Reader) -> list[Event]:
         replace(one, check=_named_in(one, reader.reading)) if one in wrong else one
         for one in events
     ]
+
+
+def with_mismatches(events: Sequence[Event], found: Mapping[int, Mismatch]) -> list[Event]:
+    """The events, those on the engines' mismatch with what explains it at their worst step.
+
+    Args:
+        events: of a run.
+        found: the mismatch of the tokens of each step that such an event points at.
+    """
+    made = []
+    for event in events:
+        named = [step for one in event.findings for step in steps_of_mismatch(one)]
+        step = next((one for one in named if one in found), None)
+        judged = None if step is None else judge(found[step].result())
+        if judged is not None:
+            words = "; ".join(line.strip() for line in mismatch_lines(judged))
+            event = replace(event, check=[*event.check, f"at step {step}: {words}"])
+        made.append(event)
+    return made
 
 
 def _named_in(event: Event, reading: Reading) -> list[str]:

@@ -130,7 +130,7 @@ def verify(
             variant.variant,
             stages.stages,
             stages.hyperparameters,
-            tolerances(rtol, atol, metrics_rtol),
+            None if rtol is atol is metrics_rtol is None else tolerances(rtol, atol, metrics_rtol),
         )
         run = Verification(judging, reader, causes)
         answer = run.result()

@@ -9,14 +9,23 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from grpo_cli.bundle import fault, seal_of
 from grpo_cli.commands.verify.answer import Difference, MetricDifference, Verdict
-from grpo_cli.commands.verify.compare import Column, Tolerance, column_of, deciding, differences
+from grpo_cli.commands.verify.compare import (
+    Column,
+    Tolerance,
+    column_of,
+    deciding,
+    differences,
+    tolerances,
+)
 from grpo_cli.commands.verify.expected import Expectation, Flags, Wanted, read_expectations
+from grpo_cli.commands.verify.replay import Part, part_of
 from grpo_cli.engine.chunk import Chunk, assembled
 from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.engine.fold import Accumulator
 from grpo_cli.engine.references import References
-from grpo_cli.errors import InputError
+from grpo_cli.errors import GrpoError, InputError
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.terms import KL, POLICY
 from grpo_cli.records import DecodedChunk, Raw, Record, layout, record
@@ -34,27 +43,27 @@ class Judging(Accumulator[Any]):
     Args:
         variant: the variant for all records; "" takes the one of each record's framework.
         stages, hyperparameters: what the flags change in it.
-        within: when two numbers agree.
+        given: when two numbers agree; None: as a bundle says, or as usual.
 
     Attributes:
         items: what became of the records; None of one that expects nothing.
         references: which of them have a reference.
     """
 
-    settings: ClassVar[tuple[str, ...]] = ("variant", "stages", "hyperparameters", "within")
+    settings: ClassVar[tuple[str, ...]] = ("variant", "stages", "hyperparameters", "given")
 
     def __init__(
         self,
         variant: str,
         stages: Mapping[str, str],
         hyperparameters: Mapping[str, object],
-        within: Tolerance,
+        given: Tolerance | None = None,
     ) -> None:
         self.variant = variant
         self.stages = stages
         self.hyperparameters = hyperparameters
-        self.within = within
-        self.items: list[Judged | None] = []
+        self.given = given
+        self.items: list[Judged | Part | None] = []
         self.references = References()
 
     def merge(self, later: Judging) -> None:
@@ -68,7 +77,7 @@ class Judging(Accumulator[Any]):
         plans: Plans = {}
         questions = (self._question(raw, plans) for raw in one_by_one(decoded))
         for kind, group in groupby(questions, lambda item: getattr(item, "kind", None)):
-            found: Iterable[Judged | InputError | None]
+            found: Iterable[Judged | Part | InputError | None]
             if kind is None:
                 found = (item for item in group if not isinstance(item, Question))
             else:
@@ -79,26 +88,56 @@ class Judging(Accumulator[Any]):
                 else:
                     self.items.append(item)
 
-    def _question(self, raw: Raw | InputError, plans: Plans) -> Question | InputError | None:
-        """Reads what a record expects; None of one that expects nothing."""
+    def _question(self, raw: Raw | InputError, plans: Plans) -> Question | Part | InputError | None:
+        """Reads what a record expects; one that expects nothing is at most a bundle's."""
         read = raw if isinstance(raw, InputError) else record(raw)
         if isinstance(read, InputError):
             return read
         assert isinstance(raw, Raw)
-        if read.expected is None:
-            return None
         try:
+            part = self._part(raw, read, plans)
+            if read.expected is None:
+                return part
             plan = self._plan(raw, read, plans)
             wanted = read_expectations(read)
         except InputError as error:
             return error
+        if part is not None and not wanted[0]:
+            return part
         if "log_probs_ref" in read.columns:
             self.references.merge(References(first={True: 0}))
         elif self.references.lacking is None and plan.leaves_kl_out(read.hyperparameters):
             with suppress(InputError):  # which is raised again where the record is evaluated
                 alone = Chunk.of([read])
                 self.references.add(alone, plan, alone.objective(plan))
-        return Question(read, plan, wanted)
+        return Question(read, plan, wanted, part, self.tolerance(part))
+
+    def tolerance(self, part: Part | None = None) -> Tolerance:
+        """When two numbers of a record agree: by the flags, its bundle, or as usual."""
+        said = part.seal.get("tolerances") if part is not None and self.given is None else None
+        if not isinstance(said, dict):
+            return self.given or Tolerance()
+        known = [said.get(name) for name in ("rtol", "atol", "metrics_rtol")]
+        return tolerances(*(one if isinstance(one, int | float) else None for one in known))
+
+    def _part(self, raw: Raw, read: Record, plans: Plans) -> Part | None:
+        """What a record adds to the stages of its bundle; None where it is of none.
+
+        Raises:
+            InputError: where it was changed since the bundle was written.
+        """
+        value = raw.plain()
+        seal = seal_of(value)
+        if seal is None:
+            return None
+        if (why := fault(value, seal)) is not None:
+            path = f"{read.prefix}bundle"
+            raise InputError(why, path=path, source=read.source, line=read.line)
+        signature = None
+        if not (self.variant or self.stages or self.hyperparameters):
+            with suppress(GrpoError):  # which is raised where the record is evaluated
+                signature = Chunk.of([read]).objective(self._plan(raw, read, plans)).signature
+        return part_of(raw, read, seal, self._plan(raw, read, plans, rewards=True), signature)
 
     def _judged(self, questions: Iterable[Question]) -> Iterator[Judged | InputError]:
         """Yields what became of questions of one kind, whose records are evaluated together."""
@@ -110,19 +149,21 @@ class Judging(Accumulator[Any]):
 
         def judge_chunk(chunk: Chunk) -> list[Judged | InputError]:
             asked_here = [asked[id(each)] for each in chunk.records]
-            return judge(asked_here, Evaluator(asked_here[0].plan).evaluate(chunk), self.within)
+            return judge(asked_here, Evaluator(asked_here[0].plan).evaluate(chunk))
 
         for part in assembled(map(next_record, questions)):
             for found in [part] if isinstance(part, InputError) else part.each(judge_chunk):
                 yield from [found] if isinstance(found, InputError) else found[1]
 
-    def _plan(self, raw: Raw, read: Record, plans: Plans) -> Plan:
+    def _plan(self, raw: Raw, read: Record, plans: Plans, *, rewards: bool = False) -> Plan:
+        """The record's plan; with ``rewards`` the one that makes advantages of them."""
         settings = None if self.variant else raw.value.get("framework")
-        key = (repr(settings), read.advantages is not None)
+        given = read.advantages is not None and not rewards
+        key = (repr(settings), given)
         if key not in plans:
             plans[key] = completed(
                 self._choose(settings, read),
-                advantages_given=read.advantages is not None,
+                advantages_given=given,
                 stages=self.stages,
                 hyperparameters=self.hyperparameters,
             )
@@ -148,17 +189,22 @@ class Question(NamedTuple):
         record: the record.
         plan: what it is evaluated as.
         wanted: what it expects.
+        part: what it adds to the stages of its bundle; None where it is of none.
+        within: when two numbers agree.
     """
 
     record: Record
     plan: Plan
     wanted: Wanted
+    part: Part | None
+    within: Tolerance
 
     @property
     def kind(self) -> Hashable:
         """What records must share to be judged together."""
         expected = [(each.key, each.level, bool(each.given.any())) for each in self.wanted[0]]
-        return id(self.plan), tuple(expected), layout(self.record), self.record.mask is None
+        own = layout(self.record), self.record.mask is None, self.within
+        return id(self.plan), tuple(expected), *own
 
 
 class Judged(NamedTuple):
@@ -169,30 +215,31 @@ class Judged(NamedTuple):
         plan: what it was evaluated as.
         undefined: whether it expects NaN of a mean over nothing (0/0), where grpo has 0.
         record: the record, where it differs.
+        part: what it adds to the stages of its bundle; None where it is of none.
+        within: when two of its numbers agree.
     """
 
     verdict: Verdict
     plan: Plan
     undefined: bool
     record: Record | None
+    part: Part | None
+    within: Tolerance
 
 
-def judge(
-    questions: Sequence[Question], breakdown: Breakdown, tolerance: Tolerance
-) -> list[Judged | InputError]:
+def judge(questions: Sequence[Question], breakdown: Breakdown) -> list[Judged | InputError]:
     """Compares records of one kind with what they expect, in the order of the stages.
 
     Args:
         questions: the records.
         breakdown: what they evaluate to, each a batch of its own.
-        tolerance: when two numbers agree.
 
     Returns:
         [M] the verdicts; an error for a record of which nothing can be compared.
     """
     records = [question.record for question in questions]
     by_key = zip(*(question.wanted[0] for question in questions), strict=True)
-    keys = [_compare(records, each, breakdown, tolerance) for each in by_key]
+    keys = [_compare(records, each, breakdown, questions[0].within) for each in by_key]
     signature = breakdown.objective.signature
     return [_judged(at, each, keys, signature) for at, each in enumerate(questions)]
 
@@ -252,7 +299,7 @@ def _are_undefined(column: Column, breakdown: Breakdown) -> Flags:
 def _judged(
     at: int, question: Question, keys: Sequence[_Compared], signature: str
 ) -> Judged | InputError:
-    record, plan, (_, ignored) = question
+    record, plan, (_, ignored), part, within = question
     ignored = [*ignored, *(each.key for each in keys if each.absent[at])]
     compared = [each for each in keys if not each.absent[at] and not each.undefined[at]]
     undefined = any(each.undefined[at] for each in keys)
@@ -280,7 +327,7 @@ def _judged(
         ),
         rounded={column.key: column.precision[at] for column in columns if column.precision[at]},
     )
-    return Judged(verdict, plan, undefined, None if verdict.agrees else record)
+    return Judged(verdict, plan, undefined, None if verdict.agrees else record, part, within)
 
 
 def _nothing(record: Record, ignored: Sequence[str]) -> InputError:

@@ -202,5 +202,8 @@ QUANTITIES = (
 )
 """In the order of the stages."""
 
-KEYS = (*(key for quantity in QUANTITIES for key in quantity.keys), "metrics")
+OF_STEP = ("step_loss", "step_metrics")
+"""What ``expected`` may have of the step of its record; a bundle's replay compares it."""
+
+KEYS = (*(key for quantity in QUANTITIES for key in quantity.keys), "metrics", *OF_STEP)
 """What ``expected`` may have."""

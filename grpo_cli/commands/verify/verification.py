@@ -10,10 +10,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from grpo_cli.commands.options.source import tell_errors, tell_notes, tell_skipped
-from grpo_cli.commands.verify.answer import Difference, MetricDifference, Verdict, Verified
+from grpo_cli.commands.verify.answer import (
+    Difference,
+    MetricDifference,
+    Replayed,
+    Verdict,
+    Verified,
+)
 from grpo_cli.commands.verify.causes.case import Case
 from grpo_cli.commands.verify.causes.search import Memory, pattern
+from grpo_cli.commands.verify.compare import Tolerance
 from grpo_cli.commands.verify.judging import Judged, Judging
+from grpo_cli.commands.verify.replay import Bundle, Part, add_verdict, stage_of
 from grpo_cli.engine import Reader
 from grpo_cli.engine.fold import fold_pieces
 from grpo_cli.engine.references import without_kl
@@ -79,6 +87,8 @@ class Verification:
         self._empty = make()
         self._reader = reader
         self._memory = Memory(most)
+        self._bundle = Bundle(selects=reader.reading.selects)
+        self._within: Tolerance | None = None
         self._without_kl: list[Plan] = []
         self._good = 0
         self.without_expected = 0
@@ -95,9 +105,9 @@ class Verification:
             InputError: at the first record that cannot be judged, unless those are skipped.
         """
         verdicts = (*self._verdicts(),)
-        within = self._empty.within
+        within = self._within or self._empty.tolerance()
         causes, explained = shared_causes([each.first for each in verdicts if each.first])
-        return Verified(
+        found = Verified(
             agrees=all(verdict.agrees for verdict in verdicts),
             rtol=within.rtol,
             atol=within.atol,
@@ -111,16 +121,25 @@ class Verification:
             undefined=self.undefined,
             records=verdicts,
         )
+        if not self._bundle.parts:
+            return found
+        replay = self._bundle.result(within)
+        agrees = found.agrees and replay.first_stage is None
+        return Replayed(**{**found.fields(), "agrees": agrees}, bundle=replay)
 
     def _verdicts(self) -> Iterator[Verdict]:
         for sums in fold_pieces(self._reader, self._make):
-            items: Sequence[Judged | None]
+            items: Sequence[Judged | Part | None]
             items, sums.items = sums.items, []
             self._good += len(items)
             if sums.error is not None:
                 continue  # which is raised next
             for item in items:
-                if item is None:
+                part = item if isinstance(item, Part) else item and item.part
+                if part is not None:
+                    self._within = self._empty.tolerance(part)
+                    self._bundle.add(part)
+                if item is None or isinstance(item, Part):
                     self.without_expected += 1
                     continue
                 self.undefined += item.undefined
@@ -128,7 +147,7 @@ class Verification:
                     yield self._verdict(item)
 
     def _verdict(self, item: Judged) -> Verdict:
-        verdict, plan, _, record = item
+        verdict, plan, _, record, part, within = item
         if NO_REFERENCE.name in verdict.signature:
             self._without_kl.append(plan)
         words = shlex.join(plan.words)
@@ -137,9 +156,17 @@ class Verification:
         self.rounded |= verdict.rounded
         for metric in verdict.metrics:
             self.metrics.setdefault(metric.key, DifferingMetric(metric, verdict.id)).count += 1
-        if record is None:
-            return verdict
-        return self._explained(verdict, Case.of(record, plan, self._empty.within))
+        stage = None
+        if record is not None:
+            case = Case.of(record, plan, within)
+            verdict = self._explained(verdict, case)
+            assert verdict.first is not None
+            found, weights = verdict.first, case.other_weights
+            own = next(each.expectation.stage for each in case.columns if each.key == found.key)
+            stage = stage_of(own, found.stages, other_weights=weights)
+        if part is not None:
+            add_verdict(part, verdict, stage, self._bundle.tallies)
+        return verdict
 
     def _explained(self, verdict: Verdict, case: Case) -> Verdict:
         """Adds why a record differs, or what is known of that."""

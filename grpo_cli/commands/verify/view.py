@@ -7,7 +7,14 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console
 from rich.text import Text
 
-from grpo_cli.commands.verify.answer import Difference, Verdict, Verified
+from grpo_cli.commands.verify.answer import (
+    Difference,
+    Replay,
+    Replayed,
+    StageDifference,
+    Verdict,
+    Verified,
+)
 from grpo_cli.commands.verify.expected import METRIC
 from grpo_cli.terminal.display import chosen
 from grpo_cli.terminal.numbers import shown, visible
@@ -17,6 +24,10 @@ from grpo_cli.terminal.screen import Screen
 
 def print_verification(console: Console, screen: Screen, answer: Verified) -> None:
     """Prints the verdict on all records, then the first that differs; with --full all of them."""
+    if isinstance(answer, Replayed):
+        for line in _replayed(answer.bundle):
+            console.print(wrapped(line, screen.reading, 13))
+        console.print()
     differing = [row for row in answer.records if not row.agrees]
     console.print(wrapped(_verdict(answer, len(differing)), screen.reading, 2))
     if answer.metrics_differ or any(map(_metrics, answer.records)):
@@ -30,6 +41,36 @@ def print_verification(console: Console, screen: Screen, answer: Verified) -> No
     if rest := len(differing) - len(shown_rows):
         more = f"{rest:,} more record{'' if rest == 1 else 's'}"
         console.print(Text(f"\n… {more} differ{'s' if rest == 1 else ''} (see --full or --json)"))
+
+
+def _replayed(answer: Replay) -> Iterator[Text]:
+    """The verdict on a bundle, then its stages in order, the first that differs marked."""
+    parts = [(answer.records, "record"), (answer.steps, "step"), (answer.responses, "response")]
+    counts = ", ".join(f"{count:,} {name}{'' if count == 1 else 's'}" for count, name in parts)
+    hashes = ", ".join(text[:12] for text in answer.sha256)
+    first = answer.first_stage
+    verdict = "every stage that was replayed agrees" if first is None else f"{first} differs first"
+    yield Text(f"bundle: {verdict}", "bold green" if first is None else "bold red")
+    yield Text(f"  {counts}; unchanged since it was written (sha256 {hashes}…)")
+    for stage in answer.stages:
+        style = "red" if stage.differing else "green" if stage.compared else ""
+        words = f"{stage.compared:,} agree" if stage.compared else "not recorded"
+        if stage.differing:
+            words = f"{stage.differing:,} of {stage.compared:,} differ"
+            words += f", by {stage.largest:.3g} at most" if stage.largest else ""
+        reasons = "; ".join(stage.skipped) if stage.skipped else ""
+        words += f" (skipped: {reasons})" if reasons else ""
+        yield Text.assemble((f"  {stage.stage:<11}", "cyan"), (words, style))
+        if stage.first is not None:
+            yield Text(f"             {_of_stage(stage.first)}")
+
+
+def _of_stage(first: StageDifference) -> str:
+    line = "" if first.line is None else f":{first.line}"
+    place = f"record {shown(first.id)} ({visible(first.source)}{line}), {first.key}"
+    place += "" if first.response is None else f", response {first.response}"
+    place += "" if first.token is None else f", token {first.token}"
+    return f"{place}: yours {visible(str(first.yours))}, grpo's {visible(str(first.grpo))}"
 
 
 def _paragraph(row: Verdict, first: Difference) -> Iterator[Text]:

@@ -7,33 +7,45 @@ from __future__ import annotations
 
 import numpy as np
 
-from grpo_cli.batch import F64, I64, Segments
+from grpo_cli.batch import F64, I64, Segments, cut_turns
+from grpo_cli.objective.advantage.group import group_std
+from grpo_cli.objective.arithmetic.groups import Groups
+from grpo_cli.objective.arithmetic.turns import TurnOrder
 from grpo_cli.objective.choice import choice, table
 from grpo_cli.objective.correction import within
-from grpo_cli.objective.results import Correction, Ratio, Surrogate, Weights, side
+from grpo_cli.objective.results import Correction, PerToken, Ratio, Surrogate, Weights, side
 
 TINY = 1e-8  # what ROLL adds to a count of tokens
-
-
-def segments(responses: Segments, positions: I64 | None) -> Segments:
-    """The segments of all responses, one after another.
-
-    Args:
-        responses: cuts the tokens into responses.
-        positions: [N] each token's place among all, masked ones included; None: nothing is masked.
-    """
-    if positions is None:
-        return responses
-    first = np.zeros(responses.total, np.bool_)
-    first[responses.starts[responses.lengths > 0]] = True
-    first[1:] |= np.diff(positions) != 1
-    starts = np.flatnonzero(first)
-    return Segments(np.diff(np.append(starts, responses.total)))
 
 
 def means(values: F64, cut: Segments) -> F64:
     """[N] the mean over each token's segment, Σ/(n + 1e-8)."""
     return cut.spread(cut.sum(values) / (cut.lengths + TINY))
+
+
+@choice("advantage", "roll/agentic_reinforce", gamma=1.0)
+def agentic_reinforce(
+    rewards: F64, groups: Groups, turn_order: TurnOrder, *, gamma: float
+) -> PerToken:
+    """A = γ^k·(r − r̄)/(σ + 1e-6), k the segments, or turns, that follow in the response.
+
+    r̄ and σ (with G − 1) are of the rewards of the group.
+
+    Args:
+        rewards: [R] one per response.
+        groups: which responses answer the same prompt.
+        turn_order: the turns of each response.
+        gamma: discount per turn.
+
+    References:
+        ROLL 8eb27cc2, ``compute_agentic_reinforce_return``. It drops the KL that it takes off the
+        reward at tokens that are not the last of their segment.
+    """
+    scores = group_std(rewards, groups, std_ddof=1, std_eps=1e-6, std_min=0.0)
+    owner = turn_order.response
+    last = np.append(owner[1:] != owner[:-1], True)[: len(owner)]
+    found = turn_order.returns(np.where(last, scores[owner], 0.0), gamma)
+    return PerToken(turn_order.turns.spread(found))
 
 
 @choice("ratio", "roll/segment")
@@ -52,7 +64,7 @@ def segment(token_log_ratio: F64, responses: Segments, positions: I64 | None = N
     References:
         ROLL 8eb27cc2, ``ratio_type: segment`` of its agentic pipeline.
     """
-    cut = segments(responses, positions)
+    cut = cut_turns(responses, None, positions)
     log_ratio = means(token_log_ratio, cut)
     return Ratio(log_ratio, np.exp(log_ratio), lambda slope: means(slope, cut))
 
@@ -152,7 +164,7 @@ def _at(values: F64, level: str, responses: Segments, positions: I64 | None) -> 
     if level == "sequence":
         return responses.spread(responses.sum(values))
     if level == "segment":
-        return means(values, segments(responses, positions))
+        return means(values, cut_turns(responses, None, positions))
     return responses.spread(responses.sum(values) / (responses.lengths + TINY))
 
 

@@ -53,6 +53,29 @@ ROWS = {
         "roll/train-infer.",
         paper="",
     ),
+    "roll/agentic_reinforce": vary(
+        _PPO,
+        checked="executed",
+        advantage=use("roll/agentic_reinforce"),
+        reads=_READS | {"gamma"},
+    ).named(
+        "ROLL's agentic pipeline with adv_estimator agentic_reinforce",
+        "The normalised reward, discounted by gamma for each segment that follows; with gamma 1, "
+        "the default, it is roll/ppo. The normalisation is that of method mean_std, grouping "
+        "traj_group_id.",
+        paper="",
+    ),
+    "roll/step_reinforce": vary(
+        _PPO,
+        checked="executed",
+        advantage=use("turn-group-std", gamma=0.95, turn_peers="group", std_ddof=1, std_eps=1e-6),
+        reads=_READS | {"gamma"},
+    ).named(
+        "ROLL's agentic pipeline with adv_estimator step_reinforce",
+        "Discounted returns of steps, normalised over all steps of the group: long trajectories "
+        "move its mean and std more. step_reward_gamma is -p gamma.",
+        paper="",
+    ),
     "roll/vanilla": vary(_PPO, surrogate=use("reinforce")).named(
         "ROLL pg_variant vanilla (REINFORCE)", "log π_θ·A; π_old plays no part.", paper=""
     ),

@@ -46,6 +46,14 @@ ROWS = {
     ).named(
         "SkyRL policy loss dual_clip", "verl's vanilla, which always has it.", paper="1912.09729"
     ),
+    "skyrl/step_wise": vary(
+        _REGULAR, checked="executed", advantage=use("verl/grpo_multi_trajectories")
+    ).named(
+        "SkyRL policy loss regular with step_wise_trajectories",
+        "The last step's reward alone counts, once for each trajectory; rewards of earlier steps "
+        "are ignored. The denominators still count steps: sequence_mean is a mean over steps.",
+        paper="",
+    ),
     "skyrl/gspo": vary(_REGULAR, ratio=use("verl/sequence-token")).named(
         "SkyRL policy loss gspo (GSPO-token)",
         "loss_reduction is token_mean unless it is changed, with a warning only; the "

@@ -17,6 +17,7 @@ from grpo_cli.errors import InputError
 from grpo_cli.objective.advantage.batch import of_every_function, over_batch
 from grpo_cli.objective.advantage.group import leave_one_out, length_weighted, pass_at_k
 from grpo_cli.objective.advantage.tokens import gae, remax, to_go, whiten
+from grpo_cli.objective.advantage.turns import once_per_trajectory
 from grpo_cli.objective.arithmetic.groups import Groups, suffix_sums
 from grpo_cli.objective.choice import choice, table
 from grpo_cli.objective.results import Moments, PerToken, Sample
@@ -40,6 +41,27 @@ def grpo(rewards: F64, groups: Groups) -> F64:
     verl's ``grpo`` and ``grpo_vectorized``; the latter takes its statistics in float32.
     """
     return nostd(rewards, groups) / (_std(rewards, groups)[groups.index] + _EPS)
+
+
+choice("advantage", "verl/grpo_multi_trajectories")(
+    once_per_trajectory(
+        grpo,
+        """``verl/grpo`` of the last response of each trajectory, which its other responses share.
+
+    A trajectory counts once, however many outputs its agent loop has.
+
+    Args:
+        rewards: [R] s; those of a trajectory's last response count alone.
+        groups: which responses answer the same prompt.
+        trajectories: which responses are of one trajectory.
+
+    References:
+        verl 0.9.1, ``compute_advantage_for_multi_trajectories``, which its estimators but grpo
+        leave out: they count each response. SkyRL's ``step_wise_trajectories``;
+        agent-lightning's ``enable_rollout_level_advantage``.
+    """,
+    )
+)
 
 
 @choice("advantage", "verl/grpo_nostd")

@@ -48,6 +48,13 @@ VANILLA = Row(
 
 ROWS = {
     "verl/vanilla": VANILLA,
+    "verl/multi_trajectories": vary(VANILLA, advantage=use("verl/grpo_multi_trajectories")).named(
+        "verl policy loss vanilla, agent loops with several outputs",
+        "The final output's reward alone counts in the group, once for each session; its other "
+        "outputs get the same advantage. Token means still weigh long sessions more "
+        "(--aggregate trajectory-mean), and estimators other than grpo count every output.",
+        paper="",
+    ),
     "verl/gspo": vary(
         VANILLA,
         ratio=use("verl/sequence-token"),

@@ -41,6 +41,13 @@ class Groups:
         return marks
 
     @cached_property
+    def lasts(self) -> I64:
+        """[count] the last response of each group, each of which has one."""
+        found = np.zeros(self.count, dtype=np.int64)
+        found[self.index] = np.arange(len(self.index))
+        return found
+
+    @cached_property
     def _by_size(self) -> list[tuple[I64, I64]]:
         """For each size: which groups have it, and [n, size] where their responses stand."""
         order = np.argsort(self.index, kind="stable") if self._order is None else self._order

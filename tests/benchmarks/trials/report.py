@@ -8,6 +8,7 @@ from typing import Any
 from trials import check, matches, threads, verify
 from trials.score import Count, shown, table, wilson
 from trials.strangers import checking, matching, verifying
+from trials.turns import section as turns
 
 GOALS = (
     (matches.FIRST, "≥ 85 %"),
@@ -21,6 +22,13 @@ GOALS = (
     (check.REAL, "0"),
     (check.ROWS["temperature"], "≥ 95 %"),
     (check.ROWS["old"], "all"),
+    (turns.NAMED, "≥ 90 %"),
+    (turns.OTHER, "≤ 2 %"),
+    (turns.FALSE, "≤ 0.5 %"),
+    (turns.SINGLE_FALSE, "0"),
+    (turns.CAUSE, "≥ 95 %"),
+    (turns.MISLED, "≤ 2 %"),
+    (turns.DIFFERS, "0"),
     (threads.NAMED, "≥ 9 of 10: 11 of 12"),
     (verifying.NAMED, "≥ 70 % held, 93 % to reach"),
     (verifying.MISLED, "≤ 3 % held, 0.5 % to reach"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -34,12 +34,17 @@ class Token:
 
 @dataclass
 class Response:
-    """One response with the tokens that count. ``rewards`` has one for each reward function."""
+    """One response with the tokens that count. ``rewards`` has one for each reward function.
+
+    ``turns`` are its turns in order: how many tokens each has, and its reward.
+    """
 
     tokens: list[Token]
     rewards: list[mpf]
     advantage: mpf | None
     group: int
+    trajectory: int = 0
+    turns: Sequence[tuple[int, mpf]] = ()
 
 
 Batch = list[Response]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from grpo_cli.batch import F64, I64
 from grpo_cli.commands.check.record_view import View
 from grpo_cli.commands.check.rule import Finding, rule
+from grpo_cli.commands.check.rules.turns import Trajectory, by_record, outcome, trajectories_of
 
 _LEAST_PAIRS = 10
 _DISCORDANT, _REVERSED = 0.15, 0.9
@@ -32,15 +33,32 @@ class Scores(NamedTuple):
 
 
 def records_with_scores(view: View) -> Iterator[tuple[int, Scores]]:
-    """Yields the records of several responses whose rewards and advantages are finite."""
+    """Yields the records of several responses whose rewards and advantages are finite.
+
+    A trajectory whose turns are responses is one row, with its outcome. Not where its turns have
+    advantages of their own: these may follow what the trajectory earns later.
+    """
     rewards, advantages = view.summed, view.advantages
     if rewards is None or advantages is None:
         return
-    for record, count in enumerate(view.counts.tolist()):
+    turned = by_record(trajectories_of(view))
+    for record in range(len(view.counts)):
         rows = view.rows_of(record)
         given = Scores(rewards[rows], advantages[rows], view.groups[rows])
-        if count > 1 and np.isfinite([given.rewards, given.advantages]).all():
+        if record in turned:
+            given = _by_trajectory(turned[record], rewards, advantages)
+        if len(given.groups) > 1 and np.isfinite([given.rewards, given.advantages]).all():
             yield record, given
+
+
+def _by_trajectory(every: Sequence[Trajectory], rewards: F64, advantages: F64) -> Scores:
+    given = [advantages[one.rows] for one in every]
+    scores = [
+        outcome(rewards[one.rows]) if np.ptp(own) == 0.0 else np.nan
+        for one, own in zip(every, given, strict=True)
+    ]
+    groups = [one.group for one in every]
+    return Scores(np.array(scores), np.array([own[0] for own in given]), np.array(groups))
 
 
 @rule(
@@ -95,6 +113,8 @@ def find_wrong_advantages(view: View) -> Iterator[Finding]:
                 {"discordant": wrong, "pairs": pairs},
                 record,
             )
+        elif len(given.groups) < view.counts[record]:
+            continue  # a statistic of turns is another rule's
         elif mean := _common_mean(given):
             yield Finding(
                 f"the advantages are not centred: the mean of a group is {mean:.4g}. "

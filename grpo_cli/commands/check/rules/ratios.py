@@ -11,6 +11,7 @@ from grpo_cli.commands.check.pair import Pair
 from grpo_cli.commands.check.record_view import View
 from grpo_cli.commands.check.rule import Finding, rule
 from grpo_cli.commands.check.rules.rewards import are_dead
+from grpo_cli.objective.mismatch import k3
 
 _EXTREME = 20.0
 _EXTREME_ADVICE = (
@@ -338,12 +339,12 @@ def _describe_mismatch(pair: Pair, sample: int, error: float) -> Finding:
     change, size, weight = pair.log_ratio[part], pair.size[part], pair.weight[part]
     p50, p99, p999 = (float(value) for value in np.quantile(size, (0.5, 0.99, 0.999)))
     share = float(weight.sum()) ** 2 / (size.size * float(np.square(weight).sum()))
-    k3 = float((np.expm1(np.minimum(change, 50.0)) - change).mean())
+    kl = float(k3(change).mean())
     mean = float(weight.mean())
     bad = not _LOW <= mean <= _HIGH or share < _EFFECTIVE
     return Finding(
         f"engine and trainer differ: mean |{pair}| is {float(size.mean()):.3g} nats per token, "
-        f"mean exp|·| {error:.4g} (bound 1.05), KL {k3:.3g}, effective sample size "
+        f"mean exp|·| {error:.4g} (bound 1.05), KL {kl:.3g}, effective sample size "
         f"{share:.0%}, 99 % of tokens within {p99:.3g}"
         + ("; the weights exceed what verl corrects" if bad else ""),
         "compare temperature, top-p, precision and weights of engine and trainer; --correction "
@@ -353,7 +354,7 @@ def _describe_mismatch(pair: Pair, sample: int, error: float) -> Finding:
             "mean_exp_abs": error,
             "mean_weight": mean,
             "kl_k1": float(-change.mean()),
-            "kl_k3": k3,
+            "kl_k3": kl,
             "effective_sample_size": share,
             "p50": p50,
             "p99": p99,

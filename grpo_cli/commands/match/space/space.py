@@ -242,6 +242,10 @@ class _Builder:
         except GrpoError as error:
             self.reasons.setdefault(row.variant, str(error))
             return
+        if any(bound.choice.reads_turns for bound in objective.stages.values()):
+            reason = "it depends on turns or trajectories, which match does not try"
+            self.reasons.setdefault(row.variant, reason)
+            return
         own = [NO_CHANGE, *self._betas] if row.takes() & {"beta"} else [NO_CHANGE]
         pairs = self._pairs
         if correction_key(objective.correction) is not None:

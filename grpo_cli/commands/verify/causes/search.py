@@ -16,6 +16,7 @@ from grpo_cli.commands.verify.causes import (
     inputs,
     kl,
     tokens,
+    turns,
 )
 from grpo_cli.commands.verify.causes.case import IMPOSSIBLE, Case, Cause, Source
 from grpo_cli.objective.objective import Objective
@@ -29,6 +30,9 @@ TIERS: Sequence[Sequence[tuple[Source, int]]] = (
     (
         (denominators.named_factors, 1),
         (inputs.masks, 2),
+        (turns.trajectories, 2),
+        (turns.credit, 2),
+        (turns.tools, 1),
         (tokens.edges, 3),
         (tokens.solved_tokens, 1),
         (advantages.formulas, 2),

@@ -1,0 +1,236 @@
+"""Tokens of turns: those that tools wrote, prompts that repeat the turns before, missing turns."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grpo_cli.batch import I64
+from grpo_cli.commands.check.record_view import View, flat
+from grpo_cli.commands.check.rule import Finding, Severity, rule
+from grpo_cli.commands.check.rules.turns import Trajectory, by_record, trajectories_of
+from grpo_cli.records.unread import PROMPT_IDS
+
+_LEAST = 3
+_OTHERS = ("tool", "user", "system", "environment", "observation", "function", "developer")
+_MARKS = (
+    "<tool_response>",
+    "<|tool_response>",
+    "<|observation|>",
+    "<tool_result>",
+    "<observation>",
+)
+_RUN, _NATS = 3, -3.0
+"""So many tokens of log-prob 0.0 in a row, which the trainer finds this unlikely at least."""
+
+
+@rule(
+    "tool-tokens",
+    "error|info",
+    "Tokens that a tool or the user wrote count as if the policy had written them.",
+    rank=17,
+    explains=True,
+)
+def find_tool_tokens(view: View) -> Iterator[Finding]:
+    """Finds counted tokens of other roles, or of which the engine has no log-prob.
+
+    Frameworks write 0.0 in the engine's column where a tool wrote. So do engines for tokens that
+    they are sure of, but the trainer is sure of these too: three in a row are found if they cost
+    it 3 nats, before the policy goes on, in three responses if no mask has holes. Without roles
+    or the engine, the text tells: half of the responses have a tool's tag, and no mask has a hole.
+    Where the record says that its loss is echo's, tools' tokens are trained on purpose.
+    """
+    foreign = _foreign(view)
+    if foreign is None:
+        return
+    hits = view.responses.sum(foreign.astype(np.int64))
+    tokens, rows = view.records.sum(hits), view.records.sum((hits > 0).astype(np.int64))
+    holes = view.mask is not None and bool((np.diff(view.positions) > 1).any())
+    least = 1 if holes or "roles" in view.names else _LEAST
+    for record in np.flatnonzero(rows >= least).tolist():
+        meant = "echo" in str(view.values[record].get("framework", "")).lower()
+        span = view.tokens_of(record)
+        yield Finding(
+            f"{int(tokens[record]):,} tokens that the policy did not write count, in "
+            f"{int(rows[record]):,} responses",
+            "mask what tools and users wrote (tool_mask, loss_mask, response_mask): it must be in "
+            "no policy term, no KL and no denominator",
+            {"tokens": int(tokens[record]), "responses": int(rows[record])},
+            **view.place(span.start + int(np.argmax(foreign[span]))),
+            severity="info" if meant else "error",
+        )
+
+
+def _foreign(view: View) -> NDArray[np.bool_] | None:
+    """[N] the tokens that count and are a tool's; None if nothing tells."""
+    kept = slice(None) if view.mask is None else view.mask
+    words = _words(view, "roles")
+    if words is not None:
+        return np.isin(words, _OTHERS)[kept]
+    engine = view.columns.get("log_probs_rollout")
+    trainer = view.columns.get("log_probs_old", view.columns.get("log_probs_new"))
+    if engine is not None and trainer is not None:
+        return _unsampled(view, engine == 0.0, trainer)
+    words = _words(view, "tokens")
+    if words is None or (np.diff(view.positions)[np.diff(view.responses.index) == 0] > 1).any():
+        return None
+    marked = np.isin(words, _MARKS)[kept]
+    often = view.records.sum((view.responses.sum(marked.astype(np.int64)) > 0).astype(np.int64))
+    return marked & np.repeat(2 * often >= view.counts, view.tokens)
+
+
+def _words(view: View, name: str) -> NDArray[Any] | None:
+    """[W] the strings of a field with one for each token as written."""
+    if name not in view.names:
+        return None
+    words = [word for value in view.values for word in flat(value[view.names[name]])]
+    return np.array(words, dtype=object) if len(words) == view.written.total else None
+
+
+def _unsampled(view: View, zero: NDArray[np.bool_], trainer: Any) -> NDArray[np.bool_]:
+    """[N] the runs of 0.0, inside responses, that the trainer finds unlikely."""
+    found = np.zeros_like(zero)
+    edge = np.flatnonzero(np.diff(np.concatenate(([0], zero, [0]))))
+    for start, end in edge.reshape(-1, 2)[np.diff(edge.reshape(-1, 2))[:, 0] >= _RUN].tolist():
+        inside = end < len(zero) and view.responses.index[start] == view.responses.index[end]
+        found[start:end] = inside and float(trainer[start:end].sum()) < _NATS
+    return found
+
+
+# ---- prompts -------------------------------------------------------------------------------------
+
+_TEMPLATE, _TAIL, _SHIFT = 2, 8, 8
+
+
+@rule(
+    "turn-prompt",
+    "warning|info",
+    "The prompt of a turn is not the prompt and the response of the turn before.",
+    rank=29,
+)
+def find_turn_prompts(view: View) -> Iterator[Finding]:
+    """Finds prompts that differ from the turns before: encoded again, or shortened.
+
+    A history that was decoded and encoded again has other ids for the same text, and goes on as
+    before within 8 tokens. One that was shortened on purpose (thinking taken out, a summary) does
+    not. The last two tokens may be the template's.
+    """
+    key = next((key for key in PROMPT_IDS if key in view.values[0]), None)
+    if key is None or view.ids is None or "token_ids" not in view.names:
+        return
+    for record, every in by_record(trajectories_of(view)).items():
+        prompts = view.values[record].get(key)
+        if not isinstance(prompts, list) or len(prompts) != view.counts[record]:
+            continue
+        if not all(isinstance(prompt, list) for prompt in prompts):
+            continue
+        pairs = [pair for one in every for pair in zip(one.rows, one.rows[1:], strict=False)]
+        kinds = [_compare_prompts(view, record, prompts, *pair) for pair in pairs]
+        count = Counter(kind for kind, _ in kinds)
+        for kind, (severity, said, advice) in _KINDS.items():
+            if count[kind]:
+                at = next(at for at, (name, _) in enumerate(kinds) if name == kind)
+                yield Finding(
+                    f"the prompt of {count[kind]:,} of {len(pairs):,} later turns {said}, here "
+                    f"from token {kinds[at][1]} on",
+                    advice,
+                    {"turns": count[kind], "of": len(pairs), "key": key},
+                    **view.at(int(pairs[at][1])),
+                    severity=severity,
+                )
+
+
+_KINDS: Mapping[str, tuple[Severity, str, str]] = {
+    "again": (
+        "warning",
+        "has other ids for the text of the turns before",
+        "append the ids that were sampled, never their text encoded again: the policy continues a "
+        "history that it did not write, and turns joined to one response have wrong log-probs",
+    ),
+    "rewritten": (
+        "info",
+        "leaves out or rewrites some of the turns before",
+        "right where the context is managed; such turns cannot be joined to one response",
+    ),
+}
+
+
+def _compare_prompts(
+    view: View, record: int, prompts: list[Any], before: int, after: int
+) -> tuple[str, int]:
+    """Returns how the prompt of a turn departs from the turn before, and from which token on."""
+    assert view.ids is not None
+    first = int(view.records.starts[record])
+    start = int(view.written.starts[before])
+    response = view.ids[start : start + int(view.widths[before])]
+    history = [*prompts[before - first], *response.tolist()]
+    prompt = prompts[after - first]
+    at = next(
+        (k for k, pair in enumerate(zip(history, prompt, strict=False)) if len({*pair}) > 1),
+        min(len(history), len(prompt)),
+    )
+    if at >= len(history) - _TEMPLATE:
+        return "", at
+    end = len(history) - _TEMPLATE
+    tail = history[end - _TAIL : end]
+    near = range(end - _TAIL - _SHIFT, end - _TAIL + _SHIFT + 1)
+    same = at < end and any(prompt[k : k + _TAIL] == tail for k in near if k >= 0)
+    return ("again" if same else "rewritten"), at
+
+
+# ---- missing turns -------------------------------------------------------------------------------
+
+
+@rule(
+    "turns-missing",
+    "warning|info",
+    "Turns are missing: their numbers have gaps.",
+    rank=59,
+)
+def find_missing_turns(view: View) -> Iterator[Finding]:
+    """Finds trajectories whose turns are numbered one by one, but for gaps.
+
+    Nine of ten steps from turn to turn must be 1, so that numbers which count the messages of
+    tools too are not taken for gaps. Where a third of the trajectories have gaps, turns were
+    sampled or filtered, which is an info.
+    """
+    written = view.packed.columns.get("turn_ids")
+    if written is None or not len(written):
+        return
+    ids = written.astype(np.int64)
+    every = trajectories_of(view)
+    rows = by_record(every) if every else {}
+    for record in range(len(view.counts)):
+        found = rows.get(record) or [
+            Trajectory(record, 0, np.array([row]))
+            for row in range(view.rows_of(record).start, view.rows_of(record).stop)
+        ]
+        numbers = [_numbers(view, ids, one.rows) for one in found]
+        numbers = [one for one in numbers if len(one)]
+        steps = np.concatenate([np.diff(one) for one in numbers]) if numbers else np.zeros(0)
+        begin = min((int(one[0]) for one in numbers), default=0)
+        gaps = [at for at, one in enumerate(numbers) if (np.diff(one) > 1).any() or one[0] > begin]
+        usual = np.count_nonzero(steps == 1) >= 0.9 * len(steps) and len(steps) > 2 * _LEAST
+        if not gaps or not usual or begin > 1:
+            continue
+        one = numbers[gaps[0]]
+        yield Finding(
+            f"{len(gaps):,} of {len(numbers):,} trajectories lack turns: this one has turns "
+            f"{', '.join(map(str, one[:8].tolist()))}{' …' if len(one) > 8 else ''}",
+            "look at what drops rows on the way (a length limit, a failed call, a filter): the "
+            "turns that are left are trained as if they were all",
+            {"trajectories": len(gaps), "of": len(numbers), "turns": one.tolist()},
+            **view.at(int(found[gaps[0]].rows[0])),
+            severity="info" if 3 * len(gaps) >= len(numbers) else "warning",
+        )
+
+
+def _numbers(view: View, ids: I64, rows: I64) -> I64:
+    """Returns the numbers of a trajectory's turns, in order."""
+    starts, widths = view.written.starts[rows], view.widths[rows]
+    parts = [ids[start : start + width] for start, width in zip(starts, widths, strict=True)]
+    return np.unique(np.concatenate(parts))

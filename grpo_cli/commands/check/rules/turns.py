@@ -1,0 +1,374 @@
+"""Turns of agents: what is counted, rewarded, trained and prompted by turn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from grpo_cli.batch import F64, I64, Segments, cut_turns
+from grpo_cli.commands.check.record_view import View
+from grpo_cli.commands.check.rule import Finding, rule
+
+_LEAST = 3
+"""Responses, or trajectories, that must agree before something is said of their turns."""
+_EXACT = 1e-3
+_SEVERAL = 4
+_APART = 0.02
+"""Two baselines differ where they are this far apart, in ranges of the rewards."""
+
+
+class Trajectory(NamedTuple):
+    """One trajectory of several responses, a turn each: [turns] their numbers, in order."""
+
+    record: int
+    group: int
+    rows: I64
+
+
+def trajectories_of(view: View) -> list[Trajectory]:
+    """Returns the trajectories of the records that write each turn as a response; or none."""
+    numbers = view.packed.trajectories
+    if numbers is None or len(np.unique(numbers)) == len(numbers):
+        return []
+    turn = _turn_of_response(view)
+    order = np.lexsort((np.arange(len(numbers)), turn, numbers))
+    rows = np.split(order, np.flatnonzero(np.diff(numbers[order])) + 1)
+    records = view.records.index
+    return [Trajectory(int(records[one[0]]), int(view.groups[one[0]]), one) for one in rows]
+
+
+def _turn_of_response(view: View) -> I64:
+    """[R] the number that the record gives to each response's turn; 0 where it gives none."""
+    written = view.packed.columns.get("turn_ids")
+    if written is None or not len(written):
+        return np.zeros(len(view.widths), dtype=np.int64)
+    first = np.minimum(view.written.starts, len(written) - 1)
+    return np.where(view.widths > 0, written[first], 0).astype(np.int64)
+
+
+def turns_of(view: View) -> Segments:
+    """Returns the tokens that count, cut into turns."""
+    ids = view.columns.get("turn_ids")
+    return cut_turns(view.responses, None if ids is None else ids.astype(np.int64), view.positions)
+
+
+def by_record(every: Sequence[Trajectory]) -> dict[int, list[Trajectory]]:
+    """Returns record → its trajectories, of records of which some have several turns."""
+    found: dict[int, list[Trajectory]] = {}
+    for one in every:
+        found.setdefault(one.record, []).append(one)
+    return {record: some for record, some in found.items() if any(len(t.rows) > 1 for t in some)}
+
+
+def _by_group(every: Sequence[Trajectory]) -> dict[int, list[Trajectory]]:
+    found: dict[int, list[Trajectory]] = {}
+    for one in every:
+        found.setdefault(one.group, []).append(one)
+    return found
+
+
+def outcome(rewards: F64) -> float:
+    """Returns the reward of a trajectory: that of every turn, or the only one; else NaN."""
+    if np.ptp(rewards) == 0.0:
+        return float(rewards[0])
+    return float(rewards.sum()) if np.count_nonzero(rewards) == 1 else np.nan
+
+
+# ---- groups and their statistics -----------------------------------------------------------------
+
+
+@rule(
+    "turn-groups",
+    "error|warning",
+    "Groups are made of the turns of one trajectory.",
+    rank=58,
+)
+def find_groups_of_turns(view: View) -> Iterator[Finding]:
+    """Finds groups of several responses that are all turns of one trajectory.
+
+    Their rewards are those of one attempt: equal ones give advantages of 0. Advantages that do not
+    add up to 0 over each trajectory have a baseline from elsewhere, as those of single attempts.
+    """
+    for record, every in by_record(trajectories_of(view)).items():
+        groups = _by_group(every)
+        alone = [some[0] for some in groups.values() if len(some) == 1 and len(some[0].rows) > 1]
+        named = bool({"group_ids", "group_size"} & view.names.keys())
+        several = len(groups) > 1 if named else "advantages" not in view.names
+        if not several or any(len(some) > 1 for some in groups.values()):
+            continue
+        rewards = view.summed
+        equal = [one for one in alone if rewards is not None and np.ptp(rewards[one.rows]) == 0.0]
+        dead = len(equal) == len(alone)
+        if view.advantages is not None:
+            sums = np.array([abs(view.advantages[one.rows].sum()) for one in alone])
+            centred = sums.max(initial=0.0) <= _EXACT * np.abs(view.advantages).max()
+            dead = dead and not view.advantages[view.rows_of(record)].any()
+            if not centred:
+                continue
+        yield Finding(
+            f"each of {len(groups):,} groups holds the turns of one trajectory"
+            + (", whose rewards are equal: all advantages are 0" if dead else ""),
+            "group by the task, so that a group holds all its trajectories; turns of one attempt "
+            "have no baseline but themselves",
+            {"groups": len(groups), "turns": sum(len(one.rows) for one in alone)},
+            **view.at(int(alone[0].rows[0])),
+            severity="error" if dead and named else "warning",
+        )
+
+
+class _Baseline(NamedTuple):
+    """Where the advantages of a group are 0, and what its baseline may be.
+
+    Attributes:
+        zero: the reward of advantage 0.
+        by_trajectory, by_turn: the mean over trajectories, and over turns.
+        spread: the range of the rewards.
+        alone: whether this group cannot have such a baseline by chance.
+    """
+
+    zero: float
+    by_trajectory: float
+    by_turn: float
+    spread: float
+    alone: bool
+
+    @property
+    def is_by_turn(self) -> bool:
+        """Whether the mean over turns is the baseline."""
+        return abs(self.zero - self.by_turn) <= _EXACT * self.spread
+
+
+@rule(
+    "turns-counted",
+    "warning",
+    "The group's statistics count a trajectory once for each of its turns.",
+    rank=59,
+)
+def find_counted_turns(view: View) -> Iterator[Finding]:
+    """Finds advantages whose baseline is the mean over turns, not over trajectories.
+
+    All turns of a trajectory must have its reward and its advantage. The reward of advantage 0 is
+    read off the line through a group's trajectories. One group may have it by chance: two must
+    have different baselines, or one the std of its turns too, or many different rewards.
+    """
+    rewards, advantages = view.summed, view.advantages
+    if rewards is None or advantages is None:
+        return
+    for record, every in by_record(trajectories_of(view)).items():
+        found = [*_baselines(every, rewards, advantages)]
+        hits = [one for one in found if one.is_by_turn]
+        zeros = {round(one.zero / one.spread, 2) for one in hits}
+        if len(hits) < len(found) or not (len(zeros) > 1 or any(one.alone for one in hits)):
+            continue
+        one = hits[0]
+        yield Finding(
+            "trajectories count once for each of their turns: in all groups that show it "
+            f"({len(hits):,}) the baseline is the mean over turns ({one.by_turn:.4g} here), not "
+            f"over trajectories ({one.by_trajectory:.4g})",
+            "take mean and std over one reward per trajectory, and give its advantage to all its "
+            "turns; else long trajectories weigh more in the baseline",
+            {"groups": len(hits), "by_turn": one.by_turn, "by_trajectory": one.by_trajectory},
+            record,
+        )
+
+
+def _baselines(every: Sequence[Trajectory], rewards: F64, advantages: F64) -> Iterator[_Baseline]:
+    """Yields what the groups show in which the two baselines differ."""
+    for some in _by_group(every).values():
+        r = np.array([outcome(rewards[one.rows]) for one in some])
+        a = np.array([advantages[one.rows[0]] for one in some])
+        alike = all(np.ptp(advantages[one.rows]) <= 1e-6 for one in some)
+        turns = np.array([len(one.rows) for one in some], dtype=np.float64)
+        if not alike or len(some) < 2 or not np.isfinite(r).all() or np.ptp(r) <= 0.0:
+            continue
+        away = r - r.mean()
+        slope = float(away @ a) / float(away @ away)
+        left = np.abs(a - a.mean() - slope * away).max()
+        by_turn, spread = float(turns @ r / turns.sum()), float(np.ptp(r))
+        if slope <= 0.0 or left > _EXACT * np.abs(a).max():
+            continue
+        if abs(by_turn - float(r.mean())) >= _APART * spread:
+            rows = np.repeat(r, turns.astype(np.int64))
+            stds = slope * np.array([rows.std(ddof=1), rows.std()])
+            scaled = bool((np.abs(stds - 1.0) <= 10.0 * _EXACT).any())
+            zero = float(r.mean() - a.mean() / slope)
+            alone = scaled or len(np.unique(r)) >= _SEVERAL
+            yield _Baseline(zero, float(r.mean()), by_turn, spread, alone)
+
+
+# ---- advantages on the tokens of another turn ----------------------------------------------------
+
+
+@rule(
+    "turn-advantages",
+    "error",
+    "Advantages are on the tokens of another turn.",
+    rank=57,
+)
+def find_turn_advantages(view: View) -> Iterator[Finding]:
+    """Finds advantages by token that follow the tokens of another turn than their own.
+
+    Where each turn is a response: turns that have the advantage of their trajectory at as many
+    tokens as its last turn has, and 0 at the others. Where turns share a response: advantages
+    that change as often as turns do or less, at one distance from where turns begin, or where
+    turns would begin if the tokens of tools were not there.
+    """
+    by_token = view.token_advantages
+    if by_token is None or view.advantages is not None or not len(by_token):
+        return
+    yield from _find_last_turns_mask(view, by_token)
+    yield from _find_moved_turns(view, by_token)
+
+
+def _find_last_turns_mask(view: View, by_token: F64) -> Iterator[Finding]:
+    starts, lengths = view.responses.starts, view.lengths
+    for every in by_record(trajectories_of(view)).values():
+        hits, mixed, earlier = [], 0, 0
+        for one in every:
+            last = int(one.rows[-1])
+            own = by_token[starts[last] : starts[last] + lengths[last]]
+            if not len(own) or own[0] == 0.0 or np.ptp(own) > 0.0:
+                continue
+            for row in one.rows[:-1].tolist():
+                values = by_token[starts[row] : starts[row] + lengths[row]]
+                zero = values == 0.0
+                earlier += 1
+                if zero.any() and not zero.all() and (zero | (values == own[0])).all():
+                    mixed += 1
+                    if np.count_nonzero(~zero) == len(own):
+                        hits.append(row)
+        if len(hits) >= _LEAST and len(hits) >= 0.8 * mixed:
+            yield Finding(
+                f"advantages are on the tokens of the last turn: {len(hits):,} of {earlier:,} "
+                "earlier turns have theirs at as many tokens as the last turn of their trajectory "
+                "has, and 0 at the others",
+                "broadcast the trajectory's advantage as a number, then multiply it by each "
+                "turn's own mask",
+                {"turns": len(hits), "of": earlier},
+                **view.at(hits[0]),
+            )
+
+
+def _find_moved_turns(view: View, by_token: F64) -> Iterator[Finding]:
+    turns, rows = turns_of(view), view.responses
+    begins = np.zeros(rows.total, dtype=np.bool_)
+    begins[turns.starts] = True
+    begins[rows.starts[rows.lengths > 0]] = False
+    inner = rows.positions > 0
+    changes = inner & np.append(False, np.diff(by_token) != 0.0)
+    several = rows.sum(begins.astype(np.int64)) > 0
+    stepwise = rows.sum(changes.astype(np.int64)) <= rows.sum(begins.astype(np.int64))
+    changing = rows.sum(changes.astype(np.int64)) > 0
+    for record in np.unique(view.records.index[several & changing]).tolist():
+        span = view.rows_of(record)
+        chosen = np.flatnonzero((several & changing)[span]) + span.start
+        if len(chosen) < _LEAST or not stepwise[chosen].all():
+            continue
+        pairs = [
+            tuple(
+                np.flatnonzero(flags[rows.starts[row] : rows.starts[row] + rows.lengths[row]])
+                for flags in (changes, begins)
+            )
+            for row in chosen.tolist()
+        ]
+        if all(np.isin(changed, begun).all() for changed, begun in pairs):
+            continue
+        where = _displacement(view, chosen.tolist(), pairs)
+        if where:
+            yield Finding(
+                f"advantages are on the tokens of another turn: in {len(chosen):,} responses "
+                f"they change {where}",
+                "spread each turn's advantage over the tokens from its own first to its own last, "
+                "counted as the mask counts them",
+                {"responses": len(chosen), "where": where},
+                **view.at(int(chosen[0])),
+            )
+
+
+def _displacement(view: View, chosen: Sequence[int], pairs: Sequence[Any]) -> str:
+    """Returns where advantages change, if one rule says so for all responses; else empty."""
+    changed, begun = pairs[0]
+    for by in (changed[0] - begun).tolist():
+        if by and all(np.isin(some - by, starts).all() for some, starts in pairs):
+            count = f"{abs(by):,} token{'' if abs(by) == 1 else 's'}"
+            return f"{count} {'after' if by > 0 else 'before'} a turn begins"
+    starts = view.responses.starts
+    for row, (some, first) in zip(chosen, pairs, strict=True):
+        written = view.positions[starts[row] : starts[row] + view.lengths[row]]
+        for at in some.tolist():
+            if not ((first > written[at - 1]) & (first <= written[at])).any():
+                return ""
+    return "where turns would begin without the tokens of tools between them"
+
+
+# ---- rewards of turns ----------------------------------------------------------------------------
+
+
+@rule(
+    "turn-rewards",
+    "warning|error",
+    "The reward of a trajectory is on its first turn, or on tokens that do not count.",
+    rank=56,
+)
+def find_turn_rewards(view: View) -> Iterator[Finding]:
+    """Finds outcome rewards on the first of several turns, and rewards of masked tokens.
+
+    Each of 8 trajectories of several turns or more has one reward that is not 0, always on its
+    first turn. By token, rewards that the mask takes away are lost, or the KL of a tool's tokens.
+    """
+    yield from _find_masked_rewards(view)
+    for every in _rewards_by_turn(view).values():
+        paid = [rewards for _, rewards in every if len(rewards) > 1 and np.count_nonzero(rewards)]
+        single = [rewards for rewards in paid if np.count_nonzero(rewards) == 1]
+        if len(paid) < 8 or len(single) < len(paid) or any(one[0] == 0.0 for one in paid):
+            continue
+        yield Finding(
+            f"the only reward of {len(paid):,} trajectories of several turns is that of the first",
+            "an outcome is known after the last turn: put it there, or discounting and credit by "
+            "turn leave the later turns without it",
+            {"trajectories": len(paid)},
+            **view.at(every[0][0]),
+        )
+
+
+def _rewards_by_turn(view: View) -> dict[int, list[tuple[int, F64]]]:
+    """Returns record → (first response, [turns] rewards) of each trajectory."""
+    found: dict[int, list[tuple[int, F64]]] = {}
+    by_turn, by_token = view.packed.turn_rewards, view.columns.get("token_rewards")
+    if by_token is not None:
+        turns = turns_of(view)
+        counts = np.bincount(view.responses.index[turns.starts], minlength=view.responses.count)
+        by_turn = counts, turns.sum(by_token)
+    if by_turn is not None:
+        for row, part in enumerate(np.split(by_turn[1], np.cumsum(by_turn[0])[:-1])):
+            found.setdefault(int(view.records.index[row]), []).append((row, part))
+    elif view.summed is not None:
+        for one in trajectories_of(view):
+            part = view.summed[one.rows]
+            found.setdefault(one.record, []).append((int(one.rows[0]), part))
+    return found
+
+
+def _find_masked_rewards(view: View) -> Iterator[Finding]:
+    written = view.packed.columns.get("token_rewards")
+    if written is None or view.mask is None:
+        return
+    lost = ~view.mask & (written != 0.0)
+    inside = view.written.sum(lost.astype(np.int64))
+    count, rows = view.records.sum(inside), view.records.sum((inside > 0).astype(np.int64))
+    tokens = view.records.sum(view.written.sum((~view.mask).astype(np.int64)))
+    for record in np.flatnonzero(rows >= _LEAST).tolist():
+        many = count[record] > 2 * rows[record]
+        yield Finding(
+            f"{int(count[record]):,} of {int(tokens[record]):,} tokens that the mask takes away "
+            f"have rewards, in {int(rows[record]):,} responses"
+            + (": what a KL takes off there adds up in the returns" if many else ""),
+            "a reward belongs on the last token that the policy wrote; set those of tools' tokens "
+            "to 0 before returns are summed",
+            {"tokens": int(count[record]), "responses": int(rows[record])},
+            record,
+            int(np.argmax(inside[view.rows_of(record)] > 0)),
+            severity="error" if many else "warning",
+        )

@@ -1,0 +1,65 @@
+"""rLLM's advantages, of trajectories and of steps."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from grpo_cli.batch import F64
+from grpo_cli.frameworks.verl.advantage import grpo as verl_grpo
+from grpo_cli.objective.advantage.turns import once_per_trajectory, turn_rewards_less_kl
+from grpo_cli.objective.arithmetic.groups import Groups
+from grpo_cli.objective.arithmetic.turns import TurnOrder
+from grpo_cli.objective.choice import choice
+from grpo_cli.objective.results import PerToken
+
+_EPS = 1e-6
+
+
+def _grpo(rewards: F64, groups: Groups) -> F64:
+    offsets = groups.offsets(rewards)
+    sizes = groups.sizes
+    sigma = np.sqrt(groups.sum(np.square(offsets)) / np.maximum(sizes, 1))
+    sigma, alone = np.where(sizes == 1, 1.0, sigma)[groups.index], sizes[groups.index] == 1
+    return np.where(alone, rewards, offsets) / (sigma + _EPS)
+
+
+choice("advantage", "rllm/grpo")(
+    once_per_trajectory(
+        _grpo,
+        """A = (r − μ)/(σ + 1e-6) over the group's trajectories, σ with G; a lone one keeps r.
+
+    All steps of a trajectory have it (``stepwise_advantage.mode`` broadcast).
+
+    Args:
+        rewards: [R] that of a trajectory's last response is the trajectory's.
+        groups: which responses answer the same prompt.
+        trajectories: which responses are steps of one trajectory.
+
+    References:
+        rLLM 9beb6e0, ``calculate_grpo_advantages_per_group``. Its σ divides by G where verl's,
+        which trains the same batch elsewhere, divides by G − 1.
+    """,
+    )
+)
+
+
+@choice("advantage", "rllm/per_step")
+def per_step(
+    turn_scores: F64, token_penalty: F64, turn_order: TurnOrder, groups: Groups
+) -> PerToken:
+    """``verl/grpo`` of the steps' own rewards, over the steps of one number in the group.
+
+    A step that no other trajectory reaches keeps its raw reward.
+
+    Args:
+        turn_scores: [T] the reward of each step.
+        token_penalty: [N] what a KL in the reward takes off at each token.
+        turn_order: the steps of each trajectory.
+        groups: which responses answer the same prompt.
+
+    References:
+        rLLM 0.2.1, ``stepwise_advantage.mode`` per_step.
+    """
+    rewards = turn_rewards_less_kl(turn_scores, token_penalty, turn_order.turns)
+    peers = turn_order.peers(groups, by_number=True)
+    return PerToken(turn_order.turns.spread(verl_grpo(rewards, peers)))

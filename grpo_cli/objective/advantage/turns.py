@@ -1,0 +1,245 @@
+"""Advantages of agents: statistics that count a trajectory once, and credit turn by turn.
+
+A trajectory is written as one response with several turns, or as several responses; these choices
+give the same of both. Where it is several responses, they come in the order of its turns, and the
+reward of the last one is the trajectory's. A KL in the reward is taken off the turn, or off the
+response, whose tokens it is of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from grpo_cli.batch import F64, Segments
+from grpo_cli.objective.advantage.group import group_mean, group_std, leave_one_out
+from grpo_cli.objective.arithmetic.groups import Groups
+from grpo_cli.objective.arithmetic.turns import TurnOrder
+from grpo_cli.objective.choice import Arguments, Composed, Parameters, call, choice, parameters
+from grpo_cli.objective.results import PerToken
+
+
+def once_per_trajectory(function: Callable[..., F64], doc: str) -> Composed:
+    """An advantage of rewards and groups, computed of the last response of each trajectory.
+
+    All responses of the trajectory get it.
+
+    Args:
+        function: takes columns with a number per response, and ``groups``; returns [R].
+        doc: the docstring.
+    """
+    own = parameters(function)
+    takes = own | Parameters(("trajectories",), frozenset(), (), frozenset())
+
+    def run(columns: Arguments, values: Arguments) -> F64:
+        trajectories: Groups = columns["trajectories"]
+        last = trajectories.lasts
+        chosen = {name: columns[name][last] for name in own.columns if name != "groups"}
+        groups: Groups = columns["groups"]
+        chosen["groups"] = Groups(groups.index[last], groups.count)
+        found: F64 = call(function, chosen, values)
+        return found[trajectories.index]
+
+    return Composed(takes, run, doc, function.__annotations__["return"])
+
+
+trajectory_mean = once_per_trajectory(
+    group_mean,
+    """A = r − r̄, r̄ over the trajectories of the group, each of which counts once.
+
+    ``group-mean`` counts a trajectory as often as it has responses, where turns are written so.
+
+    Args:
+        rewards: [R] that of a trajectory's last response is the trajectory's.
+        groups: which responses answer the same prompt.
+        trajectories: which responses are turns of one trajectory.
+    """,
+)
+choice("advantage", "trajectory-group-mean")(trajectory_mean)
+
+trajectory_std = once_per_trajectory(
+    group_std,
+    """A = (r − r̄)/(σ + eps), r̄ and σ over the trajectories of the group, each counting once.
+
+    Args:
+        rewards, groups, trajectories: as for ``trajectory-group-mean``.
+        std_ddof, std_eps, std_min: as for ``group-std``.
+
+    References:
+        SkyRL (step-wise training) and verl (several outputs of an agent loop): ddof 1, eps 1e-6;
+        rLLM: ddof 0, eps 1e-6.
+    """,
+)
+choice("advantage", "trajectory-group-std", std_ddof=1, std_eps=1e-8, std_min=0.0)(trajectory_std)
+
+choice("advantage", "trajectory-leave-one-out")(
+    once_per_trajectory(
+        leave_one_out,
+        """A = r − mean of the rewards of the group's other trajectories, each counting once.
+
+    Args:
+        rewards, groups, trajectories: as for ``trajectory-group-mean``.
+
+    References:
+        Ahmadian et al., Back to Basics (RLOO), 2024 (arXiv 2402.14740).
+    """,
+    )
+)
+
+
+def turn_rewards_less_kl(turn_scores: F64, token_penalty: F64, turns: Segments) -> F64:
+    """[T] the reward of each turn, less what a KL in the reward takes off at its tokens."""
+    return turn_scores - turns.sum(token_penalty) if token_penalty.any() else turn_scores
+
+
+def turn_returns_to_go(
+    turn_scores: F64, token_penalty: F64, turn_order: TurnOrder, gamma: float
+) -> F64:
+    """[T] Gₖ = Σⱼ≥ₖ γ^(j−k)·rⱼ over the turns of the trajectory."""
+    rewards = turn_rewards_less_kl(turn_scores, token_penalty, turn_order.turns)
+    return turn_order.returns(rewards, gamma)
+
+
+@choice("advantage", "turn-returns", gamma=1.0)
+def turn_returns(
+    turn_scores: F64, token_penalty: F64, turn_order: TurnOrder, *, gamma: float
+) -> PerToken:
+    """Aₖ = Σⱼ≥ₖ γ^(j−k)·rⱼ: the discounted return from each turn on; no baseline.
+
+    All tokens of a turn have it: the discount is by turn, where ``returns`` discounts by token.
+
+    Args:
+        turn_scores: [T] rⱼ; without rewards of turns, a response's reward at its last turn.
+        token_penalty: [N] what a KL in the reward takes off at each token.
+        turn_order: the turns of each trajectory.
+        gamma: discount per turn; 0 leaves each turn its own reward.
+
+    References:
+        AReaL's ``turn_discount``; ROLL's ``agentic_reinforce``; GiGPO, 2025 (arXiv 2505.10978),
+        equation 5.
+    """
+    found = turn_returns_to_go(turn_scores, token_penalty, turn_order, gamma)
+    return PerToken(turn_order.turns.spread(found))
+
+
+@choice("advantage", "turn-group-mean", gamma=1.0, turn_peers="number")
+def turn_group_mean(
+    turn_scores: F64,
+    token_penalty: F64,
+    turn_order: TurnOrder,
+    groups: Groups,
+    *,
+    gamma: float,
+    turn_peers: str,
+) -> PerToken:
+    """The return from each turn on less the mean of those it is compared with.
+
+    The return is Σⱼ≥ₖ γ^(j−k)·rⱼ, as of ``turn-returns``. A turn that is compared with none but
+    itself has advantage 0.
+
+    Args:
+        turn_scores, token_penalty, turn_order, gamma: as for ``turn-returns``.
+        groups: which responses answer the same prompt.
+        turn_peers: number: with the turns of the same number in their trajectories, a baseline of
+            each turn; group: with all turns of the group.
+    """
+    found = turn_returns_to_go(turn_scores, token_penalty, turn_order, gamma)
+    peers = turn_order.peers(groups, by_number=turn_peers == "number")
+    return PerToken(turn_order.turns.spread(peers.offsets(found)))
+
+
+@choice("advantage", "turn-group-std", gamma=1.0, turn_peers="number", std_ddof=1, std_eps=1e-8)
+def turn_group_std(
+    turn_scores: F64,
+    token_penalty: F64,
+    turn_order: TurnOrder,
+    groups: Groups,
+    *,
+    gamma: float,
+    turn_peers: str,
+    std_ddof: int,
+    std_eps: float,
+) -> PerToken:
+    """``turn-group-mean`` over σ + eps, σ being that of the returns of the same turns.
+
+    Args:
+        turn_scores, token_penalty, turn_order, gamma: as for ``turn-returns``.
+        groups, turn_peers: as for ``turn-group-mean``.
+        std_ddof, std_eps: of σ.
+
+    References:
+        rLLM's ``per_step``: γ = 0, eps 1e-6, turn_peers number; ROLL's ``step_reinforce``:
+        γ = 0.95, eps 1e-6, turn_peers group.
+    """
+    found = turn_returns_to_go(turn_scores, token_penalty, turn_order, gamma)
+    peers = turn_order.peers(groups, by_number=turn_peers == "number")
+    scaled = group_std(found, peers, std_ddof=std_ddof, std_eps=std_eps, std_min=0.0)
+    return PerToken(turn_order.turns.spread(scaled))
+
+
+@choice("advantage", "outcome-and-turn", turn_advantage_coef=1.0, std_ddof=1, std_eps=1e-4)
+def outcome_and_turn(
+    rewards: F64,
+    turn_rewards: F64,
+    turn_order: TurnOrder,
+    groups: Groups,
+    trajectories: Groups,
+    *,
+    turn_advantage_coef: float,
+    std_ddof: int,
+    std_eps: float,
+) -> PerToken:
+    """MT-GRPO: the advantage of the trajectory's reward, plus λ times that of the turn's own.
+
+    Both are (reward − mean)/(σ + eps): over the trajectories of the group, and over its turns of
+    the same number.
+
+    Args:
+        rewards: [R] that of a trajectory's last response is the trajectory's.
+        turn_rewards: [T] one per turn.
+        turn_order: the turns of each trajectory.
+        groups: which responses answer the same prompt.
+        trajectories: which responses are turns of one trajectory.
+        turn_advantage_coef: λ.
+        std_ddof, std_eps: of every σ.
+
+    References:
+        Zeng et al., Reinforcing Multi-Turn Reasoning in LLM Agents, 2025 (arXiv 2505.11821).
+    """
+    outcome: F64 = trajectory_std(
+        rewards, groups, trajectories, std_ddof=std_ddof, std_eps=std_eps, std_min=0.0
+    )
+    peers = turn_order.peers(groups, by_number=True)
+    own = group_std(turn_rewards, peers, std_ddof=std_ddof, std_eps=std_eps, std_min=0.0)
+    found = outcome[turn_order.response] + turn_advantage_coef * own
+    return PerToken(turn_order.turns.spread(found))
+
+
+@choice("advantage", "turn-gae", gamma=1.0, gae_lambda=0.95)
+def turn_gae(
+    turn_scores: F64,
+    token_penalty: F64,
+    values: F64,
+    turn_order: TurnOrder,
+    *,
+    gamma: float,
+    gae_lambda: float,
+) -> PerToken:
+    """GAE of turns: Aₖ = Σⱼ≥ₖ (γλ)^(j−k)·δⱼ, δₖ = rₖ + γ·Vₖ₊₁ − Vₖ, V 0 after the last turn.
+
+    Vₖ is the critic's value at the turn's first token, and all tokens of the turn have Aₖ.
+
+    Args:
+        turn_scores, token_penalty, turn_order: as for ``turn-returns``.
+        values: [N] the critic's value before each token.
+        gamma: discount per turn.
+        gae_lambda: λ, per turn.
+
+    References:
+        Li et al., Turn-PPO, 2025 (arXiv 2512.17008), as AReaL's ``gae_timestep_unit`` turn has it,
+        which leaves a KL in the reward to the token it is of.
+    """
+    turns = turn_order.turns
+    now = values[turns.starts]
+    rewards = turn_rewards_less_kl(turn_scores, token_penalty, turns)
+    errors = rewards + gamma * turn_order.following(now) - now
+    return PerToken(turns.spread(turn_order.returns(errors, gamma * gae_lambda)))

@@ -1,0 +1,300 @@
+"""Faults of turns, planted in clean batches at graded strengths."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from trials.product import Record, lines
+from trials.turns.episodes import Episode, Random, by_group, log_probs, rounded, words
+from trials.turns.kinds import NAMES, Kind, drawn
+
+Strength = Any
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One mistake.
+
+    Attributes:
+        row: its name in the catalogue.
+        name: what it is called in the report.
+        strengths: how strong; from ``sure`` on it must be named.
+        kinds: the clean kinds that it is planted in, one after the other.
+        codes: the findings that name it.
+        edit: changes episodes, before they are written.
+        after: changes the record.
+        shape: how episodes are drawn, by strength.
+    """
+
+    row: str
+    name: str
+    strengths: tuple[Strength, ...]
+    kinds: tuple[str, ...]
+    codes: tuple[str, ...]
+    edit: Callable[[list[Episode], Strength, Random], None] | None = None
+    after: Callable[[Record, list[Episode], Strength, Random], None] | None = None
+    shape: Callable[[Strength], dict[str, Any]] = lambda _: {}
+    sure: tuple[Strength, ...] | None = None
+
+
+def planted(fault: Fault, strength: Strength, kind: str, random: Random, name: str) -> list[Record]:
+    """A batch with the fault; another one is drawn where it changes no number."""
+    base: Kind = NAMES[kind]
+    while True:
+        every = drawn(base, random, **fault.shape(strength))
+        before = base.write(deepcopy(every), deepcopy(random))
+        if fault.edit:
+            fault.edit(every, strength, random)
+        record = base.write(every, random)
+        if fault.after:
+            fault.after(record, every, strength, random)
+        if lines([record]) != lines([before]):
+            return [record | {"id": name}]
+
+
+# ---- statistics ----------------------------------------------------------------------------------
+
+
+def _per_turn(every: list[Episode], strength: Strength, random: Random) -> None:
+    """Mean and std over all turns of a task, each with its trajectory's reward."""
+    for group in by_group(every):
+        turns = [(one, turn) for one in group for turn in one.turns]
+        rewards = np.array([one.reward for one, _ in turns])
+        scale = rewards.std(ddof=1) + 1e-6 if strength[1] else 1.0
+        for one, turn in turns:
+            turn.advantage = (one.reward - rewards.mean()) / scale
+
+
+def _own_groups(record: Record, every: list[Episode], strength: Strength, random: Random) -> None:
+    """Groups are trajectories; advantages are over them, where there are any."""
+    record["group_ids"] = list(record["trajectory_ids"])
+    if "advantages" in record and strength == "computed":
+        record["advantages"] = [0.0] * len(record["group_ids"])
+    elif strength == "rewards":
+        record.pop("advantages", None)
+
+
+# ---- advantages on other tokens ------------------------------------------------------------------
+
+
+def _last_mask(record: Record, every: list[Episode], strength: Strength, random: Random) -> None:
+    """Each turn has the last turn's masked tensor, aligned to the right or to the left."""
+    rows: list[list[float]] = []
+    for one in every:
+        own = len(one.turns[-1].ids)
+        for turn in one.turns:
+            size, kept = len(turn.ids), min(own, len(turn.ids))
+            row = np.zeros(size)
+            row[slice(size - kept, size) if strength[1] == "right" else slice(0, kept)] = (
+                turn.advantage
+            )
+            rows.append(rounded(row))
+    record["advantages"] = rows
+
+
+def _moved(record: Record, every: list[Episode], strength: Strength, random: Random) -> None:
+    """Advantages by turn begin some tokens late, or as if tools' tokens were not there."""
+    rows = []
+    for one, mask in zip(every, record["mask"], strict=True):
+        own = np.concatenate([[turn.advantage] * len(turn.ids) for turn in one.turns])
+        whole = np.concatenate(
+            [[turn.advantage] * (len(turn.ids) + len(turn.tool)) for turn in one.turns]
+        )
+        if strength == "tools":
+            row = np.concatenate((own, np.full(len(mask) - len(own), own[-1])))
+        else:
+            kept = np.flatnonzero(np.array(mask))
+            row = whole.copy()
+            late = np.concatenate((np.full(strength, own[0]), own))[: len(own)]
+            row[kept] = late
+        rows.append(rounded(row))
+    record["advantages"] = rows
+
+
+# ---- rewards -------------------------------------------------------------------------------------
+
+
+def _first(every: list[Episode], strength: Strength, random: Random) -> None:
+    for one in every:
+        rewards = [turn.reward for turn in one.turns]
+        if random.random() < strength and sum(rewards):
+            for turn in one.turns:
+                turn.reward = 0.0
+            one.turns[0].reward = one.reward
+
+
+def _penalised(record: Record, every: list[Episode], strength: Strength, random: Random) -> None:
+    """The KL of all tokens is taken off the rewards, of tools' too."""
+    for mask, rewards in zip(record["mask"], record["token_rewards"], strict=True):
+        for at in range(len(rewards)):
+            if mask[at] or random.random() < strength:
+                rewards[at] -= 0.05 * float(abs(random.normal()))
+
+
+def _on_tool(record: Record, every: list[Episode], strength: Strength, random: Random) -> None:
+    """Trajectories that end with a tool's answer have their reward on its last token."""
+    for at, one in enumerate(every):
+        if random.random() >= strength:
+            continue
+        more = words(random, 6)
+        for key, values in record.items():
+            if key in ("log_probs_new",):
+                values[at] += log_probs(random, 6).tolist()
+            elif key in ("log_probs_rollout", "advantages") and isinstance(values[at], list):
+                values[at] += [0.0] * 6
+            elif key == "mask":
+                values[at] += [0] * 6
+            elif key == "token_ids":
+                values[at] += more
+            elif key == "token_rewards":
+                values[at] += [0.0] * 5 + [one.reward or 0.5]
+                values[at][-7] = 0.0
+
+
+# ---- tokens of tools -----------------------------------------------------------------------------
+
+
+def _trained(record: Record, every: list[Episode], strength: Strength, random: Random) -> None:
+    """The mask of some responses has ones for tools' tokens."""
+    several = [at for at, one in enumerate(every) if len(one.turns) > 1]
+    chosen = several if strength == 1.0 else [at for at in several if random.random() < strength]
+    for at in chosen or several[:1]:
+        record["mask"][at] = [1] * len(record["mask"][at])
+    if all(all(row) for row in record["mask"]):
+        del record["mask"]
+
+
+# ---- prompts and missing turns -------------------------------------------------------------------
+
+
+def _again(record: Record, every: list[Episode], strength: Strength, random: Random) -> None:
+    """Some prompts have the turns before encoded again: two tokens become one, or another two."""
+    at = -1
+    for one in every:
+        for turn, before in zip(one.turns, [None, *one.turns[:-1]], strict=True):
+            at += 1
+            if before is None or len(before.ids) < 14 or random.random() >= strength:
+                continue
+            prompt, first = list(turn.prompt), len(before.prompt) + 1
+            if random.random() < 0.5:
+                prompt[first : first + 2] = words(random, 1)
+            else:
+                prompt[first] = prompt[first] + 1
+            record["prompt_ids"][at] = prompt
+
+
+def _missing(every: list[Episode], strength: Strength, random: Random) -> None:
+    """Some trajectories lose a turn, not their last."""
+    several = [one for one in every if len(one.turns) > 2]
+    count = max(1, round(strength[0] * len(every)))
+    for one in [several[at] for at in random.permutation(len(several))[:count].tolist()]:
+        at = 0 if strength[1] == "first" else int(random.integers(1, len(one.turns) - 1))
+        del one.turns[at]
+
+
+_ROWS = ("lightning", "graded")
+_VARIED = {"narrow": (1, 2), "usual": (1, 5), "wide": (1, 9)}
+
+FAULTS = (
+    Fault(
+        "turn-counted",
+        "trajectories counted once per turn",
+        tuple((width, std) for width in _VARIED for std in (True, False)),
+        (*_ROWS, "centred", "skyrl"),
+        ("turns-counted",),
+        _per_turn,
+        shape=lambda strength: {"turns": _VARIED[strength[0]]},
+    ),
+    Fault(
+        "turn-groups",
+        "groups made of turns",
+        ("computed", "rewards"),
+        ("lightning", "centred", "graded", "long"),
+        ("turn-groups",),
+        after=_own_groups,
+    ),
+    Fault(
+        "turn-displaced",
+        "advantages under the last turn's mask",
+        tuple((turns, side) for turns in (2, 4, 7) for side in ("right", "left")),
+        ("skyrl",),
+        ("turn-advantages",),
+        after=_last_mask,
+        shape=lambda strength: {"turns": (1, strength[0])},
+    ),
+    Fault(
+        "turn-displaced",
+        "advantages by turn begin elsewhere",
+        (1, 3, "tools"),
+        ("mt-grpo", "mt-grpo holes", "areal", "steps rewarded"),
+        ("turn-advantages",),
+        after=_moved,
+        shape=lambda strength: {"turns": (1, 4), "tokens": (10, 40)},
+    ),
+    Fault(
+        "turn-reward-first",
+        "outcome on the first turn",
+        (1.0, 0.5),
+        ("token rewards", "skyrl", "last turn only"),
+        ("turn-rewards",),
+        _first,
+        shape=lambda _: {"turns": (2, 5)},
+        sure=(1.0,),
+    ),
+    Fault(
+        "tool-tokens-penalised",
+        "the KL of tools' tokens in the rewards",
+        (1.0, 0.3),
+        ("token rewards", "steps rewarded"),
+        ("turn-rewards",),
+        after=_penalised,
+    ),
+    Fault(
+        "turn-reward-first",
+        "the outcome on a tool's token",
+        (1.0, 0.4),
+        ("token rewards", "steps rewarded"),
+        ("turn-rewards",),
+        after=_on_tool,
+    ),
+    Fault(
+        "tool-tokens",
+        "tools' tokens count",
+        (1.0, 0.5, 0.2),
+        ("verl", "areal", "roles", "token rewards"),
+        ("tool-tokens",),
+        after=_trained,
+    ),
+    Fault(
+        "tool-tokens",
+        "tools' tokens count, known by their text",
+        (1.0,),
+        ("trl text",),
+        ("tool-tokens",),
+        after=_trained,
+        shape=lambda _: {"turns": (2, 5)},
+    ),
+    Fault(
+        "turn-prompt",
+        "histories encoded again",
+        (1.0, 0.3, 0.1),
+        ("lightning", "kevin", "rewards alone", "graded"),
+        ("turn-prompt",),
+        after=_again,
+        shape=lambda _: {"turns": (2, 5), "tokens": (14, 40)},
+    ),
+    Fault(
+        "turns-missing",
+        "turns missing",
+        tuple((share, where) for share in (0.02, 0.1, 0.25) for where in ("first", "middle")),
+        ("centred", "long"),
+        ("turns-missing",),
+        _missing,
+        shape=lambda _: {"turns": (3, 7)},
+    ),
+)

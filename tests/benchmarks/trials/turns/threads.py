@@ -1,0 +1,168 @@
+"""Threads on turns: small batches with what each describes, and the command that answers it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from trials.product import Record
+from trials.turns.episodes import Random
+from trials.turns.faults import FAULTS, planted
+from trials.turns.wrong import JOINED, WRONG, mistaken
+
+
+@dataclass(frozen=True)
+class Thread:
+    """A thread: its name, what it is about, its batch, the command, and what that says."""
+
+    name: str
+    about: str
+    made: Callable[[Random], list[Record]]
+    command: str
+    says: str
+    code: str = ""
+
+
+SMALL = {"tasks": 3, "attempts": 4, "tokens": (5, 12), "tool": (3, 6)}
+
+
+def _fault(name: str, strength: Any, kind: str, **shape: Any) -> Callable[[Random], list[Record]]:
+    fault = next(one for one in FAULTS if one.name == name)
+
+    def made(random: Random) -> list[Record]:
+        drawn = {**SMALL, **fault.shape(strength), **shape}
+        small = type(fault)(**{**vars(fault), "shape": lambda _: drawn})
+        return planted(small, strength, kind, random, "")
+
+    return made
+
+
+def _example_of_489(random: Random) -> list[Record]:
+    """Four rollouts of one question with 2, 1, 2 and 1 turns, of which two are right; and so on."""
+    rollouts = [[(1.0, 2), (0.0, 1), (1.0, 2), (0.0, 1)], [(1.0, 3), (0.0, 1), (0.0, 1), (0.0, 2)]]
+    rows = [
+        (group, f"rollout {group}.{number}", reward)
+        for group, every in enumerate(rollouts)
+        for number, (reward, turns) in enumerate(every)
+        for _ in range(turns)
+    ]
+    rewards = np.array([reward for _, _, reward in rows])
+    groups = np.array([group for group, _, _ in rows])
+    advantages = np.zeros(len(rows))
+    for group in (0, 1):
+        own = rewards[groups == group]
+        advantages[groups == group] = (own - own.mean()) / (own.std(ddof=1) + 1e-6)
+    record = {
+        "log_probs": [(-random.exponential(0.5, 6)).tolist() for _ in rows],
+        "uid": groups.tolist(),
+        "rollout_id_list": [name for _, name, _ in rows],
+        "rewards": rewards.tolist(),
+        "advantages": advantages.tolist(),
+    }
+    return [record]
+
+
+def _only_last(random: Random) -> list[Record]:
+    wrong = next(one for one in WRONG if one.name == "last alone")
+    return [mistaken(wrong, JOINED, random, "")]
+
+
+def _kl_of_tools(random: Random) -> list[Record]:
+    wrong = next(one for one in WRONG if one.name == "tools' KL")
+    return [mistaken(wrong, JOINED, random, "")]
+
+
+_COUNTED = "trajectories counted once per turn"
+_UNDER_LAST = "advantages under the last turn's mask"
+
+THREADS = (
+    Thread(
+        "agent-lightning#445",
+        "trajectories with more turns weigh more in mean and std (also #444, #462)",
+        _fault(_COUNTED, ("wide", True), "lightning"),
+        "check",
+        "trajectories count once for each of their turns",
+        "turns-counted",
+    ),
+    Thread(
+        "agent-lightning#489",
+        "all turns of a question's rollouts are one group",
+        _example_of_489,
+        "check",
+        "trajectories count once for each of their turns",
+        "turns-counted",
+    ),
+    Thread(
+        "SkyRL#1492",
+        "all steps have the masked advantages of the last step (also #1278, #1507)",
+        _fault(_UNDER_LAST, (4, "right"), "skyrl"),
+        "check",
+        "at as many tokens as the last turn",
+        "turn-advantages",
+    ),
+    Thread(
+        "ROLL#397",
+        "steps are normalised within their own trajectory: all advantages are 0",
+        _fault("groups made of turns", "computed", "lightning", turns=(2, 4)),
+        "check",
+        "whose rewards are equal",
+        "turn-groups",
+    ),
+    Thread(
+        "rllm#776",
+        "each rollout has a uid of its own, so that no rollouts are compared (also #924)",
+        _fault("groups made of turns", "rewards", "lightning", turns=(2, 4)),
+        "check",
+        "each of 12 groups holds the turns of one trajectory",
+        "turn-groups",
+    ),
+    Thread(
+        "slime#1370",
+        "the KL of what tools answered adds up in the returns",
+        _fault("the KL of tools' tokens in the rewards", 1.0, "token rewards"),
+        "check",
+        "what a KL takes off there adds up in the returns",
+        "turn-rewards",
+    ),
+    Thread(
+        "verl#6392",
+        "the outcome is on the last token, which a tool wrote",
+        _fault("the outcome on a tool's token", 1.0, "token rewards"),
+        "check",
+        "tokens that the mask takes away have rewards",
+        "turn-rewards",
+    ),
+    Thread(
+        "verl-tool#116",
+        "what tools answered is trained where mask_observations is off",
+        _fault("tools' tokens count", 1.0, "verl"),
+        "check",
+        "tokens that the policy did not write count",
+        "tool-tokens",
+    ),
+    Thread(
+        "ms-swift#10012",
+        "sampled ids are decoded and encoded again between turns",
+        _fault("histories encoded again", 0.3, "lightning", tokens=(14, 24)),
+        "check",
+        "has other ids for the text of the turns before",
+        "turn-prompt",
+    ),
+    Thread(
+        "ms-swift#7838",
+        "only the last turn's tokens are in the loss",
+        _only_last,
+        "verify",
+        "only the last turn of each trajectory counts",
+    ),
+    Thread(
+        "slime#1370 in the loss",
+        "a loss whose KL term forgets the mask of tools",
+        _kl_of_tools,
+        "verify",
+        "the KL counts masked tokens between those that count, which a tool wrote",
+    ),
+)

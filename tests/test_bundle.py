@@ -1,0 +1,163 @@
+"""Bundles: what real runs recorded replays, plants are named at their stage, changes are errors."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command import answer, run
+from files import each
+
+sys.path.append(str(Path(__file__).parent / "benchmarks"))
+from bundles import PLANTS, bundled, named, trained
+
+SAMPLES = Path(__file__).parent.parent / "samples" / "bundles"
+KINDS = ("trl", "verl")
+REPLAYED = ["rewards", "advantages", "tokens", "loss", "step loss", "metrics"]
+
+
+def lines(path: Path) -> list[str]:
+    return path.read_text().splitlines()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_recorded_run_replays(kind: str) -> None:
+    found = answer("verify", SAMPLES / f"{kind}.bundle.jsonl")
+    stages = {stage["stage"]: stage for stage in found["bundle"]["stages"]}
+    assert found["agrees"]
+    assert found["bundle"]["first_stage"] is None
+    assert all(stages[name]["compared"] for name in REPLAYED)
+    assert not any(stage["skipped"] for stage in stages.values())
+
+
+@each("at", range(0, len(PLANTS), 6))
+def test_a_fault_is_named_at_its_stage(at: int, tmp_path: Path) -> None:
+    assert named(bundled(trained(7, PLANTS[at].does), tmp_path)) == [PLANTS[at].stage]
+
+
+def test_no_fault_is_named_without_one(tmp_path: Path) -> None:
+    assert named(bundled(trained(7, {}), tmp_path)) == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_bundle_evaluates_to_the_same_bytes(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain, sealed = tmp_path / "plain", tmp_path / "sealed"
+    plain.mkdir()
+    sealed.mkdir()
+    made = [json.loads(line) for line in lines(SAMPLES / f"{kind}.bundle.jsonl")]
+    for one in made:
+        del one["bundle"]
+    (plain / "run.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in made))
+    assert (
+        run("convert", plain / "run.jsonl", "--bundle", "-o", sealed / "run.jsonl").exit_code == 0
+    )
+    assert run("verify", sealed / "run.jsonl").exit_code == 0
+    for flags in ((), ("--level", "token"), ("-v", "dapo", "--batch", "step")):
+        outputs = []
+        for folder in (plain, sealed):
+            monkeypatch.chdir(folder)
+            done = run("eval", "run.jsonl", "--json", *flags)
+            outputs.append((done.exit_code, done.stdout, done.stderr))
+        assert outputs[0] == outputs[1]
+
+
+def test_any_jobs_give_the_same_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "run.bundle.jsonl"
+    for jobs in (1, 2):
+        other = tmp_path / f"{jobs}.jsonl"
+        source = SAMPLES / "trl.bundle.jsonl"
+        assert run("convert", source, "--bundle", "-o", other, "--jobs", jobs).exit_code == 0
+    assert (tmp_path / "1.jsonl").read_bytes() == (tmp_path / "2.jsonl").read_bytes()
+    shutil.copy(tmp_path / "1.jsonl", path)
+    found = [run("verify", path, "--json", "--jobs", jobs).stdout for jobs in (1, 2)]
+    assert found[0] == found[1]
+
+
+def test_other_settings_are_the_first_stage(tmp_path: Path) -> None:
+    """A signature that this grpo would not give, as from a release with another default."""
+    from grpo_cli.bundle import digest, seal
+
+    path = bundled(trained(3, {}), tmp_path)
+    made, previous = [json.loads(line) for line in lines(path)], ""
+    for one in made:
+        one["bundle"]["signature"] = one["bundle"]["signature"].replace("low=0.2", "low=0.1")
+        about = {
+            k: v for k, v in one["bundle"].items() if k not in ("format", "sha256", "previous")
+        }
+        one["bundle"] = seal(digest(one), about, previous)
+        previous = one["bundle"]["sha256"]
+    path.write_text("".join(f"{json.dumps(one)}\n" for one in made))
+    assert named(path) == ["settings"]
+
+
+HOSTILE: dict[str, tuple[Callable[[list[str]], Any], str]] = {
+    "the last line is missing": (lambda texts: texts[:-1], "cut off after record 3"),
+    "half of the last line": (lambda texts: [*texts[:-1], texts[-1][:400]], "JSON"),
+    "a line is missing": (lambda texts: [texts[0], *texts[2:]], "lines were left out or moved"),
+    "lines are exchanged": (lambda texts: [*texts[1::-1], *texts[2:]], "left out or moved"),
+    "the first line twice": (lambda texts: [texts[0], *texts], "left out or moved"),
+    "a number is edited": (
+        lambda texts: [texts[0].replace("0/0", "9/9", 1), *texts[1:]],
+        "does not fit the hash",
+    ),
+    "another hash": (
+        lambda texts: [texts[0].replace('"sha256":"', '"sha256":"0', 1), *texts[1:]],
+        "does not fit the hash",
+    ),
+    "another version": (
+        lambda texts: [texts[0].replace("grpo-bundle/1", "grpo-bundle/2", 1), *texts[1:]],
+        "another version wrote the file",
+    ),
+    "no hash": (
+        lambda texts: [texts[0].rpartition(',"sha256"')[0] + "}}", *texts[1:]],
+        "does not fit the hash",
+    ),
+}
+
+
+@each("name", HOSTILE)
+def test_a_changed_file_is_one_plain_line(name: str, tmp_path: Path) -> None:
+    change, words = HOSTILE[name]
+    path = tmp_path / "run.bundle.jsonl"
+    assert run("convert", SAMPLES / "trl.bundle.jsonl", "--bundle", "-o", path).exit_code == 0
+    path.write_text("".join(f"{line}\n" for line in change(lines(path))))
+    done = run("verify", path, "-q")
+    assert done.exit_code == 3, (name, done.stdout, done.stderr)
+    assert words in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stdout == ""
+
+
+def test_a_part_is_replayed_and_says_what_is_skipped() -> None:
+    path = SAMPLES / "trl.bundle.jsonl"
+    found = answer("verify", path, "--where", "microbatch==1")
+    stages = {stage["stage"]: stage for stage in found["bundle"]["stages"]}
+    assert found["agrees"]
+    assert stages["tokens"]["compared"] == 2
+    assert "needs all of them" in stages["advantages"]["skipped"][0]
+    assert "1 of its 2 micro-batches" in stages["step loss"]["skipped"][0]
+
+
+def test_a_key_of_ones_own_is_no_bundle(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    one = {
+        "log_probs_new": [[-1.0]],
+        "rewards": [1.0],
+        "bundle": "mine",
+        "expected": {"loss": -0.0},
+    }
+    path.write_text(json.dumps(one))
+    assert "bundle" not in answer("verify", path)
+
+
+def test_a_table_is_no_bundle(tmp_path: Path) -> None:
+    done = run("convert", SAMPLES / "trl.bundle.jsonl", "--bundle", "-o", tmp_path / "x.parquet")
+    assert done.exit_code == 2
+    assert "--bundle writes JSONL" in done.stderr
