@@ -115,6 +115,18 @@ HOSTILE: dict[str, tuple[Callable[[list[str]], Any], str]] = {
         lambda texts: [texts[0].replace("grpo-bundle/1", "grpo-bundle/2", 1), *texts[1:]],
         "another version wrote the file",
     ),
+    "a record without its bundle": (
+        lambda texts: [*texts[:-1], texts[-1].rpartition(',"bundle"')[0] + "}"],
+        "bundle: the",
+    ),
+    "another record at the end": (
+        lambda texts: [*texts, texts[0].rpartition(',"bundle"')[0] + "}"],
+        "bundle: the record has none",
+    ),
+    "another record at the beginning": (
+        lambda texts: [texts[0].rpartition(',"bundle"')[0] + "}", *texts],
+        "bundle: the record has none",
+    ),
     "no hash": (
         lambda texts: [texts[0].rpartition(',"sha256"')[0] + "}}", *texts[1:]],
         "does not fit the hash",
@@ -143,6 +155,12 @@ def test_a_part_is_replayed_and_says_what_is_skipped() -> None:
     assert stages["tokens"]["compared"] == 2
     assert "needs all of them" in stages["advantages"]["skipped"][0]
     assert "1 of its 2 micro-batches" in stages["step loss"]["skipped"][0]
+
+
+def test_the_hash_of_a_file_is_not_that_of_a_part() -> None:
+    path = SAMPLES / "trl.bundle.jsonl"
+    assert answer("verify", path, "--where", "step==0")["bundle"]["sha256"] == []
+    assert "(sha256" not in run("verify", path, "--where", "step==1").stdout
 
 
 def test_a_key_of_ones_own_is_no_bundle(tmp_path: Path) -> None:

@@ -124,6 +124,13 @@ def test_no_cut_and_no_order_changes_a_bit():
     assert attributed(one) == attributed(*parts) == attributed(*reversed(parts))
 
 
+def test_its_kl_is_never_negative():
+    found = Mismatch()
+    old = np.array([-1.0, -2.0])
+    found.add(old, np.array([-1e30, -2.0]), Segments(np.array([2])))
+    assert found.result().kl > 0.0
+
+
 def test_equal_log_probs_have_no_mismatch():
     one = drawn(4, noise=0.0)
     empty = Mismatch()

@@ -116,8 +116,9 @@ _COLUMNS = 9
 
 
 def k3(d: F64) -> F64:
-    """[N] e^d − 1 − d, with d of 50 at most in the power; never negative."""
-    found: F64 = np.expm1(np.minimum(d, _OVERFLOW)) - d
+    """[N] e^d − 1 − d of d, or of 50 where d is more; never negative."""
+    d = np.minimum(d, _OVERFLOW)
+    found: F64 = np.expm1(d) - d
     return found
 
 

@@ -231,16 +231,40 @@ def wrong_turns(responses: Segments, given: F64) -> Mask:
 def _turn_rewards(parts: Sequence[Packed], responses: Segments, turns: Segments) -> F64 | None:
     """[turns] the reward of each; None where a response has another number of them.
 
-    Those of a response of which no token counts are left out.
+    Those of a turn, or a response, of which no token counts are left out.
     """
     pairs = [one.turn_rewards for one in parts if one.turn_rewards is not None]
     counts, rewards = (join([pair[at] for pair in pairs]) for at in (0, 1))
-    filled = responses.lengths > 0
     if not is_inside(rewards, -LARGEST, LARGEST):
         return None
-    if not np.array_equal(np.where(filled, counts, 0), count_turns(responses, turns)):
+    found = count_turns(responses, turns)
+    kept = np.repeat(responses.lengths > 0, counts)
+    other = np.flatnonzero((counts != found) & (responses.lengths > 0))
+    if len(other):
+        if not all("turn_ids" in one.columns for one in parts):
+            return None
+        ids = join([one.columns["turn_ids"] for one in parts])
+        mask = _join_masks(parts)
+        written, given = Segments(join([one.widths for one in parts])), Segments(counts)
+        for at in () if mask is None else other.tolist():
+            tokens = slice(written.starts[at], written.starts[at] + written.lengths[at])
+            turn = slice(given.starts[at], given.starts[at] + counts[at])
+            kept[turn] = counted_turns(ids[tokens], mask[tokens], int(counts[at]))
+    if not np.array_equal(Segments(counts).sum(kept.astype(np.int64)), found):
         return None
-    return rewards if filled.all() else rewards[np.repeat(filled, counts)]
+    return rewards if kept.all() else rewards[kept]
+
+
+def counted_turns(ids: F64, mask: Mask, count: int) -> Mask:
+    """[count] which of a response's turns have tokens that count, if its ids name as many turns.
+
+    Args:
+        ids, mask: [T] the turn of each token as written, and whether the token counts.
+        count: how many turns there should be.
+    """
+    _, firsts = np.unique(ids, return_index=True)
+    named = ids[np.sort(firsts)]
+    return np.isin(named, ids[mask]) if len(named) == count else np.ones(count, np.bool_)
 
 
 def join(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:

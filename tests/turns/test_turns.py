@@ -305,6 +305,33 @@ def test_formats_agree(dump: Path, tmp_path: Path) -> None:
         assert f"… {len(found) - 3} more" in shown.stderr
 
 
+@each("ending", ("jsonl", "parquet"))
+def test_rewards_of_turns_without_a_token_that_counts_are_left_out(
+    ending: str, tmp_path: Path
+) -> None:
+    one: Record = {
+        "log_probs_new": [[-1.0, -0.5, -0.25, -2.0], [-1.0, -0.5, -0.75], [-1.0, -2.0]],
+        "rewards": [1.0, 0.0, 0.5],
+        "turn_ids": [[0, 0, 3, 5], [0, 1, 1], [0, 4]],
+        "mask": [[1, 1, 0, 1], [1, 0, 0], [0, 0]],
+        "turn_rewards": [[0.1, 0.2, 0.3], [0.4, 0.5], [0.6, 0.7]],
+    }
+    path = tmp_path / "run.jsonl"
+    path.write_text(f"{json.dumps(one)}\n" * 2)
+    assert run("convert", path, "-o", tmp_path / f"other.{ending}").exit_code == 0
+    found = [
+        run("eval", source, "--level", "turn", "--fields", "turn_reward", "-f", "csv").stdout
+        for source in (path, tmp_path / f"other.{ending}")
+    ]
+    assert found[0].split() == ["turn_reward", *["0.1", "0.3", "0.4"] * 2]
+    assert found[1] == found[0]
+    one["turn_rewards"][0].append(0.4)
+    path.write_text(json.dumps(one))
+    wrong = run("eval", path)
+    assert wrong.exit_code == 3
+    assert "turn_rewards[0]: expected 2 rewards (one per turn), got 4" in wrong.stderr
+
+
 def test_rows_that_fit(dump: Path) -> None:
     found = rows_of(dump, "turn", "--having", "turn>0", "--fields", "id,turn,turn_reward,share")
     assert {row["turn"] for row in found} == {1, 2}

@@ -157,7 +157,7 @@ class Replay(Answer):
     """What became of a bundle.
 
     Attributes:
-        sha256: the hash of each file.
+        sha256: the hash of each file; empty where only some records are read.
         records, steps, responses: how many it has.
         first_stage: the first stage that differs; None where all agree.
         stages: all of them, in order.

@@ -575,6 +575,7 @@ class Bundle:
     def __init__(self, *, selects: bool) -> None:
         self._selects = selects
         self._chains: dict[str, Chain] = {}
+        self._plain: dict[str, Verdict] = {}
         self.parts: list[Part] = []
         self.tallies = {stage: Tally() for stage in STAGES}
 
@@ -590,19 +591,27 @@ class Bundle:
         if why is not None and not self._selects:
             raise InputError(why, path="bundle", source=part.source, line=part.line)
 
+    def add_plain(self, verdict: Verdict) -> None:
+        """Adds a record that is of no bundle."""
+        self._plain.setdefault(verdict.source, verdict)
+
     def result(self, tolerance: Tolerance) -> Replay:
         """Replays all stages.
 
         Raises:
-            InputError: where the last records are missing.
+            InputError: where the last records are missing, or a record of a file has no bundle.
         """
+        for source in self._chains.keys() & self._plain.keys() if not self._selects else ():
+            why = "the record has none, as the others of the file have: nothing shows it unchanged"
+            raise InputError(why, path="bundle", source=source, line=self._plain[source].line)
         for source, chain in self._chains.items():
             if (why := chain.end()) is not None and not self._selects:
                 raise InputError(why, path="bundle", source=source)
         replay(self.parts, self.tallies, tolerance)
         parts = self.parts
         stages = [self.tallies[stage].answer(stage) for stage in STAGES]
-        hashes = [str(chain.last["sha256"]) for chain in self._chains.values() if chain.last]
+        lasts = [] if self._selects else [chain.last for chain in self._chains.values()]
+        hashes = [str(last["sha256"]) for last in lasts if last]
         return Replay(
             sha256=hashes,
             records=len(parts),

@@ -142,6 +142,8 @@ class Verification:
                 if item is None or isinstance(item, Part):
                     self.without_expected += 1
                     continue
+                if item.part is None:
+                    self._bundle.add_plain(item.verdict)
                 self.undefined += item.undefined
                 if item.verdict.compared:
                     yield self._verdict(item)

@@ -47,11 +47,13 @@ def _replayed(answer: Replay) -> Iterator[Text]:
     """The verdict on a bundle, then its stages in order, the first that differs marked."""
     parts = [(answer.records, "record"), (answer.steps, "step"), (answer.responses, "response")]
     counts = ", ".join(f"{count:,} {name}{'' if count == 1 else 's'}" for count, name in parts)
-    hashes = ", ".join(text[:12] for text in answer.sha256)
+    hashes = ", ".join(f"{text[:12]}…" for text in answer.sha256)
+    whole = f"unchanged since it was written (sha256 {hashes})"
+    whole = whole if hashes else "each unchanged, of a bundle that is read in part"
     first = answer.first_stage
     verdict = "every stage that was replayed agrees" if first is None else f"{first} differs first"
     yield Text(f"bundle: {verdict}", "bold green" if first is None else "bold red")
-    yield Text(f"  {counts}; unchanged since it was written (sha256 {hashes}…)")
+    yield Text(f"  {counts}; {whole}")
     for stage in answer.stages:
         style = "red" if stage.differing else "green" if stage.compared else ""
         words = f"{stage.compared:,} agree" if stage.compared else "not recorded"

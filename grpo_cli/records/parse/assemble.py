@@ -15,6 +15,7 @@ from grpo_cli.records.packed import (
     LOG_PROBS,
     Mask,
     Packed,
+    counted_turns,
     integers,
     kept_lengths,
     lay,
@@ -158,11 +159,17 @@ def _other_turns(record: Record, packed: Packed, number: int) -> InputError | No
     """The error of a record whose response has another number of rewards than turns."""
     lengths, positions = kept_lengths(packed.widths, packed.mask)
     responses, ids = Segments(lengths), packed.columns.get("turn_ids")
-    if ids is not None:
-        ids = ids if packed.mask is None else ids[packed.mask]
-    turns = count_turns(responses, cut_turns(responses, ids, positions))
+    counted = ids
+    if ids is not None and packed.mask is not None:
+        counted = ids[packed.mask]
+    turns = count_turns(responses, cut_turns(responses, counted, positions))
+    ends = np.cumsum(packed.widths)
     for at, row in enumerate(record.turn_rewards or ()):
-        if lengths[at] and len(row) != turns[at]:
+        kept = len(row)
+        if ids is not None and packed.mask is not None:
+            own = slice(ends[at] - packed.widths[at], ends[at])
+            kept = int(counted_turns(ids[own], packed.mask[own], kept).sum())
+        if lengths[at] and turns[at] not in (len(row), kept):
             cut = "; without turn_ids, masked tokens separate turns" if ids is None else ""
             message = f"expected {places.count(int(turns[at]), 'reward')} (one per turn{cut})"
             path = f"{record.names['turn_rewards']}{places.response(at, record.shape)}"
