@@ -87,8 +87,16 @@ def _grouping(by: Sequence[str], size: int | None) -> Grouping | None:
 
 
 def listed(texts: str | Sequence[str]) -> list[str]:
-    """One text, or several, as a list."""
-    return [texts] if isinstance(texts, str) else [*texts]
+    """One text, or several, as a list.
+
+    Raises:
+        UsageError: for anything else.
+    """
+    found = [texts] if isinstance(texts, str) or not isinstance(texts, Iterable) else [*texts]
+    for one in found:
+        if not isinstance(one, str):
+            raise UsageError(f"where, having and group_by: expected text, got {one!r}")
+    return found
 
 
 def reader_of(

@@ -95,6 +95,9 @@ def planned(
     Raises:
         UsageError: for a name or value that cannot be used.
     """
+    if not isinstance(batch, str):
+        expected = 'expected text, as "input", "record" or "step,rank"'
+        raise UsageError(f"batch: {expected}, got {batch!r}")
     return plan(variant, stages=stages, hyperparameters=checked(hyperparameters), batch=batch)
 
 

@@ -254,6 +254,8 @@ def show(
     with speaking_of_arguments():
         if by not in COLORS:
             raise UsageError(f"by: expected one of {', '.join(COLORS)}, got {by!r}")
+        if not isinstance(top, int) or top < 0:
+            raise UsageError(f"top: expected a whole number of at least 0, got {top!r}")
         plan = planned(variant, stages, hyperparameters, batch)
         reader, _ = reader_of(data, where=where, group_by=group_by)
         find = show_strings if strings else show_tokens

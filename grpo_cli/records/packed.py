@@ -241,12 +241,12 @@ def _turn_rewards(parts: Sequence[Packed], responses: Segments, turns: Segments)
     kept = np.repeat(responses.lengths > 0, counts)
     other = np.flatnonzero((counts != found) & (responses.lengths > 0))
     if len(other):
-        if not all("turn_ids" in one.columns for one in parts):
+        mask = _join_masks(parts)
+        if mask is None or not all("turn_ids" in one.columns for one in parts):
             return None
         ids = join([one.columns["turn_ids"] for one in parts])
-        mask = _join_masks(parts)
         written, given = Segments(join([one.widths for one in parts])), Segments(counts)
-        for at in () if mask is None else other.tolist():
+        for at in other.tolist():
             tokens = slice(written.starts[at], written.starts[at] + written.lengths[at])
             turn = slice(given.starts[at], given.starts[at] + counts[at])
             kept[turn] = counted_turns(ids[tokens], mask[tokens], int(counts[at]))

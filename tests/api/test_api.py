@@ -246,6 +246,10 @@ MISTAKES = {
     "none of the variants uses it": lambda: compare(EMPTY, "dr", tau_pos=1.0),
     "group_by contradicts group_size": lambda: next(read(DAPO, group_by="uid", group_size=2)),
     "where: expected a comparison": lambda: next(read(DAPO, where="step")),
+    "got 5": lambda: evaluate(DAPO, where=5),  # type: ignore[arg-type]
+    "expected text, got 7": lambda: evaluate(DAPO, group_by=[7]),  # type: ignore[list-item]
+    "batch: expected text": lambda: evaluate(DAPO, batch=["step"]),  # type: ignore[arg-type]
+    "top: expected a whole number": lambda: show(DAPO, top=-1),
     "unpack: expected a size like 500M or 4G": lambda: next(read(DAPO, unpack="4X")),
     "files: expected at least one path": lambda: next(read([])),
 }

@@ -332,6 +332,11 @@ def test_rewards_of_turns_without_a_token_that_counts_are_left_out(
     assert "turn_rewards[0]: expected 2 rewards (one per turn), got 4" in wrong.stderr
 
 
+def test_trajectories_that_fit_are_counted(dump: Path) -> None:
+    done = run("eval", dump, "--level", "trajectory", "--having", "reward>=1", "-f", "csv")
+    assert " trajectories\n" in done.stderr.partition("--having keeps ")[2]
+
+
 def test_rows_that_fit(dump: Path) -> None:
     found = rows_of(dump, "turn", "--having", "turn>0", "--fields", "id,turn,turn_reward,share")
     assert {row["turn"] for row in found} == {1, 2}

@@ -123,7 +123,8 @@ def _on_policy(still: int, records: int, gradient_norm: float) -> str:
 
 
 def _of(part: int, whole: int, name: str) -> str:
-    return f"{part:,} of {counted(whole, name)}"
+    plural = "trajectories" if name == "trajectory" else ""
+    return f"{part:,} of {counted(whole, name, plural)}"
 
 
 ROWS: Mapping[Level, str] = {

@@ -601,9 +601,10 @@ class Bundle:
         Raises:
             InputError: where the last records are missing, or a record of a file has no bundle.
         """
-        for source in self._chains.keys() & self._plain.keys() if not self._selects else ():
-            why = "the record has none, as the others of the file have: nothing shows it unchanged"
-            raise InputError(why, path="bundle", source=source, line=self._plain[source].line)
+        for source, plain in self._plain.items():
+            if source in self._chains and not self._selects:
+                none = "the record has none, but others of the file have: it may have been changed"
+                raise InputError(none, path="bundle", source=source, line=plain.line)
         for source, chain in self._chains.items():
             if (why := chain.end()) is not None and not self._selects:
                 raise InputError(why, path="bundle", source=source)
