@@ -20,7 +20,7 @@ from grpo_cli.commands.verify.compare import (
     tolerances,
 )
 from grpo_cli.commands.verify.expected import Expectation, Flags, Wanted, read_expectations
-from grpo_cli.commands.verify.replay import Part, part_of
+from grpo_cli.commands.verify.stages import Part, part_of
 from grpo_cli.engine.chunk import Chunk, assembled
 from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.engine.fold import Accumulator

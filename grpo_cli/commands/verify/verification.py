@@ -21,7 +21,8 @@ from grpo_cli.commands.verify.causes.case import Case
 from grpo_cli.commands.verify.causes.search import Memory, pattern
 from grpo_cli.commands.verify.compare import Tolerance
 from grpo_cli.commands.verify.judging import Judged, Judging
-from grpo_cli.commands.verify.replay import Bundle, Part, stage_of
+from grpo_cli.commands.verify.replay import Bundle, stage_of
+from grpo_cli.commands.verify.stages import Part
 from grpo_cli.engine import Reader
 from grpo_cli.engine.fold import fold_pieces
 from grpo_cli.engine.references import without_kl
