@@ -155,7 +155,7 @@ def test_an_unknown_name_says_which_there_are(path: Path, words: list[str], said
     assert result.exit_code == 2
     assert said in result.stderr
     if "there are" in said:
-        assert "contribution_share, log_prob, difference, mismatch)" in result.stderr
+        assert "log_prob, difference, mismatch)" in result.stderr
 
 
 def test_only_the_loss_of_many_records_says_how_to_get_one(path: Path) -> None:

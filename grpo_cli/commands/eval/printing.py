@@ -123,6 +123,7 @@ class PrintingOptions:
             "--having",
             "TEST",
             "Print only rows that fit, as 'clip==high && ratio>1.5'; repeatable.",
+            "Output",
             autocompletion=complete.fields,
         ),
     ] = None
