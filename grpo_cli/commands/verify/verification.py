@@ -21,7 +21,8 @@ from grpo_cli.commands.verify.causes.case import Case
 from grpo_cli.commands.verify.causes.search import Memory, pattern
 from grpo_cli.commands.verify.compare import Tolerance
 from grpo_cli.commands.verify.judging import Judged, Judging
-from grpo_cli.commands.verify.replay import Bundle, Part, add_verdict, stage_of
+from grpo_cli.commands.verify.replay import Bundle, stage_of
+from grpo_cli.commands.verify.stages import Part
 from grpo_cli.engine import Reader
 from grpo_cli.engine.fold import fold_pieces
 from grpo_cli.engine.references import without_kl
@@ -165,7 +166,7 @@ class Verification:
             own = next(each.expectation.stage for each in case.columns if each.key == found.key)
             stage = stage_of(own, found.stages, other_weights=weights)
         if part is not None:
-            add_verdict(part, verdict, stage, self._bundle.tallies)
+            self._bundle.add_verdict(part, verdict, stage)
         return verdict
 
     def _explained(self, verdict: Verdict, case: Case) -> Verdict:
