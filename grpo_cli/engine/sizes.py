@@ -36,8 +36,8 @@ class Sizes:
             self.sums.setdefault(key, ExactSum()).merge(size)
 
     def read(self, key: Hashable) -> list[float]:
-        """[2] those of a batch."""
-        return [self.sums[key, name].value() for name in SIZED]
+        """[2] those of a batch; 0 where none of its records was evaluated."""
+        return [self.sums.get((key, name), ExactSum()).value() for name in SIZED]
 
 
 def record_sizes(breakdown: Breakdown) -> F64:

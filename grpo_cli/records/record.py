@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, NamedTuple
@@ -112,6 +113,18 @@ class Raw:
         if self.arrays:
             self.kept, self.arrays = self.plain(), False
         return self
+
+
+@contextmanager
+def blaming(raw: Raw) -> Iterator[None]:
+    """Puts the place of a record into an error that does not know it."""
+    try:
+        yield
+    except InputError as error:
+        if error.source is None:
+            error.source, error.line = raw.source, raw.line
+            error.path = raw.prefix + error.path
+        raise
 
 
 def _number(line: int | None, prefix: str) -> int:

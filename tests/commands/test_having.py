@@ -147,7 +147,7 @@ def test_the_same_bytes_whatever_the_jobs(path: Path, monkeypatch: pytest.Monkey
     [
         (["--having", "shares>1"], "there is no column 'shares'; did you mean share? (there are"),
         (["--having", "taste"], "--having: expected a comparison"),
-        (["--having", "a==1 || b==2"], "--having: '||' cannot be said"),
+        (["--having", "a==1 || b==2"], "--having: '||' is not supported"),
     ],
 )
 def test_an_unknown_name_says_which_there_are(path: Path, words: list[str], said: str) -> None:

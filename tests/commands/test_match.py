@@ -504,7 +504,7 @@ def test_records_of_a_step_may_differ_in_what_they_say(tmp_path) -> None:
         (("--loss=0.1", "--objective=0.1"), 2, "either --loss X"),
         (("--loss=0.1", "--logged", "loss=metrics.loss"), 2, "takes the number from the records"),
         (("--loss=abc",), 2, "number"),
-        (("--loss=0.1", "--rtol=-1e-3"), 2, "--rtol: expected a number >= 0, got -0.001"),
+        (("--loss=0.1", "--rtol=-1e-3"), 2, "expected a number >= 0, got '-1e-3'"),
         (("--objective=0.0",), 2, "--objective 0 does not distinguish conventions"),
         (("--loss=0.1", "--kl", "k9"), 2, "k9"),
         (("--logged", "loss"), 2, "expected NAME=PATH"),

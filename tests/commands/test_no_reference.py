@@ -81,7 +81,7 @@ def test_every_level_has_the_numbers_of_beta_0(grpo, write, level):
 def test_show_speaks_of_the_one_record_that_it_shows(grpo, write):
     path = write(PLAIN, WITH)
     said = NOTE.replace("the records have", "the record has")
-    assert f"note: {said}\n" in grpo("show", path).stderr
+    assert f"note: {said}\n" in grpo("show", path, "--record", "0").stderr
     assert "without its KL" not in grpo("show", path, "--record", "1").stderr
 
 
@@ -201,7 +201,8 @@ def test_which_rows_they_are():
 
 @pytest.mark.parametrize("name", leaving_out())
 def test_every_such_row_gives_what_a_beta_of_0_gives(name):
-    record = PLAIN | {"log_probs_rollout": PLAIN["log_probs_old"]}
+    turns = [[0.5] for _ in PLAIN["rewards"]]
+    record = PLAIN | {"log_probs_rollout": PLAIN["log_probs_old"], "turn_rewards": turns}
     found, without = evaluate(record, name), evaluate(record, name, beta=0.0)
     assert found.total == without.total
     assert "|kl:none(no reference)|" in found.signature

@@ -390,3 +390,17 @@ def miles() -> list[Object]:
         }
         for at in range(4)
     ]
+
+
+def rllm() -> Object:
+    """An episode of two trajectories, as rLLM's Episode.to_dict() writes it."""
+    step = {"prompt_ids": [1, 2], "response_ids": [5, 6], "logprobs": [-0.5, -1.25], "reward": 0.5}
+    return {
+        "id": "t:0",
+        "task": {"question": "q"},
+        "is_correct": True,
+        "trajectories": [
+            {"uid": f"u{at}", "name": "solver", "reward": float(at), "steps": [step] * (at + 1)}
+            for at in range(2)
+        ],
+    }

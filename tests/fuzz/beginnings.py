@@ -96,6 +96,7 @@ def _formats() -> dict[str, list[Object]]:
         "verifiers": dumps.verifiers(),
         "atif": [dumps.atif()],
         "miles": dumps.miles(),
+        "rllm": [dumps.rllm()],
         **{name: [one] for name, one in dumps.texts().items()},
     }
 

@@ -154,7 +154,8 @@ def converted(case: Case, outcome: Outcome, folder: Path) -> Iterator[Finding]:
 
 
 _REFUSED = re.compile(
-    rb": expected what JSON can hold, got |: cannot read [^\n]*; cast the column or leave it out\n"
+    rb": expected a value that JSON can hold, got "
+    rb"|: cannot read [^\n]*; cast the column or leave it out\n"
 )
 """What convert refuses rather than leave out, and eval need not look at: bytes and decimals, and
 columns of a table with values that Python has not, as a time in the year 200,000."""

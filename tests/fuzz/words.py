@@ -19,7 +19,16 @@ Value = Callable[[random.Random], str]
 
 READ_NO_FILES = ("formats", "variants", "vectors", "help")
 COMMANDS = tuple(name for name in EVERY if name not in READ_NO_FILES)
-_NOT_TRIED = ("--jobs", "--on", "--resume", "--follow", "--every", "--color", "--no-pager")
+_NOT_TRIED = (
+    "--jobs",
+    "--on",
+    "--resume",
+    "--follow",
+    "--every",
+    "--color",
+    "--no-pager",
+    "--help-all",
+)
 """They start processes, wait, or change nothing of what is printed here."""
 _OFTEN = (
     *("eval",) * 40, *("convert",) * 12, *("check", "verify", "show", "trend") * 6,

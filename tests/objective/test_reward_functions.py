@@ -138,7 +138,7 @@ def test_a_sum_has_the_trainers_weights_already_and_given_advantages_too() -> No
 @pytest.mark.parametrize("choice", ["verl/gdpo", "nemo-rl/gdpo", "nemo-rl/gdpo-leave-one-out"])
 def test_a_null_is_refused_where_a_framework_has_no_rule_for_it(choice: str) -> None:
     good = {**ROW, "rewards": [[1.0, 0.3], [0.1, 1.0], [1.0, 0.7], [0.5, 0.0]]}
-    with pytest.raises(GrpoError, match=r"^\[1\].rewards: expected a reward of every function"):
+    with pytest.raises(GrpoError, match=r"^\[1\].rewards: expected a reward from every function"):
         evaluate([good, ROW], "dr", stages={"advantage": choice})
 
 
@@ -151,7 +151,7 @@ def test_where_nothing_is_null_nothing_is_said() -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"reward_weights": [1.0]}, "reward_weights: expected as many as there are reward"),
+        ({"reward_weights": [1.0]}, "reward_weights: expected one weight per reward"),
         ({"reward_weights": [1.0, "a"]}, "reward_weights: expected a finite number, or several"),
         ({"reward_weights": {"a": 1}}, "got an object"),
         ({"framework": {"reward_weights": [1.0]}}, "framework.reward_weights: expected 2 (one per"),

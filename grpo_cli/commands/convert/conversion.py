@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
@@ -19,6 +18,7 @@ from grpo_cli.engine.packing import alike
 from grpo_cli.engine.pieces import Pieces
 from grpo_cli.errors import InputError
 from grpo_cli.records import DecodedChunk, Packed, Raw, assemble, record
+from grpo_cli.records.record import blaming
 from grpo_cli.records.tables.canonical import canonical, dumps, has_id, named
 from grpo_cli.terminal.numbers import escaped_json
 
@@ -113,18 +113,6 @@ def _fault(raw: Raw) -> InputError | None:
     except InputError as error:
         return error
     return None
-
-
-@contextmanager
-def blaming(raw: Raw) -> Iterator[None]:
-    """Puts the place of a record into an error that does not know it."""
-    try:
-        yield
-    except InputError as error:
-        if error.source is None:
-            error.source, error.line = raw.source, raw.line
-            error.path = raw.prefix + error.path
-        raise
 
 
 def _line(raw: Raw) -> bytes | Unnamed:

@@ -136,7 +136,7 @@ class TrendOptions(QuestionOptions):
             "--fields": self.fields,
         }
         if given := [flag for flag, value in others.items() if value]:
-            raise UsageError(f"{self.asked} answers a question: without {given[0]}")
+            raise UsageError(f"{self.asked} answers a question: give it without {given[0]}")
 
 
 @dataclass(frozen=True, kw_only=True)

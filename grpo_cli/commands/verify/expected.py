@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
-from grpo_cli.commands.verify.quantities import KEYS, METRICS, QUANTITIES, Quantity, Values
+from grpo_cli.commands.verify.quantities import KEYS, LOSSES, METRICS, QUANTITIES, Quantity, Values
 from grpo_cli.errors import InputError
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.records import Record
@@ -49,30 +49,18 @@ Wanted = tuple[list[Expectation], list[str]]
 """What a record expects, in the order of the stages, and its keys that cannot be compared."""
 
 
-def read_expectations(record: Record) -> Wanted:
-    """Reads ``expected`` of a record.
-
-    Raises:
-        InputError: for an unknown key, for a value that is no number, or for a number of values
-            that fits neither tokens nor responses; with the record's place.
-    """
-    try:
-        return _read(record)
-    except InputError as error:
-        raise InputError(
-            error.message,
-            path=record.prefix + error.path,
-            source=record.source,
-            line=record.line,
-        ) from None
-
-
 _QUANTITY = {key: quantity for quantity in QUANTITIES for key in quantity.keys}
 _ORDER = {key: at for at, key in enumerate(_QUANTITY)}
 """The order of the stages."""
 
 
-def _read(record: Record) -> Wanted:
+def read_expectations(record: Record) -> Wanted:
+    """Reads ``expected`` of a record.
+
+    Raises:
+        InputError: for an unknown key, for a value that is no number, or for a number of values
+            that fits neither tokens nor responses; without the record's place.
+    """
     expected = _object(record.expected, "expected")
     for key in expected:
         if key not in KEYS:
@@ -84,6 +72,23 @@ def _read(record: Record) -> Wanted:
     metrics = {} if given is None else _object(given, "expected.metrics")
     found += [*_metrics(metrics)]
     return found, [f"metrics.{key}" for key in metrics if key not in METRICS]
+
+
+def read_numbers(record: Record) -> dict[str, float]:
+    """The numbers that a trainer computed of a record and its step, by their path in ``expected``.
+
+    Raises:
+        InputError: for a value that is no number; without the record's place.
+    """
+    expected = _object(record.expected or {}, "expected")
+    found = {name: expected.get(name) for name in (*LOSSES, "step_loss")}
+    for name in ("metrics", "step_metrics"):
+        metrics = _object(expected.get(name) or {}, f"expected.{name}")
+        found |= {f"{name}.{key}": value for key, value in metrics.items()}
+    given = {path: value for path, value in found.items() if value is not None}
+    return {
+        path: float(_numbers([value], f"expected.{path}")[0][0]) for path, value in given.items()
+    }
 
 
 def _object(value: object, path: str) -> Mapping[str, Any]:

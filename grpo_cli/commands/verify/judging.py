@@ -20,7 +20,7 @@ from grpo_cli.commands.verify.compare import (
     tolerances,
 )
 from grpo_cli.commands.verify.expected import Expectation, Flags, Wanted, read_expectations
-from grpo_cli.commands.verify.replay import Part, part_of
+from grpo_cli.commands.verify.stages import Part, part_of
 from grpo_cli.engine.chunk import Chunk, assembled
 from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.engine.fold import Accumulator
@@ -29,7 +29,7 @@ from grpo_cli.errors import GrpoError, InputError
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.terms import KL, POLICY
 from grpo_cli.records import DecodedChunk, Raw, Record, layout, record
-from grpo_cli.records.record import one_by_one
+from grpo_cli.records.record import blaming, one_by_one
 from grpo_cli.variants.plan import Plan
 from grpo_cli.variants.trainer import Chosen, choose, completed
 
@@ -95,11 +95,12 @@ class Judging(Accumulator[Any]):
             return read
         assert isinstance(raw, Raw)
         try:
-            part = self._part(raw, read, plans)
-            if read.expected is None:
-                return part
-            plan = self._plan(raw, read, plans)
-            wanted = read_expectations(read)
+            with blaming(raw):
+                part = self._part(raw, read, plans)
+                if read.expected is None:
+                    return part
+                plan = self._plan(raw, read, plans)
+                wanted = read_expectations(read)
         except InputError as error:
             return error
         if part is not None and not wanted[0]:
@@ -131,13 +132,12 @@ class Judging(Accumulator[Any]):
         if seal is None:
             return None
         if (why := fault(value, seal)) is not None:
-            path = f"{read.prefix}bundle"
-            raise InputError(why, path=path, source=read.source, line=read.line)
-        signature = None
+            raise InputError(why, path="bundle")
+        chunk, signature = Chunk.of([read]), None
         if not (self.variant or self.stages or self.hyperparameters):
             with suppress(GrpoError):  # which is raised where the record is evaluated
-                signature = Chunk.of([read]).objective(self._plan(raw, read, plans)).signature
-        return part_of(raw, read, seal, self._plan(raw, read, plans, rewards=True), signature)
+                signature = chunk.objective(self._plan(raw, read, plans)).signature
+        return part_of(raw, chunk, seal, self._plan(raw, read, plans, rewards=True), signature)
 
     def _judged(self, questions: Iterable[Question]) -> Iterator[Judged | InputError]:
         """Yields what became of questions of one kind, whose records are evaluated together."""
@@ -162,21 +162,12 @@ class Judging(Accumulator[Any]):
         key = (repr(settings), given)
         if key not in plans:
             plans[key] = completed(
-                self._choose(settings, read),
+                choose(settings) if isinstance(settings, dict) else Chosen(self.variant or "grpo"),
                 advantages_given=given,
                 stages=self.stages,
                 hyperparameters=self.hyperparameters,
             )
         return plans[key]
-
-    def _choose(self, settings: Any, read: Record) -> Chosen:
-        if not isinstance(settings, dict):
-            return Chosen(self.variant or "grpo")
-        try:
-            return choose(settings)
-        except InputError as error:
-            path = read.prefix + error.path
-            raise InputError(error.message, path=path, source=read.source, line=read.line) from None
 
 
 # ---- records of one kind -------------------------------------------------------------------------

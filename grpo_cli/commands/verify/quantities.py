@@ -202,6 +202,9 @@ QUANTITIES = (
 )
 """In the order of the stages."""
 
+LOSSES = ("loss", "policy_loss")
+"""What ``expected`` calls the loss of a record, which adds up to that of its step."""
+
 OF_STEP = ("step_loss", "step_metrics")
 """What ``expected`` may have of the step of its record; a bundle's replay compares it."""
 

@@ -21,13 +21,14 @@ from grpo_cli.commands.verify.causes.case import Case
 from grpo_cli.commands.verify.causes.search import Memory, pattern
 from grpo_cli.commands.verify.compare import Tolerance
 from grpo_cli.commands.verify.judging import Judged, Judging
-from grpo_cli.commands.verify.replay import Bundle, Part, add_verdict, stage_of
+from grpo_cli.commands.verify.replay import Bundle, stage_of
+from grpo_cli.commands.verify.stages import Part
 from grpo_cli.engine import Reader
 from grpo_cli.engine.fold import fold_pieces
 from grpo_cli.engine.references import without_kl
 from grpo_cli.objective.kl import NO_REFERENCE
 from grpo_cli.terminal.messages import say
-from grpo_cli.terminal.numbers import shown
+from grpo_cli.terminal.numbers import counted, shown
 from grpo_cli.variants.plan import Plan
 
 _ROWS = 5
@@ -50,8 +51,7 @@ class DifferingMetric:
     @property
     def words(self) -> str:
         """In how many records, and the two numbers of the first."""
-        records = f"{self.count} record{'' if self.count == 1 else 's'}"
-        first = self.first
+        first, records = self.first, counted(self.count, "record")
         return f"{records} ({shown(self.name)}: yours {first.expected:g}, grpo's {first.got:g})"
 
 
@@ -167,7 +167,7 @@ class Verification:
             own = next(each.expectation.stage for each in case.columns if each.key == found.key)
             stage = stage_of(own, found.stages, other_weights=weights)
         if part is not None:
-            add_verdict(part, verdict, stage, self._bundle.tallies)
+            self._bundle.add_verdict(part, verdict, stage)
         return verdict
 
     def _explained(self, verdict: Verdict, case: Case) -> Verdict:
@@ -203,11 +203,9 @@ class Verification:
         if self.without_expected and self.without_expected < count:
             say(f'note: {self.without_expected} of {count} records have no "expected"')
         if self.undefined:
-            records = "1 record" if self.undefined == 1 else f"{self.undefined} records"
-            say(
-                f"note: no token counts in {records}: not compared, since your loss is NaN (0/0) "
-                "and grpo's is 0"
-            )
+            records = counted(self.undefined, "record")
+            why = "not compared, since your loss is NaN (0/0) and grpo's is 0"
+            say(f"note: no token counts in {records}: {why}")
         if self.ignored:
             say(f"note: not compared: {', '.join(self.ignored)}")
         for key, name in self.rounded.items():
@@ -222,6 +220,6 @@ class Verification:
 
     def _tell_rows(self) -> None:
         for words, count in list(self.rows_taken.items())[:_ROWS]:
-            say(f"note: {count} record{'' if count == 1 else 's'} evaluated as {words}")
+            say(f"note: {counted(count, 'record')} evaluated as {words}")
         if (more := sum(list(self.rows_taken.values())[_ROWS:])) > 0:
             say(f"note: … and {more} more with other settings (see the signatures in --json)")

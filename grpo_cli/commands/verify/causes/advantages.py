@@ -205,6 +205,8 @@ def _whitened(a: F64, ddof: int) -> F64:
 
 def _whitened_by_token(a: F64, lengths: F64, ddof: int) -> F64:
     tokens = np.repeat(a, lengths.astype(np.int64))
+    if not len(tokens):
+        raise ValueError("there are no tokens")
     return (a - tokens.mean()) / (_std(tokens, ddof) + 1e-8)
 
 
