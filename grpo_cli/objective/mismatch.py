@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from grpo_cli.batch import F64, I64, Batch, Segments, cut_turns
+from grpo_cli.batch import F64, I64, Batch, Segments, count_turns, cut_turns
 from grpo_cli.objective.arithmetic.exact_sums import ExactSum
 
 OUTLIERS, PRECISION, SUPPORT = "outliers", "precision", "support"
@@ -268,12 +268,9 @@ def number_turns(
 ) -> I64 | None:
     """[N] the number of each token's turn in its response, from 0; None where each has one turn."""
     turns = cut_turns(responses, turn_ids, positions)
-    filled = responses.lengths > 0
-    if turns.count == np.count_nonzero(filled):
+    if turns.count == np.count_nonzero(responses.lengths):
         return None
-    firsts = np.searchsorted(turns.starts, responses.starts[filled])
-    before = np.repeat(firsts, np.diff(np.append(firsts, turns.count)))
-    return turns.spread(np.arange(turns.count) - before)
+    return turns.spread(Segments(count_turns(responses, turns)).positions)
 
 
 def _cut_places(responses: Segments) -> tuple[I64, Segments]:
@@ -287,10 +284,8 @@ def _cut_places(responses: Segments) -> tuple[I64, Segments]:
 
 def _cut_changes(given: I64, responses: Segments) -> tuple[I64, Segments]:
     """Runs of tokens that have one number in one response."""
-    begins = np.append(True, given[1:] != given[:-1])
-    begins[responses.starts[responses.lengths > 0]] = True
-    firsts = np.flatnonzero(begins)
-    return given[firsts], Segments(np.diff(np.append(firsts, len(given))))
+    runs = cut_turns(responses, given, None)
+    return given[runs.starts], runs
 
 
 # ---- what is explained ---------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from grpo_cli.batch import F64, I64, Batch, Segments, count_turns
+from grpo_cli.batch import F64, I64, Batch, Segments
 from grpo_cli.engine.rows.field import Level
 from grpo_cli.objective.arithmetic.exact_sums import added
 from grpo_cli.objective.arithmetic.groups import Groups
@@ -94,7 +94,7 @@ class Source:
     @cached_property
     def turn_responses(self) -> Segments:
         """The turns of each response."""
-        return Segments(count_turns(self.summary.responses, self.turns))
+        return Segments(self.summary.turn_counts)
 
     @cached_property
     def turn_records(self) -> Segments:

@@ -258,13 +258,12 @@ def _find_moved_turns(view: View, by_token: F64) -> Iterator[Finding]:
     begins[rows.starts[rows.lengths > 0]] = False
     inner = rows.positions > 0
     changes = inner & np.append(False, np.diff(by_token) != 0.0)
-    several = rows.sum(begins.astype(np.int64)) > 0
-    stepwise = rows.sum(changes.astype(np.int64)) <= rows.sum(begins.astype(np.int64))
-    changing = rows.sum(changes.astype(np.int64)) > 0
-    for record in np.unique(view.records.index[several & changing]).tolist():
+    begin_counts, change_counts = (rows.sum(one.astype(np.int64)) for one in (begins, changes))
+    compared = (begin_counts > 0) & (change_counts > 0)
+    for record in np.unique(view.records.index[compared]).tolist():
         span = view.rows_of(record)
-        chosen = np.flatnonzero((several & changing)[span]) + span.start
-        if len(chosen) < _LEAST or not stepwise[chosen].all():
+        chosen = np.flatnonzero(compared[span]) + span.start
+        if len(chosen) < _LEAST or (change_counts > begin_counts)[chosen].any():
             continue
         pairs = [
             tuple(
