@@ -163,6 +163,23 @@ def test_the_hash_of_a_file_is_not_that_of_a_part() -> None:
     assert "(sha256" not in run("verify", path, "--where", "step==1").stdout
 
 
+def test_a_list_as_expected_is_an_error(tmp_path: Path) -> None:
+    made = trained(3, {})
+    made[1]["expected"] = [1.0]
+    done = run("verify", bundled(made, tmp_path), "-q")
+    assert done.exit_code == 3
+    assert "expected: expected an object, got a list" in done.stderr
+
+
+def test_a_function_that_one_record_lacks_is_not_replayed(tmp_path: Path) -> None:
+    made = trained(3, {})
+    del made[1]["rewards/f0"]
+    found = answer("verify", bundled(made, tmp_path))
+    stages = {stage["stage"]: stage for stage in found["bundle"]["stages"]}
+    assert found["agrees"]
+    assert "one number per reward function" in stages["rewards"]["skipped"][0]
+
+
 def test_a_key_of_ones_own_is_no_bundle(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     one = {

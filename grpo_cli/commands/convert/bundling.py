@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any, BinaryIO, NamedTuple
 
 import orjson
 
 from grpo_cli.bundle import KEY, digest, seal, seal_of
+from grpo_cli.commands.verify.compare import LOGGED
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.errors import GrpoError, InputError
 from grpo_cli.records import Raw, record
 from grpo_cli.records.tables.canonical import canonical, dumps, has_id, named
 from grpo_cli.terminal.numbers import escaped_json
 from grpo_cli.variants.trainer import Chosen, choose, completed
+
+TOLERANCES = {"rtol": LOGGED, "metrics_rtol": LOGGED}
+"""Of a bundle that names none."""
 
 _OF_FILE = ("format", "previous", "sha256", "records", "open")
 """What a line says of its place in a bundle."""
@@ -35,29 +38,19 @@ class Unsealed(NamedTuple):
     about: Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class Bundling:
-    """Makes lines of a bundle, in any process.
+def bundle_line(raw: Raw) -> Unsealed:
+    """A record as a line of a bundle, in any process.
 
-    Attributes:
-        tolerances: of the replay.
+    Raises:
+        InputError: where the record's settings cannot be used, or JSON cannot hold it.
     """
-
-    tolerances: Mapping[str, float]
-
-    def line(self, raw: Raw) -> Unsealed:
-        """A record as a line.
-
-        Raises:
-            InputError: where the record's settings cannot be used, or JSON cannot hold it.
-        """
-        value = canonical(raw, raw.number)
-        before = seal_of(value) or {}
-        value = {name: one for name, one in value.items() if name != KEY}
-        value = value if has_id(value) else named(value, raw.number)
-        kept = {name: one for name, one in before.items() if name not in _OF_FILE}
-        about = {"tolerances": {**self.tolerances}} | kept | _settings(raw)
-        return Unsealed(escaped_json(dumps(value)), digest(value), about)
+    value = canonical(raw, raw.number)
+    before = seal_of(value) or {}
+    value = {name: one for name, one in value.items() if name != KEY}
+    value = value if has_id(value) else named(value, raw.number)
+    kept = {name: one for name, one in before.items() if name not in _OF_FILE}
+    about = {"tolerances": TOLERANCES} | kept | _settings(raw)
+    return Unsealed(escaped_json(dumps(value)), digest(value), about)
 
 
 def _settings(raw: Raw) -> dict[str, str]:

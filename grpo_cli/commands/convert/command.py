@@ -6,7 +6,6 @@ from typing import Annotated, Literal
 
 import typer
 
-from grpo_cli.commands.convert.bundling import Bundling
 from grpo_cli.commands.convert.conversion import Conversion, write_lines, write_table
 from grpo_cli.commands.options.everywhere import bundled
 from grpo_cli.commands.options.option import option
@@ -22,7 +21,6 @@ from grpo_cli.commands.options.source import (
     paths,
     tell_notes,
 )
-from grpo_cli.commands.verify.compare import LOGGED
 from grpo_cli.errors import UsageError
 from grpo_cli.terminal.destination import standard_output
 from grpo_cli.terminal.messages import failures
@@ -77,8 +75,7 @@ def convert(
         reader = make_reader(paths(files), source.reading(chosen.record), errors, used)
         if bundle and (kind == "parquet" or work.on is not None):
             raise UsageError("--bundle writes JSONL, on this machine")
-        bundling = Bundling({"rtol": LOGGED, "metrics_rtol": LOGGED}) if bundle else None
-        run = Conversion(reader, as_table=kind == "parquet", as_json=json, bundling=bundling)
+        run = Conversion(reader, as_table=kind == "parquet", as_json=json, as_bundle=bundle)
         if check_parts(output, reader, resume=resume):
             from grpo_cli.engine.cluster.parts import Parts  # of a cluster
 

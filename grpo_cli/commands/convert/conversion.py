@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, NamedTuple
 
 import orjson
 
-from grpo_cli.commands.convert.bundling import Bundling, Unsealed, write_bundle
+from grpo_cli.commands.convert.bundling import Unsealed, bundle_line, write_bundle
 from grpo_cli.commands.options.source import tell_errors, tell_skipped
 from grpo_cli.engine import Reader
 from grpo_cli.engine.fold import Accumulator, fold_pieces
@@ -52,17 +52,17 @@ class Converted(Accumulator[None]):
 
     Attributes:
         as_table: whether they become columns; lines otherwise.
-        bundling: makes lines of a bundle; None for plain lines.
+        as_bundle: whether the lines are a bundle's.
         pieces: the lines, or the records with their columns.
         records: how many.
     """
 
     as_table: bool
-    bundling: Bundling | None = None
+    as_bundle: bool = False
     pieces: Pieces = field(default_factory=Pieces)
     records: int = 0
 
-    settings: ClassVar[tuple[str, ...]] = ("as_table", "bundling")
+    settings: ClassVar[tuple[str, ...]] = ("as_table", "as_bundle")
 
     def read(self, decoded: Iterable[DecodedChunk]) -> Iterator[InputError]:
         """Converts records in order, and yields the errors of those that cannot be read."""
@@ -80,7 +80,7 @@ class Converted(Accumulator[None]):
 
     def _piece(self, raw: Raw) -> bytes | Unnamed | Unsealed:
         with blaming(raw):
-            return _line(raw) if self.bundling is None else self.bundling.line(raw)
+            return bundle_line(raw) if self.as_bundle else _line(raw)
 
     def merge(self, later: Converted) -> None:
         """Adds the records that follow."""
@@ -177,22 +177,21 @@ class Conversion:
         reader: the files.
         as_table: whether they become columns; lines otherwise.
         as_json: whether errors are JSON.
-        bundling: makes lines of a bundle; None for plain lines.
+        as_bundle: whether the lines are a bundle's.
     """
 
     def __init__(
-        self, reader: Reader, *, as_table: bool, as_json: bool, bundling: Bundling | None = None
+        self, reader: Reader, *, as_table: bool, as_json: bool, as_bundle: bool = False
     ) -> None:
         self._reader = reader
         self._as_table = as_table
         self._as_json = as_json
-        self._bundling = bundling
         self._told = 0
-        self._whole = Converted(as_table, bundling)
+        self._whole = Converted(as_table, as_bundle)
 
     def write(self, stream: BinaryIO) -> None:
         """Writes them all, as JSONL, as a bundle or as Parquet."""
-        if self._bundling is not None:
+        if self._whole.as_bundle:
             write_bundle(chain.from_iterable(self._pieces()), stream)
             return
         if not self._as_table:
@@ -217,7 +216,7 @@ class Conversion:
             listed.close(complete=complete)
 
     def _pieces(self, listed: PartFolder | None = None) -> Iterator[list[Any]]:
-        make = partial(Converted, self._as_table, self._bundling)
+        make = partial(Converted, self._as_table, self._whole.as_bundle)
         for whole in fold_pieces(self._reader, make, part_folder=listed):
             self._whole = whole
             pieces, whole.pieces = whole.pieces, Pieces()
