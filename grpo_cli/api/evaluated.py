@@ -5,21 +5,30 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from grpo_cli.api.words import speaking_of_arguments
 from grpo_cli.batch import F64
 from grpo_cli.commands.answer import html_page, html_table
 from grpo_cli.engine.rows.fields import COLUMNS, FIELDS, SIDES, Level, names
+from grpo_cli.engine.rows.having import read_having
 from grpo_cli.engine.rows.rows import Column
 from grpo_cli.engine.rows.rows import columns as columns_of
 from grpo_cli.engine.rows.source import Source
 from grpo_cli.errors import UsageError
 from grpo_cli.objective.breakdown import Breakdown
 
+if TYPE_CHECKING:
+    import pandas  # type: ignore[import-untyped]
+    import polars  # type: ignore[import-not-found]
+    import pyarrow  # type: ignore[import-untyped]
+
 Array = NDArray[Any]
+RowLevel = Literal["record", "trajectory", "response", "turn", "token"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -79,20 +88,67 @@ class Evaluated:
         return self.parts[0].breakdown
 
     def columns(
-        self, level: Literal["record", "trajectory", "response", "turn", "token"] = "token"
+        self, level: RowLevel = "token", *, having: str | Sequence[str] = ()
     ) -> dict[str, Array]:
         """The rows of a level as arrays, for ``pandas.DataFrame``, ``polars.DataFrame`` and others.
 
         They have the names and values that ``grpo eval --level LEVEL`` prints. A number that is
         unknown or of nothing is NaN; each of several reward functions is a column.
 
+        Args:
+            level: what one row is.
+            having: keep only rows that fit, as ``"clip==high && share>0.01"``.
+
         Raises:
-            UsageError: for a level that there is not, or where only totals were asked for.
+            UsageError: for a level or a column that there is not, or where only totals were kept.
         """
         if level not in LEVELS:
             raise UsageError(f"level: expected one of {', '.join(LEVELS)}, got {level!r}")
         self._with_rows()
-        return columns(self.parts, level)
+        parts = self.parts
+        with speaking_of_arguments():
+            texts = [having] if isinstance(having, str) else having
+            known = (*parts[0].by, *FIELDS[level])
+            wanted = read_having(texts, level, known, "having")
+        if wanted is not None:
+            parts = [part.only(wanted.mask) for part in parts]
+        return columns(parts, level)
+
+    def to_arrow(
+        self, level: RowLevel = "token", *, having: str | Sequence[str] = ()
+    ) -> pyarrow.Table:
+        """The rows of a level as an Arrow table; arguments as for ``columns``.
+
+        Raises:
+            UsageError: also where pyarrow is not installed.
+        """
+        return _package("pyarrow").table(self.columns(level, having=having))
+
+    def to_pandas(
+        self, level: RowLevel = "token", *, having: str | Sequence[str] = ()
+    ) -> pandas.DataFrame:
+        """The rows of a level as a data frame of pandas; arguments as for ``columns``.
+
+        Take its columns by ``frame["clip"]``: ``frame.clip`` is a method of pandas.
+
+        Raises:
+            UsageError: also where pandas is not installed.
+        """
+        return _package("pandas").DataFrame(self.columns(level, having=having))
+
+    def to_polars(
+        self, level: RowLevel = "token", *, having: str | Sequence[str] = ()
+    ) -> polars.DataFrame:
+        """The rows of a level as a data frame of polars; arguments as for ``columns``.
+
+        Raises:
+            UsageError: also where polars is not installed.
+        """
+        frame = _package("polars").DataFrame
+        # Of texts among NaN polars makes objects; of lists, texts and nulls.
+        return frame(
+            {name: _listed(one) for name, one in self.columns(level, having=having).items()}
+        )
 
     # ---- one array per response ---------------------------------------------------------------
 
@@ -165,6 +221,22 @@ class Evaluated:
     def _with_rows(self) -> None:
         if not self.parts:
             raise UsageError("the evaluation kept only totals (totals_only), so there are no rows")
+
+
+def _package(name: str) -> Any:
+    """A package that rows are handed to, imported where it is asked for.
+
+    Raises:
+        UsageError: with the command that installs it.
+    """
+    try:
+        return import_module(name)
+    except ImportError:
+        raise UsageError(f"{name} is not installed: pip install {name}") from None
+
+
+def _listed(values: Array) -> Any:
+    return values.tolist() if values.dtype == object else values
 
 
 # ---- rows as arrays, which pandas, polars and pyarrow take ------------------------------

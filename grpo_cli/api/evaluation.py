@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
+
+import numpy as np
 
 from grpo_cli.api.data import Data, plain, reader_of
 from grpo_cli.api.evaluated import Evaluated
 from grpo_cli.api.words import of_arguments, speaking_of_arguments
+from grpo_cli.batch import F64
 from grpo_cli.engine.evaluation import Evaluation
 from grpo_cli.engine.rows.source import Source
+from grpo_cli.engine.sizes import record_sizes
 from grpo_cli.errors import UsageError
 from grpo_cli.variants import STAGES
 from grpo_cli.variants.plan import OWN_AGGREGATES, Plan, plan
@@ -81,7 +86,16 @@ def _evaluated(
     for _ in run:
         pass
     notices = [of_arguments(note) for note in run.notices]
+    if made.batch != "record":  # whose sizes each part has
+        parts = [one.sized(partial(_sizes, run if rows else None, one)) for one in parts]
     return Evaluated(run.total, run.signature, notices, parts, run.batches)
+
+
+def _sizes(run: Evaluation | None, source: Source) -> F64:
+    """[M, 2] the ``Sizes`` of each record's batch; without a run it is its own."""
+    if run is None:
+        return record_sizes(source.breakdown)
+    return np.array([run.size(one.batch or {}) for one in source.records])
 
 
 def planned(

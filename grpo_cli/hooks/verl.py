@@ -39,7 +39,7 @@ from grpo_cli.hooks.verl_record import (
     made,
     parts,
 )
-from grpo_cli.hooks.verl_stages import Estimates, of_rows
+from grpo_cli.hooks.verl_stages import Estimates
 from grpo_cli.hooks.writer import Writer, of_rank, warn_of_end
 
 PolicyLoss = Callable[..., Any]
@@ -210,10 +210,10 @@ class Recorder:
             return
         self._write_waiting()
         rest |= {"step": self.step, "microbatch": self.micro, "bundle": {}}
-        rows = self.estimates.find(columns["advantages"], columns["response_mask"])
-        if rows is not None:
-            about |= rows[0].settings
-            rest |= of_rows(rows)
+        estimated = self.estimates.find(columns["advantages"], columns["response_mask"])
+        if estimated is not None:
+            rest |= estimated[0]
+            about |= estimated[1]
         self.micro += 1
         self._waiting = record
 

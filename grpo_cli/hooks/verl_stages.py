@@ -16,25 +16,22 @@ _KEPT = 2
 """Generations that losses may still be computed of: verl trains one step off at most."""
 
 
-class Row(NamedTuple):
-    """A response as an estimator saw it.
+class Generation(NamedTuple):
+    """The responses that one call of an estimator saw.
 
     Attributes:
-        generation, row, size: the call of the estimator, the response's place in it, and how many
-            responses it had.
-        reward: the sum of its tokens' rewards.
-        group: its uid; None where the estimator has none.
-        functions: what each reward function returned for it, where the training says so.
+        columns: key of a record → [R] its values: rewards, the raw ones where the training says
+            them, and groups where the estimator has uids.
         settings: the estimator's name and settings, by verl's names.
+        number, size: the call, and how many responses it had.
+        places: what tells a response from others → its places among them.
     """
 
-    generation: int
-    row: int
-    size: int
-    reward: float
-    group: Any
-    functions: Mapping[str, float]
+    columns: Mapping[str, Sequence[Any]]
     settings: Mapping[str, Any]
+    number: int
+    size: int
+    places: Mapping[bytes, deque[int]]
 
 
 class Estimates:
@@ -47,8 +44,8 @@ class Estimates:
     def __init__(self) -> None:
         self.functions: Mapping[str, Sequence[float]] = {}
         self.weights: Sequence[float] | None = None
-        self._generation = -1
-        self._known: deque[dict[bytes, deque[Row]]] = deque(maxlen=_KEPT)
+        self._count = 0
+        self._known: deque[Generation] = deque(maxlen=_KEPT)
 
     def of(
         self, estimator: Callable[..., Any], name: str, fail: Callable[[Exception], None]
@@ -71,48 +68,40 @@ class Estimates:
         return remembered
 
     def _remember(self, name: str, given: Mapping[str, Any], scores: Array, found: Any) -> None:
-        self._generation += 1
+        more = {**given.get("kwargs", {}), **given}
         settings: dict[str, Any] = {"adv_estimator": name}
-        more = given.get("kwargs", {})
-        normalised = given.get("norm_adv_by_std_in_grpo", more.get("norm_adv_by_std_in_grpo"))
-        if normalised is not None:
-            settings["norm_adv_by_std_in_grpo"] = bool(normalised)
-        functions = {key: np.asarray(values, float) for key, values in self.functions.items()}
-        if functions and self.weights is not None:
+        if more.get("norm_adv_by_std_in_grpo") is not None:
+            settings["norm_adv_by_std_in_grpo"] = bool(more["norm_adv_by_std_in_grpo"])
+        columns = {"rewards": scores.astype(float).tolist()}
+        if more.get("index") is not None:
+            columns["group_ids"] = [number(group) for group in more["index"]]
+        for key, values in self.functions.items():
+            columns[f"rewards/{key}"] = np.asarray(values, float).tolist()
+        if self.functions and self.weights is not None:
             settings["reward_weights"] = [*map(float, self.weights)]
         self.functions = {}
-        groups, size = given.get("index", more.get("index")), len(scores)
-        rows: dict[bytes, deque[Row]] = {}
-        for row, key in enumerate(_keys(copied(found), copied(given["response_mask"]))):
-            group = None if groups is None else number(groups[row])
-            own = {name: float(values[row]) for name, values in functions.items()}
-            made = Row(self._generation, row, size, float(scores[row]), group, own, settings)
-            rows.setdefault(key, deque()).append(made)
-        self._known.append(rows)
+        places: dict[bytes, deque[int]] = {}
+        for row, seen in enumerate(_keys(copied(found), copied(given["response_mask"]))):
+            places.setdefault(seen, deque()).append(row)
+        self._known.append(Generation(columns, settings, self._count, len(scores), places))
+        self._count += 1
 
-    def find(self, advantages: Array, mask: Array) -> list[Row] | None:
-        """[R] the responses of a loss as their estimator saw them; None where one is unknown."""
+    def find(
+        self, advantages: Array, mask: Array
+    ) -> tuple[Mapping[str, Any], Mapping[str, Any]] | None:
+        """What a record says of its responses, and the settings; None where one is unknown."""
         keys = _keys(advantages, mask)
         for known in reversed(self._known):
-            if all(key in known for key in keys):
-                found = []
-                for key in keys:  # responses that are alike take turns
-                    found.append(known[key][0])
-                    known[key].rotate(-1)
-                return found
+            if not all(key in known.places for key in keys):
+                continue
+            rows = []
+            for key in keys:  # responses that are alike take turns
+                rows.append(known.places[key][0])
+                known.places[key].rotate(-1)
+            found = {name: [column[row] for row in rows] for name, column in known.columns.items()}
+            place = {"generation": known.number, "rows": rows, "generation_size": known.size}
+            return {**found, "bundle": place}, known.settings
         return None
-
-
-def of_rows(rows: Sequence[Row]) -> dict[str, Any]:
-    """What a record says of its responses: rewards, groups, and their places in the bundle."""
-    found: dict[str, Any] = {"rewards": [row.reward for row in rows]}
-    if all(row.group is not None for row in rows):
-        found["group_ids"] = [row.group for row in rows]
-    for name in rows[0].functions:
-        found[f"rewards/{name}"] = [row.functions[name] for row in rows]
-    first = rows[0]
-    place = {"generation": first.generation, "rows": [row.row for row in rows]}
-    return found | {"bundle": {**place, "generation_size": first.size}}
 
 
 def _keys(advantages: Array, mask: Array) -> list[bytes]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -276,3 +277,55 @@ def test_questions_of_tokens_and_of_runs_are_functions_too() -> None:
     assert diff(DAPO, DAPO).same
     rows = [{"uid": n // 2, "logprobs": [-1.0 - n], "reward": float(n % 2)} for n in range(4)]
     assert evaluate(rows, "dr", group_by="uid").total["groups"] == 2
+
+
+@pytest.mark.parametrize("batch", ["input", "record"])
+@pytest.mark.parametrize(
+    ("level", "having"),
+    [("token", "ratio>1.01 && share>0.001"), ("response", "share>0.02"), ("record", "loss<0")],
+)
+def test_having_keeps_the_rows_that_the_command_prints(level: str, having: str, batch: str) -> None:
+    found = evaluate(DAPO, "dapo", batch=batch)
+    flags = ("--level", level, "--batch", batch, "--having", having, "--format", "jsonl", "-q")
+    wanted = [json.loads(line) for line in printed("eval", DAPO, "-v", "dapo", *flags).splitlines()]
+    whole = len(found.columns(level)["id"])  # type: ignore[arg-type]
+    kept = found.columns(level, having=having)  # type: ignore[arg-type]
+    assert 0 < len(wanted) < whole
+    for name in {*kept} & {*wanted[0]}:
+        values = [None if value != value else value for value in kept[name].tolist()]
+        assert values == [row[name] for row in wanted], name
+
+
+def test_a_record_alone_has_shares_too() -> None:
+    alone, listed = evaluate(EMPTY, "dr"), evaluate([EMPTY], "dr")
+    for having in ("share>0.5", "contribution_share<0.5"):
+        kept = [one.columns(having=having)["position"].tolist() for one in (alone, listed)]
+        assert kept[0] == kept[1] in ([0], [2])
+
+
+FRAMES = {"pandas": "to_pandas", "polars": "to_polars", "pyarrow": "to_arrow"}
+
+
+@pytest.mark.parametrize("package", FRAMES)
+def test_a_frame_has_the_rows_of_a_level(package: str) -> None:
+    if package != "pyarrow":  # which tests have
+        pytest.importorskip(package)
+    found = evaluate([EMPTY, next(read(DAPO)) | {"id": 3}], "dapo")
+    for level in ("token", "response", "record"):
+        columns = found.columns(level)  # type: ignore[arg-type]
+        frame = getattr(found, FRAMES[package])(level)
+        assert len(frame) == len(columns["id"])
+        for name, values in columns.items():
+            given = frame[name].to_pylist() if package == "pyarrow" else frame[name].to_list()
+            assert [None if one != one else one for one in given] == [
+                None if one != one else one for one in values.tolist()
+            ], name
+
+
+@pytest.mark.parametrize("package", FRAMES)
+def test_a_frame_names_the_package_to_install(
+    package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(GrpoError, match=f"^{package} is not installed: pip install {package}$"):
+        getattr(evaluate(EMPTY, "dr"), FRAMES[package])()

@@ -82,7 +82,7 @@ def _of_tokens(answer: Shown, around: int) -> Iterator[Column]:
     names = [name for name in _TOKENS if name in (*_USUAL, by, share)]
     yield column("record", [row["id"] for row in rows], numeric=False)
     yield column("response", [row["response"] for row in rows])
-    if any(row.get("turn") is not None for row in rows):
+    if any(row.get("turn") for row in rows):
         yield column("turn", [row["turn"] for row in rows])
     yield column("position", [row["position"] for row in rows])
     yield Column("token", [_in_its_text(row, around) for row in rows], numeric=False)

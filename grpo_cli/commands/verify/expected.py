@@ -80,7 +80,7 @@ def read_numbers(record: Record) -> dict[str, float]:
     Raises:
         InputError: for a value that is no number; without the record's place.
     """
-    expected = record.expected or {}
+    expected = _object(record.expected or {}, "expected")
     found = {name: expected.get(name) for name in (*LOSSES, "step_loss")}
     for name in ("metrics", "step_metrics"):
         metrics = _object(expected.get(name) or {}, f"expected.{name}")

@@ -28,7 +28,7 @@ from grpo_cli.engine.fold import fold_pieces
 from grpo_cli.engine.references import without_kl
 from grpo_cli.objective.kl import NO_REFERENCE
 from grpo_cli.terminal.messages import say
-from grpo_cli.terminal.numbers import shown
+from grpo_cli.terminal.numbers import counted, shown
 from grpo_cli.variants.plan import Plan
 
 _ROWS = 5
@@ -51,8 +51,7 @@ class DifferingMetric:
     @property
     def words(self) -> str:
         """In how many records, and the two numbers of the first."""
-        records = f"{self.count} record{'' if self.count == 1 else 's'}"
-        first = self.first
+        first, records = self.first, counted(self.count, "record")
         return f"{records} ({shown(self.name)}: yours {first.expected:g}, grpo's {first.got:g})"
 
 
@@ -202,11 +201,9 @@ class Verification:
         if self.without_expected and self.without_expected < count:
             say(f'note: {self.without_expected} of {count} records have no "expected"')
         if self.undefined:
-            records = "1 record" if self.undefined == 1 else f"{self.undefined} records"
-            say(
-                f"note: no token counts in {records}: not compared, since your loss is NaN (0/0) "
-                "and grpo's is 0"
-            )
+            records = counted(self.undefined, "record")
+            why = "not compared, since your loss is NaN (0/0) and grpo's is 0"
+            say(f"note: no token counts in {records}: {why}")
         if self.ignored:
             say(f"note: not compared: {', '.join(self.ignored)}")
         for key, name in self.rounded.items():
@@ -221,6 +218,6 @@ class Verification:
 
     def _tell_rows(self) -> None:
         for words, count in list(self.rows_taken.items())[:_ROWS]:
-            say(f"note: {count} record{'' if count == 1 else 's'} evaluated as {words}")
+            say(f"note: {counted(count, 'record')} evaluated as {words}")
         if (more := sum(list(self.rows_taken.values())[_ROWS:])) > 0:
             say(f"note: … and {more} more with other settings (see the signatures in --json)")

@@ -17,7 +17,7 @@ from grpo_cli.commands.verify.answer import (
 )
 from grpo_cli.commands.verify.expected import METRIC
 from grpo_cli.terminal.display import chosen
-from grpo_cli.terminal.numbers import shown, visible
+from grpo_cli.terminal.numbers import counted, shown, visible
 from grpo_cli.terminal.prose import wrapped
 from grpo_cli.terminal.screen import Screen
 
@@ -39,14 +39,14 @@ def print_verification(console: Console, screen: Screen, answer: Verified) -> No
         for line in _paragraph(row, row.first):
             console.print(wrapped(line, screen.reading, 11))
     if rest := len(differing) - len(shown_rows):
-        more = f"{rest:,} more record{'' if rest == 1 else 's'}"
+        more = counted(rest, "more record")
         console.print(Text(f"\n… {more} differ{'s' if rest == 1 else ''} (see --full or --json)"))
 
 
 def _replayed(answer: Replay) -> Iterator[Text]:
     """The verdict on a bundle, then its stages in order, the first that differs marked."""
     parts = [(answer.records, "record"), (answer.steps, "step"), (answer.responses, "response")]
-    counts = ", ".join(f"{count:,} {name}{'' if count == 1 else 's'}" for count, name in parts)
+    counts = ", ".join(counted(*part) for part in parts)
     hashes = ", ".join(text[:12] for text in answer.sha256)
     first = answer.first_stage
     verdict = "every stage that was replayed agrees" if first is None else f"{first} differs first"
@@ -66,15 +66,12 @@ def _replayed(answer: Replay) -> Iterator[Text]:
 
 
 def _of_stage(first: StageDifference) -> str:
-    line = "" if first.line is None else f":{first.line}"
-    place = f"record {shown(first.id)} ({visible(first.source)}{line}), {first.key}"
-    place += "" if first.response is None else f", response {first.response}"
-    place += "" if first.token is None else f", token {first.token}"
-    return f"{place}: yours {visible(str(first.yours))}, grpo's {visible(str(first.grpo))}"
+    numbers = f"yours {visible(str(first.yours))}, grpo's {visible(str(first.grpo))}"
+    return f"{_record(first)}, {_number(first)}: {numbers}"
 
 
 def _paragraph(row: Verdict, first: Difference) -> Iterator[Text]:
-    yield Text.assemble(("differs ", "bold red"), _place(row))
+    yield Text.assemble(("differs ", "bold red"), f"{_record(row)}, as {row.variant}")
     yield Text.assemble(("  at       ", "cyan"), _where(first))
     yield Text.assemble(("  yours    ", "cyan"), f"{first.expected!r}")
     yield Text.assemble(("  grpo     ", "cyan"), f"{first.got!r}")
@@ -99,26 +96,28 @@ def joined(causes: Sequence[str]) -> str:
     return f"{head} by {' or by '.join(inner)}; {tail}"
 
 
-def _place(row: Verdict) -> str:
+def _record(row: Verdict | StageDifference) -> str:
     line = "" if row.line is None else f":{row.line}"
-    return f"record {shown(row.id)} ({visible(row.source)}{line}), as {row.variant}"
+    return f"record {shown(row.id)} ({visible(row.source)}{line})"
+
+
+def _number(first: Difference | StageDifference) -> str:
+    """Its key, response and token."""
+    places = {"response": first.response, "token": first.token}
+    return ", ".join(
+        [first.key, *(f"{name} {at}" for name, at in places.items() if at is not None)]
+    )
 
 
 def _where(first: Difference) -> str:
-    parts = [first.key]
-    if first.response is not None:
-        parts.append(f"response {first.response}")
-    if first.token is not None:
-        parts.append(f"token {first.token}")
     stages = [*first.stages] or [first.stage]
     stage = "" if stages == [first.key] else f" (stage {' or '.join(stages)})"
     count = f"; {first.differing:,} of {first.of:,} differ" if first.of > 1 else ""
-    return ", ".join(parts) + stage + count
+    return _number(first) + stage + count
 
 
 def _verdict(answer: Verified, differing: int) -> Text:
-    verified = answer.verified
-    records = f"{verified:,} record{'' if verified == 1 else 's'}"
+    records = counted(answer.verified, "record")
     if differing:
         differ = f"{differing:,} of {records} {'differs' if differing == 1 else 'differ'}"
         if not answer.explained or differing == 1:  # whose cause follows
@@ -127,7 +126,7 @@ def _verdict(answer: Verified, differing: int) -> Text:
         by = ", all explained by: " if every else f"; {answer.explained:,} explained by: "
         return Text.assemble((differ, "bold red"), by, joined(answer.causes))
     keys = [key for key in _compared(answer) if not key.startswith(METRIC)]
-    agree = "agrees" if verified == 1 else "agree"
+    agree = "agrees" if answer.verified == 1 else "agree"
     keys = keys or [*_compared(answer)]
     return Text(f"{records} {agree}: {', '.join(keys)} (rtol {answer.rtol:g})", "bold green")
 
@@ -147,9 +146,6 @@ def _metrics_verdict(answer: Verified) -> Text:
     differ = answer.metrics_differ
     agree = [key for key in _compared(answer) if key.startswith(METRIC) and key not in differ]
     parts = [f"{', '.join(agree)} agree{'s' if len(agree) == 1 else ''}"] if agree else []
-    parts += [
-        f"{key} differs in {count:,} record{'' if count == 1 else 's'}"
-        for key, count in differ.items()
-    ]
+    parts += [f"{key} differs in {counted(count, 'record')}" for key, count in differ.items()]
     text = f"metrics: {'; '.join(parts)} (rtol {answer.metrics_rtol:g})"
     return Text(text.replace(f"{METRIC}.", ""), "magenta" if differ else "green")

@@ -166,11 +166,17 @@ def find_singleton_groups(view: View) -> Iterator[Finding]:
 
 
 def count_sizes(view: View) -> dict[int, Counter[int]]:
-    """Returns record → size → number of its groups of that size, for sizes above 1."""
-    records = view.records.index[view.first_members]
-    several = view.sizes > 1
+    """Returns record → size → number of its groups of that size, for sizes above 1.
+
+    A trajectory in several responses counts once.
+    """
+    records, sizes = view.records.index[view.first_members], view.sizes
+    if view.packed.trajectories is not None:
+        firsts = np.unique(view.packed.trajectories, return_index=True)[1]
+        sizes = np.bincount(view.groups[firsts], minlength=len(sizes))
+    several = sizes > 1
     found: dict[int, Counter[int]] = {}
-    for record, size in zip(records[several].tolist(), view.sizes[several].tolist(), strict=True):
+    for record, size in zip(records[several].tolist(), sizes[several].tolist(), strict=True):
         found.setdefault(record, Counter())[size] += 1
     return found
 
@@ -178,8 +184,6 @@ def count_sizes(view: View) -> dict[int, Counter[int]]:
 @rule("uneven-groups", "info", "The groups have different sizes.", rank=75)
 def find_uneven_groups(view: View) -> Iterator[Finding]:
     """Finds groups of different sizes in one record."""
-    if len(np.unique(view.sizes)) < 2:
-        return
     for record, counts in count_sizes(view).items():
         if len(counts) > 1:
             yield replace(describe_uneven(counts), record=record)
