@@ -576,3 +576,35 @@ def test_a_figure_passes_over_what_is_infinite(tmp_path: Path) -> None:
     assert "rollout_corr/chi2_token" in text
     assert "inf" not in text
     assert "nan" not in text
+
+
+@each(
+    ("variant", "counts", "ranks"),
+    [
+        ("trl/grpo", {"gradient_accumulation_steps": 2}, 0),
+        ("trl/bnpo", {"gradient_accumulation_steps": 2}, 0),
+        ("trl/dapo", {"num_items_in_batch": 9, "num_processes": 2}, 2),
+        ("trl/grpo", {}, 0),
+    ],
+)
+def test_the_loss_of_a_step_is_what_trl_makes_of_its_micro_batches(
+    variant: str, counts: dict[str, int], ranks: int, tmp_path: Path
+) -> None:
+    rows = [
+        {
+            "step": 1, "microbatch": at // max(ranks, 1), "log_probs_new": new,
+            "log_probs_old": [[-0.7] * len(row) for row in new],
+            "advantages": [1.0, -0.5 * at], "hyperparameters": counts,
+        }
+        | ({"rank": at % ranks} if ranks else {})
+        for at, new in enumerate(
+            [[[-1.0, -0.5], [-0.3]], [[-0.2], [-0.9]], [[-1.0], [-0.8]], [[-0.6], [-0.5]]]
+            if ranks
+            else [[[-1.0, -0.5], [-0.3]], [[-0.2, -0.4], [-0.9]]]
+        )
+    ]  # fmt: skip
+    path = tmp_path / "run.jsonl"
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    (logged,) = answer("trend", path, "-v", variant, "--names", "trl")["steps"]
+    (batch,) = answer("eval", path, "-v", variant, "--batch", "step")["batches"]
+    assert logged["loss"] == pytest.approx(batch["accumulated_loss"], rel=1e-12)

@@ -186,6 +186,7 @@ def test_check_verify_and_eval_take_it(trained: Any) -> None:
 
 
 LOGGED = (
+    "loss",
     *("kl", "clip_ratio/region_mean", "clip_ratio/low_mean", "clip_ratio/high_mean"),
     *("reward", "reward_std", "frac_reward_zero_std"),
     *(f"completions/{name}_length" for name in ("mean", "min", "max")),
@@ -199,7 +200,7 @@ def test_trend_gives_what_trl_logged(trained: Any) -> None:
     assert len(steps) == len(logged)
     for ours, theirs in zip(steps, logged, strict=True):
         names = [name for name in LOGGED if name in theirs]
-        assert len(names) >= 4
+        assert len(names) >= 5
         for name in names:
             assert ours[name] == pytest.approx(theirs[name], rel=2e-5, abs=1e-6), name
 

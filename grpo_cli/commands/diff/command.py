@@ -32,7 +32,7 @@ from grpo_cli.records.choose.where import read_path
 from grpo_cli.records.open.folders import files as expanded
 from grpo_cli.terminal.grid import column, fitting, grid, print_hidden
 from grpo_cli.terminal.messages import failures
-from grpo_cli.terminal.numbers import shown
+from grpo_cli.terminal.numbers import counted, shown
 from grpo_cli.terminal.prose import wrapped
 from grpo_cli.terminal.screen import Screen
 
@@ -128,15 +128,15 @@ def _has_steps(place: str, reading: Reading) -> bool:
 
 
 def _print(console: Console, screen: Screen, answer: RunDiff) -> None:
-    looked = f"{answer.records:,} records, {answer.tokens:,} tokens"
+    looked = f"{counted(answer.records, 'record')}, {counted(answer.tokens, 'token')}"
     for one in answer.only[:3]:
         console.print(Text(f"step {one.step} is in run {one.run} only", "magenta"))
     if len(answer.only) > 3:
-        console.print(Text(f"… and {len(answer.only) - 3:,} steps more", "magenta"))
+        console.print(Text(f"… and {counted(len(answer.only) - 3, 'more step')}", "magenta"))
     if not answer.partings:
         text = "identical where both have a step" if answer.only else "the runs are identical"
         text += " but for noise" if answer.noise else ""
-        console.print(Text(f"{text}: {answer.steps:,} steps, {looked}", "bold green"))
+        console.print(Text(f"{text}: {counted(answer.steps, 'step')}, {looked}", "bold green"))
         _print_noise(console, screen, answer)
         return
     first = answer.partings[0]

@@ -10,6 +10,7 @@ from grpo_cli.commands.options import complete
 from grpo_cli.commands.options.option import option
 from grpo_cli.commands.options.output import (
     LIMIT,
+    HavingOption,
     Json,
     Output,
     Quiet,
@@ -117,16 +118,7 @@ class PrintingOptions:
     ] = False
     output: Output = None
     resume: Resume = False
-    having: Annotated[
-        list[str] | None,
-        option(
-            "--having",
-            "TEST",
-            "Print only rows that fit, as 'clip==high && ratio>1.5'; repeatable.",
-            "Output",
-            autocompletion=complete.fields,
-        ),
-    ] = None
+    having: HavingOption = None
     limit: Annotated[int | None, LIMIT] = None
     quiet: Quiet = False
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from grpo_cli.commands.emit import Row, as_json, as_row, write_rows
+from grpo_cli.commands.options import complete
 from grpo_cli.commands.options.option import option
 from grpo_cli.commands.options.place import destination
 from grpo_cli.errors import UsageError
@@ -23,6 +24,16 @@ Json = Annotated[bool, option("--json", "", "Short for --format json.", "Output"
 Quiet = Annotated[bool, option("--quiet -q", "", "Print no notes.", "Output")]
 Output = Annotated[str | None, option("--output -o", "FILE", "Write to FILE, atomically.")]
 LIMIT = option("--limit", "N", "Most rows (or findings of a kind); 0: all.", "Output", min=0)
+HavingOption = Annotated[
+    list[str] | None,
+    option(
+        "--having",
+        "TEST",
+        "Print only rows that fit, as 'clip==high && ratio>1.5'; repeatable.",
+        "Output",
+        autocompletion=complete.fields,
+    ),
+]
 Plot = Annotated[bool, option("--plot", "", "Draw charts instead of the table.", "Output")]
 Html = Annotated[str | None, option("--html", "FILE", "Write an HTML page to FILE.")]
 Svg = Annotated[str | None, option("--svg", "FILE", "Write an SVG picture to FILE.", "Output")]

@@ -15,9 +15,10 @@ from grpo_cli.commands.eval.run import Run
 from grpo_cli.commands.options import complete
 from grpo_cli.commands.options.everywhere import bundled, command_line
 from grpo_cli.commands.options.objective import ObjectiveOptions, advised, advising
-from grpo_cli.commands.options.output import PageOptions
+from grpo_cli.commands.options.option import option
+from grpo_cli.commands.options.output import HavingOption, Html, PageOptions, Svg
 from grpo_cli.commands.options.place import destination, drawings
-from grpo_cli.commands.options.source import Files, ReadingOptions, paths, tell_notes
+from grpo_cli.commands.options.source import RESPONSE, Files, ReadingOptions, paths, tell_notes
 from grpo_cli.commands.page.block import block, clip_range
 from grpo_cli.commands.page.page import html
 from grpo_cli.commands.show.batch import LACKING, show_strings, show_tokens
@@ -57,68 +58,38 @@ def _named(text: str) -> str:
     raise typer.BadParameter(f"expected one of {', '.join(COLORS)}, got {text!r}")
 
 
-def _path(flag: str, what: str) -> Any:
-    return typer.Option(flag, metavar="FILE", help=f"Write {what} instead.", show_default=False)
-
-
 @dataclass(frozen=True, kw_only=True)
 class ShowOptions:
     """Which tokens, by which number, and where a picture of them goes."""
 
     record: Annotated[
         str | None,
-        typer.Option(
-            "--record",
-            metavar="ID",
-            help="One record's tokens as a heat map: its id, or its number from 0.",
-            show_default=False,
-        ),
+        option("--record", "ID", "Read only this record: its id, or number from 0."),
     ] = None
-    response: Annotated[
-        list[int] | None,
-        typer.Option(
-            "--response", metavar="N", min=0, help="This response only, from 0; repeatable."
-        ),
-    ] = None
+    response: Annotated[list[int] | None, RESPONSE] = None
     by: Annotated[
         str | None,
-        typer.Option(
-            "--by",
-            "--color-by",
-            metavar="NUMBER",
-            parser=_named,
-            help=f"What ranks and colours tokens: {', '.join(COLORS)}. Default: contribution; "
+        option(
+            "--by --color-by",
+            "NUMBER",
+            f"What ranks and colours tokens: {', '.join(COLORS)}. Default: contribution; "
             "of one record ratio, or on-policy gradient.",
+            parser=_named,
             autocompletion=complete.among(COLORS),
-            show_default=False,
         ),
     ] = None
     top: Annotated[
         int | None,
-        typer.Option(
-            "--top",
-            metavar="K",
-            min=0,
-            help="The K tokens that stand out most. Default: 20; of one record 10.",
-            show_default=False,
+        option(
+            "--top", "K", "The K tokens that stand out most. Default: 20; of one record 10.", min=0
         ),
     ] = None
     strings: Annotated[
-        bool,
-        typer.Option("--strings", help="A row for each token string: sums, means, clip rates."),
+        bool, option("--strings", "", "A row for each token string: sums, means, clip rates.")
     ] = False
-    having: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--having",
-            metavar="TEST",
-            help="Only rows that fit, as 'clip==high && ratio>1.5'; repeatable.",
-            autocompletion=complete.fields,
-            show_default=False,
-        ),
-    ] = None
-    html: Annotated[str | None, _path("--html", "a record as a page for the browser")] = None
-    svg: Annotated[str | None, _path("--svg", "a record as a picture")] = None
+    having: HavingOption = None
+    html: Html = None
+    svg: Svg = None
 
     @property
     def of_record(self) -> bool:

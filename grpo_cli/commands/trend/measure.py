@@ -7,7 +7,7 @@ token that counts as 0. The numbers for that are computed only where their names
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -304,6 +304,39 @@ class ChunkSums:
             self._average(f"record_{name}", "records", tokens.mean(values), tokens.lengths > 0)
         if breakdown.correction is not None:
             self._measure_weights(breakdown, breakdown.correction)
+        self._measure_loss(summary)
+
+    def _measure_loss(self, summary: Summary) -> None:
+        """What micro-batches add to TRL's loss, where a denominator counts the micro-batches.
+
+        A loss divided by gradient_accumulation_steps is added up over as many micro-batches: the
+        mean of the records times their number. One divided by what the step holds is added up.
+        """
+        breakdown = summary.breakdown
+        objective = breakdown.objective
+        aggregates = {
+            POLICY: objective.aggregate,
+            KL: objective.kl_aggregate or objective.aggregate,
+            ENTROPY: objective.entropy_aggregate or objective.aggregate,
+        }
+        averaged, summed_up = np.zeros((2, breakdown.batch.records.count))
+        scaled = False
+        for term in breakdown.active:
+            counts: Mapping[str, Any] = aggregates[term.name].values
+            part = -term.coefficient * breakdown.record_value(term.name)
+            if "num_items_in_batch" in counts:
+                ranks = counts.get("num_processes") or 1
+                if counts["num_items_in_batch"] is None:
+                    return
+                summed_up += part / ranks
+                scaled |= ranks != 1
+            else:
+                steps = counts.get("gradient_accumulation_steps") or 1
+                averaged += part * steps
+                scaled |= steps != 1
+        if scaled:
+            self._average("loss_averaged", "records", averaged)
+            self._sum("loss_summed", "records", summed_up)
 
     def _measure_weights(self, breakdown: Breakdown, weights: F64) -> None:
         """TRL's ratios as they are after truncation, one a token, or one a sequence."""

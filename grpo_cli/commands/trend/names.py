@@ -56,6 +56,13 @@ def _longest(step: StepValues) -> F64:
     return step.responses.of_lengths(np.maximum)
 
 
+def _accumulated_loss(step: StepValues) -> F64:
+    """TRL's loss of an optimiser step, its Trainer adding up those of micro-batches."""
+    records = step.count("loss_averaged")
+    found = step.sum("loss_averaged") / records + step.sum("loss_summed")
+    return np.where(records == step.count("records"), found + 0.0, METRICS["loss"].read(step))
+
+
 NAMES: Mapping[str, Mapping[str, Read]] = {
     "trl": {
         "reward": _as("reward_mean"),
@@ -74,7 +81,7 @@ NAMES: Mapping[str, Mapping[str, Read]] = {
         "sampling/importance_sampling_ratio/min": _extreme("weights_min", -1.0),
         "sampling/importance_sampling_ratio/mean": mean_of("weights"),
         "sampling/importance_sampling_ratio/max": _extreme("weights_max"),
-        "loss": _as("loss"),
+        "loss": _accumulated_loss,
     },
     "verl": {
         "critic/score/mean": _as("reward_mean"),
