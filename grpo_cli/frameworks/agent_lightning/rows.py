@@ -17,16 +17,16 @@ ROWS = {
         version=_VERSION,
     ).named(
         "agent-lightning's default: advantages and loss by rollout",
-        "Each rollout counts once in the group and weighs as much as any other, but the sum is "
-        "divided by the rows: the more turns are rows, the smaller the step. --aggregate "
-        "trajectory-mean divides by the rollouts.",
+        "Each rollout counts once in the group, and all rollouts have equal weight in the loss. "
+        "The sum is divided by the number of rows, so a rollout split into more rows makes the "
+        "step smaller. To divide by the rollouts, use --aggregate trajectory-mean.",
         paper="",
         aliases=("agent-lightning/default",),
     ),
     "agent-lightning/transition": vary(VANILLA, checked="read", version=_VERSION).named(
         "agent-lightning without rollout-level advantages and loss (its default before 1.0)",
-        "verl's vanilla: every turn is a sample of the group, so that long rollouts move its mean "
-        "and its std, and weigh more in the loss.",
+        "This is verl's vanilla. Every turn is a sample of the group, so long rollouts have more "
+        "weight in the group's mean and std and in the loss.",
         paper="",
     ),
 }

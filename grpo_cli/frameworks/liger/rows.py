@@ -39,9 +39,10 @@ ROWS = {
             "Liger-Kernel GRPO loss, loss_type dapo",
             _LIGER,
             0.04,
-            "Called without num_items_in_batch, as TRL up to 1.12 calls it: the tokens of the "
-            "micro-batch, and the caller divides by gradient_accumulation_steps. TRL since 1.13 "
-            "calls no loss of Liger's. Its Triton kernel has ε_high 0.4.",
+            "The sum is divided by the tokens of the micro-batch, and the caller divides by "
+            "gradient_accumulation_steps. TRL up to 1.12 calls it so, without num_items_in_batch; "
+            "TRL 1.13 and later do not use Liger's losses. The default ε_high of Liger's Triton "
+            "kernel is 0.4.",
         ),
         aggregate=use("trl/bnpo"),
         checked="executed",
@@ -52,12 +53,13 @@ ROWS = {
             "Liger-Kernel GRPO loss, Triton, loss_type luspo",
             _LIGER,
             0.0,
-            "The Triton kernel weighs a response by |o|² and divides by the padded width. It ran "
-            "on the CPU, with importance_sampling_level sequence and reduce=True: before 0.8.5 the "
-            "gradient of its policy term is the loss's divided by |o|, and that of a KL weighted "
-            "by the ratio (use_bias_correction_kl) is not either; at the token level no release's "
-            "is. The chunked loss gives trl/luspo at the sequence level and with β = 0 alone: else "
-            "its mean weighs each token by |o| and divides by the padded width too.",
+            "The Triton kernel weights a response by |o|² and divides by the padded width. It was "
+            "run on the CPU with importance_sampling_level sequence and reduce=True. Before "
+            "0.8.5, the gradient of its policy term is that of the loss divided by |o|. The "
+            "gradient is also wrong for a KL weighted by the ratio (use_bias_correction_kl) "
+            "before 0.8.5, and at the token level in every release. The chunked loss equals "
+            "trl/luspo only at the sequence level with β = 0; otherwise it also weights each "
+            "token by |o| and divides by the padded width.",
         ),
         aggregate=use("liger/luspo", response_length=512),
         checked="executed",

@@ -34,18 +34,19 @@ def _swift(row: str, title: str, note: str) -> Row[Use]:
 
 
 _ITEMS = use("ms-swift/dapo")
-_WEIGHED = "β is 0.04 unless given; --correction ms-swift/… weighs the KL too."
+_WEIGHED = "β is 0.04 by default. For a KL weighted by the ratio, use --correction ms-swift/…."
 
 ROWS = {
     "ms-swift/grpo": _swift(
         "trl/grpo",
         "loss_type grpo (its default)",
-        _WEIGHED + " Advantages of every row: rloo is --advantage leave-one-out, or "
-        "ms-swift/rloo-group and ms-swift/rloo-batch, by scale_rewards; reinforce_plus_plus with "
-        "batch is batch-whiten; both take --kl ms-swift/k1-in-reward. gdpo is "
-        "decoupled with -p std_eps=1e-8. A teacher (log_probs_ref) is slime/opd, rlsd is "
-        "ms-swift/rlsd, and SDAR --kl ms-swift/sdar --kl-aggregate trl/bnpo. overlong_filter is a "
-        "mask of the data; chord needs the SFT data, which no record has.",
+        _WEIGHED + " For advantage_estimator rloo use --advantage leave-one-out, "
+        "ms-swift/rloo-group or ms-swift/rloo-batch (by scale_rewards); for "
+        "reinforce_plus_plus with batch, batch-whiten. Both use --kl ms-swift/k1-in-reward. "
+        "For gdpo use decoupled with -p std_eps=1e-8; for a teacher (log_probs_ref) "
+        "slime/opd; for rlsd ms-swift/rlsd; for SDAR --kl ms-swift/sdar --kl-aggregate "
+        "trl/bnpo. overlong_filter changes the mask of the data. chord is not covered: it "
+        "needs SFT data.",
     ),
     "ms-swift/bnpo": _swift("trl/bnpo", "loss_type bnpo", _WEIGHED),
     "ms-swift/dr_grpo": _swift("trl/dr_grpo", "loss_type dr_grpo", _WEIGHED),
@@ -53,14 +54,18 @@ ROWS = {
         _swift(
             "trl/dapo",
             "loss_type dapo",
-            "Divided by num_items_in_batch alone; before 4.6 by gradient_accumulation_steps too "
-            "(ms-swift/dapo@4.5). Truncated responses "
-            "that overlong_filter drops stay in num_items_in_batch. " + _WEIGHED,
+            "The sum is divided by num_items_in_batch; before 4.6 also by "
+            "gradient_accumulation_steps (ms-swift/dapo@4.5). num_items_in_batch includes "
+            "truncated responses that overlong_filter drops. " + _WEIGHED,
         ),
         aggregate=_ITEMS,
     ),
     "ms-swift/cispo": replace(
-        _swift("trl/cispo", "loss_type cispo", "The cap is ε_high itself, as TRL's. " + _WEIGHED),
+        _swift(
+            "trl/cispo",
+            "loss_type cispo",
+            "The ratio is capped at ε_high itself, not at 1 + ε_high, as in TRL. " + _WEIGHED,
+        ),
         aggregate=_ITEMS,
     ),
     "ms-swift/sapo": _swift("trl/sapo", "loss_type sapo", _WEIGHED),
@@ -73,7 +78,7 @@ ROWS = {
         _swift(
             "trl/dapo",
             "loss_type fipo",
-            "The half-life counts masked tokens inside a response too.",
+            "The half-life also counts masked tokens inside a response.",
         ),
         paper="2603.19835",
         surrogate=use("fipo", epsilon_high=0.2, delta=None),
@@ -83,9 +88,9 @@ ROWS = {
         _swift(
             "trl/grpo",
             "loss_type real",
-            "A response whose every token is masked counts as a bad one of score 0. Groups that "
-            "are all good or all bad count in the denominator. The KL is averaged over "
-            "tokens. The Trainer divides by gradient_accumulation_steps afterwards.",
+            "A fully masked response counts as a bad one with score 0. Groups with only good or "
+            "only bad responses count in the denominator. The KL is averaged over tokens. The "
+            "Trainer then divides by gradient_accumulation_steps.",
         ),
         paper="2602.05630",
         advantage=use("group-mean"),
@@ -102,8 +107,8 @@ _WINDOW = ("ms-swift/dapo", "ms-swift/cispo", "ms-swift/fipo")
 CHANGES = (
     Change(
         since="4.6.0",
-        what="dapo, cispo and fipo are no longer divided by gradient_accumulation_steps on top of "
-        "num_items_in_batch.",
+        what="dapo, cispo and fipo are divided by num_items_in_batch only, no longer also by "
+        "gradient_accumulation_steps.",
         rows=_WINDOW,
         before="4.5",
     ),
@@ -114,7 +119,7 @@ EARLIER = {
         ROWS[name],
         version="ms-swift 4.5.3",
         aggregate=use("ms-swift/dapo-accumulated"),
-        note="As ms-swift 4.5.0 to 4.5.3 computed it: divided by num_items_in_batch and by "
+        note="ms-swift 4.5.0 to 4.5.3 divide by num_items_in_batch and by "
         "gradient_accumulation_steps.",
     )
     for name in _WINDOW

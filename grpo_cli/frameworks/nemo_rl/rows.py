@@ -23,15 +23,14 @@ GRPO = Row(
     reads=_READS,
     checked="executed",
     version="7ea279a (2026-08-22)",
-    note="Mean and std leave the response itself out, and where the others are equal nothing is "
-    "divided: [1, 0, 0, 0] gives 1, −0.577, … With use_leave_one_out_baseline false it is "
-    "--advantage group-std, with normalize_rewards false --advantage leave-one-out, or group-mean. "
-    "The KL is clamped, and has the score function in its gradient. token_level_loss false is "
-    "--aggregate nemo-rl/response-mean, seq_logprob_error_threshold --correction "
-    "nemo-rl/seq-logprob-error. overlong_filtering and dynamic sampling are the data's masks and "
-    "prompts, reward_scaling and reward_shaping its rewards. Advantages of invalid tool calls and "
-    "malformed thinking need a column that says which tokens those are; "
-    "positive_example_nll_weight, an additional loss, is not covered.",
+    note="Mean and std exclude the response itself. If the other rewards are equal, there is no "
+    "division: [1, 0, 0, 0] gives 1, −0.577, … For use_leave_one_out_baseline false, use "
+    "--advantage group-std; for normalize_rewards false, leave-one-out or group-mean. The KL is "
+    "clamped, and its gradient includes the score function. For token_level_loss false, use "
+    "--aggregate nemo-rl/response-mean; for seq_logprob_error_threshold, --correction "
+    "nemo-rl/seq-logprob-error. overlong_filtering, dynamic sampling, reward_scaling and "
+    "reward_shaping change the data. Penalties for invalid tool calls and malformed thinking, and "
+    "positive_example_nll_weight, are not covered.",
 )
 
 _UNTRUNCATED = {"is_low": None, "is_high": None}
@@ -45,15 +44,15 @@ ROWS = {
         kl=use("nemo-rl/k3", beta=0.0),
     ).named(
         "NeMo-RL's DAPO recipe",
-        "With a dual clip at 10, which the paper does not have. Its newer recipes clamp ρ at "
-        "2 besides (--correction token-truncate).",
+        "Adds a dual clip at 10, which the paper does not have. NeMo-RL's newer recipes also "
+        "clamp ρ at 2 (--correction token-truncate).",
         paper="2503.14476",
     ),
     "nemo-rl/gspo": vary(
         GRPO, ratio=use("sequence-eps"), aggregate=use("nemo-rl/response-mean")
     ).named(
         "NeMo-RL's GSPO",
-        "Requires the response mean. ε is 0.2 unless asked otherwise, the paper's is 3e-4.",
+        "NeMo-RL requires the response mean. ε is 0.2 by default; the paper's is 3e-4.",
         paper="2507.18071",
     ),
     "nemo-rl/gspo-is": vary(
@@ -63,29 +62,31 @@ ROWS = {
         aggregate=use("nemo-rl/response-mean"),
     ).named(
         "NeMo-RL's GSPO with its importance-sampling correction",
-        "The ratio is a geometric mean but the weight the plain product over the response.",
+        "The ratio is a geometric mean, but the correction's weight is the plain product over the "
+        "response.",
         paper="2507.18071",
     ),
     "nemo-rl/cispo": vary(GRPO, surrogate=use("cispo", epsilon_low=0.2, epsilon_high=0.2)).named(
         "NeMo-RL's CISPO",
-        "The window is [0.8, 1.2] by default; its guide advises 1.0 and 5.0, i.e. [0, 6].",
+        "The window is [0.8, 1.2] by default; NeMo-RL's guide recommends ε of 1.0 and 5.0, i.e. "
+        "[0, 6].",
         paper="2506.13585",
     ),
     "nemo-rl/reinforce": vary(GRPO, surrogate=use("reinforce")).named(
         "NeMo-RL's REINFORCE (disable_ppo_ratio)",
-        "Its metric probs_ratio is then a mean log-prob.",
+        "NeMo-RL's metric probs_ratio then logs a mean log-prob.",
         paper="2402.14740",
     ),
     "nemo-rl/on-policy": vary(GRPO, ratio=use("on-policy")).named(
         "NeMo-RL's grpo with force_on_policy_ratio",
-        "The ratio is 1 by construction, so the policy term is the mean advantage.",
+        "The ratio is always 1, so the policy term is the mean advantage.",
     ),
     "nemo-rl/gdpo": vary(GRPO, advantage=use("nemo-rl/gdpo", std_eps=1e-6)).named(
         "NeMo-RL's GDPO",
-        "Reward functions count equally, or by reward_weights, which NeMo-RL has in the order "
-        "of their names; the last normalisation is over responses, ddof 1, "
-        "without eps. As its recipe has it, without leaving out; the default configuration would "
-        "(--advantage nemo-rl/gdpo-leave-one-out).",
+        "Reward functions have equal weight unless reward_weights is set; NeMo-RL orders those by "
+        "name. The last normalisation is over responses, with ddof 1 and no eps. This row follows "
+        "NeMo-RL's recipe, without leave-one-out; for its default configuration, use --advantage "
+        "nemo-rl/gdpo-leave-one-out.",
         paper="2601.05242",
     ),
     "nemo-rl/reinforce_plus_plus": vary(
@@ -94,9 +95,9 @@ ROWS = {
         kl=use("k3-in-reward", beta=0.01, kl_input_clamp=20.0, kl_output_clamp=10.0),
     ).named(
         "NeMo-RL's Reinforce++ with baseline and the KL in the reward",
-        "Each token bears its own KL, and is whitened with ddof 0; OpenRLHF sums the KL over "
-        "the tokens to come, slime whitens with ddof 1. minus_baseline false is "
-        "--advantage nemo-rl/reinforce_plus_plus-raw.",
+        "Each token has only its own KL, and the std has ddof 0. OpenRLHF sums the KL over the "
+        "following tokens; slime whitens with ddof 1. For minus_baseline false, use --advantage "
+        "nemo-rl/reinforce_plus_plus-raw.",
         paper="2501.03262",
     ),
     "nemo-rl/opd": vary(
@@ -107,24 +108,23 @@ ROWS = {
         correction=use("token-mask", is_low=0.5, is_high=5.0),
     ).named(
         "NeMo-RL's on-policy distillation (adv_estimator opd)",
-        "log_probs_ref is the teacher's; rewards play no part. With disable_ppo_ratio and "
-        "icepop, as NeMo-RL advises; it gives no bounds, these are nemo-rl/icepop's.",
+        "log_probs_ref is the teacher's; rewards are not used. The row has disable_ppo_ratio and "
+        "icepop, as NeMo-RL recommends. NeMo-RL gives no bounds: they are nemo-rl/icepop's.",
         paper="2601.02780",
     ),
     "nemo-rl/grpo-is": vary(GRPO, correction=use("token-truncate", **_UNTRUNCATED)).named(
         "NeMo-RL's grpo with its importance-sampling correction",
-        "The weight π_old/π_rollout is unbounded unless a truncation is chosen "
-        "(-p is_high=2 for tis).",
+        "The weight π_old/π_rollout has no bound by default; for tis, use -p is_high=2.",
     ),
     "nemo-rl/icepop": vary(GRPO, correction=use("token-mask", is_low=0.5, is_high=5.0)).named(
         "NeMo-RL's grpo with icepop",
-        "Tokens outside the bounds weigh 0 and stay in the denominator.",
+        "Tokens outside the bounds get weight 0 and stay in the denominator.",
         paper="2510.18855",
     ),
     "nemo-rl/seq-mask-tis": vary(
         GRPO, correction=use("geometric-mask", is_low=0.999, is_high=1.002)
     ).named(
         "NeMo-RL's grpo with seq-mask-tis",
-        "A response is kept by its geometric mean, and its tokens weigh their own ρ.",
+        "The geometric mean decides if a response is kept; its tokens are weighted by their own ρ.",
     ),
 }

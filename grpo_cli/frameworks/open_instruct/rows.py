@@ -20,10 +20,10 @@ DAPO = Row(
     reads=_READS,
     checked="executed",
     version="e6c3044 (2026-08-20)",
-    note="kl_estimator 2, its default, is k3; 3 is --kl k1 -p kl_weight=ratio. "
-    "advantage_normalization_type standard is --advantage group-std with ddof 0 and eps 1e-8. With "
-    "one mini-batch the old log-probs are those of the same forward pass, so every ratio is 1. "
-    "A loss_denominator that is a number is --aggregate open-instruct/constant.",
+    note="kl_estimator 2, the default, is k3; for 3, use --kl k1 -p kl_weight=ratio. For "
+    "advantage_normalization_type standard, use --advantage group-std with ddof 0 and eps 1e-8. "
+    "With one mini-batch the old log-probs come from the same forward pass, so every ratio is 1. "
+    "For a numeric loss_denominator, use --aggregate open-instruct/constant.",
 )
 
 ROWS = {
@@ -34,7 +34,7 @@ ROWS = {
         reads=_READS - {"epsilon_low"},
     ).named(
         "open-instruct's cispo",
-        "The weight is capped at 1.272 and has no lower bound; slime and NeMo-RL bound both sides.",
+        "The weight is capped at 1.272 and has no lower bound; slime and NeMo-RL have both bounds.",
         paper="2506.13585",
     ),
 }

@@ -32,12 +32,12 @@ PPO = Row(
     reads=_READS,
     checked="executed",
     version="openrlhf 0.11.2",
-    note="The KL is in the reward by default, after the group norm, and each token bears that of "
-    "the tokens to come; --kl k1, k2 or k3 is --algo.kl.use_loss, --kl openrlhf/k1+ with "
-    "unbiased_gradient (since 0.11.1). loss_agg_mode (since 0.11.2) is --aggregate "
-    "openrlhf/seq-mean-token-mean and leaves KL and entropy over tokens. The score is clipped to "
-    "±10 after it is normalised, AReaL's reward before. The default estimator, gae, needs a "
-    "critic.",
+    note="By default the KL is in the reward: after the group norm, the KL of a token and of all "
+    "that follow it is subtracted. For --algo.kl.use_loss, use --kl k1, k2 or k3; with "
+    "unbiased_gradient (since 0.11.1), --kl openrlhf/k1+. For loss_agg_mode (since 0.11.2), use "
+    "--aggregate openrlhf/seq-mean-token-mean; KL and entropy stay token means. OpenRLHF clips "
+    "the score to ±10 after normalising, AReaL before. The default estimator, gae, is not "
+    "covered: it needs a critic.",
 )
 
 ROWS = {
@@ -46,16 +46,17 @@ ROWS = {
         PPO, ratio=use("sequence"), aggregate=use("openrlhf/response-mean")
     ).named(
         "OpenRLHF's GSPO loss",
-        "The policy term is averaged over responses, a KL in the loss over tokens. Responses "
-        "without tokens are not counted. The ε of the paper, 3e-4 and 4e-4, must be asked for.",
+        "The policy term is averaged over responses, a KL in the loss over tokens. Empty "
+        "responses do not count. The paper's ε of 3e-4 and 4e-4 is not the default.",
         paper="2507.18071",
     ),
     "openrlhf/gspo-is": vary(
         PPO, ratio=use("rollout-sequence"), aggregate=use("openrlhf/response-mean")
     ).named(
         "OpenRLHF's GSPO loss with its importance-sampling correction switched on",
-        "Any is_correction_level but off (before 0.11.2: enable_vllm_is_correction) replaces "
-        "π_old by the engine in the ratio; no weight is multiplied, unlike in slime and NeMo-RL.",
+        "Any is_correction_level except off (before 0.11.2: enable_vllm_is_correction) uses the "
+        "engine's log-probs instead of π_old in the ratio. There is no other weight; slime and "
+        "NeMo-RL multiply by one.",
         paper="2507.18071",
     ),
     "openrlhf/dr_grpo": vary(PPO, advantage=use("openrlhf/dr_grpo")).named(
@@ -65,30 +66,30 @@ ROWS = {
     ),
     "openrlhf/rloo": vary(PPO, advantage=use("openrlhf/rloo")).named(
         "OpenRLHF's PPO loss with rloo advantages",
-        "The baseline leaves the response itself out; the ratio is per token, not per "
-        "response as in TRL's RLOO.",
+        "The baseline excludes the response itself. The ratio is per token; in TRL's RLOO it is "
+        "per response.",
         paper="2402.14740",
     ),
     "openrlhf/reinforce_baseline": vary(PPO, advantage=use("openrlhf/reinforce_baseline")).named(
         "OpenRLHF's PPO loss with REINFORCE++-baseline advantages",
-        "Whitened over tokens with ddof 0, the KL summed over the tokens to come; slime "
-        "whitens with ddof 1 and NeMo-RL with ddof 0, both with each token's own KL.",
+        "The KL of a token is summed over the following tokens, and the std has ddof 0. slime "
+        "whitens with ddof 1, NeMo-RL with ddof 0; in both, each token has only its own KL.",
         paper="2501.03262",
     ),
     "openrlhf/tis": vary(PPO, correction=_vllm("token-truncate")).named(
         "OpenRLHF's PPO loss with is_correction_level token and mode clip (its tis)",
-        "ρ = π_old/π_rollout is clamped to [0.5, 5] per token; slime and open-instruct clamp "
-        "to [0, 2]. Before 0.11.2 it was vllm_is_correction_type tis, with the same numbers.",
+        "ρ = π_old/π_rollout is clamped to [0.5, 5] per token; slime and open-instruct clamp to "
+        "[0, 2]. Before 0.11.2 the option was vllm_is_correction_type tis, with the same numbers.",
     ),
     "openrlhf/icepop": vary(PPO, correction=_vllm("token-mask")).named(
         "OpenRLHF's PPO loss with is_correction_level token (its icepop)",
-        "Tokens outside [0.5, 5] weigh 0 and stay in the denominator.",
+        "Tokens outside [0.5, 5] get weight 0 and stay in the denominator.",
         paper="2510.18855",
     ),
     "openrlhf/seq-mask-tis": vary(PPO, correction=_vllm("geometric-mask")).named(
         "OpenRLHF's PPO loss with is_correction_level seq (its seq-mask-tis)",
-        "A response is kept by its geometric mean, and its tokens weigh their own unclamped "
-        "ρ; AReaL and open-instruct weigh with the mean.",
+        "The geometric mean decides if a response is kept; its tokens are weighted by their own "
+        "unclamped ρ. AReaL and open-instruct use the mean as the weight.",
     ),
     "openrlhf/flash_reinforce": vary(
         PPO,
@@ -96,10 +97,10 @@ ROWS = {
         correction=use("openrlhf/seq-binary-kl-mask"),
     ).named(
         "OpenRLHF's FlashREINFORCE",
-        "For one response per prompt: the baseline is the mean of the batch, and nothing is "
-        "whitened. A response whose mean binary KL to the engine exceeds is_correction_threshold "
-        "(-p rejection_threshold=…, no default) is dropped. It is a composition of switches: "
-        "advantage.estimator, is_correction_level seq, is_correction_gating binary_kl.",
+        "For one response per prompt. The baseline is the mean of the batch, without whitening. A "
+        "response is dropped if its mean binary KL to the engine exceeds is_correction_threshold "
+        "(-p rejection_threshold=…, no default). The options are advantage.estimator, "
+        "is_correction_level seq and is_correction_gating binary_kl.",
         paper="",
     ),
 }

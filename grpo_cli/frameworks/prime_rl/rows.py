@@ -19,25 +19,26 @@ GRPO = Row(
     reads=words("divergence_low divergence_high ipo_threshold is_low is_high beta"),
     checked="executed",
     version="349283d",
-    note="One ratio π_θ/π_rollout, unclipped, and dropped where |π_θ − π_rollout| > eps (-p "
-    "ipo_threshold), whatever the sign of A. Until 0.9.0 the default loss was prime-rl/dppo "
-    "(prime-rl/grpo@0.9.0). kl_tau, 0 by default, is --beta: (log w)² without ½, on dropped tokens "
-    "too. Later commits have no kl_tau and cap w at 10⁴. Its length_penalty is --advantage "
-    "prime-rl/length-penalty, for output tokens; input tokens and turns have no column.",
+    note="The ratio is π_θ/π_rollout, without a clip. Tokens with |π_θ − π_rollout| > eps (-p "
+    "ipo_threshold) are masked, for either sign of A. Until 0.9.0 the default loss was "
+    "prime-rl/dppo (prime-rl/grpo@0.9.0). kl_tau, 0 by default, is --beta: the penalty is (log "
+    "w)² without ½, also on masked tokens. Later commits have no kl_tau and cap w at 10⁴. For "
+    "length_penalty on output tokens, use --advantage prime-rl/length-penalty; on input tokens "
+    "and turns it is not covered.",
 )
 
 ROWS = {
     "prime-rl/grpo": GRPO,
     "prime-rl/ipo": vary(GRPO).named(
         "prime-rl's ipo, its default loss",
-        "IPO is Importance Policy Optimization here, not Identity Preference Optimization. "
-        "eps is -p ipo_threshold: 0.1 as ipo_threshold until 0.9.0, and with a kl_tau of 0.001 "
-        "(prime-rl/ipo@0.9.0).",
+        "IPO stands for Importance Policy Optimization, not Identity Preference Optimization. eps "
+        "is -p ipo_threshold. Until 0.9.0 it was named ipo_threshold, 0.1 by default, with a "
+        "kl_tau of 0.001 (prime-rl/ipo@0.9.0).",
     ),
     "prime-rl/icepop": vary(GRPO, surrogate=use("prime-rl/icepop"), kl=use("none")).named(
         "prime-rl's icepop",
-        "The ratio that is masked is π_θ/π_rollout, where the paper's is π_old/π_rollout: "
-        "the row icepop. ratio_low and ratio_high are -p is_low and is_high.",
+        "The mask uses π_θ/π_rollout; the paper's (row icepop) uses π_old/π_rollout. ratio_low "
+        "and ratio_high are -p is_low and is_high.",
         paper="2510.18855",
     ),
     "prime-rl/dppo": vary(
@@ -48,15 +49,16 @@ ROWS = {
         until="prime-rl 0.9.0",
     ).named(
         "prime-rl's loss of type default: DPPO's mask and Kimi's squared log ratio",
-        "One ratio π_θ/π_rollout, unclipped, and dropped where the probability moved too far. "
-        "Its kl is (log w)² without ½, on dropped tokens too, and needs no reference (arXiv "
-        "2602.02276). dppo_mask_low and dppo_mask_high are -p divergence_low and divergence_high.",
+        "The ratio is π_θ/π_rollout, without a clip. Tokens with a large change of probability "
+        "are masked. The KL is (log w)² without ½, also on masked tokens; it needs no reference "
+        "(arXiv 2602.02276). dppo_mask_low and dppo_mask_high are -p divergence_low and "
+        "divergence_high.",
         paper="2602.04879",
         aliases=("prime-rl/default",),
     ),
     "prime-rl/max_rl": vary(GRPO, advantage=use("max-rl")).named(
         "prime-rl's max_rl with its default loss, ipo",
-        "(r − r̄)/r̄, and 0 where r̄ <= 0.",
+        "A = (r − r̄)/r̄, and 0 if r̄ <= 0.",
         paper="2602.02710",
     ),
     "prime-rl/ref_kl": vary(
@@ -67,8 +69,8 @@ ROWS = {
         reads=frozenset(),
     ).named(
         "prime-rl's on-policy distillation (opd, opsd)",
-        "log_probs_ref is the teacher's. Rewards and advantages play no part; the constants "
-        "are fixed in prime-rl. Later commits drop its (log w)² (--kl none) and cap w at 10⁴.",
+        "log_probs_ref is the teacher's; rewards and advantages are not used. prime-rl hard-codes "
+        "the constants. Later commits have no (log w)² (--kl none) and cap w at 10⁴.",
         aliases=("prime-rl/opd", "prime-rl/opsd"),
     ),
 }
@@ -79,8 +81,9 @@ _BEFORE = "As prime-rl up to 0.9.0 computed it"
 CHANGES = (
     Change(
         since="0.9.1.dev0",
-        what="ipo is the default loss (pull request 3418), and DPPO's, of type default, is gone. "
-        "ipo_threshold 0.1 is now eps, 0.3, and kl_tau is 0, not 0.001 (pull request 3586).",
+        what="ipo is the default loss (pull request 3418), and DPPO's, of type default, was "
+        "removed. ipo_threshold (0.1) was renamed to eps (0.3), and kl_tau is 0 instead of 0.001 "
+        "(pull request 3586).",
         rows=("prime-rl/grpo", "prime-rl/ipo", "prime-rl/max_rl"),
         before="0.9.0",
     ),

@@ -25,8 +25,8 @@ _PPO = Row(
     aggregate=use("verl/seq-mean-token-mean"),
     entropy=use("bonus", entropy_coef=0.0),
     reads=_READS,
-    note="No clamp on the log ratio. adv_estimator grpo always normalises by the group, whatever "
-    "the norm types say. ROLL's sum-norm does not average over responses: --aggregate "
+    note="The log ratio has no clamp. adv_estimator grpo always normalises by group; the norm "
+    "types have no effect. ROLL's sum-norm does not average over responses: use --aggregate "
     "roll/seq-mean-token-sum-norm.",
 )
 
@@ -36,21 +36,19 @@ ROWS = {
         _PPO, surrogate=use("clip", dual_clip=1.4), reads=_READS | {"dual_clip"}
     ).named(
         "ROLL ActorWorker with dual_clip_loss",
-        "c is 1 + 2·pg_clip, 1.4 by default; verl's is 3.",
+        "The dual clip is c = 1 + 2·pg_clip, 1.4 by default; verl's is 3.",
         paper="1912.09729",
     ),
     "roll/gspo": vary(_PPO, ratio=use("sequence")).named(
         "ROLL ActorWorker with importance_sampling seq (GSPO)",
-        "The gradient flows through the mean of the log ratios; verl and SkyRL have "
-        "GSPO-token's. The 1e-8 in its count is lost: its masks are whole numbers, so the count "
-        "is in single precision.",
+        "The gradient flows through the mean of the log ratios; verl and SkyRL use GSPO-token's "
+        "gradient. ROLL adds 1e-8 to the token count, which has no effect in float32.",
         paper="2507.18071",
     ),
     "roll/segment": vary(_PPO, checked="executed", ratio=use("roll/segment")).named(
         "ROLL's agentic ActorWorker with ratio_type segment",
-        "A segment is a run of tokens without masked ones between, a turn: without a mask it "
-        "is the response, and the row roll/gspo. train_infer_correction is --correction "
-        "roll/train-infer.",
+        "A segment is a run of unmasked tokens, i.e. a turn. Without a mask it is the response, "
+        "as in roll/gspo. For train_infer_correction, use --correction roll/train-infer.",
         paper="",
     ),
     "roll/agentic_reinforce": vary(
@@ -60,9 +58,9 @@ ROWS = {
         reads=_READS | {"gamma"},
     ).named(
         "ROLL's agentic pipeline with adv_estimator agentic_reinforce",
-        "The normalised reward, discounted by gamma for each segment that follows; with gamma 1, "
-        "the default, it is roll/ppo. The normalisation is that of method mean_std, grouping "
-        "traj_group_id.",
+        "The advantage is the normalised reward, discounted by gamma for each following segment. "
+        "With gamma 1, the default, this is roll/ppo. Rewards are normalised with method mean_std "
+        "and grouping traj_group_id.",
         paper="",
     ),
     "roll/step_reinforce": vary(
@@ -72,8 +70,8 @@ ROWS = {
         reads=_READS | {"gamma"},
     ).named(
         "ROLL's agentic pipeline with adv_estimator step_reinforce",
-        "Discounted returns of steps, normalised over all steps of the group: long trajectories "
-        "move its mean and std more. step_reward_gamma is -p gamma.",
+        "The advantage is a step's discounted return, normalised over all steps of the group. "
+        "Long trajectories have more weight in the mean and std. step_reward_gamma is -p gamma.",
         paper="",
     ),
     "roll/vanilla": vary(_PPO, surrogate=use("reinforce")).named(
@@ -84,7 +82,8 @@ ROWS = {
     ),
     "roll/topr": vary(_PPO, checked="read", surrogate=use("roll/topr")).named(
         "ROLL pg_variant topr",
-        "The raw reward, not the advantage, tells good from bad; weights 1 for both.",
+        "The sign of the raw reward, not of the advantage, decides if a response is good. Both "
+        "kinds have weight 1.",
         paper="2503.14286",
     ),
     "roll/cispo": vary(_PPO, surrogate=use("cispo", epsilon_low=0.1, epsilon_high=0.1)).named(

@@ -35,8 +35,9 @@ _REGULAR = Row(
     entropy=use("bonus", entropy_coef=0.0),
     entropy_aggregate=use("token-mean"),
     reads=_READS,
-    note="The KL is on by default, with β 0.001; --beta 0 does without a reference. Reductions are "
-    "--aggregate token_mean, sequence_mean, prompt_mean and seq_mean_token_sum_norm.",
+    note="The KL is on by default, with β 0.001; without a reference, use --beta 0. For other "
+    "reductions, use --aggregate token_mean, sequence_mean, prompt_mean or "
+    "seq_mean_token_sum_norm.",
 )
 
 ROWS = {
@@ -50,19 +51,19 @@ ROWS = {
         _REGULAR, checked="executed", advantage=use("verl/grpo_multi_trajectories")
     ).named(
         "SkyRL policy loss regular with step_wise_trajectories",
-        "The last step's reward alone counts, once for each trajectory; rewards of earlier steps "
-        "are ignored. The denominators still count steps: sequence_mean is a mean over steps.",
+        "Only the last step's reward counts, once per trajectory; rewards of earlier steps are "
+        "ignored. Denominators still count steps: sequence_mean is a mean over steps.",
         paper="",
     ),
     "skyrl/gspo": vary(_REGULAR, ratio=use("verl/sequence-token")).named(
         "SkyRL policy loss gspo (GSPO-token)",
-        "loss_reduction is token_mean unless it is changed, with a warning only; the "
-        "paper's is sequence_mean.",
+        "loss_reduction is token_mean by default, and SkyRL only warns; the paper's is "
+        "sequence_mean.",
         paper="2507.18071",
     ),
     "skyrl/sapo": vary(_REGULAR, surrogate=use("sapo", tau_pos=1.0, tau_neg=1.05)).named(
         "SkyRL policy loss sapo",
-        "loss_reduction is token_mean unless it is changed; verl always takes the response mean.",
+        "loss_reduction is token_mean by default; verl always uses the response mean.",
         paper="2511.20347",
     ),
     "skyrl/cispo": vary(
@@ -72,19 +73,19 @@ ROWS = {
     ).named(
         "SkyRL policy loss cispo",
         "The window is ScaleRL's [0, 5]; verl's is [0.8, 1.2], ROLL's [0.9, 1.1]. SkyRL reads "
-        "cispo.cispo_eps_clip_low and …_high, not eps_clip_low and eps_clip_high: for another "
-        "window, --surrogate cispo --epsilon-low 1 --epsilon-high 3.",
+        "cispo.cispo_eps_clip_low and …_high, not eps_clip_low and eps_clip_high. For another "
+        "window, use --surrogate cispo --epsilon-low 1 --epsilon-high 3.",
         paper="2510.13786",
     ),
     "skyrl/rollout_is": vary(_REGULAR, surrogate=use("skyrl/rollout_is")).named(
         "SkyRL policy loss rollout_is (GLM-5)",
-        "The ratio is to the engine's policy; log_probs_old play no part.",
+        "The ratio is π_θ/π_rollout; log_probs_old is not used.",
         paper="2602.15763",
     ),
     "skyrl/dppo": vary(_REGULAR, surrogate=use("skyrl/dppo_tv")).named(
         "SkyRL policy loss dppo (DPPO, binary TV)",
-        "Anchored on the engine's log-probs where the record has them, else on π_old. verl "
-        "caps the ratio and multiplies log π_θ: the same gradient up to the cap, another value.",
+        "The mask uses the engine's log-probs if the record has them, else π_old. verl caps the "
+        "ratio and multiplies log π_θ: its gradient is equal up to the cap, its value is not.",
         paper="2602.04879",
     ),
     "skyrl/kl_cov": vary(
@@ -96,9 +97,9 @@ ROWS = {
         aggregate=use("sum"),
     ).named(
         "SkyRL policy loss kl_cov",
-        "The denominator is in the advantages, token_mean's here, but not in the penalty, a "
-        "plain sum of ppo_kl_coef·|log ρ|: in verl both are averaged. The share is 0.2; verl's is "
-        "0.0002.",
+        "SkyRL divides the advantages by the denominator (here that of token_mean), but not the "
+        "penalty, which is a plain sum of ppo_kl_coef·|log ρ|; verl averages both. The share of "
+        "tokens is 0.2; verl's is 0.0002.",
         paper="2505.22617",
     ),
     "skyrl/clip_cov": vary(
@@ -110,9 +111,9 @@ ROWS = {
         aggregate=use("sum"),
     ).named(
         "SkyRL policy loss clip_cov",
-        "The covariance is of advantages over the denominator, so that the bounds 1 and 5 "
-        "take out hardly any token. SkyRL draws the tokens at random, unseeded; here "
-        "clip_cov_seed draws them.",
+        "The covariance uses advantages that are already divided by the denominator, so the "
+        "bounds 1 and 5 exclude almost no token. SkyRL chooses the tokens at random without a "
+        "seed; here clip_cov_seed sets one.",
         paper="2505.22617",
     ),
     "skyrl/dppo-kl": vary(
@@ -122,7 +123,7 @@ ROWS = {
         surrogate=use("skyrl/dppo_kl"),
     ).named(
         "SkyRL policy loss dppo with dppo_type binary_kl",
-        "The same anchor as skyrl/dppo, and the same thresholds, now of the binary KL.",
+        "The anchor and the thresholds are skyrl/dppo's, but the thresholds bound the binary KL.",
         paper="2602.04879",
     ),
     "skyrl/importance_sampling": vary(

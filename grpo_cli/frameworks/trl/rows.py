@@ -37,58 +37,61 @@ _GRPO = Row(
     entropy=use("bonus", entropy_coef=0.0),
     entropy_aggregate=use("trl/bnpo"),
     reads=_READS,
-    note="One micro-batch, divided by gradient_accumulation_steps. TRL before 1.10 left the KL "
-    "unweighted by default (trl/grpo@1.9.2). " + _MASKS + " multiplies the policy term.",
+    note="The mean is over one micro-batch and is divided by gradient_accumulation_steps. TRL "
+    "before 1.10 did not weight the KL by default (trl/grpo@1.9.2). "
+    + _MASKS
+    + " multiplies the policy term.",
 )
 
 ROWS = {
     "trl/grpo": _GRPO,
     "trl/bnpo": vary(_GRPO, aggregate=use("trl/bnpo")).named(
         "TRL GRPOTrainer, loss_type bnpo",
-        "The token mean over one micro-batch, so micro-batches of unequal tokens weigh "
-        "their tokens unequally. Unrelated to the Beta-normalisation paper of the same acronym.",
+        "The mean is over the tokens of one micro-batch, so tokens of small micro-batches have "
+        "more weight. The name has nothing to do with the Beta-normalisation paper (BNPO).",
         paper="",
     ),
     "trl/dr_grpo": vary(_GRPO, aggregate=use("trl/dr_grpo", max_completion_length=512)).named(
         "TRL GRPOTrainer, loss_type dr_grpo",
-        "loss_type alone keeps the std of scale_rewards=group; the paper's advantage is "
-        "--advantage group-mean (scale_rewards=none).",
+        "loss_type dr_grpo keeps the std of scale_rewards=group. For the paper's advantage "
+        "(scale_rewards=none), use --advantage group-mean.",
         paper="2503.20783",
     ),
     "trl/dapo": vary(_GRPO, aggregate=use("trl/dapo")).named(
         "TRL GRPOTrainer, loss_type dapo (its default)",
-        "ε_high stays ε unless it is given; the paper's is 0.28. No overlong shaping and no "
-        "dynamic sampling. Without num_items_in_batch the tokens of the input stand for it.",
+        "ε_high equals ε by default; the paper's is 0.28. There is no overlong shaping and no "
+        "dynamic sampling. If num_items_in_batch is not given, the tokens of the input are "
+        "counted.",
         paper="2503.14476",
     ),
     "trl/cispo": vary(_GRPO, surrogate=use("trl/cispo"), aggregate=use("trl/dapo")).named(
         "TRL GRPOTrainer, loss_type cispo",
-        "The cap is ε_high itself, 0.2 unless it is given: every ratio is capped there. "
-        "ScaleRL's 5 is -p epsilon_high=5; delta is ignored.",
+        "The cap on the ratio is ε_high itself, 0.2 by default, so every ratio above 0.2 is "
+        "capped. For ScaleRL's 5, use -p epsilon_high=5. delta has no effect.",
         paper="2506.13585",
     ),
     "trl/sapo": vary(_GRPO, surrogate=use("sapo", tau_pos=1.0, tau_neg=1.05)).named(
         "TRL GRPOTrainer, loss_type sapo",
-        "The value at ρ = 1 is 2A/τ, not A; the gradient there is A's. A = 0 takes the "
-        "negative temperature, which changes nothing.",
+        "At ρ = 1 the value is 2A/τ, not A, but the gradient is A's. For A = 0, τ is the negative "
+        "temperature, which changes nothing.",
         paper="2511.20347",
     ),
     "trl/vespo": vary(_GRPO, surrogate=use("trl/vespo"), aggregate=use("trl/dapo")).named(
         "TRL GRPOTrainer, loss_type vespo",
-        "With use_vllm the mismatch goes into W, not into a correction: --surrogate "
-        "trl/vespo-token-truncate or trl/vespo-token-mask, and no --correction. TRL refuses the "
-        "sequence modes for vespo when the trainer is built.",
+        "With use_vllm the mismatch is part of W: use --surrogate trl/vespo-token-truncate or "
+        "trl/vespo-token-mask, and no --correction. TRL does not allow the sequence modes with "
+        "vespo.",
         paper="2602.10693",
     ),
     "trl/luspo": vary(_GRPO, ratio=use("sequence"), aggregate=use("trl/luspo")).named(
         "TRL GRPOTrainer, loss_type luspo",
-        "TRL's default importance_sampling_level is token, with a warning: --ratio token.",
+        "TRL's default importance_sampling_level is token, with a warning: use --ratio token.",
         paper="2602.05261",
     ),
     "trl/gspo": vary(_GRPO, ratio=use("sequence")).named(
         "TRL GRPOTrainer, loss_type grpo, importance_sampling_level sequence",
-        "ε stays 0.2 unless given; the paper's is 3e-4 and 4e-4. The KL stays per token "
-        "and is weighted by the sequence ratio.",
+        "ε is 0.2 by default; the paper's is 3e-4 and 4e-4. The KL is per token and weighted by "
+        "the sequence ratio.",
         paper="2507.18071",
     ),
     "trl/rloo": vary(
@@ -103,11 +106,11 @@ ROWS = {
         entropy_aggregate=None,
     ).named(
         "TRL RLOOTrainer",
-        "One ratio per response, the product over its tokens. The KL is that of the policy "
-        "that sampled, inside the reward, and large rewards do not cost it digits; TRL "
-        "rounds r − βΣk before it centres. The Trainer divides by gradient_accumulation_steps "
-        "afterwards. normalize_advantages is --advantage trl/rloo-normalised; reward_clip_range is "
-        "not covered.",
+        "A response has one ratio, the product over its tokens. The KL of the policy that sampled "
+        "is part of the reward. TRL rounds r − βΣk before centring; this row does not lose those "
+        "digits. The Trainer then divides by gradient_accumulation_steps. For "
+        "normalize_advantages, use --advantage trl/rloo-normalised. reward_clip_range is not "
+        "covered.",
         paper="2402.14740",
     ),
     "trl/gmpo": vary(
@@ -120,8 +123,8 @@ ROWS = {
         reads=_READS - {"kl_weight"},
     ).named(
         "TRL GMPOTrainer (experimental)",
-        "ε is in log space. The KL is never weighted by the ratio; delta, the off-policy mask "
-        "and vLLM's correction are ignored.",
+        "ε bounds the log ratio. The KL is never weighted by the ratio. delta, the off-policy "
+        "mask and vLLM's correction have no effect.",
         paper="2507.20673",
     ),
     "trl/async_grpo": vary(
@@ -136,9 +139,9 @@ ROWS = {
         reads=(_READS | {"global_n_tokens"}) - {"delta"},
     ).named(
         "TRL AsyncGRPOTrainer (experimental)",
-        "π_old is the engine that sampled (log_probs_rollout). N is the micro-batch's tokens "
-        "over all processes, not the generation batch's. A response that no reward function "
-        "scores has advantage 0 there; leave it out of the group's rewards.",
+        "π_old is the engine's policy (log_probs_rollout). N counts the micro-batch's tokens over "
+        "all processes, not the generation batch's. TRL gives advantage 0 to a response without "
+        "any score; remove it from the group's rewards.",
     ),
 }
 
@@ -151,9 +154,9 @@ _LOSSES = (
 CHANGES = (
     Change(
         since="1.9.1",
-        what="dapo, cispo and vespo: num_items_in_batch is brought to one accumulation window "
-        "(× gradient_accumulation_steps ÷ steps_per_generation); before, a step was too small "
-        "where several are made of one generation batch.",
+        what="dapo, cispo and vespo: num_items_in_batch counts one accumulation window (× "
+        "gradient_accumulation_steps ÷ steps_per_generation). Before, it counted the whole "
+        "generation batch, so steps were too small.",
         rows=_WINDOW,
         before="1.9.0",
     ),
@@ -184,7 +187,7 @@ def _unweighted(name: str) -> Row[Use]:
     )
 
 
-_PADDED = "With a KL its mean took padding in, which a record does not have."
+_PADDED = " Its mean of a KL included padding, which records do not have."
 
 
 def _whole_batch(name: str) -> Row[Use]:
@@ -193,8 +196,8 @@ def _whole_batch(name: str) -> Row[Use]:
         _unweighted(name),
         version="trl 1.9.0",
         aggregate=use("trl/num-items"),
-        note="As TRL 1.8 and 1.9.0 computed it: num_items_in_batch counts the whole generation "
-        "batch, whatever part of it an optimiser step takes.",
+        note="In TRL 1.8 and 1.9.0, num_items_in_batch counts the whole generation batch, not "
+        "only the part that an optimiser step uses.",
     )
 
 

@@ -9,10 +9,10 @@ from grpo_cli.frameworks.trl.rows import ROWS as TRL
 from grpo_cli.objective.row import Row, Use, use, vary, words
 
 _NOTE = (
-    "The KL is clamped, its log ratio to ±20 and the weighed estimate to ±10, where TRL has no "
-    "clamp; else the number is TRL's. use_bias_correction_kl is TRL's own setting, on by default "
-    "since TRL 1.10 (else -p kl_weight=none). Its logged kl is the mean over responses of token "
-    "means. Its rollout corrections, top_entropy_quantile and off-policy mask are not covered."
+    "Unsloth clamps the KL: its log ratio to ±20 and the weighted estimate to ±10. TRL has no "
+    "clamp; all else equals TRL. use_bias_correction_kl is TRL's setting, on by default since TRL "
+    "1.10 (before: -p kl_weight=none). The logged kl is the mean over responses of token means. "
+    "Rollout corrections, top_entropy_quantile and the off-policy mask are not covered."
 )
 
 
@@ -47,16 +47,16 @@ _WINDOW = ("unsloth/dapo", "unsloth/cispo")
 CHANGES = (
     Change(
         since="2026.9.2",
-        what="The KL can be weighed by the ratio, and is by default with TRL 1.10 and newer "
-        "(2026.9.2 was not looked at; 2026.9.1 has it not, 2026.9.3 has it).",
+        what="The KL can be weighted by the ratio, and is by default with TRL 1.10 and later. "
+        "2026.9.1 cannot, 2026.9.3 can; 2026.9.2 was not checked.",
         rows=tuple(ROWS),
         before="2026.9.1",
     ),
     Change(
         since="2026.9.8",
-        what="dapo and cispo: num_items_in_batch is brought to one accumulation window, as in TRL "
-        "since 1.9.1. The KL is clamped, before its weight and after (2026.9.8 was not looked at; "
-        "2026.9.7 has neither, 2026.9.9 both).",
+        what="dapo and cispo: num_items_in_batch counts one accumulation window, as in TRL since "
+        "1.9.1. The KL is clamped before and after weighting. 2026.9.7 has neither change, "
+        "2026.9.9 has both; 2026.9.8 was not checked.",
         rows=tuple(ROWS),
         before="2026.9.7",
     ),
@@ -78,7 +78,7 @@ def _before(name: str, version: str, kl_weight: str) -> Row[Use]:
     return row
 
 
-_ITEMS = "num_items_in_batch is not brought to one accumulation window."
+_ITEMS = "num_items_in_batch counts the whole generation batch, not one accumulation window."
 
 EARLIER = {f"{name}@2026.9.1": _before(name, "2026.9.1", "none") for name in ROWS} | {
     f"{name}@2026.9.7": _before(name, "2026.9.7", "ratio") for name in ROWS

@@ -41,18 +41,19 @@ VANILLA = Row(
     aggregate=_TOKEN_MEAN,
     entropy=use("bonus", entropy_coef=0.0),
     reads=_READS,
-    note="The dual clip is always on: TRL and the papers have none. Equal to them while no ratio "
-    "with A < 0 exceeds 3. clip_ratio alone changes nothing in verl, whose clip_ratio_low and "
-    "clip_ratio_high are 0.2 by default. Where no token counts verl's loss is NaN (0/0), here 0.",
+    note="The dual clip is always on; TRL and the papers have none. The numbers are equal if no "
+    "ratio with A < 0 exceeds 3. clip_ratio alone has no effect in verl: clip_ratio_low and "
+    "clip_ratio_high override it, 0.2 by default. If all tokens are masked, verl's loss is NaN "
+    "(0/0); here it is 0.",
 )
 
 ROWS = {
     "verl/vanilla": VANILLA,
     "verl/multi_trajectories": vary(VANILLA, advantage=use("verl/grpo_multi_trajectories")).named(
         "verl policy loss vanilla, agent loops with several outputs",
-        "The final output's reward alone counts in the group, once for each session; its other "
-        "outputs get the same advantage. Token means still weigh long sessions more "
-        "(--aggregate trajectory-mean), and estimators other than grpo count every output.",
+        "Only the reward of a session's final output counts in the group, once per session; its "
+        "other outputs get the same advantage. In token means, long sessions still have more "
+        "weight (use --aggregate trajectory-mean). Estimators other than grpo count every output.",
         paper="",
     ),
     "verl/gspo": vary(
@@ -62,9 +63,9 @@ ROWS = {
         reads=_READS - {"dual_clip"},
     ).named(
         "verl policy loss gspo (GSPO-token)",
-        "The loss follows loss_agg_mode, token-mean by default; the paper's is --aggregate "
-        "verl/seq-mean-token-mean, which verl up to 0.9.0 always takes (verl/gspo@0.9.0). ε is "
-        "0.2 by default; the paper's is 3e-4 and 4e-4.",
+        "The loss follows loss_agg_mode, token-mean by default. For the paper's mean, use "
+        "--aggregate verl/seq-mean-token-mean; verl up to 0.9.0 always uses it (verl/gspo@0.9.0). "
+        "ε is 0.2 by default; the paper's is 3e-4 and 4e-4.",
         paper="2507.18071",
     ),
     "verl/sapo": vary(
@@ -75,25 +76,26 @@ ROWS = {
         entropy_aggregate=_TOKEN_MEAN,
     ).named(
         "verl policy loss sapo",
-        "seq-mean-token-mean whatever loss_agg_mode says; KL and entropy follow it.",
+        "The policy term is always seq-mean-token-mean; only KL and entropy follow loss_agg_mode.",
         paper="2511.20347",
     ),
     "verl/gpg": vary(VANILLA, ratio=_FREE, surrogate=use("reinforce")).named(
         "verl policy loss gpg (REINFORCE)",
-        "verl's own estimator goes with it: --advantage verl/gpg.",
+        "For verl's gpg estimator, add --advantage verl/gpg.",
         paper="2504.02546",
     ),
     "verl/clip_cov": vary(
         VANILLA, ratio=_FREE, surrogate=use("verl/clip_cov", clip_cov_seed=0)
     ).named(
         "verl policy loss clip_cov",
-        "verl takes tokens out at random, unseeded; here clip_cov_seed draws them. No dual "
-        "clip and no clamp on the ratio.",
+        "verl chooses the tokens at random without a seed; here clip_cov_seed sets one. There is "
+        "no dual clip and no clamp on the ratio.",
         paper="2505.22617",
     ),
     "verl/kl_cov": vary(VANILLA, ratio=_FREE, surrogate=use("verl/kl_cov")).named(
         "verl policy loss kl_cov",
-        "No clip at all. ppo_kl_coef is 0.1 by verl's configuration, 1 by its code and the paper.",
+        "There is no clip. ppo_kl_coef is 0.1 in verl's configuration, 1 in its code and the "
+        "paper.",
         paper="2505.22617",
     ),
     "verl/geo_mean": vary(
@@ -105,32 +107,32 @@ ROWS = {
         entropy_aggregate=_TOKEN_MEAN,
     ).named(
         "verl policy loss geo_mean (GMPO)",
-        "The mean over the rows of a micro-batch, those without tokens too, whatever "
-        "loss_agg_mode says; KL and entropy follow it. ε is 0.2 by default; the paper's is 0.4.",
+        "The policy term is always the mean over the rows of a micro-batch, including rows "
+        "without tokens; only KL and entropy follow loss_agg_mode. ε is 0.2 by default; the "
+        "paper's is 0.4.",
         paper="2507.20673",
         aliases=("verl/gmpo",),
     ),
     "verl/dppo_tv": vary(VANILLA, surrogate=use("verl/dppo_tv")).named(
         "verl policy loss dppo_tv (DPPO, binary TV)",
-        "ε bounds the change of the probability. The ratio is capped at clip_ratio_c, 3 by "
-        "default, which the paper advises against; the anchor is π_old.",
+        "ε bounds the change of the probability from π_old. The ratio is capped at clip_ratio_c, "
+        "3 by default; the paper advises against a cap.",
         paper="2602.04879",
     ),
     "verl/dppo_kl": vary(VANILLA, surrogate=use("verl/dppo_kl")).named(
         "verl policy loss dppo_kl (DPPO, binary KL)",
-        "ε bounds the binary KL. The ratio is capped at clip_ratio_c, 3 by default; the "
-        "anchor is π_old.",
+        "ε bounds the binary KL from π_old. The ratio is capped at clip_ratio_c, 3 by default.",
         paper="2602.04879",
     ),
     "verl/dro": vary(VANILLA, ratio=_FREE, surrogate=use("dro", dro_beta=0.1)).named(
         "verl policy loss dro (Direct Reward Optimization)",
-        "verl has no default for dro_beta; 0.1 is that of ROLL's kimi15, the same loss.",
+        "verl has no default for dro_beta; 0.1 is the default of ROLL's kimi15, an equal loss.",
         paper="",
     ),
     "verl/cispo": vary(VANILLA, surrogate=use("cispo", epsilon_low=0.2, epsilon_high=0.2)).named(
         "verl policy loss cispo",
-        "The window is [0.8, 1.2] by default; verl's recipe has no lower bound, ScaleRL's is "
-        "[0, 5]. The ratio is clamped to e^±20 first.",
+        "The window is [0.8, 1.2] by default; verl's recipe has no lower bound, and ScaleRL's "
+        "window is [0, 5]. The ratio is first clamped to e^±20.",
         paper="2506.13585",
     ),
 }
@@ -192,9 +194,10 @@ _ENGINE = replace(VANILLA, ratio=use("rollout", log_ratio_clamp=20.0))
 _PG = replace(_ENGINE, ratio=use("rollout"), surrogate=use("reinforce"), paper="")
 
 _NOTES = {
-    "decoupled": "π_old/π_rollout weighs and rejects; the rejected leave every denominator:",
-    "clip": "The engine takes π_old's place in the ratio, and no weight is applied:",
-    "pg": "log π_θ·A weighed with π_θ/π_rollout, which the policy term's denominator follows:",
+    "decoupled": "Weights and rejects by π_old/π_rollout; rejected tokens leave every denominator:",
+    "clip": "The ratio uses the engine's policy instead of π_old, without a weight:",
+    "pg": "Weights log π_θ·A by π_θ/π_rollout; rejected tokens leave the policy term's "
+    "denominator:",
 }
 
 ROWS |= {
@@ -212,8 +215,8 @@ _GSPO = ROWS["verl/gspo"]
 CHANGES = (
     Change(
         since="0.9.1",
-        what="gspo follows loss_agg_mode, token-mean by default; before, it was "
-        "seq-mean-token-mean whatever loss_agg_mode said.",
+        what="gspo follows loss_agg_mode, token-mean by default. Before, it always used "
+        "seq-mean-token-mean.",
         rows=("verl/gspo",),
         before="0.9.0",
     ),
@@ -226,7 +229,7 @@ EARLIER = {
         aggregate=use("verl/seq-mean-token-mean"),
         kl_aggregate=_GSPO.aggregate,
         entropy_aggregate=_GSPO.aggregate,
-        note="As verl 0.8.0 and 0.9.0 computed it: seq-mean-token-mean whatever loss_agg_mode "
-        "says; KL and entropy follow it.",
+        note="In verl 0.8.0 and 0.9.0 the policy term is always seq-mean-token-mean; only KL and "
+        "entropy follow loss_agg_mode.",
     )
 }
