@@ -24,10 +24,12 @@ if TYPE_CHECKING:
         compare,
         diff,
         evaluate,
+        explain,
         match,
         read,
         show,
         split,
+        trend,
         verify,
     )
     from grpo_cli.errors import GrpoError, InputError, UsageError
@@ -47,17 +49,19 @@ __all__ = [
     "compare",
     "diff",
     "evaluate",
+    "explain",
     "match",
     "read",
     "show",
     "split",
+    "trend",
     "verify",
 ]
 
 _HOMES = {
     "api": (
         *("Evaluated", "evaluate", "read"),
-        *("check", "compare", "diff", "match", "show", "split", "verify"),
+        *("check", "compare", "diff", "explain", "match", "show", "split", "trend", "verify"),
     ),
     "errors": ("GrpoError", "InputError", "UsageError"),
     "variants": ("VARIANTS", "Variant"),

@@ -3,13 +3,16 @@
 from grpo_cli.api.data import Data, read
 from grpo_cli.api.evaluated import Evaluated
 from grpo_cli.api.evaluation import evaluate
-from grpo_cli.api.questions import check, compare, diff, match, show, split, verify
+from grpo_cli.api.questions import check, compare, diff, explain, match, show, split, trend, verify
 from grpo_cli.commands.check.answer import Checked, Finding
 from grpo_cli.commands.compare.answer import Compared, ComparedVariant, Unserved
 from grpo_cli.commands.diff.diff import RunDiff
+from grpo_cli.commands.explain.explain import Explained
+from grpo_cli.commands.explain.topic import Described
 from grpo_cli.commands.match.answer import Convention, Matched
 from grpo_cli.commands.show.answer import Shown
 from grpo_cli.commands.split.answer import SplitAggregate, SplitUp
+from grpo_cli.commands.trend.comparison import Trend
 from grpo_cli.commands.verify.answer import Difference, Verdict, Verified
 
 __all__ = [
@@ -18,14 +21,17 @@ __all__ = [
     "ComparedVariant",
     "Convention",
     "Data",
+    "Described",
     "Difference",
     "Evaluated",
+    "Explained",
     "Finding",
     "Matched",
     "RunDiff",
     "Shown",
     "SplitAggregate",
     "SplitUp",
+    "Trend",
     "Unserved",
     "Verdict",
     "Verified",
@@ -33,9 +39,11 @@ __all__ = [
     "compare",
     "diff",
     "evaluate",
+    "explain",
     "match",
     "read",
     "show",
     "split",
+    "trend",
     "verify",
 ]

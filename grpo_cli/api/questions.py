@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Literal
@@ -14,11 +15,15 @@ from grpo_cli.api.words import speaking_of_arguments
 from grpo_cli.commands.check.answer import Checked
 from grpo_cli.commands.compare.answer import Compared
 from grpo_cli.commands.diff.diff import RunDiff
+from grpo_cli.commands.explain.explain import Explained
+from grpo_cli.commands.explain.topic import Described
 from grpo_cli.commands.match.answer import Matched
 from grpo_cli.commands.show.answer import Shown
 from grpo_cli.commands.split.answer import SplitUp
+from grpo_cli.commands.trend.comparison import Trend
 from grpo_cli.commands.verify.answer import Verified
 from grpo_cli.errors import InputError, UsageError
+from grpo_cli.variants.plan import as_flags
 
 Stages = Mapping[str, str] | None
 
@@ -281,3 +286,89 @@ def diff(first: Data, second: Data, *, tolerance: float | None = None) -> RunDif
             raise UsageError(f"tolerance: expected 0 or more, got {tolerance}")
         readers = [reader_of(run)[0] for run in (first, second)]
         return compare_runs(readers[0], readers[1], StepSource(), tolerance)
+
+
+def trend(
+    data: Data,
+    variant: str = "grpo",
+    *,
+    step: str | None = None,
+    log: str | os.PathLike[str] | None = None,
+    one_run: bool = False,
+    where: str | Sequence[str] = (),
+    group_by: str | Sequence[str] = (),
+    stages: Stages = None,
+    batch: Literal["input", "record"] = "input",
+    **hyperparameters: Hyperparameter,
+) -> Trend:
+    """A run step by step, and when something changed.
+
+    Args:
+        data: the run, as ``evaluate`` takes data; or a trainer's log, or several.
+        variant: a variant's name or alias.
+        step: the field that has a record's step; "file": each file is a step.
+        log: a trainer's log to compare with the records.
+        one_run: whether all files are of one run, whatever their folders.
+        where, group_by, stages, batch, **hyperparameters: as ``evaluate`` takes them.
+
+    Raises:
+        UsageError: for an unknown name, or files of several runs.
+        InputError: for data that cannot be read, or that do not say their step.
+    """
+    from grpo_cli.commands.trend.answer import trend_of_log, trend_of_run
+    from grpo_cli.commands.trend.comparison import framework_of
+    from grpo_cli.commands.trend.logs import is_log, read_finite, steps_of_logs
+    from grpo_cli.commands.trend.origins import StepSource
+    from grpo_cli.commands.trend.run import Run
+    from grpo_cli.commands.trend.step import Flags
+
+    with speaking_of_arguments():
+        values = checked(hyperparameters)
+        plan = planned(variant, stages, values, batch)
+        reader, words = reader_of(data, where=where, group_by=group_by)
+        if log is None and all(map(is_log, words)):
+            return trend_of_log(steps_of_logs(words))[0]
+        logged, _ = read_finite(None if log is None else os.fspath(log))
+        framework = framework_of(logged)
+        source = StepSource.of_flag(step, reader.paths)
+        run = Run(reader, plan, source, framework, one_run=one_run)
+        flags = as_flags(None if variant == "grpo" else variant, stages or {}, values)
+        steps = run.read()
+        return trend_of_run(run, reader, steps, Flags(flags), log=logged, framework=framework)[0]
+
+
+def explain(
+    topic: Data,
+    variant: str = "grpo",
+    *,
+    response: int | None = None,
+    where: str | Sequence[str] = (),
+    group_by: str | Sequence[str] = (),
+    stages: Stages = None,
+    batch: str | None = None,
+    **hyperparameters: Hyperparameter,
+) -> Explained | Described:
+    """Why the loss of data is what it is; or what a variant, a choice, a word or a log means.
+
+    Args:
+        topic: data as ``evaluate`` takes it; or a name, or a trainer's log.
+        variant: a variant's name or alias.
+        response: the only response whose tokens are worked out.
+        batch: as ``evaluate`` takes it; None: only the last step, where there are several.
+        where, group_by, stages, **hyperparameters: as ``evaluate`` takes them.
+
+    Raises:
+        UsageError: for an unknown name, or a response that there is not.
+        InputError: for data that cannot be read.
+    """
+    from grpo_cli.commands.explain.explain import explain as explain_loss
+    from grpo_cli.commands.explain.topic import describe_topic
+
+    with speaking_of_arguments():
+        if isinstance(topic, str | os.PathLike):
+            described = describe_topic(os.fspath(topic), of_record=response is not None)
+            if described is not None:
+                return described
+        plan = planned(variant, stages, hyperparameters, batch or "input")
+        reader, _ = reader_of(topic, where=where, group_by=group_by)
+        return explain_loss(plan, reader, response, last_step=batch is None)

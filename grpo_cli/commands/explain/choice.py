@@ -59,7 +59,7 @@ def _paragraphs(doc: str) -> list[str]:
     return [" ".join(one.split()) for one in wanted]
 
 
-def print_choice(console: Console, screen: Screen, page: dict[str, Any]) -> None:
+def print_choice(console: Console, screen: Screen, page: Mapping[str, Any]) -> None:
     """Prints a page for each stage that has the choice."""
     width = screen.reading
     for at, one in enumerate(page["choices"]):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+from grpo_cli.commands.answer import Answer
 from grpo_cli.commands.explain.facts import Facts
 from grpo_cli.commands.explain.why import Reason, why
 from grpo_cli.commands.explain.worked import worked
@@ -18,9 +20,35 @@ from grpo_cli.errors import InputError, UsageError
 from grpo_cli.variants.plan import Plan
 
 
+@dataclass(frozen=True)
+class Explained(Answer):
+    """Why the loss of a batch is what it is.
+
+    Attributes:
+        variant, signature: the objective.
+        total: the batch's numbers by name.
+        parts: what J is made of, by name.
+        why: the reasons, each with a ``code`` and a ``text``, the decisive first.
+        record: the arithmetic of one record.
+        batch: field → value of the batch that is explained, where the input has several.
+    """
+
+    variant: str
+    signature: str
+    total: Mapping[str, Any]
+    parts: Mapping[str, float]
+    why: Sequence[Mapping[str, str]]
+    record: Mapping[str, Any]
+    batch: Mapping[str, Any] | None = None
+
+    def fields(self) -> dict[str, Any]:
+        """The JSON, without a batch where there is only one."""
+        return {name: value for name, value in super().fields().items() if value is not None}
+
+
 def explain(
     plan: Plan, source: Reader, response: int | None = None, *, last_step: bool = False
-) -> dict[str, Any]:
+) -> Explained:
     """The totals, the reasons, and the arithmetic of the first record.
 
     A loss belongs to one batch: of several batches that fields name, the last one is explained.
@@ -41,18 +69,15 @@ def explain(
     if not of_last:
         return whole
     count = len(batches) or max(map(len, source.facts.steps.values()))
-    document, _ = _explained(plan, source.only(of_last), response)
+    found, _ = _explained(plan, source.only(of_last), response)
     named = ", ".join(f"{name} {value}" for name, value in of_last.items())
     text = (
         f"this explains only {named}, the last of {count:,} batches in the input: grpo trend "
         "follows a run step by step, --batch input joins all records into one batch"
     )
-    of_run = [reason for reason in whole["why"] if reason["code"] == "rising"]
-    return {
-        **document,
-        "batch": dict(of_last),
-        "why": [{"code": "last-batch", "text": text}, *of_run, *document["why"]],
-    }
+    of_run = [reason for reason in whole.why if reason["code"] == "rising"]
+    why = [{"code": "last-batch", "text": text}, *of_run, *found.why]
+    return replace(found, batch=dict(of_last), why=why)
 
 
 def _last_batch(batches: Mapping[Hashable, Mapping[str, Any]]) -> Mapping[str, Any]:
@@ -79,8 +104,8 @@ def _order(step: Any) -> tuple[bool, float, str]:
 
 def _explained(
     plan: Plan, source: Reader, response: int | None
-) -> tuple[dict[str, Any], dict[Hashable, Mapping[str, Any]]]:
-    """The document of all records, and key → field → value of the batches that fields name."""
+) -> tuple[Explained, dict[Hashable, Mapping[str, Any]]]:
+    """The answer of all records, and key → field → value of the batches that fields name."""
     batches: dict[Hashable, Mapping[str, Any]] = {}
     totals = Totals("record" if plan.batch == "record" else "input")
     facts = Facts(totals)
@@ -110,12 +135,12 @@ def _explained(
     reasons = why(total, facts, computes)
     if (alone := source.ungrouped(totals)) is not None:
         reasons.insert(0, Reason("ungrouped", alone))
-    document = {
-        "variant": plan.variant,
-        "signature": totals.signature(),
-        "total": total,
-        "parts": facts.parts,
-        "why": [{"code": one.code, "text": one.text} for one in reasons],
-        "record": steps,
-    }
-    return document, batches
+    found = Explained(
+        plan.variant,
+        totals.signature(),
+        total,
+        facts.parts,
+        [{"code": one.code, "text": one.text} for one in reasons],
+        steps,
+    )
+    return found, batches

@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from grpo_cli.commands.explain.explain import Explained
 from grpo_cli.objective.kl import NO_REFERENCE
 from grpo_cli.terminal.grid import Column, column, fitting, grid, print_hidden
 from grpo_cli.terminal.numbers import (
@@ -27,9 +28,9 @@ from grpo_cli.terminal.screen import Screen
 Entry = Mapping[str, Any]
 
 
-def print_why(console: Console, screen: Screen, document: Entry) -> None:
+def print_why(console: Console, screen: Screen, found: Explained) -> None:
     """Prints the loss, what J is made of, and the reasons."""
-    total, parts = document["total"], document["parts"]
+    total, parts = found.total, found.parts
     loss = shown_among(total["loss"], total["gradient_norm"])
     counts = ", ".join(counted(total[f"{noun}s"], noun) for noun in ("record", "response", "token"))
     batch = f" of the batch: {counts}" if total["records"] > 1 else ""
@@ -37,7 +38,7 @@ def print_why(console: Console, screen: Screen, document: Entry) -> None:
     width = screen.reading
     console.print(wrapped(Text(_made_of(parts, total["objective"])), width, len("J  = ")))
     console.print(Text("\nwhy", "bold"))
-    for reason in document["why"]:
+    for reason in found.why:
         console.print(wrapped(Text(f"  · {reason['text']}"), width, 4))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,8 +66,8 @@ def _rows() -> list[tuple[str, str, str]]:
     return _ROW.findall(Path(__file__).with_suffix(".md").read_text(encoding="utf-8"))
 
 
-def print_word(console: Console, screen: Screen, found: Word) -> None:
+def print_word(console: Console, screen: Screen, found: Mapping[str, str]) -> None:
     """Prints a word, its meaning, and the command that shows it."""
-    line = Text.assemble((found.word, "bold cyan"), f": {found.meaning.replace('`', '')}")
+    line = Text.assemble((found["word"], "bold cyan"), f": {found['meaning'].replace('`', '')}")
     console.print(wrapped(line, screen.reading, 2))
-    console.print(wrapped(Text(f"  {found.command}", "dim"), screen.reading, 4))
+    console.print(wrapped(Text(f"  {found['command']}", "dim"), screen.reading, 4))

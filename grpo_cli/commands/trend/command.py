@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from typing import NoReturn
 
 import typer
@@ -20,14 +21,12 @@ from grpo_cli.commands.options.source import (
     tell_skipped,
 )
 from grpo_cli.commands.report.page import RunPage
-from grpo_cli.commands.trend.comparison import Trend, compare_log
+from grpo_cli.commands.trend.answer import trend_of_log, trend_of_run
+from grpo_cli.commands.trend.comparison import Trend
 from grpo_cli.commands.trend.conditions import Condition, read_condition
 from grpo_cli.commands.trend.coverage import Coverage
 from grpo_cli.commands.trend.drawings import figure, head, page
-from grpo_cli.commands.trend.events import events, verdict
-from grpo_cli.commands.trend.findings import findings as look
 from grpo_cli.commands.trend.follow import Follow
-from grpo_cli.commands.trend.inspection import with_checks
 from grpo_cli.commands.trend.logs import is_log, read_finite, steps_of_logs
 from grpo_cli.commands.trend.metrics import METRICS, functions, metric
 from grpo_cli.commands.trend.options import StoredOptions, TrendOptions, flags_of
@@ -111,16 +110,18 @@ def answer_run(
         steps = run.read()
         for condition in conditions:
             condition.check(steps)
-        found = look(steps, flags_of(objective, reading))
-        happened = with_checks(events(found), reader)
-        asked = columns if options.names == "grpo" else ()
-        covered = Coverage(steps, asked, run.missing, on_policy=not run.moved)
-        sentence = verdict(steps, happened, covered)
-        compared = compare_log(whose, log, run.logged, steps)
+        answer, covered = trend_of_run(
+            run,
+            reader,
+            steps,
+            flags_of(objective, reading),
+            columns=columns if options.names == "grpo" else (),
+            log=log,
+            framework=whose,
+        )
         _check_fields(columns, steps)
-        shown_steps = steps if options.names == "grpo" else steps.with_metrics(run.logged)
-        signatures = list(run.signatures)
-        answer = Trend(plan.variant, signatures, shown_steps, found, happened, sentence, compared)
+        if options.names != "grpo":
+            answer = replace(answer, steps=steps.with_metrics(run.logged))
         drawn = None
         if options.html is not None:
             others = reading.reader(paths(options.against), None) if options.against else None
@@ -130,7 +131,7 @@ def answer_run(
         notes = reader.notes(plan) | missing | run.notices | unread
         _write_answer(answer, columns, covered, notes, options, drawn)
         tell_notes(notes, quiet=options.quiet)
-        code = _finish(run, conditions, found, steps, options)
+        code = _finish(run, conditions, answer.findings, steps, options)
     raise typer.Exit(code)
 
 
@@ -240,14 +241,10 @@ def _of_logs(logs: Sequence[str], conditions: Sequence[Condition], options: Tren
         complete.known("--fields", name, steps.metrics)
     for condition in conditions:
         condition.check(steps)
-    found = look(steps)
-    happened = events(found)
-    covered = Coverage(steps, columns, {}, on_policy=False)
-    sentence = verdict(steps, happened, covered)
-    answer = Trend("", [], steps, found, happened, sentence)
-    alone = head(steps, happened, None, sentence) | {"lost": 0}
+    answer, covered = trend_of_log(steps, columns)
+    alone = head(steps, answer.events, None, answer.verdict) | {"lost": 0}
     _write_answer(answer, columns, covered, {}, options, page(steps, logs, [], alone))
-    return _conclude(conditions, found, steps, options)
+    return _conclude(conditions, answer.findings, steps, options)
 
 
 def _check_fields(columns: Sequence[str] | None, steps: Steps) -> None:
