@@ -39,7 +39,7 @@ def _as_document(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_as_document(item) for item in value]
     if is_dataclass(value) and not isinstance(value, type):
-        return {name: _as_document(item) for name, item in vars(value).items()}
+        return {one.name: _as_document(getattr(value, one.name)) for one in fields(value)}
     return value
 
 

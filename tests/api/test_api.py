@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from command import run
+from command import answer, run
 from files import each
 
 import grpo_cli
@@ -29,6 +29,7 @@ from grpo_cli import (
 )
 
 DATA = Path(__file__).parent.parent / "data"
+SAMPLES = Path(__file__).parents[2] / "samples"
 DAPO = str(DATA / "rollouts/trl-1.16.0-dapo.jsonl")
 VERL = str(DATA / "verl-0.9.1.jsonl")
 GRPO = str(DATA / "trl-1.16.0-grpo.jsonl")
@@ -333,3 +334,20 @@ def test_a_frame_names_the_package_to_install(
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(GrpoError, match=f"^{package} is not installed: pip install {package}$"):
         getattr(evaluate(EMPTY, "dr"), FRAMES[package])()
+
+
+def test_trend_and_explain_answer_what_their_commands_print() -> None:
+    path = SAMPLES / "run" / "temperature.jsonl.gz"
+    found, printed = grpo_cli.trend(path, "dr").document(), answer("trend", path, "-v", "dr")
+    for name in ("variant", "signatures", "verdict", "last_good_step", "forecasts"):
+        assert same(found[name], printed[name])
+    for name in ("metric", "onset", "sentence"):
+        assert [one[name] for one in found["findings"]] == [
+            one[name] for one in printed["findings"]
+        ]
+    for topic in (SAMPLES / "arithmetic.jsonl", "dapo", "k3"):
+        assert same(grpo_cli.explain(topic).document(), answer("explain", topic))
+
+
+def same(found: Any, printed: Any) -> bool:
+    return bool(json.loads(json.dumps(found)) == printed)

@@ -29,8 +29,8 @@ GRPO = Row(
     "clamped, and its gradient includes the score function. For token_level_loss false, use "
     "--aggregate nemo-rl/response-mean; for seq_logprob_error_threshold, --correction "
     "nemo-rl/seq-logprob-error. overlong_filtering, dynamic sampling, reward_scaling and "
-    "reward_shaping change the data. Penalties for invalid tool calls and malformed thinking, and "
-    "positive_example_nll_weight, are not covered.",
+    "reward_shaping change the data. Advantages of invalid tool calls and malformed thinking need "
+    "a column that marks these tokens; positive_example_nll_weight is not covered.",
 )
 
 _UNTRUNCATED = {"is_low": None, "is_high": None}

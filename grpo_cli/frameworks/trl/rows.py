@@ -187,7 +187,7 @@ def _unweighted(name: str) -> Row[Use]:
     )
 
 
-_PADDED = " Its mean of a KL included padding, which records do not have."
+_PADDED = "Its mean of a KL included padding, which records do not have."
 
 
 def _whole_batch(name: str) -> Row[Use]:
