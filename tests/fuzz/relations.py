@@ -189,7 +189,7 @@ def _options(case: Case, names: tuple[str, ...], *, without: bool = False) -> li
 def written(case: Case, outcome: Outcome, folder: Path) -> Iterator[Finding]:
     """Written with ``-o`` as printed."""
     drawn = case.command in ("show", "report")
-    if drawn or case.option("-o") is not None or case.option("--to") == "parquet":
+    if drawn or case.option("-o") is not None or "parquet" in case.words:
         return
     other = run([case.words[0], "-o", "result", *case.words_for(case.name)[1:]])
     place = folder / "result"

@@ -52,6 +52,9 @@ def split(base: Plan, responses: Responses, cutting: Cut) -> SplitUp:
     )
 
 
+_OF_TURNS = "counts turns or trajectories, which split does not cut"
+
+
 def _rows(
     base: Plan, responses: Responses, cutting: Cut
 ) -> tuple[list[SplitAggregate], list[UnservedAggregate]]:
@@ -63,6 +66,9 @@ def _rows(
     rows: list[SplitAggregate] = []
     skipped: list[UnservedAggregate] = []
     for name, made in _plans(base, responses):
+        if STAGES["aggregate"].choices[name].reads_turns:
+            skipped.append(UnservedAggregate(name, f"{name} {_OF_TURNS}"))
+            continue
         try:
             rows.append(_row(name, made, responses, cutting, own=not rows))
         except (InputError, HyperparameterError) as error:
@@ -223,7 +229,7 @@ def _weights(objective: Objective, stage: str, responses: Responses, sizes: I64)
     inputs, records = Inputs(_recut(responses, sizes)), Segments(sizes)
     bound = getattr(objective, stage) or objective.aggregate
     if bound.choice.reads_turns:
-        raise InputError(f"{bound.name} counts turns or trajectories, which split does not cut")
+        raise InputError(f"{bound.name} {_OF_TURNS}")
     found: Weights = inputs.call(bound, "aggregate")
     counts = np.ones(records.count)
     if found.counts is not None:
