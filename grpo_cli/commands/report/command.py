@@ -35,7 +35,7 @@ def report(
     """  # noqa: D301 - \b is for the help's formatter
     page = options.html or options.output or "-"
     with failures():
-        if options.json or options.format != "table":
+        if options.kind != "table":
             raise UsageError("report writes a page; grpo trend RUN --json prints the numbers")
         if page == "-" and sys.stdout is not None and sys.stdout.isatty():
             raise UsageError("use -o FILE to save the page")

@@ -138,8 +138,10 @@ class Responses:
         """The length that ``share`` of the responses do not exceed."""
         ends = np.cumsum(self._count)
         places = np.maximum(np.ceil(share * self._count), 1).astype(np.int64) - 1
+        if not len(self._ordered.values):
+            return self._if_measured(np.zeros(len(places)))
         places = np.minimum(ends - self._count + places, len(self._ordered.values) - 1)
-        return self._if_measured(self._ordered.values[places] if len(places) else places)
+        return self._if_measured(self._ordered.values[places])
 
     @property
     def at_longest(self) -> F64:
