@@ -203,7 +203,7 @@ def test_a_worker_is_killed_twice_or_slow(cluster, files, tmp_path, by_value, wh
 
 def test_workers_that_die_again_and_again(cluster, files, tmp_path, by_value):
     unlucky = {"folder": str(tmp_path), "times": 99, "what": killed}
-    with pytest.raises(ClusterError, match=r"died again and again on .*jsonl") as died:
+    with pytest.raises(ClusterError, match=r"died repeatedly on .*jsonl") as died:
         totals(files[:1], Unlucky, unlucky, on="ray", task_bytes=1 << 20)
     assert died.value.exit_code == 70
     assert answer(files, on="ray", task_bytes=60_000) == answer(files)

@@ -237,4 +237,4 @@ def test_what_is_not_whole_is_not_there(store, grpo, text, tmp_path):
     assert found.stderr.splitlines()[-1].startswith("grpo: cannot write s3://runs/out.jsonl: ")
     found = grpo("convert", local, "-o", "s3://none/out.jsonl")
     assert found.exit_code == 2
-    assert "cannot write s3://none/out.jsonl: none is not there" in found.stderr
+    assert "cannot write s3://none/out.jsonl: none does not exist" in found.stderr

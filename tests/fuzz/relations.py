@@ -101,7 +101,9 @@ _NO_WORD = "nothing_else_is_called_so"
 
 def _placeless(out: bytes, name: str) -> bytes:
     """The values without where their records stand."""
-    text = re.sub(re.escape(name) + r"(:\d+)?(: (\[\d+\]\.?)?)?", "", out.decode())
+    spelled = (name, json.dumps(name)[1:-1], json.dumps(name.replace("\n", "\\n"))[1:-1])
+    names = "|".join(map(re.escape, spelled))
+    text = re.sub(f"({names})" + r"(:\d+)?(: (\[\d+\]\.?)?)?", "", out.decode())
     try:
         values = json.loads(text)
     except ValueError:

@@ -13,8 +13,9 @@ from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import Evaluator, without_misnamed
 from grpo_cli.engine.fold import Accumulator, fold
 from grpo_cli.engine.packing import chunks
-from grpo_cli.errors import InputError
+from grpo_cli.errors import InputError, UsageError
 from grpo_cli.records import DecodedChunk
+from grpo_cli.records.packed import LARGEST
 
 A = TypeVar("A", bound="Pass")
 
@@ -39,6 +40,8 @@ class LoggedNumber:
     def parse(cls, name: str, text: str, rtol: float | None = None) -> LoggedNumber:
         """Reads a number; its digits are the tolerance unless ``rtol`` is given."""
         value = float(text)
+        if abs(value) > LARGEST:
+            raise UsageError(f"--{name}: expected at most {LARGEST:g} in size, got {text}")
         return cls(name, value, half_unit(text) if rtol is None else rtol * abs(value))
 
     @property

@@ -8,7 +8,7 @@ token that counts as 0. The numbers for that are computed only where their names
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -102,7 +102,7 @@ class ChunkSums:
         marks = borders([step.row for step in steps])
         counts = np.array([cut.counts for cut in batch.cuts(marks)], dtype=np.int64)
         records, groups, responses, tokens = (Segments(each) for each in counts.T)
-        self._units = dict(zip(get_args(Unit), (records, groups, responses, tokens), strict=True))
+        self._units = {"records": records, "responses": responses, "tokens": tokens}
         self._filled = tokens.lengths > 0
         self._records: dict[int, tuple[str, int | None, str | int | float]] = {}
         summary = None if breakdown is None else Summary(breakdown)
@@ -129,9 +129,9 @@ class ChunkSums:
         for name, values in functions.items():
             self._average(name, "responses", values, ~np.isnan(values))
         shares = np.array([*_repetition(chunk)], dtype=np.float64)
-        known = ~np.isnan(shares) & groups.spread(self._filled)
+        known = ~np.isnan(shares) & records.spread(self._filled)
         if known.any():
-            self._average("repetition", "groups", shares, known)
+            self._average("repetition", "records", shares, known)
         if batch.responses.total:
             self._measure_tokens(summary)
         add_metadata(self.sums, chunk, steps, records.index)
@@ -421,18 +421,17 @@ def _objects(values: Sequence[Any]) -> NDArray[Any]:
 
 
 def _repetition(chunk: Chunk) -> Iterator[float]:
-    """For each group's first response, the share of its 4-grams that it had before; or NaN.
+    """For each record's first response, the share of its 4-grams that it had before; or NaN.
 
     Tokens that are masked out, such as padding, are none of the response's.
     """
     batch = chunk.batch
+    first = batch.records.starts.tolist()
     starts, lengths = batch.responses.starts, batch.responses.lengths
-    owners, before = batch.records.index.tolist(), batch.records.starts.tolist()
-    for response in np.unique(batch.groups, return_index=True)[1].tolist():
-        record = chunk.records[owners[response]]
+    for record, response in zip(chunk.records, first, strict=True):
         rows = record.token_ids if record.tokens is None else record.tokens
         length = int(lengths[response]) if rows else 0
-        row = rows[response - before[owners[response]]] if rows else ()
+        row = rows[0] if rows else ()
         if batch.positions is not None:
             start = int(starts[response])
             row = [row[at] for at in batch.positions[start : start + length].tolist()]
