@@ -376,17 +376,3 @@ def test_a_series_that_spans_decades_has_a_logarithmic_axis(browser, grpo, tmp_p
     heights = [float(one.split()[1]) for line in lines for one in re.split("[ML]", line)[1:]]
     assert (min(heights), max(heights), len(heights) < 3000) == (6.0, 80.0, True)
     assert browser.problems == []
-
-
-def test_series_alone_lead_nowhere(browser, grpo, tmp_path):
-    """The page of trend has no steps to open: no link to one, and a click changes nothing."""
-    drifting(tmp_path / "run")
-    out = tmp_path / "trend.html"
-    assert grpo("trend", str(tmp_path / "run"), "-v", "dr", "--html", str(out)).exit_code == 0
-    browser.size(400)
-    browser.open(out)
-    assert browser.run("document.querySelectorAll('figure.chart svg').length") > 5
-    browser.run("document.querySelector('figure.chart svg').dispatchEvent(new Event('click'))")
-    assert browser.run("location.hash") == ""
-    assert browser.run("document.querySelectorAll('a').length") == 0
-    assert browser.problems == []

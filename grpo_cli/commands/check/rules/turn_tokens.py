@@ -40,17 +40,23 @@ def find_tool_tokens(view: View) -> Iterator[Finding]:
 
     Frameworks write 0.0 in the engine's column where a tool wrote. So do engines for tokens that
     they are sure of, but the trainer is sure of these too: three in a row are found if they cost
-    it 3 nats, before the policy goes on, in three responses if no mask has holes. Without roles
+    it 3 nats, between tokens of the policy; if no mask has holes, in half of the responses and in
+    three at least. Without roles
     or the engine, the text tells: half of the responses have a tool's tag, and no mask has a hole.
     Where the record says that its loss is echo's, tools' tokens are trained on purpose.
     """
     foreign = _foreign(view)
     if foreign is None:
         return
+    if "roles" not in view.names:  # before the policy's first token they are the prompt's
+        own = np.cumsum(~foreign)
+        before = np.append(0, own)[view.responses.starts]
+        foreign &= own > view.responses.spread(before)
     hits = view.responses.sum(foreign.astype(np.int64))
     tokens, rows = view.records.sum(hits), view.records.sum((hits > 0).astype(np.int64))
     holes = view.mask is not None and bool((np.diff(view.positions) > 1).any())
-    least = 1 if holes or "roles" in view.names else _LEAST
+    known = holes or "roles" in view.names  # else most responses have to show it
+    least = np.ones(len(view.counts)) if known else np.maximum(_LEAST, 0.5 * view.counts)
     for record in np.flatnonzero(rows >= least).tolist():
         meant = "echo" in str(view.values[record].get("framework", "")).lower()
         span = view.tokens_of(record)
