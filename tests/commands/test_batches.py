@@ -126,6 +126,8 @@ BY = ("step", "rank")
 @each("variant", some(list(VARIANTS), 30))
 def test_rows_of_every_row_add_up_to_the_total_of_their_batch(variant: str, records) -> None:
     values = needed(variant)
+    if variant == "mt-grpo":
+        records = [one | {"turn_rewards": [[0.5] for _ in one["rewards"]]} for one in records]
     whole = evaluate(records, variant, **values)
     check_rows(whole, {(): whole.total})
     for fields in ("step", "step,rank"):
