@@ -25,6 +25,14 @@ _PAIRS = (
 )
 
 
+class Trajectory(NamedTuple):
+    """One trajectory of several responses, a turn each: [turns] their numbers, in order."""
+
+    record: int
+    group: int
+    rows: I64
+
+
 class Place(NamedTuple):
     """The place of a record in the input.
 
@@ -288,6 +296,35 @@ class View(Tokens):
     def _grouped(self) -> tuple[I64, I64]:
         order = np.argsort(self.groups, kind="stable")
         return order, np.cumsum(self.sizes) - self.sizes
+
+    @cached_property
+    def trajectories(self) -> list[Trajectory]:
+        """Those of the records that write each turn as a response; none where none does."""
+        numbers = self.packed.trajectories
+        if numbers is None or len(np.unique(numbers)) == len(numbers):
+            return []
+        order = np.lexsort((np.arange(len(numbers)), self._turn_of_response, numbers))
+        rows = np.split(order, np.flatnonzero(np.diff(numbers[order])) + 1)
+        records = self.records.index
+        return [Trajectory(int(records[one[0]]), int(self.groups[one[0]]), one) for one in rows]
+
+    @property
+    def _turn_of_response(self) -> I64:
+        """[R] the number that the record gives to each response's turn; 0 where it gives none."""
+        written = self.packed.columns.get("turn_ids")
+        if written is None or not len(written):
+            return np.zeros(len(self.widths), dtype=np.int64)
+        first = np.minimum(self.written.starts, len(written) - 1)
+        return np.where(self.widths > 0, written[first], 0).astype(np.int64)
+
+    @cached_property
+    def turned(self) -> dict[int, list[Trajectory]]:
+        """Record → its trajectories, of records of which some have several turns."""
+        found: dict[int, list[Trajectory]] = {}
+        for one in self.trajectories:
+            found.setdefault(one.record, []).append(one)
+        several = ((key, some) for key, some in found.items() if any(len(t.rows) > 1 for t in some))
+        return dict(several)
 
     def members(self, group: int) -> I64:
         """Returns the responses of a group."""

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from grpo_cli.batch import F64, I64
-from grpo_cli.commands.check.record_view import View
+from grpo_cli.commands.check.record_view import Trajectory, View
 from grpo_cli.commands.check.rule import Finding, rule
-from grpo_cli.commands.check.rules.turns import Trajectory, by_record, outcome, trajectories_of
+from grpo_cli.commands.check.rules.turns import outcome
 
 _LEAST_PAIRS = 10
 _DISCORDANT, _REVERSED = 0.15, 0.9
@@ -41,12 +41,11 @@ def records_with_scores(view: View) -> Iterator[tuple[int, Scores]]:
     rewards, advantages = view.summed, view.advantages
     if rewards is None or advantages is None:
         return
-    turned = by_record(trajectories_of(view))
     for record in range(len(view.counts)):
         rows = view.rows_of(record)
         given = Scores(rewards[rows], advantages[rows], view.groups[rows])
-        if record in turned:
-            given = _by_trajectory(turned[record], rewards, advantages)
+        if record in view.turned:
+            given = _by_trajectory(view.turned[record], rewards, advantages)
         if len(given.groups) > 1 and np.isfinite([given.rewards, given.advantages]).all():
             yield record, given
 

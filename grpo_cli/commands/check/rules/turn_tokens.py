@@ -10,9 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import I64
-from grpo_cli.commands.check.record_view import View, flat
+from grpo_cli.commands.check.record_view import Trajectory, View, flat
 from grpo_cli.commands.check.rule import Finding, Severity, rule
-from grpo_cli.commands.check.rules.turns import Trajectory, by_record, trajectories_of
 from grpo_cli.records.unread import PROMPT_IDS
 
 _LEAST = 3
@@ -41,8 +40,8 @@ def find_tool_tokens(view: View) -> Iterator[Finding]:
     Frameworks write 0.0 in the engine's column where a tool wrote. So do engines for tokens that
     they are sure of, but the trainer is sure of these too: three in a row are found if they cost
     it 3 nats, between tokens of the policy; if no mask has holes, in half of the responses and in
-    three at least. Without roles
-    or the engine, the text tells: half of the responses have a tool's tag, and no mask has a hole.
+    three at least. Without roles or the engine, the text tells: half of the responses have a
+    tool's tag, and no mask has a hole.
     Where the record says that its loss is echo's, tools' tokens are trained on purpose.
     """
     foreign = _foreign(view)
@@ -128,7 +127,7 @@ def find_turn_prompts(view: View) -> Iterator[Finding]:
     key = next((key for key in PROMPT_IDS if key in view.values[0]), None)
     if key is None or view.ids is None or "token_ids" not in view.names:
         return
-    for record, every in by_record(trajectories_of(view)).items():
+    for record, every in view.turned.items():
         prompts = view.values[record].get(key)
         if not isinstance(prompts, list) or len(prompts) != view.counts[record]:
             continue
@@ -208,10 +207,8 @@ def find_missing_turns(view: View) -> Iterator[Finding]:
     if written is None or not len(written):
         return
     ids = written.astype(np.int64)
-    every = trajectories_of(view)
-    rows = by_record(every) if every else {}
     for record in range(len(view.counts)):
-        found = rows.get(record) or [
+        found = view.turned.get(record) or [
             Trajectory(record, 0, np.array([row]))
             for row in range(view.rows_of(record).start, view.rows_of(record).stop)
         ]

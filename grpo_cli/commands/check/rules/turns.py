@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from grpo_cli.batch import F64, I64, Segments, cut_turns
-from grpo_cli.commands.check.record_view import View
+from grpo_cli.batch import F64, Segments, cut_turns
+from grpo_cli.commands.check.record_view import Trajectory, View
 from grpo_cli.commands.check.rule import Finding, rule
 
 _LEAST = 3
@@ -19,47 +19,10 @@ _APART = 0.02
 """Two baselines differ where they are this far apart, in ranges of the rewards."""
 
 
-class Trajectory(NamedTuple):
-    """One trajectory of several responses, a turn each: [turns] their numbers, in order."""
-
-    record: int
-    group: int
-    rows: I64
-
-
-def trajectories_of(view: View) -> list[Trajectory]:
-    """Returns the trajectories of the records that write each turn as a response; or none."""
-    numbers = view.packed.trajectories
-    if numbers is None or len(np.unique(numbers)) == len(numbers):
-        return []
-    turn = _turn_of_response(view)
-    order = np.lexsort((np.arange(len(numbers)), turn, numbers))
-    rows = np.split(order, np.flatnonzero(np.diff(numbers[order])) + 1)
-    records = view.records.index
-    return [Trajectory(int(records[one[0]]), int(view.groups[one[0]]), one) for one in rows]
-
-
-def _turn_of_response(view: View) -> I64:
-    """[R] the number that the record gives to each response's turn; 0 where it gives none."""
-    written = view.packed.columns.get("turn_ids")
-    if written is None or not len(written):
-        return np.zeros(len(view.widths), dtype=np.int64)
-    first = np.minimum(view.written.starts, len(written) - 1)
-    return np.where(view.widths > 0, written[first], 0).astype(np.int64)
-
-
 def turns_of(view: View) -> Segments:
     """Returns the tokens that count, cut into turns."""
     ids = view.columns.get("turn_ids")
     return cut_turns(view.responses, None if ids is None else ids.astype(np.int64), view.positions)
-
-
-def by_record(every: Sequence[Trajectory]) -> dict[int, list[Trajectory]]:
-    """Returns record → its trajectories, of records of which some have several turns."""
-    found: dict[int, list[Trajectory]] = {}
-    for one in every:
-        found.setdefault(one.record, []).append(one)
-    return {record: some for record, some in found.items() if any(len(t.rows) > 1 for t in some)}
 
 
 def _by_group(every: Sequence[Trajectory]) -> dict[int, list[Trajectory]]:
@@ -91,7 +54,7 @@ def find_groups_of_turns(view: View) -> Iterator[Finding]:
     Their rewards are those of one attempt: equal ones give advantages of 0. Advantages that do not
     add up to 0 over each trajectory have a baseline from elsewhere, as those of single attempts.
     """
-    for record, every in by_record(trajectories_of(view)).items():
+    for record, every in view.turned.items():
         groups = _by_group(every)
         alone = [some[0] for some in groups.values() if len(some) == 1 and len(some[0].rows) > 1]
         named = bool({"group_ids", "group_size"} & view.names.keys())
@@ -156,7 +119,7 @@ def find_counted_turns(view: View) -> Iterator[Finding]:
     rewards, advantages = view.summed, view.advantages
     if rewards is None or advantages is None:
         return
-    for record, every in by_record(trajectories_of(view)).items():
+    for record, every in view.turned.items():
         found = [*_baselines(every, rewards, advantages)]
         hits = [one for one in found if one.is_by_turn]
         zeros = {round(one.zero / one.spread, 2) for one in hits}
@@ -224,7 +187,7 @@ def find_turn_advantages(view: View) -> Iterator[Finding]:
 
 def _find_last_turns_mask(view: View, by_token: F64) -> Iterator[Finding]:
     starts, lengths = view.responses.starts, view.lengths
-    for every in by_record(trajectories_of(view)).values():
+    for every in view.turned.values():
         hits, mixed, earlier = [], 0, 0
         for one in every:
             last = int(one.rows[-1])
@@ -344,7 +307,7 @@ def _rewards_by_turn(view: View) -> dict[int, list[tuple[int, F64]]]:
         for row, part in enumerate(np.split(by_turn[1], np.cumsum(by_turn[0])[:-1])):
             found.setdefault(int(view.records.index[row]), []).append((row, part))
     elif view.summed is not None:
-        for one in trajectories_of(view):
+        for one in view.trajectories:
             part = view.summed[one.rows]
             found.setdefault(one.record, []).append((int(one.rows[0]), part))
     return found
