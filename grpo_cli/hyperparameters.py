@@ -240,7 +240,13 @@ HYPERPARAMETERS: Mapping[str, Hyperparameter] = {
         "the turns that a turn is compared with: those of its number, or all of its group",
         words=("number", "group"),
     ),
-    "turn_advantage_coef": _at_least_0("MT-GRPO's λ: what the advantage of a turn's reward counts"),
+    "turn_advantage_coef": _at_least_0(
+        "what the advantage of a turn counts beside the outcome's: MT-GRPO's λ, GiGPO's ω",
+        called="step_advantage_w",
+    ),
+    "outcome_unit": Hyperparameter(
+        "what counts once in GiGPO's mean and std of outcomes", words=("trajectory", "turn")
+    ),
     "gae_lambda": _at_least_0(
         "GAE's decay of later errors of the value", high=1.0, called="lam lambd"
     ),

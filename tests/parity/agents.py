@@ -9,8 +9,10 @@ these: the loss and ∂(−loss)/∂log π_θ of each token.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
+import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -24,11 +26,16 @@ import torch
 
 from .agreement import GOLDEN
 from .framework_sources import Clones, in_float64
+from .others.prime_rl import loaded
 
 FILE = GOLDEN / "agents.json"
 Case = dict[str, Any]
 Loss = Callable[["Rows", torch.Tensor, torch.Tensor], torch.Tensor]
 """Rows, log π_θ and advantages, both [R, W] → the loss."""
+
+
+DOUBLE = SimpleNamespace(**vars(np) | {"float32": np.float64})
+"""numpy without float32, as ``in_float64`` leaves torch."""
 
 
 class Rows:
@@ -96,6 +103,7 @@ class Rows:
             "trajectories": self.trajectories if self.split else None,
             "turn_ids": ids,
             "turn_rewards": self.turn_rewards,
+            "state_ids": self.states + 0.0,
             "values": self.values,
             "log_probs_new": self.new,
             "log_probs_old": self.old,
@@ -425,6 +433,7 @@ def roll(clones: Clones) -> Iterator[Case]:
             "compute_discounted_returns",
             "compute_response_level_rewards",
         ],
+        np=DOUBLE,
         DataProto=Proto,
         Tensor=torch.Tensor,
         Dict=dict,
@@ -443,7 +452,7 @@ def roll(clones: Clones) -> Iterator[Case]:
         named = {"variant": "roll/agentic_reinforce", "hyperparameters": {"gamma": gamma}}
         yield case(source, what, rows, found, loss, **named)
     rows = Rows(6, split=True)
-    for estimator in ("step_reinforce",):
+    for estimator in ("step_reinforce", "gigpo"):
         data = Proto(
             _Tensors({"input_ids": torch.zeros(len(rows.steps))}),
             traj_id=rows.trajectories,
@@ -455,7 +464,11 @@ def roll(clones: Clones) -> Iterator[Case]:
         )
         data = own.compute_discounted_returns(data, estimator, 0.95)
         settings = SimpleNamespace(
-            adv_estimator=estimator, reward_normalization=grouped, reward_clip=None
+            adv_estimator=estimator,
+            reward_normalization=grouped,
+            reward_clip=None,
+            episode_reward_weight=1.0,
+            step_reward_weight=1.0,
         )
         data, _ = own.compute_response_level_rewards(data, settings)
         found = data.batch["response_level_rewards"][:, None].expand(rows.mask.shape)
@@ -522,6 +535,125 @@ def _norm(grouping: str, *, std: bool) -> SimpleNamespace:
         norm_std_type=kind,
         method="mean_std" if std else "mean",
     )
+
+
+def verl_agent(clones: Clones) -> Iterator[Case]:
+    """compute_gigpo_outcome_advantage with mean_std_norm, of a repository that keeps it whole."""
+    name = "tmlr-group/RewardFlow"
+    functions = ["build_step_group", "compute_gigpo_outcome_advantage", "episode_norm_reward"]
+    functions += ["compute_step_discounted_returns", "step_norm_reward", "to_hashable"]
+    quiet = {"print": lambda _: None, "uuid": uuid, "np": DOUBLE}
+    own = clones.load(name, "gigpo/core_gigpo.py", functions, **quiet)
+    once = partial(own.episode_norm_reward, compute_mean_std_cross_steps=False)
+    of_trajectories = clones.load(
+        name,
+        "gigpo/core_gigpo.py",
+        [one for one in functions if one != "episode_norm_reward"],
+        **quiet,
+        episode_norm_reward=once,
+    )
+    for unit, source in (("turn", own), ("trajectory", of_trajectories)):
+        rows = Rows(10, split=True)
+        rows.groups = np.minimum(rows.groups, 2) + (rows.groups == 3)
+        rows.groups[rows.groups == 2] = 1  # a lone trajectory keeps its raw reward there
+        data = Data(
+            {"input_ids": torch.zeros(len(rows.groups))},
+            rewards=rows.turn_rewards,
+            traj_uid=rows.trajectories,
+            active_masks=np.ones(len(rows.groups)),
+        )
+        found, _ = source.compute_gigpo_outcome_advantage(
+            rows.scores(rows.rewards),
+            source.compute_step_discounted_returns(data, 0.95).double(),
+            torch.tensor(rows.mask),
+            rows.states,
+            rows.groups,
+            rows.trajectories,
+            mode="mean_std_norm",
+        )
+        yield case(
+            f"{name} 1cdead8",
+            "compute_gigpo_outcome_advantage",
+            rows,
+            found,
+            verl_loss,
+            variant="gigpo",
+            stages={"aggregate": "token-mean"},
+            hyperparameters={"outcome_unit": unit},
+        )
+
+
+def prime_rl(clones: Clones) -> Iterator[Case]:
+    """score_group of HierarchicalGRPOAlgorithm and RAEAlgorithm, then compute_loss."""
+    name = "PrimeIntellect-ai/prime-rl@0.9.0"
+    known = {
+        "iter_trainable_traces": lambda episodes: (
+            (one, t) for one in episodes for t in one.traces
+        ),
+        "assign_advantages": lambda trace, advantage: setattr(trace, "advantage", advantage),
+    }
+    grouped, role = (
+        clones.load(name, f"src/prime_rl/orchestrator/algo/{file}.py", ["score_group"], **known)
+        for file in ("hierarchical_grpo", "rae")
+    )
+    losses = loaded(clones, name, ["default_loss_fn"])
+    settings = SimpleNamespace(adv_tau=1.0, kl_tau=1e-3, dppo_mask_low=0.2, dppo_mask_high=0.2)
+
+    def loss(rows: Rows, new: torch.Tensor, advantages: torch.Tensor) -> torch.Tensor:
+        mask = torch.tensor(rows.mask).bool()
+        tables = (new, rows.table(rows.old), None, advantages, mask)
+        return losses.compute_loss(
+            *(None if table is None else [*table] for table in tables),
+            *(None, None, None),
+            rl_loss_fn=lambda inputs: losses.default_loss_fn(inputs, settings),
+            rl_scale=int(mask.sum()),
+            ce_scale=1,
+            ref_kl_scale=1,
+        )[0]
+
+    for kind, own in (("hierarchical_grpo", grouped), ("rae", role)):
+        rows = Rows(11, split=False)
+        agents = np.array(["proposer", "solver", "solver", "solver"])[np.arange(11) % 4]
+        traces = [
+            SimpleNamespace(reward=reward, agent=SimpleNamespace(name=agent))
+            for reward, agent in zip(rows.rewards.tolist(), agents, strict=True)
+        ]
+        state = SimpleNamespace(
+            episode_agents={"solver"}, decay=0.9, baselines=defaultdict(lambda: 0.25)
+        )
+        episode = np.array([0, 0, 0, 1, 0, 0, 1, 0, 0, 1, 1])
+        baselines = []
+        for group in np.unique(rows.groups):
+            members = np.flatnonzero(rows.groups == group)
+            episodes = [
+                SimpleNamespace(id=e, traces=[traces[i] for i in members if episode[i] == e])
+                for e in (0, 1)
+            ]
+            if kind == "rae":
+                for trace in (trace for one in episodes for trace in one.traces):
+                    alone = [SimpleNamespace(id=0, traces=[trace])]
+                    trace.baseline = state.baselines[trace.agent.name]
+                    asyncio.run(own.score_group(state, alone))
+            else:
+                asyncio.run(own.score_group(state, episodes))
+        baselines = [getattr(trace, "baseline", 0.0) for trace in traces]
+        states = np.where(agents == "solver", episode + 1, 0)
+        table = torch.tensor([trace.advantage for trace in traces])[:, None].expand(rows.mask.shape)
+        columns = {
+            "state_ids": np.repeat(states, [len(row) for row in rows.lengths]) + 0.0,
+            "reward_baselines": np.array(baselines),
+            "log_probs_rollout": rows.old,
+        }
+        yield case(
+            "prime-rl 559b447",
+            f"{kind}.score_group",
+            rows,
+            table,
+            loss,
+            variant=f"prime-rl/{kind}",
+            columns=columns,
+            stages={"kl": "square-rollout"},
+        )
 
 
 def areal(clones: Clones) -> Iterator[Case]:
@@ -648,6 +780,8 @@ MAKERS: dict[str, Callable[[Clones], Iterator[Case]]] = {
     "rllm-org/rllm": rllm,
     "rllm-org/rllm@0.2.1": rllm_before,
     "alibaba/ROLL": roll,
+    "tmlr-group/RewardFlow": verl_agent,
+    "PrimeIntellect-ai/prime-rl@0.9.0": prime_rl,
     "areal-project/AReaL": areal,
     "SiliangZeng/Multi-Turn-RL-Agent": mt_grpo,
 }
