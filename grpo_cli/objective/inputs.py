@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from grpo_cli.batch import F64, Batch
 from grpo_cli.errors import InputError
 from grpo_cli.objective.arithmetic.groups import Groups, Penalised, Remembered
-from grpo_cli.objective.arithmetic.turns import TurnOrder
+from grpo_cli.objective.arithmetic.turns import order_turns
 from grpo_cli.objective.choice import Bound, Parameters
 from grpo_cli.objective.objective import Objective
 from grpo_cli.objective.results import PerToken
@@ -238,7 +238,7 @@ def _log_ratio_ref(batch: Batch) -> F64 | None:
 _MAKERS: dict[str, Callable[[Batch], Any]] = {
     "groups": _groups,
     "trajectories": _trajectories,
-    "turn_order": lambda batch: TurnOrder(batch.turns, batch.responses, _trajectories(batch)),
+    "turn_order": lambda batch: order_turns(batch.turns, batch.responses, batch.trajectories),
     "states": _states,
     "turn_scores": _turn_scores,
     "counted": lambda _: None,

@@ -179,6 +179,13 @@ def test_versions_of_weights_by_token_response_and_record(tmp_path: Path) -> Non
         assert [row["weight_version"] for row in found] == expected
 
 
+def test_versions_under_another_name(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", [PLAIN | {"policy": {"step": [3, 4, 5]}}])
+    flags = ("--map", "weight_versions=policy.step", "--fields", "weight_version")
+    found = rows_of(path, "token", *flags)
+    assert [row["weight_version"] for row in found] == [3, 3, 4, 5]
+
+
 @each("several", [True, False])
 def test_records_are_laid_side_by_side(several: bool) -> None:
     records = agent_records(3, seed=1, several=several)
