@@ -9,8 +9,8 @@ UNSERVED = {
     "gfpo-adaptive": "adaptive GFPO decides from earlier prompts how many responses of a "
     "prompt it keeps, and records do not have those prompts; gfpo keeps the "
     "same number for every prompt",
-    "echo": "ECHO (prime-rl's echo) adds cross-entropy on tool tokens, and grpo reads records without "
-    "masked tokens; the rest is prime-rl/grpo",
+    "echo": "ECHO (prime-rl's echo) adds cross-entropy on tool tokens, which are masked, and "
+    "records are read without masked tokens; the rest is prime-rl/grpo",
     "gkd": "GKD compares whole distributions, and records have only the log-probs of the "
     "sampled tokens; prime-rl/ref_kl, slime/opd and nemo-rl/opd distil from those",
     "stable_reinforce": "the formula of Tinker's stable_reinforce is not published; "
