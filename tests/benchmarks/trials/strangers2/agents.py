@@ -205,9 +205,7 @@ MISTAKES = [
         "critic's value behind the end",
         "alibaba/ROLL#447",
         lambda case: case.but(advantages=_padded_value),
-        both(
-            r"value|bootstrap|critic", r"padd|mask|last|\bend\b|after|terminal|behind|beyond|next"
-        ),
+        both(r"value|bootstrap|critic", r"padd|mask|last|\bend\b|after|terminal|behind|next"),
         Wish(
             SPAN,
             recipe={"advantage": "gae", "decay": 0.9},
