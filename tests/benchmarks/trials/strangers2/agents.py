@@ -267,8 +267,8 @@ MISTAKES = [
         "a trajectory's turns as the group",
         "alibaba/ROLL#397",
         lambda case: case.but(advantages=lambda rows, recipe: 0.0 * rows.rewards),
-        r"advantages?.{0,100}(\b0\b|zero)|(\b0\b|zero).{0,60}advantages?|own group|no (policy )?grad"
-        r"|group.{0,80}trajector|trajector.{0,80}group|dead|no signal|gradient is (0|zero)",
+        r"advantages?.{0,100}(\b0\b|zero)|(\b0\b|zero).{0,60}advantages?|own group"
+        r"|no (policy )?grad|group.{0,80}trajector|trajector.{0,80}group|dead|no signal|gradient is (0|zero)",
         Wish(ROWS),
         value=False,
     ),
@@ -276,7 +276,7 @@ MISTAKES = [
         "turns compared by their number",
         "rllm-org/rllm#924",
         lambda case: case.but(advantages=_by_number),
-        both(r"\bturn|\bstep", r"number|position|group|peer|baseline|compar|same|per|each"),
+        r"per_step|" + both(r"\bturn|\bstep", r"number|position|group|peer|compar|same|per|each"),
         Wish(ROWS, spec={"turns": (2, 4)}),
     ),
     Mistake(

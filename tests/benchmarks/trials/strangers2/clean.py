@@ -144,7 +144,7 @@ def _fourth_epoch(random: Random) -> list[Record]:
 
 def _sub_agents(random: Random) -> list[Record]:
     """A planner and its sub-agents: prompts of their own, groups by role."""
-    world = steps(random, turns=(2, 3), size=8)
+    world = steps(random, turns=(3, 3), size=8)
     role = world.turns[world.ends - 1]
     world = replace(world, groups=3 * world.groups + role.clip(max=2))
     world = replace(world, spec=replace(world.spec, rows=False))

@@ -352,7 +352,8 @@ FAULTS = [
         "baseline that counts turns",
         "microsoft/agent-lightning#462",
         by_row,
-        r"advantages?.{0,240}(trajector|turn|cent|mean|once|baseline|count|reward)",
+        r"advantages?.{0,240}(trajector|turn|cent|mean|once|baseline|count|reward)"
+        r"|turns-counted|trajector.{0,120}(count|mean|baseline)",
         agent=True,
     ),
     Fault(

@@ -247,7 +247,8 @@ MISTAKES = [
         "sequence's weight a mean",
         "NVIDIA-NeMo/RL#2269",
         lambda case: case.but(weights=_mean_weight),
-        both(ENGINE, r"mean|geometric|averag|length|1/L|per token"),
+        r"ms-swift/sequence|areal/sequence-mask|"
+        + both(ENGINE, r"mean|geometric|averag|length|1/L|per token"),
         Wish(TRL, recipe={"correction": "sequence"}, columns=("rollout",), spec={"engine": 0.35}),
     ),
     Mistake(
@@ -272,7 +273,8 @@ MISTAKES = [
         "off-policy mask by the old policy",
         "huggingface/trl#4857",
         _by_old,
-        r"off.?policy|sequence.mask|opsm|(mask|drop).{0,60}(old|rollout|engine)",
+        r"off.?policy|sequence.mask|opsm|(mask|drop).{0,60}(old|rollout|engine)"
+        r"|engine.{0,40}not used",
         Wish(
             TRL,
             recipe={"opsm": 0.04},
