@@ -211,9 +211,9 @@ def off_policy_mask(
     *,
     off_policy_mask_threshold: float,
 ) -> Correction:
-    """0 where A < 0 and the response's mean of log π_rollout − log π_θ > threshold, else 1.
+    """Factor 0 if A < 0 and the response's mean of log π_rollout − log π_θ > threshold, else 1.
 
-    A response that the policy has left far behind teaches nothing by being made less likely.
+    It drops bad responses that are too far off-policy.
 
     Args:
         advantage: [N] A.
@@ -222,10 +222,9 @@ def off_policy_mask(
         off_policy_mask_threshold: nats per token.
 
     References:
-        DeepSeek-V3.2, 2025 (arXiv 2512.02556): its π_old is the engine's own. slime compares with
-        the trainer's π_old (``off-policy-mask-old``) and has threshold 1e-4; TRL with the engine
-        where its log-probs are given. ms-swift takes the response out of the KL and of token
-        counts too.
+        DeepSeek-V3.2, 2025 (arXiv 2512.02556): its π_old is the engine's. slime uses the trainer's
+        π_old (``off-policy-mask-old``) and threshold 1e-4; TRL uses the engine's log-probs if they
+        are given. ms-swift also removes the response from the KL and from token counts.
     """
     behind = log_probs_rollout - log_probs_new
     return _one_sided(advantage, behind, responses, off_policy_mask_threshold)
@@ -235,10 +234,10 @@ def off_policy_mask(
 def off_policy_mask_old(
     advantage: F64, token_log_ratio: F64, responses: Segments, *, off_policy_mask_threshold: float
 ) -> Correction:
-    """``off-policy-mask`` with the trainer's old policy in the engine's place.
+    """``off-policy-mask`` with the trainer's old policy instead of the engine's.
 
     References:
-        DeepSeek-V3.2, 2025 (arXiv 2512.02556), as slime has it (use_opsm).
+        DeepSeek-V3.2, 2025 (arXiv 2512.02556), as in slime (use_opsm).
     """
     return _one_sided(advantage, -token_log_ratio, responses, off_policy_mask_threshold)
 
@@ -252,10 +251,10 @@ def _one_sided(advantage: F64, behind: F64, responses: Segments, threshold: floa
 def dual_clip_drop(
     ratio: F64, advantage: F64, responses: Segments, *, delta: float | None
 ) -> Correction | None:
-    """Removes a response in which more than one token has A < 0 and ρ > δ.
+    """Drops responses in which more than one token has A < 0 and ρ > δ.
 
-    Here ρ is the ratio of the ratio stage, π_θ against π_old, and δ is delta. It leaves the policy
-    term and the denominators that count tokens.
+    ρ is the ratio of the ratio stage, and δ is delta. The response does not count in the policy
+    term or in token denominators.
 
     Args:
         ratio: [N] ρ.
@@ -264,7 +263,7 @@ def dual_clip_drop(
         delta: the bound on the ratio where A < 0; None: nothing is removed.
 
     References:
-        Ma et al., FIPO, 2026 (arXiv 2603.19835), in their code alone.
+        Ma et al., FIPO, 2026 (arXiv 2603.19835), in the authors' code, not in the paper.
     """
     if delta is None:
         return None

@@ -88,7 +88,7 @@ def estimator(name: str, *aliases: str) -> Callable[[Estimator], Estimator]:
 def k1(difference: F64) -> tuple[F64, F64]:
     """k1 = d, d = log π_θ − log π_ref: unbiased, of either sign.
 
-    Its slope is 1 at every token, whatever the reference says.
+    Its slope is 1 at every token, so as a loss it ignores the reference.
 
     References:
         Schulman, Approximating KL Divergence, 2020.
@@ -210,7 +210,7 @@ def square_rollout(log_probs_new: F64, log_probs_rollout: F64, *, beta: float) -
     """d² with d = log π_θ − log π_rollout, without the ½ of k2; slope 2d.
 
     References:
-        Kimi-K2.5, 2026 (arXiv 2602.02276), as prime-rl adds it to every loss.
+        Kimi-K2.5, 2026 (arXiv 2602.02276), which prime-rl adds to every loss.
     """
     del beta  # the pipeline multiplies by it
     difference = log_probs_new - log_probs_rollout

@@ -32,7 +32,7 @@ def group_norm(
     std_eps: float,
     reward_clip: float | None,
 ) -> Advantage:
-    """OpenRLHF's GRPO: clip((r − r̄)/(σ + eps), ±reward_clip), less the KL of the tokens to come.
+    """OpenRLHF's GRPO: clip((r − r̄)/(σ + eps), ±reward_clip) − the KL of this and later tokens.
 
     Args:
         task_rewards: [R] r, without the KL.
@@ -55,7 +55,7 @@ def dr_grpo(
     *,
     reward_clip: float | None,
 ) -> Advantage:
-    """OpenRLHF's dr_grpo: clip(r − r̄, ±reward_clip), less the KL of the tokens to come."""
+    """OpenRLHF's dr_grpo: clip(r − r̄, ±reward_clip), minus the KL of this and all later tokens."""
     return less_kl_to_come(group_mean(task_rewards, groups), token_penalty, responses, reward_clip)
 
 
@@ -68,7 +68,7 @@ def rloo(
     *,
     reward_clip: float | None,
 ) -> Advantage:
-    """OpenRLHF's rloo: clip(r − mean of the others), less the KL of the tokens to come."""
+    """OpenRLHF's rloo: clip(r − mean of the others), minus the KL of this and all later tokens."""
     return less_kl_to_come(
         leave_one_out(task_rewards, groups), token_penalty, responses, reward_clip
     )
@@ -103,7 +103,7 @@ def flash_reinforce(
     *,
     reward_clip: float | None,
 ) -> Advantage:
-    """OpenRLHF's flash_reinforce: clip(r − mean of the batch), less the KL of the tokens to come.
+    """OpenRLHF's flash_reinforce: clip(r − batch mean), minus the KL of this and later tokens.
 
     Args:
         task_rewards: [R] r, without the KL.
@@ -217,9 +217,9 @@ for _word, _divergence_of in (("binary-kl", binary_kl), ("tv", tv)):
 
 @choice("aggregate", "openrlhf/response-mean", "openrlhf/seq-mean-token-mean")
 def nonempty_response_mean(lengths: I64) -> Weights:
-    """OpenRLHF's sequence mean: ``response-mean`` over the responses that have tokens at all.
+    """OpenRLHF's sequence mean: ``response-mean`` over the responses that have tokens.
 
-    A response's own mean is over its tokens + 1e-8, as in OpenRLHF.
+    As in OpenRLHF, 1e-8 is added to the number of tokens of each response.
     """
     counts = (lengths > 0).astype(np.float64)
     return Weights(

@@ -47,7 +47,7 @@ choice("advantage", "rllm/grpo")(
 def per_step(
     turn_scores: F64, token_penalty: F64, turn_order: TurnOrder, groups: Groups
 ) -> PerToken:
-    """``verl/grpo`` of the steps' own rewards, over the steps of one number in the group.
+    """``verl/grpo`` of step rewards: the k-th steps of a group are compared with each other.
 
     A step that no other trajectory reaches keeps its raw reward.
 

@@ -33,7 +33,7 @@ from grpo_cli.objective.surrogate.joint import geometric_clip
 @choice("advantage", "trl/rloo-normalised", std_ddof=1, std_eps=1e-4)
 @over_batch(standardised, each="response")
 def rloo_normalised(rewards: F64, groups: Groups) -> F64:
-    """A = (x − x̄_batch) / (σ_batch(x) + eps), x being the ``leave-one-out`` advantage.
+    """A = (x − x̄_batch) / (σ_batch(x) + eps), where x is the ``leave-one-out`` advantage.
 
     Args:
         rewards: [R] one per response.
@@ -43,7 +43,7 @@ def rloo_normalised(rewards: F64, groups: Groups) -> F64:
         std_eps: added to σ; TRL: 1e-4.
 
     References:
-        Hu et al., REINFORCE++, 2025 (arXiv 2501.03262), as TRL's paper index runs it.
+        Hu et al., REINFORCE++, 2025 (arXiv 2501.03262), as in TRL's paper index.
     """
     return leave_one_out(rewards, groups)
 
@@ -180,8 +180,8 @@ _with_ratio(
 def trl_cispo(ratio: F64, advantage: F64, log_probs_new: F64, *, epsilon_high: float) -> Surrogate:
     """TRL's CISPO: s = sg[min(ρ, ε_high)]·A·log π_θ; the cap is ε_high itself, not 1 + ε_high.
 
-    There is no lower bound. With TRL's default ε_high (that of ε, 0.2) every ratio is capped at
-    0.2; the TRL paper index gives ScaleRL's 5.0. ``clip`` marks every capped token, TRL's
+    There is no lower bound. With TRL's default ε_high of 0.2, every ratio above 0.2 is capped;
+    TRL's paper index recommends ScaleRL's 5.0. ``clip`` marks every capped token, TRL's
     cispo_clip_ratio only those with A > 0.
 
     Args:
@@ -209,8 +209,8 @@ def trl_rloo(
 ) -> Surrogate:
     """TRL's RLOOTrainer: ``clip``; a response without tokens has ratio 1, so s = A.
 
-    That happens to truncated responses with mask_truncated_completions: they move the value of
-    the loss and nothing else.
+    This occurs for truncated responses with mask_truncated_completions. They change the value of
+    the loss but not its gradient.
 
     References:
         Ahmadian et al., Back to Basics (RLOO), 2024 (arXiv 2402.14740); TRL, RLOOTrainer.
@@ -282,9 +282,8 @@ def trl_vespo(
 ) -> Surrogate:
     """TRL's VESPO: s = sg[φ(W)]·A·log π_θ, φ(W) = Wᵏ·exp(λ·(1−W)), log W = Σₜ dₜ, clamped.
 
-    dₜ is clamped to ±20, log W to [log 1e-8, 20] and λ to at least 1e-4; a φ that is not finite
-    is 0. W is the product over the response whatever the ratio stage says; k and λ are those of
-    the sign of A.
+    dₜ is clamped to ±20, log W to [log 1e-8, 20], and λ to at least 1e-4; a φ that is not finite
+    becomes 0. W is always the product over the response. k and λ depend on the sign of A.
 
     Args:
         token_log_ratio: [N] d = log π_θ − log π_old, nats.

@@ -48,9 +48,9 @@ choice("surrogate", "dppo-kl-rollout", divergence_low=0.05, divergence_high=0.05
 def dro_rollout(
     log_probs_new: F64, log_probs_rollout: F64, advantage: F64, *, dro_beta: float
 ) -> Surrogate:
-    """``dro`` with its pull towards the sampling engine: s = A·log π_θ − (β/2)·(log w)².
+    """``dro`` against the sampling engine: s = A·log π_θ − (β/2)·(log w)².
 
     References:
-        Richemond et al., DRO, 2024 (arXiv 2405.19107), as Tinker computes it, token by token.
+        Richemond et al., DRO, 2024 (arXiv 2405.19107), per token, as in Tinker.
     """
     return dro(log_probs_new - log_probs_rollout, advantage, log_probs_new, dro_beta=dro_beta)
