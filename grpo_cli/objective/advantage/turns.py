@@ -47,9 +47,9 @@ def once_per_trajectory(function: Callable[..., F64], doc: str) -> Composed:
 
 trajectory_mean = once_per_trajectory(
     group_mean,
-    """A = r − r̄, r̄ over the trajectories of the group, each of which counts once.
+    """A = r − r̄, r̄ over the trajectories of the group, each counted once.
 
-    ``group-mean`` counts a trajectory as often as it has responses, where turns are written so.
+    If turns are written as responses, ``group-mean`` would count each trajectory once per turn.
 
     Args:
         rewards: [R] that of a trajectory's last response is the trajectory's.
