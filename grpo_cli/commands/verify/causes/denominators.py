@@ -175,26 +175,63 @@ def of_the_kl(case: Case) -> Iterator[Cause]:
 
 
 def micro_batches(case: Case) -> Iterator[Cause]:
-    """Yields the mean of the token means of micro-batches of so many responses."""
-    count, lengths = case.batch.responses.count, case.batch.responses.lengths
-    for size in range(2, count):
-        if case.gradient is None and count % size:
+    """Yields means of the means of micro-batches: of consecutive responses, or of every n-th."""
+    count, factor = case.batch.responses.count, None
+    if case.gradient is not None:
+        factor = _factors(case, case.gradient, case.breakdown.gradient)
+        if factor is None:
+            return
+    for words, numbers in _partitions(case):
+        if factor is None and ("every" in words or count % (numbers == 0).sum()):
             continue  # one number fits some of many ways
-        numbers = np.arange(count) // size
-        tokens = np.maximum(np.bincount(numbers, weights=lengths), 1.0)
-        words = f"the mean of the token means of micro-batches of {size} responses"
-        made = partial(_with_weights, numerator=_shared(tokens, numbers), divisor=_is(len(tokens)))
-        yield Cause(
-            "mean-of-means", f"{words}; this row's denominator: {case.breakdown.counted}", made
-        )
+        for inner, weight in _means(case, numbers):
+            if factor is None and inner != "token":
+                continue
+            by = weight / np.where(case.breakdown.weight == 0.0, np.nan, case.breakdown.weight)
+            if factor is not None and not np.allclose(by, factor, rtol=1e-3, equal_nan=True):
+                known = np.isfinite(factor) & np.isfinite(by)
+                if not known.any() or not np.allclose(by[known], factor[known], rtol=1e-3):
+                    continue
+            said = f"the mean of the {inner} means of micro-batches of {words}"
+            made = partial(_with_weights, numerator=_given(weight), divisor=lambda _: 1.0)
+            yield Cause(
+                "mean-of-means", f"{said}; this row's denominator: {case.breakdown.counted}", made
+            )
 
 
-def _shared(tokens: F64, numbers: I64) -> Numerator:
-    return lambda _: 1.0 / tokens[numbers]
+def _partitions(case: Case) -> Iterator[tuple[str, I64]]:
+    """[R] the micro-batch of each response, by how they are cut."""
+    rows = np.arange(case.batch.responses.count)
+    for size in range(2, min(len(rows), _MOST_RESPONSES)):
+        yield f"{size} responses", rows // size
+    for ranks in range(2, min(len(rows) // 2 + 1, _MOST_RESPONSES)):
+        yield f"every {ranks}th response", rows % ranks
 
 
-def _is(divisor: float) -> Divisor:
-    return lambda _: divisor
+_MOST_RESPONSES = 65
+"""Of a micro-batch, and micro-batches that are dealt out in turn."""
+
+
+def _means(case: Case, numbers: I64) -> Iterator[tuple[str, F64]]:
+    """[R] weights of the mean over micro-batches of what each of them averages."""
+    lengths, widths = case.batch.responses.lengths, np.array(case.record.widths)
+    parts = int(numbers.max()) + 1
+    tokens = np.maximum(np.bincount(numbers, weights=lengths), 1.0)
+    yield "token", 1.0 / (tokens * parts)[numbers]
+    rows = np.bincount(numbers)
+    yield "response", 1.0 / (np.maximum(lengths, 1) * (rows * parts)[numbers])
+    longest = np.zeros(parts)
+    np.maximum.at(longest, numbers, widths)
+    yield "padded", 1.0 / np.maximum(rows * longest * parts, 1.0)[numbers]
+
+
+def _given(weight: F64) -> Numerator:
+    def numerator(case: Case) -> F64:
+        if len(weight) != case.batch.responses.count:
+            raise ValueError("these weights belong to another record")
+        return weight
+
+    return numerator
 
 
 def _shapes(case: Case) -> dict[str, F64]:
