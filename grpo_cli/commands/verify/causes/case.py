@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from grpo_cli.batch import F64, Batch, Segments
+from grpo_cli.batch import F64, I64, Batch, Segments
 from grpo_cli.commands.verify.compare import Column, Tolerance, as_written, column_of, deciding
 from grpo_cli.commands.verify.expected import read_expectations
 from grpo_cli.engine.chunk import Chunk
@@ -99,6 +99,29 @@ class Case:
     def written(self) -> Segments:
         """The tokens as written, cut into responses."""
         return Segments(np.array(self.record.widths, dtype=np.int64))
+
+    @cached_property
+    def unpadded(self) -> I64:
+        """[R] tokens of each response as written, less the masked ones that repeat at its end."""
+        ids, widths = self.record.token_ids, self.written.lengths.copy()
+        values = self.record.columns.get("log_probs_new")
+        if (ids is None and values is None) or not self.is_masked:
+            return widths
+        column = np.array([x for row in ids for x in row]) if ids else np.frombuffer(values or b"")
+        for row in np.flatnonzero(widths).tolist():
+            start, end = int(self.written.starts[row]), int(self.written.starts[row] + widths[row])
+            own = column[start:end]
+            kept = self.mask[start:end] | (own != own[-1])
+            run = int(np.argmax(kept[::-1])) if kept.any() else 0 if own[-1] else len(own)
+            widths[row] -= run if run > 1 or (ids is None and own[-1] == 0.0) else 0
+        return widths
+
+    @property
+    def accumulations(self) -> dict[str, float]:
+        """By what a mean is divided besides: nothing, or the accumulation steps."""
+        steps = self.record.hyperparameters.get("gradient_accumulation_steps")
+        more = {" / accumulation steps": float(steps)} if isinstance(steps, int | float) else {}
+        return {"": 1.0} | {words: number for words, number in more.items() if number > 1.0}
 
     @cached_property
     def loss(self) -> float | None:

@@ -15,7 +15,7 @@ from grpo_cli.commands.verify.causes.solving import bounding
 from grpo_cli.hyperparameters import HYPERPARAMETERS
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.choice import Bound, Choice, reading
-from grpo_cli.objective.results import Correction, Ratio
+from grpo_cli.objective.results import Correction, Ratio, Weights
 from grpo_cli.objective.terms import ENTROPY, KL, Term
 from grpo_cli.variants import STAGES, bind
 
@@ -291,9 +291,20 @@ def _others(case: Case, stage: str, *, neutral: bool) -> Iterator[Cause]:
         if stage == "advantage" and per_response and not case.other_advantages:
             continue
         bound = bound_to(name, choice, known)
-        if bound is not None:
-            words = f"{_kind(stage, own.choice, choice)}{stage} {name} instead of {own.name}"
-            yield swapped(_ROWS.get(name, f"other-{stage}"), stage, words, bound)
+        if bound is None:
+            continue
+        words = f"{_kind(stage, own.choice, choice)}{stage} {name} instead of {own.name}"
+        mistake = _ROWS.get(name, f"other-{stage}")
+        yield swapped(mistake, stage, words, bound)
+        solved = "/" not in name and name != "prompt-mean"  # by denominators
+        if stage == "aggregate" and not solved:
+            for divided, steps in [*case.accumulations.items()][1:]:
+                made = tapped(bound, partial(_divided, by=steps))
+                yield swapped(mistake, stage, words + divided, made)
+
+
+def _divided(weights: Weights, by: float) -> Weights:
+    return weights._replace(divisor=weights.divisor * by)
 
 
 _ROWS = {

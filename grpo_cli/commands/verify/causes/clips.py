@@ -364,29 +364,29 @@ def weights(case: Case) -> Iterator[Cause]:
         ("cispo-uncapped", "bound missing: the weight is not clipped", np.inf),
         ("cispo-bound", f"bound at {name} = {other:g}", other),
     )
-    kinds: Sequence[tuple[str, str, Mapping[str, bool]]] = (
-        ("", "", {}),
+    kinds = (
+        ("", ""),
         (
             "cispo-weight-gradient",
             "stop-gradient on the weight missing: a gradient flows through the ratio as well",
-            {"moving": True},
         ),
         (
             "cispo-gradient-cut",
             "gradient cut where the weight is capped: these tokens have none",
-            {"cut": True},
         ),
     )
-    for (row, of_bound, number), (kind, words, options) in product(bounds, kinds):
+    for (row, of_bound, number), (kind, words) in product(bounds, kinds):
         if row or kind:
             both = ", and ".join(filter(None, (of_bound, words)))
-            yield Cause(kind or row, both, partial(_with_cap, cap=number, **options))
+            moving, cut = kind == "cispo-weight-gradient", kind == "cispo-gradient-cut"
+            made = partial(_with_cap, cap=number, moving=moving, cut=cut)
+            yield Cause(kind or row, both, made)
     for row, of_bound, number in bounds:
         words = "ratio instead of the weight times the log-prob (ρ·A)"
         words += "" if number == np.inf else f", bounded above at {number:g}"
         words += f", and {of_bound}" if row == "cispo-bound" else ""
-        made = Bound("unclipped", Choice(_at_most(number)), {})
-        yield swapped("cispo-as-ratio", "surrogate", words, made)
+        unclipped = Bound("unclipped", Choice(_at_most(number)), {})
+        yield swapped("cispo-as-ratio", "surrogate", words, unclipped)
 
 
 def _caps(surrogate: Bound) -> tuple[float, float] | None:

@@ -33,15 +33,20 @@ def _edge(case: Case, *, last: bool, runs: bool = False) -> Flags:
 
 def _shorter(case: Case) -> Flags:
     """The tokens of responses that are shorter than the longest: those are finished."""
-    lengths = np.bincount(case.written.index, _unpadded(case), case.written.count)
-    return case.written.spread(lengths < lengths.max(initial=0))
+    return case.written.spread(case.unpadded < case.unpadded.max(initial=0))
 
 
-def _unpadded(case: Case) -> Flags:
-    """The tokens up to the last that counts: what follows may be padding."""
+def _until_last(case: Case) -> Flags:
+    """The tokens up to the last that counts."""
     last = np.full(case.written.count, -1)
     np.maximum.at(last, case.written.index, np.where(case.mask, case.written.positions, -1))
     found: Flags = case.written.positions <= case.written.spread(last)
+    return found
+
+
+def _written(case: Case) -> Flags:
+    """The tokens before the padding."""
+    found: Flags = case.written.positions < case.written.spread(case.unpadded)
     return found
 
 
@@ -67,15 +72,17 @@ def _neighbour(case: Case) -> Flags:
 
 
 MASKS: Sequence[tuple[str, Callable[[Case], Flags]]] = (
+    ("masked-count", _written),
     ("masked-count", lambda case: np.ones_like(case.mask)),
-    ("masked-count.between", lambda case: case.mask | _unpadded(case)),
+    ("masked-count.between", lambda case: case.mask | _until_last(case)),
+    ("mask-inverted", lambda case: ~case.mask & _written(case)),
     ("mask-inverted", lambda case: ~case.mask),
-    ("mask-inverted.between", lambda case: ~case.mask & _unpadded(case)),
+    ("mask-inverted.between", lambda case: ~case.mask & _until_last(case)),
     ("mask-shifted.later", lambda case: _moved(case, 1)),
-    ("mask-shifted.later", lambda case: _moved(case, 1) & _unpadded(case)),
+    ("mask-shifted.later", lambda case: _moved(case, 1) & _written(case)),
     ("mask-shifted.earlier", lambda case: _moved(case, -1)),
     ("mask-shifted.more", lambda case: case.mask | _moved(case, 1)),
-    ("mask-shifted.more", lambda case: case.mask | _moved(case, 1) & _unpadded(case)),
+    ("mask-shifted.more", lambda case: case.mask | _moved(case, 1) & _written(case)),
     ("mask-shifted.before", lambda case: case.mask | _moved(case, -1)),
     ("mask-misplaced.aligned", _aligned),
     ("mask-misplaced.neighbour", _neighbour),
@@ -124,6 +131,7 @@ _NAMED = {
     ("masked-count", "sum"): "mask-ignored",
     ("masked-count.between", "kl sum"): "tool-tokens-penalised",
 }
+_ONCE = dict(MASKS)
 """What has a row of its own in the catalogue."""
 
 _ELSEWHERE = {("edge-masked.last", "sum"), ("edge-masked.first", "sum"), ("masked-count", "count")}
@@ -137,7 +145,7 @@ def masks(case: Case) -> Iterator[Cause]:
             yield catalogued(key, partial(_everywhere, mask=mask))
     for (key, place), name in _NAMED.items():
         if case.is_masked:
-            made = partial(_in_place, mask=dict(MASKS)[key], place=PLACES[place])
+            made = partial(_in_place, mask=_ONCE[key], place=PLACES[place])
             yield catalogued(name, made)
 
 
@@ -192,7 +200,7 @@ def _in_place(case: Case, mask: Callable[[Case], Flags], place: Place) -> Breakd
     foreign = (own & ~other).any() if policy else more
     if foreign and case.objective.ratio.choice.per_response:
         raise ValueError("a ratio of sequences would have the tokens of both masks")
-    if more and not (policy or case.objective.correction.choice.absent):
+    if more and not policy and case.breakdown.correction is not None:
         raise ValueError("a correction would have the tokens of both masks")
     union = own | other
     batch = assemble([replace(case.record, mask=union.tobytes())]) if more else case.batch

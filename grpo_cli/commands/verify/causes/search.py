@@ -103,8 +103,9 @@ def causes(case: Case) -> list[Cause]:
     """
     fitting: dict[str, tuple[float, Cause]] = {}
     losses: list[float] = []
+    alone = max(SURE, case.rounding) if case.is_loss_alone else 0.0
     for number, tier in enumerate(TIERS):
-        worst = max(SURE, case.rounding) if case.is_loss_alone and number else np.inf
+        worst = alone if alone and number else np.inf
         for source, most in tier:
             fits = ((misfit(cause, case, losses), cause) for cause in _possible(case, source))
             found = islice(
@@ -113,7 +114,7 @@ def causes(case: Case) -> list[Cause]:
             fitting |= {
                 cause.words: (off, cause) for off, cause in found if cause.words not in fitting
             }
-        if any(off <= DIGITS for off, _ in fitting.values()):
+        if any(off <= max(DIGITS, alone) for off, _ in fitting.values()):
             break
     if fitting and case.is_loss_alone and matches_by_chance(case, losses) > BY_CHANCE:
         return []
