@@ -153,7 +153,7 @@ def _mask(objects: Objects, key: str | None, counts: list[int], widths: list[int
     flat = _flat(objects, key, counts, widths)
     if isinstance(flat, np.ndarray):
         mask: Mask = flat != 0
-        if not np.isin(flat, (0, 1)).all():
+        if not (mask == flat).all():
             raise Unusual
     else:
         mask = np.frombuffer(pack_bits(flat), np.bool_)
