@@ -117,7 +117,7 @@ def _row(nodes: list[Object], path: list[int], seen: set[int]) -> Object | None:
     """A path's tokens from the first that counts on; a node that two paths share counts once."""
     ids: list[Any] = []
     sampled, mask, turns, widths = bytearray(), bytearray(), [], []
-    known = [own for own in _COLUMNS if any([nodes[number].get(own) for number in path])]
+    known = [own for own in _COLUMNS if any(nodes[number].get(own) for number in path)]
     columns: dict[str, list[Any]] = {own: [] for own in known}
     turn = -1
     for number in path:
@@ -142,15 +142,15 @@ def _row(nodes: list[Object], path: list[int], seen: set[int]) -> Object | None:
     row[_PARTIAL] = []
     places = np.frombuffer(sampled, np.bool_)
     for own, values in columns.items():
-        column = _spread(_as_array(values), places)[first:]
-        if column.dtype == object:
-            counted = [one is not None for one in compress(column, kept)]
+        spread = _spread(_as_array(values), places)[first:]
+        if spread.dtype == object:
+            counted = [one is not None for one in compress(spread, kept)]
             if any(counted) and not all(counted):
                 row[_PARTIAL].append(own)
             if not all(counted):
                 continue
-            column = _as_array([0.0 if one is None else one for one in column])
-        row[_COLUMNS[own]] = column
+            spread = _as_array([0.0 if one is None else one for one in spread])
+        row[_COLUMNS[own]] = spread
     return row
 
 
