@@ -268,7 +268,8 @@ MISTAKES = [
         "alibaba/ROLL#397",
         lambda case: case.but(advantages=lambda rows, recipe: 0.0 * rows.rewards),
         r"advantages?.{0,100}(\b0\b|zero)|(\b0\b|zero).{0,60}advantages?|own group"
-        r"|no (policy )?grad|group.{0,80}trajector|trajector.{0,80}group|dead|no signal|gradient is (0|zero)",
+        r"|no (policy )?grad|group.{0,80}trajector|trajector.{0,80}group|dead|no signal"
+        r"|gradient is (0|zero)",
         Wish(ROWS),
         value=False,
     ),

@@ -418,14 +418,14 @@ FAULTS = [
         "entropies without the temperature",
         "OpenRLHF/OpenRLHF#1319",
         untempered,
-        r"entrop",
+        r"temperature|entrop.{0,200}(logits|sharper|flatter|scaled)",
         (0.5, 1.5),
     ),
     Fault(
         "entropy of the token that was taken",
         "databricks/compose-rl#85",
         surprises,
-        r"entrop",
+        r"entrop.{0,200}(token|log.?prob|log p|same|equal|surpris|copy|taken)",
     ),
     Fault(
         "nothing is counted",
