@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.text import Text
@@ -41,19 +40,6 @@ def print_findings(console: Console, screen: Screen, answer: Checked) -> None:
         line = Text(_not_checked(answer.not_checked, answer.records), "dim")
         console.print(wrapped(line, screen.reading, 2))
     console.print(_conclusion(answer))
-
-
-def print_codes(console: Console, screen: Screen, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Prints each code with its severity and meaning."""
-    width = max(len(row["code"]) for row in rows)
-    for row in rows:
-        severity = row["severity"][0]
-        line = Text.assemble(
-            (f"{severity:<8}", _STYLES[severity]),
-            (f"{row['code']:<{width}}  ", "bold"),
-            row["meaning"],
-        )
-        console.print(wrapped(line, screen.reading, 8 + width + 2))
 
 
 def _print_kind(console: Console, width: int, rows: Sequence[Finding], more: int) -> None:

@@ -137,6 +137,8 @@ class ObjectiveOptions(StageOptions, VariantOption):
         Raises:
             UsageError: for a name or value that cannot be used.
         """
+        if "," in self.variant:
+            raise UsageError(f"-v takes one variant; for several: grpo compare -v {self.variant}")
         return plan(
             self.variant,
             stages=self.stages,
