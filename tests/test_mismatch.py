@@ -274,9 +274,9 @@ def test_check_says_that_noise_is_normal(tmp_path):
     path = written(tmp_path / "noise.jsonl", drawn(8, noise=0.03))
     found = answer("check", path)["mismatch"]
     assert (found["named"], found["normal"]) == (None, True)
-    assert found["floor"].startswith("normal, less than bf16 alone gives: 0.0306 to 0.0408 nats")
+    assert found["floor"].startswith("normal: bf16 alone gives 0.0306 to 0.0408 nats")
     printed = " ".join(run("check", path).stdout.split())
-    assert "explains it: all tokens differ alike" in printed
+    assert "explains it: all tokens differ by similar" in printed
     assert answer("check", path, "--jobs", 2)["mismatch"] == found
 
 
@@ -284,7 +284,7 @@ def test_check_says_that_no_setting_differs_as_much(tmp_path):
     path = written(tmp_path / "far.jsonl", drawn(9, noise=1.0))
     found = answer("check", path)["mismatch"]
     assert not found["normal"]
-    assert found["floor"].startswith("above known floors, more than bf16 with")
+    assert found["floor"].startswith("too large: bf16 with")
 
 
 def test_the_floors_are_ranges_with_sources():

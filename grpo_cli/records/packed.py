@@ -289,20 +289,17 @@ def pack_floats(flat: Sequence[Any]) -> F64:
     """
     data = struct.pack(f"{len(flat)}d", *flat)
     numbers = np.frombuffer(data)
-    if len(flat) < _SHORT:
-        suspects: Iterable[Any] = flat if _ZERO in data or _ONE in data else ()
-    elif numbers.max() < 0.0:
+    if not len(flat) or numbers.max() < 0.0:
         return numbers
-    else:
-        found = np.flatnonzero((numbers == 0.0) | (numbers == 1.0))
-        suspects = map(flat.__getitem__, found.tolist())
-    if bool in set(map(type, suspects)):
+    found = np.flatnonzero((numbers == 0.0) | (numbers == 1.0))
+    many = _MANY * len(found) > len(flat)  # then looking at all is faster
+    kinds = [*map(type, flat if many else map(flat.__getitem__, found.tolist()))]
+    if kinds.count(float) < len(kinds) and kinds.count(bool):
         raise Unusual
     return numbers
 
 
-_ZERO, _ONE = struct.pack("d", 0.0), struct.pack("d", 1.0)
-_SHORT = 512
+_MANY = 8
 
 
 def pack_bits(flat: Sequence[Any]) -> bytes:

@@ -334,6 +334,15 @@ class View(Tokens):
         several = ((key, some) for key, some in found.items() if any(len(t.rows) > 1 for t in some))
         return dict(several)
 
+    @cached_property
+    def attempts(self) -> dict[int, dict[int, list[Trajectory]]]:
+        """Record → group → its trajectories, of the records in ``turned``."""
+        found: dict[int, dict[int, list[Trajectory]]] = {}
+        for record, every in self.turned.items():
+            for one in every:
+                found.setdefault(record, {}).setdefault(one.group, []).append(one)
+        return found
+
     def members(self, group: int) -> I64:
         """Returns the responses of a group."""
         order, starts = self._grouped
