@@ -42,7 +42,6 @@ def group_norm(
         task_rewards: [R] r, without the KL.
         groups: which responses answer the same prompt; σ with ddof 1.
         token_penalty: [N] β·k of each token.
-        responses: cuts the tokens into responses.
         std_eps: added to σ.
         reward_clip: bound on the score after it is normalised; AReaL clips the reward before.
     """
@@ -112,7 +111,6 @@ def flash_reinforce(
     Args:
         task_rewards: [R] r, without the KL.
         token_penalty: [N] β·k of each token.
-        responses: cuts the tokens into responses.
         moments: of r over the responses of the batch; groups play no part.
         reward_clip: bound on the centred score.
 
@@ -203,8 +201,6 @@ def _described(of: Divergence, what: str) -> str:
     denominators.
 
     Args:
-        log_probs_old, log_probs_rollout: [N] nats.
-        responses: cuts the tokens into responses.
         rejection_threshold: nats for the KL, probability for the TV.
 
     References:

@@ -2,6 +2,8 @@
 
 ``@choice("surrogate", "cispo", epsilon_low=1.0, epsilon_high=4.0)`` enters a function into the
 table of its stage; the numbers are what its hyperparameters are where a flag swaps it in.
+``Inputs`` says what the columns are, in nats; a function describes those alone of which it takes
+something special.
 """
 
 from __future__ import annotations

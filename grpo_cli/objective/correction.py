@@ -216,9 +216,6 @@ def off_policy_mask(
     It drops bad responses that are too far off-policy.
 
     Args:
-        advantage: [N] A.
-        log_probs_new, log_probs_rollout: [N] nats.
-        responses: cuts the tokens into responses.
         off_policy_mask_threshold: nats per token.
 
     References:
@@ -257,9 +254,6 @@ def dual_clip_drop(
     term or in token denominators.
 
     Args:
-        ratio: [N] ρ.
-        advantage: [N] A.
-        responses: cuts the tokens into responses.
         delta: the bound on the ratio where A < 0; None: nothing is removed.
 
     References:

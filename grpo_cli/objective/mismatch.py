@@ -148,7 +148,6 @@ class Mismatch:
         """Adds whole responses.
 
         Args:
-            log_probs_old, log_probs_rollout: [N] nats.
             responses: the tokens of each response.
             turns: [N] the number of each token's turn in its trajectory.
             versions: [N] of the weights that sampled each token; negative where unknown.

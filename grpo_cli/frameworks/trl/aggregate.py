@@ -37,7 +37,6 @@ def trl_async(
     """TRL's AsyncGRPOTrainer: Σ over tokens ÷ (max(N/P, 1) · accumulation).
 
     Args:
-        lengths: [R] tokens of each response.
         global_n_tokens: N, the tokens of the micro-batch over all processes; None: those here.
         num_processes: P.
         gradient_accumulation_steps: micro-batches in an optimiser step.
@@ -96,7 +95,6 @@ def trl_num_items(lengths: I64, *, num_items_in_batch: float | None, num_process
     Accumulation and generation steps do not scale it.
 
     Args:
-        lengths: [R] tokens of each response.
         num_items_in_batch: N, over all processes; None: the tokens of this batch.
         num_processes: P.
     """
@@ -128,7 +126,6 @@ def trl_dapo(
     as ms-swift does; Liger divides by the tokens of the micro-batch.
 
     Args:
-        lengths: [R] tokens of each response.
         num_items_in_batch: N, over all processes; None: the tokens of this batch.
         num_processes: P, over which gradients are averaged.
         gradient_accumulation_steps: micro-batches per optimiser step.

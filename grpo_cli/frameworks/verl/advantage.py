@@ -52,8 +52,6 @@ choice("advantage", "verl/grpo_multi_trajectories")(
 
     Args:
         rewards: [R] s; those of a trajectory's last response count alone.
-        groups: which responses answer the same prompt.
-        trajectories: which responses are of one trajectory.
 
     References:
         verl 0.9.1, ``compute_advantage_for_multi_trajectories``; only its grpo uses it, other
@@ -151,9 +149,6 @@ def plus_plus(
     The reward is on the last token of a response. Masked tokens do not discount it.
 
     Args:
-        task_rewards: [R] without the KL.
-        token_penalty: [N] what a KL in the reward takes off at each token.
-        responses: cuts the tokens into responses.
         moments: of the reward-to-go over the tokens of the batch.
         gamma: discount per token.
 
@@ -232,10 +227,7 @@ def optimal_token_baseline(
 
     Args:
         task_rewards: [R] the reward, which stands on a response's last token.
-        token_penalty: [N] what a KL in the reward takes off at each token.
-        log_probs_old: [N] nats.
         sum_pi_squared: [N] Σ π_old² over the vocabulary.
-        groups, responses: which responses answer the same prompt; cut the tokens.
         positions: [N] the columns; None: nothing is masked.
 
     References:

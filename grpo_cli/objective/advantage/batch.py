@@ -98,8 +98,6 @@ def batch_std(
     """A = (r − r̄_group) / (σ_batch + eps), σ_batch over the rewards of the whole batch.
 
     Args:
-        rewards: [R] one per response.
-        groups: which responses answer the same prompt.
         moments: of the rewards of the batch, one element per response.
         std_ddof: degrees of freedom taken off; 1 is torch's default.
         std_eps: added to σ.
@@ -119,8 +117,6 @@ def batch_whiten(rewards: F64, groups: Groups) -> F64:
     The mean of x is 0, because it is 0 in each group.
 
     Args:
-        rewards: [R] one per response.
-        groups: which responses answer the same prompt.
         moments: of x over the batch, one element per response.
         std_ddof, std_eps: of σ.
 
@@ -141,8 +137,6 @@ def token_whiten(rewards: F64, groups: Groups) -> F64:
     advantage.
 
     Args:
-        rewards: [R] one per response.
-        groups: which responses answer the same prompt.
         moments: of x = r − r̄_group over the tokens of the batch.
         std_ddof, std_eps: of σ.
 
@@ -163,8 +157,6 @@ def live_mean(rewards: F64, groups: Groups, moments: Moments) -> F64:
     """A = α·(r − r̄_group), α = all responses / responses of groups whose rewards differ.
 
     Args:
-        rewards: [R] one per response.
-        groups: which responses answer the same prompt.
         moments: of 1 for a response in a group whose rewards differ and 0 for any other.
 
     References:
@@ -192,8 +184,6 @@ def decoupled(
     S.
 
     Args:
-        reward_columns: [R, K] one reward per response and reward function.
-        groups: which responses answer the same prompt.
         moments: of S over the batch, one element per response.
         reward_weights: [K] wₖ; None: ones.
         std_ddof, std_eps: of every σ, in both steps.

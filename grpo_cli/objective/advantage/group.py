@@ -45,8 +45,6 @@ def group_std(
     """A = (r − r̄) / (σ + eps) over the group, σ² = Σ(r − r̄)² / (G − ddof).
 
     Args:
-        rewards: [R] one per response.
-        groups: which responses answer the same prompt.
         std_ddof: 1 divides by G−1 (torch's default), 0 by G (numpy's).
         std_eps: added to σ.
         std_min: a group with σ below it has advantage 0.
@@ -98,9 +96,7 @@ def length_weighted(rewards: F64, lengths: I64, groups: Groups) -> F64:
     """OPO: A = r − Σⱼ|oⱼ|·rⱼ / Σⱼ|oⱼ|; the baseline is the group's mean reward weighted by length.
 
     Args:
-        rewards: [R] one per response.
         lengths: [R] tokens of each response; one without tokens has no part in the baseline.
-        groups: which responses answer the same prompt.
 
     References:
         Hao et al., On-Policy RL with Optimal Reward Baseline (OPO), 2025 (arXiv 2505.23585).

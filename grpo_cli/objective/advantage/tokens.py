@@ -25,9 +25,6 @@ def to_go(task_rewards: F64, token_penalty: F64, responses: Segments, gamma: flo
     """[N] Σₖ γᵏ·R_{t+k}: R is the reward on a response's last token, less each token's penalty.
 
     Args:
-        task_rewards: [R] one per response.
-        token_penalty: [N] what the KL takes off at each token.
-        responses: cuts the tokens into responses.
         gamma: discount per token.
     """
     filled = responses.lengths > 0
@@ -93,9 +90,7 @@ def returns(
     includes its own KL and that of all later tokens.
 
     Args:
-        task_rewards: [R] rewards, without the KL.
         token_penalty: [N] β·k at each token, where the KL is in the reward; else 0.
-        responses: cuts the tokens into responses.
         gamma: discount per token.
 
     References:
@@ -114,9 +109,7 @@ def returns_whiten(
     Ḡ and σ are the mean and the standard deviation of the returns.
 
     Args:
-        task_rewards: [R] rewards, without the KL.
         token_penalty: [N] β·k at each token, where the KL is in the reward; else 0.
-        responses: cuts the tokens into responses.
         moments: of G over the batch, one element per token.
         gamma: discount per token.
         std_ddof: degrees of freedom taken off in σ.
@@ -147,8 +140,6 @@ def gae(
 
     Args:
         task_rewards: [R] the reward, which stands on a response's last token.
-        token_penalty: [N] what a KL in the reward takes off at each token.
-        values: [N] V(t), the critic's value before the token.
         responses: cuts the tokens into responses; masked ones are passed over.
         gamma: discount per token.
         gae_lambda: λ.
@@ -174,8 +165,6 @@ def remax(
     Args:
         task_rewards: [R] r, without the KL.
         reward_baselines: [R] b.
-        token_penalty: [N] what a KL in the reward takes off at each token.
-        responses: cuts the tokens into responses.
 
     References:
         Li et al., ReMax, 2023 (arXiv 2310.10505), as verl 0.9.1 has it.
