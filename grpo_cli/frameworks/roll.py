@@ -36,9 +36,6 @@ def agentic_reinforce(
 
     r̄ and σ (ddof 1) are those of the group's rewards.
 
-    Args:
-        gamma: discount per turn.
-
     References:
         ROLL 8eb27cc2, ``compute_agentic_reinforce_return``. ROLL subtracts a KL in the reward only
         at the last token of each segment.

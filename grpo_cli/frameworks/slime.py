@@ -53,7 +53,6 @@ def distilled(
 
     Args:
         log_probs_old: [N]; log_probs_ref: [N] the teacher's.
-        std_eps: added to the group's σ (ddof 1).
         opd_kl_coef: what the distance to the teacher counts.
 
     References:
@@ -80,7 +79,6 @@ def one_group(rewards: F64, moments: Moments, *, std_eps: float) -> F64:
 
     Args:
         moments: of the rewards over the batch, one element per response.
-        std_eps: added to σ; slime: 1e-6.
     """
     return standardised(rewards, moments, std_ddof=1, std_eps=std_eps)
 

@@ -113,7 +113,6 @@ def reading(function: Callable[..., Any], doc: str, **instead: str) -> Composed:
 
     Args:
         function: such a function.
-        doc: the docstring.
         instead: its column → the one that is read, as ``log_probs_old="log_probs_rollout"``.
     """
     own = parameters(function)

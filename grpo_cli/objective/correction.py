@@ -28,7 +28,6 @@ def chain(doc: str, *parts: Callable[..., Correction | None]) -> Composed:
     """One correction of several: weights multiply, and what one takes out is out.
 
     Args:
-        doc: the docstring.
         parts: the corrections; one that returns None does nothing.
     """
 

@@ -54,7 +54,6 @@ def group_then_batch(
         moments: of the group-normalised advantages, over tokens.
         reward_bias, reward_scaling: the affine map that rewards go through first.
         reward_clip: bound on the reward before it is normalised; OpenRLHF clips after.
-        std_eps: added to both σ.
 
     References:
         Fu et al., AReaL, 2025 (arXiv 2505.24298); its examples/math/gsm8k_grpo.yaml.
@@ -88,7 +87,6 @@ def on_last_token(
         task_rewards, token_penalty: [R] r without the KL; [N] β·k of each token.
         moments: of the scores that are left, less the KL, over tokens.
         last_masked: [R] the responses whose last token is masked; None: none.
-        reward_bias, reward_scaling, reward_clip, std_eps: as ``areal/grpo`` takes them.
 
     References:
         AReaL cbff54d, ``PPOActor._compute_advantages``.

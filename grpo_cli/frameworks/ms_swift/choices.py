@@ -31,11 +31,7 @@ from grpo_cli.objective.surrogate.joint import of_labels
 
 @choice("advantage", "ms-swift/rloo-group", std_eps=1e-4)
 def rloo_group(rewards: F64, groups: Groups, *, std_eps: float) -> F64:
-    """``leave-one-out`` over the group's σ(r) + eps: advantage_estimator rloo, scale_rewards group.
-
-    Args:
-        std_eps: added to σ (ddof 1); ms-swift: 1e-4.
-    """
+    """``leave-one-out`` over the group's σ(r) + eps: advantage_estimator rloo, scale_rewards group."""
     sizes = groups.sizes[groups.index]
     scores = group_std(rewards, groups, std_ddof=1, std_eps=std_eps, std_min=0.0)
     return scores * (sizes / np.maximum(sizes - 1, 1))
@@ -43,12 +39,7 @@ def rloo_group(rewards: F64, groups: Groups, *, std_eps: float) -> F64:
 
 @choice("advantage", "ms-swift/rloo-batch", measure=sample_rewards, std_eps=1e-4)
 def rloo_batch(rewards: F64, groups: Groups, moments: Moments, *, std_eps: float) -> F64:
-    """``leave-one-out`` over σ_batch(r) + eps: advantage_estimator rloo with scale_rewards batch.
-
-    Args:
-        moments: of the rewards of the batch, one element per response.
-        std_eps: added to σ (ddof 1); ms-swift: 1e-4.
-    """
+    """``leave-one-out`` over σ_batch(r) + eps: advantage_estimator rloo with scale_rewards batch."""
     return scaled(leave_one_out(rewards, groups), moments, std_ddof=1, std_eps=std_eps)
 
 
@@ -76,7 +67,6 @@ def rlsd(
 
     Args:
         log_probs_old: [N]; log_probs_ref: [N] the teacher's, which saw the answer.
-        std_eps: added to the group's σ (ddof 1); ms-swift: 1e-4.
         rlsd_lambda, rlsd_clip_range: λ, of this step; ε_w.
         rlsd_negative_only: 1: responses with A >= 0 keep their advantage.
 
@@ -114,9 +104,6 @@ def k1_in_reward(log_probs_old: F64, log_probs_ref: F64, *, beta: float) -> F64:
     """ms-swift's ``kl_in_reward``: k1 = log π_old − log π_ref is subtracted from the reward.
 
     The clamps of ms-swift's KL in the loss do not apply.
-
-    Args:
-        beta: β.
     """
     return beta * (log_probs_old - log_probs_ref)
 

@@ -39,7 +39,6 @@ def leave_one_out_std(
     −0.577. If all rewards of a group are equal, A = 0.
 
     Args:
-        std_eps: added to s.
         advantage_clip_low, advantage_clip_high: bounds on A; None: none.
 
     References:

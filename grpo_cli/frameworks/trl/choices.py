@@ -35,11 +35,6 @@ from grpo_cli.objective.surrogate.joint import geometric_clip
 def rloo_normalised(rewards: F64, groups: Groups) -> F64:
     """A = (x − x̄_batch) / (σ_batch(x) + eps), where x is the ``leave-one-out`` advantage.
 
-    Args:
-        moments: of x over the batch, one element per response.
-        std_ddof: degrees of freedom taken off; TRL: 1.
-        std_eps: added to σ; TRL: 1e-4.
-
     References:
         Hu et al., REINFORCE++, 2025 (arXiv 2501.03262), as in TRL's paper index.
     """
@@ -269,12 +264,6 @@ def trl_vespo(
 
     dₜ is clamped to ±20, log W to [log 1e-8, 20], and λ to at least 1e-4; a φ that is not finite
     becomes 0. W is always the product over the response. k and λ depend on the sign of A.
-
-    Args:
-        vespo_k_pos: k where A >= 0.
-        vespo_lambda_pos: λ where A >= 0.
-        vespo_k_neg: k where A < 0.
-        vespo_lambda_neg: λ where A < 0.
 
     References:
         Shen et al., VESPO, 2026 (arXiv 2602.10693); TRL, GRPOTrainer, loss_type vespo.

@@ -150,7 +150,6 @@ def plus_plus(
 
     Args:
         moments: of the reward-to-go over the tokens of the batch.
-        gamma: discount per token.
 
     References:
         Hu et al., REINFORCE++, 2025 (arXiv 2501.03262).
@@ -200,7 +199,6 @@ def gae_whitened(
     Args:
         task_rewards, token_penalty, values, responses: as in ``gae``.
         moments: of the advantages over the tokens of the batch.
-        gamma: discount per token.
         gae_lambda: verl's ``lam``, 1 by default.
     """
     return gae(task_rewards, token_penalty, values, responses, gamma=gamma, gae_lambda=gae_lambda)

@@ -97,11 +97,6 @@ def batch_std(
 ) -> F64:
     """A = (r − r̄_group) / (σ_batch + eps), σ_batch over the rewards of the whole batch.
 
-    Args:
-        moments: of the rewards of the batch, one element per response.
-        std_ddof: degrees of freedom taken off; 1 is torch's default.
-        std_eps: added to σ.
-
     References:
         Liu et al., Tricks or Traps? (Lite PPO), 2025 (arXiv 2508.08221). TRL: scale_rewards
         batch, ddof 1, eps 1e-4; ROLL: 1e-6.
@@ -115,10 +110,6 @@ def batch_whiten(rewards: F64, groups: Groups) -> F64:
     """A = x / (σ_batch(x) + eps), x = r − r̄_group, over the responses of the batch.
 
     The mean of x is 0, because it is 0 in each group.
-
-    Args:
-        moments: of x over the batch, one element per response.
-        std_ddof, std_eps: of σ.
 
     References:
         Hu et al., REINFORCE++ with baseline, 2025 (arXiv 2501.03262), over responses, as in TRL
@@ -138,7 +129,6 @@ def token_whiten(rewards: F64, groups: Groups) -> F64:
 
     Args:
         moments: of x = r − r̄_group over the tokens of the batch.
-        std_ddof, std_eps: of σ.
 
     References:
         Hu et al., REINFORCE++ with baseline, 2025 (arXiv 2501.03262), as its authors' OpenRLHF,
@@ -186,7 +176,6 @@ def decoupled(
     Args:
         moments: of S over the batch, one element per response.
         reward_weights: [K] wₖ; None: ones.
-        std_ddof, std_eps: of every σ, in both steps.
 
     References:
         GDPO, 2026 (arXiv 2601.05242). TRL: eps 1e-4 in both steps; ms-swift: 1e-8; verl: 1e-6,

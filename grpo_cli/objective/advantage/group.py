@@ -46,7 +46,6 @@ def group_std(
 
     Args:
         std_ddof: 1 divides by G−1 (torch's default), 0 by G (numpy's).
-        std_eps: added to σ.
         std_min: a group with σ below it has advantage 0.
 
     Raises:

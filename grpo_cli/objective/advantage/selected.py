@@ -39,7 +39,6 @@ def shortest(
     Args:
         gfpo_keep: k; a group that has fewer is kept whole.
         std_ddof: 0 divides by |S|, as the paper does.
-        std_eps: added to σ.
 
     References:
         Shrivastava et al., Sample More to Think Less (GFPO), 2025 (arXiv 2508.09726). TRL's

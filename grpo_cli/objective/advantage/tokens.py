@@ -22,11 +22,7 @@ _TINY = 1e-8  # what verl adds to the count of a mean, and to the variance
 
 
 def to_go(task_rewards: F64, token_penalty: F64, responses: Segments, gamma: float) -> F64:
-    """[N] Σₖ γᵏ·R_{t+k}: R is the reward on a response's last token, less each token's penalty.
-
-    Args:
-        gamma: discount per token.
-    """
+    """[N] Σₖ γᵏ·R_{t+k}: R is the reward on a response's last token, less each token's penalty."""
     filled = responses.lengths > 0
     rewards = -token_penalty
     rewards[(np.cumsum(responses.lengths) - 1)[filled]] += task_rewards[filled]
@@ -91,7 +87,6 @@ def returns(
 
     Args:
         token_penalty: [N] β·k at each token, where the KL is in the reward; else 0.
-        gamma: discount per token.
 
     References:
         Williams, REINFORCE, 1992; Hu et al., REINFORCE++, 2025 (arXiv 2501.03262), γ = 1.
@@ -111,9 +106,6 @@ def returns_whiten(
     Args:
         token_penalty: [N] β·k at each token, where the KL is in the reward; else 0.
         moments: of G over the batch, one element per token.
-        gamma: discount per token.
-        std_ddof: degrees of freedom taken off in σ.
-        std_eps: added to σ.
 
     References:
         Hu et al., REINFORCE++, 2025 (arXiv 2501.03262), "global advantage normalization".
@@ -141,7 +133,6 @@ def gae(
     Args:
         task_rewards: [R] the reward, which stands on a response's last token.
         responses: cuts the tokens into responses; masked ones are passed over.
-        gamma: discount per token.
         gae_lambda: λ.
 
     References:

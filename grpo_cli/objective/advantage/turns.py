@@ -28,7 +28,6 @@ def once_per_trajectory(function: Callable[..., F64], doc: str) -> Composed:
 
     Args:
         function: takes columns with a number per response, and ``groups``; returns [R].
-        doc: the docstring.
     """
     own = parameters(function)
     takes = own | Parameters(("trajectories",), frozenset(), (), frozenset())
@@ -57,9 +56,6 @@ choice("advantage", "trajectory-group-mean")(trajectory_mean)
 trajectory_std = once_per_trajectory(
     group_std,
     """A = (r − r̄)/(σ + eps), r̄ and σ over the trajectories of the group, each counting once.
-
-    Args:
-        std_ddof, std_eps, std_min: as for ``group-std``.
 
     References:
         SkyRL (step-wise training) and verl (several outputs of an agent loop): ddof 1, eps 1e-6;
@@ -175,7 +171,6 @@ def turn_group_std(
     Args:
         turn_scores, token_penalty, turn_order, gamma: as for ``turn-returns``.
         groups, turn_peers: as for ``turn-group-mean``.
-        std_ddof, std_eps: of σ.
 
     References:
         rLLM's ``per_step``: γ = 0, eps 1e-6, turn_peers number; ROLL's ``step_reinforce``:
@@ -206,7 +201,6 @@ def outcome_and_turn(
 
     Args:
         turn_advantage_coef: λ.
-        std_ddof, std_eps: of every σ.
 
     References:
         Zeng et al., Reinforcing Multi-Turn Reasoning in LLM Agents, 2025 (arXiv 2505.11821).
@@ -254,7 +248,6 @@ def gigpo(
         turn_advantage_coef: ω.
         outcome_unit: what counts once in the first mean and σ: trajectory, as in the paper; turn:
             a trajectory counts as often as it has turns, as in the authors' code and in ROLL.
-        std_ddof, std_eps: of every σ.
 
     References:
         Feng et al., GiGPO, 2025 (arXiv 2505.10978), equations 3 to 8.
@@ -286,7 +279,6 @@ def turn_gae(
     Vₖ is the critic's value at the turn's first token. All tokens of the turn share Aₖ.
 
     Args:
-        gamma: discount per turn.
         gae_lambda: λ, per turn.
 
     References:

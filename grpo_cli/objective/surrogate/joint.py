@@ -39,7 +39,6 @@ def kl_cov(
     Args:
         responses, records: cut tokens and responses; k and the covariance are per record.
         kl_cov_ratio: the share of a record's N tokens that is held back, k = max(1, ⌊share·N⌋).
-        ppo_kl_coef: the coefficient.
 
     References:
         Cui et al., The Entropy Mechanism of RL for Reasoning Language Models, 2025 (arXiv
@@ -93,10 +92,7 @@ def clip_cov(
 
     Args:
         responses, records: cut tokens and responses; everything is per record.
-        epsilon_low, epsilon_high: of the clip.
-        clip_cov_ratio: the share.
         clip_cov_lb, clip_cov_ub: the bounds, exclusive.
-        clip_cov_seed: of the choice.
 
     References:
         Cui et al., 2025 (arXiv 2505.22617).
@@ -316,8 +312,6 @@ def fipo(
         token_log_ratio: [N] d, nats.
         positions: [N] each token's index in its response, masked ones counted; None: none masked.
         log_ratio_clamp: bound on |d| in F; None: no bound.
-        epsilon_low, epsilon_high, delta, dual_clip: as for ``clip``.
-        fipo_decay_rate: the half-life in tokens.
         fipo_clip_low, fipo_clip_high: half-widths of the weight's bounds.
         fipo_safety_threshold: a ratio.
 
