@@ -105,11 +105,11 @@ HOSTILE: dict[str, tuple[Callable[[list[str]], Any], str]] = {
     "the first line twice": (lambda texts: [texts[0], *texts], "left out or moved"),
     "a number is edited": (
         lambda texts: [texts[0].replace("0/0", "9/9", 1), *texts[1:]],
-        "does not fit the hash",
+        "does not match the hash",
     ),
     "another hash": (
         lambda texts: [texts[0].replace('"sha256":"', '"sha256":"0', 1), *texts[1:]],
-        "does not fit the hash",
+        "does not match the hash",
     ),
     "another version": (
         lambda texts: [texts[0].replace("grpo-bundle/1", "grpo-bundle/2", 1), *texts[1:]],
@@ -129,7 +129,7 @@ HOSTILE: dict[str, tuple[Callable[[list[str]], Any], str]] = {
     ),
     "no hash": (
         lambda texts: [texts[0].rpartition(',"sha256"')[0] + "}}", *texts[1:]],
-        "does not fit the hash",
+        "does not match the hash",
     ),
 }
 

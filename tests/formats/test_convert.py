@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 from pathlib import Path
 
 import orjson
@@ -148,7 +149,7 @@ def test_notes_are_said_once_and_quiet_says_none(grpo, tmp_path):
 def test_formats(grpo):
     result = grpo("formats")
     assert result.exit_code == 0
-    assert "nemo-rl  NeMo-RL train_data_step{N}.jsonl" in result.stdout
+    assert re.search(r"nemo-rl +NeMo-RL train_data_step\{N\}.jsonl", result.stdout)
     assert "prev_logprobs" in result.stdout
     document = json.loads(grpo("formats", "--json").stdout)
     names = [one["name"] for one in document["formats"]]

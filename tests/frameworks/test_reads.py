@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
-from files import each
+from files import each, some
 
 from grpo_cli import UsageError, evaluate
 from grpo_cli.hyperparameters import HYPERPARAMETERS, HyperparameterError
@@ -166,7 +166,7 @@ def follows(row: str, name: str) -> bool:
     return any(parts(row, base | {name: value}) != plain for value in other_values(name))
 
 
-@each("row", list(rows()))
+@each("row", some(list(rows()), 60))
 def test_a_row_follows_the_settings_that_its_function_reads_and_no_other(row: str) -> None:
     read = set(_names(row))
     ignored = set(IGNORED.get(row, ()))

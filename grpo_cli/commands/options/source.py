@@ -262,7 +262,7 @@ def tell_skipped(skipped: Skipped, of: int | None = None) -> None:
     if not skipped:
         return
     if skipped.more:
-        say(f"… {skipped.more:,} more errors (--max-errors 0 tells all)")
+        say(f"… {skipped.more:,} more errors (--max-errors 0 shows all)")
     part = "" if of is None else f"{skipped.count:,} of "
     say(f"skipped {part}{counted(of or skipped.count, 'record')}")
 

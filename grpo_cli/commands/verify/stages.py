@@ -180,7 +180,7 @@ def _rewards(part: Part) -> Pair | str:
     if part.rewards is None or not part.functions:
         return "no rewards/NAME: the raw rewards were not recorded"
     if part.weights is None:
-        return "framework.reward_weights has not one number per reward function"
+        return "framework.reward_weights does not have one number per reward function"
     found = np.nansum(np.stack([*part.functions.values()], axis=1) * part.weights, axis=1)
     return Pair(part, "rewards", part.rewards, found, _size(found))
 
@@ -266,7 +266,7 @@ def _estimated(rows: Sequence[Row]) -> F64 | str:
         return f"{plan.variant}: {error}"
     if isinstance(found, np.ndarray):
         return found
-    return "the settings do not say how rewards become advantages, or a KL is in them"
+    return "the settings do not name the advantage, or the reward contains a KL"
 
 
 # ---- steps --------------------------------------------------------------------------------------
@@ -333,7 +333,7 @@ def _step_loss(step: Sequence[Part]) -> tuple[float, float] | str:
         sizes = [part.lengths.sum() if tokens else len(part.lengths) for part in step]
         found = losses @ np.array(sizes, dtype=np.float64) / max(sum(sizes), 1)
     else:
-        return f"how {objective.name} adds micro-batches up is not known from their losses alone"
+        return f"for {objective.name}, losses of micro-batches do not determine the step's loss"
     return float(found), float(np.abs(losses).sum())
 
 

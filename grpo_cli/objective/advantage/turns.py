@@ -44,9 +44,9 @@ def once_per_trajectory(function: Callable[..., F64], doc: str) -> Composed:
 
 trajectory_mean = once_per_trajectory(
     group_mean,
-    """A = r − r̄, r̄ over the trajectories of the group, each of which counts once.
+    """A = r − r̄, r̄ over the trajectories of the group, each counted once.
 
-    ``group-mean`` counts a trajectory as often as it has responses, where turns are written so.
+    If turns are written as responses, ``group-mean`` would count each trajectory once per turn.
 
     Args:
         rewards: [R] that of a trajectory's last response is the trajectory's.
@@ -105,7 +105,7 @@ def turn_returns(
 ) -> PerToken:
     """Aₖ = Σⱼ≥ₖ γ^(j−k)·rⱼ: the discounted return from each turn on; no baseline.
 
-    All tokens of a turn have it: the discount is by turn, where ``returns`` discounts by token.
+    All tokens of a turn share it. The discount is per turn; ``returns`` discounts per token.
 
     Args:
         turn_scores: [T] rⱼ; without rewards of turns, a response's reward at its last turn.
@@ -131,10 +131,10 @@ def turn_group_mean(
     gamma: float,
     turn_peers: str,
 ) -> PerToken:
-    """The return from each turn on less the mean of those it is compared with.
+    """The return from each turn on, minus the mean of the turns that it is compared with.
 
-    The return is Σⱼ≥ₖ γ^(j−k)·rⱼ, as of ``turn-returns``. A turn that is compared with none but
-    itself has advantage 0.
+    The return is Σⱼ≥ₖ γ^(j−k)·rⱼ, as in ``turn-returns``. A turn without others to compare with
+    has advantage 0.
 
     Args:
         turn_scores, token_penalty, turn_order, gamma: as for ``turn-returns``.
@@ -159,7 +159,7 @@ def turn_group_std(
     std_ddof: int,
     std_eps: float,
 ) -> PerToken:
-    """``turn-group-mean`` over σ + eps, σ being that of the returns of the same turns.
+    """``turn-group-mean`` divided by σ + eps, with the std σ of the same returns.
 
     Args:
         turn_scores, token_penalty, turn_order, gamma: as for ``turn-returns``.
@@ -188,9 +188,9 @@ def outcome_and_turn(
     std_ddof: int,
     std_eps: float,
 ) -> PerToken:
-    """MT-GRPO: the advantage of the trajectory's reward, plus λ times that of the turn's own.
+    """MT-GRPO: the advantage of the trajectory's reward plus λ times that of the turn's reward.
 
-    Both are (reward − mean)/(σ + eps): over the trajectories of the group, and over its turns of
+    Both are (reward − mean)/(σ + eps): over the trajectories of the group, and over its turns with
     the same number.
 
     Args:
@@ -226,7 +226,7 @@ def turn_gae(
 ) -> PerToken:
     """GAE of turns: Aₖ = Σⱼ≥ₖ (γλ)^(j−k)·δⱼ, δₖ = rₖ + γ·Vₖ₊₁ − Vₖ, V 0 after the last turn.
 
-    Vₖ is the critic's value at the turn's first token, and all tokens of the turn have Aₖ.
+    Vₖ is the critic's value at the turn's first token. All tokens of the turn share Aₖ.
 
     Args:
         turn_scores, token_penalty, turn_order: as for ``turn-returns``.
@@ -235,8 +235,8 @@ def turn_gae(
         gae_lambda: λ, per turn.
 
     References:
-        Li et al., Turn-PPO, 2025 (arXiv 2512.17008), as AReaL's ``gae_timestep_unit`` turn has it,
-        which leaves a KL in the reward to the token it is of.
+        Li et al., Turn-PPO, 2025 (arXiv 2512.17008), as in AReaL with ``gae_timestep_unit`` turn,
+        where a KL in the reward affects only its own token.
     """
     turns = turn_order.turns
     now = values[turns.starts]

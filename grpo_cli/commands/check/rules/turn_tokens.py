@@ -114,7 +114,7 @@ _TEMPLATE, _TAIL, _SHIFT = 2, 8, 8
 @rule(
     "turn-prompt",
     "warning|info",
-    "The prompt of a turn is not the prompt and the response of the turn before.",
+    "The prompt of a turn does not continue the turn before.",
     rank=29,
 )
 def find_turn_prompts(view: View) -> Iterator[Finding]:
@@ -152,14 +152,14 @@ def find_turn_prompts(view: View) -> Iterator[Finding]:
 _KINDS: Mapping[str, tuple[Severity, str, str]] = {
     "again": (
         "warning",
-        "has other ids for the text of the turns before",
-        "append the ids that were sampled, never their text encoded again: the policy continues a "
+        "encodes the text of earlier turns with other token ids",
+        "append the sampled ids, not their text encoded again: otherwise the policy continues a "
         "history that it did not write, and turns joined to one response have wrong log-probs",
     ),
     "rewritten": (
         "info",
-        "leaves out or rewrites some of the turns before",
-        "right where the context is managed; such turns cannot be joined to one response",
+        "omits or rewrites some earlier turns",
+        "correct if the context is shortened on purpose; do not join such turns to one response",
     ),
 }
 

@@ -137,7 +137,7 @@ def tools(case: Case) -> Iterator[Cause]:
 def _penalised(case: Case) -> Breakdown:
     filled = MASKS["masked-count.between"](case)
     if np.array_equal(filled, case.mask):
-        raise ValueError("no tool wrote anything")
+        raise ValueError("there are no tool tokens")
     batch = assemble([replace(case.record, mask=filled.tobytes())])
     policy = case.mask[filled].astype(np.float64)
     own = case.breakdown.weight

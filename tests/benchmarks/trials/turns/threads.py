@@ -148,7 +148,7 @@ THREADS = (
         "sampled ids are decoded and encoded again between turns",
         _fault("histories encoded again", 0.3, "lightning", tokens=(14, 24)),
         "check",
-        "has other ids for the text of the turns before",
+        "encodes the text of earlier turns with other token ids",
         "turn-prompt",
     ),
     Thread(
