@@ -133,7 +133,8 @@ def first_sign(values: F64) -> tuple[int, int, str, float] | None:
                 break
     if not seen:
         return None
-    end, score, at, kind = min(seen, key=lambda one: one[:2])
+    end, _, at, kind = min(seen, key=lambda one: one[:2])
+    score = min(one[1] for one in seen if one[3] == kind and one[0] <= end + 4)
     return at, end, kind, score
 
 

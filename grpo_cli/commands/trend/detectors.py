@@ -149,9 +149,18 @@ def _lasting(signs: Sequence[Change], scaled: F64, usual: Usual) -> list[Change]
     """Changes with their ends, without those that repeat the one before."""
     found: list[Change] = []
     for sign in sorted(signs, key=lambda one: (one.seen, -one.score)):
-        if not any(_repeats(before, sign) for before in found):
+        known = next((at for at, before in enumerate(found) if _repeats(before, sign)), None)
+        if known is None:
             found.append(_until_back(_since(sign, scaled, usual), scaled, usual))
+        elif _confirms(found[known], sign):
+            found[known] = found[known]._replace(score=sign.score)
     return found
+
+
+def _confirms(change: Change, sign: Change) -> bool:
+    """Whether a sign of the next few values shows the change more clearly."""
+    same = (sign.kind, sign.up) == (change.kind, change.up) and sign.score > change.score
+    return same and sign.kind in (SHIFT, DRIFT) and sign.seen <= change.seen + LEAST_FUTURE
 
 
 def _repeats(before: Change, sign: Change) -> bool:
