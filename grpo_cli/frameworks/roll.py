@@ -251,7 +251,9 @@ ROWS = {
         paper="2505.10978",
     ),
     "roll/vanilla": vary(_PPO, surrogate=use("reinforce")).named(
-        "ROLL pg_variant vanilla (REINFORCE)", "log π_θ·A; π_old plays no part.", paper=""
+        "ROLL pg_variant vanilla (REINFORCE)",
+        "The surrogate is log π_θ·A; π_old is not used.",
+        paper="",
     ),
     "roll/tis": vary(_PPO, surrogate=use("cispo", epsilon_low=1.0, epsilon_high=0.0)).named(
         "ROLL pg_variant tis", "The weight is the ratio within [0, 1].", paper=""
