@@ -31,7 +31,7 @@ from grpo_cli.objective.surrogate.joint import of_labels
 
 @choice("advantage", "ms-swift/rloo-group", std_eps=1e-4)
 def rloo_group(rewards: F64, groups: Groups, *, std_eps: float) -> F64:
-    """``leave-one-out`` over the group's σ(r) + eps: advantage_estimator rloo, scale_rewards group."""
+    """``leave-one-out`` over the group's σ(r) + eps: advantage_estimator rloo, by group."""
     sizes = groups.sizes[groups.index]
     scores = group_std(rewards, groups, std_ddof=1, std_eps=std_eps, std_min=0.0)
     return scores * (sizes / np.maximum(sizes - 1, 1))
@@ -39,7 +39,7 @@ def rloo_group(rewards: F64, groups: Groups, *, std_eps: float) -> F64:
 
 @choice("advantage", "ms-swift/rloo-batch", measure=sample_rewards, std_eps=1e-4)
 def rloo_batch(rewards: F64, groups: Groups, moments: Moments, *, std_eps: float) -> F64:
-    """``leave-one-out`` over σ_batch(r) + eps: advantage_estimator rloo with scale_rewards batch."""
+    """``leave-one-out`` over σ_batch(r) + eps: advantage_estimator rloo, by batch."""
     return scaled(leave_one_out(rewards, groups), moments, std_ddof=1, std_eps=std_eps)
 
 
