@@ -118,12 +118,8 @@ def pass_at_k(rewards: F64, groups: Groups) -> F64:
         group of one, which has advantage 0 here.
     """
     best = groups.reduce(lambda rows: rows.max(axis=1), rewards)[groups.index]
-    second = groups.reduce(_second, rewards)[groups.index]
-    return np.where(rewards == best, best - second, 0.0)
-
-
-def _second(rows: F64) -> F64:
-    return np.sort(rows, axis=1)[:, max(rows.shape[1] - 2, 0)]
+    seconds = groups.reduce(lambda rows: np.sort(rows)[:, max(rows.shape[1] - 2, 0)], rewards)
+    return np.where(rewards == best, best - seconds[groups.index], 0.0)
 
 
 @choice("advantage", "max-rl", "max_rl", "maxrl")
