@@ -417,8 +417,11 @@ _PLACES: tuple[tuple[str, Callable[[Segments], I64]], ...] = (
 
 def discounted(case: Case) -> Iterator[Cause]:
     """Yields A·γ^k, k the tokens after or before a token."""
-    if case.breakdown.response_advantage is None or case.expected_policy_gradient is None:
+    wanted, ours = case.expected_policy_gradient, case.policy_gradient
+    if case.breakdown.response_advantage is None or wanted is None:
         return
+    if (np.minimum(np.abs(wanted), np.abs(ours))[wanted * ours < 0.0] > case.quiet).any():
+        return  # γ^k turns no sign
     for direction, places in _PLACES:
         words = f"advantages discounted {direction}: A times {{}} per position"
         family = partial(_discounted, places=places)

@@ -164,7 +164,6 @@ def estimates(case: Case) -> Iterator[Cause]:
         if "/" not in name and not (choice.absent or choice.in_reward)
         if (bound := bound_to(name, choice, own.values)) is not None
     }
-    weighing = "kl_weight" in own.values
     for (above, of), (below, to) in permutations(_POLICIES.items(), 2):
         of_column, to_column = getattr(batch, of), getattr(batch, to)
         if of_column is None or to_column is None:
@@ -174,8 +173,8 @@ def estimates(case: Case) -> Iterator[Cause]:
         inputs = Inputs(replace(batch, log_probs_ref=reference))
         inputs["ratio"], inputs["log_ratio"] = case.breakdown.ratio, case.breakdown.log_ratio
         for name, bound in bounds.items():
-            for weight in ("none", "ratio") if weighing else ("",):
-                values = {**bound.values} | ({"kl_weight": weight} if weighing else {})
+            for weight in ("none", "ratio") if "kl_weight" in bound.values else ("",):
+                values = {**bound.values} | ({"kl_weight": weight} if weight else {})
                 turned = tapped(Bound(name, bound.choice, values), partial(_moving, by=moving))
                 found: Kl = inputs.call(turned, "kl")
                 by_ratio = 0.0 if found.grad_log_ratio is None else found.grad_log_ratio
