@@ -294,7 +294,7 @@ def find_turn_rewards(view: View) -> Iterator[Finding]:
 def _rewards_by_turn(view: View) -> dict[int, list[tuple[int, F64]]]:
     """Returns record → (first response, [turns] rewards) of each trajectory."""
     found: dict[int, list[tuple[int, F64]]] = {}
-    by_turn, by_token = view.packed.turn_rewards, view.columns.get("token_rewards")
+    by_turn, by_token = view.packed.of_turns.get("turn_rewards"), view.columns.get("token_rewards")
     if by_token is not None:
         turns = turns_of(view)
         counts = np.bincount(view.responses.index[turns.starts], minlength=view.responses.count)
