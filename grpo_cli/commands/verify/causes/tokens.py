@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from grpo_cli.batch import F64
 from grpo_cli.commands.verify.causes.case import Case, Cause
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.terms import KL
@@ -69,6 +70,8 @@ def solved_tokens(case: Case) -> Iterator[Cause]:
             yield _cause(_words(case, picked, suffix), picked, times)
             if not np.array_equal(picked, wrong):
                 yield _cause(_words(case, wrong, suffix), wrong, times)
+    if not wrong.any():
+        yield from _silent(case)
 
 
 def _cause(words: str, picked: Picked, times: float) -> Cause:
@@ -90,6 +93,38 @@ def _with_silent(case: Case, wrong: Picked) -> Picked:
     )
     picked: Picked = wrong | (responses.spread(whole) & ~seen)
     return picked
+
+
+def _silent(case: Case) -> Iterator[Cause]:
+    """Yields tokens and responses without gradient (clipped) that add nothing, or double."""
+    if case.loss is None:
+        return
+    responses, parts = case.batch.responses, case.breakdown.contribution
+    silent = np.abs(case.breakdown.gradient) <= case.quiet
+    whole = (responses.lengths > 0) & (responses.sum((~silent).astype(int)) == 0)
+    for times, suffix in _TIMES:
+        for row in np.flatnonzero(whole & _explains(case, responses.sum(parts), times)):
+            picked = responses.index == row
+            yield _cause(_words(case, picked, suffix), picked, times)
+        fits = np.flatnonzero(silent & _explains(case, parts, times))
+        if len(fits):
+            picked = np.arange(len(parts)) == fits[0]
+            words = _words(case, picked, suffix)
+            if len(fits) > 1:
+                words += (
+                    f", or another of the {len(fits)} tokens without gradient that have the "
+                    "same contribution"
+                )
+            yield _cause(words, picked, times)
+
+
+def _explains(case: Case, parts: F64, times: float) -> Picked:
+    """Whether counting a part of the loss so many times explains what it is off by."""
+    assert case.loss is not None
+    off = case.loss - float(case.breakdown.record_objective[0])
+    size = max(abs(case.loss), 1e-3 * float(np.abs(case.breakdown.contribution).sum()))
+    near: Picked = np.abs((times - 1.0) * parts - off) <= case.tolerance.rtol * size
+    return near
 
 
 def _words(case: Case, picked: Picked, suffix: str) -> str:
