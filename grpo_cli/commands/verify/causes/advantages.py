@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import product
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -129,18 +128,25 @@ def other_groups(case: Case) -> Iterator[Cause]:
     """Yields groups that are counted off the rows, whatever their prompts are."""
     if case.objective.advantage.choice.given or case.batch.rewards is None:
         return
-    rows = np.arange(case.batch.responses.count)
-    sizes = np.bincount(case.batch.groups, minlength=case.batch.group_count)
-    grouped = [("group-stride.every", rows % case.batch.group_count)]
-    grouped += [("group-stride.blocks", rows // size) for size in {*sizes.tolist()} - {0}]
-    grouped += [("group-stride.later", np.roll(case.batch.groups, 1))]
-    for key, groups in grouped:
-        columns = {"groups": groups, "group_count": int(groups.max()) + 1}
-        yield catalogued(key, partial(_with_groups, columns=columns))
+    for key, numbers in _ROWS.items():
+        yield catalogued(key, partial(_with_groups, numbers=numbers))
 
 
-def _with_groups(case: Case, columns: Mapping[str, Any]) -> Breakdown:
-    return case.with_columns(**columns)
+def _largest(case: Case) -> int:
+    return max(int(np.bincount(case.batch.groups).max(initial=1)), 1)
+
+
+_ROWS: Mapping[str, Callable[[Case, I64], I64]] = {
+    "group-stride.every": lambda case, rows: rows % case.batch.group_count,
+    "group-stride.blocks": lambda case, rows: rows // _largest(case),
+    "group-stride.later": lambda case, _: np.roll(case.batch.groups, 1),
+}
+"""How groups are numbered by the rows of responses."""
+
+
+def _with_groups(case: Case, numbers: Callable[[Case, I64], I64]) -> Breakdown:
+    groups = numbers(case, np.arange(case.batch.responses.count))
+    return case.with_columns(groups=groups, group_count=int(groups.max()) + 1)
 
 
 def other_eps(case: Case) -> Iterator[Cause]:
@@ -264,37 +270,52 @@ def changed(case: Case) -> Iterator[Cause]:
             yield catalogued(key, partial(_with_change, change=change))
 
 
+_SETS: Mapping[str, Callable[[F64, float, F64], tuple[F64, float]]] = {
+    "the responses": lambda n, _, __: (np.ones_like(n), float(len(n))),
+    "the tokens that count": lambda n, _, __: (n, float(n.sum())),
+    "all tokens": lambda _, __, written: (written, float(written.sum())),
+    "the padded tokens, which are 0 where masked": lambda n, width, _: (n, width * len(n)),
+    "the padded tokens": lambda n, width, _: (np.full_like(n, width), width * len(n)),
+}
+"""Over what means are taken: how often each response's advantage is in it, and how many are."""
+
+
 def whitened(case: Case) -> Iterator[Cause]:
     """Yields advantages normalised once more, with the mean and the std of several sets."""
     found, a = case.effective_advantages, case.breakdown.response_advantage
     if found is None or a is None:
         return
-    width = float(max(case.record.widths, default=0))
-    lengths = case.batch.responses.lengths.astype(np.float64)
-    sets = {
-        "the responses": (np.ones_like(a), float(len(a))),
-        "the tokens that count": (lengths, float(lengths.sum())),
-        "all tokens": (np.array(case.record.widths, dtype=np.float64), float(case.written.total)),
-        "the padded tokens, which are 0 where masked": (lengths, width * len(a)),
-        "the padded tokens": (np.full_like(a, width), width * len(a)),
-    }
     known = np.isfinite(found)
     room = 1e-3 * float(np.abs(found[known]).max(initial=0.0))
-    for (of, (times, count)), (by, (n, total)), ddof in product(
-        sets.items(), [*sets.items(), ("", (lengths, 0.0))], (1, 0)
-    ):
-        mean = float(a @ times) / max(count, 1.0)
-        square = float(n @ (a - mean) ** 2) + (total - float(n.sum())) * mean * mean
-        scale = (square / max(total - ddof, 1.0)) ** 0.5 + 1e-8 if by else 1.0
-        if (np.abs((a - mean) / scale - found)[known] > room).any() or (not by and ddof):
+    for of, by, ddof in product(_SETS, ["", *_SETS], (1, 0)):
+        if (np.abs(_normalised(case, of, by, ddof) - found)[known] > room).any():
             continue
         words = f"advantages normalised again: mean over {of}"
         words += f", std (ddof {ddof}) over {by}" if by else ""
-        yield _cause("advantage-twice", words, partial(_affine, mean=mean, scale=scale))
+        made = partial(_with_normalised, of=of, by=by, ddof=ddof)
+        if by or ddof:
+            yield Cause("advantage-twice", words, made)
 
 
-def _affine(a: F64, _: F64, mean: float, scale: float) -> F64:
-    return (a - mean) / scale
+def _with_normalised(case: Case, of: str, by: str, ddof: int) -> Breakdown:
+    return case.with_advantages(_normalised(case, of, by, ddof))
+
+
+def _normalised(case: Case, of: str, by: str, ddof: int) -> F64:
+    """[R] (A − mean)/std of other sets; without ``by`` A − mean."""
+    a = case.breakdown.response_advantage
+    if a is None:
+        raise ValueError("advantages differ within a response")
+    lengths = case.batch.responses.lengths.astype(np.float64)
+    written = case.unpadded.astype(np.float64)
+    sets = lengths, float(max(case.record.widths, default=0)), written
+    times, count = _SETS[of](*sets)
+    mean = float(a @ times) / max(count, 1.0)
+    if not by:
+        return a - mean
+    n, total = _SETS[by](*sets)
+    square = float(n @ (a - mean) ** 2) + (total - float(n.sum())) * mean * mean
+    return (a - mean) / ((square / max(total - ddof, 1.0)) ** 0.5 + 1e-8)
 
 
 def _cause(mistake: str, words: str, change: Change) -> Cause:
@@ -417,8 +438,11 @@ _PLACES: tuple[tuple[str, Callable[[Segments], I64]], ...] = (
 
 def discounted(case: Case) -> Iterator[Cause]:
     """Yields A·γ^k, k the tokens after or before a token."""
-    if case.breakdown.response_advantage is None or case.expected_policy_gradient is None:
+    wanted, ours = case.expected_policy_gradient, case.policy_gradient
+    if case.breakdown.response_advantage is None or wanted is None:
         return
+    if (np.minimum(np.abs(wanted), np.abs(ours))[wanted * ours < 0.0] > case.quiet).any():
+        return  # γ^k turns no sign
     for direction, places in _PLACES:
         words = f"advantages discounted {direction}: A times {{}} per position"
         family = partial(_discounted, places=places)
