@@ -162,15 +162,15 @@ HYPERPARAMETERS: Mapping[str, Hyperparameter] = {
         called="kl_loss_coef kl_coef reference_policy_kl_penalty kl_tau kl_ctl",
     ),
     "kl_weight": Hyperparameter(
-        "what multiplies each token's KL estimate: nothing, the ratio (unbiased KL), or the "
-        "token's own ratio where the ratio stage has another",
+        "weight of each token's KL estimate: none, the ratio (unbiased KL), or the token's "
+        "own ratio (also if the ratio is per sequence)",
         words=("none", "ratio", "token-ratio"),
     ),
     "entropy_coef": Hyperparameter(
         "coefficient of the entropy bonus", called="entropy_coeff entropy_loss_coef"
     ),
-    "count_eps": _at_least_0("added to a response's count of tokens"),
-    "std_ddof": Hyperparameter("degrees of freedom taken off in the std", low=0, integer=True),
+    "count_eps": _at_least_0("added to the number of tokens of a response in its mean"),
+    "std_ddof": Hyperparameter("the std divides by n − std_ddof", low=0, integer=True),
     "std_eps": _at_least_0("added to the std before dividing by it"),
     "std_min": _at_least_0("a group whose std is below this has advantage 0"),
     "kl_input_clamp": _positive(
@@ -182,19 +182,19 @@ HYPERPARAMETERS: Mapping[str, Hyperparameter] = {
         "bound on |KL estimate|", optional=True, called="kl_output_clamp_value"
     ),
     "delta": _positive(
-        "upper bound on the ratio in the unclipped branch (two-sided clip)", optional=True
+        "upper bound on the ratio in the unclipped term (two-sided clip)", optional=True
     ),
     "dual_clip": Hyperparameter(
-        "the c of dual clip: where A < 0 the surrogate is at least c·A",
+        "dual clip's c: if A < 0, the surrogate is at least c·A",
         low=1.0,
         open_low=True,
         optional=True,
         called="clip_ratio_c eps_clip_c ratio_clip_c c_clip",
     ),
-    "log_ratio_clamp": _positive("bound on |log ratio| before it is exponentiated", optional=True),
-    "max_completion_length": _positive("the constant length L that token sums are divided by"),
+    "log_ratio_clamp": _positive("bound on |log ratio| before the exponential", optional=True),
+    "max_completion_length": _positive("constant length L by which token sums are divided"),
     "gradient_accumulation_steps": _count(
-        "micro-batches per optimiser step; trainers divide their loss by it", counts="microbatches"
+        "micro-batches per optimiser step; trainers divide the loss by it", counts="microbatches"
     ),
     "num_items_in_batch": _positive(
         "tokens of the whole generation batch, over all processes", optional=True, counts="tokens"
@@ -202,7 +202,9 @@ HYPERPARAMETERS: Mapping[str, Hyperparameter] = {
     "steps_per_generation": _count(
         "micro-batches per generation batch", optional=True, counts="generation"
     ),
-    "loss_scale_factor": _positive("verl's constant that token sums are divided by", optional=True),
+    "loss_scale_factor": _positive(
+        "verl's constant by which token sums are divided", optional=True
+    ),
     "response_length": _positive("the padded width of the responses", optional=True),
     "global_batch_size": _positive(
         "responses of the whole mini-batch, over all processes", optional=True, counts="responses"
@@ -212,18 +214,18 @@ HYPERPARAMETERS: Mapping[str, Hyperparameter] = {
     ),
     "dp_size": _count("verl's data-parallel size", counts="ranks"),
     "tau_pos": _positive(
-        "SAPO's temperature where A > 0", called="sapo_temperature_pos sapo_tau_pos"
+        "SAPO's temperature for A > 0", called="sapo_temperature_pos sapo_tau_pos"
     ),
     "tau_neg": _positive(
-        "SAPO's temperature where A <= 0", called="sapo_temperature_neg sapo_tau_neg"
+        "SAPO's temperature for A <= 0", called="sapo_temperature_neg sapo_tau_neg"
     ),
     "log_ratio_max": Hyperparameter(
-        "upper bound on a log ratio before it is exponentiated; below there is none"
+        "upper bound on a log ratio before the exponential; there is no lower bound"
     ),
     "dro_beta": _positive("DRO's coefficient of the squared log ratio"),
-    "clip_cov_ratio": _positive("share of the tokens that Clip-Cov takes out", high=1.0),
-    "clip_cov_lb": Hyperparameter("least covariance of a token that Clip-Cov takes out"),
-    "clip_cov_ub": Hyperparameter("greatest covariance of a token that Clip-Cov takes out"),
+    "clip_cov_ratio": _positive("share of the tokens that Clip-Cov drops", high=1.0),
+    "clip_cov_lb": Hyperparameter("smallest covariance of a token that Clip-Cov may drop"),
+    "clip_cov_ub": Hyperparameter("largest covariance of a token that Clip-Cov may drop"),
     "clip_cov_seed": Hyperparameter(
         "seed of Clip-Cov's random choice of tokens",
         low=0,
@@ -235,67 +237,73 @@ HYPERPARAMETERS: Mapping[str, Hyperparameter] = {
         "share of the tokens that KL-Cov penalises", high=1.0, called="kl_cov_frac"
     ),
     "ppo_kl_coef": _at_least_0("KL-Cov's coefficient of |log ratio|"),
-    "gamma": _at_least_0("discount of the reward per token, or per turn", high=1.0),
+    "gamma": _at_least_0("discount of the reward per token or per turn", high=1.0),
     "turn_peers": Hyperparameter(
-        "the turns that a turn is compared with: those of its number, or all of its group",
+        "turns that a turn is compared with: those with its number, or all of its group",
         words=("number", "group"),
     ),
-    "turn_advantage_coef": _at_least_0("MT-GRPO's λ: what the advantage of a turn's reward counts"),
-    "gae_lambda": _at_least_0(
-        "GAE's decay of later errors of the value", high=1.0, called="lam lambd"
+    "turn_advantage_coef": _at_least_0(
+        "weight of the turn advantage: MT-GRPO's λ, GiGPO's ω", called="step_advantage_w"
     ),
+    "outcome_unit": Hyperparameter(
+        "what counts once in GiGPO's mean and std of outcomes", words=("trajectory", "turn")
+    ),
+    "gae_lambda": _at_least_0("GAE's λ", high=1.0, called="lam lambd"),
     "num_processes": _count("data-parallel processes", counts="ranks"),
-    "reward_bias": Hyperparameter("AReaL adds it to the reward before it scales it"),
-    "reward_scaling": Hyperparameter("AReaL multiplies the reward by it"),
+    "reward_bias": Hyperparameter("AReaL adds this to the reward before scaling"),
+    "reward_scaling": Hyperparameter("AReaL multiplies the reward by this"),
     "reward_clip": _positive(
-        "bound on |reward|: OpenRLHF's after it is normalised in the group, AReaL's before",
+        ("bound on |reward|: OpenRLHF applies it after normalising within the group, AReaL before"),
         optional=True,
     ),
     "ipo_threshold": _at_least_0(
-        "prime-rl's ipo (its eps) drops a token whose |π_θ − π_rollout| is above it", high=1.0
+        "prime-rl's ipo (its eps) drops tokens with |π_θ − π_rollout| above this", high=1.0
     ),
     "m2_threshold": _positive(
-        "M2PO keeps the tokens whose mean (log π_old − log π_rollout)² is below it"
+        "M2PO drops outlier tokens until the mean of (log π_old − log π_rollout)² is below this"
     ),
     "rho_mask_low": _at_least_0(
-        "open-instruct drops a token whose π_old/π_rollout is below it",
+        "open-instruct drops tokens with π_old/π_rollout below this",
         optional=True,
         called="rho_mask_lower_bound",
     ),
     "rho_mask_high": _at_least_0(
-        "open-instruct drops a token whose π_old/π_rollout is above it",
+        "open-instruct drops tokens with π_old/π_rollout above this",
         optional=True,
         called="rho_mask_upper_bound",
     ),
-    "loss_denominator": _positive("open-instruct's constant that the token sum is divided by"),
+    "loss_denominator": _positive("open-instruct's constant by which token sums are divided"),
     "is_low": _at_least_0(
-        "lower bound on the ratio of the old policy to the engine that sampled",
+        "lower bound on π_old/π_rollout",
         optional=True,
         called="tis_clip_low rho_clamp_lower_bound truncated_importance_sampling_ratio_min "
         "vllm_importance_sampling_clip_min",
     ),
     "is_high": _at_least_0(
-        "upper bound on the ratio of the old policy to the engine that sampled",
+        "upper bound on π_old/π_rollout",
         optional=True,
         called="tis_clip rho_clamp_upper_bound truncated_importance_sampling_ratio "
         "vllm_importance_sampling_clip_max vllm_importance_sampling_cap "
         "rollout_importance_sampling_threshold",
     ),
     "rollout_is": Hyperparameter(
-        "what verl weighs with π_old/π_rollout: each token, or the response's product; null: 1",
+        (
+            "verl's weight: π_old/π_rollout of each token, or its product over the response; "
+            "null: no weight"
+        ),
         words=("token", "sequence"),
         optional=True,
     ),
     "rollout_is_threshold": _positive(
-        "verl's greatest weight, or LOW_HIGH between which a weight is not 0",
+        "upper bound on verl's weight; with LOW_HIGH, weights outside become 0",
         form=_BOUNDS,
         said="LOW_HIGH",
     ),
     "rollout_is_batch_normalize": Hyperparameter(
-        "whether verl divides the weights by their mean", words=("false", "true")
+        "if true, verl divides the weights by their mean", words=("false", "true")
     ),
     "rollout_rs": Hyperparameter(
-        "the statistics by which verl rejects tokens or responses; null rejects none",
+        "statistics by which verl rejects tokens or responses; null: none",
         words=(
             *(f"token_k{k}" for k in (1, 2, 3)),
             *(f"seq_{how}_k{k}" for how in ("sum", "mean") for k in (1, 2, 3)),
@@ -305,20 +313,26 @@ HYPERPARAMETERS: Mapping[str, Hyperparameter] = {
         optional=True,
     ),
     "rollout_rs_threshold": _positive(
-        "verl's bounds on them: HIGH, for k1 also LOW_HIGH of the ratio; one, or one for each",
+        (
+            "verl's bounds on these statistics: HIGH, or for k1 LOW_HIGH of the ratio; one for "
+            "all, or one for each"
+        ),
         form=f"{_BOUNDS}(,{_BOUNDS})*",
-        said="HIGH or LOW_HIGH, several joined by commas",
+        said="HIGH or LOW_HIGH (several: with commas)",
         optional=True,
     ),
     "tis_ratio_type": Hyperparameter(
-        "what SkyRL weighs with π_old/π_rollout: each token or the sequence; null: 1",
+        "SkyRL's weight: π_old/π_rollout of each token or of the sequence; null: no weight",
         words=("token", "sequence"),
         optional=True,
     ),
     "token_tis_ratio_clip_high": _at_least_0("SkyRL's cap on a token's weight"),
     "sequence_tis_ratio_clip_high": _at_least_0("SkyRL's cap on a sequence's weight"),
     "sequence_mask_metric": Hyperparameter(
-        "by what of π_old/π_rollout SkyRL drops a response: geometric mean or product; null: none",
+        (
+            "how SkyRL averages π_old/π_rollout to drop a response: geometric mean or product; "
+            "null: drops none"
+        ),
         words=("geometric", "product"),
         optional=True,
     ),
@@ -338,23 +352,24 @@ HYPERPARAMETERS: Mapping[str, Hyperparameter] = {
         for side, word in (("low", "lower"), ("high", "upper"))
     },
     "rejection_metric": Hyperparameter(
-        "by what AReaL rejects a token or a response",
+        "the quantity by which AReaL rejects a token or a response",
         words=("ratio", "kl_k1", "kl_k2", "kl_k3", "binary_kl"),
     ),
     "rejection_level": Hyperparameter("what AReaL rejects", words=("token", "sequence")),
     "rejection_agg": Hyperparameter(
-        "how AReaL's metric of a response comes of its tokens'", words=("sum", "mean", "max")
+        "how AReaL computes a response's metric from those of its tokens",
+        words=("sum", "mean", "max"),
     ),
     "rejection_action": Hyperparameter(
-        "whether AReaL drops what it rejects, or clamps its weight", words=("mask", "clamp")
+        "whether AReaL drops rejected tokens or clamps their weight", words=("mask", "clamp")
     ),
     "is_weight_type": Hyperparameter(
-        "the granularity of ROLL's weight π_old/π_rollout; null: 1",
+        "level of ROLL's weight π_old/π_rollout; null: no weight",
         words=("token", "segment", "geometric", "sequence"),
         optional=True,
     ),
     "filter_agg": Hyperparameter(
-        "the granularity of ROLL's filter; null: no filter",
+        "level of ROLL's filter; null: no filter",
         words=("token", "segment", "geometric", "sequence"),
         optional=True,
     ),
@@ -367,17 +382,17 @@ HYPERPARAMETERS: Mapping[str, Hyperparameter] = {
         for side, word in (("low", "lower"), ("high", "upper"))
     },
     "rejection_threshold": _at_least_0(
-        "greatest divergence of the trainer from the engine at which a token or response is kept"
+        "largest divergence between trainer and engine at which a token or response is kept"
     ),
-    "vespo_k_pos": _at_least_0("VESPO's power of the ratio where A >= 0"),
-    "vespo_lambda_pos": _at_least_0("VESPO's rate of decay where A >= 0"),
-    "vespo_k_neg": _at_least_0("VESPO's power of the ratio where A < 0"),
-    "vespo_lambda_neg": _at_least_0("VESPO's rate of decay where A < 0"),
+    "vespo_k_pos": _at_least_0("VESPO's power of the ratio for A >= 0"),
+    "vespo_lambda_pos": _at_least_0("VESPO's rate of decay for A >= 0"),
+    "vespo_k_neg": _at_least_0("VESPO's power of the ratio for A < 0"),
+    "vespo_lambda_neg": _at_least_0("VESPO's rate of decay for A < 0"),
     "divergence_low": _at_least_0(
-        "DPPO's bound on the divergence where A < 0", called="dppo_mask_low"
+        "DPPO's bound on the divergence for A < 0", called="dppo_mask_low"
     ),
     "divergence_high": _at_least_0(
-        "DPPO's bound on the divergence where A > 0", called="dppo_mask_high"
+        "DPPO's bound on the divergence for A > 0", called="dppo_mask_high"
     ),
     "fipo_decay_rate": _positive("FIPO's half-life of the future log ratios, in tokens"),
     "fipo_clip_low": _at_least_0(
@@ -388,83 +403,86 @@ HYPERPARAMETERS: Mapping[str, Hyperparameter] = {
         called="fipo_clip_range",
     ),
     "fipo_safety_threshold": _at_least_0(
-        "the ratio beyond which FIPO does not raise the weight of a token with A < 0"
+        "the ratio above which FIPO does not increase the weight of a token with A < 0"
     ),
     "real_tau": _positive("REAL's temperature"),
     "off_policy_mask_threshold": Hyperparameter(
-        "a response with A < 0 that is further off-policy than this, in nats per token, is dropped",
+        (
+            "responses with A < 0 are dropped if they are more off-policy than this, in nats per "
+            "token"
+        ),
         optional=True,
         called="off_policy_sequence_mask_delta opsm_delta",
     ),
     "positive_weight": _at_least_0(
-        "the advantage of a response whose reward is positive", called="positive_advantage_weight"
+        "advantage of a response with a positive reward", called="positive_advantage_weight"
     ),
-    "negative_weight": _at_least_0(
-        "minus the advantage of a response whose reward is not positive"
-    ),
+    "negative_weight": _at_least_0("minus the advantage of a response with a reward of 0 or less"),
     "gfpo_keep": _count(
-        "GFPO's k: how many responses of a group are kept", called="num_remains_in_group"
+        "GFPO's k: number of responses kept per group", called="num_remains_in_group"
     ),
     "gppo_beta1": _at_least_0(
-        "CE-GPPO's share of the gradient below the clip range where A < 0", called="gppo_loss_beta1"
+        "CE-GPPO's factor of the gradient below the clip range, for A < 0", called="gppo_loss_beta1"
     ),
     "gppo_beta2": _at_least_0(
-        "CE-GPPO's share of the gradient above the clip range where A > 0", called="gppo_loss_beta2"
+        "CE-GPPO's factor of the gradient above the clip range, for A > 0", called="gppo_loss_beta2"
     ),
     "dcpo_ratio_max": Hyperparameter(
-        "DCPO's greatest upper bound on the ratio", low=1.0, called="dcpo_r_max"
+        "the largest upper bound on the ratio in DCPO", low=1.0, called="dcpo_r_max"
     ),
     "bapo_target": _at_least_0(
-        "BAPO's least quotient of the positive and the negative contribution",
+        "smallest ratio of positive to negative contribution in BAPO",
         called="adv_ratio_target",
     ),
     "bapo_low_start": _at_least_0(
-        "BAPO's lower bound on the ratio, to begin with", called="ratio_lower_start"
+        "initial lower bound on the ratio in BAPO", called="ratio_lower_start"
     ),
-    "bapo_low_max": _at_least_0(
-        "BAPO's greatest lower bound on the ratio", called="ratio_lower_max"
+    "bapo_low_max": _at_least_0("final lower bound on the ratio in BAPO", called="ratio_lower_max"),
+    "bapo_low_step": _at_least_0(
+        "step by which BAPO raises the lower bound", called="ratio_lower_step"
     ),
-    "bapo_low_step": _at_least_0("what BAPO raises its lower bound by", called="ratio_lower_step"),
     "bapo_high_start": _at_least_0(
-        "BAPO's upper bound on the ratio, to begin with", called="ratio_upper_start"
+        "initial upper bound on the ratio in BAPO", called="ratio_upper_start"
     ),
     "bapo_high_max": _at_least_0(
-        "BAPO's greatest upper bound on the ratio", called="ratio_upper_max"
+        "final upper bound on the ratio in BAPO", called="ratio_upper_max"
     ),
-    "bapo_high_step": _at_least_0("what BAPO raises its upper bound by", called="ratio_upper_step"),
+    "bapo_high_step": _at_least_0(
+        "step by which BAPO raises the upper bound", called="ratio_upper_step"
+    ),
     "global_n_tokens": _positive(
-        "tokens of a micro-batch over all processes, TRL's AsyncGRPOTrainer",
+        "tokens of a micro-batch over all processes (TRL's AsyncGRPOTrainer)",
         optional=True,
         counts="tokens at a time",
     ),
     "opd_kl_coef": Hyperparameter(
-        "what the distance to the teacher counts in the advantage", called="teacher_kl_coef"
+        "weight of the distance to the teacher in the advantage", called="teacher_kl_coef"
     ),
-    "rlsd_lambda": _at_least_0("share of the advantage that RLSD weighs by the teacher", high=1.0),
+    "rlsd_lambda": _at_least_0("share of the advantage that RLSD weights by the teacher", high=1.0),
     "rlsd_clip_range": _at_least_0(
-        "how far from 1 RLSD's weight may be", called="rlsd_reweight_clip_range"
+        "largest distance of RLSD's weight from 1", called="rlsd_reweight_clip_range"
     ),
     "rlsd_negative_only": Hyperparameter(
-        "1: RLSD weighs negative advantages alone", low=0, high=1, integer=True
+        "1: RLSD weights only negative advantages", low=0, high=1, integer=True
     ),
-    "sdar_gate_beta": _positive("how sharply SDAR's gate opens"),
+    "sdar_gate_beta": _positive("steepness of SDAR's gate"),
     "advantage_clip_low": Hyperparameter("lower bound on the advantage", optional=True),
     "advantage_clip_high": Hyperparameter("upper bound on the advantage", optional=True),
     "seq_logprob_error_threshold": _at_least_0(
-        "greatest mean of exp|log π_old − log π_rollout| of a response that is kept"
+        "responses with a larger mean of exp|log π_old − log π_rollout| are dropped"
     ),
     "num_output_tokens_weight": _at_least_0(
-        "prime-rl's length penalty: share of the group's mean reward that the longest pays"
+        "prime-rl's length penalty of the longest response, as a share of the group's mean reward"
     ),
     "reward_weights": Hyperparameter(
-        "what each of several reward functions counts",
+        "weight of each reward function",
         form=rf"{_SIGNED}(?:,{_SIGNED})*",
-        said="several numbers joined by commas",
+        said="numbers separated by commas",
         several=True,
         called="gdpo_reward_weights",
     ),
     "top_entropy_quantile": _at_least_0(
-        "share of the tokens, those of highest entropy, that are kept", high=1.0
+        "share of the tokens that are kept: those with the highest entropy", high=1.0
     ),
 }
 

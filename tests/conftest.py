@@ -47,6 +47,15 @@ def pytest_configure(config: pytest.Config) -> None:
     main.application = cache(main.application)  # every file that asks for it has the same one
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests marked ``more`` are those of ``.ci/run``, which sets GRPO_MORE."""
+    if "GRPO_MORE" not in os.environ:
+        config.hook.pytest_deselected(
+            items=[one for one in items if one.get_closest_marker("more")]
+        )
+        items[:] = [one for one in items if one.get_closest_marker("more") is None]
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
     """What is collected stays: garbage is not looked for in it, a third of collecting's time."""

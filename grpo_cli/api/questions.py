@@ -253,7 +253,7 @@ def show(
         UsageError: for an unknown name.
         InputError: for data that cannot be read.
     """
-    from grpo_cli.commands.show.batch import show_strings, show_tokens
+    from grpo_cli.commands.show.batch import show_rows
     from grpo_cli.commands.show.picture import COLORS
 
     with speaking_of_arguments():
@@ -263,8 +263,8 @@ def show(
             raise UsageError(f"top: expected a whole number of at least 0, got {top!r}")
         plan = planned(variant, stages, hyperparameters, batch)
         reader, _ = reader_of(data, where=where, group_by=group_by)
-        find = show_strings if strings else show_tokens
-        return find(reader, plan, by=by, top=top, having=listed(having))[0]
+        tests = listed(having)
+        return show_rows(reader, plan, by=by, top=top, strings=strings, having=tests)[0]
 
 
 def diff(first: Data, second: Data, *, tolerance: float | None = None) -> RunDiff:

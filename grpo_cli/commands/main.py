@@ -75,19 +75,18 @@ def _grpo(
            Is my loss right?                       grpo verify FILE
            What do other losses give?              grpo compare FILE -v all
            Do micro-batches or ranks change it?    grpo split FILE -n 2
-    TOKEN  Which tokens count, or were clipped?    grpo show FILE
-    DUMP   Is my dump sane?                        grpo check FILE
+    TOKEN  Which tokens carry it, or are clipped?  grpo show FILE
+           What does each turn of an agent give?   grpo eval FILE --level turn
+    DUMP   Is it sane? Does the engine agree?      grpo check FILE
            How do I save it as JSONL or Parquet?   grpo convert FILE -o x.parquet
+           How do I attach it to a bug report?     grpo convert FILE --bundle -o x
     RUN    When did it go wrong?                   grpo trend RUN
            Where do two runs first differ?         grpo diff RUN RUN
            How do I see it in a browser?           grpo report RUN -o run.html
-    LISTS  Which objectives can be named?          grpo variants
-           Which dumps can be read?                grpo formats
-           Which cases test a loss?                grpo vectors
-    HELP   What does a word, name or flag mean?    grpo help clip
-
-    \b
-    More pages: grpo help questions, grpo help recording; grpo help lists them.
+    CODE   From Python, pandas or polars?          grpo help python
+           As a gate in CI?                        grpo help ci
+    LISTS  What can be named?                      grpo variants, formats, vectors
+    HELP   What is a word, a flag? Which pages?    grpo help clip, grpo help
     """  # noqa: D301 - \b is for the help's formatter
     del version
 

@@ -13,9 +13,9 @@ from grpo_cli.objective.results import Weights, per_token
 
 @choice("aggregate", "response-mean", "seq-mean-token-mean")
 def response_mean(lengths: I64) -> Weights:
-    """Mean over responses of each one's token mean: w = 1 / (R·|oᵢ|).
+    """Mean over responses of their token means: w = 1 / (R·|oᵢ|).
 
-    A response without tokens contributes 0 and still counts as a response.
+    A response without tokens contributes 0 but counts as a response.
 
     References:
         Shao et al., DeepSeekMath (GRPO), 2024 (arXiv 2402.03300). verl: seq-mean-token-mean.
@@ -38,7 +38,7 @@ def token_mean(lengths: I64) -> Weights:
 
 @choice("aggregate", "token-sum", "seq-mean-token-sum", total=True)
 def token_sum(lengths: I64) -> Weights:
-    """Mean over responses of each one's token sum: w = 1 / R.
+    """Mean over responses of their token sums: w = 1 / R.
 
     References:
         Liu et al., Dr. GRPO, 2025 (arXiv 2503.20783). verl: seq-mean-token-sum.
@@ -48,11 +48,11 @@ def token_sum(lengths: I64) -> Weights:
 
 @choice("aggregate", "token-sum-norm", "seq-mean-token-sum-norm", total=True)
 def token_sum_norm(lengths: I64, *, max_completion_length: float) -> Weights:
-    """Mean over responses of each one's token sum over a constant length: w = 1 / (R·L).
+    """Mean over responses of their token sums, divided by a constant length: w = 1 / (R·L).
 
     References:
-        Liu et al., Dr. GRPO, 2025 (arXiv 2503.20783), as its code divides by the generation
-        limit. TRL: dr_grpo. verl: seq-mean-token-sum-norm.
+        Liu et al., Dr. GRPO, 2025 (arXiv 2503.20783), whose code divides by the generation limit.
+        TRL: dr_grpo. verl: seq-mean-token-sum-norm.
     """
     ones = np.ones(len(lengths))
     return Weights(ones, ones, max_completion_length, "responses × max_completion_length")
@@ -60,7 +60,7 @@ def token_sum_norm(lengths: I64, *, max_completion_length: float) -> Weights:
 
 @choice("aggregate", "prompt-mean")
 def prompt_mean(lengths: I64, groups: Groups) -> Weights:
-    """Mean over groups of each one's token mean: w = 1 / (groups · tokens of the group).
+    """Mean over groups of their token means: w = 1 / (groups · tokens of the group).
 
     References:
         Yu et al., DAPO, 2025 (arXiv 2503.14476), its equation as written.
@@ -73,18 +73,18 @@ def prompt_mean(lengths: I64, groups: Groups) -> Weights:
 def turn_mean(
     responses: Segments, turns: Segments, counted: NDArray[np.bool_] | None = None
 ) -> Weights:
-    """Mean over turns of each one's token mean: w = 1 / (turns · tokens of the turn).
+    """Mean over turns of their token means: w = 1 / (turns · tokens of the turn).
 
-    A long trajectory weighs as many times as it has turns. A response without tokens contributes 0
-    and counts as a turn, as ``response-mean`` counts it where each turn is a response.
+    Trajectories with more turns have more weight. A response without tokens contributes 0 but
+    counts as a turn.
 
     Args:
         responses, turns: cut the tokens.
         counted: [N] the tokens that the denominators count; None: all.
 
     References:
-        Feng et al., GiGPO, 2025 (arXiv 2505.10978), its 1/(N·T). What ``response-mean`` computes
-        of dumps that write each turn as a response, as agent-lightning's and SkyRL's do.
+        Feng et al., GiGPO, 2025 (arXiv 2505.10978), its 1/(N·T). Equals ``response-mean`` on dumps
+        with one response per turn, such as agent-lightning's and SkyRL's.
     """
     tokens = turns.lengths if counted is None else turns.sum(counted.astype(np.int64))
     number = np.bincount(responses.index[turns.starts], minlength=responses.count)
@@ -99,13 +99,12 @@ def turn_mean(
 
 @choice("aggregate", "trajectory-mean")
 def trajectory_mean(lengths: I64, trajectories: Groups) -> Weights:
-    """Mean over trajectories of each one's token mean: w = 1 / (trajectories · its tokens).
+    """Mean over trajectories of their token means: w = 1 / (trajectories · tokens of each).
 
-    What ``response-mean`` computes of dumps that write a trajectory as one response; here however
-    many responses it is written as.
+    Equals ``response-mean`` if each trajectory is one response, but also works if it is several.
 
     References:
-        agent-lightning's ``per_rollout_mean`` divides by the rows in the place of the trajectories.
+        agent-lightning's ``per_rollout_mean`` divides by the rows instead of the trajectories.
     """
     tokens = trajectories.count_tokens(lengths)
     return Weights(
@@ -115,11 +114,11 @@ def trajectory_mean(lengths: I64, trajectories: Groups) -> Weights:
 
 @choice("aggregate", "response-sum")
 def response_sum(lengths: I64) -> Weights:
-    """Sum over responses of each one's token mean: w = 1 / |oᵢ|.
+    """Sum over responses of their token means: w = 1 / |oᵢ|.
 
     References:
-        Yang et al., DCPO, 2025 (arXiv 2509.02333), "only token mean". Its released code, for that
-        name, computes ``token-mean``.
+        Yang et al., DCPO, 2025 (arXiv 2509.02333), "only token mean". In its released code, that
+        name computes ``token-mean``.
     """
     return Weights(per_token(lengths), None, 1.0, "each response's own tokens")
 

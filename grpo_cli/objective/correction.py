@@ -137,11 +137,11 @@ def none() -> None:
 
 token_truncate = importance(
     by_token(truncated),
-    """Truncated importance sampling: c = clip(ρₜ, is_low, is_high), token by token.
+    """Truncated importance sampling: c = clip(ρₜ, is_low, is_high) per token.
 
     References:
         Yao et al., Your Efficient RL Framework Secretly Brings You Off-Policy RL Training, 2025,
-        is_high 2 and no lower bound, as slime, verl and open-instruct have it; OpenRLHF [0.5, 5].
+        is_high 2 and no lower bound, as in slime, verl and open-instruct; OpenRLHF [0.5, 5].
     """,
 )
 choice("correction", "token-truncate", "tis", "token_truncate", is_low=None, is_high=2.0)(
@@ -150,7 +150,7 @@ choice("correction", "token-truncate", "tis", "token_truncate", is_low=None, is_
 choice("correction", "sequence-truncate", "sequence_truncate", is_low=None, is_high=2.0)(
     importance(
         by_product(truncated),
-        """The whole response's ratio, for all of its tokens: c = clip(Πₜ ρₜ, is_low, is_high).
+        """The product over the response, for all its tokens: c = clip(Πₜ ρₜ, is_low, is_high).
 
         References:
             verl (rollout_is: sequence), TRL (sequence_truncate). ms-swift's sequence_truncate is
@@ -171,18 +171,18 @@ choice("correction", "geometric-truncate", is_low=None, is_high=2.0)(
 choice("correction", "token-mask", "icepop", "token_mask", is_low=0.5, is_high=5.0)(
     importance(
         by_token(masked),
-        """IcePop: c = ρₜ where is_low ≤ ρₜ ≤ is_high, and 0 elsewhere, token by token.
+        """IcePop: c = ρₜ if is_low ≤ ρₜ ≤ is_high, else 0, per token.
 
         References:
             Ling Team, Every Step Evolves (IcePop), 2025 (arXiv 2510.18855), [0.5, 5]. verl and TRL
-            take any bounds; ms-swift has no lower one.
+            accept any bounds; ms-swift has no lower bound.
     """,
     )
 )
 choice("correction", "sequence-mask", "sequence_mask", is_low=None, is_high=3.0)(
     importance(
         by_product(masked),
-        """The whole response's ratio c = Πₜ ρₜ where that is between the bounds, and 0 elsewhere.
+        """The product over the response: c = Πₜ ρₜ if it is between the bounds, else 0.
 
         References:
             TRL (sequence_mask, is_high 3). ms-swift masks by the geometric mean.
@@ -192,11 +192,11 @@ choice("correction", "sequence-mask", "sequence_mask", is_low=None, is_high=3.0)
 choice("correction", "geometric-mask", "seq-mask-tis", is_low=0.999, is_high=1.002)(
     importance(
         own_by_mean,
-        """The token's ρₜ where its response's (Πₜ ρₜ)^(1/|o|) is between the bounds, else 0.
+        """The token's own ρₜ if its response's (Πₜ ρₜ)^(1/|o|) is between the bounds, else 0.
 
         References:
             Liu et al., When Speed Kills Stability, 2025; OpenRLHF and NeMo-RL (seq-mask-tis, bounds
-            0.999 and 1.002). AReaL and open-instruct weigh what they keep with the mean itself.
+            0.999 and 1.002). AReaL and open-instruct use the mean as the weight.
         """,
     )
 )
@@ -211,9 +211,9 @@ def off_policy_mask(
     *,
     off_policy_mask_threshold: float,
 ) -> Correction:
-    """0 where A < 0 and the response's mean of log π_rollout − log π_θ > threshold, else 1.
+    """Factor 0 if A < 0 and the response's mean of log π_rollout − log π_θ > threshold, else 1.
 
-    A response that the policy has left far behind teaches nothing by being made less likely.
+    It drops bad responses that are too far off-policy.
 
     Args:
         advantage: [N] A.
@@ -222,10 +222,9 @@ def off_policy_mask(
         off_policy_mask_threshold: nats per token.
 
     References:
-        DeepSeek-V3.2, 2025 (arXiv 2512.02556): its π_old is the engine's own. slime compares with
-        the trainer's π_old (``off-policy-mask-old``) and has threshold 1e-4; TRL with the engine
-        where its log-probs are given. ms-swift takes the response out of the KL and of token
-        counts too.
+        DeepSeek-V3.2, 2025 (arXiv 2512.02556): its π_old is the engine's. slime uses the trainer's
+        π_old (``off-policy-mask-old``) and threshold 1e-4; TRL uses the engine's log-probs if they
+        are given. ms-swift also removes the response from the KL and from token counts.
     """
     behind = log_probs_rollout - log_probs_new
     return _one_sided(advantage, behind, responses, off_policy_mask_threshold)
@@ -235,10 +234,10 @@ def off_policy_mask(
 def off_policy_mask_old(
     advantage: F64, token_log_ratio: F64, responses: Segments, *, off_policy_mask_threshold: float
 ) -> Correction:
-    """``off-policy-mask`` with the trainer's old policy in the engine's place.
+    """``off-policy-mask`` with the trainer's old policy instead of the engine's.
 
     References:
-        DeepSeek-V3.2, 2025 (arXiv 2512.02556), as slime has it (use_opsm).
+        DeepSeek-V3.2, 2025 (arXiv 2512.02556), as in slime (use_opsm).
     """
     return _one_sided(advantage, -token_log_ratio, responses, off_policy_mask_threshold)
 
@@ -252,10 +251,10 @@ def _one_sided(advantage: F64, behind: F64, responses: Segments, threshold: floa
 def dual_clip_drop(
     ratio: F64, advantage: F64, responses: Segments, *, delta: float | None
 ) -> Correction | None:
-    """Removes a response in which more than one token has A < 0 and ρ > δ.
+    """Drops responses in which more than one token has A < 0 and ρ > δ.
 
-    Here ρ is the ratio of the ratio stage, π_θ against π_old, and δ is delta. It leaves the policy
-    term and the denominators that count tokens.
+    ρ is the ratio of the ratio stage, and δ is delta. The response does not count in the policy
+    term or in token denominators.
 
     Args:
         ratio: [N] ρ.
@@ -264,7 +263,7 @@ def dual_clip_drop(
         delta: the bound on the ratio where A < 0; None: nothing is removed.
 
     References:
-        Ma et al., FIPO, 2026 (arXiv 2603.19835), in their code alone.
+        Ma et al., FIPO, 2026 (arXiv 2603.19835), in the authors' code, not in the paper.
     """
     if delta is None:
         return None

@@ -88,7 +88,7 @@ def estimator(name: str, *aliases: str) -> Callable[[Estimator], Estimator]:
 def k1(difference: F64) -> tuple[F64, F64]:
     """k1 = d, d = log π_θ − log π_ref: unbiased, of either sign.
 
-    Its slope is 1 at every token, whatever the reference says.
+    Its slope is 1 at every token, so as a loss it ignores the reference.
 
     References:
         Schulman, Approximating KL Divergence, 2020.
@@ -160,11 +160,11 @@ def straight_through(estimator: Estimator) -> Callable[..., Kl]:
 
     penalty.__doc__ = f"""The value of {estimator.__name__} with the slope d of k2.
 
-    The clamps bound the value alone.
+    The clamps bound only the value.
 
     References:
-        Tang and Munos, 2025 (arXiv 2506.09477), on why the gradient of k1 and k3 is not the KL's.
-        verl's ``+``.
+        Tang and Munos, 2025 (arXiv 2506.09477), on why the gradients of k1 and k3 are not that of
+        the KL. verl: ``+``.
     """
     return penalty
 
@@ -183,9 +183,9 @@ def in_reward(estimator: Estimator) -> Callable[..., F64]:
         difference = log_probs_old - log_probs_ref
         return beta * clamped(estimator, difference, kl_input_clamp, kl_output_clamp)[0]
 
-    penalty.__doc__ = f"""{estimator.__name__} of π_old against the reference, taken off the reward.
+    penalty.__doc__ = f"""{estimator.__name__} of π_old against the reference, in the reward.
 
-    It is taken of d = log π_old − log π_ref: nothing differentiates it.
+    It is computed from d = log π_old − log π_ref and subtracted from the reward: no gradient.
 
     References:
         Ouyang et al., InstructGPT, 2022 (arXiv 2203.02155); OpenRLHF, slime, NeMo-RL and AReaL
@@ -210,7 +210,7 @@ def square_rollout(log_probs_new: F64, log_probs_rollout: F64, *, beta: float) -
     """d² with d = log π_θ − log π_rollout, without the ½ of k2; slope 2d.
 
     References:
-        Kimi-K2.5, 2026 (arXiv 2602.02276), as prime-rl adds it to every loss.
+        Kimi-K2.5, 2026 (arXiv 2602.02276), which prime-rl adds to every loss.
     """
     del beta  # the pipeline multiplies by it
     difference = log_probs_new - log_probs_rollout

@@ -44,7 +44,7 @@ def token(token_log_ratio: F64, *, log_ratio_clamp: float | None) -> Ratio:
 def sequence(token_log_ratio: F64, responses: Segments, *, log_ratio_clamp: float | None) -> Ratio:
     """Sequence level, length-normalised: ρᵢ = exp((1/|oᵢ|) Σₜ dₜ), dₜ = log π_θ − log π_old.
 
-    All tokens of the response have it. The gradient flows through every token of the mean.
+    All tokens of the response share it. The gradient flows through all of them.
 
     Args:
         token_log_ratio: [N] d, nats.
@@ -52,8 +52,8 @@ def sequence(token_log_ratio: F64, responses: Segments, *, log_ratio_clamp: floa
         log_ratio_clamp: bound on |log ρᵢ|; None: no bound.
 
     References:
-        Zheng et al., GSPO, 2025 (arXiv 2507.18071), the sequence ratio sᵢ. Others call the plain
-        product "sequence" too; that is ``product`` here.
+        Zheng et al., GSPO, 2025 (arXiv 2507.18071), the sequence ratio sᵢ. Some frameworks call
+        the product "sequence"; here that is ``product``.
     """
     lengths = np.maximum(responses.lengths, 1)
 
@@ -67,7 +67,7 @@ turn = reading(
     sequence,
     """Turn level, length-normalised: ρ of a turn = exp of the mean of its dₜ = log π_θ − log π_old.
 
-    All tokens of the turn have it. The gradient flows through every token of the mean.
+    All tokens of the turn share it. The gradient flows through all of them.
 
     Args:
         token_log_ratio: [N] d, nats.
@@ -94,8 +94,8 @@ def sequence_eps(token_log_ratio: F64, responses: Segments, *, count_eps: float)
         count_eps: ε, tokens. A sum of 60 nats over one token moves ρᵢ by 6e-7 with ε = 1e-8.
 
     References:
-        NeMo-RL's masked_mean, in double precision: in single precision ε is lost in a count.
-        OpenRLHF's GSPO divides by the count itself, ROLL's counts are in single precision.
+        NeMo-RL's masked_mean, in float64; in float32 the sum with ε rounds to the count.
+        OpenRLHF's GSPO divides by the count; ROLL adds ε in float32.
     """
     divisors = np.where(responses.lengths > 0, responses.lengths + count_eps, 1.0)
 
@@ -116,7 +116,7 @@ def sequence_eps(token_log_ratio: F64, responses: Segments, *, count_eps: float)
 def sequence_token(
     token_log_ratio: F64, responses: Segments, *, log_ratio_clamp: float | None
 ) -> Ratio:
-    """GSPO-token: the value of ``sequence``, the gradient of each token's own log-prob.
+    """GSPO-token: the value of ``sequence``, with a gradient through the token's own log-prob only.
 
     ρₜ = sg[sᵢ] · π_θ(oₜ) / sg[π_θ(oₜ)]: ∂log ρₜ/∂log π_θ(oₜ) is 1, not 1/|oᵢ|.
 
@@ -131,8 +131,7 @@ def product(token_log_ratio: F64, responses: Segments, *, log_ratio_clamp: float
     """Sequence level, the plain product: ρᵢ = exp(Σₜ dₜ), dₜ = log π_θ − log π_old.
 
     References:
-        Ahmadian et al., Back to Basics (RLOO), 2024 (arXiv 2402.14740), as TRL's RLOOTrainer
-        compares whole sequences.
+        Ahmadian et al., Back to Basics (RLOO), 2024 (arXiv 2402.14740), as in TRL's RLOOTrainer.
     """
 
     def pull(slope: F64) -> F64:
@@ -156,13 +155,15 @@ def _whole(
     return Ratio(spread, np.repeat(np.exp(log_ratio), responses.lengths), pull)
 
 
-@choice("ratio", "on-policy", stops_gradient="the old policy is the current one, held still")
+@choice(
+    "ratio", "on-policy", stops_gradient="the old policy is the current one, without a gradient"
+)
 def on_policy(log_probs_new: F64) -> Ratio:
-    """π_θ/sg[π_θ]: ρ = 1 whatever the old policy was, with the gradient of the token level.
+    """ρ = π_θ/sg[π_θ] = 1, whatever the old policy, with the gradient of the token level.
 
     References:
-        NeMo-RL's ``force_on_policy_ratio``; what open-instruct and slime compute in their first
-        update, where the old log-probs are those of the same forward pass.
+        NeMo-RL's ``force_on_policy_ratio``; open-instruct and slime in their first update, where
+        the old log-probs come from the same forward pass.
     """
     return token(log_probs_new - log_probs_new, log_ratio_clamp=None)
 
@@ -202,14 +203,15 @@ def rollout_sequence(
 @choice(
     "ratio",
     "rollout-sequence-token",
-    stops_gradient="the response's mean ratio is a constant but for the token's own part",
+    stops_gradient="only the token's own log-prob gives the ratio a gradient",
 )
 def rollout_sequence_token(
     log_probs_new: F64, log_probs_rollout: F64, responses: Segments
 ) -> Ratio:
-    """GSPO-token against the sampling engine: the value of ``rollout-sequence``, own gradients.
+    """GSPO-token against the sampling engine: the value of ``rollout-sequence``.
 
-    Each token's slope is that of its own log-prob, so that advantages may differ between tokens.
+    The gradient flows through each token's own log-prob only, so advantages may differ between
+    tokens.
 
     Args:
         log_probs_new: [N] log π_θ, nats.

@@ -16,23 +16,25 @@ GRPO = Row(
     kl=use("k3", beta=0.04),
     correction=use("none"),
     aggregate=use("response-mean"),
-    note="The paper leaves open which std (ddof, eps); TRL, verl and OpenRLHF each choose another. "
-    "Most frameworks' default 'GRPO' now has β = 0 and averages over all tokens.",
+    note="The paper does not define the std (ddof, eps); TRL, verl and OpenRLHF each use "
+    "another one. In most frameworks the default 'GRPO' now has β = 0 and averages over "
+    "all tokens.",
 )
 
 ROWS = {
     "grpo": GRPO,
     "dr": vary(GRPO, advantage=use("group-mean"), kl=_NO_KL, aggregate=use("token-sum")).named(
         "Dr. GRPO (GRPO Done Right)",
-        "The paper sums over tokens; its code and TRL's dr_grpo divide by a constant length "
-        "(token-sum-norm), and TRL's loss_type alone keeps the std.",
+        "The paper sums over tokens. Its code and TRL's dr_grpo divide by a constant length "
+        "(token-sum-norm). TRL's loss_type dr_grpo still divides by the std unless "
+        "scale_rewards is off.",
         paper="2503.20783",
         aliases=("dr_grpo", "dr-grpo"),
     ),
     "grpo-unbiased-kl": vary(GRPO, kl=use("k3", beta=0.01, kl_weight="ratio")).named(
         "GRPO with the importance-weighted (unbiased) KL",
-        "The weight is π_θ/π_old and is differentiated, as in DeepSeek-V3.2, TRL and slime; "
-        "NeMo-RL weighs with π_θ/π_rollout.",
+        "The KL weight is π_θ/π_old and has a gradient, as in DeepSeek-V3.2, TRL and slime. "
+        "NeMo-RL's weight is π_θ/π_rollout.",
         paper="2512.02556",
     ),
     "grpo-k1": vary(
@@ -41,7 +43,7 @@ ROWS = {
         kl=use("k1", beta=0.04),
     ).named(
         "GRPO with the k1 KL and the population std",
-        "Widely taught as 'Dr. GRPO' although it divides by the std. As a loss, k1 has zero "
+        "Often taught as 'Dr. GRPO', although it divides by the std. As a loss, k1 has zero "
         "expected gradient on-policy.",
         paper="2402.03300",
     ),
@@ -52,14 +54,14 @@ ROWS = {
         aggregate=use("token-mean"),
     ).named(
         "Decoupled Clip and Dynamic Sampling Policy Optimization",
-        "The paper's sum averages over the tokens of one group (prompt-mean); frameworks "
-        "average over the tokens of the whole batch, as this row does.",
+        "The paper's equation averages over the tokens of one group (prompt-mean). "
+        "Frameworks, and this row, average over the tokens of the whole batch.",
         paper="2503.14476",
     ),
     "bnpo": vary(GRPO, aggregate=use("token-mean")).named(
         "GRPO with the token mean over the batch (TRL's bnpo)",
-        "TRL's name for the local token mean; not the Beta-normalisation paper of the same "
-        "acronym.",
+        "TRL's name for the token mean over a micro-batch; unrelated to the "
+        "Beta-normalisation paper with the same acronym.",
         paper="",
     ),
     "gspo": vary(
@@ -69,8 +71,8 @@ ROWS = {
         kl=_NO_KL,
     ).named(
         "Group Sequence Policy Optimization",
-        "'Sequence' is the geometric mean of the token ratios, RLOO's the product. "
-        "AReaL weighs each sequence by its length.",
+        "The sequence ratio is the geometric mean of the token ratios; in RLOO it is their "
+        "product. AReaL weights each sequence by its length.",
         paper="2507.18071",
     ),
     "cispo": vary(
@@ -80,8 +82,8 @@ ROWS = {
         aggregate=use("token-mean"),
     ).named(
         "Clipped IS-weight Policy Optimization",
-        "The paper gives no ε_high; [0, 5] is ScaleRL's. TRL caps at ε_high itself, verl's "
-        "window is [0.8, 1.2] by default.",
+        "The paper gives no bounds; [0, 5] are ScaleRL's. TRL caps the ratio at ε_high, not "
+        "1 + ε_high. verl's default bounds are [0.8, 1.2].",
         paper="2506.13585",
     ),
 }

@@ -16,8 +16,8 @@ _TOKEN_MEANS = vary(_PLAIN, aggregate=_TOKEN_MEAN)
 ROWS = {
     "dapo-prompt": vary(_DAPO, aggregate=use("prompt-mean")).named(
         "DAPO with its equation's own denominator",
-        "The paper's equation averages over the tokens of one prompt's group, then over "
-        "prompts; its code and the row dapo average over the tokens of the batch.",
+        "The paper's equation averages over the tokens of each group, then over prompts. Its "
+        "code and the row dapo average over the tokens of the batch.",
         paper="2503.14476",
     ),
     "gspo-token": vary(
@@ -26,8 +26,8 @@ ROWS = {
         surrogate=use("clip", epsilon_low=3e-4, epsilon_high=4e-4),
     ).named(
         "GSPO-token",
-        "The value of gspo; with one advantage per response and the response mean also its "
-        "gradient. verl's and SkyRL's gspo are this one, log s capped at 10.",
+        "The value is that of gspo; the gradient too, if all tokens of a response share an "
+        "advantage. verl's and SkyRL's gspo are this row with log s capped at 10.",
         paper="2507.18071",
         aliases=("gspo_token",),
     ),
@@ -38,29 +38,29 @@ ROWS = {
         aggregate=use("token-sum"),
     ).named(
         "Length-Unbiased Sequence Policy Optimization",
-        "gspo with each response weighed by its length. Liger's Triton kernel weighs with "
-        "the length twice.",
+        "gspo with each response weighted by its length. Liger's Triton kernel applies the "
+        "weight twice.",
         paper="2602.05261",
     ),
     "gmpo": vary(_PLAIN, surrogate=use("gmpo", epsilon_low=0.4, epsilon_high=0.4)).named(
         "Geometric-Mean Policy Optimization",
-        "ε is in log space: the ratio's band is [e^−0.4, e^0.4]. verl averages over the rows "
-        "of a micro-batch whatever the aggregation.",
+        "ε applies to the log ratio: the ratio is clipped to [e^−0.4, e^0.4]. verl averages "
+        "over the rows of a micro-batch, whatever the aggregation.",
         paper="2507.20673",
         aliases=("geo_mean",),
     ),
     "sapo": vary(_PLAIN, surrogate=use("sapo", tau_pos=1.0, tau_neg=1.05)).named(
         "Soft Adaptive Policy Optimization",
-        "The value on-policy is 2A/τ, not A. verl forces the response mean, SkyRL averages "
-        "as configured (over tokens by default).",
+        "On-policy the value is 2A/τ, not A. verl always uses the response mean; SkyRL "
+        "averages as configured (over tokens by default).",
         paper="2511.20347",
     ),
     "vespo": vary(
         _PLAIN, ratio=use("product"), surrogate=use("vespo"), aggregate=_TOKEN_MEAN
     ).named(
         "Variational Sequence-level Soft Policy Optimization",
-        "The ratio is that of the whole response, not a geometric mean. TRL clamps it, and "
-        "takes the rollout engine's mismatch into it.",
+        "The ratio is the product over the response, not the geometric mean. TRL clamps it "
+        "and includes the mismatch with the rollout engine in it.",
         paper="2602.10693",
     ),
     "dppo-tv": vary(
@@ -69,10 +69,10 @@ ROWS = {
         aggregate=_TOKEN_MEAN,
     ).named(
         "Divergence PPO, binary total variation",
-        "The paper's behaviour policy is the one that sampled, and the authors' code takes "
-        "the engine's log-probs: --ratio rollout --surrogate dppo-tv-rollout. Here it is the old "
-        "policy, as in their …_recompute masks. δ is 0.2 in verl's recipe and SkyRL; verl's "
-        "value contains log π_θ and caps the ratio.",
+        "This row compares with the old policy, as the authors' …_recompute masks do. The "
+        "paper compares with the engine that sampled: --ratio rollout --surrogate "
+        "dppo-tv-rollout. δ is 0.2 in verl's recipe and SkyRL. verl's value contains log "
+        "π_θ, and verl caps the ratio.",
         paper="2602.04879",
         aliases=("dppo",),
     ),
@@ -82,9 +82,9 @@ ROWS = {
         aggregate=_TOKEN_MEAN,
     ).named(
         "Divergence PPO, binary KL",
-        "As dppo-tv with a KL of the token against all others; against the engine, as the "
-        "authors' code, --ratio rollout --surrogate dppo-kl-rollout. SkyRL's documentation has δ = "
-        "0.05.",
+        "dppo-tv with the KL of two outcomes: this token, or any other. To compare with the "
+        "engine, as the authors' code does: --ratio rollout --surrogate dppo-kl-rollout. "
+        "SkyRL's documentation uses δ = 0.05.",
         paper="2602.04879",
     ),
     "dro": vary(
@@ -94,8 +94,9 @@ ROWS = {
         aggregate=_TOKEN_MEAN,
     ).named(
         "Direct Reward Optimization",
-        "The paper learns a value function and squares the response's log ratio; as a GRPO "
-        "loss (Kimi k1.5, verl, Tinker) it is per token. verl has no default β, ROLL's is 0.1.",
+        "The paper learns a value function and squares the response's log ratio. As a GRPO "
+        "loss (Kimi k1.5, verl, Tinker) it is per token. verl has no default β; ROLL's is "
+        "0.1.",
         paper="2405.19107",
     ),
     "topr": vary(
@@ -106,24 +107,25 @@ ROWS = {
         aggregate=use("token-sum"),
     ).named(
         "Tapered Off-Policy REINFORCE",
-        "The sign of the advantage (the paper's reward minus a baseline) separates good from bad. "
-        "ROLL tests the raw score and caps the ratio token by token (--ratio token).",
+        "The sign of the advantage (in the paper: reward minus baseline) separates good from "
+        "bad responses. ROLL uses the sign of the raw score and caps the ratio of each token "
+        "(--ratio token).",
         paper="2503.14286",
     ),
     "kl-cov": vary(
         _PLAIN, surrogate=use("kl-cov", kl_cov_ratio=0.0002, ppo_kl_coef=1.0), aggregate=_TOKEN_MEAN
     ).named(
         "KL-Cov",
-        "Nothing is clipped. The share is the authors' for 32B, 0.0002; for 7B they have "
-        "0.002. The tokens are ranked within a record here, within a "
-        "micro-batch in verl and SkyRL; their shares differ a thousandfold.",
+        "Nothing is clipped. The share of penalised tokens is the authors' for 32B, 0.0002; "
+        "for 7B it is 0.002. This row ranks tokens within a record, verl and SkyRL within a "
+        "micro-batch. The shares in verl and SkyRL differ a thousandfold.",
         paper="2505.22617",
         aliases=("kl_cov",),
     ),
     "clip-cov": vary(_PLAIN, surrogate=use("clip-cov"), aggregate=_TOKEN_MEAN).named(
         "Clip-Cov",
-        "Takes tokens out at random: give -p clip_cov_seed=N. verl and SkyRL draw unseeded, "
-        "and SkyRL's covariances are of scaled advantages.",
+        "Drops random tokens; set the seed with -p clip_cov_seed=N. verl and SkyRL draw "
+        "without a seed. SkyRL computes the covariances from scaled advantages.",
         paper="2505.22617",
         aliases=("clip_cov",),
     ),
@@ -134,8 +136,8 @@ ROWS = {
         aggregate=_TOKEN_MEAN,
     ).named(
         "Two-sided clip (INTELLECT-2)",
-        "δ bounds the ratio where A < 0. TRL's and Liger's delta tightens A > 0 instead "
-        "where it is below 1 + ε_high, and does nothing in their cispo.",
+        "δ bounds the ratio if A < 0. In TRL and Liger, a delta below 1 + ε_high also "
+        "tightens the clip for A > 0, and delta has no effect in cispo.",
         paper="2505.07291",
         aliases=("two_sided",),
     ),
@@ -145,7 +147,7 @@ ROWS = {
         aggregate=_TOKEN_MEAN,
     ).named(
         "Dual-clip PPO on group advantages",
-        "Always on in verl (c = 3), an option elsewhere; ROLL's c is 1 + 2ε = 1.4.",
+        "verl always uses it (c = 3); elsewhere it is an option. ROLL's c is 1 + 2ε = 1.4.",
         paper="1912.09729",
         aliases=("dual_clip",),
     ),
@@ -156,9 +158,10 @@ ROWS = {
         correction=use("dual-clip-drop"),
     ).named(
         "Future-KL Influenced Policy Optimization",
-        "DAPO weighed by the future log ratios, as the authors' code and script for 32B have "
-        "it: a response with more than one token of A < 0 and ρ > δ is dropped. ms-swift drops "
-        "none, its safety threshold is 4, and δ is off by default there.",
+        "DAPO weighted by the log ratios of later tokens, with the settings of the authors' "
+        "32B script. A response with more than one token of A < 0 and ρ > δ is dropped. In "
+        "ms-swift no response is dropped, the safety threshold is 4, and δ is off by "
+        "default.",
         paper="2603.19835",
     ),
     "real": vary(
@@ -169,15 +172,15 @@ ROWS = {
         aggregate=use("prompt-mean"),
     ).named(
         "Rewards as Labels",
-        "Only the sign of the advantage counts. ms-swift, too, divides by all groups, be "
-        "they all good or all bad.",
+        "Only the sign of the advantage counts. The denominator includes groups that are all "
+        "good or all bad, as in ms-swift.",
         paper="2602.05630",
     ),
     "ce-gppo": vary(_TOKEN_MEANS, surrogate=use("ce-gppo", gppo_beta1=0.5, gppo_beta2=1.0)).named(
         "CE-GPPO (clipped tokens keep a part of their gradient)",
-        "β₁ is 0.5 in the authors' 1.5B script and 0.75 in the 7B one, whose dual clip "
-        "(-p dual_clip=10) the equation does not have. GPPO of Klear-Reasoner is "
-        "-p gppo_beta1=1 -p gppo_beta2=1.",
+        "β₁ is 0.5 in the authors' 1.5B script and 0.75 in the 7B script. The 7B script also "
+        "has a dual clip (-p dual_clip=10), which is not in the equation. GPPO of "
+        "Klear-Reasoner is -p gppo_beta1=1 -p gppo_beta2=1.",
         paper="2509.20712",
         aliases=("ce_gppo", "gppo"),
     ),
@@ -188,16 +191,18 @@ ROWS = {
         aggregate=use("response-sum"),
     ).named(
         "Dynamic Clipping Policy Optimization, a prompt's first step",
-        "From a prompt's second step on, its smooth advantage needs what records have no "
-        "column for: the mean, std and number of the prompt's earlier rewards. The released code "
-        "computes token-mean under the name only-token-mean, and -p dual_clip=10.",
+        "From a prompt's second step on, the smooth advantage needs the mean, std and number "
+        "of the prompt's earlier rewards, which records do not have. In the released code "
+        "the aggregation 'only-token-mean' is token-mean, and there is a dual clip (-p "
+        "dual_clip=10).",
         paper="2509.02333",
     ),
     "bapo": vary(_TOKEN_MEANS, surrogate=use("bapo")).named(
         "Balanced Policy Optimization with adaptive clipping",
-        "A record is balanced by itself. The order (lower bound first) and the steps are the "
-        "released code's, the ranges its README's 'as used in the paper'; its configuration ends "
-        "at 0.8 and 2.0, and has -p dual_clip=3 and --ratio token -p log_ratio_clamp=20.",
+        "Bounds are adapted for each record separately. The order (lower bound first) and "
+        "the step sizes are from the released code, the ranges from its README ('as used in "
+        "the paper'). The released configuration ends at 0.8 and 2.0 and has -p dual_clip=3 "
+        "and --ratio token -p log_ratio_clamp=20.",
         paper="2510.18927",
     ),
     "minirl": vary(
@@ -207,9 +212,9 @@ ROWS = {
         aggregate=use("token-sum"),
     ).named(
         "MiniRL",
-        "Needs the engine's log-probs; the mask goes by the trainer's old policy. The "
-        "experiments truncate the engine's part of the weight, which the equation does not. No "
-        "length normalisation: the paper finds that it harms.",
+        "Needs the engine's log-probs; the mask uses the trainer's old policy. The paper's "
+        "experiments truncate π_old/π_rollout, its equation does not. There is no length "
+        "normalisation: the paper finds that it harms.",
         paper="2512.01374",
     ),
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rich import box
@@ -18,8 +18,11 @@ from grpo_cli.terminal.screen import Screen
 GAP = 2
 """Spaces between columns."""
 
-_READABLE = 44
-"""Cells that a column of words has at least."""
+_READABLE, _LEAST, _MOST = 44, 32, 64
+"""Cells that a column of words has, if others can be left out; at least; and at most."""
+
+_TOLD = 2
+"""Hidden columns that are named where a line has no room for all: those that went last."""
 
 _HARDLY = 2
 """Letters that are no word of a header."""
@@ -116,8 +119,9 @@ def with_words(
     *others, last = columns
     room = None if width is None else width - GAP - min(last.width, _READABLE)
     kept, hidden = fitting(others, spare, room)
-    if width is None or (left := max(width - total_width(kept) - GAP, _READABLE)) >= last.width:
+    if width is None:
         return [*kept, last], hidden
+    left = min(max(width - total_width(kept) - GAP, _LEAST), _MOST)
     texts = [wrapped(cell, left).plain for cell in last.cells]
     return [*kept, column(last.name, texts, show=str, numeric=False)], hidden
 
@@ -139,8 +143,52 @@ def grid(columns: Sequence[Column]) -> Table:
 
 
 def print_hidden(console: Console, screen: Screen, names: Collection[str], remedy: str) -> None:
-    """Says which columns there was no room for, and where they are."""
+    """Says which columns there was no room for, and where they are; on a terminal in a line."""
     if names:
+        listed = ", ".join(names)
+        most = (screen.edge or 0) - len(
+            f"hidden at {screen.width} columns:  and 99 more ({remedy})"
+        )
+        if screen.terminal and len(listed) > most:
+            first = [*names][-_TOLD:]
+            listed = f"{', '.join(reversed(first))} and {len(names) - len(first)} more"
         where = "not shown" if screen.width is None else f"hidden at {screen.width} columns"
-        text = Text(f"{where}: {', '.join(names)} (see {remedy})", "dim")
+        text = Text(f"{where}: {listed} (see {remedy})", "dim")
         console.print(Text("\n") + wrapped(text, screen.width, GAP))
+
+
+def print_list(
+    console: Console,
+    screen: Screen,
+    rows: Sequence[Mapping[str, Any]],
+    names: Sequence[str],
+    spare: Sequence[str] = (),
+) -> list[str]:
+    """Prints what can be named, a row each, and returns the columns that there is no room for.
+
+    Args:
+        console, screen: where to.
+        rows: what is listed.
+        names: the columns: the name first, words last; those that are empty are left out.
+        spare: those that a narrow screen leaves out, the first to go first.
+    """
+    filled = [name for name in names if any(row.get(name) for row in rows)]
+    columns = [
+        column(name, [row.get(name) for row in rows], show=_words, style=_NAME if not at else None)
+        for at, name in enumerate(filled)
+    ]
+    kept, hidden = with_words(columns, spare, screen.width)
+    console.print(grid(kept))
+    return hidden
+
+
+_NAME: Style = lambda _: "cyan"  # noqa: E731
+
+
+def _words(value: Any) -> str:
+    """Texts as they are, several between commas; nothing as nothing."""
+    if isinstance(value, str | int | None):
+        return "\n".join(map(visible, str("" if value is None else value).split("\n"))).replace(
+            "``", ""
+        )
+    return ", ".join(map(_words, value))

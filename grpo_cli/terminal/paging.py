@@ -26,7 +26,7 @@ _STYLE = re.compile(r"\x1b\[[0-9;]*m")
 
 def print_page(
     stream: BinaryIO,
-    draw: Callable[[Console, Screen], None],
+    draw: Callable[[Console, Screen], object],
     beyond: Beyond,
     *,
     notes: Iterable[str] = (),
@@ -46,6 +46,37 @@ def print_page(
     draw(console, screen)
     below = sum(lines_of(f"grpo: note: {note}", screen) for note in notes)
     deliver(written(console), stream, screen, beyond, below=below)
+
+
+def draw_fitting(
+    console: Console,
+    screen: Screen,
+    draw: Callable[[Console, Screen, int], None],
+    most: int,
+    notes: Iterable[str] = (),
+) -> None:
+    """Prints as many rows as the terminal has room for below what is printed, ``most`` of them.
+
+    Args:
+        console, screen: where to.
+        draw: prints so many rows; 0 for all.
+        most: how many rows where there is room; 0 for all.
+        notes: what is going to be printed below them, and a line that counts the other rows.
+    """
+    rows = screen.console()
+    draw(rows, screen, most)
+    if screen.height is not None and not chosen().full:
+        below = sum(lines_of(f"grpo: note: {note}", screen) for note in notes)
+        used = _height(written(console), screen) + below + 1
+        table = _height(written(rows), screen)
+        if used + table >= screen.height:
+            rows = screen.console()
+            draw(rows, screen, 1)
+            room = screen.height - used - 1 - _height(written(rows), screen)
+            if room > 0:
+                rows = screen.console()
+                draw(rows, screen, min(1 + room, most or 1 + room))
+    console.file.write(written(rows))
 
 
 def deliver(text: str, stream: BinaryIO, screen: Screen, beyond: Beyond, *, below: int = 0) -> None:

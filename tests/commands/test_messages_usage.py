@@ -110,10 +110,10 @@ RANGES = {
     "a whole number >= 1 or null": "steps_per_generation",
     "a whole number >= 0 and <= 1": "rlsd_negative_only",
     "a finite number > 0, or LOW_HIGH": "rollout_is_threshold",
-    "a finite number > 0, or HIGH or LOW_HIGH, several joined by commas or null": (
+    "a finite number > 0, or HIGH or LOW_HIGH (several: with commas) or null": (
         "rollout_rs_threshold"
     ),
-    "a finite number, or several numbers joined by commas": "reward_weights",
+    "a finite number, or numbers separated by commas": "reward_weights",
 }
 """What hyperparameters may be, as their formulas allow; the others may be any number >= 0."""
 

@@ -113,7 +113,7 @@ def test_trend_writes_the_page_of_report(report, grpo, run, tmp_path):
         assert f"▲ {finding['onset']}" in texts
     grpo("trend", str(run[0]), "-v", "dr", "--svg", str(svg), "--fields", "nll,loss")
     titles = [one.text for one in ElementTree.parse(svg).getroot().iter() if "title" in one.tag]
-    assert titles == ["a run of 40 steps", "nll", "loss"]
+    assert titles == [page["verdict"].partition(";")[0], "nll", "loss"]
 
 
 def test_two_runs_are_two_reports(grpo, tmp_path):
@@ -296,6 +296,7 @@ def test_errors_are_one_line(grpo, dump, tmp_path, flags, code, said):
 # ---- what is kept --------------------------------------------------------------------------------
 
 
+@pytest.mark.more
 def test_the_least_tokens_go_to_what_matters_most(report):
     """What findings point at, the worst of steps, each step's first sampled group, its second."""
     whole = blocks(report("--tokens", "99999"))["run"]
@@ -331,6 +332,7 @@ def test_the_least_tokens_go_to_what_matters_most(report):
         before = kept
 
 
+@pytest.mark.more
 def test_a_long_run_keeps_what_matters_and_a_sample(grpo, tmp_path):
     shift = [at % 7 / 100 + 5.0 * (at >= 200) + 2.0 * (at == 250) for at in range(300)]
     path = str(series(tmp_path / "run.jsonl", {"x": shift}))

@@ -13,7 +13,7 @@ pq = pytest.importorskip("pyarrow.parquet")
 FLOATS = [pa.float64(), pa.float64(), pa.float32(), pa.float16()]
 INTEGERS = [pa.int64(), pa.int32(), pa.uint8()]
 LISTS = [pa.list_, pa.list_, pa.large_list]
-SEEDS = some(range(6), 3)
+SEEDS = some(range(6), 2)
 """Of each kind of table; many more were tried when this was written."""
 
 

@@ -158,6 +158,7 @@ def test_a_tensor_that_cannot_be(given: tuple[Any, ...], tmp_path: Path) -> None
     assert "the file is damaged" in found or "values in a file of" in found
 
 
+@pytest.mark.more
 def test_lists_that_hold_each_other_many_times_over(tmp_path: Path) -> None:
     value: list[Any] = [0]
     for _ in range(60):

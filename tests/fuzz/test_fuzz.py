@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from files import some
 from hypothesis import HealthCheck, given, note, seed, settings
 
 from fuzz import beginnings, tables, words
@@ -39,7 +40,9 @@ def folder() -> Iterator[Path]:
     resource.setrlimit(resource.RLIMIT_AS, before)
 
 
-@pytest.mark.parametrize("place", sorted(CORPUS.glob("*.json")), ids=lambda place: place.stem)
+@pytest.mark.parametrize(
+    "place", some(sorted(CORPUS.glob("*.json")), 29), ids=lambda place: place.stem
+)
 def test_what_was_kept(place: Path, folder: Path) -> None:
     """Nothing is wrong with an input that once broke the product; match takes its time."""
     case = kept(place)

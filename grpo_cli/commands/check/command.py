@@ -9,7 +9,7 @@ import typer
 from grpo_cli.commands.check.rule import ORDER
 from grpo_cli.commands.check.rules import codes
 from grpo_cli.commands.check.run import check as run
-from grpo_cli.commands.check.view import print_codes, print_findings
+from grpo_cli.commands.check.view import print_findings
 from grpo_cli.commands.options.everywhere import bundled
 from grpo_cli.commands.options.option import option
 from grpo_cli.commands.options.output import LIMIT, PageOptions
@@ -23,9 +23,11 @@ from grpo_cli.commands.options.source import (
     tell_skipped,
 )
 from grpo_cli.errors import InputError
+from grpo_cli.terminal.grid import print_list
 from grpo_cli.terminal.messages import failures
 
 NO = 1
+_CODE = ("code", "severity", "meaning")
 
 
 @bundled
@@ -59,7 +61,7 @@ def check(
             rows = codes()
             page.write(
                 {"codes": rows},
-                lambda console, screen: print_codes(console, screen, rows),
+                lambda console, screen: print_list(console, screen, rows, _CODE),
                 rows=rows,
             )
             return

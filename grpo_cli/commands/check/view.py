@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.text import Text
@@ -43,19 +42,6 @@ def print_findings(console: Console, screen: Screen, answer: Checked) -> None:
     console.print(_conclusion(answer))
 
 
-def print_codes(console: Console, screen: Screen, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Prints each code with its severity and meaning."""
-    width = max(len(row["code"]) for row in rows)
-    for row in rows:
-        severity = row["severity"][0]
-        line = Text.assemble(
-            (f"{severity:<8}", _STYLES[severity]),
-            (f"{row['code']:<{width}}  ", "bold"),
-            row["meaning"],
-        )
-        console.print(wrapped(line, screen.reading, 8 + width + 2))
-
-
 def _print_kind(console: Console, width: int, rows: Sequence[Finding], more: int) -> None:
     first = rows[0]
     console.print(
@@ -75,7 +61,7 @@ def mismatch_lines(found: MismatchFound, findings: Sequence[Finding] = ()) -> li
     """Says how large a mismatch is, whether that is normal, and what explains it."""
     lines = [
         f"log π_old − log π_rollout: {found.rms:.3g} nats RMS, mean |·| {found.mean_abs:.3g}, "
-        f"KL {found.kl:.3g} per token, {found.worst:.0%} of it in the worst 0.1 % of the tokens",
+        f"KL {found.kl:.3g} per token; the worst 0.1 % of the tokens have {found.worst:.0%} of it",
         f"  {found.floor}; {found.source}",
     ]
     causes = sorted(found.causes, key=lambda one: (one.name != found.named, -one.explains))
@@ -83,11 +69,11 @@ def mismatch_lines(found: MismatchFound, findings: Sequence[Finding] = ()) -> li
     if found.named is None:
         engine = [one for one in findings if "log_probs_rollout" in one.evidence.get("columns", ())]
         codes = dict.fromkeys(one.code for one in engine if one.code != "rollout-mismatch")
-        alike = "all tokens differ alike, as by " + (
+        alike = "all tokens differ by similar amounts, as with " + (
             "noise" if found.normal else "another temperature, precision or kernel"
         )
         seen = f"see {' and '.join(codes)}" if codes else alike
-        lines.append(f"  no version, turn, place, support or rounding explains it: {seen}")
+        lines.append(f"  no weight version, turn, position, top-p or rounding explains it: {seen}")
     return lines
 
 

@@ -59,7 +59,7 @@ def print_comparison(console: Console, screen: Screen, answer: Compared) -> None
     rows = answer.variants
     if rows:
         _print_rows(console, screen, rows)
-        _print_meaning(console, answer)
+        _print_meaning(console, screen, answer)
         _print_differences(console, screen, answer.differences)
         _print_replaced(console, screen, answer.replaced)
     if answer.skipped:
@@ -115,19 +115,18 @@ def _label(row: ComparedVariant) -> str:
     return ", ".join([*batch, row.variant])
 
 
-def _print_meaning(console: Console, answer: Compared) -> None:
+def _print_meaning(console: Console, screen: Screen, answer: Compared) -> None:
     first = answer.variants[0]
     nouns = ("record", "group", "response", "token")
     counts = ", ".join(counted(getattr(answer, f"{noun}s"), noun) for noun in nouns)
-    tokens = percent(first.longest_quarter_tokens)
     console.print(Text(f"\n{counts}"))
-    console.print(
-        Text(f"cosine: between the token gradients of a variant and of {first.variant}", "dim")
-    )
-    console.print(Text("longest quarter, A > 0, A < 0: share of Σ|gradient|", "dim"))
-    console.print(
-        Text(f"(the longest quarter of the responses contains {tokens} of the tokens)", "dim")
-    )
+    for line in (
+        f"cosine: between the token gradients of a variant and of {first.variant}",
+        "longest quarter: share of Σ|gradient| in the longest quarter of the responses, which has "
+        f"{percent(first.longest_quarter_tokens)} of the tokens",
+        "A>0, A<0: share of Σ|gradient| in tokens with a positive, a negative advantage",
+    ):
+        console.print(wrapped(Text(line, "dim"), screen.reading, 2))
 
 
 def _print_differences(console: Console, screen: Screen, rows: Sequence[FamilyDifference]) -> None:

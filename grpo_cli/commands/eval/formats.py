@@ -170,7 +170,7 @@ def _encode_table(printing: Printing) -> Encode:
 def _write_table(run: Run, printing: Printing, _: str, stream: BinaryIO) -> None:
     """Writes totals, then one row per record or response, or one table per response."""
     from grpo_cli.commands.eval.view import print_batches, print_rows, print_totals
-    from grpo_cli.terminal.paging import print_page
+    from grpo_cli.terminal.paging import draw_fitting, print_page
 
     level, limit = printing.level, printing.limit
     if limit is None:
@@ -178,22 +178,31 @@ def _write_table(run: Run, printing: Printing, _: str, stream: BinaryIO) -> None
     records = _first_records(run, level, limit)
     if run.empty or (level == "batch" and not run.complete):
         return
-    counted = []
+    counted = 0
 
-    def draw(console: Console, screen: Screen) -> None:
+    def draw_totals(console: Console, screen: Screen) -> None:
         if run.complete and printing.by:
             print_batches(console, screen, printing, run.batches, run.signature, run.total)
         elif run.complete:
             print_totals(console, screen, level, printing.fields, run.total, run.signature)
-        if level != "batch":
-            size = run.size if printing.weighs and run.complete else None
-            counted.append(print_rows(console, screen, printing, records, limit, size))
 
-    print_page(stream, draw, "cut", notes=() if printing.quiet else run.notices)
+    def draw_rows(console: Console, screen: Screen, most: int) -> None:
+        nonlocal counted
+        size = run.size if printing.weighs and run.complete else None
+        counted = print_rows(console, screen, printing, records, most, size)
+
+    def draw(console: Console, screen: Screen) -> None:
+        draw_totals(console, screen)
+        if level != "batch":
+            draw_fitting(console, screen, draw_rows, limit, notes)
+
+    notes = () if printing.quiet else run.notices
+    print_page(stream, draw, "cut", notes=notes)
     if level != "batch" and not printing.quiet:
         all_rows = run.count(level) if printing.having is None else run.shown
-        if more := all_rows - sum(counted):
-            say(f"… {more:,} more {ROWS[level]} (use --limit 0 or --format jsonl)")
+        if more := all_rows - counted:
+            how = "--limit 0 or --format jsonl" if counted == limit else "--full"
+            say(f"… {more:,} more {ROWS[level]} (use {how})")
 
 
 def _first_records(run: Run, level: Level, limit: int) -> list[dict[str, Any]]:

@@ -179,7 +179,9 @@ def print_rows(
     for title, columns in tables:
         kept, left_out = fitting(columns, () if fields else spare(level), screen.width)
         hidden |= dict.fromkeys(left_out)
-        console.print(Text(f"\n{title}" if title else "", "bold"))
+        console.print()
+        if title:
+            console.print(wrapped(Text(title, "bold"), screen.edge, 2))
         console.print(grid(kept))
         printed += len(kept[0].cells)
     print_hidden(console, screen, hidden, "--fields")

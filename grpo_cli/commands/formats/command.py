@@ -7,14 +7,13 @@ from typing import Any
 
 import typer
 from rich.console import Console
-from rich.text import Text
 
 from grpo_cli.commands.options.everywhere import bundled
 from grpo_cli.commands.options.output import PageOptions
 from grpo_cli.records.fields import ALIASES
 from grpo_cli.records.formats import CANONICAL, FORMATS
+from grpo_cli.terminal.grid import print_list
 from grpo_cli.terminal.messages import failures
-from grpo_cli.terminal.prose import wrapped
 from grpo_cli.terminal.screen import Screen
 
 
@@ -65,13 +64,11 @@ def _row(name: str) -> dict[str, Any]:
 
 def print_formats(console: Console, screen: Screen, document: Mapping[str, Any]) -> None:
     """Prints each format with what it lacks, then every name of each field."""
-    for one in document["formats"]:
-        head = Text.assemble((one["name"], "bold cyan"), f"  {one['title']}")
-        console.print(wrapped(head, screen.width, 4))
-        for lack in one["lacks"]:
-            console.print(wrapped(Text(f"    {lack}"), screen.width, 4))
-    console.print(Text("\nfields and their other names", "bold"))
-    for name, aliases in document["names"].items():
-        words = f": {', '.join(aliases)}" if aliases else ""
-        line = Text.assemble("    ", (name, "cyan"), words)
-        console.print(wrapped(line, screen.width, 6))
+    formats = [
+        {"format": one["name"], "what it reads": "\n· ".join([one["title"], *one["lacks"]])}
+        for one in document["formats"]
+    ]
+    print_list(console, screen, formats, ("format", "what it reads"))
+    console.print()
+    fields = [{"field": name, "other names": names} for name, names in document["names"].items()]
+    print_list(console, screen, fields, ("field", "other names"))

@@ -8,10 +8,8 @@ import typer
 from rich.console import Console
 
 from grpo_cli.commands import main
-from grpo_cli.commands.help.manual import manual
 from grpo_cli.commands.help.view import laid_out, print_contents, text, topics
 from grpo_cli.commands.options import complete
-from grpo_cli.commands.options.option import option
 from grpo_cli.terminal.destination import destination
 from grpo_cli.terminal.messages import failures
 from grpo_cli.terminal.paging import print_page
@@ -26,10 +24,9 @@ Topic = Annotated[
         show_default=False,
     ),
 ]
-Man = Annotated[bool, option("--man", "", "Print the manual page, for man(1).")]
 
 
-def show_help(*, topic: Topic = None, man: Man = False) -> None:
+def show_help(*, topic: Topic = None) -> None:
     """Show a page of help, the options of a command, or what a word means.
 
     \b
@@ -37,16 +34,10 @@ def show_help(*, topic: Topic = None, man: Man = False) -> None:
     grpo help eval
     grpo help input
     grpo help dapo
-    grpo help --man > grpo.1
 
     A page is Markdown: laid out on a terminal, unchanged in a pipe.
     """  # noqa: D301 - \b is for the help's formatter
     with failures():
-        if man:
-            page = manual(main.application(), topics())
-            with destination(None) as stream:
-                stream.write(page.encode())
-            return
         if topic is not None and topic not in _names() and _is_explained(topic):
             main.application("explain")(["explain", topic], prog_name="grpo")
         name = None if topic is None else complete.known("grpo help", topic, _names())

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
+from grpo_cli.terminal.grid import print_list
 from grpo_cli.terminal.prose import as_command, wrapped
 from grpo_cli.terminal.screen import Screen, written
 
@@ -83,11 +84,8 @@ def print_contents(
     console: Console, screen: Screen, commands: Mapping[str, str], topics: Mapping[str, str]
 ) -> None:
     """Prints what there is help on."""
-    room = max(map(len, [*commands, *topics])) + 2
-    for title, rows in (("commands", commands), ("pages", topics)):
-        console.print(Text(title, "bold"))
-        for name, about in rows.items():
-            line = Text.assemble("  ", (f"{name:<{room}}", "cyan"), about)
-            console.print(wrapped(line, screen.width, room + 2))
+    for name, about in (("command", commands), ("page", topics)):
+        rows = [{name: one, "about": text} for one, text in about.items()]
+        print_list(console, screen, rows, (name, "about"))
         console.print()
     console.print(Text("grpo help NAME shows one"))

@@ -31,6 +31,15 @@ COMMAND_OF = {
 }
 """Other tools' word for a command → the command."""
 
+_SAME = {
+    **dict.fromkeys(("pandas", "arrow", "dataframe", "data_frame"), "polars"),
+    **dict.fromkeys(("gate", "exit_code", "exit", "github_actions"), "ci"),
+    **dict.fromkeys(("agents", "agent", "multi_turn", "trajectory", "trajectories"), "turn"),
+    **dict.fromkeys(("replay", "reproduce", "bug_report"), "bundle"),
+    **dict.fromkeys(("j", "policy_loss"), "objective"),
+}
+"""Other spellings of words."""
+
 _ROW = re.compile(r"^\| (\w+) \| (.*) \| `(.*)` \|$", re.MULTILINE)
 
 
@@ -53,6 +62,7 @@ def look_up(word: str) -> Word | None:
     """The meaning of a word, of a field's name in any spelling, or of a hyperparameter."""
     name = word.lower().replace("-", "_").replace(" ", "_")
     words = {row[0]: Word(row[0], row[1].replace("\\|", "|"), row[2]) for row in _rows()}
+    name = _SAME.get(name, name)
     for one in (name, name.removesuffix("s"), re.sub(r"_(low|high|mean|min|max)$", "", name)):
         if one in words:
             return words[one]

@@ -137,6 +137,8 @@ class ObjectiveOptions(StageOptions, VariantOption):
         Raises:
             UsageError: for a name or value that cannot be used.
         """
+        if "," in self.variant:
+            raise UsageError(f"-v takes one variant; for several: grpo compare -v {self.variant}")
         return plan(
             self.variant,
             stages=self.stages,
@@ -206,7 +208,7 @@ def advised(
     if objective.variant != _DEFAULT or objective.kl is not None or objective.beta is not None:
         return error
     typed = _typed(command, reader.paths)
-    before, mark, keys = error.message.partition("; keys that mean nothing here")
+    before, mark, keys = error.message.partition("; ignored keys")
     ways = [f"{typed} {flags}" for flags in _ways(reader.facts.named)]
     message = f"{before}: {', or '.join(ways)}{mark}{keys}"
     return MissingColumnError(message, path=error.path, source=error.source, line=error.line)

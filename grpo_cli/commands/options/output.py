@@ -80,7 +80,7 @@ class PageOptions:
     def write(
         self,
         answer: Any,
-        draw: Callable[[Console, Screen], None],
+        draw: Callable[[Console, Screen], object],
         *,
         rows: Iterable[Row | Answer] | None = None,
         failed: bool = False,

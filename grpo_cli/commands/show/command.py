@@ -21,7 +21,7 @@ from grpo_cli.commands.options.place import destination, drawings
 from grpo_cli.commands.options.source import RESPONSE, Files, ReadingOptions, paths, tell_notes
 from grpo_cli.commands.page.block import block, clip_range
 from grpo_cli.commands.page.page import html
-from grpo_cli.commands.show.batch import LACKING, show_strings, show_tokens
+from grpo_cli.commands.show.batch import LACKING, show_rows
 from grpo_cli.commands.show.figure import figure
 from grpo_cli.commands.show.heat import left_out, print_heat
 from grpo_cli.commands.show.picture import (
@@ -148,7 +148,9 @@ def _check_flags(options: ShowOptions, page: PageOptions) -> None:
     rows = "--strings" if options.strings else "--having" if options.having else ""
     rows = rows or ("--format" if page.json or page.format not in (None, "table") else "")
     if rows and (drawn or options.response):
-        raise UsageError(f"{rows} is of rows; --{drawn[0] if drawn else 'response'} is of a record")
+        raise UsageError(
+            f"{rows} prints rows; --{drawn[0] if drawn else 'response'} needs a single record"
+        )
 
 
 def _has_one_record(reader: Reader) -> bool:
@@ -177,10 +179,15 @@ def _show_batch(
             **how,
         )
 
-    find = show_strings if options.strings else show_tokens
-    top = 20 if options.top is None else options.top
-    by = options.by or "contribution"
-    answer, run = find(reader, plan, by=by, top=top, having=options.having or (), make=make)
+    answer, run = show_rows(
+        reader,
+        plan,
+        by=options.by or "contribution",
+        top=20 if options.top is None else options.top,
+        strings=options.strings,
+        having=options.having or (),
+        make=make,
+    )
     assert isinstance(run, Run)
     if run.complete and not run.empty:
         page.write(

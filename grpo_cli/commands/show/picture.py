@@ -22,8 +22,8 @@ Row = Mapping[str, Any]
 
 COLORS: Mapping[str, str] = {
     "ratio": "ratio ρ, by its logarithm",
-    "contribution": "contribution to J",
-    "gradient": "gradient ∂J/∂log π of the token",
+    "contribution": "contribution to the objective",
+    "gradient": "gradient of the objective by the token's log π",
     "kl": "KL estimate",
     "mismatch": "mismatch log π_old (trainer) − log π_rollout (engine)",
     "difference": "log π_θ − log π_old of the token",
@@ -31,7 +31,7 @@ COLORS: Mapping[str, str] = {
     "advantage": "advantage A",
     "surrogate": "surrogate s",
     "weight": "weight w",
-    "share": "share of the update, |gradient| / Σ |gradient|",
+    "share": "share of Σ|gradient|",
 }
 """The quantities that can rank and colour tokens, in words."""
 

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, count
 from typing import Any
 
 import numpy as np
 
 from grpo_cli.batch import F64, I64
-from grpo_cli.commands.trend.sums import Ragged, exact_sum, short_sums
+from grpo_cli.commands.trend.sums import exact_sum
 from grpo_cli.engine.rows.rows import columns
 from grpo_cli.engine.rows.source import Source
 from grpo_cli.errors import InputError
 
-_SUMMED = ("contribution", "gradient", "ratio", "log_ratio", "advantage", "mismatch")
-_SIZES = {"contribution_size": "contribution", "gradient_size": "gradient"}
+_MEANS = ("ratio", "log_ratio", "advantage", "mismatch")
 _WAITING = 64
 """Tables that wait to be merged."""
 
@@ -37,6 +37,11 @@ RANKS = {
 }
 """Quantity → the column that ranks rows by it."""
 
+_BITS = 20
+"""Bits of a digit: those of 2³³ tokens add up in a float without rounding."""
+_ODD = -(10**6)
+"""In the place of a power: values that are not finite."""
+
 
 @dataclass
 class StringSums:
@@ -44,13 +49,14 @@ class StringSums:
 
     Attributes:
         texts: [S] the strings, or ids; None for tokens that have neither.
-        counts: [S] by name: tokens, low and high (those that were clipped), mismatches.
-        sums: by name, numbers of each string that add up to its sum exactly.
+        counts: [S] by name: tokens, low and high (those that were clipped), mismatch.
+        digits: [S] by name and power of 2**_BITS, whole numbers: times the power they add up to
+            the sums, exactly.
     """
 
     texts: list[Any] = field(default_factory=list)
-    counts: dict[str, I64] = field(default_factory=dict)
-    sums: dict[str, Ragged] = field(default_factory=dict)
+    counts: dict[str, F64] = field(default_factory=dict)
+    digits: dict[tuple[str, int], F64] = field(default_factory=dict)
 
     @classmethod
     def of(cls, source: Source) -> list[StringSums]:
@@ -59,26 +65,25 @@ class StringSums:
         Raises:
             InputError: for records whose tokens have neither strings nor ids.
         """
-        found = columns(source, "token", ("token", "token_id", "clip", *_SUMMED))
-        texts = found["token"].values or found["token_id"].values
+        summed = ("contribution", "gradient", *_MEANS)
+        found = columns(source, "token", ("token", "token_id", "clip", *summed))
+        texts, clip = found["token"].values or found["token_id"].values, found["clip"].values
         if texts is None:
-            if len(found["clip"].values):
+            if len(clip):
                 raise InputError("the records have no token strings or ids (tokens, token_ids)")
             return []
         codes, known = _codes(texts)
-        numbers = {name: found[name].values for name in _SUMMED}
-        numbers |= {name: np.abs(numbers[of]) for name, of in _SIZES.items()}
-        clip, mismatch = found["clip"].values, numbers["mismatch"]
+        numbers = {name: found[name].values for name in summed}
         counted = {"tokens": codes, "low": codes[clip < 0], "high": codes[clip > 0]}
-        counted["mismatches"] = codes[:0] if mismatch is None else codes
-        counts = {name: np.bincount(one, minlength=len(known)) for name, one in counted.items()}
-        order = np.argsort(codes, kind="stable")
-        nothing = Ragged(np.zeros(len(known), dtype=np.int64), np.zeros(0))
-        sums = {
-            name: nothing if values is None else Ragged(counts["tokens"], values[order])
-            for name, values in numbers.items()
-        }
-        return [cls(known, counts, {name: short_sums(one) for name, one in sums.items()})]
+        counted["mismatch"] = codes[:0] if numbers["mismatch"] is None else codes
+        counts = {name: _sums(one, len(known)) for name, one in counted.items()}
+        digits: dict[tuple[str, int], F64] = {}
+        for name, values in numbers.items():
+            for power, whole in () if values is None else _digits(values):
+                digits[name, power] = _sums(codes, len(known), whole)
+                if name not in _MEANS:  # the digits of a size are the sizes of the digits
+                    digits[f"|{name}|", power] = _sums(codes, len(known), np.abs(whole))
+        return [cls(known, counts, digits)]
 
     @classmethod
     def merged(cls, tables: Sequence[StringSums]) -> StringSums:
@@ -86,33 +91,42 @@ class StringSums:
         if len(tables) < 2:
             return tables[0] if tables else cls()
         codes, known = _codes([*chain.from_iterable(one.texts for one in tables)])
-        order = np.argsort(codes, kind="stable")
-        firsts = np.flatnonzero(np.diff(codes[order], prepend=-1))
-        counts, sums = {}, {}
-        for name in tables[0].counts:
-            stacked = np.concatenate([one.counts[name] for one in tables])
-            counts[name] = np.add.reduceat(stacked[order], firsts)
-        for name in tables[0].sums:
-            whole = Ragged.stacked([one.sums[name] for one in tables])
-            sums[name] = short_sums(whole.taken(order).merged(firsts))
-        return cls(known, counts, sums)
+        places = np.split(codes, np.cumsum([len(one.texts) for one in tables])[:-1])
+        found = cls(known)
+        for table, at in zip(tables, places, strict=True):
+            for name, counts in table.counts.items():
+                found.counts.setdefault(name, np.zeros(len(known)))[at] += counts
+            for power, digits in table.digits.items():
+                found.digits.setdefault(power, np.zeros(len(known)))[at] += digits
+        return found
+
+    def sums(self, name: str) -> list[list[float]]:
+        """[S] numbers that add up to each sum exactly."""
+        powers = [
+            values if power == _ODD else np.ldexp(values, power * _BITS)
+            for (of, power), values in self.digits.items()
+            if of == name
+        ]
+        return np.array([*powers, np.zeros(len(self.texts))]).T.tolist()
 
     def rows(self) -> list[dict[str, Any]]:
         """A row for each string."""
         if not self.texts:
             return []
-        counts, sums = self.counts, {name: one.sums() for name, one in self.sums.items()}
-        found: dict[str, Any] = {"token": self.texts, "tokens": counts["tokens"].tolist()}
+        counts = self.counts
+        found: dict[str, Any] = {"token": self.texts}
+        found["tokens"] = counts["tokens"].astype(np.int64).tolist()
         for name, share in (("contribution", "contribution_share"), ("gradient", "share")):
-            whole = exact_sum(self.sums[f"{name}_size"].values.tolist())
-            found[name] = sums[name].tolist()
-            found[share] = _over(sums[f"{name}_size"], np.full(len(self.texts), whole))
-        for name in _SUMMED[2:]:
-            counted = counts["mismatches" if name == "mismatch" else "tokens"]
-            found[f"{name}_mean"] = _over(sums[name], counted)
-        clipped = {"clip_fraction": counts["low"] + counts["high"]}
-        clipped |= {f"clip_fraction_{side}": counts[side] for side in ("low", "high")}
-        found |= {name: _over(many, counts["tokens"]) for name, many in clipped.items()}
+            sizes = self.sums(f"|{name}|")
+            whole = exact_sum([*chain.from_iterable(sizes)])
+            found[name] = [*map(exact_sum, self.sums(name))]
+            found[share] = _over([*map(exact_sum, sizes)], [whole] * len(sizes))
+        for name in _MEANS:
+            counted = counts["mismatch" if name == "mismatch" else "tokens"]
+            found[f"{name}_mean"] = _over([*map(exact_sum, self.sums(name))], counted.tolist())
+        clipped = {"": counts["low"] + counts["high"], "_low": counts["low"]}
+        for side, many in (clipped | {"_high": counts["high"]}).items():
+            found[f"clip_fraction{side}"] = _over(many.tolist(), counts["tokens"].tolist())
         lists = [found[name] for name in ROW]
         return [dict(zip(ROW, row, strict=True)) for row in zip(*lists, strict=True)]
 
@@ -120,29 +134,47 @@ class StringSums:
 class StringTables:
     """The sums of a batch, while its records come."""
 
-    def __init__(self) -> None:
+    def __init__(self, by: str) -> None:
+        self._column = RANKS[by]
         self._tables: list[StringSums] = []
 
-    def add(self, tables: Iterable[StringSums]) -> None:
+    def add(self, tables: Sequence[StringSums]) -> None:
         """Adds those of some records."""
         self._tables += tables
         if len(self._tables) > _WAITING:
             self._tables = [StringSums.merged(self._tables)]
 
-    def rows(self, by: str) -> list[dict[str, Any]]:
+    def rows(self) -> list[dict[str, Any]]:
         """A row for each string, those first whose number has the greatest size, then by text."""
-        rows, column = StringSums.merged(self._tables).rows(), RANKS[by]
-        return sorted(rows, key=lambda row: (-abs(row[column] or 0.0), str(row["token"])))
+        rows, by = StringSums.merged(self._tables).rows(), self._column
+        return sorted(rows, key=lambda row: (-abs(row[by] or 0.0), str(row["token"])))
+
+
+def _digits(values: F64) -> Iterator[tuple[int, F64]]:
+    """Powers of 2**_BITS, and [n] the digit of each value there: whole, and with its sign."""
+    finite = np.isfinite(values)
+    if not finite.all():
+        yield _ODD, np.where(finite, 0.0, values)
+        values = np.where(finite, values, 0.0)
+    power = -(-int(np.frexp(np.abs(values).max(initial=0.0))[1]) // _BITS)
+    while values.any():
+        power -= 1
+        digits = np.trunc(np.ldexp(values, -power * _BITS))
+        values = values - np.ldexp(digits, power * _BITS)
+        yield power, digits
+
+
+def _sums(codes: I64, count: int, values: F64 | None = None) -> F64:
+    """[S] the sum of each string's values; without values, how many there are."""
+    return np.bincount(codes, values, count).astype(np.float64)
 
 
 def _codes(texts: Sequence[Any]) -> tuple[I64, list[Any]]:
     """[n] the number of each text among those that differ, and these."""
-    numbers: dict[Any, int] = {}
-    codes = np.array([numbers.setdefault(text, len(numbers)) for text in texts], dtype=np.int64)
-    return codes, [*numbers]
+    numbers: defaultdict[Any, int] = defaultdict(count().__next__)
+    return np.array([*map(numbers.__getitem__, texts)], dtype=np.int64), [*numbers]
 
 
-def _over(sums: F64 | I64, counts: F64 | I64) -> list[float | None]:
+def _over(sums: Sequence[float], counts: Sequence[float]) -> list[float | None]:
     """Each sum over its count; None of nothing."""
-    pairs: Mapping[Any, Any] | zip[Any] = zip(sums.tolist(), counts.tolist(), strict=True)
-    return [one / count if count else None for one, count in pairs]
+    return [one / count if count else None for one, count in zip(sums, counts, strict=True)]

@@ -8,8 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from grpo_cli.terminal.grid import GAP, column, grid, print_hidden, with_words
-from grpo_cli.terminal.numbers import visible
+from grpo_cli.terminal.grid import GAP, print_hidden, print_list
 from grpo_cli.terminal.prose import wrapped
 from grpo_cli.terminal.screen import Screen
 
@@ -38,7 +37,7 @@ def print_variants(console: Console, screen: Screen, variants: Sequence[Entry]) 
     """Prints one line per variant: its names, its stages, and where it comes from."""
     rows = [{**row, **_stages(row), "title": _also(row, "title")} for row in variants]
     names = ("name", "paper", "version", "checked", *_STAGES, "title")
-    hidden = _print(console, screen, rows, names)
+    hidden = print_list(console, screen, rows, names, _SPARE)
     print_hidden(console, screen, [*hidden, "hyperparameters", "note"], "grpo explain NAME, --json")
 
 
@@ -60,7 +59,7 @@ def print_choices(console: Console, screen: Screen, stages: Mapping[str, Entry])
             for choice, one in stage["choices"].items()
         ]
         names = ("choice", "hyperparameters", "summary")
-        hidden |= dict.fromkeys(_print(console, screen, rows, names))
+        hidden |= dict.fromkeys(print_list(console, screen, rows, names, _SPARE))
     print_hidden(console, screen, hidden, "--json")
 
 
@@ -82,29 +81,7 @@ def print_changes(console: Console, screen: Screen, changes: Sequence[Entry]) ->
             console.print(wrapped(Text(f"  {text}"), screen.width, GAP))
 
 
-def _print(
-    console: Console, screen: Screen, rows: Sequence[Entry], names: Sequence[str]
-) -> list[str]:
-    """Prints the columns that hold anything and returns the names of those without room."""
-    columns = [
-        column(name, [row.get(name) for row in rows], show=_text)
-        for name in names
-        if any(row.get(name) for row in rows)
-    ]
-    kept, hidden = with_words(columns, _SPARE, screen.width)
-    console.print(grid(kept))
-    return hidden
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, str | None):
-        return visible(value or "").replace("``", "")
-    return ", ".join(map(_text, value))
-
-
 def print_hyperparameters(console: Console, screen: Screen, rows: Sequence[Entry]) -> None:
     """Prints one line per hyperparameter: its name, what it means, and what others call it."""
-    _print(console, screen, [{**row, "meaning": _also(row, "meaning")} for row in rows], _PARAMETER)
-
-
-_PARAMETER = ("name", "meaning")
+    listed = [{**row, "meaning": _also(row, "meaning")} for row in rows]
+    print_list(console, screen, listed, ("name", "meaning"))

@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from grpo_cli.terminal.grid import print_list
 from grpo_cli.terminal.numbers import counted
 from grpo_cli.terminal.screen import Screen
 
@@ -19,21 +20,26 @@ _WIDTH = 100
 def print_vectors(console: Console, screen: Screen, document: Entry) -> None:
     """Prints each case: its name, what it shows, and the bugs it is there for."""
     rows: Sequence[Entry] = document["vectors"]
-    for row in rows:
-        result = "" if row["result"] == "required" else f"  {row['result']}: {row['topic']}"
-        console.print(Text.assemble((row["id"], "bold cyan"), (result, "magenta")))
-        _print_below(console, screen, row["comment"])
-        _print_below(console, screen, ", ".join(row["flags"]), "dim")
+    cases = [{"case": row["id"], "what it shows": f"{row['comment']}{_finds(row)}"} for row in rows]
+    print_list(console, screen, cases, ("case", "what it shows"))
     console.print(Text(f"\n{counted(len(rows), 'case')} (grpo explain CASE shows one)", "dim"))
+
+
+def _finds(row: Entry) -> str:
+    result = "" if row["result"] == "required" else f"\n{row['result']}: {row['topic']}"
+    return result + (f"\nfinds {', '.join(row['flags'])}" if row["flags"] else "")
 
 
 def print_flags(console: Console, screen: Screen, document: Entry) -> None:
     """Prints each bug, how many cases find it, and where somebody met it."""
-    for row in document["flags"]:
-        cases = f"  {counted(row['cases'], 'case')}"
-        console.print(Text.assemble((row["flag"], "bold cyan"), (cases, "dim")))
-        _print_below(console, screen, row["bug"])
-        console.print(Text(f"    {row['thread']}", "dim"))
+    bugs = [
+        {**row, "bug": f"{row['bug']}\n{row['thread'].removeprefix(_SITE)}"}
+        for row in document["flags"]
+    ]
+    print_list(console, screen, bugs, ("flag", "cases", "bug"))
+
+
+_SITE = "https://github.com/"
 
 
 def print_exported(console: Console, document: Entry) -> None:

@@ -18,7 +18,8 @@ table("advantage", "agent-lightning").aliases["agent-lightning/rollout_level"] =
 def per_rollout_mean(lengths: I64, trajectories: Groups) -> Weights:
     """Sum over rollouts of their token means, over the rows: w = 1 / (rows · the rollout's tokens).
 
-    A rollout is a trajectory, and a row a response: turns that are written as rows shrink the loss.
+    A rollout is a trajectory, and a row is a response. A trajectory with one row per turn
+    therefore makes the loss smaller.
 
     Args:
         lengths: [R] tokens of each response.

@@ -45,9 +45,9 @@ def group_then_batch(
 ) -> Advantage:
     """AReaL's GRPO: clip((r + bias)·scaling), group-normalised, then normalised over all tokens.
 
-    Both normalisations are (x − m)/(σ + eps), m and σ the mean and the standard deviation of x
-    with ddof 1; the second has each token of the batch as one element. A KL in the reward is summed
-    over the tokens to come, between the two.
+    Both normalisations are (x − m)/(σ + eps), with the mean m and the standard deviation σ (ddof
+    1) of x. The second one is over all tokens of the batch. Between the two, the KL of this and
+    all later tokens is subtracted if the KL is in the reward.
 
     Args:
         task_rewards, token_penalty: [R] r without the KL; [N] β·k of each token.
@@ -81,9 +81,9 @@ def on_last_token(
 ) -> Advantage:
     """``areal/grpo``, but a response whose last token as written is masked has no score.
 
-    AReaL puts the score on the last token that is no padding, and its recursion passes over masked
-    tokens: where that token is one of them the score is 0, before the second normalisation. For
-    records without padding, whose masks at the end are of the response's own tokens.
+    AReaL puts the score on the last token that is not padding and ignores masked tokens. If that
+    token is masked, the score is 0 before the second normalisation. Use this for records without
+    padding.
 
     Args:
         task_rewards, token_penalty: [R] r without the KL; [N] β·k of each token.
@@ -112,10 +112,10 @@ def sequence_kept(
     is_low: float | None,
     is_high: float | None,
 ) -> Ratio:
-    """``sequence`` over the tokens with is_low ≤ π_old/π_rollout ≤ is_high alone.
+    """``sequence`` over the tokens with is_low ≤ π_old/π_rollout ≤ is_high.
 
-    A dropped token has the response's ratio too, and no part in it or in its gradient;
-    ``token-mask`` with the same bounds gives it weight 0.
+    Other tokens get the ratio of the response, but do not count in it or in its gradient.
+    ``token-mask`` with the same bounds gives them weight 0.
 
     Args:
         token_log_ratio: [N] log π_θ − log π_old, nats.
@@ -164,13 +164,13 @@ def of_rollout(estimator: Estimator) -> Callable[..., F64]:
         )
         return penalties
 
-    penalty.__doc__ = f"""{estimator.__name__} of π_rollout against π_ref, taken off the reward.
+    penalty.__doc__ = f"""{estimator.__name__} of π_rollout against π_ref, in the reward.
 
-    It is taken of d = log π_rollout − log π_ref.
+    It is computed from d = log π_rollout − log π_ref and subtracted from the reward.
 
     References:
-        AReaL's use_decoupled_loss, whose ``logprobs`` stay the engine's. Without it they are the
-        old policy's (``{estimator.__name__}-in-reward``).
+        AReaL with use_decoupled_loss. Without it AReaL uses the old policy
+        (``{estimator.__name__}-in-reward``).
     """
     return penalty
 
@@ -187,10 +187,10 @@ for _of in (k1, k2, k3):
 
 @choice("aggregate", "areal/token-mean")
 def areal_token_mean(lengths: I64, responses: Segments, records: Segments) -> Weights:
-    """AReaL's: the mean over a record's kept tokens, records weighted by all of their tokens.
+    """AReaL's token mean: over a record's kept tokens; records are weighted by all their tokens.
 
-    A record stands for a micro-batch. The two counts differ only where a correction takes tokens
-    out of the denominator, as ``areal/m2po`` does; without one it is ``token-mean``.
+    A record is treated as a micro-batch. The result differs from ``token-mean`` only if a
+    correction such as ``areal/m2po`` removes tokens from the denominator.
 
     Args:
         lengths: [R] tokens that the correction kept.

@@ -14,13 +14,13 @@ from grpo_cli.objective.results import Correction
 
 sequence_mask = importance(
     by_mean(masked),
-    """The weight (Πₜ ρₜ)^(1/|o|) where that is between the bounds, else 0, for a whole response.
+    """The response's weight (Πₜ ρₜ)^(1/|o|) if it is between the bounds, else 0.
 
-    ρₜ = π_old/π_rollout; denominators keep every token.
+    ρₜ = π_old/π_rollout; denominators count every token.
 
     References:
-        AReaL (rejection_sampling, level sequence, action mask). OpenRLHF and NeMo-RL weigh what
-        they keep with ρₜ itself (``geometric-mask``).
+        AReaL (rejection_sampling, level sequence, action mask). OpenRLHF and NeMo-RL weight kept
+        tokens by their own ρₜ (``geometric-mask``).
 """,
 )
 choice("correction", "areal/sequence-mask", is_low=None, is_high=5.0)(sequence_mask)
@@ -35,11 +35,11 @@ def m2po(
     *,
     m2_threshold: float,
 ) -> Correction:
-    """Keeps the tokens whose mean (log π_old − log π_rollout)² is below a threshold: c is 1 or 0.
+    """Drops tokens until the mean of (log π_old − log π_rollout)² is below a threshold.
 
-    Per record, which stands for AReaL's micro-batch, the tokens of the greatest squares are dropped
-    until the mean of the rest is below the threshold; one token always stays. The dropped leave the
-    denominator too.
+    The tokens with the largest squares are dropped first; one token always remains. This is done
+    for each record, which is treated as AReaL's micro-batch. Dropped tokens do not count in the
+    denominator.
 
     Args:
         log_probs_old, log_probs_rollout: [N] nats.
@@ -47,7 +47,7 @@ def m2po(
         m2_threshold: nats².
 
     References:
-        Zheng et al., M2PO, 2025 (arXiv 2510.01161), whose second moment is of π_θ against
+        Zheng et al., M2PO, 2025 (arXiv 2510.01161), which uses the second moment of log π_θ − log
         π_rollout.
     """
     kept = _moment(log_probs_old - log_probs_rollout, responses, records, m2_threshold)
@@ -67,7 +67,7 @@ def m2po_token_mask(
 ) -> Correction:
     """``token-mask`` on the tokens that ``areal/m2po`` keeps.
 
-    What ``token-mask`` drops of them stays in the denominator.
+    Tokens that ``token-mask`` drops still count in the denominator.
     """
     difference = log_probs_old - log_probs_rollout
     kept = _moment(difference, responses, records, m2_threshold)
@@ -129,13 +129,13 @@ def rejection(
 ) -> Correction:
     """AReaL's ``rejection_sampling``: c is the weight where the metric is within bounds, else 0.
 
-    With d = log π_old − log π_rollout of a token: the metric is ratio e^d, kl_k1 d, kl_k2 d²/2,
-    kl_k3 e^(−d) − 1 + d, or binary_kl, the greater of KL(π_old ‖ π_rollout) and its reverse over
-    (token taken, any other), which is KPop. At level sequence it is the sum, the mean or the
-    maximum over the response, of d for the ratio, which is then exponentiated. The weight is e^d,
-    for the ratio at level sequence e^mean(d). Action clamp holds the weight within the bounds, at
-    level sequence that of the responses outside of them, and drops nothing. Denominators keep
-    every token. ``areal/sequence`` leaves out what the ratio rejects at level token alone.
+    With d = log π_old − log π_rollout of a token, the metric is e^d (ratio), d (kl_k1), d²/2
+    (kl_k2), e^(−d) − 1 + d (kl_k3), or KPop's binary_kl. binary_kl is the larger of KL(π_old ‖
+    π_rollout) and its reverse, for the two outcomes 'this token' and 'any other'. At level
+    sequence the metric is the sum, mean or maximum over the response (for the ratio: of d, then
+    exponentiated). The weight is e^d, or e^mean(d) for the ratio at level sequence. Action clamp
+    clamps the weight to the bounds and drops nothing; at level sequence it clamps only responses
+    outside the bounds. Denominators count every token.
 
     Args:
         log_probs_old: [N] the proximal policy's, nats.

@@ -13,8 +13,8 @@ from grpo_cli.objective.results import Weights
 def liger_luspo(lengths: I64, *, response_length: float) -> Weights:
     """Liger's Triton luspo: Σᵢ |oᵢ|·Σₜ over responses × padded width.
 
-    Its chunked luspo is TRL's. With the sequence ratio a response counts |oᵢ|² of its term, not
-    |oᵢ|, and the width of the padding is in the denominator.
+    With the sequence ratio a response is weighted by |oᵢ|² instead of |oᵢ|, and padding counts in
+    the denominator. Liger's chunked luspo is TRL's.
     """
     of = "responses × response_length, each times its own tokens"
     return Weights(lengths.astype(np.float64), np.ones(len(lengths)), response_length, of)

@@ -102,9 +102,10 @@ def rlsd(
 def real(
     log_ratio: F64, advantage: F64, responses: Segments, groups: Groups, *, real_tau: float
 ) -> Surrogate:
-    """``real`` where a response whose every token is masked is bad, with s̄ = 0.
+    """``real``, but a fully masked response counts as bad, with s̄ = 0.
 
-    So it adds e⁰ = 1 to the bad ones of its group, and makes a group valid that is all good else.
+    It adds e⁰ = 1 to the sum over bad responses, so a group with otherwise only good responses has
+    a loss.
 
     Args:
         log_ratio: [N] log ρ, at any level.
@@ -119,9 +120,9 @@ def real(
 
 @choice("kl", "ms-swift/k1-in-reward", in_reward=True)
 def k1_in_reward(log_probs_old: F64, log_probs_ref: F64, *, beta: float) -> F64:
-    """K1 = d, d = log π_old − log π_ref, off the reward: ms-swift's ``kl_in_reward``.
+    """ms-swift's ``kl_in_reward``: k1 = log π_old − log π_ref is subtracted from the reward.
 
-    Without the clamps that its KL in the loss has.
+    The clamps of ms-swift's KL in the loss do not apply.
 
     Args:
         log_probs_old, log_probs_ref: [N] nats.
@@ -166,9 +167,9 @@ def entropy_mask(
 
 
 all_masks = chain(
-    """Removes a response where its mean A < 0 and the mean of log μ − log π_θ > threshold.
+    """Drops responses with mean A < 0 and mean log μ − log π_θ > threshold.
 
-    μ is the rollout engine where its log-probs are given, else the old policy.
+    μ is the rollout engine if its log-probs are given, else the old policy.
 
     Args:
         advantage: [N] A.
@@ -227,10 +228,10 @@ _weighed(
 
 @choice("kl", "ms-swift/sdar", stops_gradient="the gate", sdar_gate_beta=5.0)
 def sdar(log_ratio_ref: F64, *, beta: float, sdar_gate_beta: float) -> Kl:
-    """SDAR: k = −g·d, g = σ(−g_β·d) without a gradient, d = log π_θ − log π_ref, the teacher's.
+    """SDAR: k = −g·d, g = σ(−g_β·d) without a gradient, d = log π_θ − log π_ref of the teacher.
 
-    Where the teacher finds a token likelier than the policy does, g is near 1; σ is the logistic
-    function. In the place of the KL, whose β SDAR wants to be 0; averaged over tokens
+    σ is the logistic function; g is near 1 if the teacher gives the token a higher probability
+    than the policy. SDAR replaces the KL penalty (SDAR requires β = 0) and is averaged over tokens
     (``--kl-aggregate``).
 
     Args:
@@ -252,8 +253,8 @@ def swift_dapo(
 ) -> Weights:
     """ms-swift's dapo, cispo and fipo: Σ over tokens ÷ (num_items_in_batch/P).
 
-    The trainer multiplies by gradient_accumulation_steps what the Trainer divides by it. Tokens
-    that masks take out of the loss stay in num_items_in_batch.
+    ms-swift cancels the division by gradient_accumulation_steps of Hugging Face's Trainer.
+    num_items_in_batch includes tokens that masks remove from the loss.
     """
     scale = 1.0 / num_processes
     return over_items(responses.lengths, num_items_in_batch, scale, "÷ num_processes")
@@ -267,10 +268,10 @@ def accumulated(
     num_processes: int,
     gradient_accumulation_steps: int,
 ) -> Weights:
-    """ms-swift's before 4.6: Σ over tokens ÷ (num_items_in_batch/P) ÷ accumulation.
+    """ms-swift before 4.6: Σ over tokens ÷ (num_items_in_batch/P) ÷ accumulation steps.
 
-    The Trainer divides by gradient_accumulation_steps on top, so a step is that many times smaller
-    than TRL's.
+    Hugging Face's Trainer also divides by gradient_accumulation_steps, so a step is that many
+    times smaller than TRL's.
     """
     scale = gradient_accumulation_steps / num_processes
     of = "÷ num_processes × gradient_accumulation_steps"

@@ -35,8 +35,8 @@ def leave_one_out_std(
 ) -> F64:
     """A = (r − m) / (s + eps), m and s being the mean and the std (ddof 1) of the others.
 
-    Where the others are all equal, s = 0 and nothing is divided: in [1, 0, 0, 0] the winner has
-    A = 1 and the losers −0.577. A group of equal rewards has A = 0.
+    If the others are all equal, s = 0 and there is no division: rewards [1, 0, 0, 0] give 1 and
+    −0.577. If all rewards of a group are equal, A = 0.
 
     Args:
         rewards: [R] one per response.
@@ -45,8 +45,8 @@ def leave_one_out_std(
         advantage_clip_low, advantage_clip_high: bounds on A; None: none.
 
     References:
-        NeMo-RL's GRPO with ``use_leave_one_out_baseline``, its default. AReaL's LOO takes the std
-        around the left-out mean, so that the factor G/(G−1) cancels.
+        NeMo-RL's GRPO with ``use_leave_one_out_baseline``, its default. AReaL's leave-one-out
+        computes the std around the leave-one-out mean, so the factor G/(G−1) cancels.
     """
     low = -np.inf if advantage_clip_low is None else advantage_clip_low
     high = np.inf if advantage_clip_high is None else advantage_clip_high
@@ -150,9 +150,9 @@ def gdpo(
 ) -> F64:
     """NeMo-RL's GDPO: reward functions group-normalised, added up, then (A − m)/σ over the batch.
 
-    As its recipe has it, with use_leave_one_out_baseline false: group mean and σ of all responses.
-    The elements of the batch are responses, m the mean of their A; the second σ has ddof 1 and no
-    eps, and where it is 0 nothing is divided.
+    Follows NeMo-RL's recipe (use_leave_one_out_baseline false), so mean and σ of a group include
+    all its responses. The second normalisation is over the responses of the batch, with ddof 1 and
+    no eps; if σ is 0 there is no division.
 
     Args:
         reward_columns: [R, K] one reward per response and reward function.
@@ -188,7 +188,7 @@ def gdpo_leave_one_out(
 
 @choice("advantage", "nemo-rl/opd")
 def distilled(log_probs_old: F64, log_probs_ref: F64) -> PerToken:
-    """A = log π_ref − log π_old at each token, the reference being the teacher; no rewards.
+    """A = log π_ref − log π_old at each token. The reference is the teacher; rewards are not used.
 
     Args:
         log_probs_old, log_probs_ref: [N] nats.
@@ -232,7 +232,7 @@ def on_policy(estimator: Estimator) -> Callable[..., Kl]:
 
     penalty.__doc__ = f"""NeMo-RL's {estimator.__name__}, weighted with π_θ/sg[π_θ]: slope k + k′.
 
-    The clamp on d also holds back the score function's part; the one on k cuts both.
+    Where d is clamped, the slope is 0; where k is clamped, too.
 
     References:
         Tang and Munos, 2025 (arXiv 2506.09477), on the gradient.
@@ -259,7 +259,7 @@ def from_rollout(estimator: Estimator) -> Callable[..., Kl]:
 
     penalty.__doc__ = f"""NeMo-RL's {estimator.__name__}, weighted with π_θ/π_rollout.
 
-    Its ``use_on_policy_kl_approximation``. slime and TRL weigh with π_θ/π_old instead.
+    NeMo-RL's ``use_on_policy_kl_approximation``. slime and TRL use the weight π_θ/π_old.
     """
     return penalty
 
@@ -300,10 +300,10 @@ def log_prob_error(
     *,
     seq_logprob_error_threshold: float,
 ) -> Correction:
-    """Drops a response where the mean of exp|log π_old − log π_rollout| exceeds a threshold.
+    """Drops responses whose mean of exp|log π_old − log π_rollout| exceeds a threshold.
 
-    The others weigh 1. What is dropped leaves the policy term, the KL and the tokens of the
-    denominator; in NeMo-RL it leaves the number of responses too, of which token means have none.
+    Other responses have weight 1. Dropped responses do not count in the policy term, the KL and
+    token denominators. In NeMo-RL they do not count in the number of responses either.
 
     Args:
         log_probs_old, log_probs_rollout: [N] nats.
@@ -322,10 +322,9 @@ def log_prob_error(
 
 @choice("aggregate", "nemo-rl/response-mean")
 def nemo_response_mean(lengths: I64) -> Weights:
-    """``response-mean`` with each response's own mean over its tokens + 1e-8, as NeMo-RL has it.
+    """NeMo-RL's ``response-mean``, which adds 1e-8 to the number of tokens of each response.
 
-    The 1e-8 that NeMo-RL adds to the number of responses, a factor of
-    the whole, is left out.
+    NeMo-RL also adds 1e-8 to the number of responses; this choice does not.
     """
     counts = np.ones(len(lengths))
     numerator = per_token(lengths, 1e-8)

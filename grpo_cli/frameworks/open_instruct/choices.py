@@ -35,7 +35,8 @@ def token(
         rho_mask_low, rho_mask_high: bounds beyond which a token is dropped; None or 0: none.
 
     References:
-        open-instruct: clamped at 2 from above, no mask. With a mask and no clamp it is IcePop.
+        open-instruct's default clamps at 2 and has no mask. With a mask and no clamp this is
+        IcePop.
     """
     rho = np.exp(_difference(log_probs_old, log_probs_rollout))
     return _weight(rho, _inside(rho, rho_mask_low, rho_mask_high), is_low, is_high)
@@ -55,8 +56,8 @@ def sequence(
     """``open-instruct/rho`` with each response's geometric mean of ρₜ in place of ρₜ.
 
     References:
-        open-instruct's ``rho_mask_sequence_level``, which takes a packed row for the sequence; here
-        it is the response. OpenRLHF and NeMo-RL mask by the mean but weigh with ρₜ.
+        open-instruct's ``rho_mask_sequence_level``, which computes the mean over a packed row;
+        here it is over the response. OpenRLHF and NeMo-RL mask by the mean and weight by ρₜ.
     """
     difference = _difference(log_probs_old, log_probs_rollout)
     rho = responses.spread(np.exp(responses.mean(difference)))
@@ -77,8 +78,8 @@ def divergence(
 ) -> Correction:
     """``open-instruct/rho`` whose mask bounds a response's mean |ρₜ − 1|, its total variation.
 
-    Of a response outside the bounds, the tokens with A·log ρₜ > 0, which widen the gap, are
-    dropped.
+    If a response is outside the bounds, its tokens with A·log ρₜ > 0, which would increase the
+    divergence, are dropped.
 
     References:
         VACO, 2026 (arXiv 2603.01365); open-instruct's ``rho_mask_tv_divergence``.
@@ -105,5 +106,5 @@ def _weight(rho: F64, kept: NDArray[np.bool_], low: float | None, high: float | 
 
 @choice("aggregate", "open-instruct/constant", total=True)
 def constant(lengths: I64, *, loss_denominator: float) -> Weights:
-    """open-instruct's ``--loss_denominator N``: the sum over all tokens, over a constant."""
+    """open-instruct's ``--loss_denominator N``: the sum over all tokens, divided by a constant."""
     return Weights(np.ones(len(lengths)), None, loss_denominator, "loss_denominator")

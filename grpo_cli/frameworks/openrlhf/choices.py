@@ -32,7 +32,7 @@ def group_norm(
     std_eps: float,
     reward_clip: float | None,
 ) -> Advantage:
-    """OpenRLHF's GRPO: clip((r − r̄)/(σ + eps), ±reward_clip), less the KL of the tokens to come.
+    """OpenRLHF's GRPO: clip((r − r̄)/(σ + eps), ±reward_clip) − the KL of this and later tokens.
 
     Args:
         task_rewards: [R] r, without the KL.
@@ -55,7 +55,7 @@ def dr_grpo(
     *,
     reward_clip: float | None,
 ) -> Advantage:
-    """OpenRLHF's dr_grpo: clip(r − r̄, ±reward_clip), less the KL of the tokens to come."""
+    """OpenRLHF's dr_grpo: clip(r − r̄, ±reward_clip), minus the KL of this and all later tokens."""
     return less_kl_to_come(group_mean(task_rewards, groups), token_penalty, responses, reward_clip)
 
 
@@ -68,7 +68,7 @@ def rloo(
     *,
     reward_clip: float | None,
 ) -> Advantage:
-    """OpenRLHF's rloo: clip(r − mean of the others), less the KL of the tokens to come."""
+    """OpenRLHF's rloo: clip(r − mean of the others), minus the KL of this and all later tokens."""
     return less_kl_to_come(
         leave_one_out(task_rewards, groups), token_penalty, responses, reward_clip
     )
@@ -103,7 +103,7 @@ def flash_reinforce(
     *,
     reward_clip: float | None,
 ) -> Advantage:
-    """OpenRLHF's flash_reinforce: clip(r − mean of the batch), less the KL of the tokens to come.
+    """OpenRLHF's flash_reinforce: clip(r − batch mean), minus the KL of this and later tokens.
 
     Args:
         task_rewards: [R] r, without the KL.
@@ -132,8 +132,8 @@ def unbiased(estimator: Estimator) -> Callable[..., Kl]:
 
     penalty.__doc__ = f"""The value of {estimator.__name__} with the slope min(ρₜ, 10)·d.
 
-    d = log π_θ − log π_ref and ρₜ = π_θ/π_old, both of the token: the expectation of the slope
-    under π_old is the gradient of the reverse KL. The value is clamped to ±10, the slope is not.
+    d = log π_θ − log π_ref and ρₜ = π_θ/π_old of the token. The expectation of the slope under
+    π_old is the gradient of the reverse KL. The value is clamped to ±10, the slope is not.
 
     Args:
         log_ratio_ref: [N] d, nats.
@@ -185,17 +185,18 @@ def gated(of: Divergence, *, by_response: bool) -> Callable[..., Correction]:
         return Correction(np.where(kept, np.exp(log_probs_old - log_probs_rollout), 0.0))
 
     correction.__doc__ = _described(
-        of, "a response by its tokens' mean" if by_response else "a token by its"
+        of, "responses by the mean" if by_response else "tokens by their"
     )
     return correction
 
 
 def _described(of: Divergence, what: str) -> str:
     name = of.__name__.replace("_", " ")
-    return f"""Drops {what} {name}: c = ρₜ where that is ≤ rejection_threshold, else 0.
+    return f"""Drops {what} {name}: c = ρₜ if it is ≤ rejection_threshold, else 0.
 
-    ρₜ = π_old/π_rollout, {name} is of the engine's p against the trainer's q, both of the token
-    taken and held within [1e-6, 1 − 1e-6]. What is dropped stays in the denominators.
+    ρₜ = π_old/π_rollout. The {name} compares the probability of the sampled token in the engine
+    with that in the trainer, both clamped to [1e-6, 1 − 1e-6]. Dropped tokens still count in the
+    denominators.
 
     Args:
         log_probs_old, log_probs_rollout: [N] nats.
@@ -217,9 +218,9 @@ for _word, _divergence_of in (("binary-kl", binary_kl), ("tv", tv)):
 
 @choice("aggregate", "openrlhf/response-mean", "openrlhf/seq-mean-token-mean")
 def nonempty_response_mean(lengths: I64) -> Weights:
-    """OpenRLHF's sequence mean: ``response-mean`` over the responses that have tokens at all.
+    """OpenRLHF's sequence mean: ``response-mean`` over the responses that have tokens.
 
-    A response's own mean is over its tokens + 1e-8, as in OpenRLHF.
+    As in OpenRLHF, 1e-8 is added to the number of tokens of each response.
     """
     counts = (lengths > 0).astype(np.float64)
     return Weights(

@@ -17,7 +17,7 @@ from grpo_cli.objective.surrogate.gates import dropping
 def length_penalty(
     rewards: F64, lengths: I64, groups: Groups, *, num_output_tokens_weight: float
 ) -> F64:
-    """A = x − x̄ over the group, x = r − w·r̄·|o|/max|o|: the longest response pays w·r̄.
+    """A = x − x̄ over the group, x = r − w·r̄·|o|/max|o|: the longest response loses w·r̄.
 
     Args:
         rewards: [R] one per response.
@@ -38,11 +38,11 @@ def length_penalty(
 
 @choice("advantage", "prime-rl/ref_kl", stops_gradient="the distance to the teacher is a constant")
 def from_teacher(log_ratio_ref: F64) -> PerToken:
-    """On-policy distillation: A = sg[log π_ref − log π_θ], π_ref being the teacher.
+    """On-policy distillation: A = sg[log π_ref − log π_θ], where π_ref is the teacher.
 
     References:
-        Lu et al., On-Policy Distillation, 2025; prime-rl's ``opd``. NeMo-RL has log π_old in the
-        place of log π_θ, Tinker log π_rollout.
+        Lu et al., On-Policy Distillation, 2025; prime-rl's ``opd``. NeMo-RL uses log π_old instead
+        of log π_θ, Tinker log π_rollout.
     """
     return PerToken(-log_ratio_ref)
 
@@ -51,9 +51,9 @@ def from_teacher(log_ratio_ref: F64) -> PerToken:
 def ipo(
     ratio: F64, advantage: F64, log_probs_new: F64, log_probs_rollout: F64, *, ipo_threshold: float
 ) -> Surrogate:
-    """prime-rl's ipo: s = w·A, 0 where |π_θ − π_rollout| > threshold, whatever the sign of A.
+    """prime-rl's ipo: s = w·A, or 0 if |π_θ − π_rollout| > threshold, for either sign of A.
 
-    It has nothing to do with Identity Preference Optimization.
+    It is not Identity Preference Optimization.
 
     Args:
         ratio: [N] w.
@@ -76,7 +76,7 @@ def icepop(
     is_low: float | None,
     is_high: float | None,
 ) -> Surrogate:
-    """prime-rl's icepop: s = w·A, 0 where w is outside [low, high], both of which it keeps.
+    """prime-rl's icepop: s = w·A, or 0 if w is outside [low, high].
 
     Args:
         ratio: [N] w.
@@ -105,9 +105,9 @@ def ref_kl(
     *,
     divergence_low: float,
 ) -> Surrogate:
-    """prime-rl's on-policy distillation: s = w·sg[log π_ref − log π_θ], whatever the rewards.
+    """prime-rl's on-policy distillation: s = w·sg[log π_ref − log π_θ]; rewards are not used.
 
-    A token is dropped where π_θ − π_rollout < −δ_low.
+    Tokens with π_θ − π_rollout < −δ_low are dropped.
 
     Args:
         ratio: [N] w.

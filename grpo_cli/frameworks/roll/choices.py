@@ -27,9 +27,9 @@ def means(values: F64, cut: Segments) -> F64:
 def agentic_reinforce(
     rewards: F64, groups: Groups, turn_order: TurnOrder, *, gamma: float
 ) -> PerToken:
-    """A = γ^k·(r − r̄)/(σ + 1e-6), k the segments, or turns, that follow in the response.
+    """A = γ^k·(r − r̄)/(σ + 1e-6); k is the number of later segments (turns) of the response.
 
-    r̄ and σ (with G − 1) are of the rewards of the group.
+    r̄ and σ (ddof 1) are those of the group's rewards.
 
     Args:
         rewards: [R] one per response.
@@ -38,8 +38,8 @@ def agentic_reinforce(
         gamma: discount per turn.
 
     References:
-        ROLL 8eb27cc2, ``compute_agentic_reinforce_return``. It drops the KL that it takes off the
-        reward at tokens that are not the last of their segment.
+        ROLL 8eb27cc2, ``compute_agentic_reinforce_return``. ROLL subtracts a KL in the reward only
+        at the last token of each segment.
     """
     scores = group_std(rewards, groups, std_ddof=1, std_eps=1e-6, std_min=0.0)
     owner = turn_order.response
@@ -50,10 +50,9 @@ def agentic_reinforce(
 
 @choice("ratio", "roll/segment")
 def segment(token_log_ratio: F64, responses: Segments, positions: I64 | None = None) -> Ratio:
-    """The geometric mean of ρ over the token's segment, a run without masked tokens between.
+    """The geometric mean of ρ over the token's segment, a run of unmasked tokens.
 
-    A turn of a conversation is a segment where the tool's tokens are masked. The gradient flows
-    through the mean.
+    If tool tokens are masked, a segment is a turn. The gradient flows through the mean.
 
     Args:
         token_log_ratio: [N] log π_θ − log π_old, nats.
@@ -73,9 +72,9 @@ def segment(token_log_ratio: F64, responses: Segments, positions: I64 | None = N
 def roll_topr(
     ratio: F64, advantage: F64, log_probs_new: F64, task_rewards: F64, responses: Segments
 ) -> Surrogate:
-    """ROLL's topr: s = A·log π_θ where the reward is > 0, else sg[min(ρ, 1)]·A·log π_θ.
+    """ROLL's topr: s = A·log π_θ if the reward is > 0, else sg[min(ρ, 1)]·A·log π_θ.
 
-    The raw reward decides, so 0/1 and ±1 rewards with the same advantages may differ.
+    The raw reward decides, so rewards 0/1 and ±1 may give different losses for equal advantages.
 
     Args:
         ratio: [N] ρ, per token.
@@ -119,16 +118,15 @@ def train_infer(
     diff_low: float | None,
     diff_high: float | None,
 ) -> Correction:
-    """Weighs with min(ratio, is_high), and keeps what is within the bounds of the filter.
+    """ROLL's train_infer_correction: c = min(ratio, is_high), or 0 outside the filter's bounds.
 
-    At each granularity there is a ratio and a difference of probabilities π_old − π_rollout: of the
-    token; segment and geometric, exp of the mean log ratio and the mean difference over the token's
-    segment or response; sequence, exp of the sum and the sum. The filter drops a token where the
-    ratio or the difference of ``filter_agg`` is out of bounds. What it drops leaves every
-    denominator, as where ROLL filters in its pipeline; where its workers do so
-    (enable_old_logprobs_recompute false) it leaves that of its own response alone. ROLL's
-    token-mean does not mask what it adds up: there a filter changes the denominator and no term,
-    which is not reproduced. One filter: ROLL takes a list of them.
+    Each level has a ratio and a difference π_old − π_rollout. Level token: those of the token.
+    Levels segment and geometric: exp of the mean log ratio, and the mean difference, over the
+    segment or response. Level sequence: exp of the sum of log ratios, and the sum of differences.
+    The filter drops tokens whose ratio or difference at level ``filter_agg`` is out of bounds;
+    they do not count in any denominator. If ROLL's workers do the filtering
+    (enable_old_logprobs_recompute false), ROLL changes only the denominator of the response. Not
+    reproduced: ROLL's token-mean, which sums dropped tokens, and lists of several filters.
 
     Args:
         log_probs_old, log_probs_rollout: [N] the trainer's and the engine's, nats.
@@ -170,7 +168,7 @@ def _at(values: F64, level: str, responses: Segments, positions: I64 | None) -> 
 
 @choice("aggregate", "roll/seq-mean-token-sum-norm", total=True)
 def seq_mean_token_sum_norm(lengths: I64, *, response_length: float) -> Weights:
-    """ROLL's: the token sum over the padded width, not divided by the number of responses."""
+    """ROLL's sum-norm: token sum ÷ padded width, not divided by the number of responses."""
     return Weights(np.ones(len(lengths)), None, response_length, "response_length")
 
 

@@ -22,7 +22,7 @@ from grpo_cli.objective.surrogate.joint import BAND, clip_cov, kl_cov
 def maxrl(rewards: F64, groups: Groups) -> F64:
     """A = (s − μ) / (μ + 1e-6) over the group; A = s for a group of one.
 
-    A negative mean turns the sign round: it is meant for rewards of 0 and 1.
+    Meant for rewards of 0 and 1: a negative mean flips the sign.
 
     References:
         Tajwar et al., MaxRL, 2026 (arXiv 2602.02710).
@@ -47,8 +47,8 @@ def batch_normalised(
 ) -> F64:
     """``verl/grpo`` with ``advantage_batch_normalize``: (A − m)/√max(v, 1e-8).
 
-    m is the sum of A over the batch's tokens by all cells of its padded table, masked and padded
-    ones too; v is the mean over the tokens of (A − m)².
+    m is the sum of A over the tokens divided by all positions of the padded batch, including
+    masked and padded ones; v is the mean of (A − m)² over the tokens.
 
     Args:
         rewards: [R].
@@ -83,7 +83,7 @@ def rollout_is(
     epsilon_low: float,
     epsilon_high: float,
 ) -> Surrogate:
-    """SkyRL's rollout_is: s = sg[f]·A·log π_θ, f = r within (1 − ε_low, 1 + ε_high), else 0.
+    """SkyRL's rollout_is: s = sg[f]·A·log π_θ, f = r if r is in (1 − ε_low, 1 + ε_high), else 0.
 
     Args:
         advantage: [N] A.
@@ -113,8 +113,8 @@ def dppo_tv(
 ) -> Surrogate:
     """SkyRL's dppo, binary TV: s = r·A·M, with the gradient through r.
 
-    π is the engine's policy where the record has it, else π_old; r = π_θ/π. M is 0 where A > 0 and
-    π_θ − π > δ_high, and where A < 0 and π − π_θ > δ_low.
+    π is the engine's policy if the record has it, else π_old; r = π_θ/π. M is 0 if A > 0 and π_θ −
+    π > δ_high, or if A < 0 and π − π_θ > δ_low.
 
     Args:
         advantage: [N] A.
@@ -144,10 +144,10 @@ def dppo_kl(
     divergence_low: float,
     divergence_high: float,
 ) -> Surrogate:
-    """SkyRL's dppo, binary KL: as ``skyrl/dppo_tv``, with the KL of (π, 1 − π) as the distance.
+    """SkyRL's dppo, binary KL: ``skyrl/dppo_tv`` with the binary KL as the distance.
 
-    M is 0 where A > 0, π_θ > π and the KL is above δ_high, and where A < 0, π_θ < π and it is
-    above δ_low; the KL is π·log(π/π_θ) + (1 − π)·log((1 − π + 1e-8)/(1 − π_θ + 1e-8)), nats.
+    M is 0 if A > 0, π_θ > π and the KL is above δ_high, or if A < 0, π_θ < π and the KL is above
+    δ_low. The KL is π·log(π/π_θ) + (1 − π)·log((1 − π + 1e-8)/(1 − π_θ + 1e-8)), nats.
 
     References:
         Qi et al., DPPO, 2026 (arXiv 2602.04879), equation 14.
@@ -193,8 +193,8 @@ kl_cov_divided = _divided(
     Args:
         ratio, log_ratio, advantage, log_probs_new: [N] as in ``kl-cov``.
         responses, records: cut tokens and responses.
-        kl_cov_ratio: the share of the tokens held back, SkyRL's kl_cov_frac.
-        ppo_kl_coef: the coefficient of |log ρ|, which outweighs A/N in a batch of any size.
+        kl_cov_ratio: the share of penalised tokens, SkyRL's kl_cov_frac. ppo_kl_coef: the
+        coefficient of |log ρ|, which outweighs A/N in a batch of any size.
 
     References:
         Cui et al., 2025 (arXiv 2505.22617); SkyRL a9564572.
@@ -205,7 +205,7 @@ clip_cov_divided = _divided(
     clip_cov,
     """SkyRL's clip_cov: ``clip-cov`` of A/N, so that its bounds are on the covariance over N.
 
-    With its bounds of 1 and 5 hardly any token of a real batch is taken out.
+    With its bounds of 1 and 5, it drops almost no token of a real batch.
 
     References:
         Cui et al., 2025 (arXiv 2505.22617); SkyRL a9564572.
@@ -249,13 +249,13 @@ def off_policy_correction(
     token_mask_is_threshold_low: float | None,
     token_mask_is_threshold_high: float | None,
 ) -> Correction:
-    """Everything that SkyRL's ``off_policy_correction`` may ask for; c is the weight, or 0.
+    """SkyRL's ``off_policy_correction``: c is the weight, or 0 for dropped tokens.
 
-    ρₜ = π_old/π_rollout, its logarithm bounded to ±20. In this order: a response is dropped where
-    any of its ρₜ is outside of the outlier bounds, a token where its own is outside of the token
-    bounds; then the weight is min(ρₜ, cap) or min(Πρ, cap) or 1; then a response is dropped by
-    the geometric mean of its ρₜ or their product. What is left of a response after the first two
-    makes its product and its mean. Denominators, KL and entropy keep every token.
+    ρₜ = π_old/π_rollout, with its logarithm clamped to ±20. The steps, in order: drop responses
+    with any ρₜ outside the outlier bounds; drop tokens with ρₜ outside the token bounds; compute
+    the weight, which is min(ρₜ, cap), min(Πρ, cap) or 1; drop responses by the geometric mean or
+    the product of ρₜ. Product and mean use only tokens that were not dropped before. Denominators,
+    KL and entropy count every token.
 
     Args:
         log_probs_old, log_probs_rollout: [N] nats.

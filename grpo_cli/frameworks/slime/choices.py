@@ -71,8 +71,8 @@ choice("advantage", "slime/opd-normalised", std_eps=1e-6, opd_kl_coef=1.0)(
 def one_group(rewards: F64, moments: Moments, *, std_eps: float) -> F64:
     """A = (r − r̄_batch) / (σ_batch(r) + eps), ddof 1: the whole batch as one group.
 
-    slime reshapes the rewards into groups only where they are as many as prompts times
-    n_samples_per_prompt; where some responses are missing, all of them are one group.
+    slime does this if responses are missing, i.e. if the number of rewards is not prompts times
+    n_samples_per_prompt.
 
     Args:
         rewards: [R] one per response.
@@ -94,12 +94,12 @@ choice("advantage", "slime/reinforce_plus_plus_baseline")(
 def low_var_kl(
     log_ratio_ref: F64, ratio: F64, token_log_ratio: F64, *, beta: float, kl_weight: str
 ) -> Kl:
-    """The ``low_var_kl`` of slime: k3, weighted with ρ first and clamped to ±10 after.
+    """The ``low_var_kl`` of slime: k3, first weighted by ρ, then clamped to ±10.
 
-    ``k3`` here, and verl's ``low_var_kl``, clamp before any weight.
+    ``k3`` and verl's ``low_var_kl`` clamp before weighting.
 
     References:
-        DeepSeek-V3.2, 2025 (arXiv 2512.02556), for the weight, which is differentiated.
+        DeepSeek-V3.2, 2025 (arXiv 2512.02556), for the weight, which has a gradient.
     """
     del beta
     estimate, slope = k3(log_ratio_ref)
@@ -112,6 +112,6 @@ def low_var_kl(
 
 @choice("aggregate", "slime/token-mean")
 def slime_token_mean(lengths: I64) -> Weights:
-    """``--calculate-per-token-loss`` of slime: ``token-mean``; an empty response counts as 1."""
+    """``token-mean``, but an empty response counts as one token: ``--calculate-per-token-loss``."""
     counts = np.maximum(lengths, 1).astype(np.float64)
     return Weights(np.ones(len(lengths)), counts, 1.0, "tokens, and 1 per response without any")

@@ -10,7 +10,7 @@ from grpo_cli.objective.choice import choice, reading
 choice("advantage", "tinker/group-mean")(
     reading(
         less_own_kl,
-        """A = r − r̄ over the group, less each token's own penalty (``--kl tinker/centred``).
+        """A = r − r̄ over the group, minus each token's own penalty (``--kl tinker/centred``).
 
     Args:
         task_rewards: [R] r, without the KL.
@@ -33,10 +33,10 @@ def centred(
     *,
     beta: float,
 ) -> F64:
-    """β·(d − d̄) off each token's advantage, d = log π_rollout − log π_ref.
+    """Subtracts β·(d − d̄) from each token's advantage, d = log π_rollout − log π_ref.
 
-    d̄ is the mean over the tokens of a record, which stands for a training batch, so the penalty
-    adds up to 0: it moves the KL between tokens and leaves the mean advantage where it is.
+    d̄ is the mean over the tokens of a record, which is treated as the training batch. The penalty
+    therefore sums to 0 and does not change the mean advantage.
 
     Args:
         log_probs_rollout: [N] of the policy that sampled, nats.
@@ -45,8 +45,8 @@ def centred(
         beta: ``kl_penalty_coef``.
 
     References:
-        tinker-cookbook 0.6.1, ``incorporate_kl_penalty`` with kl_discount_factor 0; the discount
-        counts masked positions too, which records do not have here.
+        tinker-cookbook 0.6.1, ``incorporate_kl_penalty`` with kl_discount_factor 0; its discount
+        also counts masked positions, which records do not have.
     """
     difference = log_probs_rollout - log_probs_ref
     tokens = Groups(responses.spread(records.index), records.count)

@@ -80,9 +80,9 @@ def trl_dr_grpo(
 def trl_luspo(lengths: I64, *, gradient_accumulation_steps: int) -> Weights:
     """TRL's loss_type luspo: ``token-sum``, ÷ gradient_accumulation_steps.
 
-    With the sequence ratio that luspo is meant for, a response's terms are all equal, so its sum
-    is |oᵢ| times its term: length-unbiased. Masked since 1.10; TRL before, and Liger's chunked
-    loss still, let padding into the mean where a KL or a token weight makes it [B, T].
+    luspo is meant for the sequence ratio: all tokens of a response then have equal terms, and the
+    sum is |oᵢ| times the term. TRL before 1.10, and Liger's chunked loss, include padding in the
+    mean if there is a KL or a token weight.
     """
     of = "responses × gradient_accumulation_steps"
     ones = np.ones(len(lengths))
@@ -93,7 +93,7 @@ def trl_luspo(lengths: I64, *, gradient_accumulation_steps: int) -> Weights:
 def trl_num_items(lengths: I64, *, num_items_in_batch: float | None, num_processes: int) -> Weights:
     """TRL's dapo, cispo and vespo before 1.9.1: Σ over tokens ÷ (N ÷ P).
 
-    Neither accumulation nor generation steps scale it.
+    Accumulation and generation steps do not scale it.
 
     Args:
         lengths: [R] tokens of each response.
@@ -123,9 +123,9 @@ def trl_dapo(
 ) -> Weights:
     """TRL's loss_type dapo, cispo and vespo: Σ over tokens ÷ (N/P · accumulation/generation steps).
 
-    N counts the tokens of the whole generation batch, of which one optimiser step takes
-    gradient_accumulation_steps of steps_per_generation parts. TRL before 1.9.1 divided by N/P
-    alone, as ms-swift does; Liger by the tokens of the micro-batch.
+    N is the number of tokens of the whole generation batch. One optimiser step uses
+    gradient_accumulation_steps of its steps_per_generation parts. TRL before 1.9.1 divided by N/P,
+    as ms-swift does; Liger divides by the tokens of the micro-batch.
 
     Args:
         lengths: [R] tokens of each response.

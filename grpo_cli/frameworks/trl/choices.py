@@ -33,7 +33,7 @@ from grpo_cli.objective.surrogate.joint import geometric_clip
 @choice("advantage", "trl/rloo-normalised", std_ddof=1, std_eps=1e-4)
 @over_batch(standardised, each="response")
 def rloo_normalised(rewards: F64, groups: Groups) -> F64:
-    """A = (x − x̄_batch) / (σ_batch(x) + eps), x being the ``leave-one-out`` advantage.
+    """A = (x − x̄_batch) / (σ_batch(x) + eps), where x is the ``leave-one-out`` advantage.
 
     Args:
         rewards: [R] one per response.
@@ -43,7 +43,7 @@ def rloo_normalised(rewards: F64, groups: Groups) -> F64:
         std_eps: added to σ; TRL: 1e-4.
 
     References:
-        Hu et al., REINFORCE++, 2025 (arXiv 2501.03262), as TRL's paper index runs it.
+        Hu et al., REINFORCE++, 2025 (arXiv 2501.03262), as in TRL's paper index.
     """
     return leave_one_out(rewards, groups)
 
@@ -112,11 +112,11 @@ def top_entropy(entropies: F64 | None, responses: Segments, records: Segments, s
 MASKS: Usual = {"off_policy_mask_threshold": None, "top_entropy_quantile": 1.0}
 
 masks = chain(
-    """TRL's off-policy sequence mask times its top-entropy mask; neither without its setting.
+    """TRL's off-policy sequence mask times its top-entropy mask; both are off by default.
 
     c = 1[A ≥ 0 or (1/|oᵢ|) Σₜ (log μ − log π_θ) ≤ threshold] · 1[Hₜ ≥ quantile]. μ is the rollout
-    engine where its log-probs are given, else the old policy. The entropy bonus is taken of the
-    tokens of high entropy alone.
+    engine if its log-probs are given, else the old policy. The entropy bonus covers only the
+    tokens that the top-entropy mask keeps.
 
     Args:
         advantage: [N] A.
@@ -132,8 +132,8 @@ masks = chain(
 
     References:
         DeepSeek-V3.2, 2025 (arXiv 2512.02556), for the sequence mask; Wang et al., 2025 (arXiv
-        2506.01939), for the entropies. ms-swift takes masked rows out of the KL and of the
-        denominators too.
+        2506.01939), for the entropies. ms-swift also removes masked rows from the KL and from the
+        denominators.
     """,
     off_policy_mask,
     entropy_mask,
@@ -180,8 +180,8 @@ _with_ratio(
 def trl_cispo(ratio: F64, advantage: F64, log_probs_new: F64, *, epsilon_high: float) -> Surrogate:
     """TRL's CISPO: s = sg[min(ρ, ε_high)]·A·log π_θ; the cap is ε_high itself, not 1 + ε_high.
 
-    There is no lower bound. With TRL's default ε_high (that of ε, 0.2) every ratio is capped at
-    0.2; the TRL paper index gives ScaleRL's 5.0. ``clip`` marks every capped token, TRL's
+    There is no lower bound. With TRL's default ε_high of 0.2, every ratio above 0.2 is capped;
+    TRL's paper index recommends ScaleRL's 5.0. ``clip`` marks every capped token, TRL's
     cispo_clip_ratio only those with A > 0.
 
     Args:
@@ -209,8 +209,8 @@ def trl_rloo(
 ) -> Surrogate:
     """TRL's RLOOTrainer: ``clip``; a response without tokens has ratio 1, so s = A.
 
-    That happens to truncated responses with mask_truncated_completions: they move the value of
-    the loss and nothing else.
+    This occurs for truncated responses with mask_truncated_completions. They change the value of
+    the loss but not its gradient.
 
     References:
         Ahmadian et al., Back to Basics (RLOO), 2024 (arXiv 2402.14740); TRL, RLOOTrainer.
@@ -282,9 +282,8 @@ def trl_vespo(
 ) -> Surrogate:
     """TRL's VESPO: s = sg[φ(W)]·A·log π_θ, φ(W) = Wᵏ·exp(λ·(1−W)), log W = Σₜ dₜ, clamped.
 
-    dₜ is clamped to ±20, log W to [log 1e-8, 20] and λ to at least 1e-4; a φ that is not finite
-    is 0. W is the product over the response whatever the ratio stage says; k and λ are those of
-    the sign of A.
+    dₜ is clamped to ±20, log W to [log 1e-8, 20], and λ to at least 1e-4; a φ that is not finite
+    becomes 0. W is always the product over the response. k and λ depend on the sign of A.
 
     Args:
         token_log_ratio: [N] d = log π_θ − log π_old, nats.

@@ -10,9 +10,10 @@ from grpo_cli.objective.results import Kl
 
 @choice("kl", "unsloth/k3", kl_weight="ratio")
 def clamped_twice(log_ratio_ref: F64, ratio: F64, *, beta: float, kl_weight: str) -> Kl:
-    """Unsloth's: k3 of d clamped to ±20, weighed with ρ, then clamped to ±10.
+    """Unsloth's KL: k3 of d clamped to ±20, weighted by ρ, then clamped to ±10.
 
-    A clamp that binds cuts the gradient, the outer one that of the ratio too. TRL has no clamp.
+    Clamped tokens have no gradient; the outer clamp also stops the gradient of the ratio. TRL has
+    no clamp.
 
     Args:
         log_ratio_ref: [N] d = log π_θ − log π_ref, nats.

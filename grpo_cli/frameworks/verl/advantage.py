@@ -36,9 +36,9 @@ table("advantage", "verl").aliases.update(
 
 @choice("advantage", "verl/grpo")
 def grpo(rewards: F64, groups: Groups) -> F64:
-    """A = (s − μ) / (σ + 1e-6) over the group, σ with G − 1; A = s / (1 + 1e-6) for a group of one.
+    """A = (s − μ) / (σ + 1e-6) over the group, σ with ddof 1; for one response s / (1 + 1e-6).
 
-    verl's ``grpo`` and ``grpo_vectorized``; the latter takes its statistics in float32.
+    verl's ``grpo`` and ``grpo_vectorized``, which computes its statistics in float32.
     """
     return nostd(rewards, groups) / (_std(rewards, groups)[groups.index] + _EPS)
 
@@ -46,7 +46,7 @@ def grpo(rewards: F64, groups: Groups) -> F64:
 choice("advantage", "verl/grpo_multi_trajectories")(
     once_per_trajectory(
         grpo,
-        """``verl/grpo`` of the last response of each trajectory, which its other responses share.
+        """``verl/grpo`` of each trajectory's last response; the others share its advantage.
 
     A trajectory counts once, however many outputs its agent loop has.
 
@@ -56,9 +56,9 @@ choice("advantage", "verl/grpo_multi_trajectories")(
         trajectories: which responses are of one trajectory.
 
     References:
-        verl 0.9.1, ``compute_advantage_for_multi_trajectories``, which its estimators but grpo
-        leave out: they count each response. SkyRL's ``step_wise_trajectories``;
-        agent-lightning's ``enable_rollout_level_advantage``.
+        verl 0.9.1, ``compute_advantage_for_multi_trajectories``; only its grpo uses it, other
+        estimators count each response. SkyRL's ``step_wise_trajectories``; agent-lightning's
+        ``enable_rollout_level_advantage``.
     """,
     )
 )
@@ -104,7 +104,7 @@ def opo(rewards: F64, groups: Groups, lengths: I64) -> F64:
 
 @choice("advantage", "verl/grpo_passk")
 def passk(rewards: F64, groups: Groups) -> F64:
-    """``verl/grpo_passk_nostd`` over σ + 1e-6, σ with G − 1."""
+    """``verl/grpo_passk_nostd`` divided by σ + 1e-6, σ with ddof 1."""
     return passk_nostd(rewards, groups) / (_std(rewards, groups)[groups.index] + _EPS)
 
 
@@ -131,7 +131,8 @@ def _rewarded(rewards: F64) -> Sample:
 def gpg(rewards: F64, groups: Groups, moments: Moments) -> F64:
     """A = α·(s − μ), α = responses / responses with s ≠ 0, over the batch.
 
-    α counts non-zero scores, not live groups: it depends on how the reward is coded (0/1 or ±1).
+    α counts nonzero scores, not groups with different rewards, so it depends on the reward values
+    (0/1 or ±1).
 
     References:
         Chu et al., GPG, 2025 (arXiv 2504.02546).
@@ -147,7 +148,7 @@ def plus_plus(
 ) -> PerToken:
     """REINFORCE++: the discounted reward-to-go, whitened over the tokens of the batch.
 
-    The reward stands on a response's last token; masked tokens neither discount nor stop it.
+    The reward is on the last token of a response. Masked tokens do not discount it.
 
     Args:
         task_rewards: [R] without the KL.
@@ -179,7 +180,7 @@ def gdpo(reward_columns: F64, groups: Groups, reward_weights: F64 | None = None)
     """GDPO: each reward function as in ``verl/grpo``, added up, whitened over the batch's tokens.
 
     References:
-        Liu et al., GDPO, 2026 (arXiv 2601.05242). verl can weigh the functions; here they count
+        Liu et al., GDPO, 2026 (arXiv 2601.05242). verl can weight the functions; here they count
         equally.
     """
     parts = [grpo(column, groups) for column in of_every_function(reward_columns)]
@@ -223,12 +224,11 @@ def optimal_token_baseline(
     responses: Segments,
     positions: I64 | None = None,
 ) -> PerToken:
-    """Verl's OTB: Aₜ = Gₜ − Bₜ, Bₜ = Σ G·W / (Σ W + 1e-8) over the group's tokens in column t.
+    """OTB of verl: Aₜ = Gₜ − Bₜ, Bₜ = Σ G·W / (Σ W + 1e-8) over the group's tokens at position t.
 
-    Wₜ = Σₛ≤ₜ (1 − 2π_old(s) + Σπ²(s)), G is the reward to go. B is 0 for a group of one, and where
-    only the longest response of a group has tokens left: from the column whose number is the count
-    of tokens of the second longest. A column is a token's place among all, masked ones included.
-    With rollout_is, verl weighs W with the squared weights, which is not done here.
+    Wₜ = Σₛ≤ₜ (1 − 2π_old(s) + Σπ²(s)), G is the reward-to-go. Positions include masked tokens. B
+    is 0 for a group of one, and at positions that only the longest response reaches. With
+    rollout_is, verl multiplies W by the squared weights; this choice does not.
 
     Args:
         task_rewards: [R] the reward, which stands on a response's last token.
@@ -255,9 +255,9 @@ def tir_optimal_token_baseline(
     groups: Groups,
     responses: Segments,
 ) -> PerToken:
-    """``verl/optimal_token_baseline`` with the masked tokens left out of the count of columns.
+    """``verl/optimal_token_baseline`` with positions that skip masked tokens.
 
-    For tool use over several turns. Responses without tokens do not make a group.
+    For multi-turn tool use. Responses without tokens are ignored.
 
     References:
         verl 0.9.1, ``tir_optimal_token_baseline``.

@@ -40,9 +40,9 @@ from grpo_cli.objective.surrogate.joint import BAND, clip_cov, kl_cov
     log_ratio_max=10.0,
 )
 def sequence_token(token_log_ratio: F64, responses: Segments, *, log_ratio_max: float) -> Ratio:
-    """``sequence-token`` with log ρ bounded above only, where the gradient then is 0.
+    """``sequence-token`` with an upper bound on log ρ, above which the gradient is 0.
 
-    verl's and SkyRL's gspo, whose bound is 10; ``log_ratio_clamp`` bounds both sides.
+    verl's and SkyRL's gspo have a bound of 10. ``log_ratio_clamp`` bounds both sides.
 
     References:
         Zheng et al., GSPO, 2025 (arXiv 2507.18071), section on GSPO-token.
@@ -75,9 +75,9 @@ def dppo_tv(
     epsilon_high: float,
     dual_clip: float,
 ) -> Surrogate:
-    """DPPO, binary TV: s = A·sg[min(ρ, c)]·log π_θ where π_θ has not moved too far, else 0.
+    """DPPO, binary TV: s = A·sg[min(ρ, c)]·log π_θ, or 0 if π_θ has moved too far.
 
-    A token stays while π_θ − π_old <= ε_high (A > 0), or >= −ε_low (A <= 0).
+    A token is kept if π_θ − π_old <= ε_high (for A > 0) or >= −ε_low (for A <= 0).
 
     Args:
         ratio: [N] ρ.
@@ -108,10 +108,10 @@ def dppo_kl(
     epsilon_high: float,
     dual_clip: float,
 ) -> Surrogate:
-    """DPPO, binary KL: as ``verl/dppo_tv``, with the KL of (π_old, 1 − π_old) as the distance.
+    """DPPO, binary KL: ``verl/dppo_tv`` with the binary KL as the distance.
 
-    A token leaves where that KL exceeds ε_high and π_θ rose (A > 0), or ε_low and π_θ fell
-    (A <= 0).
+    A token is dropped if the KL exceeds ε_high and π_θ rose (for A > 0), or exceeds ε_low and π_θ
+    fell (for A <= 0).
 
     References:
         Qi et al., DPPO, 2026 (arXiv 2602.04879).
@@ -149,10 +149,10 @@ def geo_mean(
     epsilon_low: float,
     epsilon_high: float,
 ) -> Surrogate:
-    """GMPO: s = Ā·exp(mean of d′), d′ = min(d, ε_high) where A > 0, max(d, −ε_low) where A < 0.
+    """GMPO: s = Ā·exp(mean of d′), d′ = min(d, ε_high) if A > 0, max(d, −ε_low) if A < 0.
 
-    The clip is in log space: ρ within [e^−ε_low, e^ε_high]. Every token of a response has the
-    response's value; Ā and the mean divide by |oᵢ| + 1e-8.
+    ε bounds the log ratio: ρ is clipped to [e^−ε_low, e^ε_high]. All tokens of a response share
+    one value. Ā and the mean divide by |oᵢ| + 1e-8.
 
     References:
         Zhao et al., GMPO, 2025 (arXiv 2507.20673), whose clip is wider: ε = 0.4.
@@ -204,7 +204,8 @@ def off_reward(estimator: Estimator) -> Callable[..., F64]:
     def penalty(log_probs_old: F64, log_probs_ref: F64, *, beta: float) -> F64:
         return general(log_probs_old, log_probs_ref, beta=beta, **clamps)
 
-    penalty.__doc__ = f"verl's {estimator.__name__} of d = log π_old − log π_ref, off the reward."
+    name = estimator.__name__
+    penalty.__doc__ = f"verl's {name} of log π_old − log π_ref, subtracted from the reward."
     return penalty
 
 

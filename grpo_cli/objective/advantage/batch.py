@@ -114,9 +114,9 @@ def batch_std(
 @choice("advantage", "batch-whiten", std_ddof=1, std_eps=1e-8)
 @over_batch(scaled, each="response")
 def batch_whiten(rewards: F64, groups: Groups) -> F64:
-    """A = x / (σ_batch(x) + eps) with x = r − r̄_group, each response counting once.
+    """A = x / (σ_batch(x) + eps), x = r − r̄_group, over the responses of the batch.
 
-    The mean of x over the batch is 0, since it is 0 in every group.
+    The mean of x is 0, because it is 0 in each group.
 
     Args:
         rewards: [R] one per response.
@@ -125,9 +125,9 @@ def batch_whiten(rewards: F64, groups: Groups) -> F64:
         std_ddof, std_eps: of σ.
 
     References:
-        Hu et al., REINFORCE++ with baseline, 2025 (arXiv 2501.03262), read per response, as TRL
-        and ms-swift do; Khatri et al., ScaleRL, 2025 (arXiv 2510.13786).
-        ``token-whiten`` reads it per token.
+        Hu et al., REINFORCE++ with baseline, 2025 (arXiv 2501.03262), over responses, as in TRL
+        and ms-swift (``token-whiten`` is over tokens); Khatri et al., ScaleRL, 2025 (arXiv
+        2510.13786).
     """
     return groups.offsets(rewards)
 
@@ -137,8 +137,8 @@ def batch_whiten(rewards: F64, groups: Groups) -> F64:
 def token_whiten(rewards: F64, groups: Groups) -> F64:
     """A = (x − x̄_batch) / (σ_batch(x) + eps), x = r − r̄_group, over the tokens of the batch.
 
-    A response counts as often as it has tokens, so the mean is not 0 and a group of equal rewards
-    has an advantage, the same for all of it.
+    Longer responses count more, so x̄ is not 0, and a group with equal rewards has a nonzero
+    advantage.
 
     Args:
         rewards: [R] one per response.
@@ -160,7 +160,7 @@ def _live(rewards: F64, groups: Groups) -> Sample:
 
 @choice("advantage", "live-mean", "gpg", measure=_live)
 def live_mean(rewards: F64, groups: Groups, moments: Moments) -> F64:
-    """A = α·(r − r̄_group), α = responses of the batch / those in groups whose rewards differ.
+    """A = α·(r − r̄_group), α = all responses / responses of groups whose rewards differ.
 
     Args:
         rewards: [R] one per response.
@@ -168,8 +168,8 @@ def live_mean(rewards: F64, groups: Groups, moments: Moments) -> F64:
         moments: of 1 for a response in a group whose rewards differ and 0 for any other.
 
     References:
-        Chu et al., GPG, 2025 (arXiv 2504.02546), its α = B/(B−M) with F_norm = 1. verl's α counts
-        the scores other than 0 instead, which depends on how rewards are coded.
+        Chu et al., GPG, 2025 (arXiv 2504.02546), α = B/(B−M), F_norm = 1. verl's α counts nonzero
+        scores instead, so it depends on the reward values.
     """
     offsets = groups.offsets(rewards)
     return np.divide(offsets, moments.mean, out=np.zeros_like(offsets), where=offsets != 0)
@@ -187,9 +187,9 @@ def decoupled(
 ) -> F64:
     """A = S/(σ_batch(S) + eps), S = Σₖ wₖ·(rₖ − r̄ₖ)/(σₖ + eps) over the group.
 
-    Each reward function is normalised within the group before they are added, so that none is
-    drowned by another's scale. The mean of S, which the paper takes off, is 0. A KL in the reward
-    has no part in it: it belongs to no function.
+    Each reward function is normalised within the group before the sum, so its scale does not
+    matter. The paper also subtracts the mean of S, which is 0. A KL in the reward is not part of
+    S.
 
     Args:
         reward_columns: [R, K] one reward per response and reward function.

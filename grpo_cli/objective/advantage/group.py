@@ -87,7 +87,7 @@ def leave_one_out(rewards: F64, groups: Groups) -> F64:
 
     References:
         Ahmadian et al., Back to Basics (RLOO), 2024 (arXiv 2402.14740). For a single response
-        verl's ``rloo`` keeps the raw reward; its vectorised twin and SkyRL give 0.
+        verl's ``rloo`` keeps the raw reward; verl's ``rloo_vectorized`` and SkyRL give 0.
     """
     sizes = groups.sizes[groups.index]
     return groups.offsets(rewards) * (sizes / np.maximum(sizes - 1, 1))
@@ -95,7 +95,7 @@ def leave_one_out(rewards: F64, groups: Groups) -> F64:
 
 @choice("advantage", "length-weighted", "opo")
 def length_weighted(rewards: F64, lengths: I64, groups: Groups) -> F64:
-    """A = r − Σⱼ|oⱼ|·rⱼ / Σⱼ|oⱼ|: the group's mean reward, weighed by length (OPO).
+    """OPO: A = r − Σⱼ|oⱼ|·rⱼ / Σⱼ|oⱼ|; the baseline is the group's mean reward weighted by length.
 
     Args:
         rewards: [R] one per response.
@@ -112,15 +112,15 @@ def length_weighted(rewards: F64, lengths: I64, groups: Groups) -> F64:
 
 @choice("advantage", "pass-at-k", "grpo_passk")
 def pass_at_k(rewards: F64, groups: Groups) -> F64:
-    """A = max r − max of the group's other rewards: what the response adds to pass@G.
+    """A = max r − max of the group's other rewards: the response's contribution to pass@G.
 
-    Only a response that is best alone has an advantage, its lead over the second; a tie at the
-    top leaves the whole group without.
+    Only a single best response has an advantage: its lead over the second best. If several share
+    the best reward, all advantages are 0.
 
     References:
-        Tang et al., Optimizing Language Models for Inference Time Objectives using RL, 2025
-        (arXiv 2503.19595). verl's ``grpo_passk`` divides by the group's std besides, and refuses
-        a group of one, which has advantage 0 here.
+        Tang et al., Optimizing Language Models for Inference Time Objectives using RL, 2025 (arXiv
+        2503.19595). verl's ``grpo_passk`` also divides by the group's std and does not accept a
+        group of one, which has advantage 0 here.
     """
     best = groups.reduce(lambda rows: rows.max(axis=1), rewards)[groups.index]
     second = groups.reduce(_second, rewards)[groups.index]
@@ -133,10 +133,10 @@ def _second(rows: F64) -> F64:
 
 @choice("advantage", "max-rl", "max_rl", "maxrl")
 def max_rl(rewards: F64, groups: Groups) -> F64:
-    """A = (r − r̄)/r̄; 0 in a group whose mean r̄ is not positive.
+    """A = (r − r̄)/r̄, or 0 in a group with r̄ <= 0.
 
-    Meant for rewards 0 and 1: then Σ A·∇log π is the mean of ∇log π over the successes, less
-    its mean over all, and follows the log-likelihood of success.
+    Meant for rewards 0 and 1. Then Σ A·∇log π is the mean of ∇log π over successes minus its mean
+    over all responses, which follows the log-likelihood of success.
 
     References:
         Tajwar et al., Maximum Likelihood Reinforcement Learning (MaxRL), 2026 (arXiv 2602.02710).

@@ -12,9 +12,9 @@ from grpo_cli.objective.choice import choice
 
 @choice("advantage", "signed", "psr_nsr", positive_weight=1.0, negative_weight=1.0)
 def signed(rewards: F64, *, positive_weight: float, negative_weight: float) -> F64:
-    """A = w₊ where r > 0, and −w₋ elsewhere: positive and negative sample reinforcement.
+    """A = w₊ if r > 0, else −w₋: positive and negative sample reinforcement.
 
-    Only the sign of the reward counts, so 1 and 0 give what 1 and −1 do.
+    Only the sign of the reward counts; rewards 1 and 0 give the same as 1 and −1.
 
     Args:
         rewards: [R] one per response.
@@ -23,7 +23,7 @@ def signed(rewards: F64, *, positive_weight: float, negative_weight: float) -> F
 
     References:
         Zhu et al., The Surprising Effectiveness of Negative Reinforcement in LLM Reasoning, 2025
-        (arXiv 2506.01347), λ = 0.1. The released code takes scores of 1 and 0, and keeps any
+        (arXiv 2506.01347), λ = 0.1. The released code does this for scores of 1 and 0 and uses any
         other score as the advantage.
     """
     return np.where(rewards > 0, positive_weight, -negative_weight) + 0.0
@@ -35,7 +35,7 @@ def shortest(
 ) -> F64:
     """GFPO: A = (r − r̄_S)/(σ_S + eps) over the k shortest responses S of the group; 0 for others.
 
-    Responses as long as the k-th shortest are kept too: which of them is first says nothing.
+    Responses as long as the k-th shortest are kept too.
 
     Args:
         rewards: [R] one per response.
@@ -56,7 +56,7 @@ def shortest(
 def token_efficient(
     rewards: F64, lengths: I64, groups: Groups, *, gfpo_keep: int, std_ddof: int, std_eps: float
 ) -> F64:
-    """GFPO by token efficiency: as ``shortest`` with the k responses of greatest r/|o|.
+    """GFPO by token efficiency: keeps the k responses with the largest r/|o|.
 
     Args:
         rewards, lengths, groups, gfpo_keep, std_ddof, std_eps: as for ``shortest``; a response

@@ -89,8 +89,8 @@ def returns(
 ) -> PerToken:
     """Aₜ = Gₜ = γ^(T−t)·r − Σₛ≥ₜ γ^(s−t)·penaltyₛ: the return from each token on.
 
-    The reward stands at the last token, a KL in the reward at every token; so a token pays for
-    the KL of those behind it as well as its own.
+    The reward is on the last token, and a KL in the reward is on every token, so a token's return
+    includes its own KL and that of all later tokens.
 
     Args:
         task_rewards: [R] rewards, without the KL.
@@ -111,7 +111,7 @@ def returns_whiten(
 ) -> PerToken:
     """Aₜ = (Gₜ − Ḡ)/(σ(G) + eps), the ``returns`` whitened over the tokens of the batch.
 
-    G being the return of a token, Ḡ and σ the mean and the standard deviation of all of them.
+    Ḡ and σ are the mean and the standard deviation of the returns.
 
     Args:
         task_rewards: [R] rewards, without the KL.
@@ -140,9 +140,10 @@ def gae(
     gamma: float,
     gae_lambda: float,
 ) -> PerToken:
-    """GAE: Aₜ = Σₛ≥ₜ (γλ)^(s−t)·δₛ, δₜ = rₜ + γ·V(t+1) − V(t), V being 0 after the last token.
+    """GAE: Aₜ = Σₛ≥ₜ (γλ)^(s−t)·δₛ, δₜ = rₜ + γ·V(t+1) − V(t), V = 0 after the last token.
 
-    V the critic's value of a token, rₜ the reward where t is the last token, less its penalty.
+    V is the critic's value. rₜ is the reward (on the last token) minus the KL penalty of the
+    token.
 
     Args:
         task_rewards: [R] the reward, which stands on a response's last token.
@@ -168,7 +169,7 @@ def gae(
 def remax(
     task_rewards: F64, reward_baselines: F64, token_penalty: F64, responses: Segments
 ) -> Advantage:
-    """ReMax: A = r − b, b the reward of a greedy response, less the KL of the tokens to come.
+    """ReMax: A = r − b minus the KL of this and all later tokens; b is a greedy response's reward.
 
     Args:
         task_rewards: [R] r, without the KL.

@@ -36,10 +36,10 @@ def clip(
 ) -> Surrogate:
     """PPO's clip: s = min(ρ·A, clip(ρ, 1−ε_low, 1+ε_high)·A).
 
-    With ``delta`` the first ρ is min(ρ, δ) (two-sided clip); with ``dual_clip`` s is at least c·A
-    where A < 0. Worked out by the sign of A, all of it is one window on the ratio: for A > 0,
-    ρ ≤ min(1+ε_high, δ); for A < 0, 1−ε_low ≤ ρ ≤ min(max(1+ε_high, δ), c). Inside it s = ρ·A
-    with slope ρ·A; outside, s is A times the nearer end, with slope 0.
+    With ``delta`` the first ρ is min(ρ, δ) (two-sided clip). With ``dual_clip`` s is at least c·A
+    if A < 0. Together these are one window on the ratio for each sign of A: for A > 0, ρ ≤
+    min(1+ε_high, δ); for A < 0, 1−ε_low ≤ ρ ≤ min(max(1+ε_high, δ), c). Inside it s = ρ·A with
+    slope ρ·A; outside it s is A times the nearer bound, with slope 0.
 
     Args:
         ratio: [N] ρ.
@@ -109,7 +109,7 @@ def dcpo(
     dcpo_ratio_max: float,
     dual_clip: float | None,
 ) -> Surrogate:
-    """DCPO: s = min(ρ·A, clip(ρ, low, high)·A) with bounds that widen as π_old(token) falls.
+    """DCPO: s = min(ρ·A, clip(ρ, low, high)·A), with wider bounds for tokens with smaller π_old.
 
     low = ½ + ½·√max(1 − 4·ε_low/q, 0) and high = min(½ + ½·√(1 + 4·ε_high/q), r_max), q = π_old:
     the solutions of |(ρ − 1)·ρ·q| ≤ ε.
@@ -169,11 +169,11 @@ def bapo(
     bapo_high_step: float,
     dual_clip: float | None,
 ) -> Surrogate:
-    """BAPO: PPO's clip within [c_low, c_high], which rise until good tokens weigh enough.
+    """BAPO: PPO's clip to [c_low, c_high], which rise until good tokens have enough weight.
 
-    From their starts, first c_low and then c_high is raised by its step, up to its greatest value,
-    while Σ_{A>0} min(ρ, c_high)·A < target · Σ_{A<0} max(ρ, c_low)·|A| over the record's tokens. A
-    target of 1 is the paper's ρ₀ = ½ of all. No gradient flows through the bounds.
+    First c_low and then c_high is raised by its step, up to its final value, while Σ_{A>0} min(ρ,
+    c_high)·A < target · Σ_{A<0} max(ρ, c_low)·|A| over the record's tokens. A target of 1 is the
+    paper's ρ₀ = ½. No gradient flows through the bounds.
 
     Args:
         ratio: [N] ρ.
@@ -188,9 +188,9 @@ def bapo(
         HyperparameterError: for a step that would take more than 10,000 of them.
 
     References:
-        Xi et al., BAPO, 2025 (arXiv 2510.18927), in the order of the released code, which
-        balances a micro-batch over all processes, adds 1e-8 to the negative part, has a dual clip
-        of 3 and clamps log ρ to ±20.
+        Xi et al., BAPO, 2025 (arXiv 2510.18927), in the order of the released code. That code
+        adapts the bounds per micro-batch over all processes, adds 1e-8 to the negative part, has a
+        dual clip of 3 and clamps log ρ to ±20.
     """
     lower, upper = np.empty(len(ratio)), np.empty(len(ratio))
     lows = _steps("bapo_low_step", bapo_low_start, bapo_low_max, bapo_low_step)
@@ -270,11 +270,11 @@ def ce_gppo(
     gppo_beta2: float,
     dual_clip: float | None,
 ) -> Surrogate:
-    """CE-GPPO: PPO's clip whose clipped tokens keep a gradient, β₁ or β₂ times that at the bound.
+    """CE-GPPO: PPO's clip, but clipped tokens keep a gradient: β₁ or β₂ times that at the bound.
 
-    s = β₁·(1−ε_low)·A·ρ/sg[ρ] where ρ < 1−ε_low and A < 0; β₂·(1+ε_high)·A·ρ/sg[ρ] where
-    ρ > 1+ε_high and A > 0; ρ·A elsewhere. ρ/sg[ρ] is 1 and has the slope 1 in log ρ, so that value
-    and slope are equal everywhere. The value jumps at the bounds where β is not 1.
+    s = β₁·(1−ε_low)·A·ρ/sg[ρ] if ρ < 1−ε_low and A < 0; β₂·(1+ε_high)·A·ρ/sg[ρ] if ρ > 1+ε_high
+    and A > 0; else ρ·A. Value and slope in log ρ are equal everywhere. If β is not 1, the value
+    jumps at the bounds.
 
     Args:
         ratio: [N] ρ.
@@ -314,10 +314,10 @@ def minirl(
     epsilon_low: float,
     epsilon_high: float,
 ) -> Surrogate:
-    """MiniRL: s = M·sg[π_θ/π_rollout]·A·log π_θ, M = 0 where the update went too far.
+    """MiniRL: s = M·sg[π_θ/π_rollout]·A·log π_θ, M = 0 outside the clip range.
 
-    Too far is ρ > 1+ε_high where A > 0, and ρ < 1−ε_low where A < 0, ρ being against the trainer's
-    old policy; the weight is against the engine that sampled. The value contains log π_θ.
+    M is 0 if ρ > 1+ε_high and A > 0, or if ρ < 1−ε_low and A < 0, with ρ = π_θ/π_old. The value
+    contains log π_θ.
 
     Args:
         ratio: [N] ρ = π_θ/π_old.
@@ -330,8 +330,7 @@ def minirl(
 
     References:
         Zheng et al., Stabilizing Reinforcement Learning with LLMs, 2025 (arXiv 2512.01374). The
-        paper bounds the engine's part of the weight in its experiments; as it is here, the weight
-        is its equation's.
+        weight follows the paper's equation; its experiments also bound π_old/π_rollout.
     """
     high = (ratio > 1.0 + epsilon_high) & (advantage > 0)
     low = (ratio < 1.0 - epsilon_low) & (advantage < 0)

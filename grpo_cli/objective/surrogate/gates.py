@@ -23,7 +23,7 @@ def unclipped(ratio: F64, advantage: F64) -> Surrogate:
 
 @choice("surrogate", "reinforce", "gpg")
 def reinforce(log_probs_new: F64, advantage: F64) -> Surrogate:
-    """REINFORCE: s = A·log π_θ, with slope A in log π_θ; the old policy plays no part.
+    """REINFORCE: s = A·log π_θ, with slope A in log π_θ; the old policy is not used.
 
     References:
         Williams, 1992; Chu et al., GPG, 2025 (arXiv 2504.02546).
@@ -42,10 +42,10 @@ def reinforce(log_probs_new: F64, advantage: F64) -> Surrogate:
 def cispo(
     ratio: F64, advantage: F64, log_probs_new: F64, *, epsilon_low: float, epsilon_high: float
 ) -> Surrogate:
-    """CISPO: s = sg[clip(ρ, 1−ε_low, 1+ε_high)]·A·log π_θ; the gradient is never cut, only capped.
+    """CISPO: s = sg[clip(ρ, 1−ε_low, 1+ε_high)]·A·log π_θ; it caps the weight, not the gradient.
 
-    The value contains log π_θ, so it is not on the scale of a ratio surrogate; its slope in
-    log π_θ is clip(ρ)·A. ``clip`` marks the tokens whose weight was capped.
+    The value contains log π_θ, so it is not comparable to a ratio surrogate. Its slope in log π_θ
+    is clip(ρ)·A. ``clip`` marks tokens with a capped weight.
 
     Args:
         ratio: [N] ρ.
@@ -56,7 +56,7 @@ def cispo(
 
     References:
         MiniMax-M1, 2025 (arXiv 2506.13585): no lower bound. Khatri et al., ScaleRL, 2025 (arXiv
-        2510.13786): the window [0, 5]. TRL caps at ε_high itself, verl's default window is
+        2510.13786): the window [0, 5]. TRL caps at ε_high, not 1+ε_high. verl's default bounds are
         [0.8, 1.2], ROLL's [0.9, 1.1].
     """
     lower, upper = 1.0 - epsilon_low, 1.0 + epsilon_high
@@ -68,10 +68,10 @@ def cispo(
 
 @choice("surrogate", "sapo", tau_pos=1.0, tau_neg=1.05)
 def sapo(ratio: F64, advantage: F64, *, tau_pos: float, tau_neg: float) -> Surrogate:
-    """SAPO: s = (4/τ)·σ(τ·(ρ−1))·A, σ being the logistic function.
+    """SAPO: s = (4/τ)·σ(τ·(ρ−1))·A, with the logistic function σ.
 
-    The slope in log ρ is 4·σ·(1−σ)·ρ·A: as for ρ·A at ρ = 1, and fading on both sides. The value
-    at ρ = 1 is 2A/τ, not A. τ is tau_pos where A > 0 and tau_neg elsewhere.
+    The slope in log ρ is 4·σ·(1−σ)·ρ·A: that of ρ·A at ρ = 1, and smaller on both sides. The value
+    at ρ = 1 is 2A/τ, not A. τ is tau_pos if A > 0, else tau_neg.
 
     Args:
         ratio: [N] ρ.
@@ -112,9 +112,9 @@ def vespo(
 ) -> Surrogate:
     """VESPO: s = sg[φ(W)]·A·log π_θ, φ(W) = Wᵏ·exp(λ·(1−W)), W the whole sequence's ratio.
 
-    φ(1) = 1, and φ fades to 0 for a W near 0 and a great W alike. The value contains log π_θ; the
-    slope in log π_θ is φ·A. W is the ratio of the ratio stage, which is ``product`` in the paper;
-    k and λ are those of the sign of A.
+    φ(1) = 1, and φ approaches 0 for small and large W. The value contains log π_θ; the slope in
+    log π_θ is φ·A. W is the ratio of the ratio stage (in the paper ``product``). k and λ depend on
+    the sign of A.
 
     Args:
         log_ratio, ratio: [N] log W, W.
@@ -124,8 +124,8 @@ def vespo(
         vespo_k_neg, vespo_lambda_neg: k and λ where A < 0.
 
     References:
-        Shen et al., VESPO, 2026 (arXiv 2602.10693). TRL clamps the token log ratios to ±20 and
-        log W to [log 1e-8, 20], and takes the rollout engine's mismatch into W.
+        Shen et al., VESPO, 2026 (arXiv 2602.10693). TRL clamps the token log ratios to ±20 and log
+        W to [log 1e-8, 20], and includes the mismatch with the rollout engine in W.
     """
     gaining = advantage >= 0
     power = np.where(gaining, vespo_k_pos, vespo_k_neg)
@@ -144,10 +144,10 @@ def dppo_tv(
     divergence_low: float,
     divergence_high: float,
 ) -> Surrogate:
-    """DPPO, binary TV: s = sg[M]·ρ·A, M = 0 where the update leaves |p − p_old| ≤ δ.
+    """DPPO, binary TV: s = sg[M]·ρ·A, M = 0 if |p − p_old| exceeds δ in the update's direction.
 
-    With p = π_θ(oₜ) and p_old = π_old(oₜ): M = 0 where A > 0, p > p_old and |p − p_old| > δ_high,
-    and where A < 0, p < p_old and |p − p_old| > δ_low. A token so dropped has value and slope 0.
+    With p = π_θ(oₜ) and p_old = π_old(oₜ), M = 0 if A > 0 and p − p_old > δ_high, or if A < 0 and
+    p_old − p > δ_low.
 
     Args:
         ratio: [N] ρ.
@@ -157,8 +157,8 @@ def dppo_tv(
 
     References:
         Qi et al., Rethinking the Trust Region in LLM RL (DPPO), 2026 (arXiv 2602.04879). verl
-        weighs A·log π_θ with sg[min(ρ, c)] instead: the same gradient while ρ ≤ c, another value.
-        SkyRL's default is δ = 0.2, prime-rl's the same against π_rollout.
+        weights A·log π_θ by sg[min(ρ, c)]: the gradient is equal if ρ ≤ c, the value is not. δ is
+        0.2 in SkyRL and, against π_rollout, in prime-rl.
     """
     change = np.abs(np.exp(log_probs_new) - np.exp(log_probs_old))
     risen = log_probs_new - log_probs_old
@@ -175,7 +175,7 @@ def dppo_kl(
     divergence_low: float,
     divergence_high: float,
 ) -> Surrogate:
-    """DPPO, binary KL: as ``dppo-tv`` with KL(p_old ‖ p) of the token taken against all others.
+    """DPPO, binary KL: ``dppo-tv`` with the KL(p_old ‖ p) of 'this token' against 'any other'.
 
     KL = p_old·log(p_old/p) + (1−p_old)·log((1−p_old)/(1−p)).
 
@@ -218,7 +218,8 @@ def dropping(
 def dro(token_log_ratio: F64, advantage: F64, log_probs_new: F64, *, dro_beta: float) -> Surrogate:
     """DRO: s = A·log π_θ − (β/2)·d², d = log π_θ − log π_old at the token.
 
-    The slope in log π_θ is A − β·d: no ratio, a quadratic pull back to the old policy instead.
+    The slope in log π_θ is A − β·d. There is no ratio; the quadratic term pulls towards the old
+    policy.
 
     Args:
         token_log_ratio: [N] d, nats.
@@ -228,8 +229,8 @@ def dro(token_log_ratio: F64, advantage: F64, log_probs_new: F64, *, dro_beta: f
 
     References:
         Richemond et al., Offline Regularised RL (DRO), 2024 (arXiv 2405.19107); Kimi k1.5, 2025
-        (arXiv 2501.12599), with β = τ. Both square the whole response's log ratio; verl, ROLL and
-        Tinker that of each token, as here, Tinker against the sampler.
+        (arXiv 2501.12599), with β = τ. Both square the log ratio of the whole response. verl, ROLL
+        and Tinker (against the sampler) square that of each token, as here.
     """
     value = advantage * log_probs_new - (0.5 * dro_beta) * np.square(token_log_ratio)
     return Surrogate(value, unbound(len(value)), None, advantage - dro_beta * token_log_ratio)
@@ -237,10 +238,10 @@ def dro(token_log_ratio: F64, advantage: F64, log_probs_new: F64, *, dro_beta: f
 
 @choice("surrogate", "topr", stops_gradient="the truncated ratio is a constant weight of log π_θ")
 def topr(ratio: F64, advantage: F64, log_probs_new: F64) -> Surrogate:
-    """TOPR: s = A·log π_θ where A > 0, and sg[min(ρ, 1)]·A·log π_θ elsewhere.
+    """TOPR: s = A·log π_θ if A > 0, else sg[min(ρ, 1)]·A·log π_θ.
 
-    Good responses are imitated as they are, bad ones only while they are still likely. The value
-    contains log π_θ. ``clip`` marks the tokens whose weight was capped at 1.
+    Bad responses lose weight as they become less likely; good ones do not. The value contains log
+    π_θ. ``clip`` marks tokens whose weight is capped at 1.
 
     Args:
         ratio: [N] ρ; the paper's is that of the whole response (``product``).
@@ -248,8 +249,8 @@ def topr(ratio: F64, advantage: F64, log_probs_new: F64) -> Surrogate:
         log_probs_new: [N] log π_θ, nats.
 
     References:
-        Le Roux et al., Tapered Off-Policy REINFORCE, 2025 (arXiv 2503.14286). ROLL tells good
-        from bad by the raw score and weighs each token by its own ratio.
+        Le Roux et al., Tapered Off-Policy REINFORCE, 2025 (arXiv 2503.14286). ROLL uses the raw
+        score instead of A and weights each token by its own ratio.
     """
     losing = advantage < 0
     weighted = np.where(losing, np.minimum(ratio, 1.0), 1.0) * advantage

@@ -34,7 +34,7 @@ def kl_cov(
     kl_cov_ratio: float,
     ppo_kl_coef: float,
 ) -> Surrogate:
-    """KL-Cov: s = ρ·A, less coef·|log ρ| at the tokens of greatest covariance; nothing is clipped.
+    """KL-Cov: s = ρ·A, minus coef·|log ρ| at the tokens with the largest covariance; no clip.
 
     Args:
         ratio, log_ratio: [N] ρ, log ρ.
@@ -46,7 +46,8 @@ def kl_cov(
 
     References:
         Cui et al., The Entropy Mechanism of RL for Reasoning Language Models, 2025 (arXiv
-        2505.22617). verl's config has share 0.0002 and coefficient 0.1, SkyRL's 0.2 and 1.0.
+        2505.22617). The share and the coefficient are 0.0002 and 0.1 in verl, 0.2 and 1.0 in
+        SkyRL.
     """
     held = np.zeros(len(ratio))
     covariance = _covariance(advantage, log_probs_new, responses, records)
@@ -86,12 +87,12 @@ def clip_cov(
     clip_cov_ub: float,
     clip_cov_seed: int,
 ) -> Surrogate:
-    """Clip-Cov: PPO's clip, and value and slope 0 at some tokens of great covariance, at random.
+    """Clip-Cov: PPO's clip that also drops random tokens with a large covariance.
 
-    Of a record's N tokens max(1, ⌊share·N⌋) are taken out, chosen uniformly among those that the
-    clip did not bound and whose covariance is between the bounds. ``clip`` marks them as bound.
-    The choice depends on the seed and on the tokens' values, not on their order, and is no
-    framework's: those draw from an unseeded generator.
+    Of a record's N tokens it drops max(1, ⌊share·N⌋), drawn uniformly from unclipped tokens with a
+    covariance between the bounds. ``clip`` marks them. The draw depends on the seed and the values
+    of the tokens, not on their order. Frameworks draw without a seed, so their choice cannot be
+    reproduced.
 
     Args:
         ratio, log_ratio: [N] ρ, log ρ.
@@ -170,11 +171,10 @@ def _drawn(
 def gmpo(
     log_ratio: F64, advantage: F64, responses: Segments, *, epsilon_low: float, epsilon_high: float
 ) -> Surrogate:
-    """GMPO: s = A·exp((1/|o|) Σₜ cₜ), the geometric mean of the token ratios, each clipped first.
+    """GMPO: s = A·exp((1/|o|) Σₜ cₜ), the geometric mean of the clipped token ratios.
 
-    The clip is one-sided and in log space: cₜ = min(dₜ, ε_high) where A > 0, max(dₜ, −ε_low) where
-    A < 0, with dₜ = log ρₜ. Every token of the response has that value; the gradient reaches the
-    tokens that were not clipped.
+    The clip is one-sided and on the log ratio dₜ: cₜ = min(dₜ, ε_high) if A > 0, max(dₜ, −ε_low)
+    if A < 0. All tokens of the response share the value; clipped tokens have no gradient.
 
     Args:
         log_ratio: [N] d at token level, nats.
@@ -184,7 +184,7 @@ def gmpo(
 
     References:
         Zhao et al., Geometric-Mean Policy Optimization, 2025 (arXiv 2507.20673), ε = 0.4. verl
-        multiplies the mean by A's own mean over the response.
+        multiplies by the mean of A over the response.
     """
     return geometric_clip(log_ratio, advantage, responses, None, epsilon_low, epsilon_high)
 
@@ -223,11 +223,10 @@ def real(
 ) -> Surrogate:
     """REAL: s = −[log(1 + Σ_bad e^(s̄/τ)) + log(1 + Σ_good e^(−s̄/τ))] over the group.
 
-    Rewards are labels: a response is good where A > 0 and bad elsewhere, s̄ being the mean log ratio
-    of its tokens. Every token of a group has the group's value, so that ``prompt-mean`` is the mean
-    over groups; 0 in a group that is all good or all bad. The gradient takes in that a token
-    moves the value of the whole group, under any aggregation. A response without tokens has no
-    log ratio and takes no part.
+    A response is good if A > 0, else bad; s̄ is the mean log ratio of its tokens. All tokens of a
+    group share the group's value, so ``prompt-mean`` is the mean over groups. The value is 0 if
+    all responses of a group are good or all are bad. A token's gradient includes its effect on the
+    whole group. Responses without tokens are ignored.
 
     Args:
         log_ratio: [N] log ρ, at any level.
@@ -319,9 +318,9 @@ def fipo(
 ) -> Surrogate:
     """FIPO: s = sg[f]·clip surrogate, fₜ = clip(exp(Fₜ), 1−f_low, 1+f_high), Fₜ = Σₖ≥ₜ γ^(k−t)·dₖ.
 
-    F is the discounted log ratio from the token to the end of its response, γ = 2^(−1/half-life);
-    a token with ρ > δ has no part in it. Where A < 0 and ρ exceeds the safety threshold, f is
-    clipped to [0.8, 1] besides. Masked tokens inside a response count in the distance k − t.
+    F is the discounted log ratio from the token to the end of the response, without tokens with ρ
+    > δ; γ = 2^(−1/half-life). If A < 0 and ρ exceeds the safety threshold, f is also clipped to
+    [0.8, 1]. The distance k − t counts masked tokens.
 
     Args:
         ratio: [N] ρ.
@@ -336,7 +335,7 @@ def fipo(
         fipo_safety_threshold: a ratio.
 
     References:
-        Ma et al., FIPO, 2026 (arXiv 2603.19835), as the authors' future_kl and ms-swift run it.
+        Ma et al., FIPO, 2026 (arXiv 2603.19835), as in the authors' future_kl and in ms-swift.
     """
     base = clip(
         ratio,
