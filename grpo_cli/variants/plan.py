@@ -381,7 +381,7 @@ def _bound(name: str, choice: Choice, values: tuple[tuple[str, Value], ...]) -> 
     return _BOUND[key]
 
 
-_MOST_BOUND = 1 << 12
+_MOST_BOUND = 1 << 14
 _MOST_OBJECTIVES = 32
 """Kept of a plan: each record may have settings of its own."""
 
