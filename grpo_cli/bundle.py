@@ -77,7 +77,7 @@ def fault(record: Mapping[str, Any], found: Seal) -> str | None:
         fits = seal(digest(record), about, str(found.get("previous"))) == found
     except (RecursionError, TypeError, ValueError):
         fits = False
-    return None if fits else "the record was changed: it does not fit the hash of its bundle"
+    return None if fits else "the record was changed: it does not match the hash of its bundle"
 
 
 class Chain:

@@ -105,11 +105,11 @@ HOSTILE: dict[str, tuple[Callable[[list[str]], Any], str]] = {
     "the first line twice": (lambda texts: [texts[0], *texts], "left out or moved"),
     "a number is edited": (
         lambda texts: [texts[0].replace("0/0", "9/9", 1), *texts[1:]],
-        "does not fit the hash",
+        "does not match the hash",
     ),
     "another hash": (
         lambda texts: [texts[0].replace('"sha256":"', '"sha256":"0', 1), *texts[1:]],
-        "does not fit the hash",
+        "does not match the hash",
     ),
     "another version": (
         lambda texts: [texts[0].replace("grpo-bundle/1", "grpo-bundle/2", 1), *texts[1:]],
@@ -129,7 +129,7 @@ HOSTILE: dict[str, tuple[Callable[[list[str]], Any], str]] = {
     ),
     "no hash": (
         lambda texts: [texts[0].rpartition(',"sha256"')[0] + "}}", *texts[1:]],
-        "does not fit the hash",
+        "does not match the hash",
     ),
 }
 
@@ -145,6 +145,36 @@ def test_a_changed_file_is_one_plain_line(name: str, tmp_path: Path) -> None:
     assert words in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert done.stdout == ""
+
+
+def test_an_id_that_is_a_list_is_an_error(tmp_path: Path) -> None:
+    record = json.loads(lines(SAMPLES / "trl.bundle.jsonl")[0])
+    del record["bundle"]
+    path = tmp_path / "plain.jsonl"
+    path.write_text(json.dumps(record | {"run_id": ["a"]}) + "\n")
+    made = tmp_path / "run.bundle.jsonl"
+    assert run("convert", path, "--bundle", "-o", made).exit_code == 0
+    done = run("verify", made, "-q")
+    assert done.exit_code == 3
+    assert done.stderr == f"grpo: {made}:1: run_id: expected text or a number, got a list\n"
+
+
+def test_the_advantages_of_trajectories_are_replayed(tmp_path: Path) -> None:
+    """Trajectories of several rows count once; of turns none are replayed, which it says."""
+    log_probs = [[-0.5, -0.25], [-1.0], [-0.75], [-0.5]]
+    record = {"log_probs_new": log_probs, "rewards": [1.0, 1.0, 0.0, 0.5], "step": 0}
+    record |= {"trajectory_ids": ["a", "a", "b", "c"], "turn_rewards": [0.0, 1.0, 0.0, 0.5]}
+    record |= {"advantages": [0.5, 0.5, -0.5, 0.0], "expected": {"loss": -0.25}}
+    path = tmp_path / "plain.jsonl"
+    path.write_text(json.dumps(record) + "\n")
+    made = tmp_path / "run.bundle.jsonl"
+    assert run("convert", path, "--bundle", "-o", made).exit_code == 0
+    stages = []
+    for name in ("trajectory-group-mean", "turn-group-mean"):
+        found = answer("verify", made, "-v", "dr", "--advantage", name)["bundle"]
+        stages += [one for one in found["stages"] if one["stage"] == "advantages"]
+    assert (stages[0]["compared"], stages[0]["differing"]) == (4, 0)
+    assert "of turns, which are not replayed" in stages[1]["skipped"][0]
 
 
 def test_a_part_is_replayed_and_says_what_is_skipped() -> None:

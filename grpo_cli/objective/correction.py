@@ -137,11 +137,11 @@ def none() -> None:
 
 token_truncate = importance(
     by_token(truncated),
-    """Truncated importance sampling: c = clip(ρₜ, is_low, is_high), token by token.
+    """Truncated importance sampling: c = clip(ρₜ, is_low, is_high) per token.
 
     References:
         Yao et al., Your Efficient RL Framework Secretly Brings You Off-Policy RL Training, 2025,
-        is_high 2 and no lower bound, as slime, verl and open-instruct have it; OpenRLHF [0.5, 5].
+        is_high 2 and no lower bound, as in slime, verl and open-instruct; OpenRLHF [0.5, 5].
     """,
 )
 choice("correction", "token-truncate", "tis", "token_truncate", is_low=None, is_high=2.0)(
@@ -150,7 +150,7 @@ choice("correction", "token-truncate", "tis", "token_truncate", is_low=None, is_
 choice("correction", "sequence-truncate", "sequence_truncate", is_low=None, is_high=2.0)(
     importance(
         by_product(truncated),
-        """The whole response's ratio, for all of its tokens: c = clip(Πₜ ρₜ, is_low, is_high).
+        """The product over the response, for all its tokens: c = clip(Πₜ ρₜ, is_low, is_high).
 
         References:
             verl (rollout_is: sequence), TRL (sequence_truncate). ms-swift's sequence_truncate is
@@ -171,18 +171,18 @@ choice("correction", "geometric-truncate", is_low=None, is_high=2.0)(
 choice("correction", "token-mask", "icepop", "token_mask", is_low=0.5, is_high=5.0)(
     importance(
         by_token(masked),
-        """IcePop: c = ρₜ where is_low ≤ ρₜ ≤ is_high, and 0 elsewhere, token by token.
+        """IcePop: c = ρₜ if is_low ≤ ρₜ ≤ is_high, else 0, per token.
 
         References:
             Ling Team, Every Step Evolves (IcePop), 2025 (arXiv 2510.18855), [0.5, 5]. verl and TRL
-            take any bounds; ms-swift has no lower one.
+            accept any bounds; ms-swift has no lower bound.
     """,
     )
 )
 choice("correction", "sequence-mask", "sequence_mask", is_low=None, is_high=3.0)(
     importance(
         by_product(masked),
-        """The whole response's ratio c = Πₜ ρₜ where that is between the bounds, and 0 elsewhere.
+        """The product over the response: c = Πₜ ρₜ if it is between the bounds, else 0.
 
         References:
             TRL (sequence_mask, is_high 3). ms-swift masks by the geometric mean.
@@ -192,11 +192,11 @@ choice("correction", "sequence-mask", "sequence_mask", is_low=None, is_high=3.0)
 choice("correction", "geometric-mask", "seq-mask-tis", is_low=0.999, is_high=1.002)(
     importance(
         own_by_mean,
-        """The token's ρₜ where its response's (Πₜ ρₜ)^(1/|o|) is between the bounds, else 0.
+        """The token's own ρₜ if its response's (Πₜ ρₜ)^(1/|o|) is between the bounds, else 0.
 
         References:
             Liu et al., When Speed Kills Stability, 2025; OpenRLHF and NeMo-RL (seq-mask-tis, bounds
-            0.999 and 1.002). AReaL and open-instruct weigh what they keep with the mean itself.
+            0.999 and 1.002). AReaL and open-instruct use the mean as the weight.
         """,
     )
 )

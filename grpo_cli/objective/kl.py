@@ -160,11 +160,11 @@ def straight_through(estimator: Estimator) -> Callable[..., Kl]:
 
     penalty.__doc__ = f"""The value of {estimator.__name__} with the slope d of k2.
 
-    The clamps bound the value alone.
+    The clamps bound only the value.
 
     References:
-        Tang and Munos, 2025 (arXiv 2506.09477), on why the gradient of k1 and k3 is not the KL's.
-        verl's ``+``.
+        Tang and Munos, 2025 (arXiv 2506.09477), on why the gradients of k1 and k3 are not that of
+        the KL. verl: ``+``.
     """
     return penalty
 
@@ -183,9 +183,9 @@ def in_reward(estimator: Estimator) -> Callable[..., F64]:
         difference = log_probs_old - log_probs_ref
         return beta * clamped(estimator, difference, kl_input_clamp, kl_output_clamp)[0]
 
-    penalty.__doc__ = f"""{estimator.__name__} of π_old against the reference, taken off the reward.
+    penalty.__doc__ = f"""{estimator.__name__} of π_old against the reference, in the reward.
 
-    It is taken of d = log π_old − log π_ref: nothing differentiates it.
+    It is computed from d = log π_old − log π_ref and subtracted from the reward: no gradient.
 
     References:
         Ouyang et al., InstructGPT, 2022 (arXiv 2203.02155); OpenRLHF, slime, NeMo-RL and AReaL

@@ -67,7 +67,7 @@ turn = reading(
     sequence,
     """Turn level, length-normalised: ρ of a turn = exp of the mean of its dₜ = log π_θ − log π_old.
 
-    All tokens of the turn have it. The gradient flows through every token of the mean.
+    All tokens of the turn share it. The gradient flows through all of them.
 
     Args:
         token_log_ratio: [N] d, nats.
@@ -155,7 +155,9 @@ def _whole(
     return Ratio(spread, np.repeat(np.exp(log_ratio), responses.lengths), pull)
 
 
-@choice("ratio", "on-policy", stops_gradient="the old policy is the current one, held still")
+@choice(
+    "ratio", "on-policy", stops_gradient="the old policy is the current one, without a gradient"
+)
 def on_policy(log_probs_new: F64) -> Ratio:
     """ρ = π_θ/sg[π_θ] = 1, whatever the old policy, with the gradient of the token level.
 
@@ -201,7 +203,7 @@ def rollout_sequence(
 @choice(
     "ratio",
     "rollout-sequence-token",
-    stops_gradient="the response's mean ratio is a constant but for the token's own part",
+    stops_gradient="only the token's own log-prob gives the ratio a gradient",
 )
 def rollout_sequence_token(
     log_probs_new: F64, log_probs_rollout: F64, responses: Segments

@@ -14,6 +14,10 @@ from trials.strangers import checking, verifying
 from trials.strangers.batches import drawn, expected
 from trials.strangers.plain import Case, Recipe, Rows, evaluated
 from trials.strangers.section import ask_one, tasks
+from trials.strangers2 import checking as checking2
+from trials.strangers2 import losses as losses2
+from trials.strangers2 import verifying as verifying2
+from trials.strangers2.settings import asked
 from trials.task import Task
 
 ROLLOUTS = Path(__file__).parents[1] / "data" / "rollouts"
@@ -80,6 +84,58 @@ def test_losses_are_what_trl_gave(record: dict) -> None:
     )
 
 
+@each("record", TRL, ids=lambda record: record["id"])
+def test_losses_of_the_later_list_are_what_trl_gave(record: dict) -> None:
+    """The same numbers of TRL for the losses that were written anew."""
+    case = as_case(record)
+    old, said = case.rows, case.recipe
+    rows = losses2.Rows(
+        new=old.new,
+        old=old.old,
+        ref=old.ref,
+        rollout=old.rollout,
+        mask=old.mask,
+        written=old.written,
+        groups=old.groups,
+        trajectories=old.groups,
+        turns=old.mask,
+        versions=old.mask,
+        entropies=old.mask,
+        finished=old.finished,
+        rewards=old.rewards,
+        given=old.given,
+    )
+    recipe = losses2.Recipe(
+        reduction={"constant": "sum"}.get(said.reduction, said.reduction),
+        surrogate="cispo" if said.cispo else "clip",
+        length=said.length or 1.0,
+        items=said.items * said.steps / said.generation,
+        **{name: getattr(said, name) for name in ("low", "high", "beta", "sequence", "steps")},
+        weighted=said.weighted_kl,
+    )
+    loss, slopes = losses2.evaluated(losses2.Case(rows, recipe))
+    dumped = np.concatenate([np.array(row, float) for row in record["expected"]["loss_gradient"]])
+    assert loss == pytest.approx(record["expected"]["loss"], rel=2e-6, abs=1e-8)
+    np.testing.assert_allclose(
+        slopes[rows.written.astype(bool)], dumped, atol=1e-6 * np.abs(dumped).max()
+    )
+
+
+@each("name", some(list(verifying2.MISTAKES), 8))
+def test_mistakes_of_the_later_list_change_a_loss(name: str) -> None:
+    """Each is seen in the value or the gradient of some batch."""
+    random = np.random.default_rng(5)
+    mistake = verifying2.MISTAKES[name]
+    strength = mistake.strengths[0] if mistake.strengths else None
+    for _ in range(40):
+        one = asked(random, mistake.wish)[0]
+        right = losses2.evaluated(one.case)
+        wrong = losses2.evaluated(mistake.planted(one.case, strength))
+        if right[0] != wrong[0] or (right[1] != wrong[1]).any():
+            return
+    pytest.fail("never seen")
+
+
 @each("name", some(list(verifying.MISTAKES), 12))
 def test_mistakes_change_a_loss(name: str) -> None:
     """Each is seen in some batch, in the value or the gradient; right and wrong agree elsewhere."""
@@ -97,8 +153,13 @@ def test_mistakes_change_a_loss(name: str) -> None:
 
 def test_every_entry_has_its_thread_and_can_be_named() -> None:
     """No name of an entry is twice there, and every thread has a number."""
-    entries = [*verifying.MISTAKES.values(), *checking.FAULTS]
-    assert len(verifying.MISTAKES) + len(checking.FAULTS) >= 60
+    known = [*verifying.MISTAKES.values(), *checking.FAULTS]
+    later = [*verifying2.MISTAKES.values(), *checking2.FAULTS]
+    entries = known + later
+    assert len(known) >= 60
+    assert len(later) >= 60
+    assert sum(one.agent for one in later) >= 15
+    assert {one.name for one in known}.isdisjoint(one.name for one in later)
     for entry in entries:
         owner, _, number = entry.thread.partition("#")
         assert owner.count("/") == 1, entry.name
@@ -129,6 +190,7 @@ def test_questions_are_asked() -> None:
         "verify/right/any",
         "check/fault/old log-probs one token off/0",
         "check/clean/one group",
+        "second/verify/both/clip from epsilon up/0",
     ):
         assert name in names
         task = Task("strangers", name, 3)

@@ -166,7 +166,7 @@ def test_one_response_one_record(grpo, dump):
     [
         (("--response", "9"), "responses 0 to 1"),
         (("--color-by", "taste"), "expected one of ratio"),
-        (("--color-by", "kl", "-v", "dr"), "nothing estimated a KL"),
+        (("--color-by", "kl", "-v", "dr"), "this objective has no KL"),
         (("--html", "/nowhere/page.html"), "cannot write"),
     ],
 )
@@ -451,7 +451,7 @@ def test_mismatch_needs_the_engine(grpo, dump):
     result = grpo("show", str(dump(TOKENS)), "--color-by", "mismatch")
     assert result.exit_code == 2
     assert result.stderr == (
-        "grpo: --by mismatch: the record has no log_probs_rollout, the engine's\n"
+        "grpo: --by mismatch: the record has no log_probs_rollout (the engine's log-probs)\n"
     )
 
 

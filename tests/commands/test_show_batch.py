@@ -84,7 +84,7 @@ def test_having_and_the_count_of_what_fits(path: Path) -> None:
     fits = [row for row in fits if row["contribution_share"] > 0.001]
     found = answer("show", path, "-v", "dr", "--having", test, "--top", "3")
     assert (found["count"], len(found["rows"])) == (len(fits), 3)
-    heading = f"the 3 of {len(fits)} tokens with the greatest contribution to the objective"
+    heading = f"the 3 of {len(fits)} tokens with the largest contribution to the objective"
     printed = run("show", path, "-v", "dr", "--having", test, "--top", "3").stdout
     assert heading in " ".join(printed.split())
 
@@ -144,8 +144,8 @@ def test_ids_stand_for_strings(tmp_path: Path) -> None:
             ["--strings", "--having", "ratio>1"],
             "there is no column 'ratio'; did you mean ratio_mean",
         ),
-        (["--json", "--svg", "a.svg"], "--format is of rows; --svg is of a record"),
-        (["--having", "ratio>1", "--response", "1"], "--having is of rows; --response is of a"),
+        (["--json", "--svg", "a.svg"], "--format prints rows; --svg needs a single record"),
+        (["--having", "ratio>1", "--response", "1"], "--having prints rows; --response needs a"),
     ],
 )
 def test_usage(path: Path, words: list[str], said: str) -> None:
@@ -169,4 +169,4 @@ def test_standard_input_and_a_quantity_that_is_0_everywhere(path: Path) -> None:
     places = [[row["id"], row["position"]] for row in json.loads(found.stdout)["rows"]]
     rows = answer("show", path, "-v", "dr", "--top", "4")["rows"]
     assert places == [[row["id"], row["position"]] for row in rows]
-    assert "no token stands out" in run("show", path, "-v", "dr", "--by", "kl").stdout
+    assert "of every token is 0" in run("show", path, "-v", "dr", "--by", "kl").stdout

@@ -188,10 +188,10 @@ def test_settings_in_which_records_differ_are_told(grpo, tmp_path):
     path = str(write(tmp_path / "a", records))
     told = grpo("split", path, "-n", "2", "-v", "dr").stderr.splitlines()
     notes = [line for line in told if "differs between the records" in line]
-    said = "differs between the records; the first one's,"
+    said = "differs between the records;"
     assert notes == [
-        f"grpo: note: tau_pos {said} 1.0, is taken",
-        f"grpo: note: beta {said} None, is taken",
+        f"grpo: note: tau_pos {said} 1.0, that of the first, is used",
+        f"grpo: note: beta {said} None, that of the first, is used",
     ]
 
 

@@ -279,8 +279,8 @@ def test_the_names_of_eval_are_compared() -> None:
 @each(
     ("expected", "said"),
     [
-        ({}, "expected: there is nothing to be compared"),
-        ({"loss": None}, "expected: there is nothing to be compared"),
+        ({}, "expected: nothing was compared"),
+        ({"loss": None}, "expected: nothing was compared"),
         ({"loss": [1]}, "expected.loss: expected a number, got a list"),
         ({"loss": "x"}, 'expected.loss: expected a number, got "x"'),
         ([1.0], "expected: expected an object, got a list"),

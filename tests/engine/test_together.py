@@ -135,7 +135,7 @@ def test_the_first_errors_are_told_and_all_counted(
         name, *more = command
         err = run(name, path, *more, "--on-error", "skip", *flags).stderr.splitlines()
         assert [line.split(":")[2] for line in err[:kept]] == [str(at + 2) for at in range(kept)]
-        rest = [f"grpo: … {27 - kept} more errors (--max-errors 0 tells all)"] if kept < 27 else []
+        rest = [f"grpo: … {27 - kept} more errors (--max-errors 0 shows all)"] if kept < 27 else []
         assert err[kept:-1] == rest
         assert "skipped 27" in err[-1]
 

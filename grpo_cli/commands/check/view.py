@@ -61,7 +61,7 @@ def mismatch_lines(found: MismatchFound, findings: Sequence[Finding] = ()) -> li
     """Says how large a mismatch is, whether that is normal, and what explains it."""
     lines = [
         f"log π_old − log π_rollout: {found.rms:.3g} nats RMS, mean |·| {found.mean_abs:.3g}, "
-        f"KL {found.kl:.3g} per token, {found.worst:.0%} of it in the worst 0.1 % of the tokens",
+        f"KL {found.kl:.3g} per token; the worst 0.1 % of the tokens have {found.worst:.0%} of it",
         f"  {found.floor}; {found.source}",
     ]
     causes = sorted(found.causes, key=lambda one: (one.name != found.named, -one.explains))
@@ -69,11 +69,11 @@ def mismatch_lines(found: MismatchFound, findings: Sequence[Finding] = ()) -> li
     if found.named is None:
         engine = [one for one in findings if "log_probs_rollout" in one.evidence.get("columns", ())]
         codes = dict.fromkeys(one.code for one in engine if one.code != "rollout-mismatch")
-        alike = "all tokens differ alike, as by " + (
+        alike = "all tokens differ by similar amounts, as with " + (
             "noise" if found.normal else "another temperature, precision or kernel"
         )
         seen = f"see {' and '.join(codes)}" if codes else alike
-        lines.append(f"  no version, turn, place, support or rounding explains it: {seen}")
+        lines.append(f"  no weight version, turn, position, top-p or rounding explains it: {seen}")
     return lines
 
 

@@ -96,5 +96,5 @@ def compare(
         code = finish(source, *made, as_json=page.json, quiet=page.quiet)
         if not answer.variants:
             code = InputError.exit_code
-            say("the data can serve none of these variants")
+            say("none of these variants can be evaluated on this data")
     raise typer.Exit(code)

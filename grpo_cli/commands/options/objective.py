@@ -208,7 +208,7 @@ def advised(
     if objective.variant != _DEFAULT or objective.kl is not None or objective.beta is not None:
         return error
     typed = _typed(command, reader.paths)
-    before, mark, keys = error.message.partition("; keys that mean nothing here")
+    before, mark, keys = error.message.partition("; ignored keys")
     ways = [f"{typed} {flags}" for flags in _ways(reader.facts.named)]
     message = f"{before}: {', or '.join(ways)}{mark}{keys}"
     return MissingColumnError(message, path=error.path, source=error.source, line=error.line)

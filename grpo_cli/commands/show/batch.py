@@ -18,10 +18,10 @@ from grpo_cli.records.choose.where import spelled
 from grpo_cli.variants.plan import Plan
 
 LACKING = {
-    "kl": "nothing estimated a KL here; try --kl k3, and log_probs_ref",
-    "mismatch": "the record has no log_probs_rollout, the engine's",
-    "log_prob": "the record has ratios, and no log-probs",
-    "difference": "the record has ratios, and no log-probs of two policies",
+    "kl": "this objective has no KL; --kl k3 adds one (needs log_probs_ref)",
+    "mismatch": "the record has no log_probs_rollout (the engine's log-probs)",
+    "log_prob": "the record has ratios instead of log-probs",
+    "difference": "the record has ratios instead of log-probs of two policies",
 }
 """Quantity → why there is none."""
 

@@ -149,7 +149,9 @@ def _check_flags(options: ShowOptions, page: PageOptions) -> None:
     rows = "--strings" if options.strings else "--having" if options.having else ""
     rows = rows or ("--format" if page.json or page.format not in (None, "table") else "")
     if rows and (drawn or options.response):
-        raise UsageError(f"{rows} is of rows; --{drawn[0] if drawn else 'response'} is of a record")
+        raise UsageError(
+            f"{rows} prints rows; --{drawn[0] if drawn else 'response'} needs a single record"
+        )
 
 
 def _has_one_record(reader: Reader) -> bool:

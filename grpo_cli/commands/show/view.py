@@ -86,10 +86,10 @@ def _heading(answer: Shown) -> str:
         return f"no {noun} to show ({counted(answer.count, noun)} in all)"
     all_of_them = counted(answer.count, noun)
     if answer.of == "token" and not answer.rows[0][COLUMN.get(answer.by, answer.by)]:
-        return f"no token stands out: nothing moves the {COLORS[answer.by]} (try another --by)"
+        return f"the {COLORS[answer.by]} of every token is 0 (try another --by)"
     line = f"{all_of_them}, by {COLORS[answer.by]}"
     if rows < answer.count:
-        line = f"the {rows:,} of {all_of_them} with the greatest {COLORS[answer.by]}"
+        line = f"the {rows:,} of {all_of_them} with the largest {COLORS[answer.by]}"
     if answer.carried is None:
         return line
     of = "contribution" if answer.by == "contribution" else "gradient"

@@ -52,7 +52,7 @@ def split(base: Plan, responses: Responses, cutting: Cut) -> SplitUp:
     )
 
 
-_OF_TURNS = "counts turns or trajectories, which split does not cut"
+_OF_TURNS = "counts turns or trajectories, which split does not support"
 
 
 def _rows(

@@ -148,7 +148,7 @@ def _write_answer(
         if page is not None:
             page.writelines(part.encode() for part in drawn or ())
         if picture is not None:
-            text = figure(answer.steps, answer.findings, columns, answer.signatures)
+            text = figure(answer.steps, answer.findings, columns, answer.signatures, answer.verdict)
             picture.write(text.encode())
     if options.is_drawn:
         return

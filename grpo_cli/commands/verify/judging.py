@@ -323,7 +323,7 @@ def _judged(
 
 def _nothing(record: Record, ignored: Sequence[str]) -> InputError:
     """Returns the error for a record of which nothing was compared: that is no agreement."""
-    why = f"{', '.join(ignored)} cannot be" if ignored else "there is nothing to be"
+    why = f"{', '.join(ignored)} cannot be" if ignored else "nothing was"
     return InputError(
         f'{why} compared: put the result of your own loss there, as {{"loss": …, '
         '"loss_gradient": [[…]]}',

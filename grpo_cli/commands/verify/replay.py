@@ -154,7 +154,7 @@ class Bundle:
         """
         for source, plain in self._plain.items():
             if source in self._chains and not self._selects:
-                none = "the record has none, but others of the file have: it may have been changed"
+                none = "the record has none, but others of the file do: it may have been changed"
                 raise InputError(none, path="bundle", source=source, line=plain.line)
         for source, chain in self._chains.items():
             if (why := chain.end()) is not None and not self._selects:

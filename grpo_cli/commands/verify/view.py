@@ -49,9 +49,9 @@ def _replayed(answer: Replay) -> Iterator[Text]:
     counts = ", ".join(counted(*part) for part in parts)
     hashes = ", ".join(f"{text[:12]}…" for text in answer.sha256)
     whole = f"unchanged since it was written (sha256 {hashes})"
-    whole = whole if hashes else "each unchanged, of a bundle that is read in part"
+    whole = whole if hashes else "unchanged (the file is only a part of the bundle)"
     first = answer.first_stage
-    verdict = "every stage that was replayed agrees" if first is None else f"{first} differs first"
+    verdict = "all replayed stages agree" if first is None else f"{first} differs first"
     yield Text(f"bundle: {verdict}", "bold green" if first is None else "bold red")
     yield Text(f"  {counts}; {whole}")
     for stage in answer.stages:

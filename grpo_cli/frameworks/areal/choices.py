@@ -164,13 +164,13 @@ def of_rollout(estimator: Estimator) -> Callable[..., F64]:
         )
         return penalties
 
-    penalty.__doc__ = f"""{estimator.__name__} of π_rollout against π_ref, taken off the reward.
+    penalty.__doc__ = f"""{estimator.__name__} of π_rollout against π_ref, in the reward.
 
-    It is taken of d = log π_rollout − log π_ref.
+    It is computed from d = log π_rollout − log π_ref and subtracted from the reward.
 
     References:
-        AReaL's use_decoupled_loss, whose ``logprobs`` stay the engine's. Without it they are the
-        old policy's (``{estimator.__name__}-in-reward``).
+        AReaL with use_decoupled_loss. Without it AReaL uses the old policy
+        (``{estimator.__name__}-in-reward``).
     """
     return penalty
 

@@ -14,13 +14,13 @@ from grpo_cli.objective.results import Correction
 
 sequence_mask = importance(
     by_mean(masked),
-    """The weight (Πₜ ρₜ)^(1/|o|) where that is between the bounds, else 0, for a whole response.
+    """The response's weight (Πₜ ρₜ)^(1/|o|) if it is between the bounds, else 0.
 
-    ρₜ = π_old/π_rollout; denominators keep every token.
+    ρₜ = π_old/π_rollout; denominators count every token.
 
     References:
-        AReaL (rejection_sampling, level sequence, action mask). OpenRLHF and NeMo-RL weigh what
-        they keep with ρₜ itself (``geometric-mask``).
+        AReaL (rejection_sampling, level sequence, action mask). OpenRLHF and NeMo-RL weight kept
+        tokens by their own ρₜ (``geometric-mask``).
 """,
 )
 choice("correction", "areal/sequence-mask", is_low=None, is_high=5.0)(sequence_mask)

@@ -167,9 +167,9 @@ def entropy_mask(
 
 
 all_masks = chain(
-    """Removes a response where its mean A < 0 and the mean of log μ − log π_θ > threshold.
+    """Drops responses with mean A < 0 and mean log μ − log π_θ > threshold.
 
-    μ is the rollout engine where its log-probs are given, else the old policy.
+    μ is the rollout engine if its log-probs are given, else the old policy.
 
     Args:
         advantage: [N] A.

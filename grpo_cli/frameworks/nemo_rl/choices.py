@@ -232,7 +232,7 @@ def on_policy(estimator: Estimator) -> Callable[..., Kl]:
 
     penalty.__doc__ = f"""NeMo-RL's {estimator.__name__}, weighted with π_θ/sg[π_θ]: slope k + k′.
 
-    The clamp on d also holds back the score function's part; the one on k cuts both.
+    Where d is clamped, the slope is 0; where k is clamped, too.
 
     References:
         Tang and Munos, 2025 (arXiv 2506.09477), on the gradient.
@@ -259,7 +259,7 @@ def from_rollout(estimator: Estimator) -> Callable[..., Kl]:
 
     penalty.__doc__ = f"""NeMo-RL's {estimator.__name__}, weighted with π_θ/π_rollout.
 
-    Its ``use_on_policy_kl_approximation``. slime and TRL weigh with π_θ/π_old instead.
+    NeMo-RL's ``use_on_policy_kl_approximation``. slime and TRL use the weight π_θ/π_old.
     """
     return penalty
 

@@ -132,8 +132,8 @@ def unbiased(estimator: Estimator) -> Callable[..., Kl]:
 
     penalty.__doc__ = f"""The value of {estimator.__name__} with the slope min(ρₜ, 10)·d.
 
-    d = log π_θ − log π_ref and ρₜ = π_θ/π_old, both of the token: the expectation of the slope
-    under π_old is the gradient of the reverse KL. The value is clamped to ±10, the slope is not.
+    d = log π_θ − log π_ref and ρₜ = π_θ/π_old of the token. The expectation of the slope under
+    π_old is the gradient of the reverse KL. The value is clamped to ±10, the slope is not.
 
     Args:
         log_ratio_ref: [N] d, nats.
@@ -185,17 +185,18 @@ def gated(of: Divergence, *, by_response: bool) -> Callable[..., Correction]:
         return Correction(np.where(kept, np.exp(log_probs_old - log_probs_rollout), 0.0))
 
     correction.__doc__ = _described(
-        of, "a response by its tokens' mean" if by_response else "a token by its"
+        of, "responses by the mean" if by_response else "tokens by their"
     )
     return correction
 
 
 def _described(of: Divergence, what: str) -> str:
     name = of.__name__.replace("_", " ")
-    return f"""Drops {what} {name}: c = ρₜ where that is ≤ rejection_threshold, else 0.
+    return f"""Drops {what} {name}: c = ρₜ if it is ≤ rejection_threshold, else 0.
 
-    ρₜ = π_old/π_rollout, {name} is of the engine's p against the trainer's q, both of the token
-    taken and held within [1e-6, 1 − 1e-6]. What is dropped stays in the denominators.
+    ρₜ = π_old/π_rollout. The {name} compares the probability of the sampled token in the engine
+    with that in the trainer, both clamped to [1e-6, 1 − 1e-6]. Dropped tokens still count in the
+    denominators.
 
     Args:
         log_probs_old, log_probs_rollout: [N] nats.

@@ -26,9 +26,9 @@ def _grpo(rewards: F64, groups: Groups) -> F64:
 choice("advantage", "rllm/grpo")(
     once_per_trajectory(
         _grpo,
-        """A = (r − μ)/(σ + 1e-6) over the group's trajectories, σ with G; a lone one keeps r.
+        """A = (r − μ)/(σ + 1e-6) over the group's trajectories, σ with ddof 0; a single one: r.
 
-    All steps of a trajectory have it (``stepwise_advantage.mode`` broadcast).
+    All steps of a trajectory share A (``stepwise_advantage.mode`` broadcast).
 
     Args:
         rewards: [R] that of a trajectory's last response is the trajectory's.
@@ -36,8 +36,7 @@ choice("advantage", "rllm/grpo")(
         trajectories: which responses are steps of one trajectory.
 
     References:
-        rLLM 9beb6e0, ``calculate_grpo_advantages_per_group``. Its σ divides by G where verl's,
-        which trains the same batch elsewhere, divides by G − 1.
+        rLLM 9beb6e0, ``calculate_grpo_advantages_per_group``. verl's σ has ddof 1.
     """,
     )
 )

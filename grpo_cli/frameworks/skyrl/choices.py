@@ -193,8 +193,8 @@ kl_cov_divided = _divided(
     Args:
         ratio, log_ratio, advantage, log_probs_new: [N] as in ``kl-cov``.
         responses, records: cut tokens and responses.
-        kl_cov_ratio: the share of the tokens held back, SkyRL's kl_cov_frac.
-        ppo_kl_coef: the coefficient of |log ρ|, which outweighs A/N in a batch of any size.
+        kl_cov_ratio: the share of penalised tokens, SkyRL's kl_cov_frac. ppo_kl_coef: the
+        coefficient of |log ρ|, which outweighs A/N in a batch of any size.
 
     References:
         Cui et al., 2025 (arXiv 2505.22617); SkyRL a9564572.
@@ -205,7 +205,7 @@ clip_cov_divided = _divided(
     clip_cov,
     """SkyRL's clip_cov: ``clip-cov`` of A/N, so that its bounds are on the covariance over N.
 
-    With its bounds of 1 and 5 hardly any token of a real batch is taken out.
+    With its bounds of 1 and 5, it drops almost no token of a real batch.
 
     References:
         Cui et al., 2025 (arXiv 2505.22617); SkyRL a9564572.

@@ -10,7 +10,7 @@ from grpo_cli.objective.choice import choice, reading
 choice("advantage", "tinker/group-mean")(
     reading(
         less_own_kl,
-        """A = r − r̄ over the group, less each token's own penalty (``--kl tinker/centred``).
+        """A = r − r̄ over the group, minus each token's own penalty (``--kl tinker/centred``).
 
     Args:
         task_rewards: [R] r, without the KL.

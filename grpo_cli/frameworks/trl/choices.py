@@ -112,11 +112,11 @@ def top_entropy(entropies: F64 | None, responses: Segments, records: Segments, s
 MASKS: Usual = {"off_policy_mask_threshold": None, "top_entropy_quantile": 1.0}
 
 masks = chain(
-    """TRL's off-policy sequence mask times its top-entropy mask; neither without its setting.
+    """TRL's off-policy sequence mask times its top-entropy mask; both are off by default.
 
     c = 1[A ≥ 0 or (1/|oᵢ|) Σₜ (log μ − log π_θ) ≤ threshold] · 1[Hₜ ≥ quantile]. μ is the rollout
-    engine where its log-probs are given, else the old policy. The entropy bonus is taken of the
-    tokens of high entropy alone.
+    engine if its log-probs are given, else the old policy. The entropy bonus covers only the
+    tokens that the top-entropy mask keeps.
 
     Args:
         advantage: [N] A.
@@ -132,8 +132,8 @@ masks = chain(
 
     References:
         DeepSeek-V3.2, 2025 (arXiv 2512.02556), for the sequence mask; Wang et al., 2025 (arXiv
-        2506.01939), for the entropies. ms-swift takes masked rows out of the KL and of the
-        denominators too.
+        2506.01939), for the entropies. ms-swift also removes masked rows from the KL and from the
+        denominators.
     """,
     off_policy_mask,
     entropy_mask,

@@ -46,7 +46,7 @@ def grpo(rewards: F64, groups: Groups) -> F64:
 choice("advantage", "verl/grpo_multi_trajectories")(
     once_per_trajectory(
         grpo,
-        """``verl/grpo`` of the last response of each trajectory, which its other responses share.
+        """``verl/grpo`` of each trajectory's last response; the others share its advantage.
 
     A trajectory counts once, however many outputs its agent loop has.
 
@@ -56,9 +56,9 @@ choice("advantage", "verl/grpo_multi_trajectories")(
         trajectories: which responses are of one trajectory.
 
     References:
-        verl 0.9.1, ``compute_advantage_for_multi_trajectories``, which its estimators but grpo
-        leave out: they count each response. SkyRL's ``step_wise_trajectories``;
-        agent-lightning's ``enable_rollout_level_advantage``.
+        verl 0.9.1, ``compute_advantage_for_multi_trajectories``; only its grpo uses it, other
+        estimators count each response. SkyRL's ``step_wise_trajectories``; agent-lightning's
+        ``enable_rollout_level_advantage``.
     """,
     )
 )

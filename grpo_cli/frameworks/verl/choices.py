@@ -204,7 +204,8 @@ def off_reward(estimator: Estimator) -> Callable[..., F64]:
     def penalty(log_probs_old: F64, log_probs_ref: F64, *, beta: float) -> F64:
         return general(log_probs_old, log_probs_ref, beta=beta, **clamps)
 
-    penalty.__doc__ = f"verl's {estimator.__name__} of d = log π_old − log π_ref, off the reward."
+    name = estimator.__name__
+    penalty.__doc__ = f"verl's {name} of log π_old − log π_ref, subtracted from the reward."
     return penalty
 
 

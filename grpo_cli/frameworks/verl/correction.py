@@ -129,15 +129,15 @@ def ones(responses: Segments) -> Correction:
 
 
 DECOUPLED = chain(
-    """Weighs with w = π_old/π_rollout and rejects; what is rejected leaves every denominator.
+    """Weights by w = π_old/π_rollout and rejects; rejected tokens leave every denominator.
 
-    w is the token's ratio or the product over the response, bounded: min(w, HIGH), or with
-    LOW_HIGH 0 outside of the two. ``rollout_is_batch_normalize`` divides by the mean of w over the
-    tokens (level token) or the responses of a record, which stands for verl's batch. A token is
-    kept where every statistic of ``rollout_rs`` is within its bounds.
+    w is the token's ratio or the product over the response. It is capped at HIGH, or set to 0
+    outside LOW_HIGH. ``rollout_is_batch_normalize`` divides by the mean of w over the tokens
+    (level token) or responses of a record, which is treated as verl's batch. A token is kept if
+    every statistic of ``rollout_rs`` is within its bounds.
 
-    verl rejects before it takes advantages, over what is kept; here the advantage stage sees every
-    token. That matters where the advantage is whitened over tokens or weighed by lengths.
+    verl computes advantages after the rejection, here the advantage stage sees every token. This
+    changes advantages that are whitened over tokens or weighted by length.
 
     Args:
         log_probs_old, log_probs_rollout: [N] nats.
@@ -182,7 +182,7 @@ _USUAL: Usual = {
     "rollout_is_batch_normalize": "false",
     **_REJECTION,
 }
-_CONSTANT = "the weights and the rejection are constants, though π_θ makes them"
+_CONSTANT = "weights and rejection depend on π_θ but have no gradient"
 
 choice("correction", "verl/decoupled", **_USUAL)(DECOUPLED)
 GEOMETRIC = Composed(
@@ -190,23 +190,23 @@ GEOMETRIC = Composed(
     _geometric,
     """``verl/decoupled`` with the geometric mean of each response's weights, as verl's geo_mean.
 
-    With w = π_old/π_rollout, bounded as there, c = exp(Σ log(w + 1e-10) / (|o| + 1e-8)) over the
-    tokens that are kept.
+    c = exp(Σ log(w + 1e-10) / (|o| + 1e-8)) over the kept tokens, where w is
+    π_old/π_rollout, bounded as in ``verl/decoupled``.
     """,
 )
 choice("correction", "verl/decoupled-geometric", **_USUAL)(GEOMETRIC)
 BYPASS = _bypassing(
-    """``verl/decoupled`` of π_θ/π_rollout, which changes with every update, for bypass mode.
+    """``verl/decoupled`` for bypass mode, with π_θ/π_rollout, which changes with every update.
 
-    No gradient flows through it, and what is rejected leaves the denominator of the policy term
-    alone: KL and entropy keep every token. verl's batch is the micro-batch here, ours the record.
+    It has no gradient. Rejected tokens leave only the denominator of the policy term; KL and
+    entropy count every token. A record is treated as verl's micro-batch.
     """,
     weigh,
     reject,
 )
 choice("correction", "verl/bypass", stops_gradient=_CONSTANT, **_USUAL)(BYPASS)
 BYPASS_REJECTION = _bypassing(
-    "``verl/bypass`` without weights: with PPO's clip the ratio to the engine is enough.",
+    "``verl/bypass`` without weights: PPO's ratio is already against the engine.",
     ones,
     reject,
 )

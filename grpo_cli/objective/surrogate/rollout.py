@@ -13,9 +13,9 @@ from grpo_cli.objective.surrogate.gates import dppo_kl, dppo_tv, dro
 choice("surrogate", "dppo-tv-rollout", divergence_low=0.2, divergence_high=0.2)(
     reading(
         dppo_tv,
-        """``dppo-tv`` against the sampling engine: s = w·A, 0 where π_θ − π_rollout went too far.
+        """``dppo-tv`` against the sampling engine: s = w·A, or 0 if π_θ − π_rollout is too large.
 
-        Too far is above δ_high where A > 0, and below −δ_low where A < 0.
+        The limits are δ_high if A > 0 and −δ_low if A < 0.
 
         Args:
             ratio: [N] w.
@@ -33,7 +33,7 @@ choice("surrogate", "dppo-tv-rollout", divergence_low=0.2, divergence_high=0.2)(
 choice("surrogate", "dppo-kl-rollout", divergence_low=0.05, divergence_high=0.05)(
     reading(
         dppo_kl,
-        """``dppo-kl`` against the sampling engine: KL(π_rollout ‖ π_θ) of the token and the others.
+        """``dppo-kl`` against the sampling engine: KL(π_rollout ‖ π_θ) of 'this token' or another.
 
         References:
             Qi et al., DPPO, 2026 (arXiv 2602.04879), the authors' dppo_binary_kl, which adds 1e-8

@@ -25,7 +25,7 @@ def _read(value: Object) -> Iterator[Translated]:
     if not steps:
         raise InputError(
             "no step of this rLLM episode has logprobs: nothing can be evaluated; write "
-            "Episode.to_dict(), where EpisodeLogger writes texts alone"
+            "Episode.to_dict(), where EpisodeLogger saves only texts"
         )
     log_probs = [step["logprobs"] for _, step in steps]
     record: Object = {"id": value.get("id"), "log_probs_new": log_probs}
@@ -51,8 +51,8 @@ RLLM = Format(
     read=_read,
     lacks=(
         "the engine's policy only: it is read as log_probs_new, so every ratio is 1",
-        "an episode an object, whose trajectories are one group; --group-by task joins episodes",
-        "no tokens of tools: a step has those of its own response",
+        "one episode per object, whose trajectories are one group; --group-by task joins episodes",
+        "no tool tokens: a step holds only its own response",
     ),
     source="rLLM 9beb6e0 rllm/types.py:88-190, 222-290, 349",
 )

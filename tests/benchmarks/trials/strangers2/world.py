@@ -1,0 +1,245 @@
+"""Batches of a made-up language model: logits at every token, and every policy's log-prob of it.
+
+Each token has logits over a small vocabulary. The engine samples from its own, slightly different
+logits; the trainer scores the sampled token with the weights before the update, after it, and with
+the reference's. So ratios, entropies and mismatches have the relations that real ones have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray
+Random = np.random.Generator
+END, PAD, WORDS = 151_645, 151_643, 40
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What a run is like.
+
+    Attributes:
+        prompts, size: groups and trajectories in each; ``sizes`` names uneven ones.
+        length, spread, shortest, longest: tokens of a turn; at ``longest`` it is cut.
+        turns: the least and most turns of a trajectory; ``tools``: tokens of a tool's answer.
+        rows: whether each turn is a row of its own, without the tools.
+        temperature: of the draw and of every column.
+        sure: the share of tokens with one likely word, of probability about 1 − e^−``surety``.
+        engine, trainer: spread of the noise of their logits; ``outliers`` of the tokens have
+            ``outlier`` in the engine.
+        versions, stale: versions of the weights within a trajectory, and how far each is from
+            the next.
+        update, reference: how far the new policy and the reference are from the old one; at an
+            update of 0 the new log-probs are the old ones to the last bit.
+        rewards: "binary", "graded", "scores" (−100 to 0), "solved".
+        entropy_heat, reference_heat: the temperature of these columns, where it is another.
+    """
+
+    prompts: int = 4
+    size: int = 8
+    sizes: tuple[int, ...] = ()
+    length: float = 60.0
+    spread: float = 0.5
+    shortest: int = 4
+    longest: int = 260
+    turns: tuple[int, int] = (1, 1)
+    tools: tuple[int, int] = (5, 18)
+    rows: bool = False
+    temperature: float = 1.0
+    sure: float = 0.6
+    surety: float = 9.0
+    engine: float = 0.02
+    trainer: float = 0.015
+    outliers: float = 0.0
+    outlier: float = 0.6
+    versions: int = 1
+    stale: float = 0.1
+    update: float = 0.08
+    reference: float = 0.25
+    rewards: str = "binary"
+    entropy_heat: float | None = None
+    reference_heat: float | None = None
+
+
+@dataclass
+class World:
+    """A batch: R rows, N tokens one after the other.
+
+    Attributes:
+        lengths, groups, trajectories, finished: [R].
+        turns: [N] the number of each token's turn in its trajectory; ``first_turn``: [R].
+        tool: [N] whether a tool wrote the token.
+        versions: [N] the weights that sampled it.
+        columns: name → [N]; entropies: [N] of the new policy.
+        ids: [N]; prompts: token ids of each group's prompt.
+        rewards: [R], that of the trajectory.
+    """
+
+    spec: Spec
+    random: Random
+    lengths: Array
+    groups: Array
+    trajectories: Array
+    finished: Array
+    turns: Array
+    tool: Array
+    versions: Array
+    columns: dict[str, Array]
+    entropies: Array
+    ids: Array
+    prompts: list[list[int]]
+    rewards: Array
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def ends(self) -> Array:
+        return np.cumsum(self.lengths)
+
+    def spans(self) -> Iterator[slice]:
+        for start, end in zip((self.ends - self.lengths).tolist(), self.ends.tolist(), strict=True):
+            yield slice(start, end)
+
+    def split(self, values: Array) -> list[list[Any]]:
+        return [values[span].tolist() for span in self.spans()]
+
+
+def log_softmax(logits: Array) -> Array:
+    top = logits.max(axis=1, keepdims=True)
+    return logits - top - np.log(np.exp(logits - top).sum(axis=1, keepdims=True))
+
+
+def drawn(random: Random, spec: Spec) -> World:
+    plan = _plan(random, spec)
+    count = len(plan["tool"])
+    logits = _logits(random, spec, count, plan["last"])
+    noise = random.standard_normal((count, WORDS))
+    age = (plan["versions"].max() - plan["versions"])[:, None]
+    spread = np.where(random.random(count) < spec.outliers, spec.outlier, spec.engine)[:, None]
+    served = logits - spec.stale * age * noise
+    served = served + spread * random.standard_normal((count, WORDS))
+    hot = spec.temperature
+    heat = np.where(plan["tool"], 3.5, hot)[:, None]
+    words = np.argmax(served / heat + random.gumbel(size=(count, WORDS)), axis=1)
+    words[plan["last"]] = 0
+    at = np.arange(count)
+
+    def taken(scores: Array, heat: float) -> Array:
+        found = log_softmax(scores / heat)[at, words]
+        return np.minimum(found, 0.0).astype(np.float32).astype(float)
+
+    def scored(scores: Array, heat: float = hot) -> Array:
+        return taken(scores + spec.trainer * random.standard_normal((count, WORDS)), heat)
+
+    old = scored(logits)
+    moved = logits + spec.update * random.standard_normal((count, WORDS))
+    columns = {
+        "log_probs_new": scored(moved) if spec.update else old.copy(),
+        "log_probs_old": old,
+        "log_probs_ref": scored(
+            logits + spec.reference * random.standard_normal((count, WORDS)),
+            spec.reference_heat or hot,
+        ),
+        "log_probs_rollout": np.where(plan["tool"], 0.0, taken(served, hot)),
+    }
+    sure = log_softmax(moved / (spec.entropy_heat or hot))
+    ids = (random.integers(300, 90_000, count) * 7 + words * 1_009) % 150_000
+    ids[plan["last"]] = END
+    return World(
+        spec=spec,
+        random=random,
+        lengths=plan["lengths"],
+        groups=plan["groups"],
+        trajectories=plan["trajectories"],
+        finished=plan["finished"],
+        turns=plan["turns"],
+        tool=plan["tool"],
+        versions=plan["versions"],
+        columns=columns,
+        entropies=-(np.exp(sure) * sure).sum(axis=1),
+        ids=ids,
+        prompts=[
+            random.integers(300, 90_000, 14).tolist() for _ in range(plan["groups"].max() + 1)
+        ],
+        rewards=_rewards(random, spec, plan),
+    )
+
+
+def _plan(random: Random, spec: Spec) -> dict[str, Array]:
+    """Who writes which token: rows of turns, and tools between them."""
+    sizes = spec.sizes or (spec.size,) * spec.prompts
+    of = np.repeat(np.arange(len(sizes)), sizes)
+    lengths, groups, trajectories, finished = [], [], [], []
+    turns: list[int] = []
+    tool: list[bool] = []
+    versions: list[int] = []
+    last: list[int] = []
+    for number, group in enumerate(of):
+        count = int(random.integers(spec.turns[0], spec.turns[1] + 1))
+        cuts = np.sort(random.random(spec.versions - 1))
+        start = len(tool)
+        for turn in range(count):
+            size = round(float(np.exp(random.normal(np.log(spec.length), spec.spread))))
+            done = size < spec.longest
+            size = min(max(size, spec.shortest), spec.longest)
+            tool += [False] * size
+            turns += [turn] * size
+            if done:
+                last.append(len(tool) - 1)
+            if turn + 1 < count and not spec.rows:
+                answer = int(random.integers(*spec.tools))
+                tool += [True] * answer
+                turns += [turn] * answer
+            if spec.rows or turn + 1 == count:
+                lengths.append(len(tool) - start)
+                groups.append(group)
+                trajectories.append(number)
+                finished.append(done)
+                share = np.linspace(0, 1, len(tool) - start, endpoint=False)
+                if spec.rows:
+                    share = np.full(len(share), (turn + 0.5) / count)
+                versions += (7 + np.searchsorted(cuts, share)).tolist()
+                start = len(tool)
+    return {
+        "lengths": np.array(lengths),
+        "groups": np.array(groups),
+        "trajectories": np.array(trajectories),
+        "finished": np.array(finished),
+        "turns": np.array(turns),
+        "tool": np.array(tool),
+        "versions": np.array(versions),
+        "last": np.array(last, dtype=int),
+    }
+
+
+def _logits(random: Random, spec: Spec, count: int, last: Array) -> Array:
+    logits = 0.9 * random.standard_normal((count, WORDS))
+    likely = random.integers(1, WORDS, count)
+    sure = random.random(count) < spec.sure
+    boost = np.where(sure, random.normal(spec.surety, 2.5, count), random.uniform(1.0, 5.5, count))
+    logits[np.arange(count), likely] += np.maximum(boost, 0.5)
+    logits[last] = 0.9 * random.standard_normal((len(last), WORDS))
+    logits[last, 0] += random.normal(spec.surety, 2.0, len(last)).clip(3.0)
+    return logits
+
+
+def _rewards(random: Random, spec: Spec, plan: dict[str, Array]) -> Array:
+    of, first = np.unique(plan["trajectories"], return_index=True)
+    groups = plan["groups"][first]
+    found = np.zeros(len(of))
+    for group in np.unique(groups):
+        own = np.flatnonzero(groups == group)
+        if spec.rewards == "solved":
+            found[own] = 1.0
+        elif spec.rewards == "binary":
+            found[own] = random.random(len(own)) < random.uniform(0.25, 0.75)
+            if len(own) > 1 and np.ptp(found[own]) == 0:
+                found[own[int(random.integers(len(own)))]] = 1.0 - found[own[0]]
+        elif spec.rewards == "scores":
+            found[own] = np.round(-100.0 * random.random(len(own)), 2)
+        else:
+            found[own] = np.round(random.normal(0.4, 0.35, len(own)), 3)
+    return found[plan["trajectories"]]
