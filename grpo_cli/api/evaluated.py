@@ -116,7 +116,7 @@ class Evaluated:
 
     def to_arrow(
         self, level: RowLevel = "token", *, having: str | Sequence[str] = ()
-    ) -> pyarrow.Table:
+    ) -> Any:
         """The rows of a level as an Arrow table; arguments as for ``columns``.
 
         Raises:
