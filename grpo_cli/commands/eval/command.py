@@ -33,7 +33,7 @@ def evaluate(
     grpo eval rollouts.jsonl --variant dr
     zcat dump.jsonl.gz | grpo eval --level token -f jsonl | jq .loss
 
-    Prints totals, then one row per record. The objective J is maximised; the loss is -J.
+    Prints totals, then one row per record. The loss is minus the objective.
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=printing.wants_json):
         plan, format = objective.plan(), format_of(printing.kind)

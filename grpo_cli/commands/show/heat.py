@@ -37,9 +37,7 @@ def print_heat(
         console.print(Text(f"\n… {counted(more, 'more response')}", "dim"))
     if rows:
         words = COLORS[picture.color_by]
-        console.print(
-            Text(f"\nthe {counted(len(rows), 'token')} with the greatest {words}", "bold")
-        )
+        console.print(Text(f"\nthe {counted(len(rows), 'token')} with the largest {words}", "bold"))
         print_tokens(console, screen, rows, picture.color_by, of_record=True)
     print_signature(console, screen, picture.record["signature"])
 

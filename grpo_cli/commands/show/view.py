@@ -113,7 +113,7 @@ def _of_tokens(rows: Sequence[Row], by: str, around: int) -> Iterator[Column]:
             title = "gradient_share" if name == "share" else name
             yield column(title, values, show=percent, numeric=True)
         else:
-            yield column(name, values, show=_short)
+            yield column(name, values, show=brief)
 
 
 def _of_strings(rows: Sequence[Row]) -> Iterator[Column]:
@@ -128,11 +128,7 @@ def _of_strings(rows: Sequence[Row]) -> Iterator[Column]:
         if name in SHARES or name.startswith("clip_"):
             yield column(name, values, show=percent, numeric=True)
         else:
-            yield column(name, values, show=_short, numeric=True)
-
-
-def _short(value: Any) -> str:
-    return brief(value) if isinstance(value, float) else shown(value)
+            yield column(name, values, show=brief, numeric=True)
 
 
 def _in_its_text(row: Row, around: int) -> Text:
