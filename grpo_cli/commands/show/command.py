@@ -14,7 +14,7 @@ import typer
 from grpo_cli.commands.eval.run import Run
 from grpo_cli.commands.options import complete
 from grpo_cli.commands.options.everywhere import bundled, command_line
-from grpo_cli.commands.options.objective import ObjectiveOptions, advised, advising
+from grpo_cli.commands.options.objective import ObjectiveOptions
 from grpo_cli.commands.options.option import option
 from grpo_cli.commands.options.output import HavingOption, Html, PageOptions, Svg
 from grpo_cli.commands.options.place import destination, drawings
@@ -135,7 +135,7 @@ def show(
         if plain and (options.of_record or _has_one_record(reader)):
             _show_record(reader, objective, options, page)
             return
-        code = _show_batch(reader, plan, objective, options, page)
+        code = _show_batch(reader, plan, options, page)
     raise typer.Exit(code)
 
 
@@ -166,19 +166,13 @@ def _has_one_record(reader: Reader) -> bool:
 def _show_batch(
     reader: Reader,
     plan: Plan,
-    objective: ObjectiveOptions,
     options: ShowOptions,
     page: PageOptions,
 ) -> int:
     """Ranks the tokens of all records, or their strings; returns the exit code."""
 
     def make(*what: Any, **how: Any) -> Run:
-        return Run(
-            *what,
-            as_json=page.json,
-            advise=lambda error: advised(error, "show", reader, objective),
-            **how,
-        )
+        return Run(*what, as_json=page.json, **how)
 
     answer, run = show_rows(
         reader,
@@ -208,8 +202,7 @@ def _show_record(
     records = reader.records()
     raw, record = next(records)
     others = _others(records, record) if options.record is None else {}
-    with advising("show", reader, objective):
-        breakdown = Chunk.of([record]).run(Evaluator(plan).evaluate)
+    breakdown = Chunk.of([record]).run(Evaluator(plan).evaluate)
     if lacks_kl(breakdown.objective.parts):
         reader.notices.update(without_kl([plan], "the record has"))
     _check(record, breakdown, options)

@@ -10,7 +10,7 @@ import typer
 
 from grpo_cli.commands.options import complete
 from grpo_cli.commands.options.everywhere import bundled
-from grpo_cli.commands.options.objective import ObjectiveOptions, unserved
+from grpo_cli.commands.options.objective import ObjectiveOptions
 from grpo_cli.commands.options.place import destination, drawings
 from grpo_cli.commands.options.source import (
     Files,
@@ -127,7 +127,7 @@ def answer_run(
             others = reading.reader(paths(options.against), None) if options.against else None
             other_run = None if others is None else Run(others, plan, step_source)
             drawn = RunPage(run, reader, steps, options, stored, other_run).parts(answer, places)
-        missing = unserved(run.missing.values(), command, reader, objective)
+        missing = {f"no columns of the update: {error}": None for error in run.missing.values()}
         notes = reader.notes(plan) | missing | run.notices | unread
         _write_answer(answer, columns, covered, notes, options, drawn)
         tell_notes(notes, quiet=options.quiet)
