@@ -1,4 +1,4 @@
-"""The row that records name: told by every command that evaluates another, and offered first."""
+"""The row that records name: told by every command that evaluates another."""
 
 from __future__ import annotations
 
