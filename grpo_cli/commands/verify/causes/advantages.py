@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from itertools import product
 
 import numpy as np
@@ -34,14 +34,14 @@ def std_of(r: F64, ddof: int) -> float:
 
 
 # what is taken off the reward: (of the group or of the whole record, the statistic, its words)
-_CENTRES: Mapping[str, tuple[bool, Statistic, str]] = {
+_CENTRES: dict[str, tuple[bool, Statistic, str]] = {
     "mean": (True, np.mean, ""),
     "none": (True, lambda _: 0.0, "the rewards are not centred (no baseline)"),
     "median": (True, np.median, "centred on the group's median"),
     "others": (True, mean_of_others, "leave-one-out: centred on the mean of the other responses"),
     "batch": (False, np.mean, "centred on the mean of the batch, over all groups"),
 }
-_SCALES: Mapping[str, tuple[bool, Statistic, str]] = {
+_SCALES: dict[str, tuple[bool, Statistic, str]] = {
     "std 1": (True, partial(std_of, ddof=1), "divided by the group's std"),
     "std 0": (True, partial(std_of, ddof=0), "divided by the group's std"),
     "1": (True, lambda _: 1.0, "not divided by the std"),
@@ -196,8 +196,8 @@ def by_formula(case: Case, pair: tuple[str, str], epsilon: float) -> Breakdown:
 
 def _by_formula(case: Case, pair: tuple[str, str], epsilon: float) -> F64:
     rewards = _rewards(case)
-    offsets = rewards - _statistic(_CENTRES[pair[0]], rewards, case.batch)
-    scale = _statistic(_SCALES[pair[1]], rewards, case.batch)
+    offsets = rewards - _statistic(pair[0], case.batch)
+    scale = _statistic(pair[1], case.batch)
     if pair[1].startswith("root"):
         scale = np.sqrt(scale * scale + epsilon)
     elif pair[1] != "1":
@@ -205,13 +205,21 @@ def _by_formula(case: Case, pair: tuple[str, str], epsilon: float) -> F64:
     return np.divide(offsets, scale, out=np.zeros_like(offsets), where=(offsets != 0) & (scale > 0))
 
 
-def _statistic(row: tuple[bool, Statistic, str], rewards: F64, batch: Batch) -> F64:
+@lru_cache(maxsize=32)  # of a record at a time, for each of the numbers that a std may have added
+def _statistic(name: str, batch: Batch) -> F64:
     """[R] of each response's group, or of its record, which is a batch of its own here."""
-    grouped, statistic, _ = row
+    grouped, statistic, _ = (_CENTRES | _SCALES)[name]
+    rewards = np.asarray(batch.rewards, np.float64)
     sets = batch.groups if grouped else batch.records.index
+    order = np.argsort(sets, kind="stable")
     values = np.zeros_like(rewards)
-    for number in np.unique(sets):
-        values[sets == number] = statistic(rewards[sets == number])
+    known: dict[bytes, F64 | float] = {}  # many groups have the rewards of another
+    for members in np.split(order, np.flatnonzero(np.diff(sets[order])) + 1):
+        own = rewards[members]
+        same = own.tobytes()
+        if len(own) and same not in known:
+            known[same] = statistic(own)
+        values[members] = known.get(same, 0.0)
     return values
 
 
