@@ -55,9 +55,9 @@ def page_of(
                 values = [*steps.values(one["name"]), None]
                 one["against"] = [values[places_of.get(at, -1)] for at in whole["steps"]]
         whole["against"] = (options.against or [""])[0]
-    count, first, last = len(answer.steps), places[0], places[-1]
-    return html(
-        title=f"a run of {count:,} step{'' if count == 1 else 's'}",
+    first, last = places[0], places[-1]
+    return html(  # the title says what changed first, and when
+        title=answer.verdict.partition(";")[0],
         place=first if len(places) == 1 else f"{first} … {last} ({len(places):,} files)",
         command=command_line(),
         signature="\n".join(answer.signatures),

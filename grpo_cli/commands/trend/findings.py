@@ -140,7 +140,7 @@ def _moved(series: _Series, change: Change, step: int) -> str:
     """Of a shift or a drift."""
     if math.isinf(change.score):
         return f"{series.name} is exactly 0 from step {step} on: {_before(series, change)} before"
-    future = series.values[change.at : change.at + FUTURE]
+    future = series.values[change.at : change.end][:FUTURE]
     after = shown(float(np.median(future if change.kind == SHIFT else future[-_LATEST:])))
     verb = {
         (SHIFT, True): "rose",
