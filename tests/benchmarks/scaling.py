@@ -7,7 +7,8 @@
 Each cell is the ratio of processor times (without what a tiny input takes) and of peak memory. It
 is marked where the time grows by more than 2.3, or the memory by more than 1.2 beyond 100 MB (by 2
 where the input is one record, which is in memory as a whole); then the exit code is 1. What takes
-less than half a second, or 100 MB, says nothing, and passes.
+less than half a second, or 100 MB, says nothing, and passes. A star marks a stated exception. Each
+cell's seconds and megabytes (of a tiny input, at n, at 2n) go to standard error.
 """
 
 from __future__ import annotations
@@ -146,6 +147,13 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "diff": ("diff", "FILE", "FILE", "-v", "dr"),
     "convert": ("convert", "FILE"),
 }
+EXCEPTIONS = {
+    (
+        "settings",
+        "match",
+    ): "24 kB a record: each convention listed keeps the signatures of settings",
+}
+"""Cells that are beyond a limit for a reason: shape and command → it. They pass."""
 _OF_ERRORS = {"eval", "eval tokens", "eval jobs", "check", "convert", "trend", "verify", "compare"}
 
 
@@ -202,7 +210,9 @@ def measured(name: str, shape: Shape, times: float, commands: list[str]) -> Iter
                 yield "–"
                 continue
             costs = [run(_words(command, shape, path, folder), folder) for path in paths]
-            yield cell(costs, MOST_OF_ONE if shape.alone else MOST_MEMORY)
+            print(f"{name}, {command}: {costs}", file=sys.stderr, flush=True)
+            text = cell(costs, MOST_OF_ONE if shape.alone else MOST_MEMORY)
+            yield text.replace("!", "*") if (name, command) in EXCEPTIONS else text
 
 
 def _words(command: str, shape: Shape, path: Path, folder: Path) -> tuple[str, ...]:
@@ -247,6 +257,8 @@ def main() -> None:
             wrong |= text.endswith("!")
             print(f"{text:>14}", end="", flush=True)
         print()
+    for (name, command), reason in EXCEPTIONS.items():
+        print(f"* {name}, {command}: {reason}")
     sys.exit(wrong)
 
 

@@ -247,8 +247,9 @@ class KeptGroups(Accumulator[None]):
         owner = (found.source, found.name)
         found_in = self.choice.found.get(owner, frozenset())
         worst_in = self.choice.worst.get(owner, frozenset())
-        for number in range(int(numbers.max(initial=-1)) + 1):
-            rows = np.flatnonzero(numbers == number).tolist()
+        order, sizes = np.argsort(numbers, kind="stable"), np.bincount(numbers)
+        for number, members in enumerate(np.split(order, np.cumsum(sizes))[: len(sizes)]):
+            rows = members.tolist()
             pointed = sorted((found_in | worst_in).intersection(rows))
             label = None if found.group_labels is None else found.group_labels[number]
             facts = _facts(found, chunk, breakdown, rows)
@@ -298,7 +299,9 @@ def _facts(
         facts["reward_mean"], deviation = float(means(values)[0]), float(deviations(values)[0])
         facts["reward_std"] = None if math.isnan(deviation) else deviation
     if breakdown is not None and sum(lengths):
-        tokens = np.isin(batch.responses.index, rows)
+        starts = batch.responses.starts[rows].tolist()
+        each = [np.arange(start, start + n) for start, n in zip(starts, lengths, strict=True)]
+        tokens = np.concatenate(each)
         facts["clip_fraction"] = np.count_nonzero(breakdown.clip[tokens]) / sum(lengths)
         facts["log_ratio_max"] = float(np.abs(breakdown.log_ratio[tokens]).max())
     return facts
