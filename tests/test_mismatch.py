@@ -223,6 +223,41 @@ def test_check_reads_turns_and_versions(tmp_path, cause):
     assert explained["explains"] == pytest.approx(by_formula.explains, rel=1e-9)
 
 
+def test_a_turn_may_be_a_row(tmp_path):
+    """The rows of a trajectory are its turns, in their order."""
+    one = PLANTED["turn"](drawn(10))
+    whole = answer("check", written(tmp_path / "whole.jsonl", one, "turn_ids"))["mismatch"]
+    made = []
+    for record in records(one, keys=("turn_ids",)):
+        parts = [np.flatnonzero(np.diff(row, prepend=-1)) for row in record.pop("turn_ids")]
+        columns = {
+            key: [
+                part.tolist()
+                for row, at in zip(record[key], parts, strict=True)
+                for part in np.split(row, at[1:])
+            ]
+            for key in record
+            if key.startswith("log_probs")
+        }
+        names = [f"t{number}" for number, at in enumerate(parts) for _ in at]
+        rewards = [record["rewards"][int(name[1:])] for name in names]
+        made.append(columns | {"trajectory_ids": names, "rewards": rewards})
+    found = check(made).document()["mismatch"]
+    (turn,) = (row for row in found["causes"] if row["name"] == "turn")
+    (expected,) = (row for row in whole["causes"] if row["name"] == "turn")
+    assert turn["explains"] == pytest.approx(expected["explains"], rel=1e-9)
+    assert [kind["tokens"] for kind in turn["kinds"]] == [k["tokens"] for k in expected["kinds"]]
+
+
+def test_endless_log_probs_have_a_size():
+    old = np.array([-1.0, -1e300, -2.0, -1.0])
+    found = Mismatch()
+    found.add(old, np.array([-1.0, -1.0, -1e300, -1e200]), Segments(np.array([4])), None, None)
+    made = found.result()
+    assert np.isfinite([made.rms, made.mean_abs, made.kl, made.worst]).all()
+    assert made.rms > 1e29
+
+
 def test_masked_tokens_separate_turns(tmp_path):
     one = PLANTED["turn"](drawn(11))
     rows = records(one, keys=("turn_ids",))
@@ -239,9 +274,9 @@ def test_check_says_that_noise_is_normal(tmp_path):
     path = written(tmp_path / "noise.jsonl", drawn(8, noise=0.03))
     found = answer("check", path)["mismatch"]
     assert (found["named"], found["normal"]) == (None, True)
-    assert found["floor"].startswith("normal, less than bf16 alone gives: 0.0306 to 0.0408 nats")
+    assert found["floor"].startswith("normal: bf16 alone gives 0.0306 to 0.0408 nats")
     printed = " ".join(run("check", path).stdout.split())
-    assert "explains it: all tokens differ alike" in printed
+    assert "explains it: all tokens differ by similar" in printed
     assert answer("check", path, "--jobs", 2)["mismatch"] == found
 
 
@@ -249,7 +284,7 @@ def test_check_says_that_no_setting_differs_as_much(tmp_path):
     path = written(tmp_path / "far.jsonl", drawn(9, noise=1.0))
     found = answer("check", path)["mismatch"]
     assert not found["normal"]
-    assert found["floor"].startswith("above known floors, more than bf16 with")
+    assert found["floor"].startswith("too large: bf16 with")
 
 
 def test_the_floors_are_ranges_with_sources():

@@ -36,7 +36,12 @@ from grpo_cli.records.packed import (
 )
 from grpo_cli.records.parse.record import record_id
 from grpo_cli.records.parse.settings import NO_SETTINGS, read_settings
-from grpo_cli.records.parse.turns import find_trajectories, read_roles, read_versions
+from grpo_cli.records.parse.turns import (
+    TURN_FIELDS,
+    find_trajectories,
+    read_roles,
+    read_versions,
+)
 from grpo_cli.records.record import Raw, Record, Texts, listed
 from grpo_cli.records.unread import VERSIONS
 
@@ -86,7 +91,11 @@ def _pack_all(objects: Objects) -> Packed:
         group_count=group_count,
         trajectories=trajectories,
         trajectory_count=trajectory_count,
-        turn_rewards=_turn_rewards(objects, names.get("turn_rewards"), counts),
+        of_turns={
+            name: _of_turns(objects, names[name], counts, is_state=name == "state_ids")
+            for name in TURN_FIELDS
+            if name in names
+        },
         versions=_versions(objects, counts, widths),
         misnamed=fields.first_misnamed,
         settings=_settings(objects, fields),
@@ -242,16 +251,18 @@ def _named_trajectories(ids: Any, groups: list[int]) -> list[int]:
     return number_labels(labels) or [0] * len(groups)
 
 
-def _turn_rewards(objects: Objects, key: str | None, counts: list[int]) -> tuple[I64, F64] | None:
-    """[R] how many turns of each response have a reward, and these."""
-    if key is None:
-        return None
+def _of_turns(objects: Objects, key: str, counts: list[int], *, is_state: bool) -> tuple[I64, F64]:
+    """[R] how many turns of each response have a reward, or a state, and these."""
     rows = _rows(objects, key, counts)
-    if set(map(type, rows)) <= {float, int}:  # each response is a turn
-        return np.ones(len(rows), np.int64), pack_floats(rows)
-    if set(map(type, rows)) != {list}:
+    lists = set(map(type, rows)) == {list}  # else each response is a turn
+    flat = reduce(iconcat, rows, []) if lists else rows
+    if is_state:
+        if not set(map(type, flat)) <= {str, int}:
+            raise Unusual
+        flat = number_labels(flat) or [0] * len(flat)
+    elif not set(map(type, flat)) <= {float, int}:
         raise Unusual
-    return integers(map(len, rows)), pack_floats(reduce(iconcat, rows, []))
+    return integers(map(len, rows)) if lists else np.ones(len(rows), np.int64), pack_floats(flat)
 
 
 def _versions(objects: Objects, counts: list[int], widths: list[int]) -> I64 | None:

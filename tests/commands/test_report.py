@@ -113,7 +113,7 @@ def test_trend_writes_the_page_of_report(report, grpo, run, tmp_path):
         assert f"▲ {finding['onset']}" in texts
     grpo("trend", str(run[0]), "-v", "dr", "--svg", str(svg), "--fields", "nll,loss")
     titles = [one.text for one in ElementTree.parse(svg).getroot().iter() if "title" in one.tag]
-    assert titles == ["a run of 40 steps", "nll", "loss"]
+    assert titles == [page["verdict"].partition(";")[0], "nll", "loss"]
 
 
 def test_two_runs_are_two_reports(grpo, tmp_path):

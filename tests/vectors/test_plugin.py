@@ -102,7 +102,7 @@ def test_a_fault_is_named_with_its_thread(run: Run) -> None:
     text = PROJECT.replace("np.minimum(free, bounded)", "free")
     done = run(text, "--grpo-vectors", "-k", "clip")
     assert done.returncode == 1
-    assert "clip/above-positive: One token, its ratio above the band" in done.stdout
+    assert "clip/above-positive: One token, its ratio above the clip range" in done.stdout
     assert "loss: expected -1.2, got -1.64872127" in done.stdout
     assert (
         "  most likely: clip-unused: the clipped term is computed but not used; "

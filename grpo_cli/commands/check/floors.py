@@ -31,12 +31,14 @@ class Floor(NamedTuple):
     models: str
     source: str
 
-    def compare(self, value: float) -> str:
-        """Says how a value of the measure compares with what was found."""
+    def describe(self, *, normal: bool) -> str:
+        """Says what the setting gives, for a mismatch that is normal beside it or too large."""
         low, high = f"{self.low:.3g}", f"{self.high:.3g}"
         span = low if low == high else f"{low} to {high}"
-        less = "less than " if value < self.low else "more than " if value > self.high else "as "
-        return f"{less}{self.setting} gives: {span} {_UNITS[self.measure]} ({self.models})"
+        gives = (
+            f"normal: {self.setting} gives" if normal else f"too large: {self.setting} gives only"
+        )
+        return f"{gives} {span} {_UNITS[self.measure]} ({self.models})"
 
 
 @cache
@@ -52,11 +54,10 @@ def judge(found: Attribution | None) -> MismatchFound | None:
         return None
     reaching = [one for one in floors() if getattr(found, one.measure) <= one.high]
     floor = reaching[0] if reaching else floors()[-1]
-    words = floor.compare(getattr(found, floor.measure))
     return MismatchFound(
         **vars(found),
         named=None if found.first is None else found.first.name,
         normal=bool(reaching),
-        floor=f"normal, {words}" if reaching else f"above known floors, {words}",
+        floor=floor.describe(normal=bool(reaching)),
         source=floor.source,
     )

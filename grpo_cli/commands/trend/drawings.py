@@ -16,7 +16,7 @@ from grpo_cli.commands.trend.events import Event
 from grpo_cli.commands.trend.metrics import metric
 from grpo_cli.commands.trend.step import Finding, Steps
 from grpo_cli.commands.trend.view import known, usual, verdict_of
-from grpo_cli.terminal.numbers import markup
+from grpo_cli.terminal.numbers import counted, markup
 
 Head = Mapping[str, Any]
 Log = LogComparison | None
@@ -102,7 +102,7 @@ def page(
     """The page in parts; ``blocks``: the tokens of groups."""
     first, last = places[0], places[-1]
     yield from html(
-        title=f"a run of {len(steps):,} step{'' if len(steps) == 1 else 's'}",
+        title=_title(steps, head["verdict"]),
         place=first if len(places) == 1 else f"{first} … {last} ({len(places):,} files)",
         command=command_line(),
         signature="\n".join(signatures),
@@ -111,11 +111,16 @@ def page(
     )
 
 
+def _title(steps: Steps, verdict: str) -> str:
+    """The first clause of the verdict: what changed first, and when."""
+    return verdict.partition(";")[0] or f"a run of {counted(len(steps), 'step')}"
+
+
 # ---- --svg --------------------------------------------------------------------------------------
 
 _ACROSS, _WIDE, _HIGH, _GAP = 3, 260.0, 70.0, 46.0
-_EDGE, _LEFT = 12.0, 74.0
-"""The border of the figure, and the room for numbers left of a chart."""
+_EDGE, _LEFT, _HEAD = 12.0, 74.0, 56.0
+"""The border of the figure, the room for numbers left of a chart, and for the title above."""
 
 _STYLE = (
     "path{fill:none;stroke:#205080;stroke-width:1.3}.axis{stroke:#bbb}.began{stroke:#c05000}"
@@ -128,25 +133,27 @@ def figure(
     findings: Sequence[Finding],
     fields: Sequence[str] | None,
     signatures: Sequence[str],
+    verdict: str = "",
 ) -> str:
     """The figure: a chart for each column; where none is named, what began and what is usual."""
     found = [one.metric for one in findings if one.metric in steps.metrics]
     asked = fields or dict.fromkeys((*found, *usual(steps)))
     names = [name for name in asked if name != "file"]
     numbers = steps.numbers
-    parts: list[str] = []
+    title = _title(steps, verdict)
+    parts = [labelled(_EDGE, _EDGE + 8, title, "name")]
     for at, name in enumerate(names):
         left = _EDGE + _LEFT + (at % _ACROSS) * (_WIDE + _LEFT)
-        top = _EDGE + 16 + (at // _ACROSS) * (_HIGH + _GAP)
+        top = _HEAD + (at // _ACROSS) * (_HIGH + _GAP)
         begun = [numbers.index(one.onset) for one in findings if one.metric == name]
         parts += _chart(name, steps.values(name), numbers, begun, left, top)
     rows = -(-len(names) // _ACROSS)
     width = 2 * _EDGE + _ACROSS * (_WIDE + _LEFT)
-    base = _EDGE + rows * (_HIGH + _GAP) + 12
+    base = _HEAD + rows * (_HIGH + _GAP) - 4
     lines = [line for signature in signatures for line in wrapped(signature)]
     parts += (labelled(_EDGE, base + 16 * at, line, "faint") for at, line in enumerate(lines))
     height = base + 16 * len(lines)
-    return svg(f"a run of {len(steps):,} steps", width, height, parts, _STYLE)
+    return svg(title, width, height, parts, _STYLE)
 
 
 def _chart(
@@ -162,15 +169,20 @@ def _chart(
     if not given:
         return
     low, high = min(given), max(given)
+    ends = [(high, top + 9), (low, top + _HIGH)]
     if low == high:
-        low, high = low - (abs(low) or 1.0), high + (abs(high) or 1.0)
+        ends = [(low, top + _HIGH / 2 + 4)]
+        low, high = low - 1.0, high + 1.0
+    elif 0.0 < low < high / 2:
+        low = 0.0
+        ends[1] = (low, top + _HIGH)
     last = max(len(values) - 1, 1)
 
     def x(at: int) -> float:
         return left + _WIDE * at / last
 
     yield f'<path class="axis" d="M{left:.1f} {top + _HIGH:.1f}h{_WIDE:.1f}"/>'
-    for end, base in ((high, top + 9), (low, top + _HIGH)):
+    for end, base in ends:
         yield labelled(left - 6, base, f"{end:.4g}", anchor="end")
     yield labelled(left, top + _HIGH + 14, str(numbers[0]))
     yield labelled(left + _WIDE, top + _HIGH + 14, str(numbers[-1]), anchor="end")

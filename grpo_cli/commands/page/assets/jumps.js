@@ -44,7 +44,7 @@ class Jumps {
 
   nextOutlier(direction) {
     const tokens = this.page.view.outlierTokens();
-    if (!tokens.length) return this.page.say("every token is in the middle");
+    if (!tokens.length) return this.page.say("all tokens have the same value");
     const place = tokens.indexOf(this.page.current);
     const next = place < 0 ? (direction > 0 ? 0 : tokens.length - 1) : (place + direction + tokens.length) % tokens.length;
     this.go(this.page.view.record, tokens[next]);

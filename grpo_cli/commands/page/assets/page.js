@@ -16,7 +16,10 @@ class Page {
   }
 
   quantity(record) {
-    return record.quantities.find(({ name }) => name === this.quantityName) ?? record.quantities[0];
+    const { quantities } = record;
+    const named = (wanted) => quantities.find(({ name }) => name === wanted);
+    const [first] = quantities;
+    return named(this.quantityName) ?? (Number(first.scale) ? first : named("gradient")) ?? first;
   }
 
   open(record) {
@@ -46,10 +49,11 @@ class Page {
     this.refresh();
   }
 
-  // Where we are in a run, and the way back.
+  // The way back from a step or a group to the run.
   crumbs(run, step, group) {
     this.path ??= this.main.parentNode.insertBefore(make("nav.crumbs", { "aria-label": "where" }), this.bar.element);
     const known = run.kept[step] !== undefined;
+    this.path.hidden = !known;
     const parts = [known ? link("#", "run") : make("b", {}, "run")];
     if (known) parts.push(" › ", group === null ? make("b", {}, `step ${step}`) : link(`#step-${step}`, `step ${step}`));
     if (group !== null) {

@@ -34,11 +34,11 @@ class RecordView {
     return make("div", {}, make("dt", {}, name.replaceAll("_", " ")), make("dd", {}, text));
   }
 
-  // Of a record of many groups a run's page has one.
+  // The page of a run has one group of a record that has several.
   part() {
     const { responses, response_count: all } = this.record;
     if (responses.length === all) return null;
-    return make("p.hint", {}, `These numbers are the whole record's; ${responses.length} of its ${all} responses are in this group.`);
+    return make("p.hint", {}, `These numbers are those of the whole record; this group has ${responses.length} of its ${all} responses.`);
   }
 
   *prompts() {
@@ -61,7 +61,7 @@ class RecordView {
     this.histogram.replaceChildren(histogram(this.record, quantity, this.histogram.clientWidth || 700));
     const tokens = this.outlierTokens();
     const count = Math.min(this.state.top, tokens.length);
-    this.outlierTitle.textContent = count ? `The ${count} tokens furthest out by ${quantity.words}` : "";
+    this.outlierTitle.textContent = count ? `The ${count} most extreme tokens by ${quantity.words}` : "";
     this.outliers.replaceChildren(...(count ? this.outlierRows(tokens.slice(0, count), quantity) : []));
   }
 

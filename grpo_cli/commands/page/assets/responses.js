@@ -45,7 +45,7 @@ class Responses {
     if (low) yield fact("▾ clipped low", shown(low));
     if (high) yield fact("▴ clipped high", shown(high));
     yield fact("contribution", shown(facts.contribution));
-    yield make("span.bar", { "aria-hidden": "true" }, this.bar(facts.contribution));
+    yield make("span.bar", { "aria-hidden": "true", title: "contribution" }, this.bar(facts.contribution));
   }
 
   bar(value) {

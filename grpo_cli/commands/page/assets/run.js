@@ -1,11 +1,14 @@
-// A run: what was found, its series, the steps that are kept.
+// A run: its findings, its series, and the steps whose groups the page has.
 
-const WHY = { finding: "a finding points at it", end: "first or last", sampled: "sampled", all: "kept" };
+const WHY = { finding: "step of a finding", end: "first or last step", sampled: "random step", all: "" };
 
 const LEFT = 64;
 
 // A positive series that spans more has a logarithmic axis.
 const DECADE = 10;
+
+const LEGEND = "▲: onset of a finding. Right: the last step and its value.";
+const DOTS = " Dots: steps with groups (orange: of a finding); click to open one.";
 
 class RunView {
   constructor(run) {
@@ -17,14 +20,14 @@ class RunView {
     this.element = make(
       "article.run",
       {},
-      run.verdict ? make("p.verdict", {}, run.verdict) : null,
+      make("p.verdict", {}, (run.verdict ?? "").split("; ").slice(1).join("; ")), // the title has the first clause
       make("h2", {}, "Findings"),
       this.findings(),
       ...this.parts(),
       make("h2", {}, "Series"),
-      make("p.hint", {}, this.steps.length ? "▲ where something began. Dots are steps that are kept: click near one to open it." : "▲ where something began.", run.against ? ` The thin line is ${run.against}.` : null),
+      make("p.hint", {}, `${LEGEND}${this.steps.length ? DOTS : ""}${run.against ? ` Thin line: ${run.against}.` : ""}`),
       this.charts,
-      more ? make("details", {}, make("summary", {}, `${more} more`), this.others) : null,
+      more ? make("details", {}, make("summary", {}, `${more} more series`), this.others) : null,
       ...this.logged(),
       ...(this.steps.length ? [make("h2", {}, "Steps"), this.list()] : []),
       make("p.hint", {}, keptSentence(run, this.steps)),
@@ -37,11 +40,11 @@ class RunView {
 
   findings() {
     const { findings, checks } = this.run;
-    if (!findings.length) return make("p", {}, "Nothing began: no shift, no drift, no limit passed.");
+    if (!findings.length) return make("p", {}, "None.");
     const of = (wanted) => findings.filter(({ severity }) => severity === wanted);
     const [wrong, moved] = [of("warning"), of("info")];
     const events = checks.map((check, at) => this.event(wrong.filter(({ event }) => event === at), check));
-    const words = `${moved.length} more moved, which is no fault by itself`;
+    const words = `${moved.length} other changes, not faults by themselves`;
     return make(
       "div",
       {},
@@ -50,7 +53,7 @@ class RunView {
     );
   }
 
-  // What happened first, what followed from it, and what check names in its worst record.
+  // The first finding of an event, the others, and the findings of check in its worst record.
   event([first, ...others], check) {
     if (!first) return null;
     const item = this.finding(first);
@@ -101,7 +104,8 @@ class RunView {
 
   refresh() {
     const drawn = (metric) => this.figure(metric);
-    const first = this.run.metrics.filter((metric) => this.isFound(metric));
+    const place = ({ name }) => this.run.findings.findIndex(({ metric }) => metric === name);
+    const first = this.run.metrics.filter((metric) => this.isFound(metric)).sort((a, b) => place(a) - place(b));
     const others = this.run.metrics.filter((metric) => !this.isFound(metric));
     this.charts.replaceChildren(...[...first, ...others.filter(({ usual }) => usual)].map(drawn));
     this.logs.replaceChildren(...(this.run.log?.series ?? []).map(drawn));
@@ -143,20 +147,20 @@ function keptSentence(run, steps) {
   for (const why of Object.values(run.kept)) counts[why] = (counts[why] ?? 0) + 1;
   const all = steps.length === run.steps.length;
   const parts = [];
-  if (!steps.length) return "Series and findings. grpo report keeps the groups and tokens of the steps as well.";
-  if (all) parts.push(`All ${shown(steps.length)} steps are kept with their groups.`);
+  if (!steps.length) return "grpo report RUN adds the groups and tokens of steps.";
+  if (all) parts.push(`The page has the groups of all ${shown(steps.length)} steps.`);
   else {
     const why = Object.entries(counts).map(([name, count]) => `${shown(count)} ${KEPT[name]}`);
-    parts.push(`The series are of all ${shown(run.steps.length)} steps; the groups of ${shown(steps.length)} are kept: ${why.join(", ")} (seed ${run.seed}).`);
+    parts.push(`The page has the series of all ${shown(run.steps.length)} steps and the groups of ${shown(steps.length)}: ${why.join(", ")}.`);
   }
-  parts.push(`Tokens are kept of a step's worst groups and of ${shown(run.sampled)} more, sampled by seed ${run.seed}.`);
-  if (run.lost) parts.push(`${shown(run.lost)} of these were left out to keep the page small (--tokens).`);
+  parts.push(`It has the tokens of the worst groups of each step and of ${shown(run.sampled)} random ones (seed ${run.seed}).`);
+  if (run.lost) parts.push(`${shown(run.lost)} of these groups have no tokens, to keep the page small (--tokens).`);
   return parts.join(" ");
 }
 
-const KEPT = { finding: "that findings point at", end: "first or last", sampled: "sampled", all: "others" };
+const KEPT = { finding: "of findings", end: "first or last", sampled: "random", all: "others" };
 
-// The group of a step that a place is in; −1 where it is not kept.
+// The group of a step that a place is in; −1 where the page does not have it.
 function groupOf(run, step, place) {
   return (run.groups[step] ?? []).findIndex(
     (group) => group.source === place.source && group.record === place.record && group.pointed.includes(place.response),
@@ -174,6 +178,7 @@ function series(run, metric, width) {
   }
   const log = metric.log && low >= 0 && high > least * DECADE;
   if (log) low = least; // a 0 is at the bottom
+  else if (low > 0 && low < high / 2) low = 0;
   const constant = high > low ? null : low;
   if (constant !== null) [low, high] = [low - (Math.abs(low) || 1), high + (Math.abs(high) || 1)];
   const last = Math.max(values.length - 1, 1);

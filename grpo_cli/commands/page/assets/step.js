@@ -5,7 +5,7 @@ const GROUP_SORTS = {
   reward: ["reward", (group) => group.reward_mean],
   length: ["length", (group) => group.length_mean],
   clipped: ["clip fraction", (group) => group.clip_fraction],
-  ratio: ["furthest ratio", (group) => Number(group.log_ratio_max)],
+  ratio: ["most extreme ratio", (group) => Number(group.log_ratio_max)],
 };
 
 class StepView {
@@ -26,7 +26,7 @@ class StepView {
       ...found.map(({ sentence }) => make("p.said", {}, `▲ ${sentence}`)),
       make("dl.totals", {}, ...this.numbers()),
       make("h2", {}, `${shown(this.groups.length)} group${this.groups.length === 1 ? "" : "s"} by reward and length`),
-      make("p.hint", {}, "Filled: its tokens are kept. ▲: the step's worst token or longest response is in it."),
+      make("p.hint", {}, "Filled: groups with tokens. ▲: the group with the worst token or the longest response of the step."),
       this.figure,
       make("label.order", {}, "order ", this.select),
       make("div.wide", {}, this.table),
@@ -50,7 +50,7 @@ class StepView {
     if (this.select.value !== "written") {
       order.sort((a, b) => (value(this.groups[b]) ?? -Infinity) - (value(this.groups[a]) ?? -Infinity) || a - b);
     }
-    const heads = ["group", "record", "responses", "reward", "std", "length", "longest", "clipped", "furthest |log ρ|", "tokens"];
+    const heads = ["group", "record", "responses", "reward", "std", "length", "longest", "clipped", "largest |log ρ|", "tokens"];
     this.table.replaceChildren(make("tr", {}, ...heads.map((name) => make("th", {}, name))), ...order.map((at) => this.row(at)));
   }
 

@@ -4,8 +4,8 @@ const HELP = [
   ["← →", "token"],
   ["↑ ↓", "response"],
   ["n p", "next, previous clipped token"],
-  ["o i", "next, previous of the furthest tokens"],
-  ["m", "the most clipped response"],
+  ["o i", "next, previous of the most extreme tokens"],
+  ["m", "the response with the most clipped tokens"],
   ["f", "fold or unfold; F all"],
   ["c", "next colour"],
   ["s", "next order"],
@@ -71,10 +71,9 @@ class Toolbar {
     const scale = Number(quantity.scale);
     const end = (sign) => shown(quantity.name === "ratio" ? Math.exp(sign * scale) : quantity.middle + sign * scale, 4);
     const steps = COLORS.map((_, step) => make(`i.s${step}`));
+    const bar = [make("span", {}, end(-1)), make("span.steps", {}, ...steps), make("span", {}, end(1))];
     this.legend.replaceChildren(
-      make("span", {}, end(-1)),
-      make("span.steps", {}, ...steps),
-      make("span", {}, end(1)),
+      ...(scale ? bar : [make("span", {}, `${end(1)} at every token`)]),
       make("span.low", {}, "▾ clipped low"),
       make("span.high", {}, "▴ clipped high"),
     );

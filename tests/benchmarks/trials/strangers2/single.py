@@ -203,7 +203,7 @@ MISTAKES = [
         "CISPO's bound counted from one",
         "NovaSky-AI/SkyRL#1928",
         lambda case: case.by(high=1.0 + case.recipe.high),
-        r"epsilon_high|upper|ε_high|eps\w*.?high|cap\b|bound|clip|1 ?\+",
+        r"epsilon_high|upper|ε_high|eps\w*.?high|\bbound|1 ?\+",
         Wish(
             TRL,
             ("items",),
@@ -233,14 +233,15 @@ MISTAKES = [
         "engine's weights not truncated",
         "OpenRLHF/OpenRLHF#1295",
         lambda case: case.by(cap=np.inf),
-        both(ENGINE, r"truncat|\bcap|bound|clip|limit|is_high|threshold"),
+        both(ENGINE, r"truncat|\bcap|bound|clip|limit|is_high|threshold")
+        + r"|correction by π_old/π_engine, token by token$",
         Wish(TRL, recipe={"correction": "token"}, columns=("rollout",), spec={"engine": 0.9}),
     ),
     Mistake(
         "engine's weights beyond the cap dropped",
         "verl-project/verl#3750",
         lambda case: case.but(weights=_dropped),
-        both(ENGINE, r"mask|drop|zero|to 0\b|reject|icepop|remov|left out|discard"),
+        both(ENGINE, r"mask|drop|zero|to 0\b|0 above|reject|icepop|remov|left out|discard"),
         Wish(TRL, recipe={"correction": "token"}, columns=("rollout",), spec={"engine": 0.9}),
     ),
     Mistake(
@@ -274,7 +275,7 @@ MISTAKES = [
         "huggingface/trl#4857",
         _by_old,
         r"off.?policy|sequence.mask|opsm|(mask|drop).{0,60}(old|rollout|engine)"
-        r"|engine.{0,40}not used",
+        r"|engine.{0,40}not used|old log-probs are read for the engine",
         Wish(
             TRL,
             recipe={"opsm": 0.04},
@@ -309,7 +310,8 @@ MISTAKES = [
         "LUSPO over the padded width",
         "huggingface/trl#6654",
         lambda case: case.but(reduce=_padded_luspo),
-        r"padd|width|longest|greatest length|columns|mask|length.{0,40}(squar|twice|²)",
+        r"padd|width|longest|greatest length|columns|length.{0,40}(squar|twice|²)"
+        r"|mask.{0,60}(element|width|length)",
         Wish(
             TRL,
             ("sum",),
@@ -408,8 +410,8 @@ MISTAKES = [
         "own mean of each response for Dr. GRPO's sum",
         "THUDM/slime#2060",
         lambda case: case.by(reduction="response", length=1.0),
-        r"response-?mean|own (length|tokens)|(per|each|every|its|their) (own )?(response|row)"
-        r"|seq(uence)?-?mean|\bgrpo\b|length of",
+        r"response-?mean|own (length|tokens)|mean (of|over) (each|every|its)|mean instead of a sum"
+        r"|(per|each|every|its|their) (own )?response'?s? (mean|length|tokens)|seq(uence)?-?mean",
         Wish(("paper", "trl"), ("sum",)),
     ),
     Mistake(
