@@ -185,7 +185,7 @@ def _check_words(
             continue
         rows = _token_rows(objects, names[name], counts, widths)
         if set(map(type, rows)) == {list}:
-            flat = reduce(iconcat, rows, [])
+            flat: list[Any] = reduce(iconcat, rows, [])
             fits = [*map(type, flat)].count(kind) == len(flat)  # faster than operator.countOf
         elif kind is str:
             fits = all(isinstance(row, Texts) for row in rows)
