@@ -28,9 +28,6 @@ def length_penalty(
     """A = x − x̄ over the group, x = r − w·r̄·|o|/max|o|: the longest response loses w·r̄.
 
     Args:
-        rewards: [R] one per response.
-        lengths: [R] tokens of each response.
-        groups: which responses answer the same prompt.
         num_output_tokens_weight: w. Its other two terms, of input tokens and of turns, need the
             number of each, which records do not have.
 
@@ -65,8 +62,6 @@ def ipo(
 
     Args:
         ratio: [N] w.
-        advantage: [N] A.
-        log_probs_new, log_probs_rollout: [N] nats.
         ipo_threshold: in probability; prime-rl's ``eps``.
     """
     moved = np.exp(log_probs_new) - np.exp(log_probs_rollout)
@@ -88,7 +83,6 @@ def icepop(
 
     Args:
         ratio: [N] w.
-        advantage: [N] A.
         log_probs_new, log_probs_rollout: [N] nats; their difference is compared, not w.
         is_low, is_high: prime-rl's ``ratio_low`` and ``ratio_high``; None: no bound.
     """
@@ -120,7 +114,6 @@ def ref_kl(
     Args:
         ratio: [N] w.
         log_ratio_ref: [N] log π_θ − log π_ref, π_ref being the teacher, nats.
-        log_probs_new, log_probs_rollout: [N] nats.
         divergence_low: δ, in probability.
     """
     low = np.exp(log_probs_new) - np.exp(log_probs_rollout) < -divergence_low
