@@ -21,7 +21,7 @@ from grpo_cli.terminal.palette import STEPS
 Row = Mapping[str, Any]
 
 COLORS: Mapping[str, str] = {
-    "ratio": "ratio ρ, by its logarithm",
+    "ratio": "ratio ρ (log scale)",
     "contribution": "contribution to the objective",
     "gradient": "gradient of the objective by the token's log π",
     "kl": "KL estimate",

@@ -60,7 +60,7 @@ def find_tool_tokens(view: View) -> Iterator[Finding]:
         meant = "echo" in str(view.values[record].get("framework", "")).lower()
         span = view.tokens_of(record)
         yield Finding(
-            f"{int(tokens[record]):,} tokens that the policy did not write count, in "
+            f"{int(tokens[record]):,} tokens that the policy did not write are not masked, in "
             f"{int(rows[record]):,} responses",
             "mask what tools and users wrote (tool_mask, loss_mask, response_mask): it must be in "
             "no policy term, no KL and no denominator",
