@@ -133,8 +133,9 @@ class Batch:
     stages that need nothing but the ratio can run.
 
     A response may be the turns of an agent: ``turn_ids`` [N] is the number that its own response
-    gives to each token's turn (see ``turns``), with ``turn_rewards`` [turns] and ``token_rewards``
-    [N] where the record gives these. A trajectory may be several responses, where each turn was
+    gives to each token's turn (see ``turns``), with ``turn_rewards`` [turns], ``token_rewards`` [N]
+    and ``state_ids`` [turns], the number within its group of the state that a turn began in, where
+    the record gives these. A trajectory may be several responses, where each turn was
     written as one: ``trajectories`` [R] numbers the trajectory of each response (0-based, one never
     spans groups); None means that each response is a trajectory. ``weight_versions`` [N] are the
     versions of the weights that sampled each token, -1 where that is unknown.
@@ -166,6 +167,7 @@ class Batch:
     token_advantages: F64 | None = None
     turn_ids: I64 | None = None
     turn_rewards: F64 | None = None
+    state_ids: F64 | None = None
     token_rewards: F64 | None = None
     trajectories: I64 | None = None
     trajectory_count: int = 0

@@ -242,7 +242,12 @@ HYPERPARAMETERS: Mapping[str, Hyperparameter] = {
         "turns that a turn is compared with: those with its number, or all of its group",
         words=("number", "group"),
     ),
-    "turn_advantage_coef": _at_least_0("MT-GRPO's λ: weight of the turn advantage"),
+    "turn_advantage_coef": _at_least_0(
+        "weight of the turn advantage: MT-GRPO's λ, GiGPO's ω", called="step_advantage_w"
+    ),
+    "outcome_unit": Hyperparameter(
+        "what counts once in GiGPO's mean and std of outcomes", words=("trajectory", "turn")
+    ),
     "gae_lambda": _at_least_0("GAE's λ", high=1.0, called="lam lambd"),
     "num_processes": _count("data-parallel processes", counts="ranks"),
     "reward_bias": Hyperparameter("AReaL adds this to the reward before scaling"),

@@ -147,6 +147,36 @@ def test_a_changed_file_is_one_plain_line(name: str, tmp_path: Path) -> None:
     assert done.stdout == ""
 
 
+def test_an_id_that_is_a_list_is_an_error(tmp_path: Path) -> None:
+    record = json.loads(lines(SAMPLES / "trl.bundle.jsonl")[0])
+    del record["bundle"]
+    path = tmp_path / "plain.jsonl"
+    path.write_text(json.dumps(record | {"run_id": ["a"]}) + "\n")
+    made = tmp_path / "run.bundle.jsonl"
+    assert run("convert", path, "--bundle", "-o", made).exit_code == 0
+    done = run("verify", made, "-q")
+    assert done.exit_code == 3
+    assert done.stderr == f"grpo: {made}:1: run_id: expected text or a number, got a list\n"
+
+
+def test_the_advantages_of_trajectories_are_replayed(tmp_path: Path) -> None:
+    """Trajectories of several rows count once; of turns none are replayed, which it says."""
+    log_probs = [[-0.5, -0.25], [-1.0], [-0.75], [-0.5]]
+    record = {"log_probs_new": log_probs, "rewards": [1.0, 1.0, 0.0, 0.5], "step": 0}
+    record |= {"trajectory_ids": ["a", "a", "b", "c"], "turn_rewards": [0.0, 1.0, 0.0, 0.5]}
+    record |= {"advantages": [0.5, 0.5, -0.5, 0.0], "expected": {"loss": -0.25}}
+    path = tmp_path / "plain.jsonl"
+    path.write_text(json.dumps(record) + "\n")
+    made = tmp_path / "run.bundle.jsonl"
+    assert run("convert", path, "--bundle", "-o", made).exit_code == 0
+    stages = []
+    for name in ("trajectory-group-mean", "turn-group-mean"):
+        found = answer("verify", made, "-v", "dr", "--advantage", name)["bundle"]
+        stages += [one for one in found["stages"] if one["stage"] == "advantages"]
+    assert (stages[0]["compared"], stages[0]["differing"]) == (4, 0)
+    assert "of turns, which are not replayed" in stages[1]["skipped"][0]
+
+
 def test_a_part_is_replayed_and_says_what_is_skipped() -> None:
     path = SAMPLES / "trl.bundle.jsonl"
     found = answer("verify", path, "--where", "microbatch==1")

@@ -223,6 +223,41 @@ def test_check_reads_turns_and_versions(tmp_path, cause):
     assert explained["explains"] == pytest.approx(by_formula.explains, rel=1e-9)
 
 
+def test_a_turn_may_be_a_row(tmp_path):
+    """The rows of a trajectory are its turns, in their order."""
+    one = PLANTED["turn"](drawn(10))
+    whole = answer("check", written(tmp_path / "whole.jsonl", one, "turn_ids"))["mismatch"]
+    made = []
+    for record in records(one, keys=("turn_ids",)):
+        parts = [np.flatnonzero(np.diff(row, prepend=-1)) for row in record.pop("turn_ids")]
+        columns = {
+            key: [
+                part.tolist()
+                for row, at in zip(record[key], parts, strict=True)
+                for part in np.split(row, at[1:])
+            ]
+            for key in record
+            if key.startswith("log_probs")
+        }
+        names = [f"t{number}" for number, at in enumerate(parts) for _ in at]
+        rewards = [record["rewards"][int(name[1:])] for name in names]
+        made.append(columns | {"trajectory_ids": names, "rewards": rewards})
+    found = check(made).document()["mismatch"]
+    (turn,) = (row for row in found["causes"] if row["name"] == "turn")
+    (expected,) = (row for row in whole["causes"] if row["name"] == "turn")
+    assert turn["explains"] == pytest.approx(expected["explains"], rel=1e-9)
+    assert [kind["tokens"] for kind in turn["kinds"]] == [k["tokens"] for k in expected["kinds"]]
+
+
+def test_endless_log_probs_have_a_size():
+    old = np.array([-1.0, -1e300, -2.0, -1.0])
+    found = Mismatch()
+    found.add(old, np.array([-1.0, -1.0, -1e300, -1e200]), Segments(np.array([4])), None, None)
+    made = found.result()
+    assert np.isfinite([made.rms, made.mean_abs, made.kl, made.worst]).all()
+    assert made.rms > 1e29
+
+
 def test_masked_tokens_separate_turns(tmp_path):
     one = PLANTED["turn"](drawn(11))
     rows = records(one, keys=("turn_ids",))

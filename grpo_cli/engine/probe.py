@@ -80,6 +80,7 @@ def probe(
         advantages=_rewards(groups, lacking) - 0.3,
         turn_ids=turn_ids,
         turn_rewards=np.arange(turns) * 7 % 5 / 5.0,
+        state_ids=(np.arange(turns) * 5 % 3).astype(np.float64),
         trajectories=trajectories,
         trajectory_count=int(trajectories.max()) + 1,
     )

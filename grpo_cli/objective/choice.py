@@ -205,7 +205,9 @@ class Choice:
         return (inspect.getdoc(self.function) or "").partition("\n")[0]
 
 
-_OF_TURNS = frozenset({"turns", "turn_order", "turn_rewards", "turn_scores", "trajectories"})
+_OF_TURNS = frozenset(
+    {"turns", "turn_order", "turn_rewards", "turn_scores", "trajectories", "states"}
+)
 
 
 class Table(NamedTuple):

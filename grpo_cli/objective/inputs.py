@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from grpo_cli.batch import F64, Batch
 from grpo_cli.errors import InputError
 from grpo_cli.objective.arithmetic.groups import Groups, Penalised, Remembered
-from grpo_cli.objective.arithmetic.turns import TurnOrder
+from grpo_cli.objective.arithmetic.turns import order_turns
 from grpo_cli.objective.choice import Bound, Parameters
 from grpo_cli.objective.objective import Objective
 from grpo_cli.objective.results import PerToken
@@ -34,6 +34,7 @@ NEEDS = {
     "reward_baselines": "the reward of a greedy response to the prompt, per response",
     "turn_rewards": "one reward per turn",
     "turn_scores": "one reward per turn, or one per response",
+    "states": "an id of the state that each turn began in",
     "token_rewards": "one reward per token",
 }
 """What to say of a column that a record lacks."""
@@ -44,6 +45,7 @@ _WRITTEN = {
     "task_rewards": "rewards",
     "reward_columns": "rewards",
     "turn_scores": "turn_rewards",
+    "states": "state_ids",
 }
 
 
@@ -105,6 +107,7 @@ class Inputs:
     - ``trajectories``: the responses' trajectories (``Groups``), and ``turns``: the tokens cut into
       turns (``Segments``); each response is one of both where the records do not say otherwise;
     - ``turn_order``: the turns of each trajectory in order (``TurnOrder``);
+    - ``states``: the turns that began in one state of one group (``Groups``);
     - ``turn_scores``: [turns] the reward of each turn; where the records give rewards of responses
       alone, each is that of the response's last turn;
     - ``counted``: [N] whether the denominators count a token; None where they count all;
@@ -203,6 +206,14 @@ def _trajectories(batch: Batch) -> Groups:
     return Groups(batch.trajectories, batch.trajectory_count)
 
 
+def _states(batch: Batch) -> Groups | None:
+    if batch.state_ids is None:
+        return None
+    pairs = batch.groups[batch.responses.index[batch.turns.starts]], batch.state_ids
+    found, index = np.unique(np.stack(pairs), axis=1, return_inverse=True)
+    return Groups(index.reshape(-1), found.shape[1])
+
+
 def _turn_scores(batch: Batch) -> F64 | None:
     rewards = batch.summed_rewards
     if batch.turn_rewards is not None or rewards is None:
@@ -227,7 +238,8 @@ def _log_ratio_ref(batch: Batch) -> F64 | None:
 _MAKERS: dict[str, Callable[[Batch], Any]] = {
     "groups": _groups,
     "trajectories": _trajectories,
-    "turn_order": lambda batch: TurnOrder(batch.turns, batch.responses, _trajectories(batch)),
+    "turn_order": lambda batch: order_turns(batch.turns, batch.responses, batch.trajectories),
+    "states": _states,
     "turn_scores": _turn_scores,
     "counted": lambda _: None,
     "lengths": lambda batch: batch.responses.lengths,

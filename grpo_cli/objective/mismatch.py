@@ -20,8 +20,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from grpo_cli.batch import F64, I64, Batch, Segments, count_turns, cut_turns
+from grpo_cli.batch import F64, I64, Batch, Segments, cut_turns
 from grpo_cli.objective.arithmetic.exact_sums import ExactSum
+from grpo_cli.objective.arithmetic.turns import order_turns
 
 OUTLIERS, PRECISION, SUPPORT = "outliers", "precision", "support"
 VERSION, TURN, POSITION = "version", "turn", "position"
@@ -39,7 +40,8 @@ _LEAST, _SIGMAS, _ALIKE = 0.2, 6.0, 0.85
 _LEAST_SPARED, _LEAST_RUNS = 0.05, 8
 _SETTLED = 4096
 _BITS = 19
-_NOTHING = 1e-30
+_NOTHING, _ENDLESS = 1e-30, -1e30
+"""Differences below and log-probs below which are all alike: their squares are finite."""
 _BINS = 1 << (32 - _BITS)
 """Bins of the distribution of d: the leading 13 bits of a single, 16 bins an octave."""
 
@@ -148,12 +150,14 @@ class Mismatch:
         Args:
             log_probs_old, log_probs_rollout: [N] nats.
             responses: the tokens of each response.
-            turns: [N] the number of each token's turn in its response.
+            turns: [N] the number of each token's turn in its trajectory.
             versions: [N] of the weights that sampled each token; negative where unknown.
         """
-        d = log_probs_old - log_probs_rollout
-        if not len(d):
+        if not responses.total:
             return
+        log_probs_old = np.maximum(log_probs_old, _ENDLESS)
+        log_probs_rollout = np.maximum(log_probs_rollout, _ENDLESS)
+        d = log_probs_old - log_probs_rollout
         size = np.abs(d)
         freedom = -np.expm1(np.minimum(np.minimum(log_probs_old, log_probs_rollout), 0.0))
         kl = k3(d)
@@ -183,9 +187,9 @@ class Mismatch:
         """Adds a batch that has log-probs of the engine; of no other anything."""
         old = batch.log_probs_new if batch.log_probs_old is None else batch.log_probs_old
         if old is not None and batch.log_probs_rollout is not None:
-            turns = number_turns(batch.responses, batch.turn_ids, batch.positions)
+            order = order_turns(batch.turns, batch.responses, batch.trajectories)
             columns = (old, batch.log_probs_rollout, batch.responses)
-            self.add(*columns, turns, batch.weight_versions)
+            self.add(*columns, order.turns.spread(order.number), batch.weight_versions)
 
     def _add_steps(self, at: int, column: F64, responses: Segments) -> None:
         """Counts the values that no short format holds, and adds the squares of others' steps.
@@ -261,16 +265,6 @@ class Mismatch:
                 kinds.append(Kind(f"{column} in {GRIDS[held[0]][0]}", count, added / count, share))
         explains = min(sum(one.share for one in kinds), 1.0)
         return Cause(PRECISION, explains, None, tuple(kinds)) if kinds else None
-
-
-def number_turns(
-    responses: Segments, turn_ids: I64 | F64 | None, positions: I64 | None
-) -> I64 | None:
-    """[N] the number of each token's turn in its response, from 0; None where each has one turn."""
-    turns = cut_turns(responses, turn_ids, positions)
-    if turns.count == np.count_nonzero(responses.lengths):
-        return None
-    return turns.spread(Segments(count_turns(responses, turns)).positions)
 
 
 def _cut_places(responses: Segments) -> tuple[I64, Segments]:

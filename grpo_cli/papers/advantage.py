@@ -131,6 +131,17 @@ ROWS = {
         paper="2505.11821",
         aliases=("mt_grpo",),
     ),
+    "gigpo": vary(
+        GRPO, advantage=use("gigpo"), kl=use("k3", beta=0.01), aggregate=use("turn-mean")
+    ).named(
+        "Group-in-Group Policy Optimization (trajectories of a group, turns of a state)",
+        "Needs state_ids, the state that each turn began in. The authors' code (verl-agent, "
+        "which was run) counts a trajectory once per turn in the mean and std of outcomes "
+        "(-p outcome_unit=turn), averages over tokens (--aggregate token-mean), and can leave out "
+        "both stds (mean_norm), which is not covered. A lone response of a group keeps its raw "
+        "reward there.",
+        paper="2505.10978",
+    ),
     "psr": vary(
         _TOKEN_MEANS, advantage=use("signed", positive_weight=1.0, negative_weight=0.0)
     ).named("Positive Sample Reinforcement", _SIGNED + _SUBSET, paper="2506.01347"),

@@ -78,6 +78,10 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     ),
     "turn_ids": (),
     "turn_rewards": (),
+    "state_ids": (
+        "anchor_obs",  # verl-agent gigpo/core_gigpo.py: what the environment showed before a step
+        "state_hash",  # ROLL roll/pipeline/agentic/utils.py: build_state_group
+    ),
     "token_rewards": (),
     "trajectory_ids": (),
     "roles": (),

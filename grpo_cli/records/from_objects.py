@@ -11,7 +11,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from functools import reduce
 from itertools import chain, islice
-from operator import countOf, iconcat
+from operator import iconcat
 from typing import Any
 
 import numpy as np
@@ -36,7 +36,12 @@ from grpo_cli.records.packed import (
 )
 from grpo_cli.records.parse.record import record_id
 from grpo_cli.records.parse.settings import NO_SETTINGS, read_settings
-from grpo_cli.records.parse.turns import find_trajectories, read_roles, read_versions
+from grpo_cli.records.parse.turns import (
+    TURN_FIELDS,
+    find_trajectories,
+    read_roles,
+    read_versions,
+)
 from grpo_cli.records.record import Raw, Record, Texts, listed
 from grpo_cli.records.unread import VERSIONS
 
@@ -86,7 +91,11 @@ def _pack_all(objects: Objects) -> Packed:
         group_count=group_count,
         trajectories=trajectories,
         trajectory_count=trajectory_count,
-        turn_rewards=_turn_rewards(objects, names.get("turn_rewards"), counts),
+        of_turns={
+            name: _of_turns(objects, names[name], counts, is_state=name == "state_ids")
+            for name in TURN_FIELDS
+            if name in names
+        },
         versions=_versions(objects, counts, widths),
         misnamed=fields.first_misnamed,
         settings=_settings(objects, fields),
@@ -109,16 +118,24 @@ def _rows(objects: Objects, key: str, counts: list[int]) -> list[Any]:
 def _columns(
     objects: Objects, names: Mapping[str, str], counts: list[int], widths: list[int]
 ) -> dict[str, F64]:
-    """The token columns, packed at once, which is faster than one by one."""
-    keys = {name: names[name] for name in PLAIN_COLUMNS if name in names}
+    """The token columns, packed at once, which is faster than one by one; equal ones once."""
+    every = {name: names[name] for name in PLAIN_COLUMNS if name in names}
+    firsts: dict[tuple[int, ...], str] = {}
+    owners = {
+        name: firsts.setdefault(tuple([id(one[key]) for one in objects]), name)
+        for name, key in every.items()
+    }
+    keys = {name: every[name] for name in firsts.values()}
     # Where a record has no responses this is a LookupError, and it is not plain.
     kinds = {type(one[key][0]) for key in keys.values() for one in objects}
     if kinds != {list} or min(widths) == 0:
-        return {name: _numbers(_flat(objects, key, counts, widths)) for name, key in keys.items()}
+        own = {name: _numbers(_flat(objects, key, counts, widths)) for name, key in keys.items()}
+        return {name: own[owner] for name, owner in owners.items()}
     # A string among the rows is no list; its characters are no numbers either.
     each = [_token_rows(objects, key, counts, widths) for key in keys.values()]
     numbers = _numbers(reduce(iconcat, chain.from_iterable(each), []))
-    return dict(zip(keys, np.split(numbers, len(keys)), strict=True))
+    own = dict(zip(keys, np.split(numbers, len(keys)), strict=True))
+    return {name: own[owner] for name, owner in owners.items()}
 
 
 def _token_rows(objects: Objects, key: str, counts: list[int], widths: list[int]) -> list[Any]:
@@ -153,7 +170,7 @@ def _mask(objects: Objects, key: str | None, counts: list[int], widths: list[int
     flat = _flat(objects, key, counts, widths)
     if isinstance(flat, np.ndarray):
         mask: Mask = flat != 0
-        if not np.isin(flat, (0, 1)).all():
+        if not (mask == flat).all():
             raise Unusual
     else:
         mask = np.frombuffer(pack_bits(flat), np.bool_)
@@ -167,13 +184,12 @@ def _check_words(
         if name not in names:
             continue
         for row in _token_rows(objects, names[name], counts, widths):
-            if isinstance(row, Texts):
-                if kind is not str:
-                    raise Unusual
-            elif isinstance(row, np.ndarray):
-                if kind is not int or row.dtype.kind not in "iu":
-                    raise Unusual
-            elif type(row) is not list or countOf(map(type, row), kind) != len(row):
+            if type(row) is list:  # counting in a list is faster than operator.countOf
+                fits = [*map(type, row)].count(kind) == len(row)
+            else:
+                numbers = isinstance(row, np.ndarray) and row.dtype.kind in "iu"
+                fits = numbers if kind is int else isinstance(row, Texts)
+            if not fits:
                 raise Unusual
 
 
@@ -233,16 +249,18 @@ def _named_trajectories(ids: Any, groups: list[int]) -> list[int]:
     return number_labels(labels) or [0] * len(groups)
 
 
-def _turn_rewards(objects: Objects, key: str | None, counts: list[int]) -> tuple[I64, F64] | None:
-    """[R] how many turns of each response have a reward, and these."""
-    if key is None:
-        return None
+def _of_turns(objects: Objects, key: str, counts: list[int], *, is_state: bool) -> tuple[I64, F64]:
+    """[R] how many turns of each response have a reward, or a state, and these."""
     rows = _rows(objects, key, counts)
-    if set(map(type, rows)) <= {float, int}:  # each response is a turn
-        return np.ones(len(rows), np.int64), pack_floats(rows)
-    if set(map(type, rows)) != {list}:
+    lists = set(map(type, rows)) == {list}  # else each response is a turn
+    flat = reduce(iconcat, rows, []) if lists else rows
+    if is_state:
+        if not set(map(type, flat)) <= {str, int}:
+            raise Unusual
+        flat = number_labels(flat) or [0] * len(flat)
+    elif not set(map(type, flat)) <= {float, int}:
         raise Unusual
-    return integers(map(len, rows)), pack_floats(reduce(iconcat, rows, []))
+    return integers(map(len, rows)) if lists else np.ones(len(rows), np.int64), pack_floats(flat)
 
 
 def _versions(objects: Objects, counts: list[int], widths: list[int]) -> I64 | None:

@@ -34,7 +34,7 @@ PLAIN_COLUMNS = (
 PLAIN = {
     *PLAIN_COLUMNS,
     *("rewards", "advantages", "mask", "group_ids", "tokens", "token_ids"),
-    *("turn_rewards", "trajectory_ids", "roles"),
+    *("turn_rewards", "state_ids", "trajectory_ids", "roles"),
     *("id", "expected", "hyperparameters"),
 }
 """Fields of records that are packed many at once."""
@@ -69,7 +69,8 @@ class Packed:
         trajectories: [R] the number of each response's trajectory, likewise; None if each response
             is one.
         trajectory_count: how many trajectories there are.
-        turn_rewards: [R] how many turns of each response have a reward, and these rewards.
+        of_turns: ``turn_rewards`` and ``state_ids`` → [R] how many turns of each response have one,
+            and these; states are numbers, those of two records may be the same.
         versions: [N] the weights that sampled each token, -1 if unknown; None if all are.
         reward_names: the reward functions' names where they have any.
         derived: the columns of log-probs that were computed from probabilities or ratios.
@@ -87,7 +88,7 @@ class Packed:
     group_count: int
     trajectories: I64 | None = None
     trajectory_count: int = 0
-    turn_rewards: tuple[I64, F64] | None = None
+    of_turns: Mapping[str, tuple[I64, F64]] = field(default_factory=dict)
     versions: I64 | None = None
     reward_names: tuple[str, ...] = ()
     derived: tuple[str, ...] = ()
@@ -114,15 +115,16 @@ class Packed:
             if self.trajectories is not None:
                 own = self.trajectories[of_rows] - self.trajectories[of_rows.start]
                 more |= {"trajectories": own, "trajectory_count": int(own.max()) + 1}
-            if self.turn_rewards is not None:
-                turns, rewards = self.turn_rewards
+            own_turns = {}
+            for name, (turns, values) in self.of_turns.items():
                 first, last = _before(turns)[[of_rows.start, of_rows.stop]].tolist()
-                more["turn_rewards"] = turns[of_rows], rewards[first:last]
+                own_turns[name] = turns[of_rows], values[first:last]
             if self.versions is not None:
                 more["versions"] = self.versions[of_tokens]
             yield replace(
                 self,
                 **more,
+                of_turns=own_turns,
                 counts=self.counts[records],
                 widths=self.widths[of_rows],
                 columns={name: one[of_tokens] for name, one in self.columns.items()},
@@ -171,10 +173,10 @@ def lay(parts: Sequence[Packed]) -> Batch | None:
         columns["turn_ids"] = _turn_ids(responses, columns["turn_ids"])
         if columns["turn_ids"] is None:
             return None
-    if first.turn_rewards is not None:
+    for name in first.of_turns:
         turns = cut_turns(responses, columns.get("turn_ids"), positions)
-        columns["turn_rewards"] = _turn_rewards(parts, responses, turns)
-        if columns["turn_rewards"] is None:
+        columns[name] = _of_turns(parts, name, responses, turns)
+        if columns[name] is None:
             return None
     groups, group_count = _numbered([(one.groups, one.group_count) for one in parts])
     if any(one.trajectories is not None for one in parts):
@@ -228,14 +230,15 @@ def wrong_turns(responses: Segments, given: F64) -> Mask:
     return bad
 
 
-def _turn_rewards(parts: Sequence[Packed], responses: Segments, turns: Segments) -> F64 | None:
-    """[turns] the reward of each; None where a response has another number of them.
+def _of_turns(
+    parts: Sequence[Packed], name: str, responses: Segments, turns: Segments
+) -> F64 | None:
+    """[turns] the reward or state of each; None where a response has another number of them.
 
     Those of a turn, or a response, of which no token counts are left out.
     """
-    pairs = [one.turn_rewards for one in parts if one.turn_rewards is not None]
-    counts, rewards = (join([pair[at] for pair in pairs]) for at in (0, 1))
-    if not is_inside(rewards, -LARGEST, LARGEST):
+    counts, values = (join([one.of_turns[name][at] for one in parts]) for at in (0, 1))
+    if not is_inside(values, -LARGEST, LARGEST):
         return None
     found = count_turns(responses, turns)
     kept = np.repeat(responses.lengths > 0, counts)
@@ -252,7 +255,7 @@ def _turn_rewards(parts: Sequence[Packed], responses: Segments, turns: Segments)
             kept[turn] = counted_turns(ids[tokens], mask[tokens], int(counts[at]))
     if not np.array_equal(Segments(counts).sum(kept.astype(np.int64)), found):
         return None
-    return rewards if kept.all() else rewards[kept]
+    return values if kept.all() else values[kept]
 
 
 def counted_turns(ids: F64, mask: Mask, count: int) -> Mask:
@@ -286,20 +289,17 @@ def pack_floats(flat: Sequence[Any]) -> F64:
     """
     data = struct.pack(f"{len(flat)}d", *flat)
     numbers = np.frombuffer(data)
-    if len(flat) < _SHORT:
-        suspects: Iterable[Any] = flat if _ZERO in data or _ONE in data else ()
-    elif numbers.max() < 0.0:
+    if not len(flat) or numbers.max() < 0.0:
         return numbers
-    else:
-        found = np.flatnonzero((numbers == 0.0) | (numbers == 1.0))
-        suspects = map(flat.__getitem__, found.tolist())
-    if bool in set(map(type, suspects)):
+    found = np.flatnonzero((numbers == 0.0) | (numbers == 1.0))
+    many = _MANY * len(found) > len(flat)  # then looking at all is faster
+    kinds = [*map(type, flat if many else map(flat.__getitem__, found.tolist()))]
+    if kinds.count(float) < len(kinds) and kinds.count(bool):
         raise Unusual
     return numbers
 
 
-_ZERO, _ONE = struct.pack("d", 0.0), struct.pack("d", 1.0)
-_SHORT = 512
+_MANY = 8
 
 
 def pack_bits(flat: Sequence[Any]) -> bytes:

@@ -205,7 +205,8 @@ class Record:
         group_labels: what the user calls each group, in the order of the numbers; None if unnamed.
         trajectories: [R] dense 0-based trajectory number of each response; None if each is one.
         trajectory_labels: what the user calls each trajectory; None if unnamed.
-        turn_rewards: [R] the rewards of each response's turns; None if absent.
+        of_turns: ``turn_rewards`` and ``state_ids`` → [R] those of each response's turns, states as
+            numbers.
         versions: [N] the weights that sampled each token, -1 if unknown; None if all are.
         rewards: [R], or one list per response with a reward per function; None if absent.
         reward_names: the functions' names where they have any.
@@ -236,7 +237,7 @@ class Record:
     group_labels: list[Any] | None = None
     trajectories: list[int] | None = None
     trajectory_labels: list[Any] | None = None
-    turn_rewards: list[list[float]] | None = None
+    of_turns: dict[str, list[list[float]]] = field(default_factory=dict)
     versions: I64 | None = None
     rewards: list[float] | list[list[float]] | None = None
     reward_names: tuple[str, ...] = ()

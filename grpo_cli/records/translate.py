@@ -97,7 +97,8 @@ def _translate(raw: Raw, insisted: str | None, mapped: Mapped, notices: Notices)
             notices.setdefault(line, raw.line)
         size, origin = raw.size // len(made), Origin(one.spelled)
         again = None if source is None else partial(_again, source, insisted, mapped, number)
-        yield Raw(one.value, raw.source, raw.line, raw.prefix, size, again, origin)
+        place = raw.source, raw.line, raw.prefix
+        yield Raw(one.value, *place, size, again, origin, one.arrays)
 
 
 def _again(raw: Raw, insisted: str | None, mapped: Mapped, number: int) -> Any:

@@ -127,6 +127,8 @@ class Plan:
         """
         key = (tuple(sorted(record.items())), advantages_given, reference_given)
         if key not in self._cache:
+            if len(self._cache) >= _MOST_OBJECTIVES:
+                self._cache.clear()
             made = self._build(record, advantages_given=advantages_given)
             if not reference_given and self.leaves_kl_out(record):
                 made = replace(made, kl=NO_REFERENCE)
@@ -380,6 +382,8 @@ def _bound(name: str, choice: Choice, values: tuple[tuple[str, Value], ...]) -> 
 
 
 _MOST_BOUND = 1 << 14
+_MOST_OBJECTIVES = 32
+"""Kept of a plan: each record may have settings of its own."""
 
 
 @cache

@@ -126,8 +126,11 @@ BY = ("step", "rank")
 @each("variant", some(list(VARIANTS), 30))
 def test_rows_of_every_row_add_up_to_the_total_of_their_batch(variant: str, records) -> None:
     values = needed(variant)
-    if variant == "mt-grpo":
-        records = [one | {"turn_rewards": [[0.5] for _ in one["rewards"]]} for one in records]
+    reads = VARIANTS[variant].advantage.choice.columns
+    given = {"turn_rewards": [0.5], "states": ["a"], "reward_baselines": 0.5}
+    for column in given.keys() & {*reads}:
+        key = "state_ids" if column == "states" else column
+        records = [one | {key: [given[column]] * len(one["rewards"])} for one in records]
     whole = evaluate(records, variant, **values)
     check_rows(whole, {(): whole.total})
     for fields in ("step", "step,rank"):

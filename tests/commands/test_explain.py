@@ -77,7 +77,7 @@ def test_a_dual_clip_is_no_plain_clip():
     assert dual is None or any("dual_clip" in choice for choice in dual["differs"].values())
 
 
-@each("name", ["gigpo", "gfpo-adaptive", "gkd", "stable_reinforce", "chord"])
+@each("name", ["echo", "gfpo-adaptive", "gkd", "stable_reinforce", "chord"])
 def test_what_cannot_be_served_says_which_column_is_missing(name):
     for command in (["explain", name], ["eval", "-", "-v", name.upper()]):
         result = run(*command, stdin="{}")

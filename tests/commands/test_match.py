@@ -412,7 +412,7 @@ def test_files_processes_and_streams_give_the_same_answer(tmp_path) -> None:
 
 
 def test_large_inputs_are_searched_narrowly_first(losses, known, monkeypatch) -> None:
-    monkeypatch.setattr("grpo_cli.commands.match.ask._LARGE", 0)
+    monkeypatch.setattr("grpo_cli.commands.match.search._LARGE", 0)
     large, loss = match(known, loss=losses["dr"]), losses["dr"]
     assert (large.matches[0].value, "dr" in large.matches[0].variants) == (loss, True)
     monkeypatch.undo()

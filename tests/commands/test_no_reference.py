@@ -203,6 +203,7 @@ def test_which_rows_they_are():
 def test_every_such_row_gives_what_a_beta_of_0_gives(name):
     turns = [[0.5] for _ in PLAIN["rewards"]]
     record = PLAIN | {"log_probs_rollout": PLAIN["log_probs_old"], "turn_rewards": turns}
+    record |= {"state_ids": [0 for _ in turns]}
     found, without = evaluate(record, name), evaluate(record, name, beta=0.0)
     assert found.total == without.total
     assert "|kl:none(no reference)|" in found.signature

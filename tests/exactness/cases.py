@@ -60,6 +60,7 @@ def random_batch(seed: int, *, records: int = 1) -> Batch:
         reward_names=("a", "b"),
         turn_ids=turn_ids,
         turn_rewards=turn_rewards,
+        state_ids=np.random.default_rng([seed, 2]).integers(0, 3, len(turn_rewards)) + 0.0,
         trajectories=trajectories,
         trajectory_count=len(set(trajectories.tolist())),
     )
@@ -102,6 +103,11 @@ def plain(batch: Batch) -> Case:
             int(batch.groups[i]),
             int(batch.trajectories[i]),
             [(size, mpf(reward)) for owner, size, reward in turns if owner == i],
+            [
+                int(state)
+                for owner, state in zip(owners, batch.state_ids, strict=True)
+                if owner == i
+            ],
         )
         for i, (start, length) in enumerate(spans)
     ]

@@ -361,6 +361,25 @@ def gfpo_efficiency(case: Case) -> mpf:
 @row("mt-grpo")
 def mt_grpo(case: Case) -> mpf:
     """An advantage of the trajectory's last reward, and one of each turn's among its number."""
+    values = clipped(case, _with_turns(case, mpf(0), mpf(1e-4), by_state=False))
+    return token_mean(case, values) - mpf(0.01) * token_mean(case, penalty(case, k3))
+
+
+@row("gigpo")
+def gigpo(case: Case) -> mpf:
+    """An advantage of the trajectory's last reward, and one of each return among its state's."""
+    values = clipped(case, _with_turns(case, mpf(0.95), mpf(1e-6), by_state=True))
+    kl = penalty(case, k3)
+    turns = [mpf(0)] * sum(not r.turns for r in case)  # without tokens: a turn that has none
+    for r, own, k in zip(case, values, kl, strict=True):
+        at = 0
+        for size, _ in r.turns:
+            turns.append(mean(own[at : at + size]) - mpf(0.01) * mean(k[at : at + size]))
+            at += size
+    return mean(turns)
+
+
+def _with_turns(case: Case, gamma: mpf, eps: mpf, *, by_state: bool) -> Values:
     members: dict[int, list[int]] = {}
     for i, r in enumerate(case):
         members.setdefault(r.trajectory, []).append(i)
@@ -370,11 +389,13 @@ def mt_grpo(case: Case) -> mpf:
         group = case[rows[-1]].group
         outcomes.setdefault(group, {})[trajectory] = sum(case[rows[-1]].rewards)
         own = [(i, at, reward) for i in rows for at, (_, reward) in enumerate(case[i].turns)]
-        for number, turn in enumerate(own):
-            turns.setdefault((group, number), []).append(turn)
+        for number, (i, at, _) in enumerate(own):
+            to_come = sum(gamma**k * reward for k, (*_, reward) in enumerate(own[number:]))
+            peers = case[i].states[at] if by_state else number
+            turns.setdefault((group, peers), []).append((i, at, to_come))
 
     def scaled(x: mpf, among: list[mpf]) -> mpf:
-        return (x - mean(among)) / (std(among, 1) + mpf(1e-4)) if len(set(among)) > 1 else mpf(0)
+        return (x - mean(among)) / (std(among, 1) + eps) if len(set(among)) > 1 else mpf(0)
 
     credit: dict[tuple[int, int], mpf] = {}
     for peers_of in turns.values():
@@ -387,6 +408,4 @@ def mt_grpo(case: Case) -> mpf:
         advantages.append(
             [outcome + credit[i, at] for at, (size, _) in enumerate(r.turns) for _ in range(size)]
         )
-    values = clipped(case, advantages)
-    kl = penalty(case, k3)
-    return token_mean(case, values) - mpf(0.01) * token_mean(case, kl)
+    return advantages

@@ -122,6 +122,7 @@ IGNORED: Mapping[str, tuple[str, ...]] = {
     "roll/ppo": ("dual_clip",),  # dual_clip_loss is off
     "roll/gspo": ("dual_clip",),
     **dict.fromkeys((f"roll/{kind}_reinforce" for kind in ("agentic", "step")), ("dual_clip",)),
+    "roll/gigpo": ("dual_clip",),
     "roll/segment": ("dual_clip",),
     "open-instruct/cispo": ("epsilon_low",),  # grpo_utils.py:521 has no lower bound
     "prime-rl/ref_kl": ("divergence_low", "beta"),  # loss.py:199 has constants

@@ -80,7 +80,7 @@ def test_every_advantage_takes_weights_or_says_that_it_does_not(choice: str) -> 
     record |= {"sum_pi_squared": [[0.5, 0.5], [0.5], [0.5, 0.5], [0.5]]}
     record |= {"reward_baselines": [0.5] * 4, "group_ids": [0, 0, 1, 1], "gfpo_keep": 1}
     record |= {"response_length": 4, "global_batch_size": 4}
-    record |= {"turn_rewards": [[0.5], [0.0], [1.0], [0.0]]}
+    record |= {"turn_rewards": [[0.5], [0.0], [1.0], [0.0]], "state_ids": ["a", "a", "b", "b"]}
     how: dict[str, Any] = {"stages": {"advantage": choice}}
     if choice in ("decoupled", "verl/gdpo", "nemo-rl/gdpo", "nemo-rl/gdpo-leave-one-out"):
         return  # above, and beside the frameworks' own

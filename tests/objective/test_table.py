@@ -183,6 +183,7 @@ def permuted(batch: Batch, order: np.ndarray) -> Batch:
         reward_baselines=batch.reward_baselines[order],
         trajectories=batch.trajectories[order],
         turn_rewards=batch.turn_rewards[turns],
+        state_ids=batch.state_ids[turns],
         advantages=None if given is None else given[order],
         **{column: getattr(batch, column)[tokens] for column in columns},
     )

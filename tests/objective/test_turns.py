@@ -30,6 +30,7 @@ COLUMNS = {
     "values": DRAW.normal(size=len(OLD)),
     "entropies": DRAW.exponential(1.0, len(OLD)),
     "turn_rewards": TURN_REWARDS,
+    "state_ids": np.array([0.0, 1.0, 0.0, 2.0, 1.0, 0.0, 1.0, 0.0, 1.0]),
 }
 AS_RESPONSES = Batch(
     Segments(np.bincount(TRAJECTORY, TOKENS).astype(np.int64)),
@@ -59,6 +60,7 @@ CHOICES = [
         for name in (
             *("trajectory-group-mean", "trajectory-group-std", "trajectory-leave-one-out"),
             *("turn-returns", "turn-group-mean", "turn-group-std", "outcome-and-turn", "turn-gae"),
+            *("state-group-mean", "gigpo"),
             *("rllm/grpo", "rllm/per_step", "verl/grpo_multi_trajectories"),
         )
     ),
@@ -110,6 +112,26 @@ def test_peers_are_turns_of_the_number_or_of_the_group() -> None:
     assert (found[1], found[4]) == (0.25, 0.0)  # 1 and ½; no other third turn
     found = by_turn(ran(AS_ROWS, advantage="turn-group-mean", gamma=0.0, turn_peers="group"))
     assert found[6:] == [-0.25, 0.5, -0.25]
+
+
+def test_turns_of_one_state_are_compared() -> None:
+    how = {"advantage": "gigpo", "gamma": 1.0, "std_eps": 0.0, "outcome_unit": "trajectory"}
+    found = by_turn(ran(AS_ROWS, **how))
+    outcome = [1.0, 1.0, -1.0, -1.0, -1.0, 0.0, 0.0, 0.0, 0.0]  # rewards 1, 0 and ½; then equal
+    returns = {0: [1.5, 0.5, 0.5], 1: [1.0, 0.0]}  # of the first group by state; 2 is alone
+    third = np.array(returns[0]) - 2.5 / 3
+    first = third / np.sqrt((third**2).sum() / 2)
+    assert found[0] - outcome[0] == pytest.approx(first[0])
+    assert found[1] - outcome[1] == pytest.approx(0.5 / np.sqrt(0.5))
+    assert found[3] == outcome[3]
+    by_turns = by_turn(ran(AS_ROWS, **how | {"outcome_unit": "turn"}))
+    assert by_turns[3] == pytest.approx((0.0 - 2.5 / 6) / np.std([1, 1, 0, 0, 0, 0.5], ddof=1))
+
+
+def test_trajectories_that_began_alike_are_compared() -> None:
+    states = np.array([7.0, 1.0, 7.0, 2.0, 1.0, 3.0, 1.0, 7.0, 1.0])
+    found = by_turn(ran(replace(AS_ROWS, state_ids=states), advantage="state-group-mean"))
+    assert found == [0.5, 0.5, -0.5, -0.5, -0.5, 0.0, 0.0, 0.0, 0.0]
 
 
 def test_gae_of_turns_takes_the_value_at_a_turn_s_first_token() -> None:

@@ -3,27 +3,39 @@
 ``cd tests && python -m parity.agents OWNER/NAME=CLONE...`` with git clones of the repositories that
 are named below, and verl 0.9.1 installed. What ran of sources that are not given stays as it was.
 A case has the columns of a batch under the names of ``grpo_cli.batch.Batch``, the choices of ours
-that should give the same, and advantages, or the loss and ∂(−loss)/∂log π_θ, of each token.
+that should give the same, the advantages of each token, and what the framework's own loss makes of
+these: the loss and ∂(−loss)/∂log π_θ of each token.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
+import uuid
+from collections import defaultdict
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 import torch
 
 from .agreement import GOLDEN
 from .framework_sources import Clones, in_float64
+from .others.prime_rl import loaded
 
 FILE = GOLDEN / "agents.json"
 Case = dict[str, Any]
+Loss = Callable[["Rows", torch.Tensor, torch.Tensor], torch.Tensor]
+"""Rows, log π_θ and advantages, both [R, W] → the loss."""
+
+
+DOUBLE = SimpleNamespace(**vars(np) | {"float32": np.float64})
+"""numpy without float32, as ``in_float64`` leaves torch."""
 
 
 class Rows:
@@ -91,6 +103,7 @@ class Rows:
             "trajectories": self.trajectories if self.split else None,
             "turn_ids": ids,
             "turn_rewards": self.turn_rewards,
+            "state_ids": self.states + 0.0,
             "values": self.values,
             "log_probs_new": self.new,
             "log_probs_old": self.old,
@@ -109,11 +122,16 @@ def _short(values: np.ndarray) -> list[float]:
     return [float(f"{x:.12e}") for x in values.tolist()]
 
 
-def case(source: str, what: str, rows: Rows, table: torch.Tensor, **ours: Any) -> Case:
-    """An advantage."""
+def case(source: str, what: str, rows: Rows, table: torch.Tensor, loss: Loss, **ours: Any) -> Case:
+    """An advantage, and the loss of it."""
     changes = ours.pop("columns", {})
     found = {"source": source, "function": what, **ours, "batch": rows.columns(**changes)}
-    return found | {"advantages": rows.advantages(table)}
+    new = rows.table(rows.new).requires_grad_()
+    value = loss(rows, new, table.detach().double())
+    value.backward()
+    assert new.grad is not None
+    found |= {"advantages": rows.advantages(table), "loss": value.item()}
+    return found | {"gradient": rows.advantages(-new.grad)}
 
 
 def verl_grpo() -> Any:
@@ -121,6 +139,22 @@ def verl_grpo() -> Any:
     from verl.trainer.ppo import core_algos
 
     return core_algos.compute_grpo_outcome_advantage
+
+
+def verl_loss(rows: Rows, new: torch.Tensor, advantages: torch.Tensor) -> torch.Tensor:
+    """verl 0.9.1's vanilla, which rLLM trains with too."""
+    from verl.trainer.ppo import core_algos
+
+    from .verl_functions import actor_config
+
+    return core_algos.get_policy_loss_fn("vanilla")(
+        old_log_prob=rows.table(rows.old),
+        log_prob=new,
+        advantages=advantages,
+        response_mask=torch.tensor(rows.mask),
+        loss_agg_mode="token-mean",
+        config=actor_config("token-mean", {}),
+    )[0]
 
 
 class Data:
@@ -183,16 +217,24 @@ def verl(clones: Clones) -> Iterator[Case]:
         ]
         data = own.compute_advantage_for_multi_trajectories(packed(rows), keys, "grpo")
         what, row = "compute_advantage_for_multi_trajectories", "verl/multi_trajectories"
-        yield case("verl 0.9.1", what, rows, data.batch["advantages"], variant=row)
+        yield case("verl 0.9.1", what, rows, data.batch["advantages"], verl_loss, variant=row)
 
 
 def skyrl(clones: Clones) -> Iterator[Case]:
     """The trainer's compute_advantages_and_returns with step_wise_trajectories."""
-    name = "NovaSky-AI/SkyRL"
+    name, root = "NovaSky-AI/SkyRL", "skyrl/backends/skyrl_train/utils"
+    tools = clones.load(name, f"{root}/torch_utils.py", ["masked_mean", "safe_exp_delta"])
     own = clones.load(
         name,
-        "skyrl/backends/skyrl_train/utils/ppo_utils.py",
-        ["compute_grpo_outcome_advantage"],
+        f"{root}/ppo_utils.py",
+        [
+            "apply_loss_reduction_to_advantages_minibatch",
+            "compute_grpo_outcome_advantage",
+            "ppo_policy_loss",
+            "reduce_loss",
+        ],
+        apply_off_policy_correction=lambda loss, *_: (loss, _[-2], {}),
+        **vars(tools),
     )
 
     def estimate(**given: Any) -> Any:
@@ -216,6 +258,21 @@ def skyrl(clones: Clones) -> Iterator[Case]:
         ),
         all_metrics={},
     )
+    settings = SimpleNamespace(
+        eps_clip_low=0.2,
+        eps_clip_high=0.2,
+        policy_loss_type="regular",
+        off_policy_correction=SimpleNamespace(),
+    )
+
+    def loss(rows: Rows, new: torch.Tensor, advantages: torch.Tensor) -> torch.Tensor:
+        mask = torch.tensor(rows.mask)
+        scaled = own.apply_loss_reduction_to_advantages_minibatch(
+            advantages, mask, "token_mean", len(mask), 1
+        )
+        old = rows.table(rows.old)
+        return own.ppo_policy_loss(new, old, scaled, settings, mask, None)[0]
+
     for seed in (1, 2):
         rows = Rows(seed, split=True)
         rows.rewards = rows.rewards + (np.arange(len(rows.rewards)) % 3) / 8.0
@@ -229,13 +286,8 @@ def skyrl(clones: Clones) -> Iterator[Case]:
             "avg_response_length": 1.0,
         }
         data = step.compute_advantages_and_returns(trainer, data)
-        yield case(
-            f"{name} a9564572",
-            "compute_advantages_and_returns",
-            rows,
-            data["advantages"],
-            variant="skyrl/step_wise",
-        )
+        what, row = "compute_advantages_and_returns", "skyrl/step_wise"
+        yield case(f"{name} a9564572", what, rows, data["advantages"], loss, variant=row)
 
 
 class _Training(dict):
@@ -265,7 +317,7 @@ def agent_lightning(clones: Clones) -> Iterator[Case]:
     )
     import verl.utils.torch_functional as functional
 
-    loss = clones.load(
+    own = clones.load(
         name,
         "agentlightning/verl/per_rollout_loss.py",
         ["normalize_advantages_by_rollout", "compute_policy_loss_per_rollout_mean"],
@@ -276,33 +328,23 @@ def agent_lightning(clones: Clones) -> Iterator[Case]:
         def get(self, key: str, other: Any) -> Any:
             return getattr(self, key, other)
 
+    config = Config(clip_ratio=0.2, clip_ratio_low=0.2, clip_ratio_high=0.2, global_batch_info={})
+
+    def loss(rows: Rows, new: torch.Tensor, advantages: torch.Tensor) -> torch.Tensor:
+        mask = torch.tensor(rows.mask)
+        scaled = own.normalize_advantages_by_rollout(
+            advantages, mask, rows.trajectories.tolist(), num_trained_rows=len(rows.mask)
+        )
+        old = rows.table(rows.old)
+        return own.compute_policy_loss_per_rollout_mean(old, new, scaled, mask, config=config)[0]
+
     for seed in (1, 2):
         rows = Rows(seed, split=True)
         data, _ = level.compute_rollout_level_advantage(
             packed(rows), adv_estimator="grpo", gamma=1.0, lam=1.0, num_repeat=1
         )
-        given = data.batch["advantages"]
-        what = "compute_rollout_level_advantage"
-        yield case(source, what, rows, given, variant="agent-lightning/per_rollout_mean")
-        mask, new = torch.tensor(rows.mask), rows.table(rows.new).requires_grad_()
-        scaled = loss.normalize_advantages_by_rollout(
-            given, mask, rows.trajectories.tolist(), num_trained_rows=len(rows.mask)
-        )
-        config = Config(
-            clip_ratio=0.2, clip_ratio_low=0.2, clip_ratio_high=0.2, global_batch_info={}
-        )
-        value, _ = loss.compute_policy_loss_per_rollout_mean(
-            rows.table(rows.old), new, scaled, mask, config=config
-        )
-        value.backward()
-        yield {
-            "source": source,
-            "function": "compute_policy_loss_per_rollout_mean",
-            "variant": "agent-lightning/per_rollout_mean",
-            "batch": rows.columns(),
-            "loss": value.item(),
-            "gradient": rows.advantages(-new.grad),
-        }
+        what, row = "compute_rollout_level_advantage", "agent-lightning/per_rollout_mean"
+        yield case(source, what, rows, data.batch["advantages"], loss, variant=row)
 
 
 def rllm(clones: Clones) -> Iterator[Case]:
@@ -320,7 +362,7 @@ def rllm(clones: Clones) -> Iterator[Case]:
         found[few] = own.calculate_grpo_advantages_per_group(rewards[few])[0]
     table = torch.tensor(found[rows.trajectories])[:, None].expand(rows.mask.shape)
     what = "calculate_grpo_advantages_per_group"
-    yield case(f"{name} 9beb6e0", what, rows, table, variant="rllm/grpo")
+    yield case(f"{name} 9beb6e0", what, rows, table, verl_loss, variant="rllm/grpo")
 
 
 def rllm_before(clones: Clones) -> Iterator[Case]:
@@ -334,7 +376,7 @@ def rllm_before(clones: Clones) -> Iterator[Case]:
     mask = torch.tensor(rows.mask)
     table, _ = verl_grpo()(rows.scores(rows.turn_rewards), mask, index)
     what = "step_ids as verl's uid"
-    yield case("rllm-org/rllm 960d573", what, rows, table, variant="rllm/per_step")
+    yield case("rllm-org/rllm 960d573", what, rows, table, verl_loss, variant="rllm/per_step")
 
 
 class Proto(Data):
@@ -391,12 +433,14 @@ def roll(clones: Clones) -> Iterator[Case]:
             "compute_discounted_returns",
             "compute_response_level_rewards",
         ],
+        np=DOUBLE,
         DataProto=Proto,
         Tensor=torch.Tensor,
         Dict=dict,
         List=list,
         RewardNormalizationConfig=lambda grouping, method: _norm(grouping, std=method != "mean"),
     )
+    loss = _roll_loss(clones)
     grouped = _norm("traj_group_id", std=True)
     rows = Rows(5, split=False)
     scores = Proto.from_dict({"scores": torch.tensor(rows.rewards)})
@@ -406,9 +450,9 @@ def roll(clones: Clones) -> Iterator[Case]:
         found, _ = own.compute_agentic_reinforce_return(table, gamma, 1.0, torch.tensor(rows.mask))
         what = "compute_agentic_reinforce_return"
         named = {"variant": "roll/agentic_reinforce", "hyperparameters": {"gamma": gamma}}
-        yield case(source, what, rows, found, **named)
+        yield case(source, what, rows, found, loss, **named)
     rows = Rows(6, split=True)
-    for estimator in ("step_reinforce",):
+    for estimator in ("step_reinforce", "gigpo"):
         data = Proto(
             _Tensors({"input_ids": torch.zeros(len(rows.steps))}),
             traj_id=rows.trajectories,
@@ -420,13 +464,67 @@ def roll(clones: Clones) -> Iterator[Case]:
         )
         data = own.compute_discounted_returns(data, estimator, 0.95)
         settings = SimpleNamespace(
-            adv_estimator=estimator, reward_normalization=grouped, reward_clip=None
+            adv_estimator=estimator,
+            reward_normalization=grouped,
+            reward_clip=None,
+            episode_reward_weight=1.0,
+            step_reward_weight=1.0,
         )
         data, _ = own.compute_response_level_rewards(data, settings)
         found = data.batch["response_level_rewards"][:, None].expand(rows.mask.shape)
-        yield case(
-            source, "compute_response_level_rewards", rows, found, variant=f"roll/{estimator}"
+        what = "compute_response_level_rewards"
+        yield case(source, what, rows, found, loss, variant=f"roll/{estimator}")
+
+
+def _roll_loss(clones: Clones) -> Loss:
+    """The agentic worker's loss_func, whose strategy gives the log-probs of the rows."""
+    name = "alibaba/ROLL"
+    tools = clones.load(
+        name,
+        "roll/utils/functionals.py",
+        ["agg_loss", "compute_approx_kl", "masked_mean", "masked_sum"],
+        Optional=Optional,
+    )
+    own = clones.load(
+        name, "roll/pipeline/agentic/agentic_actor_worker.py", ["loss_func"], **vars(tools)
+    )
+    before = clones.load(name, "roll/pipeline/base_worker.py", ["get_old_log_probs_with_cache"])
+    settings = SimpleNamespace(
+        enable_old_logprobs_recompute=True,
+        ratio_type="token",
+        use_pg_clip_range=False,
+        pg_clip=0.2,
+        dual_clip_loss=False,
+        loss_agg_mode="seq-mean-token-mean",
+        use_kl_loss=False,
+        entropy_loss_coef=0.0,
+        train_infer_correction=SimpleNamespace(is_weight=SimpleNamespace(enabled=False)),
+    )
+
+    def loss(rows: Rows, new: torch.Tensor, advantages: torch.Tensor) -> torch.Tensor:
+        mask, old = torch.tensor(rows.mask), rows.table(rows.old)
+        worker = SimpleNamespace(
+            pipeline_config=settings,
+            strategy=SimpleNamespace(op_compute_log_probs=lambda **_: new),
         )
+        worker.get_old_log_probs_with_cache = partial(before.get_old_log_probs_with_cache, worker)
+        behind_prompt = torch.nn.functional.pad(mask, (1, 0))
+        tensors = {
+            "response_mask": behind_prompt,
+            "input_ids": behind_prompt,
+            "ref_log_probs": old,
+            "old_log_probs": old,
+            "advantages": advantages,
+            "train_infer_is_weight": torch.ones_like(mask),
+        }
+        data = Data(tensors)
+        data.meta_info = {
+            "batch_num_tokens": {"response_mask": mask.sum()},
+            "global_valid_samples": {"response_mask": (mask.sum(-1) > 0).sum()},
+        }
+        return own.loss_func(worker, data, None)[0]
+
+    return loss
 
 
 def _norm(grouping: str, *, std: bool) -> SimpleNamespace:
@@ -439,12 +537,138 @@ def _norm(grouping: str, *, std: bool) -> SimpleNamespace:
     )
 
 
+def verl_agent(clones: Clones) -> Iterator[Case]:
+    """compute_gigpo_outcome_advantage with mean_std_norm, of a repository that keeps it whole."""
+    name = "tmlr-group/RewardFlow"
+    functions = ["build_step_group", "compute_gigpo_outcome_advantage", "episode_norm_reward"]
+    functions += ["compute_step_discounted_returns", "step_norm_reward", "to_hashable"]
+    quiet = {"print": lambda _: None, "uuid": uuid, "np": DOUBLE}
+    own = clones.load(name, "gigpo/core_gigpo.py", functions, **quiet)
+    once = partial(own.episode_norm_reward, compute_mean_std_cross_steps=False)
+    of_trajectories = clones.load(
+        name,
+        "gigpo/core_gigpo.py",
+        [one for one in functions if one != "episode_norm_reward"],
+        **quiet,
+        episode_norm_reward=once,
+    )
+    for unit, source in (("turn", own), ("trajectory", of_trajectories)):
+        rows = Rows(10, split=True)
+        rows.groups = np.minimum(rows.groups, 2) + (rows.groups == 3)
+        rows.groups[rows.groups == 2] = 1  # a lone trajectory keeps its raw reward there
+        data = Data(
+            {"input_ids": torch.zeros(len(rows.groups))},
+            rewards=rows.turn_rewards,
+            traj_uid=rows.trajectories,
+            active_masks=np.ones(len(rows.groups)),
+        )
+        found, _ = source.compute_gigpo_outcome_advantage(
+            rows.scores(rows.rewards),
+            source.compute_step_discounted_returns(data, 0.95).double(),
+            torch.tensor(rows.mask),
+            rows.states,
+            rows.groups,
+            rows.trajectories,
+            mode="mean_std_norm",
+        )
+        yield case(
+            f"{name} 1cdead8",
+            "compute_gigpo_outcome_advantage",
+            rows,
+            found,
+            verl_loss,
+            variant="gigpo",
+            stages={"aggregate": "token-mean"},
+            hyperparameters={"outcome_unit": unit},
+        )
+
+
+def prime_rl(clones: Clones) -> Iterator[Case]:
+    """score_group of HierarchicalGRPOAlgorithm and RAEAlgorithm, then compute_loss."""
+    name = "PrimeIntellect-ai/prime-rl@0.9.0"
+    known = {
+        "iter_trainable_traces": lambda episodes: (
+            (one, t) for one in episodes for t in one.traces
+        ),
+        "assign_advantages": lambda trace, advantage: setattr(trace, "advantage", advantage),
+    }
+    grouped, role = (
+        clones.load(name, f"src/prime_rl/orchestrator/algo/{file}.py", ["score_group"], **known)
+        for file in ("hierarchical_grpo", "rae")
+    )
+    losses = loaded(clones, name, ["default_loss_fn"])
+    settings = SimpleNamespace(adv_tau=1.0, kl_tau=1e-3, dppo_mask_low=0.2, dppo_mask_high=0.2)
+
+    def loss(rows: Rows, new: torch.Tensor, advantages: torch.Tensor) -> torch.Tensor:
+        mask = torch.tensor(rows.mask).bool()
+        tables = (new, rows.table(rows.old), None, advantages, mask)
+        return losses.compute_loss(
+            *(None if table is None else [*table] for table in tables),
+            *(None, None, None),
+            rl_loss_fn=lambda inputs: losses.default_loss_fn(inputs, settings),
+            rl_scale=int(mask.sum()),
+            ce_scale=1,
+            ref_kl_scale=1,
+        )[0]
+
+    for kind, own in (("hierarchical_grpo", grouped), ("rae", role)):
+        rows = Rows(11, split=False)
+        agents = np.array(["proposer", "solver", "solver", "solver"])[np.arange(11) % 4]
+        traces = [
+            SimpleNamespace(reward=reward, agent=SimpleNamespace(name=agent))
+            for reward, agent in zip(rows.rewards.tolist(), agents, strict=True)
+        ]
+        state = SimpleNamespace(
+            episode_agents={"solver"}, decay=0.9, baselines=defaultdict(lambda: 0.25)
+        )
+        episode = np.array([0, 0, 0, 1, 0, 0, 1, 0, 0, 1, 1])
+        baselines = []
+        for group in np.unique(rows.groups):
+            members = np.flatnonzero(rows.groups == group)
+            episodes = [
+                SimpleNamespace(id=e, traces=[traces[i] for i in members if episode[i] == e])
+                for e in (0, 1)
+            ]
+            if kind == "rae":
+                for trace in (trace for one in episodes for trace in one.traces):
+                    alone = [SimpleNamespace(id=0, traces=[trace])]
+                    trace.baseline = state.baselines[trace.agent.name]
+                    asyncio.run(own.score_group(state, alone))
+            else:
+                asyncio.run(own.score_group(state, episodes))
+        baselines = [getattr(trace, "baseline", 0.0) for trace in traces]
+        states = np.where(agents == "solver", episode + 1, 0)
+        table = torch.tensor([trace.advantage for trace in traces])[:, None].expand(rows.mask.shape)
+        columns = {
+            "state_ids": np.repeat(states, [len(row) for row in rows.lengths]) + 0.0,
+            "reward_baselines": np.array(baselines),
+            "log_probs_rollout": rows.old,
+        }
+        yield case(
+            "prime-rl 559b447",
+            f"{kind}.score_group",
+            rows,
+            table,
+            loss,
+            variant=f"prime-rl/{kind}",
+            columns=columns,
+            stages={"kl": "square-rollout"},
+        )
+
+
 def areal(clones: Clones) -> Iterator[Case]:
     """_compute_turn_level_gae."""
     name = "areal-project/AReaL"
     own = clones.load(
         name, "areal/trainer/ppo/gae.py", ["_compute_turn_level_gae", "_validate_turn_ids"]
     )
+    actor = clones.load(name, "areal/utils/functional/functional.py", ["ppo_actor_loss_fn"])
+
+    def loss(rows: Rows, new: torch.Tensor, advantages: torch.Tensor) -> torch.Tensor:
+        old, mask = rows.table(rows.old), torch.tensor(rows.mask).bool()
+        tables = (new, old, old, advantages)
+        return actor.ppo_actor_loss_fn(*tables, eps_clip=0.4, loss_mask=mask)[0]
+
     for seed, gamma, decay in ((7, 1.0, 0.95), (8, 0.9, 0.8)):
         rows = Rows(seed, split=False)
         mask = torch.tensor(rows.mask)
@@ -463,7 +687,9 @@ def areal(clones: Clones) -> Iterator[Case]:
             "_compute_turn_level_gae",
             rows,
             found,
-            stages={"advantage": "turn-gae"},
+            loss,
+            variant="areal/grpo",
+            stages={"advantage": "turn-gae", "correction": "none"},
             hyperparameters=named,
             columns={"turn_rewards": None},
         )
@@ -475,6 +701,23 @@ def mt_grpo(clones: Clones) -> Iterator[Case]:
     folder = "verifiers/trainers"
     normal = clones.load(name, f"{folder}/grpo_env_trainer.py", ["_compute_normalized_advantages"])
     assign = clones.load(name, f"{folder}/mt_grpo_env_trainer.py", ["_assign_advantages"])
+    own = clones.load(name, f"{folder}/mt_grpo_env_trainer.py", ["compute_loss"])
+
+    def loss(rows: Rows, new: torch.Tensor, advantages: torch.Tensor) -> torch.Tensor:
+        trainer = SimpleNamespace(
+            _get_per_token_logps=lambda *_: new,
+            beta=0.0,
+            epsilon=0.2,
+            num_iterations=2,
+            control=SimpleNamespace(should_evaluate=False),
+            accelerator=SimpleNamespace(gather_for_metrics=lambda found: found),
+            _metrics={"train": defaultdict(list)},
+        )
+        ids, old = torch.zeros(new.shape), rows.table(rows.old)
+        inputs = {"prompt_ids": ids, "prompt_mask": ids, "completion_ids": ids}
+        inputs |= {"completion_mask": torch.tensor(rows.mask), "old_per_token_logps": old}
+        return own.compute_loss(trainer, None, inputs | {"advantages": advantages})
+
     for coefficient in (1.0, 0.3):
         rows = _two_turns()
         trainer = SimpleNamespace(
@@ -500,6 +743,7 @@ def mt_grpo(clones: Clones) -> Iterator[Case]:
             "_assign_advantages",
             rows,
             found,
+            loss,
             variant="mt-grpo",
             hyperparameters={"turn_advantage_coef": coefficient},
         )
@@ -536,6 +780,8 @@ MAKERS: dict[str, Callable[[Clones], Iterator[Case]]] = {
     "rllm-org/rllm": rllm,
     "rllm-org/rllm@0.2.1": rllm_before,
     "alibaba/ROLL": roll,
+    "tmlr-group/RewardFlow": verl_agent,
+    "PrimeIntellect-ai/prime-rl@0.9.0": prime_rl,
     "areal-project/AReaL": areal,
     "SiliangZeng/Multi-Turn-RL-Agent": mt_grpo,
 }

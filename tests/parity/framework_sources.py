@@ -58,6 +58,7 @@ AUTHORS = {
     "sail-sg/Stable-RL": "c6af1d1",
     "SiliangZeng/Multi-Turn-RL-Agent": "7dbdd08",
     "langfengQ/DrMAS": "19c632b",
+    "tmlr-group/RewardFlow": "1cdead8",
     "huggingface/trl": "b6ff4a7",
 }
 """The commit of each repository that goes with a paper; TRL and Stable-RL are not its authors'."""

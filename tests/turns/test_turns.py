@@ -179,6 +179,13 @@ def test_versions_of_weights_by_token_response_and_record(tmp_path: Path) -> Non
         assert [row["weight_version"] for row in found] == expected
 
 
+def test_versions_under_another_name(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", [PLAIN | {"policy": {"step": [3, 4, 5]}}])
+    flags = ("--map", "weight_versions=policy.step", "--fields", "weight_version")
+    found = rows_of(path, "token", *flags)
+    assert [row["weight_version"] for row in found] == [3, 3, 4, 5]
+
+
 @each("several", [True, False])
 def test_records_are_laid_side_by_side(several: bool) -> None:
     records = agent_records(3, seed=1, several=several)
@@ -341,3 +348,48 @@ def test_rows_that_fit(dump: Path) -> None:
     found = rows_of(dump, "turn", "--having", "turn>0", "--fields", "id,turn,turn_reward,share")
     assert {row["turn"] for row in found} == {1, 2}
     assert all(row["share"] > 0 for row in found if row["turn_reward"] is None)
+
+
+# ---- states -------------------------------------------------------------------------------------
+
+
+@each("several", [True, False])
+def test_states_are_read_in_every_way(several: bool, tmp_path: Path) -> None:
+    """One object at a time, many at once, rows of a response, Parquet; text or numbers."""
+    (record,) = agent_records(1, seed=3, several=several)
+    record["state_ids"] = [
+        [f"s{(i + t) % 3}" for t in {*row}] for i, row in enumerate(record["turn_ids"])
+    ]
+    path = write(tmp_path / "a.jsonl", [record])
+    found = answer("eval", path, "-v", "gigpo")["total"]["objective"]
+    ways: list[tuple[Record, list[str]]] = [
+        (record | {"x": {"one": "by one"}, "group_size": None}, [])
+    ]
+    numbers = [[int(one[1:]) - 1 for one in row] for row in record["state_ids"]]
+    ways.append((record | {"state_ids": numbers}, []))
+    if several:
+        ways.append((record | {"state_ids": [row[0] for row in record["state_ids"]]}, []))
+    own = {key: value for key, value in record.items() if key not in ("id", "state_ids")}
+    rows = [
+        {"uid": "p", "anchor_obs": states} | {key: value[at] for key, value in own.items()}
+        for at, states in enumerate(record["state_ids"])
+    ]
+    for way, flags in [*ways, (rows, ["--group-by", "uid"])]:
+        other = write(tmp_path / "b.jsonl", way if isinstance(way, list) else [way])
+        assert answer("eval", other, "-v", "gigpo", *flags)["total"]["objective"] == found
+    made = tmp_path / "c.parquet"
+    assert run("convert", path, "-o", made).exit_code == 0
+    assert answer("eval", made, "-v", "gigpo")["total"]["objective"] == found
+    record["state_ids"][0] = [*record["state_ids"][0], "more"]
+    wrong = run("eval", write(path, [record]), "-v", "gigpo")
+    assert wrong.exit_code == 3
+    assert "a.jsonl:1: state_ids[0]: expected" in wrong.stderr
+    record["state_ids"][0] = [[]] * len({*record["turn_ids"][0]})
+    wrong = run("eval", write(path, [record]), "-v", "gigpo")
+    assert "state_ids[0][0]: expected a state id" in wrong.stderr
+
+
+def test_a_row_that_compares_states_needs_them(dump: Path) -> None:
+    found = run("eval", dump, "-v", "gigpo")
+    assert found.exit_code == 3
+    assert "state_ids: missing" in found.stderr

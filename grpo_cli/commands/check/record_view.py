@@ -11,12 +11,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from grpo_cli.batch import F64, I64, Segments
-from grpo_cli.objective.mismatch import number_turns
+from grpo_cli.batch import F64, I64, Segments, cut_turns
+from grpo_cli.objective.arithmetic.turns import order_turns
 from grpo_cli.records import Packed
 from grpo_cli.records.packed import LARGEST
 
 LOG_PROBS = ("log_probs_new", "log_probs_old", "log_probs_ref", "log_probs_rollout")
+TURN = "turn"
+"""The column of the number of each token's turn in its trajectory, of records with an engine's."""
 _PAIRS = (
     ("log_probs_new", "log_probs_old"),
     ("log_probs_old", "log_probs_rollout"),
@@ -133,8 +135,9 @@ class Tokens:
 
     @property
     def turns(self) -> I64 | None:
-        """[N] the number of each token's turn in its response; None where all have one turn."""
-        return number_turns(self.responses, self.columns.get("turn_ids"), self.positions)
+        """[N] the number of each token's turn in its trajectory; None without an engine."""
+        found = self.columns.get(TURN)
+        return None if found is None else found.astype(np.int64)
 
     @property
     def versions(self) -> I64 | None:
@@ -223,6 +226,11 @@ class View(Tokens):
         if mask is not None:
             lengths = np.bincount(written.index[mask], minlength=written.count)
             positions = positions[mask]
+        if "log_probs_rollout" in columns:
+            responses = Segments(lengths)
+            turns = cut_turns(responses, columns.get("turn_ids"), positions)
+            order = order_turns(turns, responses, packed.trajectories)
+            columns[TURN] = turns.spread(order.number.astype(np.float64))
         samples = np.array([place.number for place in places], dtype=np.int64)
         return cls(
             *(places, names, packed.counts, lengths, positions, columns, samples),
@@ -325,6 +333,15 @@ class View(Tokens):
             found.setdefault(one.record, []).append(one)
         several = ((key, some) for key, some in found.items() if any(len(t.rows) > 1 for t in some))
         return dict(several)
+
+    @cached_property
+    def attempts(self) -> dict[int, dict[int, list[Trajectory]]]:
+        """Record → group → its trajectories, of the records in ``turned``."""
+        found: dict[int, dict[int, list[Trajectory]]] = {}
+        for record, every in self.turned.items():
+            for one in every:
+                found.setdefault(record, {}).setdefault(one.group, []).append(one)
+        return found
 
     def members(self, group: int) -> I64:
         """Returns the responses of a group."""

@@ -17,7 +17,7 @@ from grpo_cli.engine.fold import Accumulator, fold_pieces
 from grpo_cli.engine.packing import alike
 from grpo_cli.engine.pieces import Pieces
 from grpo_cli.errors import InputError
-from grpo_cli.records import DecodedChunk, Packed, Raw, assemble, record
+from grpo_cli.records import DecodedChunk, Raw, assemble, record
 from grpo_cli.records.record import blaming
 from grpo_cli.records.tables.canonical import canonical, dumps, has_id, named
 from grpo_cli.terminal.numbers import escaped_json
@@ -25,9 +25,6 @@ from grpo_cli.terminal.numbers import escaped_json
 if TYPE_CHECKING:
     from grpo_cli.engine.cluster.parts import PartFolder
     from grpo_cli.records.tables.parquet import Table
-
-Together = tuple[Sequence[Raw], Packed | None]
-"""Records that are alike, with their columns; one alone without."""
 
 
 class Unnamed(NamedTuple):
@@ -48,12 +45,12 @@ class Unnamed(NamedTuple):
 
 @dataclass
 class Converted(Accumulator[None]):
-    """Records as lines, or with their columns, in order.
+    """Records as lines, or as they were decoded, in order.
 
     Attributes:
         as_table: whether they become columns; lines otherwise.
         as_bundle: whether the lines are a bundle's.
-        pieces: the lines, or the records with their columns.
+        pieces: the lines, or the records.
         records: how many.
     """
 
@@ -71,12 +68,12 @@ class Converted(Accumulator[None]):
                 yield found
                 continue
             try:
-                self.pieces += [found] if self.as_table else map(self._piece, found[0])
+                self.pieces += found if self.as_table else map(self._piece, found)
             except InputError as error:  # what JSON cannot hold is never left out
                 self.error = error
                 self.records = len(self.pieces)
                 return
-            self.records += len(found[0])
+            self.records += len(found)
 
     def _piece(self, raw: Raw) -> bytes | Unnamed | Unsealed:
         with blaming(raw):
@@ -88,18 +85,16 @@ class Converted(Accumulator[None]):
         self.records += later.records
 
 
-def _objects(
-    decoded: Iterable[DecodedChunk],
-) -> Iterator[Together | InputError]:
-    """Objects that are records: many alike with their columns, others alone; errors."""
+def _objects(decoded: Iterable[DecodedChunk]) -> Iterator[Sequence[Raw] | InputError]:
+    """Objects that are records, many that are alike together; errors."""
     for chunk in decoded:
         for items, packed in alike(chunk):
             if packed is not None:
-                yield items, packed  # type: ignore[misc]  # none of them is an error
+                yield items  # type: ignore[misc]  # none of them is an error
                 continue
             for raw in items:
                 error = raw if isinstance(raw, InputError) else _fault(raw)
-                yield ([raw], None) if error is None else error  # type: ignore[list-item]
+                yield [raw] if error is None else error  # type: ignore[list-item]
 
 
 def _fault(raw: Raw) -> InputError | None:
@@ -154,19 +149,12 @@ def write_table(pieces: Iterable[Any], stream: BinaryIO) -> None:
         _add(table, pieces, 0)
 
 
-def _add(table: Table, pieces: Iterable[Together], place: int) -> int:
+def _add(table: Table, raws: Iterable[Raw], place: int) -> int:
     """Appends records, the first of them in some place of the file; returns the next place."""
-    for raws, packed in pieces:
-        objects = []
-        for at, raw in enumerate(raws, place):
-            with blaming(raw):
-                objects.append(canonical(raw, at))
-        place += len(objects)
-        if packed is not None and table.add_packed(objects, packed):
-            continue
-        for raw, one in zip(raws, objects, strict=True):
-            with blaming(raw):
-                table.add(one)
+    for raw in raws:
+        with blaming(raw):
+            table.add(canonical(raw, place))
+        place += 1
     return place
 
 

@@ -6,14 +6,13 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import groupby
-from pathlib import Path as File
 from typing import Any
 
 from grpo_cli.commands.match.answer import Convention, Matched, Released
 from grpo_cli.commands.match.candidate import Candidate
 from grpo_cli.commands.match.question import InMemory, LoggedNumber, Question, Stream
 from grpo_cli.commands.match.run import REFERENCE
-from grpo_cli.commands.match.search import Search, SearchResult
+from grpo_cli.commands.match.search import TOO_LARGE, Search, SearchResult
 from grpo_cli.engine import Reader
 from grpo_cli.engine.chunk import Chunk, assembled
 from grpo_cli.engine.evaluator import Evaluator, without_misnamed
@@ -29,8 +28,6 @@ _TARGETS = ("loss", "objective")
 _OTHERS = ("kl", "clip_fraction", "gradient_norm")
 _MOST = 64
 """Questions of one run; more would not narrow the answer."""
-_LARGE = 1 << 25
-"""Bytes of input from which the search begins with the conventions that are cheap to evaluate."""
 
 
 def ask(
@@ -67,19 +64,17 @@ def ask(
         questions, chosen = read_questions(source, at, rtol, others, base)
         words += chosen
     else:
-        data = Stream(source, base)
-        first = next(data.chunks(), None)
-        if first is None:
-            raise InputError("no record can be read")
-        questions = [Question(target, data, first, others)]
-    large = sum(File(one).stat().st_size for one in places if File(one).is_file()) > _LARGE
-    answer = Search(plan, betas, large, source.facts.named or "").answer(questions)
+        stream = Stream(source, base)
+        first = stream.first()
+        questions = [Question(target, stream.loaded(), first, others)]
+    answer = Search(plan, betas, source.facts.named or "").answer(questions)
     last = questions[-1]
     found = [*answer.matches, *answer.nearest]
     left_out = [one.plan for one in found if one.totals and lacks_kl(one.totals.signed)]
     source.notices.update(without_kl(left_out))
-    if REFERENCE in answer.reasons:
-        source.notices[f"{REFERENCE}: {answer.reasons[REFERENCE]}"] = None
+    for name in (REFERENCE, TOO_LARGE):
+        if name in answer.reasons:
+            source.notices[f"{name}: {answer.reasons[name]}"] = None
     for one in answer.matches:
         source.notices.update(dict.fromkeys(one.plan.assumed(last.first.settings)))
     return result(answer, questions, words)
@@ -153,7 +148,7 @@ def read_questions(
                 for other, number in carried.items()
                 if number is not None
             ]
-            questions.append(Question(target, InMemory(good), good[0], [*others, *more]))
+            questions.append(Question(target, InMemory.of(good), good[0], [*others, *more]))
             words = _selecting(members)
         if len(questions) == _MOST:
             break

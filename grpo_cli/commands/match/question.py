@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
-from typing import ClassVar, TypeVar
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property, partial
+from typing import Any, ClassVar, TypeVar
 
+import numpy as np
+
+from grpo_cli.batch import Batch, Segments
 from grpo_cli.engine import Reader
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import Evaluator, without_misnamed
@@ -77,7 +80,7 @@ class Pass(Accumulator[None]):
 
     def chunks(self, decoded: Iterable[DecodedChunk]) -> Iterator[Chunk | InputError]:
         """Records that are evaluated together."""
-        return chunks(decoded, with_headers=False, together=self.together)
+        return chunks(decoded, with_headers=False, together=self.together, in_order=False)
 
     def evaluate(self, chunk: Chunk) -> None:
         """Checks the names of the columns.
@@ -95,37 +98,81 @@ def _with_base(make: Callable[[], A], base: Evaluator | None) -> A:
     return made
 
 
+_KEPT = 1 << 20
+"""Tokens, and responses, that are kept in memory: 30 MB, where a file is read some ten times."""
+_TOGETHER = 1 << 17
+"""Tokens that are put together in memory."""
+_START = 8192
+"""Tokens that are evaluated in the time that a chunk takes to start."""
+
+
+class Loaded(Pass):
+    """The chunks of the input, without what only a report shows, and how many tokens they have.
+
+    Attributes:
+        kept: the chunks; empty where there are too many tokens to keep.
+        tokens, count: of all chunks, kept or not.
+    """
+
+    def __init__(self) -> None:
+        self.kept: list[Chunk] = []
+        self.tokens = self.count = 0
+
+    def add(self, chunk: Chunk, found: None) -> None:
+        """Keeps a chunk."""
+        del found
+        batch = chunk.batch
+        self._add([replace(chunk, records=(), packed=())], _size(batch), 1)
+
+    def merge(self, later: Loaded) -> None:
+        """Keeps the chunks of other records."""
+        self._add(later.kept, later.tokens, later.count)
+
+    def _add(self, kept: list[Chunk], tokens: int, count: int) -> None:
+        self.tokens, self.count = self.tokens + tokens, self.count + count
+        self.kept = [*self.kept, *kept] if self.tokens <= _KEPT else []
+
+
+def _size(batch: Batch) -> int:
+    return batch.responses.total + batch.responses.count
+
+
 @dataclass(frozen=True)
 class Stream:
-    """The files of a command.
+    """The files of a command, which are read once for each pass.
 
     Attributes:
         reader: reads them.
         base: as in ``Pass``.
+        work: how long a pass takes, in tokens.
     """
 
     reader: Reader
     base: Evaluator | None = None
+    work: float = 0.0
 
     def fold(self, make: Callable[[], A]) -> A:
         """Reads the files, in as many processes as the reader has; ``make`` travels there."""
         return fold(self.reader, partial(_with_base, make, self.base))
 
-    def loaded(self) -> InMemory:
-        """The numbers of the records."""
-        return InMemory([replace(chunk, records=(), packed=()) for chunk in self.chunks()])
+    def loaded(self) -> Data:
+        """The records in memory, if they are few enough."""
+        found = self.fold(Loaded)
+        if found.kept:
+            return InMemory.of(found.kept)
+        return replace(self, work=found.tokens + float(_START) * found.count)
 
-    def chunks(self) -> Iterator[Chunk]:
-        """The chunks of all files.
+    def first(self) -> Chunk:
+        """The first chunk.
 
         Raises:
-            InputError: at the first bad record, unless bad records are skipped.
+            InputError: where no record can be read; at a bad record, unless these are skipped.
         """
         for part in without_misnamed(self.reader, self.base):
             if isinstance(part, Chunk):
-                yield part
-            else:
-                self.reader.bad(part)
+                return part
+            self.reader.bad(part)
+        raise InputError("no record can be read")
 
 
 @dataclass(frozen=True)
@@ -134,12 +181,63 @@ class InMemory:
 
     chunks: Sequence[Chunk]
 
+    @classmethod
+    def of(cls, given: Iterable[Chunk]) -> InMemory:
+        """Chunks; those of the same columns and hyperparameters are put together."""
+        alike: dict[Hashable, list[list[Chunk]]] = {}
+        for chunk in given:
+            parts = alike.setdefault(_kind(chunk), [[]])
+            if sum(_size(one.batch) for one in parts[-1]) >= _TOGETHER:
+                parts.append([])
+            parts[-1].append(chunk)
+        return cls([_joined(some) for parts in alike.values() for some in parts])
+
+    @cached_property
+    def work(self) -> float:
+        """How long a pass takes, in tokens."""
+        return sum(_START + _size(one.batch) for one in self.chunks)
+
     def fold(self, make: Callable[[], A]) -> A:
         """Adds up all chunks."""
         result = make()
         for chunk in self.chunks:
             result.add(chunk, None)
         return result
+
+
+_NUMBERED = {"groups": "group_count", "trajectories": "trajectory_count"}
+
+
+def _kind(chunk: Chunk) -> Hashable:
+    """What chunks have in common that can be put together."""
+    batch, settings = chunk.batch, chunk.settings.items()
+    columns = {one.name: getattr(batch, one.name) for one in fields(batch)}
+    shapes = [(name, one.shape[1:]) for name, one in columns.items() if isinstance(one, np.ndarray)]
+    same = tuple(sorted((name, repr(value)) for name, value in settings))
+    return (*shapes,), (*batch.misnamed.items(),), same, chunk.advantages_given
+
+
+def _joined(chunks: Sequence[Chunk]) -> Chunk:
+    """Chunks of one kind as one."""
+    if len(chunks) == 1:
+        return chunks[0]
+    batches = [chunk.batch for chunk in chunks]
+    made: dict[str, Any] = {}
+    for name in (one.name for one in fields(Batch)):
+        values = [getattr(batch, name) for batch in batches]
+        if isinstance(values[0], Segments):
+            made[name] = Segments(np.concatenate([one.lengths for one in values]))
+        elif name in _NUMBERED.values():
+            made[name] = sum(values)
+        elif isinstance(values[0], np.ndarray):
+            if name in _NUMBERED:
+                counts = [getattr(batch, _NUMBERED[name]) for batch in batches]
+                before = np.cumsum([0, *counts[:-1]]).tolist()
+                values = [one + start for one, start in zip(values, before, strict=True)]
+            made[name] = np.concatenate(values)
+        else:
+            made[name] = values[0]
+    return replace(chunks[0], batch=Batch(**made))
 
 
 Data = Stream | InMemory

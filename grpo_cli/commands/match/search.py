@@ -9,7 +9,7 @@ plain search leaves the number unexplained.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,7 +18,7 @@ from grpo_cli.batch import F64
 from grpo_cli.commands.match.candidate import Candidate, distinguishing
 from grpo_cli.commands.match.epsilon import brackets, solve
 from grpo_cli.commands.match.fit import FLOAT32, factors_of
-from grpo_cli.commands.match.question import LoggedNumber, Question, Stream
+from grpo_cli.commands.match.question import LoggedNumber, Question
 from grpo_cli.commands.match.run import Run
 from grpo_cli.commands.match.space.options import Sample
 from grpo_cli.commands.match.space.space import Depth, Known, build
@@ -35,6 +35,16 @@ _FAR = 12.0
 """Bits beyond a sure convention's from which on another one is not named."""
 _ROUND = 10
 """Conventions with a round ε that are listed."""
+
+_LARGE = 1 << 18
+"""Tokens from which the search begins with what is quickly evaluated, and no ε is solved for."""
+_MOST_WORK = {Depth.QUICK: math.inf, Depth.PLAIN: 4e6, Depth.WIDE: 2e6}
+"""Tokens up to which conventions are searched: half a minute's work each."""
+TOO_LARGE = "large input"
+_NOT_SEARCHED = {
+    Depth.QUICK: "only the ratio and the surrogate of each variant were tried",
+    Depth.PLAIN: "no other ε, and no β in the reward, was tried",
+}
 
 
 Unmodified = tuple[int, Candidate | None, Candidate | None]
@@ -60,7 +70,7 @@ class SearchResult:
     nearest: Sequence[Candidate]
     chance: float
     tell_apart: Sequence[str]
-    reasons: Mapping[str, str]
+    reasons: dict[str, str]
     tried: int
     unmodified: Unmodified
 
@@ -87,29 +97,32 @@ class Search:
     Attributes:
         base: what the flags ask for; stages that flags swap stay fixed.
         betas: values of β to try; none: the given one, or it is solved for.
-        large: whether to begin with what is quickly evaluated, and to stop if that is enough.
         recorded: the row that the records name; "" for none.
     """
 
     base: Plan
     betas: Sequence[float] = ()
-    large: bool = False
     recorded: str = ""
 
     def answer(self, questions: Sequence[Question]) -> SearchResult:
-        """The conventions that give every number on its data."""
+        """The conventions that give every number on its data.
+
+        The more there is to evaluate, the less is searched.
+        """
         sample = Sample(questions[0].first.first, self.recorded)
-        if self.large:
-            found, _ = self._search(questions, sample, Depth.QUICK)
-            if found.sure:
-                return found
-        found, _ = self._search(questions, sample, Depth.PLAIN)
+        work = sum(question.data.work for question in questions)
         known = Known.of(self.base, questions[0].first)
         settled = known.epsilon and (known.beta or bool(self.betas))
-        if found.sure or (found.matches and settled):
-            return found
-        found, run = self._search(questions, sample, Depth.WIDE)
-        if known.epsilon or self.large or len(questions) > 1 or found.sure:
+        depths = [depth for depth in Depth if work <= _MOST_WORK[depth]]
+        if work <= _LARGE:
+            depths.remove(Depth.QUICK)
+        for depth in depths:
+            found, run = self._search(questions, sample, depth)
+            if found.sure or (depth is Depth.PLAIN and found.matches and settled):
+                return found
+        if depths[-1] is not Depth.WIDE:
+            found.reasons[TOO_LARGE] = f"{_NOT_SEARCHED[depths[-1]]}; --where selects fewer records"
+        if known.epsilon or work > _LARGE or len(questions) > 1:
             return found
         return self._with_epsilon(run, questions[0], found)
 
@@ -145,8 +158,6 @@ class Search:
     def _with_epsilon(self, run: Run, question: Question, found: SearchResult) -> SearchResult:
         """The answer with a round ε, where chance does not give it."""
         target, data = question.target, question.data
-        if isinstance(data, Stream):  # it is read some forty times
-            data = data.loaded()
 
         def losses(plans: Sequence[Plan]) -> F64:
             totals = exactly([Evaluator(plan) for plan in plans], data)

@@ -23,6 +23,7 @@ from grpo_cli.records.formats import CANONICAL, FORMATS
 from grpo_cli.records.open.budget import read_size
 from grpo_cli.records.open.folders import files as expanded
 from grpo_cli.records.open.streams import unopened
+from grpo_cli.records.unread import VERSIONS
 from grpo_cli.terminal.destination import keep_standard_output
 from grpo_cli.terminal.messages import say, tell
 from grpo_cli.terminal.numbers import counted
@@ -233,7 +234,9 @@ def _mapping(text: str) -> tuple[str, Path]:
     name = name.strip()
     if not equals:
         raise UsageError(f"--map: expected NAME=PATH, got {text!r}")
-    known = canonical_name(name) or (name if name in hyperparameters.KNOWN else None)
+    known = canonical_name(name) or (
+        name if name in {*hyperparameters.KNOWN, VERSIONS[0]} else None
+    )
     if known is None:
         known = complete.known("--map", name, ALIASES)
     return known, read_path(place.strip(), "--map")

@@ -19,14 +19,15 @@ from grpo_cli.commands.verify.expected import METRIC, read_numbers
 from grpo_cli.commands.verify.quantities import LOSSES
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.micro_batches import rules_of
-from grpo_cli.errors import GrpoError
+from grpo_cli.errors import GrpoError, InputError
 from grpo_cli.hyperparameters import Value
 from grpo_cli.objective import statistics
 from grpo_cli.objective.inputs import Inputs
 from grpo_cli.objective.terms import POLICY
 from grpo_cli.records import MicroBatch, Raw
 from grpo_cli.records.choose.batches import batch_of
-from grpo_cli.records.parse.scores import is_number
+from grpo_cli.records.parse.scores import is_id, is_number
+from grpo_cli.records.places import got
 from grpo_cli.records.unread import FUNCTION, STEP_FIELDS
 from grpo_cli.variants.plan import Plan
 
@@ -45,6 +46,7 @@ class Part(NamedTuple):
         weights: what each of the functions counts; None where there is not one for each.
         groups: [R] the label of each response's group.
         lengths: [R] tokens.
+        trajectories: [R] the number of each response's trajectory; None where each is one.
         run, step: which optimiser step it is of; None where it does not say.
         place: its rank and micro-batch.
         numbers: what the trainer computed of it and of its step, by the path in ``expected``.
@@ -64,6 +66,7 @@ class Part(NamedTuple):
     weights: F64 | None
     groups: Sequence[Hashable]
     lengths: I64
+    trajectories: Sequence[int] | None
     run: Hashable
     step: Hashable
     place: MicroBatch
@@ -76,13 +79,21 @@ class Part(NamedTuple):
         return {name: number for (first, _, name), number in names if first == of and name}
 
 
+_GENERATION = "bundle.generation"
+_TURNS = frozenset({"turns", "turn_order", "turn_scores", "turn_rewards", "states"})
+"""What an advantage reads that no part has."""
+
+
 def part_of(raw: Raw, chunk: Chunk, seal: Seal, plan: Plan, signature: str | None) -> Part:
     """Takes from a record, alone in its chunk, what the stages need.
 
     Raises:
-        InputError: for a number that is none.
+        InputError: for a number that is none, or an id that is neither text nor a number.
     """
     (read,), batch, value = chunk.records, chunk.batch, raw.value
+    for path, given in (("run_id", value.get("run_id")), (_GENERATION, seal.get("generation"))):
+        if not (given is None or is_id(given)):
+            raise InputError(f"expected text or a number, got {got(given)}", path=path)
     framework = value.get("framework")
     framework = framework if isinstance(framework, dict) else {}
     count = batch.responses.count
@@ -107,6 +118,7 @@ def part_of(raw: Raw, chunk: Chunk, seal: Seal, plan: Plan, signature: str | Non
         weights=_row(framework.get("reward_weights") or [1.0] * len(functions), len(functions)),
         groups=[labels[index] for index in read.groups or [0] * count],
         lengths=batch.responses.lengths,
+        trajectories=None if batch.trajectories is None else batch.trajectories.tolist(),
         run=value.get("run_id"),
         step=step if isinstance(step, str | int | float) else None,
         place=batch_of(raw, raw, ()).micro_batch,
@@ -248,7 +260,14 @@ def _estimated(rows: Sequence[Row]) -> F64 | str:
                 objective = plan.objective(settings, advantages_given=False, reference_given=True)
         found = None
         in_reward = objective.kl_in_reward and objective.kl.values.get("beta")
+        if not _TURNS.isdisjoint(objective.advantage.choice.columns):
+            return f"the advantages of {plan.variant} are of turns, which are not replayed"
         if not (objective.advantage.choice.given or in_reward):
+            pairs = [
+                (id(part), at if part.trajectories is None else part.trajectories[at])
+                for _, part, at in rows
+            ]
+            trajectories = {pair: number for number, pair in enumerate(dict.fromkeys(pairs))}
             labels = [repr(part.groups[at]) for _, part, at in rows]
             numbers = {label: number for number, label in enumerate(dict.fromkeys(labels))}
             batch = Batch(
@@ -257,6 +276,8 @@ def _estimated(rows: Sequence[Row]) -> F64 | str:
                 groups=np.array([numbers[label] for label in labels]),
                 group_count=len(numbers),
                 rewards=np.array(rewards),
+                trajectories=np.array([trajectories[pair] for pair in pairs]),
+                trajectory_count=len(trajectories),
             )
             inputs = Inputs(batch)
             inputs["moments"] = statistics.moments(batch, objective, None)

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from grpo_cli.batch import F64, I64, Batch, Segments
 from grpo_cli.engine.rows.field import Level
 from grpo_cli.objective.arithmetic.exact_sums import added
-from grpo_cli.objective.arithmetic.groups import Groups
-from grpo_cli.objective.arithmetic.turns import TurnOrder
+from grpo_cli.objective.arithmetic.turns import order_turns
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.summary import Summary
 from grpo_cli.records.record import Record
@@ -114,8 +113,8 @@ class Source:
     @cached_property
     def turn_numbers(self) -> I64:
         """[turns] each turn's number in its trajectory, 0-based."""
-        trajectories = Groups(self.trajectories.index, self.trajectories.count)
-        return TurnOrder(self.turns, self.summary.responses, trajectories).number
+        batch = self.breakdown.batch
+        return order_turns(batch.turns, batch.responses, batch.trajectories).number
 
     def count(self, level: Level) -> int:
         """How many rows of a level there are, wanted or not."""

@@ -76,6 +76,25 @@ ROWS = {
 }
 
 _DPPO = ROWS["prime-rl/dppo"]
+_AGENTS = " The loss is that of 0.9.0, DPPO's; later ones: --surrogate prime-rl/ipo --kl none."
+ROWS |= {
+    "prime-rl/hierarchical_grpo": vary(
+        _DPPO, advantage=use("state-group-mean"), checked="executed", until=""
+    ).named(
+        "prime-rl's hierarchical_grpo, for proposers and solvers",
+        "Needs state_ids: what each agent was given to do, as the episode for the roles of "
+        "episode_agents and the role for others. A trace counts once." + _AGENTS,
+        paper="",
+        aliases=("hierarchical_grpo",),
+    ),
+    "prime-rl/rae": vary(_DPPO, advantage=use("remax"), checked="executed", until="").named(
+        "prime-rl's rae (SPIRAL's role-conditioned advantage)",
+        "A = r − b, b the running mean of the agent's rewards before this trace, which prime-rl "
+        "keeps from step to step: records give it as reward_baselines." + _AGENTS,
+        paper="2506.24119",
+        aliases=("rae",),
+    ),
+}
 _BEFORE = "As prime-rl up to 0.9.0 computed it"
 
 CHANGES = (

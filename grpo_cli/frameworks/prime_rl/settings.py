@@ -17,7 +17,10 @@ _VALUES = {
 """The numbers of ``[trainer.loss]`` → hyperparameters; ``ipo_threshold`` is ``eps`` since 0.9.1."""
 
 _DISTILLED = ("opd", "opsd", "ref_kl")
-_KNOWN = ("", "default", "dppo", "ipo", "icepop", "grpo", "max_rl")
+_KNOWN = (
+    *("", "default", "dppo", "ipo", "icepop", "grpo", "max_rl"),
+    *("hierarchical_grpo", "rae"),
+)
 """What else an algorithm or a loss may be; a paper's row of the same name is not prime-rl's."""
 
 

@@ -74,6 +74,18 @@ ROWS = {
         "Long trajectories have more weight in the mean and std. step_reward_gamma is -p gamma.",
         paper="",
     ),
+    "roll/gigpo": vary(
+        _PPO,
+        checked="executed",
+        advantage=use("gigpo", outcome_unit="turn"),
+        reads=_READS | {"gamma"},
+    ).named(
+        "ROLL's agentic pipeline with adv_estimator gigpo",
+        "Needs state_ids (ROLL's state_hash). A trajectory counts once per turn in the mean and "
+        "std of episode scores; the paper counts it once (row gigpo). step_reward_gamma is "
+        "-p gamma. Both weights, step_reward_weight and episode_reward_weight, are 1.",
+        paper="2505.10978",
+    ),
     "roll/vanilla": vary(_PPO, surrogate=use("reinforce")).named(
         "ROLL pg_variant vanilla (REINFORCE)",
         "The surrogate is log π_θ·A; π_old is not used.",

@@ -9,6 +9,9 @@ response, whose tokens it is of.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+
+import numpy as np
 
 from grpo_cli.batch import F64, Segments
 from grpo_cli.objective.advantage.group import group_mean, group_std, leave_one_out
@@ -84,6 +87,29 @@ choice("advantage", "trajectory-leave-one-out")(
     """,
     )
 )
+
+
+@choice("advantage", "state-group-mean")
+def state_group_mean(
+    rewards: F64, turn_order: TurnOrder, trajectories: Groups, states: Groups
+) -> F64:
+    """A = r − r̄, r̄ over the trajectories of the group that began in the same state.
+
+    Args:
+        rewards: [R] that of a trajectory's last response is the trajectory's.
+        turn_order: the turns of each trajectory.
+        trajectories: which responses are turns of one trajectory.
+        states: which turns began in the same state of one group; a trajectory's first turn counts.
+
+    References:
+        prime-rl's ``hierarchical_grpo``, the state being what an agent was given to do.
+    """
+    firsts = np.flatnonzero(turn_order.number == 0)
+    of = trajectories.index[turn_order.response[firsts]]  # those that have tokens
+    peers = Groups(states.index[firsts], states.count)
+    found = np.zeros(trajectories.count)
+    found[of] = peers.offsets(rewards[trajectories.lasts[of]])
+    return found[trajectories.index]
 
 
 def turn_rewards_less_kl(turn_scores: F64, token_penalty: F64, turns: Segments) -> F64:
@@ -212,6 +238,61 @@ def outcome_and_turn(
     own = group_std(turn_rewards, peers, std_ddof=std_ddof, std_eps=std_eps, std_min=0.0)
     found = outcome[turn_order.response] + turn_advantage_coef * own
     return PerToken(turn_order.turns.spread(found))
+
+
+@choice(
+    "advantage",
+    "gigpo",
+    gamma=0.95,
+    turn_advantage_coef=1.0,
+    outcome_unit="trajectory",
+    std_ddof=1,
+    std_eps=1e-6,
+)
+def gigpo(
+    rewards: F64,
+    turn_scores: F64,
+    token_penalty: F64,
+    turn_order: TurnOrder,
+    groups: Groups,
+    trajectories: Groups,
+    states: Groups,
+    *,
+    gamma: float,
+    turn_advantage_coef: float,
+    outcome_unit: str,
+    std_ddof: int,
+    std_eps: float,
+) -> PerToken:
+    """GiGPO: the advantage of the trajectory's reward, plus ω times that of a turn in its state.
+
+    The first is (r − r̄)/(σ + eps) over the trajectories of the group, the second the same of the
+    discounted returns, over the group's turns that began in the same state.
+
+    Args:
+        rewards: [R] that of a trajectory's last response is the trajectory's.
+        turn_scores, token_penalty, turn_order, gamma: as for ``turn-returns``.
+        groups: which responses answer the same prompt.
+        trajectories: which responses are turns of one trajectory.
+        states: which turns began in the same state of one group.
+        turn_advantage_coef: ω.
+        outcome_unit: what counts once in the first mean and σ: trajectory, as in the paper; turn:
+            a trajectory counts as often as it has turns, as in the authors' code and in ROLL.
+        std_ddof, std_eps: of every σ.
+
+    References:
+        Feng et al., GiGPO, 2025 (arXiv 2505.10978), equations 3 to 8.
+    """
+    found = turn_returns_to_go(turn_scores, token_penalty, turn_order, gamma)
+    scale = partial(group_std, std_ddof=std_ddof, std_eps=std_eps, std_min=0.0)
+    if outcome_unit == "trajectory":
+        values = {"std_ddof": std_ddof, "std_eps": std_eps, "std_min": 0.0}
+        outcome = trajectory_std(rewards, groups, trajectories, **values)[turn_order.response]
+    else:
+        last = trajectories.lasts[trajectories.index[turn_order.response]]
+        by_turn = Groups(groups.index[turn_order.response], groups.count)
+        outcome = scale(rewards[last], by_turn)
+    return PerToken(turn_order.turns.spread(outcome + turn_advantage_coef * scale(found, states)))
 
 
 @choice("advantage", "turn-gae", gamma=1.0, gae_lambda=0.95)

@@ -10,6 +10,12 @@ from grpo_cli.batch import F64, I64, Segments
 from grpo_cli.objective.arithmetic.groups import Groups, suffix_sums
 
 
+def order_turns(turns: Segments, responses: Segments, trajectories: I64 | None) -> TurnOrder:
+    """Puts turns in order; each response is a trajectory where ``trajectories`` [R] is None."""
+    index = np.arange(responses.count) if trajectories is None else trajectories
+    return TurnOrder(turns, responses, Groups(index, int(index.max(initial=-1)) + 1))
+
+
 class TurnOrder:
     """The T turns of each trajectory, one after the other, be it one response or several.
 

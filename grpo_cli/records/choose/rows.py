@@ -16,7 +16,7 @@ from grpo_cli.records.places import Origin, Row, got
 from grpo_cli.records.record import BatchFields, Raw, listed, only_element
 from grpo_cli.records.unread import ENDINGS, STEP_FIELDS, VERSIONS
 
-_BY_TOKEN = {*TOKEN_COLUMNS, "mask", "tokens", "token_ids", "roles", "turn_rewards"}
+_BY_TOKEN = {*TOKEN_COLUMNS, "mask", "tokens", "token_ids", "roles", "turn_rewards", "state_ids"}
 _SHARED = ("hyperparameters", "group_size")
 _DROPPED = ("id", "expected")
 

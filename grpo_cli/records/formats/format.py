@@ -17,11 +17,13 @@ class Translated:
         value: the record.
         spelled: its keys → where they stand in the file, as ``Origin`` has it.
         notes: what there is to tell of it, beyond what the format always lacks.
+        arrays: whether lists of numbers in it are arrays.
     """
 
     value: Object
     spelled: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    arrays: bool = False
 
 
 @dataclass(frozen=True, eq=False)

@@ -103,10 +103,11 @@ _META = ("step", "export_step", "rank", "micro_step", "micro_sequence_idx", "run
 
 def _read_prime_rl(value: Object) -> Iterator[Translated]:
     record: Object = {}
+    rows: Object = {}
     for name, own in _PRIME_RL.items():
         column = value.get(own)
         if isinstance(column, list) and any(one is not None for one in column):
-            record[name] = [column]
+            record[name] = rows.setdefault(own, [column])
     reward = _reward(value.get("rewards"), value["loss_mask"])
     if reward is not None:
         record["rewards"] = [reward]

@@ -5,12 +5,18 @@ A path from a root to a leaf is a response; what the model did not sample in it 
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import compress
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from grpo_cli.errors import InputError
 from grpo_cli.records.formats.format import Format, Object, Translated, keys
+from grpo_cli.records.packed import Unusual, pack_floats
 
 _COMPACT = {
     "logprobs": "log_probs_rollout",
@@ -62,7 +68,7 @@ def _read(value: Object) -> Iterator[Translated]:
         record["log_probs_old"] = engine  # as prime-rl's loss takes it
     else:
         record["log_probs_new"] = engine
-    yield Translated(record, {"meta.step": "run.work.step"}, notes)
+    yield Translated(record, {"meta.step": "run.work.step"}, notes, arrays=True)
 
 
 def _notes(rows: list[Object], record: Object) -> Iterator[str]:
@@ -110,64 +116,80 @@ def _paths(nodes: list[Object]) -> Iterator[list[int]]:
 def _row(nodes: list[Object], path: list[int], seen: set[int]) -> Object | None:
     """A path's tokens from the first that counts on; a node that two paths share counts once."""
     ids: list[Any] = []
-    mask: list[int] = []
-    turns: list[int] = []
-    turn = -1
+    sampled, mask, turns, widths = bytearray(), bytearray(), [], []
     known = [own for own in _COLUMNS if any(nodes[number].get(own) for number in path)]
     columns: dict[str, list[Any]] = {own: [] for own in known}
+    turn = -1
     for number in path:
         node = nodes[number]
-        bits = bytes(map(bool, node.get("mask") or [False] * len(node.get("token_ids") or ())))
-        sampled = 1 in bits
-        counts = sampled and number not in seen and bool(node.get("logprobs"))
+        bits = _bits(node)
+        counts = 1 in bits and number not in seen and bool(node.get("logprobs"))
         ids += node.get("token_ids") or [0] * len(bits)
         for own, column in columns.items():
-            column += _spread(own, bits, node.get(own))
+            column += _sampled(own, bits, node.get(own))
+        sampled += bits
         mask += bits if counts else bytes(len(bits))
         turn += counts
-        turns += [max(turn, 0)] * len(bits)
-        seen |= {number} if sampled else set()
-    if 1 not in mask:
+        turns.append(max(turn, 0))
+        widths.append(len(bits))
+        seen |= {number} if 1 in bits else set()
+    first = mask.find(1)
+    if first < 0:
         return None
-    first = mask.index(1)
-    row: Object = {"token_ids": ids[first:], "mask": mask[first:], "turn_ids": turns[first:]}
+    kept = np.frombuffer(mask, np.uint8)[first:]
+    row: Object = {"token_ids": ids[first:], "mask": kept}
+    row["turn_ids"] = np.array(turns).repeat(widths)[first:]
     row[_PARTIAL] = []
-    for own, column in columns.items():
-        kept = column[first:]
-        if not _has_nulls(kept):
-            row[_COLUMNS[own]] = kept
-            continue
-        counted = [one is not None for one in compress(kept, row["mask"])]
-        if all(counted):
-            row[_COLUMNS[own]] = [0.0 if one is None else one for one in kept]
-        elif any(counted):
-            row[_PARTIAL].append(own)
+    places = np.frombuffer(sampled, np.bool_)
+    for own, values in columns.items():
+        spread = _spread(_as_array(values), places)[first:]
+        if spread.dtype == object:
+            counted = [one is not None for one in compress(spread, kept)]
+            if any(counted) and not all(counted):
+                row[_PARTIAL].append(own)
+            if not all(counted):
+                continue
+            spread = _as_array([0.0 if one is None else one for one in spread])
+        row[_COLUMNS[own]] = spread
     return row
 
 
-def _has_nulls(values: list[Any]) -> bool:
-    try:
-        sum(values)  # four times as fast as looking for a null among floats
-    except TypeError:
-        return None in values
-    return False
+def _bits(node: Object) -> bytes:
+    """A byte for each token of a node: 1 where the model sampled it."""
+    mask = node.get("mask") or [False] * len(node.get("token_ids") or ())
+    with suppress(TypeError, ValueError):
+        found = bytes(mask)
+        if not found.strip(b"\0\1"):
+            return found
+    return bytes(map(bool, mask))
 
 
-def _spread(own: str, bits: bytes, values: list[Any] | None) -> list[Any]:
-    """Numbers of the sampled tokens, at their places; None for a node of which none are known."""
+def _sampled(own: str, bits: bytes, values: list[Any] | None) -> list[Any]:
+    """The numbers of a node's sampled tokens; nulls for a node of which none are known."""
     count = bits.count(1)
     if not values or not bits:
-        return [None if count else 0.0] * len(bits)
+        return [None] * count
     if own in _STAMPED and len(values) == len(bits):
-        values = list(compress(values, bits))
+        return [*compress(values, bits)]
     if count != len(values):
         what = "log-probs" if own == "logprobs" else own
         raise InputError(f"expected {count} {what} (one for each sampled token), got {len(values)}")
-    if bits.strip(b"\0") == b"\1" * count:  # one run, as it nearly always is
-        first = max(bits.find(1), 0)
-        return [*[0.0] * first, *values, *[0.0] * (len(bits) - first - count)]
-    rest = iter(values)
-    return [next(rest) if bit else 0.0 for bit in bits]
+    return values
+
+
+def _as_array(values: list[Any]) -> NDArray[Any]:
+    """Numbers as float64; of objects where some are none, such as null."""
+    try:
+        return pack_floats(values)
+    except (Unusual, struct.error, OverflowError):
+        return np.fromiter(values, object, len(values))
+
+
+def _spread(values: NDArray[Any], places: NDArray[np.bool_]) -> NDArray[Any]:
+    """The values at their places among zeros."""
+    found = np.zeros(len(places), values.dtype)
+    found[places] = values
+    return found
 
 
 def _reward(trace: Object) -> float:

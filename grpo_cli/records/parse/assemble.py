@@ -24,6 +24,7 @@ from grpo_cli.records.packed import (
 )
 from grpo_cli.records.parse.columns import guess_values
 from grpo_cli.records.parse.scores import WITHIN
+from grpo_cli.records.parse.turns import TURN_FIELDS
 from grpo_cli.records.record import Record
 
 _EXPECTED = {
@@ -48,7 +49,7 @@ def layout(record: Record) -> Hashable:
         record.reward_names,
         type(record.reward_baselines),
         type(record.advantages),
-        type(record.turn_rewards),
+        tuple(record.of_turns),
         tuple(record.hyperparameters.items()),
         tuple(record.misnamed.items()),
     )
@@ -83,10 +84,10 @@ def pack_records(records: Sequence[Record]) -> Packed:
     if any(record.trajectories is not None for record in records):
         each = [record.trajectories or [*range(len(record.widths))] for record in records]
         trajectories = number_groups(each, counts)
-    turn_rewards = None
-    if first.turn_rewards is not None:
-        rows = [row for record in records for row in record.turn_rewards or ()]
-        turn_rewards = integers(map(len, rows)), np.array([*chain.from_iterable(rows)], np.float64)
+    of_turns = {}
+    for name in first.of_turns:
+        rows = [row for record in records for row in record.of_turns[name]]
+        of_turns[name] = integers(map(len, rows)), np.array([*chain.from_iterable(rows)], float)
     versions = None
     if any(record.versions is not None for record in records):
         versions = np.concatenate(
@@ -109,7 +110,7 @@ def pack_records(records: Sequence[Record]) -> Packed:
         group_count=group_count,
         trajectories=trajectories[0],
         trajectory_count=trajectories[1],
-        turn_rewards=turn_rewards,
+        of_turns=of_turns,
         versions=versions,
         reward_names=first.reward_names,
         derived=first.derived,
@@ -140,9 +141,9 @@ def find_faults(records: Sequence[Record]) -> dict[int, InputError]:
                 begin = int(ends[record]) - len(own)
                 found[record] = _fault(records[record], record, name, own, token - begin, packed)
     for number, record in enumerate(records):
-        if record.turn_rewards is not None and number not in found:
-            fault = _other_turns(record, pack_records([record]), number)
-            found |= {} if fault is None else {number: fault}
+        for name in record.of_turns:
+            fault = _other_turns(record, name, pack_records([record]), number)
+            found = found if fault is None else {number: fault} | found
     return found
 
 
@@ -155,8 +156,8 @@ def _wrong_turns(packed: Packed, column: F64) -> Mask:
     return bad
 
 
-def _other_turns(record: Record, packed: Packed, number: int) -> InputError | None:
-    """The error of a record whose response has another number of rewards than turns."""
+def _other_turns(record: Record, name: str, packed: Packed, number: int) -> InputError | None:
+    """The error of a record whose response has another number of rewards, or states, than turns."""
     lengths, positions = kept_lengths(packed.widths, packed.mask)
     responses, ids = Segments(lengths), packed.columns.get("turn_ids")
     counted = ids
@@ -164,15 +165,16 @@ def _other_turns(record: Record, packed: Packed, number: int) -> InputError | No
         counted = ids[packed.mask]
     turns = count_turns(responses, cut_turns(responses, counted, positions))
     ends = np.cumsum(packed.widths)
-    for at, row in enumerate(record.turn_rewards or ()):
+    for at, row in enumerate(record.of_turns[name]):
         kept = len(row)
         if ids is not None and packed.mask is not None:
             own = slice(ends[at] - packed.widths[at], ends[at])
             kept = int(counted_turns(ids[own], packed.mask[own], kept).sum())
         if lengths[at] and turns[at] not in (len(row), kept):
             cut = "; without turn_ids, masked tokens separate turns" if ids is None else ""
-            message = f"expected {places.count(int(turns[at]), 'reward')} (one per turn{cut})"
-            path = f"{record.names['turn_rewards']}{places.response(at, record.shape)}"
+            wanted = places.count(int(turns[at]), TURN_FIELDS[name])
+            message = f"expected {wanted} (one per turn{cut})"
+            path = f"{record.names[name]}{places.response(at, record.shape)}"
             return _placed(InputError(f"{message}, got {len(row)}", path=path), record, number)
     return None
 

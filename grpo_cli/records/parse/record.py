@@ -28,9 +28,9 @@ from grpo_cli.records.parse.scores import (
 )
 from grpo_cli.records.parse.settings import read_settings, trainer_weights
 from grpo_cli.records.parse.turns import (
+    read_of_turns,
     read_roles,
     read_trajectories,
-    read_turn_rewards,
     read_versions,
 )
 from grpo_cli.records.places import Origin, got
@@ -123,9 +123,7 @@ def _add_scores(result: Record, record: Mapping[str, Any], shape: Shape) -> None
     key = result.names.get("reward_baselines")
     if key is not None:
         result.reward_baselines = finite(*per_response(key, record[key], shape, "baseline"))
-    key = result.names.get("turn_rewards")
-    if key is not None:
-        result.turn_rewards = read_turn_rewards(key, record[key], shape)
+    result.of_turns = read_of_turns(record, result.names, shape)
     key = result.names.get("advantages")
     if key is not None:
         result.advantages = read_advantages(key, record[key], shape, result.mask)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -90,23 +91,51 @@ def _number(labels: Sequence[Any], groups: Sequence[int]) -> Trajectories:
     return Trajectories([numbers[pair] for pair in pairs], [label for _, label in numbers])
 
 
-def read_turn_rewards(key: str, value: Any, shape: Shape) -> list[list[float]]:
-    """[R] the rewards of each response's turns.
+TURN_FIELDS = {"turn_rewards": "reward", "state_ids": "state"}
+"""What a record says of its turns → what each is."""
+
+
+def read_of_turns(
+    record: Mapping[str, Any], names: Mapping[str, str], shape: Shape
+) -> dict[str, list[list[float]]]:
+    """``turn_rewards`` and ``state_ids`` → [R] those of each response's turns.
+
+    States are numbered.
 
     Raises:
-        InputError: for another number of lists than responses, or an element that is no number.
+        InputError: for another number of lists than responses, or an element of another kind.
     """
     single = shape.single or (len(shape.widths) == 1 and shape.nested < 3)
-    if single and isinstance(value, list) and all(map(is_number, value)):
-        value = [value]
-    rows, place = per_response(key, value, shape, "turn reward list")
-    return [_rewards_of(row, place(number)) for number, row in enumerate(rows)]
+    numbers: dict[Any, int] = {}
+    found = {}
+    for name, word in TURN_FIELDS.items():
+        if name not in names:
+            continue
+        key, value = names[name], record[names[name]]
+        read = finite if name == "turn_rewards" else partial(_read_states, numbers)
+        fits = is_number if name == "turn_rewards" else is_id
+        if single and isinstance(value, list) and all(map(fits, value)):
+            value = [value]
+        rows, place = per_response(key, value, shape, f"turn {word} list")
+        found[name] = [_read_turns(row, place(number), read) for number, row in enumerate(rows)]
+    return found
 
 
-def _rewards_of(row: Any, path: str) -> list[float]:
+def _read_turns(row: Any, path: str, read: Callable[..., list[float]]) -> list[float]:
     if isinstance(row, list):
-        return finite(row, lambda at: f"{path}[{at}]")
-    return finite([row], lambda _: path)
+        return read(row, lambda at: f"{path}[{at}]")
+    return read([row], lambda _: path)
+
+
+def _read_states(
+    numbers: dict[Any, int], row: list[Any], place: Callable[[int], str]
+) -> list[float]:
+    for at, one in enumerate(row):
+        if not is_id(one):
+            raise InputError(
+                f"expected a state id (text or a number), got {got(one)}", path=place(at)
+            )
+    return [float(numbers.setdefault(one, len(numbers))) for one in row]
 
 
 def read_roles(value: Any, widths: Sequence[int]) -> list[list[str]] | None:

@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import reduce
-from operator import iconcat
 from types import TracebackType
 from typing import Any, BinaryIO, Self
 
-import numpy as np
-from numpy.typing import NDArray
-
-from grpo_cli.batch import F64, I64
 from grpo_cli.errors import InputError
 from grpo_cli.records.fields import TOKEN_COLUMNS
-from grpo_cli.records.packed import PLAIN_COLUMNS, Packed, Unusual
 from grpo_cli.records.tables.canonical import dumps
 from grpo_cli.records.tables.cells import JSON
 from grpo_cli.records.tables.files import package
@@ -36,10 +28,6 @@ _PLAIN: dict[str, set[type]] = {
     _WORDS: {str},
 }
 _LARGEST = {_BITS: 1, _IDS: 2**63 - 1, _FLOATS: 2**53}
-
-
-_EXACT = 2.0**53
-"""Integers from here on are no floats; what is that large is looked at as it was written."""
 
 
 class Table:
@@ -86,24 +74,6 @@ class Table:
         self._size += size
         if self._size >= _WAITING:
             self._flush()
-
-    def add_packed(self, records: Sequence[dict[str, Any]], packed: Packed) -> bool:
-        """Appends records whose numbers are packed; False where each has to be looked at."""
-        try:
-            columns = packed_columns(self._pa, self._columns(records[0]), records, packed)
-            rest = [{key: part for key, part in one.items() if key not in columns}
-                    for one in records]  # fmt: skip
-            texts = [dumps(one).decode() if one else None for one in rest]
-        except (InputError, Unusual, self._pa.ArrowException, OverflowError):
-            return False
-        self._flush()
-        columns[JSON] = self._pa.array(texts, self._pa.string())
-        made = [columns.get(field.name) for field in self._schema]
-        for at, field in enumerate(self._schema):
-            if made[at] is None:
-                made[at] = self._pa.nulls(len(records), field.type)
-        self._sink.add(self._pa.record_batch(made, schema=self._schema))
-        return True
 
     def _columns(self, first: dict[str, Any]) -> Any:
         """The columns, which the first of all records decides on."""
@@ -173,65 +143,3 @@ def _flat(value: Any, kind: str) -> bool:
     if kind in _LARGEST and int in set(map(type, value)):
         return all(type(one) is not int or abs(one) <= _LARGEST[kind] for one in value)
     return True
-
-
-def packed_columns(
-    pa: Any, schema: Any, records: Sequence[Mapping[str, Any]], packed: Packed
-) -> dict[str, Any]:
-    """The columns that packed records have of a table.
-
-    Args:
-        pa: pyarrow.
-        schema: the table's.
-        records: the same as canonical objects.
-        packed: their numbers.
-
-    Raises:
-        Unusual: where a number has to be looked at.
-    """
-    made = {}
-    for field in schema:
-        values = _values(pa, field, records, packed)
-        if field.name in records[0] and values is not None:
-            if not _is_flat(field):
-                values = pa.ListArray.from_arrays(_offsets(packed.widths), values)
-            made[field.name] = pa.ListArray.from_arrays(_offsets(packed.counts), values)
-    return made
-
-
-def _is_flat(field: Any) -> bool:
-    """Whether it has a number for each response."""
-    return str(field.type).count("list<") == 1
-
-
-def _offsets(lengths: I64) -> NDArray[np.int32]:
-    return np.concatenate(([0], np.cumsum(lengths, dtype=np.int32))).astype(np.int32)
-
-
-def _values(pa: Any, field: Any, records: Sequence[Mapping[str, Any]], packed: Packed) -> Any:
-    """What is in a column's lists; None where the records have nothing of this kind."""
-    name = field.name
-    if name == "turn_ids" and name in packed.columns:
-        return pa.array(packed.columns[name].astype(np.int64))
-    if name in PLAIN_COLUMNS:
-        return _floats(pa, packed.columns.get(name))
-    if name == "mask":
-        whole = np.ones(packed.widths.sum(), np.bool_) if packed.mask is None else packed.mask
-        return pa.array(whole.view(np.int8))
-    if name == "rewards":
-        return _floats(pa, packed.scores.get(name))
-    if name == "advantages":
-        flat = packed.scores.get(name)
-        return _floats(pa, flat if _is_flat(field) else packed.columns.get("token_advantages"))
-    if name in ("tokens", "token_ids") and name in records[0]:
-        rows: list[list[Any]] = reduce(iconcat, [one[name] for one in records], [])
-        return pa.array(reduce(iconcat, rows, []), pa.string() if name == "tokens" else pa.int64())
-    return None
-
-
-def _floats(pa: Any, numbers: F64 | None) -> Any:
-    if numbers is None:
-        return None
-    if not (np.abs(numbers) < _EXACT).all():
-        raise Unusual
-    return pa.array(numbers)

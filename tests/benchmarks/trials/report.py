@@ -8,6 +8,9 @@ from typing import Any
 from trials import check, matches, threads, verify
 from trials.score import Count, shown, table, wilson
 from trials.strangers import checking, matching, verifying
+from trials.strangers2 import checking as checking2
+from trials.strangers2 import matching as matching2
+from trials.strangers2 import verifying as verifying2
 from trials.turns import section as turns
 
 GOALS = (
@@ -30,6 +33,17 @@ GOALS = (
     (turns.MISLED, "≤ 2 %"),
     (turns.DIFFERS, "0"),
     (threads.NAMED, "≥ 9 of 10: 11 of 12"),
+    (verifying2.NAMED, "≥ 35 % held, 93 % to reach"),
+    (verifying2.MISLED, "≤ 12 % held, 0.5 % to reach"),
+    (verifying2.GUESSED, "≤ 8 % held, 1 % to reach"),
+    (verifying2.RIGHT, "0 %"),
+    (checking2.NAMED, "≥ 50 % held, 92 % to reach"),
+    (checking2.OTHER, "≤ 8 % held, 1.5 % to reach"),
+    (checking2.FALSE, "≤ 4 % held, 1 % to reach"),
+    (matching2.FIRST, "≥ 85 % held, 88 % to reach"),
+    (matching2.WRONG, "≤ 1 %"),
+    (matching2.OPEN, "≥ 70 % held, 88 % to reach"),
+    (matching2.OPEN_WRONG, "≤ 1 %"),
     (verifying.NAMED, "≥ 70 % held, 93 % to reach"),
     (verifying.MISLED, "≤ 3 % held, 0.5 % to reach"),
     (verifying.GUESSED, "≤ 3 % held, 1 % to reach"),

@@ -55,7 +55,7 @@ def prime_rl_advantages(clones: Clones) -> Iterator[Case]:
 
 def prime_rl(clones: Clones) -> Iterator[Case]:
     """IPOLoss, IcePopLoss and ref_kl_loss_fn, summed and scaled by compute_loss."""
-    own = _loaded(clones, NAME, ["IPOLoss", "IcePopLoss"])
+    own = loaded(clones, NAME, ["IPOLoss", "IcePopLoss"])
     fixed = {"adv_tau": 1.0, "score_centering": False}
 
     def run(eps: float = 0.3, kl_tau: float = 0.0, *, distil: bool = False) -> Loss:
@@ -75,7 +75,7 @@ def prime_rl(clones: Clones) -> Iterator[Case]:
 
 def prime_rl_earlier(clones: Clones) -> Iterator[Case]:
     """default_loss_fn and ipo_loss_fn, summed and scaled by compute_loss."""
-    own = _loaded(clones, BEFORE, ["default_loss_fn", "ipo_loss_fn"])
+    own = loaded(clones, BEFORE, ["default_loss_fn", "ipo_loss_fn"])
 
     def run(function: Any, **config: Any) -> Loss:
         settings = SimpleNamespace(adv_tau=1.0, **{"kl_tau": 1e-3, **config})
@@ -90,7 +90,7 @@ def prime_rl_earlier(clones: Clones) -> Iterator[Case]:
     yield BEFORE, "prime-rl/ipo@0.9.0", {}, {}, run(own.ipo_loss_fn, ipo_threshold=0.1)
 
 
-def _loaded(clones: Clones, name: str, losses: list[str]) -> SimpleNamespace:
+def loaded(clones: Clones, name: str, losses: list[str]) -> SimpleNamespace:
     return clones.load(
         name,
         "src/prime_rl/trainer/rl/loss.py",

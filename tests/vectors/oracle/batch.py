@@ -36,7 +36,8 @@ class Token:
 class Response:
     """One response with the tokens that count. ``rewards`` has one for each reward function.
 
-    ``turns`` are its turns in order: how many tokens each has, and its reward.
+    ``turns`` are its turns in order: how many tokens each has, and its reward; ``states`` are those
+    that they began in.
     """
 
     tokens: list[Token]
@@ -45,6 +46,7 @@ class Response:
     group: int
     trajectory: int = 0
     turns: Sequence[tuple[int, mpf]] = ()
+    states: Sequence[int] = ()
 
 
 Batch = list[Response]

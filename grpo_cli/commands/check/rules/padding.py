@@ -237,7 +237,7 @@ _PAD_WORDS = frozenset({"<pad>", "<|endoftext|>", "<|finetune_right_pad_id|>", "
 
 _SEVERAL = 2
 _MANY = 3
-_FINISHED, _PHRASES = 0.87, 16
+_FINISHED, _PHRASES, _OPEN = 0.87, 16, 8
 
 
 def _special_ids(view: View) -> tuple[frozenset[int], frozenset[int]]:
@@ -368,7 +368,7 @@ def _goes_on_after_the_end(view: View, ids: I64, last: I64) -> NDArray[np.bool_]
 
 @rule(
     "end-of-text",
-    "warning",
+    "warning|info",
     "The mask leaves out the end-of-text token.",
     rank=25,
     about="padding, end of text and repetition by id",
@@ -389,6 +389,7 @@ def find_masked_ends(view: View) -> Iterator[Finding]:
         return
     ends, _ = _special_ids(view)
     yield from _find_missing_ends(view, ids, ends)
+    yield from _find_open_ends(view, ids)
     if view.mask is None:
         return
     last = np.full(written.count, -1)
@@ -455,3 +456,38 @@ def _find_missing_ends(view: View, ids: I64, ends: frozenset[int]) -> Iterator[F
                     token=int(view.widths[part][row]) - 1,
                 )
                 break
+
+
+def _find_open_ends(view: View, ids: I64) -> Iterator[Finding]:
+    """Yields the records whose responses have lengths of all kinds, but end in no token together.
+
+    Of those shorter than the longest of their group, which was cut at most, fewer than seven of
+    eight end in the usual last token.
+    """
+    if not len(ids) or view.turned:
+        return
+    last = ids[np.maximum(view.written.starts + view.widths - 1, 0)]
+    longest = view.by_group(view.widths.astype(np.float64), np.maximum)[view.groups]
+    short = (view.widths < longest) & (view.widths > 0)
+    for record in np.flatnonzero(view.counts >= _OPEN).tolist():
+        part = view.rows_of(record)
+        masked = view.mask is not None and (view.lengths < view.widths)[part].any()
+        if masked or cut_off(view.values[record]) is not None:
+            continue
+        mine = last[part][short[part]]
+        words, counts = np.unique(mine, return_counts=True)
+        if len(mine) < _OPEN or counts.max() >= _FINISHED * len(mine):
+            continue
+        count = len(mine) - (int(counts.max()) if counts.max() > 2 else 0)
+        row = part.start + int(
+            np.flatnonzero(short[part] & (last[part] != words[counts.argmax()]))[0]
+        )
+        yield Finding(
+            f"{count:,} of {len(mine):,} responses shorter than the longest of their group have no "
+            "end of text: they end in different tokens",
+            "count the end of text, or the policy does not learn when to stop; right if the "
+            "rollouts were stopped at strings or aborted (record finish_reasons)",
+            {"responses": count, "of": len(mine)},
+            **view.at(row),
+            severity="info",
+        )

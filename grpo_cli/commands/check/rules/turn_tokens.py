@@ -47,10 +47,6 @@ def find_tool_tokens(view: View) -> Iterator[Finding]:
     foreign = _foreign(view)
     if foreign is None:
         return
-    if "roles" not in view.names:  # before the policy's first token they are the prompt's
-        own = np.cumsum(~foreign)
-        before = np.append(0, own)[view.responses.starts]
-        foreign &= own > view.responses.spread(before)
     hits = view.responses.sum(foreign.astype(np.int64))
     tokens, rows = view.records.sum(hits), view.records.sum((hits > 0).astype(np.int64))
     holes = view.mask is not None and bool((np.diff(view.positions) > 1).any())
@@ -101,7 +97,9 @@ def _unsampled(view: View, zero: NDArray[np.bool_], trainer: Any) -> NDArray[np.
     found = np.zeros_like(zero)
     edge = np.flatnonzero(np.diff(np.concatenate(([0], zero, [0]))))
     for start, end in edge.reshape(-1, 2)[np.diff(edge.reshape(-1, 2))[:, 0] >= _RUN].tolist():
-        inside = end < len(zero) and view.responses.index[start] == view.responses.index[end]
+        rows = view.responses.index[[start, min(end, len(zero) - 1)]]
+        inside = end < len(zero) and rows[0] == rows[1]
+        inside &= start > view.responses.starts[rows[0]]  # else it is the prompt's
         found[start:end] = inside and float(trainer[start:end].sum()) < _NATS
     return found
 

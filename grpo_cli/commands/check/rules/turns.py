@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,13 +23,6 @@ def turns_of(view: View) -> Segments:
     """Returns the tokens that count, cut into turns."""
     ids = view.columns.get("turn_ids")
     return cut_turns(view.responses, None if ids is None else ids.astype(np.int64), view.positions)
-
-
-def _by_group(every: Sequence[Trajectory]) -> dict[int, list[Trajectory]]:
-    found: dict[int, list[Trajectory]] = {}
-    for one in every:
-        found.setdefault(one.group, []).append(one)
-    return found
 
 
 def outcome(rewards: F64) -> float:
@@ -54,8 +47,8 @@ def find_groups_of_turns(view: View) -> Iterator[Finding]:
     Their rewards are those of one attempt: equal ones give advantages of 0. Advantages that do not
     add up to 0 over each trajectory have a baseline from elsewhere, as those of single attempts.
     """
-    for record, every in view.turned.items():
-        groups = _by_group(every)
+    for record in view.turned:
+        groups = view.attempts[record]
         alone = [some[0] for some in groups.values() if len(some) == 1 and len(some[0].rows) > 1]
         named = bool({"group_ids", "group_size"} & view.names.keys())
         several = len(groups) > 1 if named else "advantages" not in view.names
@@ -119,8 +112,9 @@ def find_counted_turns(view: View) -> Iterator[Finding]:
     rewards, advantages = view.summed, view.advantages
     if rewards is None or advantages is None:
         return
-    for record, every in view.turned.items():
-        found = [*_baselines(every, rewards, advantages)]
+    for record in view.turned:
+        groups = view.attempts[record].values()
+        found = [*_baselines(groups, rewards, advantages)]
         hits = [one for one in found if one.is_by_turn]
         zeros = {round(one.zero / one.spread, 2) for one in hits}
         if len(hits) < len(found) or not (len(zeros) > 1 or any(one.alone for one in hits)):
@@ -137,9 +131,11 @@ def find_counted_turns(view: View) -> Iterator[Finding]:
         )
 
 
-def _baselines(every: Sequence[Trajectory], rewards: F64, advantages: F64) -> Iterator[_Baseline]:
+def _baselines(
+    groups: Iterable[Sequence[Trajectory]], rewards: F64, advantages: F64
+) -> Iterator[_Baseline]:
     """Yields what the groups show in which the two baselines differ."""
-    for some in _by_group(every).values():
+    for some in groups:
         r = np.array([outcome(rewards[one.rows]) for one in some])
         a = np.array([advantages[one.rows[0]] for one in some])
         alike = all(np.ptp(advantages[one.rows]) <= 1e-6 for one in some)
@@ -298,7 +294,7 @@ def find_turn_rewards(view: View) -> Iterator[Finding]:
 def _rewards_by_turn(view: View) -> dict[int, list[tuple[int, F64]]]:
     """Returns record → (first response, [turns] rewards) of each trajectory."""
     found: dict[int, list[tuple[int, F64]]] = {}
-    by_turn, by_token = view.packed.turn_rewards, view.columns.get("token_rewards")
+    by_turn, by_token = view.packed.of_turns.get("turn_rewards"), view.columns.get("token_rewards")
     if by_token is not None:
         turns = turns_of(view)
         counts = np.bincount(view.responses.index[turns.starts], minlength=view.responses.count)

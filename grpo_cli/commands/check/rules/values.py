@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from grpo_cli.batch import F64
 from grpo_cli.commands.check.record_view import BY_TOKEN, View, find_bad
 from grpo_cli.commands.check.rule import Finding, rule
+from grpo_cli.commands.verify.compare import half_steps, precisions
 
 _ROUNDING = 1e-4
 
@@ -138,3 +139,24 @@ def find_negative_entropies(view: View) -> Iterator[Finding]:
             {"tokens": int(low.sum()), "of": len(low), "min": float(same[0])},
             **view.place(part.start + int(np.argmax(low))),
         )
+
+
+@rule(
+    "half-precision", "info", "A column of log-probs was rounded to bfloat16 or float16.", rank=70
+)
+def find_half_precision(view: View) -> Iterator[Finding]:
+    """Finds columns all of whose numbers are those of a format of 16 bits, where others are not."""
+    kinds = {name: precisions(values, view.tokens) for name, values in view.log_probs.items()}
+    for record in range(len(view.counts)):
+        short = {name: kind[record] for name, kind in kinds.items() if kind[record]}
+        if len(short) == len(kinds):
+            continue
+        for name, kind in short.items():
+            step = float(half_steps(kind, view.log_probs[name][view.tokens_of(record)]).max())
+            yield Finding(
+                f"{view.key(name)} was rounded to {kind}: by up to {step:.2g} nats",
+                "take log-softmax in float32 and write float32: a ratio is the difference of two "
+                "log-probs, and has all of their rounding",
+                {"column": name, "format": kind, "largest": step},
+                record,
+            )

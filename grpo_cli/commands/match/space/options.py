@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -120,6 +120,12 @@ class Options:
             (list(advantages), sorted(policies, key=ratios.__getitem__))
             for advantages, policies in found.items()
         ]
+
+    def blocks(self, most: int) -> Iterator[tuple[list[int], list[int]]]:
+        """Advantages with at most so many policies of those that are combined with them."""
+        for advantages, policies in self.combined:
+            for start in range(0, len(policies), most):
+                yield advantages, policies[start : start + most]
 
     @cached_property
     def directs_by_policy(self) -> list[int]:

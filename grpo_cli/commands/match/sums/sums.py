@@ -97,6 +97,10 @@ _HOLD: Mapping[str, Callable[[Batch], bool]] = {
 }
 
 
+_NUMBERS = 1 << 21
+"""Sums of responses that are in memory at a time."""
+
+
 # ---- sums ----------------------------------------------------------------------------------------
 
 
@@ -175,7 +179,8 @@ class Sums(Pass):
     ) -> None:
         which, advantages = distinct(terms.advantages())
         gaining, losing = advantages > 0.0, advantages < 0.0
-        for chosen, policies in self._options.combined:
+        most = max(_NUMBERS // max(terms.batch.responses.count, 1), 8)
+        for chosen, policies in self._options.blocks(most):
             own, back = np.unique(which[chosen], return_inverse=True)
             sides = (np.asarray(side[own].any(axis=0)) for side in (gaining, losing))
             places, gain, loss = terms.sides(policies, *sides)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import product
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -121,6 +123,24 @@ def _own_formula(
             if own is not None and np.allclose(_by_formula(case, pair, epsilon), own, rtol=1e-12):
                 return pair, None if pair[1] == "1" else epsilon
     return ("", ""), None
+
+
+def other_groups(case: Case) -> Iterator[Cause]:
+    """Yields groups that are counted off the rows, whatever their prompts are."""
+    if case.objective.advantage.choice.given or case.batch.rewards is None:
+        return
+    rows = np.arange(case.batch.responses.count)
+    sizes = np.bincount(case.batch.groups, minlength=case.batch.group_count)
+    grouped = [("group-stride.every", rows % case.batch.group_count)]
+    grouped += [("group-stride.blocks", rows // size) for size in {*sizes.tolist()} - {0}]
+    grouped += [("group-stride.later", np.roll(case.batch.groups, 1))]
+    for key, groups in grouped:
+        columns = {"groups": groups, "group_count": int(groups.max()) + 1}
+        yield catalogued(key, partial(_with_groups, columns=columns))
+
+
+def _with_groups(case: Case, columns: Mapping[str, Any]) -> Breakdown:
+    return case.with_columns(**columns)
 
 
 def other_eps(case: Case) -> Iterator[Cause]:
@@ -244,6 +264,39 @@ def changed(case: Case) -> Iterator[Cause]:
             yield catalogued(key, partial(_with_change, change=change))
 
 
+def whitened(case: Case) -> Iterator[Cause]:
+    """Yields advantages normalised once more, with the mean and the std of several sets."""
+    found, a = case.effective_advantages, case.breakdown.response_advantage
+    if found is None or a is None:
+        return
+    width = float(max(case.record.widths, default=0))
+    lengths = case.batch.responses.lengths.astype(np.float64)
+    sets = {
+        "the responses": (np.ones_like(a), float(len(a))),
+        "the tokens that count": (lengths, float(lengths.sum())),
+        "all tokens": (np.array(case.record.widths, dtype=np.float64), float(case.written.total)),
+        "the padded tokens, which are 0 where masked": (lengths, width * len(a)),
+        "the padded tokens": (np.full_like(a, width), width * len(a)),
+    }
+    known = np.isfinite(found)
+    room = 1e-3 * float(np.abs(found[known]).max(initial=0.0))
+    for (of, (times, count)), (by, (n, total)), ddof in product(
+        sets.items(), [*sets.items(), ("", (lengths, 0.0))], (1, 0)
+    ):
+        mean = float(a @ times) / max(count, 1.0)
+        square = float(n @ (a - mean) ** 2) + (total - float(n.sum())) * mean * mean
+        scale = (square / max(total - ddof, 1.0)) ** 0.5 + 1e-8 if by else 1.0
+        if (np.abs((a - mean) / scale - found)[known] > room).any() or (not by and ddof):
+            continue
+        words = f"advantages normalised again: mean over {of}"
+        words += f", std (ddof {ddof}) over {by}" if by else ""
+        yield _cause("advantage-twice", words, partial(_affine, mean=mean, scale=scale))
+
+
+def _affine(a: F64, _: F64, mean: float, scale: float) -> F64:
+    return (a - mean) / scale
+
+
 def _cause(mistake: str, words: str, change: Change) -> Cause:
     return Cause(mistake, words, partial(_with_change, change=change))
 
@@ -282,32 +335,9 @@ def _rewards(case: Case) -> F64:
 # ---- changed by a number, or exchanged: solved for from the gradient ----------------------------
 
 
-def effective_advantages(case: Case) -> F64 | None:
-    """[R] the advantage that explains each response's gradient; NaN where none can be solved for.
-
-    Every surrogate of the family is proportional to A on either side of 0, so the gradient with
-    A = 1 and with A = −1 says what any A gives. None where a response is explained by no A.
-    """
-    wanted, a = case.expected_policy_gradient, case.breakdown.response_advantage
-    if wanted is None or a is None or case.gradient is None:
-        return None
-    responses = case.batch.responses
-    noise = case.tolerance.rtol * float(np.abs(case.gradient).max(initial=0.0))
-    solved, left = np.full(responses.count, np.nan), np.full(responses.count, np.inf)
-    for sign, slope in zip((1.0, -1.0), case.unit_slopes, strict=True):
-        square = responses.sum(slope * slope)
-        size = responses.sum(slope * wanted) / np.where(square > 0, square, 1.0)
-        misfit = np.abs(wanted - responses.spread(size) * slope)
-        worst = np.array([part.max(initial=0.0) for part in np.split(misfit, responses.starts[1:])])
-        better = (size >= 0) & (square > 0) & (worst < left)
-        solved, left = np.where(better, sign * size, solved), np.where(better, worst, left)
-    filled = responses.lengths > 0
-    return solved if (left[filled & np.isfinite(left)] <= 3.0 * noise).all() else None
-
-
 def solved_changes(case: Case) -> Iterator[Cause]:
     """Yields changes with a number to be found first: a bound, an offset, another order."""
-    found, a = effective_advantages(case), case.breakdown.response_advantage
+    found, a = case.effective_advantages, case.breakdown.response_advantage
     if found is None or a is None:
         return
     moving = case.batch.responses.sum(np.abs(case.policy_gradient)) > case.quiet

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from functools import cached_property
+from functools import cached_property, wraps
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from grpo_cli.batch import F64, Batch, Segments
+from grpo_cli.batch import F64, I64, Batch, Segments
 from grpo_cli.commands.verify.compare import Column, Tolerance, as_written, column_of, deciding
 from grpo_cli.commands.verify.expected import read_expectations
 from grpo_cli.engine.chunk import Chunk
@@ -23,6 +23,7 @@ from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.choice import Bound, Choice
 from grpo_cli.objective.objective import Objective
 from grpo_cli.objective.pipeline import evaluate
+from grpo_cli.objective.results import Weights
 from grpo_cli.objective.terms import Term
 from grpo_cli.records import Record, assemble
 from grpo_cli.variants import bind
@@ -74,12 +75,17 @@ class Case:
     @cached_property
     def gradient(self) -> F64 | None:
         """[N] ∂J/∂(log π_θ) as expected at every token; None where it is not given."""
+        written = self.written_gradient
+        return written if written is None else written[self.mask]
+
+    @cached_property
+    def written_gradient(self) -> F64 | None:
+        """[N as written] the gradient of every token, masked or not."""
         for column in self.columns:
             is_gradient = column.key in ("gradient", "loss_gradient")
             per_token = column.expectation.level == "token"
             if is_gradient and per_token and np.isfinite(column.values).all():
-                values = column.values if column.written is None else column.values[self.mask]
-                return values if column.key == "gradient" else -values
+                return column.values if column.key == "gradient" else -column.values
         return None
 
     @property
@@ -93,6 +99,29 @@ class Case:
     def written(self) -> Segments:
         """The tokens as written, cut into responses."""
         return Segments(np.array(self.record.widths, dtype=np.int64))
+
+    @cached_property
+    def unpadded(self) -> I64:
+        """[R] tokens of each response as written, less the masked ones that repeat at its end."""
+        ids, widths = self.record.token_ids, self.written.lengths.copy()
+        values = self.record.columns.get("log_probs_new")
+        if (ids is None and values is None) or not self.is_masked:
+            return widths
+        column = np.array([x for row in ids for x in row]) if ids else np.frombuffer(values or b"")
+        for row in np.flatnonzero(widths).tolist():
+            start, end = int(self.written.starts[row]), int(self.written.starts[row] + widths[row])
+            own = column[start:end]
+            kept = self.mask[start:end] | (own != own[-1])
+            run = int(np.argmax(kept[::-1])) if kept.any() else 0 if own[-1] else len(own)
+            widths[row] -= run if run > 1 or (ids is None and own[-1] == 0.0) else 0
+        return widths
+
+    @property
+    def accumulations(self) -> dict[str, float]:
+        """By what a mean is divided besides: nothing, or the accumulation steps."""
+        steps = self.record.hyperparameters.get("gradient_accumulation_steps")
+        more = {" / accumulation steps": float(steps)} if isinstance(steps, int | float) else {}
+        return {"": 1.0} | {words: number for words, number in more.items() if number > 1.0}
 
     @cached_property
     def loss(self) -> float | None:
@@ -134,13 +163,18 @@ class Case:
         return len(self.columns) == 1 and self.columns[0].expectation.level == "record"
 
     @cached_property
-    def rounding(self) -> float:
-        """What a loss that was written with few digits leaves open, as a relative tolerance."""
+    def loss_room(self) -> float:
+        """What a loss that was written with few digits leaves open; 0 where it has many."""
         number = Decimal(repr(abs(self.loss or 0.0))).as_tuple()
-        if len(number.digits) > _TYPED or not isinstance(number.exponent, int):
+        if not self.loss or len(number.digits) > _TYPED or not isinstance(number.exponent, int):
             return 0.0
+        return 0.5 * 10.0**number.exponent
+
+    @property
+    def rounding(self) -> float:
+        """It as a relative tolerance."""
         size = abs(self.loss or 0.0) + 0.1 * float(self.breakdown.record_scale[0])
-        return 0.5 * 10.0**number.exponent / size if size else 0.0
+        return self.loss_room / size if size else 0.0
 
     def _misfit(self, again: Breakdown) -> float:
         most = 0.0
@@ -157,6 +191,8 @@ class Case:
         return sorted(self.columns, key=lambda column: len(column.values))
 
     def _agree(self, column: Column, found: F64) -> bool:
+        if self.is_loss_alone and abs(float(found[0] - column.values[0])) <= self.loss_room:
+            return True
         return bool(self.tolerance.agree(column, found).all())
 
     def _found(self, column: Column, again: Breakdown) -> F64 | None:
@@ -186,6 +222,11 @@ class Case:
     def with_columns(self, **columns: Any) -> Breakdown:
         """The record with other columns in its batch."""
         return self.evaluated(replace(self.batch, **columns))
+
+    def weighted(self, policy: F64, kl: F64 | None = None, batch: Batch | None = None) -> Breakdown:
+        """The record with other weights of its tokens, [N], and of those of the KL."""
+        own = None if kl is None else _weighing(kl)
+        return self.evaluated(batch, aggregate=_weighing(policy), kl_aggregate=own)
 
     def with_record(self, **changed: Any) -> Breakdown:
         """The record with other columns, or another mask, as written."""
@@ -222,6 +263,30 @@ class Case:
         return self.with_advantages(ones).gradient - silent, self.with_advantages(
             -ones
         ).gradient - silent
+
+    @cached_property
+    def effective_advantages(self) -> F64 | None:
+        """[R] the advantage that explains each response's gradient; NaN where none can be solved.
+
+        Every surrogate of the family is proportional to A on either side of 0, so the gradient with
+        A = 1 and with A = −1 says what any A gives. None where a response is explained by no A.
+        """
+        wanted, a = self.expected_policy_gradient, self.breakdown.response_advantage
+        if wanted is None or a is None or self.gradient is None:
+            return None
+        responses = self.batch.responses
+        noise = self.tolerance.rtol * float(np.abs(self.gradient).max(initial=0.0))
+        solved, left = np.full(responses.count, np.nan), np.full(responses.count, np.inf)
+        for sign, slope in zip((1.0, -1.0), self.unit_slopes, strict=True):
+            square = responses.sum(slope * slope)
+            size = responses.sum(slope * wanted) / np.where(square > 0, square, 1.0)
+            misfit = np.abs(wanted - responses.spread(size) * slope)
+            parts = np.split(misfit, responses.starts[1:])
+            worst = np.array([part.max(initial=0.0) for part in parts])
+            better = (size >= 0) & (square > 0) & (worst < left)
+            solved, left = np.where(better, sign * size, solved), np.where(better, worst, left)
+        filled = responses.lengths > 0
+        return solved if (left[filled & np.isfinite(left)] <= 3.0 * noise).all() else None
 
     @cached_property
     def other_advantages(self) -> bool:
@@ -293,6 +358,23 @@ class Case:
 
 
 _GIVEN = bind("advantage", "given")
+
+
+def _weighing(tokens: F64) -> Bound:
+    def aggregate(responses: Segments) -> Weights:
+        return Weights(np.ones(responses.count), None, 1.0, "solved", tokens)
+
+    return Bound("solved", Choice(aggregate), {})
+
+
+def tapped(own: Bound, change: Callable[[Any], Any]) -> Bound:
+    """Returns a stage with its outcome changed."""
+
+    @wraps(own.choice.function)
+    def changed(*columns: Any, **values: Any) -> Any:
+        return change(own.choice.function(*columns, **values))
+
+    return Bound(own.name, Choice(changed, own.choice.defaults), own.values)
 
 
 class Cause(NamedTuple):

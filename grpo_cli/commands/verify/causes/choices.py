@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from functools import partial, wraps
-from typing import Any
+from functools import partial
+from itertools import permutations
 
 import numpy as np
 
-from grpo_cli.batch import F64
-from grpo_cli.commands.verify.causes.case import Case, Cause, bound_to, catalogued, swapped
+from grpo_cli.batch import F64, Segments
+from grpo_cli.commands.verify.causes.case import Case, Cause, bound_to, catalogued, swapped, tapped
 from grpo_cli.commands.verify.causes.solving import bounding
 from grpo_cli.hyperparameters import HYPERPARAMETERS
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.choice import Bound, Choice, reading
-from grpo_cli.objective.results import Ratio
+from grpo_cli.objective.results import Correction, Ratio, Weights
 from grpo_cli.objective.terms import ENTROPY, KL, Term
 from grpo_cli.variants import STAGES, bind
 
@@ -35,10 +35,10 @@ def ratios(case: Case) -> Iterator[Cause]:
                     words = f"{cause.words}, token by token"
                     yield cause._replace(words=words, evaluate=by_token)
     for key, change in _CHANGES.items():
-        made = changed_ratio(own, change)
+        made = tapped(own, change)
         yield catalogued(key, partial(Case.evaluated, ratio=made), of="ratio")
-    if own.choice.per_response:
-        yield from _sequences(case)
+    if batch.log_probs_new is not None and batch.log_probs_old is not None:
+        yield from _levels(case)
 
 
 _INSTEAD = {
@@ -67,34 +67,33 @@ _CHANGES: Mapping[str, Callable[[Ratio], Ratio]] = {
 }
 
 
-def changed_ratio(own: Bound, change: Callable[[Ratio], Ratio]) -> Bound:
-    """Returns the ratio with its outcome changed."""
-
-    @wraps(own.choice.function)
-    def ratio(*columns: Any, **values: Any) -> Ratio:
-        return change(own.choice.function(*columns, **values))
-
-    return Bound(own.name, Choice(ratio, own.choice.defaults), own.values)
-
-
-def _sequences(case: Case) -> Iterator[Cause]:
-    """Yields a sequence's ratio with another divisor, and without its share in the gradient."""
-    responses = case.batch.responses
+def _levels(case: Case) -> Iterator[Cause]:
+    """Yields log-ratios of a sequence with another divisor, and its gradient without 1/L."""
+    responses, own = case.batch.responses, case.objective.ratio
     lengths = np.maximum(responses.lengths, 1).astype(np.float64)
     width = float(max(case.record.widths, default=1))
-    for mistake, words, by in (
-        ("ratio-width", "the padded width", lengths / width),
-        ("one-less", "its tokens − 1", lengths / np.maximum(lengths - 1.0, 1.0)),
+    divisors = {
+        "ratio-width": np.full_like(lengths, width),
+        "ratio-width.written": np.maximum(np.array(case.record.widths, dtype=np.float64), 1.0),
+        "ratio-width.less": np.maximum(lengths - 1.0, 1.0),
+        "ratio-width.root": np.sqrt(lengths),
+        "ratio-width.mean": np.full_like(lengths, max(float(lengths.mean()), 1.0)),
+    }
+    if own.choice.per_response:
+        for key, divisor in divisors.items():
+            scaled = partial(scaled_ratio, by=responses.spread(lengths / divisor))
+            yield catalogued(key, partial(Case.evaluated, ratio=tapped(own, scaled)))
+        spread = responses.spread(lengths)
+        words = "the gradient of a sequence's ratio lacks 1/L: it is not divided by the length"
+        steep = tapped(own, lambda r: r._replace(pull=lambda slope: spread * r.pull(slope)))
+        yield swapped("ratio-slope", "ratio", words, steep)
+    for key, divisor in (
+        ("ratio-not-summed.length", lengths),
+        ("ratio-not-summed.width", divisors["ratio-width"]),
     ):
-        said = f"the log-ratio of a sequence is divided by {words} instead of by its tokens"
-        scaled = changed_ratio(case.objective.ratio, partial(scaled_ratio, by=responses.spread(by)))
-        yield swapped(mistake, "ratio", said, scaled)
-    spread = responses.spread(lengths)
-    words = "the gradient of a sequence's ratio lacks 1/L: it is not divided by the length"
-    steep = changed_ratio(
-        case.objective.ratio, lambda r: r._replace(pull=lambda slope: spread * r.pull(slope))
-    )
-    yield swapped("ratio-slope", "ratio", words, steep)
+        each = partial(scaled_ratio, by=responses.spread(1.0 / divisor))
+        made = partial(Case.evaluated, ratio=tapped(_TOKEN, each))
+        yield catalogued(key, made)
 
 
 def scaled_ratio(r: Ratio, by: F64 | float) -> Ratio:
@@ -129,27 +128,103 @@ def _clamped(case: Case, number: float) -> Breakdown:
         return r._replace(pull=lambda slope: inside * r.pull(slope))
 
     batch = replace(case.batch, log_probs_old=new - bound)
-    return case.evaluated(batch, ratio=changed_ratio(case.objective.ratio, cut))
+    return case.evaluated(batch, ratio=tapped(case.objective.ratio, cut))
 
 
 # ---- corrections and entropy bonuses ------------------------------------------------------------
 
 
 def corrections(case: Case) -> Iterator[Cause]:
-    """Yields a correction that is missing, of another policy, or on the KL too."""
+    """Yields a correction that is missing, or on the KL too."""
     own = case.objective.correction
     if own.choice.absent:
         return
     words = "correction missing: the engine's log-probs are not used"
     yield swapped("correction-dropped", "correction", words, bind("correction", "none"))
     if "log_probs_old" in own.choice.columns:
-        function = reading(own.choice.function, "of the new", log_probs_old="log_probs_new")
-        of_new = Bound(own.name, replace(own.choice, function=function), own.values)
         words = "correction computed from the current policy instead of the old policy"
-        yield swapped("correction-of-new", "correction", words, of_new)
+        yield swapped("correction-of-new", "correction", words, _of(own, old="new"))
+        words = "correction inverted: the engine's policy over the old one"
+        inverted = _of(own, old="rollout", rollout="old")
+        yield swapped("correction-inverted", "correction", words, inverted)
     if case.breakdown.correction is not None and case.breakdown.term(KL) is not None:
         words = "correction applied to the KL as well"
         yield Cause("correction-on-kl", words, lambda case: case.with_terms(partial(_on_kl, case)))
+
+
+_POLICIES = {"π_old": "log_probs_old", "π_engine": "log_probs_rollout", "π_θ": "log_probs_new"}
+_LEVELS: Mapping[str, tuple[str, Callable[[F64, Segments], F64]]] = {
+    "token by token": ("other-correction", lambda d, _: np.exp(d)),
+    "the product over each response": (
+        "correction-product-or-mean",
+        lambda d, rows: rows.spread(np.exp(rows.sum(d))),
+    ),
+    "the geometric mean over each response": (
+        "correction-product-or-mean",
+        lambda d, rows: rows.spread(np.exp(rows.mean(d))),
+    ),
+    "the sum over each response": (
+        "correction-sum-of-ratios",
+        lambda d, rows: rows.spread(rows.sum(np.exp(d))),
+    ),
+    "the mean over each response": (
+        "correction-sum-of-ratios",
+        lambda d, rows: rows.spread(rows.mean(np.exp(d))),
+    ),
+}
+
+
+def weights(case: Case) -> Iterator[Cause]:
+    """Yields every weight of a quotient of policies, at every level and with every bound."""
+    wanted, ratio = case.expected_policy_gradient, case.objective.ratio
+    if wanted is None or case.batch.log_probs_rollout is None or ratio.choice.per_response:
+        return
+    plain = case.evaluated(correction=bind("correction", "none")).gradient
+    plain = plain - case.without_policy.gradient
+    loud = np.abs(plain) > 3.0 * case.quiet
+    if not loud.any():
+        return
+    seen = wanted[loud] / plain[loud]
+    for (above, of), (below, by) in permutations(_POLICIES.items(), 2):
+        columns = getattr(case.batch, of), getattr(case.batch, by)
+        if columns[0] is None or columns[1] is None:
+            continue
+        for level, (mistake, weigh) in _LEVELS.items():
+            raw = weigh(columns[0] - columns[1], case.batch.responses)
+            mean = max(float(raw.mean()), 1e-12)
+            for scaled, over in ((raw, ""), (raw / mean, ", divided by its mean over the batch")):
+                words = f"correction by {above}/{below}, {level}{over}"
+                name = "correction-of-new" if "π_θ" in (above, below) else mistake
+                name = "correction-mean-left" if over else name
+                for bound, weight in _bounded(scaled, seen, scaled[loud]):
+                    made = Bound(level, Choice(_constant(weight)), {})
+                    yield swapped(name, "correction", words + bound, made)
+
+
+def _constant(weight: F64) -> Callable[[], Correction]:
+    return lambda: Correction(weight)
+
+
+def _bounded(raw: F64, seen: F64, loud: F64) -> Iterator[tuple[str, F64]]:
+    """Yields the weights as they are or with an upper bound, where they are those seen."""
+    top = float(seen.max())
+    candidates = [("", raw)]
+    if top > 0.0 and (loud > top * 1.001).any():
+        named = f"{top:.4g}"
+        candidates += [(f", at most {named}", np.minimum(raw, top))]
+        candidates += [(f", 0 above {named}", np.where(raw <= top * 1.001, raw, 0.0))]
+    for words, weight in candidates:
+        own = np.minimum(loud, top) if "most" in words else loud
+        own = np.where(loud <= top * 1.001, loud, 0.0) if "above" in words else own
+        if np.allclose(own, seen, rtol=1e-3, atol=1e-3):
+            yield words, weight
+
+
+def _of(own: Bound, **instead: str) -> Bound:
+    """The correction, which reads the log-probs of other policies."""
+    columns = {f"log_probs_{name}": f"log_probs_{other}" for name, other in instead.items()}
+    function = reading(own.choice.function, "of others", **columns)
+    return Bound(own.name, Choice(function), own.values)
 
 
 def _on_kl(case: Case, term: Term) -> Term:
@@ -216,9 +291,20 @@ def _others(case: Case, stage: str, *, neutral: bool) -> Iterator[Cause]:
         if stage == "advantage" and per_response and not case.other_advantages:
             continue
         bound = bound_to(name, choice, known)
-        if bound is not None:
-            words = f"{_kind(stage, own.choice, choice)}{stage} {name} instead of {own.name}"
-            yield swapped(_ROWS.get(name, f"other-{stage}"), stage, words, bound)
+        if bound is None:
+            continue
+        words = f"{_kind(stage, own.choice, choice)}{stage} {name} instead of {own.name}"
+        mistake = _ROWS.get(name, f"other-{stage}")
+        yield swapped(mistake, stage, words, bound)
+        solved = "/" not in name and name != "prompt-mean"  # by denominators
+        if stage == "aggregate" and not solved:
+            for divided, steps in [*case.accumulations.items()][1:]:
+                made = tapped(bound, partial(_divided, by=steps))
+                yield swapped(mistake, stage, words + divided, made)
+
+
+def _divided(weights: Weights, by: float) -> Weights:
+    return weights._replace(divisor=weights.divisor * by)
 
 
 _ROWS = {

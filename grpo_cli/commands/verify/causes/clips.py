@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -57,8 +58,25 @@ def usual_bounds(low: float, high: float) -> tuple[float, float]:
     return 1.0 - low, 1.0 + high
 
 
+def _no_bounds(*_: float) -> tuple[float, float]:
+    return -np.inf, np.inf
+
+
+def _product_clipped(ratio: F64, a: F64, low: float, high: float) -> tuple[F64, F64]:
+    """clip(ρ·A)."""
+    free = ratio * a
+    bounded = np.clip(free, low, high)
+    return bounded, np.where(bounded == free, free, 0.0)
+
+
+def _averaged(ratio: F64, a: F64, low: float, high: float) -> tuple[F64, F64]:
+    """The mean of both products."""
+    (value, slope), free = _only_bounded(ratio, a, low, high), ratio * a
+    return 0.5 * (free + value), 0.5 * (free + slope)
+
+
 CLIPS: Mapping[str, tuple[Form, Bounds]] = {
-    "clip-unused": (right, lambda _, __: (-np.inf, np.inf)),
+    "clip-unused": (right, _no_bounds),
     "clip-greater": (_greatest, usual_bounds),
     "clip-both": (_only_bounded, usual_bounds),
     "clip-one-side.lower": (right, lambda _, high: (-np.inf, 1.0 + high)),
@@ -81,6 +99,11 @@ CLIPS: Mapping[str, tuple[Form, Bounds]] = {
     ),
     "ratio-without-exp.plus": (_without_exp(1.0), usual_bounds),
     "ratio-without-exp": (_without_exp(0.0), usual_bounds),
+    "ratio-without-exp.free": (_without_exp(0.0), _no_bounds),
+    "ratio-without-exp.freeplus": (_without_exp(1.0), _no_bounds),
+    "clip-of-product": (_product_clipped, usual_bounds),
+    "clip-of-product.zero": (_product_clipped, lambda low, high: (-low, high)),
+    "clip-both.mean": (_averaged, usual_bounds),
 }
 
 
@@ -336,14 +359,34 @@ def weights(case: Case) -> Iterator[Cause]:
         return
     cap, other = caps
     name = "1 + ε_high" if other > cap else "ε_high"
-    yield _capped("cispo-uncapped", "bound missing: the weight is not clipped", np.inf)
-    yield _capped("cispo-bound", f"bound at {name} = {other:g}", other)
-    words = "stop-gradient on the weight missing: a gradient flows through the ratio as well"
-    yield Cause("cispo-weight-gradient", words, partial(_with_cap, cap=cap, moving=True))
-    words = "gradient cut where the weight is capped: these tokens have none"
-    yield Cause("cispo-gradient-cut", words, partial(_with_cap, cap=cap, cut=True))
-    words = "ratio instead of the weight times the log-prob (ρ·A)"
-    yield swapped("cispo-as-ratio", "surrogate", words, Bound("unclipped", Choice(_unclipped), {}))
+    bounds = (
+        ("", "", cap),
+        ("cispo-uncapped", "bound missing: the weight is not clipped", np.inf),
+        ("cispo-bound", f"bound at {name} = {other:g}", other),
+    )
+    kinds = (
+        ("", ""),
+        (
+            "cispo-weight-gradient",
+            "stop-gradient on the weight missing: a gradient flows through the ratio as well",
+        ),
+        (
+            "cispo-gradient-cut",
+            "gradient cut where the weight is capped: these tokens have none",
+        ),
+    )
+    for (row, of_bound, number), (kind, words) in product(bounds, kinds):
+        if row or kind:
+            both = ", and ".join(filter(None, (of_bound, words)))
+            moving, cut = kind == "cispo-weight-gradient", kind == "cispo-gradient-cut"
+            made = partial(_with_cap, cap=number, moving=moving, cut=cut)
+            yield Cause(kind or row, both, made)
+    for row, of_bound, number in bounds:
+        words = "ratio instead of the weight times the log-prob (ρ·A)"
+        words += "" if number == np.inf else f", bounded above at {number:g}"
+        words += f", and {of_bound}" if row == "cispo-bound" else ""
+        unclipped = Bound("unclipped", Choice(_at_most(number)), {})
+        yield swapped("cispo-as-ratio", "surrogate", words, unclipped)
 
 
 def _caps(surrogate: Bound) -> tuple[float, float] | None:
@@ -374,9 +417,14 @@ def _with_cap(case: Case, cap: float, *, moving: bool = False, cut: bool = False
     return case.evaluated(surrogate=Bound("cispo", Choice(surrogate), {}))
 
 
-def _unclipped(ratio: F64, advantage: F64) -> Surrogate:
-    value = ratio * advantage
-    return Surrogate(value, unbound(len(value)), value, None)
+def _at_most(cap: float) -> Callable[[F64, F64], Surrogate]:
+    """min(ρ, cap)·A."""
+
+    def surrogate(ratio: F64, advantage: F64) -> Surrogate:
+        value = np.minimum(ratio, cap) * advantage
+        return Surrogate(value, unbound(len(value)), np.where(ratio <= cap, value, 0.0), None)
+
+    return surrogate
 
 
 def solved_cap(case: Case) -> Iterator[Cause]:

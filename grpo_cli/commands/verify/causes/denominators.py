@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +16,6 @@ from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.choice import Bound, Choice
 from grpo_cli.objective.results import Weights
 from grpo_cli.objective.terms import KL, Term
-from grpo_cli.records import Record
 
 # ---- denominators, solved for: what each response's tokens weigh, and what that is --------------
 
@@ -66,17 +66,15 @@ def _count(case: Case) -> float:
 
 def _with_cut(case: Case) -> float:
     """Counts the tokens that count, and those of fully masked responses but for their padding."""
-    cut = np.flatnonzero(case.batch.responses.lengths == 0).tolist()
-    more = sum(unpadded_length(case.record, at) for at in cut)
-    return float(case.batch.responses.total + more) if cut else np.nan
+    cut = case.batch.responses.lengths == 0
+    more = int(case.unpadded[cut].sum())
+    return float(case.batch.responses.total + more) if more else np.nan
 
 
-def unpadded_length(record: Record, at: int) -> int:
-    """Counts the tokens of a response before the repeated one at its end; all, without ids."""
-    ids = [] if record.token_ids is None else record.token_ids[at]
-    if len(ids) < 2 or ids[-1] != ids[-2]:
-        return record.widths[at]
-    return next((end for end in range(len(ids), 0, -1) if ids[end - 1] != ids[-1]), 0)
+def _with_masked(case: Case) -> float:
+    """Counts all tokens but padding, where that is no other count."""
+    count = float(case.unpadded.sum())
+    return np.nan if count in (_with_cut(case), float(case.written.total)) else count
 
 
 def _filled(case: Case) -> float:
@@ -97,6 +95,7 @@ _EQUAL: Mapping[str, Divisor] = {
     "constant-length": lambda case: _count(case) * _constant(case),
     "padded-length.responses": lambda case: _count(case) * max(case.record.widths, default=0),
     "truncated-in-denominator.written": lambda case: float(sum(case.record.widths)),
+    "truncated-in-denominator.unpadded": _with_masked,
     "truncated-in-denominator.cut": _with_cut,
     "local-count": lambda case: _number(case.record.hyperparameters.get("num_items_in_batch")),
     "norm-without-responses": _constant,
@@ -175,26 +174,66 @@ def of_the_kl(case: Case) -> Iterator[Cause]:
 
 
 def micro_batches(case: Case) -> Iterator[Cause]:
-    """Yields the mean of the token means of micro-batches of so many responses."""
-    count, lengths = case.batch.responses.count, case.batch.responses.lengths
-    for size in range(2, count):
-        if case.gradient is None and count % size:
+    """Yields means of the means of micro-batches: of consecutive responses, or of every n-th."""
+    count, factor = case.batch.responses.count, None
+    if case.gradient is not None:
+        factor = _factors(case, case.gradient, case.breakdown.gradient)
+        if factor is None:
+            return
+    for words, numbers in _partitions(case):
+        if factor is None and ("every" in words or count % (numbers == 0).sum()):
             continue  # one number fits some of many ways
-        numbers = np.arange(count) // size
-        tokens = np.maximum(np.bincount(numbers, weights=lengths), 1.0)
-        words = f"the mean of the token means of micro-batches of {size} responses"
-        made = partial(_with_weights, numerator=_shared(tokens, numbers), divisor=_is(len(tokens)))
-        yield Cause(
-            "mean-of-means", f"{words}; this row's denominator: {case.breakdown.counted}", made
-        )
+        means = product(_means(case, numbers), case.accumulations.items())
+        for (inner, mean), (divided, steps) in means:
+            if factor is None and inner != "token":
+                continue
+            weight = mean / steps
+            by = weight / np.where(case.breakdown.weight == 0.0, np.nan, case.breakdown.weight)
+            if factor is not None and not np.allclose(by, factor, rtol=1e-3, equal_nan=True):
+                known = np.isfinite(factor) & np.isfinite(by)
+                if not known.any() or not np.allclose(by[known], factor[known], rtol=1e-3):
+                    continue
+            said = f"the mean of the {inner} means of micro-batches of {words}{divided}"
+            made = partial(_with_weights, numerator=_given(weight), divisor=lambda _: 1.0)
+            yield Cause(
+                "mean-of-means", f"{said}; this row's denominator: {case.breakdown.counted}", made
+            )
 
 
-def _shared(tokens: F64, numbers: I64) -> Numerator:
-    return lambda _: 1.0 / tokens[numbers]
+def _partitions(case: Case) -> Iterator[tuple[str, I64]]:
+    """[R] the micro-batch of each response, by how they are cut."""
+    rows = np.arange(case.batch.responses.count)
+    for size in range(2, min(len(rows), _MOST_RESPONSES)):
+        yield f"{size} responses", rows // size
+    for ranks in range(2, min(len(rows) // 2 + 1, _MOST_RESPONSES)):
+        yield f"every {ranks}th response", rows % ranks
 
 
-def _is(divisor: float) -> Divisor:
-    return lambda _: divisor
+_MOST_RESPONSES = 65
+"""Of a micro-batch, and micro-batches that are dealt out in turn."""
+
+
+def _means(case: Case, numbers: I64) -> Iterator[tuple[str, F64]]:
+    """[R] weights of the mean over micro-batches of what each of them averages."""
+    lengths, widths = case.batch.responses.lengths, np.array(case.record.widths)
+    parts = int(numbers.max()) + 1
+    tokens = np.maximum(np.bincount(numbers, weights=lengths), 1.0)
+    yield "token", 1.0 / (tokens * parts)[numbers]
+    rows = np.bincount(numbers)
+    if np.ptp(rows):  # else it is the mean over all
+        yield "response", 1.0 / (np.maximum(lengths, 1) * (rows * parts)[numbers])
+    longest = np.zeros(parts)
+    np.maximum.at(longest, numbers, widths)
+    yield "padded", 1.0 / np.maximum(rows * longest * parts, 1.0)[numbers]
+
+
+def _given(weight: F64) -> Numerator:
+    def numerator(case: Case) -> F64:
+        if len(weight) != case.batch.responses.count:
+            raise ValueError("these weights belong to another record")
+        return weight
+
+    return numerator
 
 
 def _shapes(case: Case) -> dict[str, F64]:
@@ -371,7 +410,7 @@ def named_factors(case: Case) -> Iterator[Cause]:
         mistake = "factor" if "sum" in kind else "accumulation-missing"
         for factor, verb in ((value, "times"), (1.0 / value, "divided by")):
             for sign, suffix in ((1.0, ""), (-1.0, ", with the wrong sign")):
-                if abs(found - sign * factor) <= case.tolerance.rtol * factor:
+                if abs(found - sign * factor) <= max(case.tolerance.rtol, case.rounding) * factor:
                     words = f"{kind}: yours is grpo's {verb} {name} = {value:g}{suffix}"
                     yield Cause(mistake, words, partial(everything_times, factor=sign * factor))
 

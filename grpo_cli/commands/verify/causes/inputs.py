@@ -11,14 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, Segments
-from grpo_cli.commands.verify.causes.case import Case, Cause, catalogued
-from grpo_cli.commands.verify.causes.choices import changed_ratio, scaled_ratio
+from grpo_cli.commands.verify.causes.case import Case, Cause, tapped
+from grpo_cli.commands.verify.causes.choices import scaled_ratio
 from grpo_cli.commands.verify.causes.clips import effective_log_ratio
 from grpo_cli.commands.verify.causes.solving import parametric
 from grpo_cli.objective.breakdown import Breakdown
-from grpo_cli.objective.choice import Bound, Choice
-from grpo_cli.objective.results import Weights
-from grpo_cli.records import assemble
 
 Flags = NDArray[np.bool_]
 Change = Callable[[F64, Segments], F64]
@@ -52,11 +49,14 @@ def _shifted(values: F64, written: Segments, by: int, fill: str) -> F64:
     moved = np.roll(values, by)
     if fill == "packed":
         return moved
-    edge = written.positions == (0 if by > 0 else written.spread(written.lengths) - 1)
-    if fill == "wrapped":
+    lengths = written.spread(written.lengths)
+    edge = written.positions == (0 if by > 0 else lengths - 1)
+    if fill == "rolled":  # as rows that are padded to the longest: that one takes in its other end
+        edge &= lengths < lengths.max(initial=0)
+    if fill in ("wrapped", "rolled"):
         start = written.spread(written.starts)
-        at = (written.positions - by) % np.maximum(written.spread(written.lengths), 1)
-        return values[start + at]
+        moved = values[start + (written.positions - by) % np.maximum(lengths, 1)]
+        edge &= fill == "rolled"
     return np.where(edge, values if fill == "repeated" else 0.0, moved)
 
 
@@ -94,7 +94,7 @@ CHANGES: tuple[tuple[str, str, Change], ...] = (
             partial(_shifted, by=by, fill=fill),
         )
         for by, where in ((1, "previous"), (-1, "next"))
-        for fill in ("zero", "repeated", "wrapped", "packed")
+        for fill in ("zero", "repeated", "wrapped", "rolled", "packed")
     ),
     ("zero-filled", "are 0: they are missing and were filled", lambda x, _: np.zeros_like(x)),
     ("log-probs-shifted", "are those of the previous response", _from_row_before),
@@ -113,6 +113,20 @@ def columns(case: Case) -> Iterator[Cause]:
         if mistake == "log-probs-rounded" and len(names) > 1:
             made = partial(_replaced, columns=tuple(names), change=change)
             yield Cause(mistake, f"all log-probs {words}", made)
+
+
+def exchanged(case: Case) -> Iterator[Cause]:
+    """Yields log-probs of one policy that are read for those of another."""
+    for into, name in _read(case).items():
+        for source, other in _NAMES.items():
+            if into in ("log_probs_new", source) or getattr(case.batch, source) is None:
+                continue
+            made = partial(_exchanged, into=into, source=source)
+            yield Cause("columns-exchanged", f"{other} log-probs are read for {name} ones", made)
+
+
+def _exchanged(case: Case, into: str, source: str) -> Breakdown:
+    return case.with_columns(**{into: getattr(case.batch, source)})
 
 
 # ---- scaled: another temperature, another base ---------------------------------------------------
@@ -150,7 +164,7 @@ def bases(case: Case) -> Iterator[Cause]:
 
 def _in_ratio(case: Case, number: float) -> Breakdown:
     power = partial(scaled_ratio, by=number)
-    return case.evaluated(None, ratio=changed_ratio(case.objective.ratio, power))
+    return case.evaluated(None, ratio=tapped(case.objective.ratio, power))
 
 
 def temperatures(case: Case) -> Iterator[Cause]:
@@ -193,67 +207,3 @@ def _scale_of(case: Case, column: str) -> float | None:
     factor = float(np.nanmedian(each))
     near = np.abs(each - factor) <= 0.1 * abs(factor)  # a KL moves them a little
     return factor if factor > 0.0 and near.mean() > 0.5 else None
-
-
-# ---- masks --------------------------------------------------------------------------------------
-
-
-def _edge(case: Case, *, last: bool) -> Flags:
-    """[N as written] the last, or the first, token of each response that counts."""
-    counted = np.flatnonzero(case.mask)
-    rows = case.written.index[counted]
-    border = np.diff(rows, append=-1) if last else np.diff(rows, prepend=-1)
-    picked = np.zeros(len(case.mask), dtype=np.bool_)
-    picked[counted[border != 0]] = True
-    return picked
-
-
-def _holes(case: Case) -> Flags:
-    """[N as written] the masked tokens before the last that counts."""
-    last = np.full(case.written.count, -1)
-    np.maximum.at(last, case.written.index, np.where(case.mask, case.written.positions, -1))
-    inside: Flags = ~case.mask & (case.written.positions < case.written.spread(last))
-    return inside
-
-
-def _moved(case: Case, by: int) -> Flags:
-    return _shifted(case.mask.astype(np.float64), case.written, by, "zero") > 0.0
-
-
-MASKS: Mapping[str, Callable[[Case], Flags]] = {
-    "masked-count": lambda case: np.ones_like(case.mask),
-    "masked-count.between": lambda case: case.mask | _holes(case),
-    "mask-shifted.later": lambda case: _moved(case, 1),
-    "mask-shifted.earlier": lambda case: _moved(case, -1),
-    "edge-masked.last": lambda case: case.mask & ~_edge(case, last=True),
-    "edge-masked.first": lambda case: case.mask & ~_edge(case, last=False),
-    "mask-shifted.more": lambda case: case.mask | _moved(case, 1),
-}
-"""Other masks, by what was done."""
-
-
-def masks(case: Case) -> Iterator[Cause]:
-    """Yields another mask, and masked tokens that are in the sum but not in the denominator."""
-    for key, mask in MASKS.items():
-        if key.startswith("edge-masked") or case.is_masked:
-            yield catalogued(key, partial(_masked, mask=mask))
-    if case.is_masked:
-        yield catalogued("mask-ignored", _summed_unmasked)
-
-
-def _masked(case: Case, mask: Callable[[Case], Flags]) -> Breakdown:
-    other = mask(case)
-    if np.array_equal(other, case.mask):
-        raise ValueError("the mask equals the record's")
-    return case.with_record(mask=other.tobytes())
-
-
-def _summed_unmasked(case: Case) -> Breakdown:
-    own = case.breakdown.weight
-
-    def aggregate() -> Weights:
-        return Weights(own, None, 1.0, "its own")
-
-    same = Bound("its own", Choice(aggregate), {})
-    batch = assemble([replace(case.record, mask=None)])
-    return case.evaluated(batch, aggregate=same, kl_aggregate=None)

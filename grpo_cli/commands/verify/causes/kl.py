@@ -5,15 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from itertools import permutations
 
 import numpy as np
 
 from grpo_cli.batch import F64
-from grpo_cli.commands.verify.causes.case import Case, Cause, bound_to, round_number, swapped
+from grpo_cli.commands.verify.causes.case import (
+    Case,
+    Cause,
+    bound_to,
+    round_number,
+    swapped,
+    tapped,
+)
 from grpo_cli.commands.verify.causes.denominators import denominators
 from grpo_cli.commands.verify.causes.solving import bounding, roundest
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.choice import Bound, Choice
+from grpo_cli.objective.inputs import Inputs
 from grpo_cli.objective.results import Kl
 from grpo_cli.objective.terms import KL, POLICY, Term
 from grpo_cli.variants import STAGES
@@ -125,6 +134,65 @@ def _changed(own: Bound, change: Callable[[Kl], Kl], turn: float = 1.0) -> Bound
         return change(found._replace(grad_log_prob=turn * found.grad_log_prob))
 
     return Bound(own.name, Choice(kl), {"beta": own.values["beta"]})
+
+
+_POLICIES = {
+    "π_θ": "log_probs_new",
+    "π_old": "log_probs_old",
+    "π_ref": "log_probs_ref",
+    "the engine": "log_probs_rollout",
+}
+
+
+def estimates(case: Case) -> Iterator[Cause]:
+    """Yields every estimator of the KL between every two policies, with every weight.
+
+    Those alone whose slope is the one that the gradients have.
+    """
+    own, wanted, batch = case.objective.kl, case.gradient, case.batch
+    term = case.breakdown.term(KL)
+    if wanted is None or term is None or term.slope is None or not case.objective.beta:
+        return
+    if batch.log_probs_new is None or case.objective.ratio.choice.per_response:
+        return
+    scale = term.coefficient * case.breakdown.term_weight(term)[batch.responses.index]
+    seen = (wanted - case.policy_gradient) / np.where(scale == 0.0, np.nan, scale)
+    room = 1e-3 * float(np.nanmax(np.abs(seen), initial=0.0))
+    bounds = {own.name: own} | {
+        name: bound
+        for name, choice in STAGES["kl"].choices.items()
+        if "/" not in name and not (choice.absent or choice.in_reward)
+        if (bound := bound_to(name, choice, own.values)) is not None
+    }
+    weighing = "kl_weight" in own.values
+    for (above, of), (below, to) in permutations(_POLICIES.items(), 2):
+        of_column, to_column = getattr(batch, of), getattr(batch, to)
+        if of_column is None or to_column is None:
+            continue
+        moving = (of == "log_probs_new") - (to == "log_probs_new")
+        reference = batch.log_probs_new - of_column + to_column
+        inputs = Inputs(replace(batch, log_probs_ref=reference))
+        inputs["ratio"], inputs["log_ratio"] = case.breakdown.ratio, case.breakdown.log_ratio
+        for name, bound in bounds.items():
+            for weight in ("none", "ratio") if weighing else ("",):
+                values = {**bound.values} | ({"kl_weight": weight} if weighing else {})
+                turned = tapped(Bound(name, bound.choice, values), partial(_moving, by=moving))
+                found: Kl = inputs.call(turned, "kl")
+                by_ratio = 0.0 if found.grad_log_ratio is None else found.grad_log_ratio
+                if not (np.abs(found.grad_log_prob + by_ratio - seen) <= room).all():
+                    continue
+                words = f"KL by {name} of log {above} − log {below}"
+                words += ", weighted by the ratio" if weight == "ratio" else ""
+                made = partial(_of_policies, reference=reference, kl=turned)
+                yield Cause("kl-policies", words, made)
+
+
+def _moving(kl: Kl, by: int) -> Kl:
+    return kl._replace(grad_log_prob=by * kl.grad_log_prob)
+
+
+def _of_policies(case: Case, reference: F64, kl: Bound) -> Breakdown:
+    return case.evaluated(replace(case.batch, log_probs_ref=reference), kl=kl)
 
 
 def reductions(case: Case) -> Iterator[Cause]:

@@ -15,6 +15,7 @@ from grpo_cli.commands.verify.causes import (
     denominators,
     inputs,
     kl,
+    masks,
     tokens,
     turns,
 )
@@ -29,10 +30,9 @@ TIERS: Sequence[Sequence[tuple[Source, int]]] = (
     ((denominators.negative, 3),),
     (
         (denominators.named_factors, 1),
-        (inputs.masks, 2),
+        (masks.masks, 2),
         (turns.trajectories, 2),
         (turns.credit, 2),
-        (turns.tools, 1),
         (tokens.edges, 3),
         (tokens.solved_tokens, 1),
         (advantages.formulas, 2),
@@ -51,13 +51,19 @@ TIERS: Sequence[Sequence[tuple[Source, int]]] = (
         (denominators.micro_batches, 1),
     ),
     (
+        (masks.misplaced_masks, 3),
         (inputs.columns, 2),
         (inputs.bases, 2),
+        (inputs.exchanged, 1),
+        (kl.estimates, 2),
         (advantages.other_eps, 1),
+        (advantages.other_groups, 2),
+        (advantages.whitened, 2),
         (advantages.solved_changes, 1),
         (advantages.discounted, 1),
         (clips.caps, 1),
         (clips.solved_cap, 1),
+        (choices.weights, 2),
         (choices.clamped, 1),
         (kl.reductions, 1),
         (denominators.of_the_kl, 1),
@@ -80,6 +86,9 @@ DIGITS = 1e-5
 SURE = 1.5e-6
 """What it leaves of a loss; many mistakes come near to one number, so nothing worse is believed."""
 
+BY_CHANCE = 0.1
+"""Where more mistakes than that are expected to give a lone loss by chance, none is named."""
+
 FITS = 1e-4
 """What an answer to another record may leave here."""
 
@@ -93,18 +102,22 @@ def causes(case: Case) -> list[Cause]:
     Of several that fit, those that fit best by orders of magnitude, the simplest first.
     """
     fitting: dict[str, tuple[float, Cause]] = {}
+    losses: list[float] = []
+    alone = max(SURE, case.rounding) if case.is_loss_alone else 0.0
     for number, tier in enumerate(TIERS):
-        worst = max(SURE, case.rounding) if case.is_loss_alone and number else np.inf
+        worst = alone if alone and number else np.inf
         for source, most in tier:
-            fits = ((misfit(cause, case), cause) for cause in _possible(case, source))
+            fits = ((misfit(cause, case, losses), cause) for cause in _possible(case, source))
             found = islice(
                 ((off, cause) for off, cause in fits if off <= worst and np.isfinite(off)), most
             )
             fitting |= {
                 cause.words: (off, cause) for off, cause in found if cause.words not in fitting
             }
-        if any(off <= DIGITS for off, _ in fitting.values()):
+        if any(off <= max(DIGITS, alone) for off, _ in fitting.values()):
             break
+    if fitting and case.is_loss_alone and matches_by_chance(case, losses) > BY_CHANCE:
+        return []
     least = min((off for off, _ in fitting.values()), default=0.0)
     enough = max(DIGITS, BETTER * least)
     best = [cause for off, cause in fitting.values() if off <= enough]
@@ -121,12 +134,35 @@ def _possible(case: Case, source: Source) -> Iterator[Cause]:
         return
 
 
-def misfit(cause: Cause, case: Case) -> float:
-    """How far off the record is with this mistake; infinite where it does not agree."""
+def misfit(cause: Cause, case: Case, losses: list[float] | None = None) -> float:
+    """How far off the record is with this mistake; infinite where it does not agree.
+
+    Args:
+        cause: the mistake.
+        case: the record.
+        losses: gets the objective that the mistake gives.
+    """
     try:
-        return case.misfit(cause.evaluate(case))
+        again = cause.evaluate(case)
+        if losses is not None:
+            losses.append(float(again.record_objective[0]))
+        return case.misfit(again)
     except IMPOSSIBLE:
         return np.inf  # the record cannot be read so
+
+
+def matches_by_chance(case: Case, losses: Sequence[float]) -> float:
+    """Counts the mistakes that are expected to give the one number of a record by chance.
+
+    It is how many of those tried give a number within a quarter of it, times the share of that
+    stretch that its digits leave open.
+    """
+    if not case.loss:
+        return 0.0
+    size, room = abs(case.loss), max(case.loss_room, SURE * abs(case.loss))
+    off = np.unique(np.round((np.array(losses) - case.loss) / (1e-9 * size))) * 1e-9 * size
+    around = int(((np.abs(off) > room) & (np.abs(off) <= 0.25 * size + room)).sum())
+    return around * room / (0.25 * size)
 
 
 # ---- over many records: what explained one is tried first on the next ---------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -11,14 +10,11 @@ from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.verify.causes.case import Case, Cause, catalogued
-from grpo_cli.commands.verify.causes.inputs import MASKS
 from grpo_cli.objective.advantage.turns import once_per_trajectory
 from grpo_cli.objective.arithmetic.turns import TurnOrder
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.choice import Bound, Choice
 from grpo_cli.objective.inputs import Inputs
-from grpo_cli.objective.results import Correction, Weights
-from grpo_cli.records import assemble
 
 # ---- statistics ----------------------------------------------------------------------------------
 
@@ -122,27 +118,3 @@ _CREDIT: Mapping[str, Callable[[Case], Breakdown]] = {
     "turn-reward-first": _first_reward,
 }
 """What is done to the advantages, the mask or the rewards of turns."""
-
-
-# ---- tools ---------------------------------------------------------------------------------------
-
-
-def tools(case: Case) -> Iterator[Cause]:
-    """Yields the KL of masked tokens between those that count, which a tool wrote."""
-    known = case.objective.correction.choice.absent and case.objective.kl_aggregate is None
-    if case.is_masked and case.objective.beta and known:
-        yield catalogued("tool-tokens-penalised", _penalised)
-
-
-def _penalised(case: Case) -> Breakdown:
-    filled = MASKS["masked-count.between"](case)
-    if np.array_equal(filled, case.mask):
-        raise ValueError("there are no tool tokens")
-    batch = assemble([replace(case.record, mask=filled.tobytes())])
-    policy = case.mask[filled].astype(np.float64)
-    own = case.breakdown.weight
-    return case.evaluated(
-        batch,
-        correction=Bound("policy", Choice(lambda: Correction(policy)), {}),
-        aggregate=Bound("its own", Choice(lambda: Weights(own, None, 1.0, "its own")), {}),
-    )

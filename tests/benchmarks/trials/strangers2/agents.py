@@ -231,7 +231,7 @@ MISTAKES = [
         _last_places,
         both(
             r"advantage|token|gradient|not trained|mask",
-            r"position|place|last (turn|row|response|step)|other (turn|row|response)|zero|align"
+            r"position|place|last (turn|row|response|step)|\bother (turn|row|response)|zero|align"
             r"|(is|are) 0\b|first tokens|beginning",
         ),
         Wish(ROWS),
@@ -268,7 +268,8 @@ MISTAKES = [
         "alibaba/ROLL#397",
         lambda case: case.but(advantages=lambda rows, recipe: 0.0 * rows.rewards),
         r"advantages?.{0,100}(\b0\b|zero)|(\b0\b|zero).{0,60}advantages?|own group"
-        r"|no (policy )?grad|group.{0,80}trajector|trajector.{0,80}group|dead|no signal|gradient is (0|zero)",
+        r"|no (policy )?grad|group.{0,80}trajector|trajector.{0,80}group|dead|no signal"
+        r"|gradient is (0|zero)",
         Wish(ROWS),
         value=False,
     ),
@@ -297,8 +298,8 @@ MISTAKES = [
         "each turn weighs alike",
         "radixark/miles#1927",
         lambda case: case.by(reduction="response"),
-        r"response-?mean|(each|every|per) (row|turn|response|step)|turn-?mean|rows? (count|weigh)"
-        r"|over (the )?(rows|responses|turns)",
+        r"response-?mean|turn-?mean|rows? (count|weigh)|over (the )?(rows|responses|turns)"
+        r"|(each|every|per) (row|turn|response|step).{0,30}(alike|mean|weigh|count)",
         Wish(
             ROWS,
             recipe={
@@ -323,7 +324,7 @@ MISTAKES = [
         "areal-project/AReaL#1666",
         lambda case: case.but(advantages=_across),
         both(
-            r"return|discount|reward|advantage",
+            r"return|discount",
             r"trajector|boundar|another|other|across|reset|run on|next",
         ),
         Wish(

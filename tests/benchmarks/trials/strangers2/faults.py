@@ -303,14 +303,14 @@ FAULTS = [
         "last token scored as the next row's first",
         "verl-project/verl#6475",
         last_label,
-        r"(last|final) token|\bend\b|bound|end.of.text|closing",
+        r"(last|final)[ -]token|boundar|end.of.text token|at the end of (each|the) response",
         (1.0, 0.4),
     ),
     Fault(
         "−9999 in the engine's column",
         "NVIDIA-NeMo/RL#2962",
         sentinel,
-        r"9999|sentinel|placeholder|improbab|impossible|inf\b|filler|clamp",
+        r"9999|sentinel|improbab|impossible|−inf|-inf",
         (12, 2),
     ),
     Fault(
@@ -352,7 +352,7 @@ FAULTS = [
         "baseline that counts turns",
         "microsoft/agent-lightning#462",
         by_row,
-        r"advantages?.{0,240}(trajector|turn|cent|mean|once|baseline|count|reward)"
+        r"advantages?.{0,240}(trajector|turn|once|rows)"
         r"|turns-counted|trajector.{0,120}(count|mean|baseline)",
         agent=True,
     ),
@@ -361,7 +361,7 @@ FAULTS = [
         "alibaba/ROLL#397",
         own_groups,
         r"advantages?.{0,160}(\b0\b|zero)|dead|no signal|(equal|same) reward"
-        r"|group.{0,160}(trajector|\bone\b)|trajector.{0,160}group",
+        r"|group.{0,160}trajector|trajector.{0,160}group",
         agent=True,
     ),
     Fault(
@@ -418,20 +418,21 @@ FAULTS = [
         "entropies without the temperature",
         "OpenRLHF/OpenRLHF#1319",
         untempered,
-        r"entrop",
+        r"temperature|entrop.{0,200}(logits|sharper|flatter|scaled)",
         (0.5, 1.5),
     ),
     Fault(
         "entropy of the token that was taken",
         "databricks/compose-rl#85",
         surprises,
-        r"entrop",
+        r"entrop.{0,200}(token|log.?prob|log p|same|equal|surpris|copy|taken)",
     ),
     Fault(
         "nothing is counted",
         "NVIDIA-NeMo/Gym#1612",
         nothing,
-        r"no (counted )?tokens|mask|empty|nothing|all tokens",
+        r"no (counted )?tokens|empty|nothing|mask.{0,60}(every|all|no) (token|response)"
+        r"|(every|all) (tokens?|responses?).{0,60}mask",
         refused=True,
     ),
     Fault(
@@ -475,7 +476,7 @@ FAULTS = [
         "reference without the temperature",
         "databricks/compose-rl#105",
         reference,
-        r"temperature|sharper|flatter|scaled|\blog_probs_ref.{0,120}(times|factor|normali)",
+        r"(?=.*(\bref|_ref\b|reference))(?=.*(temperature|sharper|flatter|scaled))",
         (0.6, 1.4),
         mild=True,
     ),

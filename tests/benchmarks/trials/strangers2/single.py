@@ -203,7 +203,7 @@ MISTAKES = [
         "CISPO's bound counted from one",
         "NovaSky-AI/SkyRL#1928",
         lambda case: case.by(high=1.0 + case.recipe.high),
-        r"epsilon_high|upper|ε_high|eps\w*.?high|cap\b|bound|clip|1 ?\+",
+        r"epsilon_high|upper|ε_high|eps\w*.?high|\bbound|1 ?\+",
         Wish(
             TRL,
             ("items",),
@@ -309,7 +309,8 @@ MISTAKES = [
         "LUSPO over the padded width",
         "huggingface/trl#6654",
         lambda case: case.but(reduce=_padded_luspo),
-        r"padd|width|longest|greatest length|columns|mask|length.{0,40}(squar|twice|²)",
+        r"padd|width|longest|greatest length|columns|length.{0,40}(squar|twice|²)"
+        r"|mask.{0,60}(element|width|length)",
         Wish(
             TRL,
             ("sum",),
@@ -408,8 +409,8 @@ MISTAKES = [
         "own mean of each response for Dr. GRPO's sum",
         "THUDM/slime#2060",
         lambda case: case.by(reduction="response", length=1.0),
-        r"response-?mean|own (length|tokens)|(per|each|every|its|their) (own )?(response|row)"
-        r"|seq(uence)?-?mean|\bgrpo\b|length of",
+        r"response-?mean|own (length|tokens)|mean (of|over) (each|every|its)|mean instead of a sum"
+        r"|(per|each|every|its|their) (own )?response'?s? (mean|length|tokens)|seq(uence)?-?mean",
         Wish(("paper", "trl"), ("sum",)),
     ),
     Mistake(

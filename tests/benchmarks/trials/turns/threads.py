@@ -75,6 +75,33 @@ def _kl_of_tools(random: Random) -> list[Record]:
     return [mistaken(wrong, JOINED, random, "")]
 
 
+def _record(draw: Random, rewards: list[float], **more: Any) -> list[Record]:
+    """Responses of three tokens each, whose weights moved a little."""
+    engine = -draw.exponential(0.5, (len(rewards), 3)) - 0.01
+    new = np.minimum(engine + draw.normal(0.0, 0.02, engine.shape), -1e-3)
+    columns = {"log_probs_new": new, "log_probs_rollout": engine, "log_probs_old": engine}
+    return [{name: one.tolist() for name, one in columns.items()} | {"rewards": rewards} | more]
+
+
+def _stops(draw: Random) -> list[Record]:
+    """Four trajectories of equal sums: two end with turn 0, two go on for the same reward."""
+    names, turn_rewards = ["a", "b", "c", "c", "d", "d"], [1.0, 1.0, 0.5, 0.5, 0.5, 0.5]
+    return _record(draw, [1.0] * 6, trajectory_ids=names, turn_rewards=turn_rewards)
+
+
+def _proposals(draw: Random) -> list[Record]:
+    """Two proposed problems, an easy and a hard one, of four attempts each."""
+    states = ["proposer", *["easy"] * 4, "proposer", *["hard"] * 4]
+    rewards = [0.2, 1.0, 1.0, 1.0, 0.0, 0.6, 0.0, 0.0, 0.0, 1.0]
+    return _record(draw, rewards, state_ids=states)
+
+
+def _games(draw: Random) -> list[Record]:
+    """Three games of two players, whose rewards add up to 0; the first player wins 80 %."""
+    rewards = [1.0, -1.0, 1.0, -1.0, -1.0, 1.0]
+    return _record(draw, rewards, reward_baselines=[0.6, -0.6] * 3)
+
+
 _COUNTED = "trajectories counted once per turn"
 _UNDER_LAST = "advantages under the last turn's mask"
 
@@ -164,5 +191,34 @@ THREADS = (
         _kl_of_tools,
         "verify",
         "the KL counts masked tokens between those that count, which a tool wrote",
+    ),
+    Thread(
+        "verl#7244",
+        "a baseline of each turn's number punishes going on, though all rewards add up alike",
+        _stops,
+        "eval -v rllm/per_step --beta 0 --level turn --fields trajectory,turn,advantage -f csv",
+        "c,0,-0.8660224037948311\nc,1,0.0\n",
+    ),
+    Thread(
+        "verl#7244 with returns",
+        "the returns from each turn on are alike: no turn has an advantage",
+        _stops,
+        "eval -v dr --advantage turn-group-mean --level turn --fields trajectory,turn,advantage "
+        "-f csv",
+        "c,0,0.0\nc,1,0.0\n",
+    ),
+    Thread(
+        "prime-rl#3138",
+        "an attempt at a hard problem is compared with attempts at easy ones and with proposals",
+        _proposals,
+        "eval -v prime-rl/hierarchical_grpo --level response --fields reward,advantage -f csv",
+        "1.0,0.25\n0.0,-0.75\n0.6,0.19999999999999998\n0.0,-0.25\n0.0,-0.25\n0.0,-0.25\n1.0,0.75\n",
+    ),
+    Thread(
+        "prime-rl#3136",
+        "in self-play the group's mean is 0 whoever plays, and the first player's edge is credit",
+        _games,
+        "eval -v prime-rl/rae --level response --fields reward,advantage -f csv",
+        "1.0,0.4\n-1.0,-0.4\n1.0,0.4\n-1.0,-0.4\n-1.0,-1.6\n1.0,1.6\n",
     ),
 )

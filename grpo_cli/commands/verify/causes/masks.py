@@ -1,0 +1,214 @@
+"""Other masks: which tokens count, and whether that is so everywhere or in one place only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grpo_cli.commands.verify.causes.case import Case, Cause, catalogued
+from grpo_cli.mistakes import worded
+from grpo_cli.objective.breakdown import Breakdown
+from grpo_cli.records import assemble
+
+Flags = NDArray[np.bool_]
+
+# ---- masks, [N as written] ----------------------------------------------------------------------
+
+
+def _edge(case: Case, *, last: bool, runs: bool = False) -> Flags:
+    """The last, or the first, token that counts of each response, or of each run of a mask."""
+    counted = np.flatnonzero(case.mask)
+    rows = case.written.index[counted] * (len(case.mask) + 1)
+    keys = rows + (counted - np.arange(len(counted)) if runs else 0)
+    border = np.diff(keys, append=-1) if last else np.diff(keys, prepend=-1)
+    picked = np.zeros(len(case.mask), dtype=np.bool_)
+    picked[counted[border != 0]] = True
+    return picked
+
+
+def _shorter(case: Case) -> Flags:
+    """The tokens of responses that are shorter than the longest: those are finished."""
+    return case.written.spread(case.unpadded < case.unpadded.max(initial=0))
+
+
+def _until_last(case: Case) -> Flags:
+    """The tokens up to the last that counts."""
+    last = np.full(case.written.count, -1)
+    np.maximum.at(last, case.written.index, np.where(case.mask, case.written.positions, -1))
+    found: Flags = case.written.positions <= case.written.spread(last)
+    return found
+
+
+def _written(case: Case) -> Flags:
+    """The tokens before the padding."""
+    found: Flags = case.written.positions < case.written.spread(case.unpadded)
+    return found
+
+
+def _moved(case: Case, by: int) -> Flags:
+    moved = np.roll(case.mask, by)
+    ends = case.written.spread(case.written.lengths - 1)
+    edge = case.written.positions == (0 if by > 0 else ends)
+    return moved & ~edge
+
+
+def _aligned(case: Case) -> Flags:
+    """As many tokens of each response as count, from its start on."""
+    count = np.bincount(case.written.index, case.mask, case.written.count)
+    found: Flags = case.written.positions < case.written.spread(count)
+    return found
+
+
+def _neighbour(case: Case) -> Flags:
+    """The mask of the response before."""
+    rows = np.split(case.mask, case.written.starts[1:])
+    parts = [np.resize(row, len(own)) for row, own in zip([rows[-1], *rows], rows, strict=False)]
+    return np.concatenate(parts)
+
+
+MASKS: Sequence[tuple[str, Callable[[Case], Flags]]] = (
+    ("masked-count", _written),
+    ("masked-count", lambda case: np.ones_like(case.mask)),
+    ("masked-count.between", lambda case: case.mask | _until_last(case)),
+    ("mask-inverted", lambda case: ~case.mask & _written(case)),
+    ("mask-inverted", lambda case: ~case.mask),
+    ("mask-inverted.between", lambda case: ~case.mask & _until_last(case)),
+    ("mask-shifted.later", lambda case: _moved(case, 1)),
+    ("mask-shifted.later", lambda case: _moved(case, 1) & _written(case)),
+    ("mask-shifted.earlier", lambda case: _moved(case, -1)),
+    ("mask-shifted.more", lambda case: case.mask | _moved(case, 1)),
+    ("mask-shifted.more", lambda case: case.mask | _moved(case, 1) & _written(case)),
+    ("mask-shifted.before", lambda case: case.mask | _moved(case, -1)),
+    ("mask-misplaced.aligned", _aligned),
+    ("mask-misplaced.neighbour", _neighbour),
+    ("edge-masked.last", lambda case: case.mask & ~_edge(case, last=True)),
+    ("edge-masked.first", lambda case: case.mask & ~_edge(case, last=False)),
+    ("edge-masked.finished", lambda case: case.mask & ~(_edge(case, last=True) & _shorter(case))),
+    ("edge-masked.ends", lambda case: case.mask & ~_edge(case, last=True, runs=True)),
+    ("edge-masked.starts", lambda case: case.mask & ~_edge(case, last=False, runs=True)),
+    ("edge-masked.longest", lambda case: case.mask & _shorter(case)),
+)
+"""Key of the catalogue, and the tokens that count instead."""
+
+# ---- places -------------------------------------------------------------------------------------
+
+
+class Place(NamedTuple):
+    """Where another mask is used.
+
+    Attributes:
+        words: what is added to those of the mask.
+        parts: of "policy" and "kl" the sums whose tokens, and with "count" the denominators that
+            are those of the other mask.
+        stage: which stage that makes it a mistake of; "" for the mask's own.
+    """
+
+    words: str
+    parts: frozenset[str]
+    stage: str = ""
+
+
+def _place(words: str, parts: str, stage: str = "") -> Place:
+    return Place(words, frozenset(parts.split()), stage)
+
+
+PLACES: Mapping[str, Place] = {
+    "sum": _place(", in the sum but not in the denominator", "policy kl"),
+    "count": _place(", in the denominator only", "policy-count kl-count", "aggregate"),
+    "policy": _place(", in the policy term but not in the KL", "policy policy-count"),
+    "policy sum": _place(", in the sum of the policy term only", "policy"),
+    "kl": _place(", in the KL but not in the policy term", "kl kl-count", "kl"),
+    "kl sum": _place(", in the sum of the KL only", "kl", "kl"),
+    "kl count": _place(", in the denominator of the KL only", "kl-count", "kl"),
+}
+
+_NAMED = {
+    ("masked-count", "sum"): "mask-ignored",
+    ("masked-count.between", "kl sum"): "tool-tokens-penalised",
+}
+_ONCE = dict(MASKS)
+"""What has a row of its own in the catalogue."""
+
+_ELSEWHERE = {("edge-masked.last", "sum"), ("edge-masked.first", "sum"), ("masked-count", "count")}
+"""What another source names: tokens that are dropped, and denominators."""
+
+
+def masks(case: Case) -> Iterator[Cause]:
+    """Yields another mask everywhere, and what the catalogue has of masks in one place."""
+    for key, mask in MASKS:
+        if case.is_masked or key.startswith("edge-masked"):
+            yield catalogued(key, partial(_everywhere, mask=mask))
+    for (key, place), name in _NAMED.items():
+        if case.is_masked:
+            made = partial(_in_place, mask=_ONCE[key], place=PLACES[place])
+            yield catalogued(name, made)
+
+
+def misplaced_masks(case: Case) -> Iterator[Cause]:
+    """Yields every mask in every place where the gradients that are expected allow it."""
+    if case.gradient is None:
+        return
+    for key, mask in MASKS:
+        if not (case.is_masked or key.startswith("edge-masked")):
+            continue
+        for name, place in PLACES.items():
+            one_term = name not in ("sum", "count")
+            if (one_term and not case.objective.beta) or (key, name) in {*_NAMED, *_ELSEWHERE}:
+                continue
+            mistake, words = worded(key)
+            made = partial(_in_place, mask=mask, place=place)
+            row = "kl-mask" if place.stage == "kl" else mistake
+            yield Cause(row, words + place.words, made, place.stage)
+
+
+def _other(case: Case, mask: Callable[[Case], Flags]) -> Flags:
+    """The other mask, if it differs and leaves no gradient that is expected outside.
+
+    Raises:
+        ValueError: where it cannot be the cause.
+    """
+    other = mask(case)
+    if np.array_equal(other, case.mask) or not other.any():
+        raise ValueError("the mask equals the record's")
+    return other
+
+
+def _refuse_outside(case: Case, counted: Flags) -> None:
+    wanted = case.written_gradient
+    if wanted is not None and (np.abs(wanted[~counted]) > case.quiet).any():
+        raise ValueError("a token outside of the mask has a gradient")
+
+
+def _everywhere(case: Case, mask: Callable[[Case], Flags]) -> Breakdown:
+    other = _other(case, mask)
+    _refuse_outside(case, other)
+    return case.with_record(mask=other.tobytes())
+
+
+def _in_place(case: Case, mask: Callable[[Case], Flags], place: Place) -> Breakdown:
+    own, other, terms = case.mask, _other(case, mask), ["policy", "kl"]
+    if not case.objective.beta:
+        terms.remove("kl")
+    tokens = {term: other if term in place.parts else own for term in terms}
+    _refuse_outside(case, np.logical_or.reduce([*tokens.values()]))
+    more, policy = bool((other & ~own).any()), "policy" in place.parts
+    foreign = (own & ~other).any() if policy else more
+    if foreign and case.objective.ratio.choice.per_response:
+        raise ValueError("a ratio of sequences would have the tokens of both masks")
+    if more and not policy and case.breakdown.correction is not None:
+        raise ValueError("a correction would have the tokens of both masks")
+    union = own | other
+    batch = assemble([replace(case.record, mask=union.tobytes())]) if more else case.batch
+    counted = any("count" in part for part in place.parts)
+    again = case.with_record(mask=other.tobytes()) if counted else case.breakdown
+    rows, weights = case.written.index[union], {}
+    for term in terms:
+        made = again if f"{term}-count" in place.parts else case.breakdown
+        weight = made.term_weight(made.term(term) or made.policy)[rows]
+        weights[term] = np.where(tokens[term][union], weight, 0.0)
+    return case.weighted(weights["policy"], weights.get("kl"), batch)
