@@ -243,7 +243,7 @@ def choice(
 
     Args:
         stage: which of the six.
-        name: what rows and flags call it; before a slash stands the framework that it belongs to.
+        name: what rows and flags call it; the part before a slash is its framework.
         aliases: other names, as frameworks have them.
         measure, absent, given, in_reward, per_response, window, total, stops_gradient: as
             ``Choice`` has them.

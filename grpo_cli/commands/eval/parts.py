@@ -50,4 +50,4 @@ def write_parts(run: Run, folder: PartFolder, *, quiet: bool) -> int:
         complete = run.complete
     finally:
         folder.close(complete=complete)
-    return run.finish(told_in_table=False, quiet=quiet)
+    return run.finish(notes_in_table=False, quiet=quiet)

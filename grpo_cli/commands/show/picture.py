@@ -235,7 +235,7 @@ def _alphabet() -> dict[str, int]:
 def _from_bytes(token: str) -> str:
     known = _alphabet()
     if any(character not in known for character in token):
-        return token  # an added token, such as a chat mark, is text as it stands
+        return token  # an added token, such as a chat mark, is plain text
     return bytes(known[one] for one in token).decode("utf-8", "backslashreplace")
 
 

@@ -1,7 +1,7 @@
 """``--follow``: the steps of files that grow; ``watch.py`` prints them.
 
 A file is known by its inode, and by the bytes at both ends of what was read of it: renamed or
-rotated, it goes on where it was; cut short, written anew or replaced, it is read again from its
+rotated, it is continued; truncated, rewritten or replaced, it is read again from its
 start, in place of what was read before. A file whose steps go back (a run that was resumed from a
 checkpoint) replaces those steps.
 """

@@ -1,6 +1,6 @@
 """Advantages per token: returns, a critic's, and the KL in the reward at each token.
 
-A response's score stands on its last token and a KL in the reward is taken off every token; a
+A response's score is on its last token and a KL in the reward is taken off every token; a
 token's advantage is then the sum over the tokens to come (``returns``, ``less_kl_to_come``), or has
 its own KL taken off alone (``less_own_kl``). Without a KL in the reward the latter two give one
 advantage per response.
@@ -146,7 +146,7 @@ def gae(
     token.
 
     Args:
-        task_rewards: [R] the reward, which stands on a response's last token.
+        task_rewards: [R] the reward, on the last token of a response.
         token_penalty: [N] what a KL in the reward takes off at each token.
         values: [N] V(t), the critic's value before the token.
         responses: cuts the tokens into responses; masked ones are passed over.

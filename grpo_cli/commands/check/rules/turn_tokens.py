@@ -134,11 +134,11 @@ def find_turn_prompts(view: View) -> Iterator[Finding]:
         pairs = [pair for one in every for pair in zip(one.rows, one.rows[1:], strict=False)]
         kinds = [_compare_prompts(view, record, prompts, *pair) for pair in pairs]
         count = Counter(kind for kind, _ in kinds)
-        for kind, (severity, said, advice) in _KINDS.items():
+        for kind, (severity, problem, advice) in _KINDS.items():
             if count[kind]:
                 at = next(at for at, (name, _) in enumerate(kinds) if name == kind)
                 yield Finding(
-                    f"the prompt of {count[kind]:,} of {len(pairs):,} later turns {said}, here "
+                    f"the prompt of {count[kind]:,} of {len(pairs):,} later turns {problem}, here "
                     f"from token {kinds[at][1]} on",
                     advice,
                     {"turns": count[kind], "of": len(pairs), "key": key},

@@ -12,7 +12,7 @@ from grpo_cli.commands.check.record_view import Trajectory, View
 from grpo_cli.commands.check.rule import Finding, rule
 
 _LEAST = 3
-"""Responses, or trajectories, that must agree before something is said of their turns."""
+"""Responses, or trajectories, that must agree before a finding on their turns."""
 _EXACT = 1e-3
 _SEVERAL = 4
 _APART = 0.02

@@ -193,10 +193,12 @@ def micro_batches(case: Case) -> Iterator[Cause]:
                 known = np.isfinite(factor) & np.isfinite(by)
                 if not known.any() or not np.allclose(by[known], factor[known], rtol=1e-3):
                     continue
-            said = f"the mean of the {inner} means of micro-batches of {words}{divided}"
+            sentence = f"the mean of the {inner} means of micro-batches of {words}{divided}"
             made = partial(_with_weights, numerator=_given(weight), divisor=lambda _: 1.0)
             yield Cause(
-                "mean-of-means", f"{said}; this row's denominator: {case.breakdown.counted}", made
+                "mean-of-means",
+                f"{sentence}; this row's denominator: {case.breakdown.counted}",
+                made,
             )
 
 
