@@ -315,9 +315,9 @@ def trend(
         UsageError: for an unknown name, or files of several runs.
         InputError: for data that cannot be read, or that do not say their step.
     """
-    from grpo_cli.commands.trend.answer import trend_of_log, trend_of_run
+    from grpo_cli.commands.trend.answer import trend_of
     from grpo_cli.commands.trend.comparison import framework_of
-    from grpo_cli.commands.trend.logs import is_log, read_finite, steps_of_logs
+    from grpo_cli.commands.trend.logs import LogRun, logs_among, read_finite
     from grpo_cli.commands.trend.origins import StepSource
     from grpo_cli.commands.trend.run import Run
     from grpo_cli.commands.trend.step import Flags
@@ -326,15 +326,15 @@ def trend(
         values = checked(hyperparameters)
         plan = planned(variant, stages, values, batch)
         reader, words = reader_of(data, where=where, group_by=group_by)
-        if log is None and all(map(is_log, words)):
-            return trend_of_log(steps_of_logs(words))[0]
+        if log is None and (logs := logs_among(words)):
+            alone = LogRun(logs)
+            return trend_of(alone, alone.read(), Flags())[0]
         logged, _ = read_finite(None if log is None else os.fspath(log))
         framework = framework_of(logged)
         source = StepSource.of_flag(step, reader.paths)
         run = Run(reader, plan, source, framework, one_run=one_run)
-        flags = as_flags(None if variant == "grpo" else variant, stages or {}, values)
-        steps = run.read()
-        return trend_of_run(run, reader, steps, Flags(flags), log=logged, framework=framework)[0]
+        flags = Flags(as_flags(None if variant == "grpo" else variant, stages or {}, values))
+        return trend_of(run, run.read(), flags, log=logged, framework=framework)[0]
 
 
 def explain(

@@ -53,8 +53,8 @@ class Framework:
 
     Attributes:
         name: the part before the slash in the names of its rows and choices.
-        choices: the modules that register the choices that only it has, and its other names.
         rows: its rows by name.
+        choices: the modules that register the choices that only it has, where it is several.
         earlier: rows of releases before, by name: ``trl/dapo@1.9.2``.
         changes: what changed between releases.
         read: what a record's ``framework`` settings come to; None: they name a row at most.
@@ -64,8 +64,8 @@ class Framework:
     """
 
     name: str
-    choices: tuple[ModuleType, ...]
     rows: Mapping[str, Row[Use]]
+    choices: tuple[ModuleType, ...] = ()
     earlier: Mapping[str, Row[Use]] = field(default_factory=dict)
     changes: tuple[Change, ...] = ()
     read: Callable[[Settings], Reading] | None = None

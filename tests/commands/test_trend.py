@@ -601,7 +601,7 @@ def test_rows_that_are_put_together_keep_their_endings_and_versions(tmp_path: Pa
 
 
 def test_repetition_needs_four_tokens(tmp_path: Path) -> None:
-    """Of the first response of each record, the share of 4-grams that were there before."""
+    """Of each response, the share of 4-grams that were there before."""
     ids = [[1, 2, 3], [1, 2, 3, 4], [5, 5, 5, 5, 5], []]
     rows = [
         PLAIN | {"step": 1, "log_probs": [[-1.0] * len(one), [-1.0]], "token_ids": [one, [9]]}

@@ -39,7 +39,7 @@ SOUND = {
     "completions/clipped_ratio": 0.03 * np.exp(noise(6, 0.25)),
     "frac_reward_zero_std": (0.3 + noise(7, 0.05)).clip(0.0, 1.0),
     "sampling/sampling_logp_difference/mean": 0.01 * np.exp(noise(8, 0.15)),
-    "eval/reward": np.where(TIME > 40, 0.0, 9.0),
+    "eval/tokens": np.where(TIME > 40, 0.0, 9.0),
     "learning_rate": np.full(STEPS, 1e-6),
 }
 """A run that learns; what is held out is no series of it."""

@@ -120,13 +120,21 @@ def first_sign(values: F64) -> tuple[int, int, str, float] | None:
             kinds = np.unique(values[: at + size])
             least = float(np.diff(kinds).min()) / 2 if 1 < len(kinds) <= 12 else 0.0
             pair = scores(line, values[at : at + size], least)
-            for kind, score, bound in zip(("shift", "drift"), pair, (8.5, 10.0), strict=True):
-                if -score > bound * far and (kind == "shift" or size > 8):
-                    seen.append((at + size, score, at, kind))
-                    break
+            bounds = (0.8 * 8.5, 0.8 * 10.0)  # of a reward, which is steady where all is well
+            signs = [
+                (at + size, score, at, kind)
+                for kind, score, bound in zip(("shift", "drift"), pair, bounds, strict=True)
+                if abs(score) > bound * far and (kind == "shift" or size > 8)
+            ]
+            if signs:
+                later = np.median(values[at + size - 4 : at + size])
+                fell = signs[0][1] < 0.0 and later < np.median(values[max(at - 8, 0) : at])
+                seen += signs[:1] if fell else []
+                break
     if not seen:
         return None
-    end, score, at, kind = min(seen, key=lambda one: one[:2])
+    end, _, at, kind = min(seen, key=lambda one: one[:2])
+    score = min(one[1] for one in seen if one[3] == kind and one[0] <= end + 4)
     return at, end, kind, score
 
 

@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, Segments
-from grpo_cli.commands.page.codec import encoded, guesses, planes
 from grpo_cli.commands.show.picture import flowing, saturated, texts_of
 from grpo_cli.engine.rows.rows import rows
 from grpo_cli.engine.rows.source import Source, differences_of
@@ -56,7 +55,7 @@ def block(raw: Raw, record: Record, breakdown: Breakdown, only: Sequence[int] | 
     responses = [row["responses"][at] for at in kept]
     texts, named = texts_of(responses)
     tokens = _tokens(breakdown, kept)
-    specs, parts = _encoded(tokens)
+    written = {name: _written(one, tokens.responses) for name, one in tokens.columns.items()}
     words, places = _dictionary(texts)
     prompts = prompts_of(raw, len(row["responses"]))
     head = {
@@ -71,9 +70,10 @@ def block(raw: Raw, record: Record, breakdown: Breakdown, only: Sequence[int] | 
         "on_policy": breakdown.batch.log_probs_old is breakdown.batch.log_probs_new,
         "named": named,
         "words": words,
-        "columns": specs,
+        "columns": {name: way for name, (way, _) in written.items()},
         "quantities": [*_quantities(tokens.columns)],
     }
+    parts = (data for _, data in written.values())
     return deflated(head, tokens.clip.tobytes(), planes(places), *parts)
 
 
@@ -90,7 +90,6 @@ class _Tokens(NamedTuple):
     responses: Segments
     clip: NDArray[np.int8]
     columns: dict[str, F64]
-    beta: float
 
 
 def _tokens(breakdown: Breakdown, kept: Sequence[int]) -> _Tokens:
@@ -100,7 +99,7 @@ def _tokens(breakdown: Breakdown, kept: Sequence[int]) -> _Tokens:
         wanted = np.isin(responses.index, kept)
         columns = {name: values[wanted] for name, values in columns.items()}
         clip, responses = clip[wanted], Segments(responses.lengths[list(kept)])
-    return _Tokens(responses, clip, columns, breakdown.beta)
+    return _Tokens(responses, clip, columns)
 
 
 def finite(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -119,7 +118,7 @@ def _finite(value: Any) -> Any:
 
 
 def _columns(breakdown: Breakdown) -> Iterator[tuple[str, F64]]:
-    """The columns of the page, each after those that it may be guessed from."""
+    """The columns of the page."""
     batch = breakdown.batch
     for name in _BATCH:
         values = getattr(batch, name)
@@ -141,15 +140,35 @@ def _columns(breakdown: Breakdown) -> Iterator[tuple[str, F64]]:
             yield name, values + 0.0
 
 
-def _encoded(tokens: _Tokens) -> tuple[dict[str, dict[str, Any]], list[bytes]]:
-    known = {"free": (tokens.clip == 0).astype(np.float64)}
-    specs, parts = {}, []
-    for name, values in tokens.columns.items():
-        likely = guesses(name, known, tokens.beta)
-        specs[name], data = encoded(values, tokens.responses, known, likely)
-        parts.append(data)
-        known[name] = values
-    return specs, parts
+def _written(values: F64, responses: Segments) -> tuple[str, bytes]:
+    """How a column is written, without losing a bit, and its bytes.
+
+    ``each``: one number per response; ``f4``: as float32; ``f8``: as float64.
+    """
+    firsts = np.zeros(responses.count)
+    filled = responses.lengths > 0
+    firsts[filled] = values[responses.starts[filled]]
+    if _same_bits(responses.spread(firsts), values):
+        return "each", planes(firsts)
+    with np.errstate(over="ignore"):
+        single = values.astype(np.float32)
+    return (
+        ("f4", planes(single))
+        if _same_bits(single.astype(np.float64), values)
+        else ("f8", planes(values))
+    )
+
+
+def _same_bits(left: F64, right: F64) -> bool:
+    """Whether all numbers are the same to the last bit, their zeros' signs too."""
+    return bool(np.array_equal(left.view(np.int64), right.view(np.int64)))
+
+
+def planes(values: NDArray[Any]) -> bytes:
+    """The first bytes of all numbers, then the second ones: alike, so that they deflate well."""
+    width = values.dtype.itemsize
+    little = np.ascontiguousarray(values).astype(values.dtype.newbyteorder("<"), copy=False)
+    return little.view(np.uint8).reshape(-1, width).T.tobytes()
 
 
 def _quantities(columns: Mapping[str, F64]) -> Iterator[dict[str, Any]]:

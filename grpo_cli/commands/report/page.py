@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -12,62 +12,67 @@ from grpo_cli.commands.report.groups import Group, KeptGroups, choose, limit_tok
 from grpo_cli.commands.trend.comparison import Trend
 from grpo_cli.commands.trend.drawings import head, page, with_other
 from grpo_cli.commands.trend.inspection import with_mismatches
+from grpo_cli.commands.trend.logs import LogRun
 from grpo_cli.commands.trend.options import StoredOptions, TrendOptions
 from grpo_cli.commands.trend.questions.parts import PartSteps, answer_by, windows
 from grpo_cli.commands.trend.run import Run
-from grpo_cli.commands.trend.step import Steps
-from grpo_cli.engine import Reader
 from grpo_cli.engine.fold import first_pass
 
 
-@dataclass(frozen=True)
-class RunPage:
-    """The page of a run that was read; reads it again, for what it stores of groups.
+def page_of(
+    run: Run | LogRun,
+    other: Run | LogRun | None,
+    answer: Trend,
+    places: Sequence[str],
+    options: TrendOptions,
+    stored: StoredOptions,
+) -> Iterator[str]:
+    """The page of a run that was read, in parts; its records are read again for their groups.
 
-    Attributes:
+    Args:
         run: the run.
-        reader: of its files.
-        steps: as measured.
-        options: its flags; ``--against`` and ``--by`` add another run and the parts of changes.
-        stored: what it stores.
         other: another run, whose series are drawn as well.
+        answer: what happened in it.
+        places: its files.
+        options: its flags; ``--by`` adds the parts of changes.
+        stored: what it stores.
     """
+    steps = answer.steps
+    blocks: list[tuple[str, str]] = []
+    if isinstance(run, LogRun):
+        whole = head(steps, answer.events, None, answer.verdict) | {"lost": 0}
+    else:
+        whole, blocks = _of_records(run, answer, options.by, stored)
+    if other is not None:
+        whole = with_other(whole, (options.against or [""])[0], other.read())
+    yield from page(steps, places, answer.signatures, whole, blocks)
 
-    run: Run
-    reader: Reader
-    steps: Steps
-    options: TrendOptions
-    stored: StoredOptions
-    other: Run | None = None
 
-    def parts(self, answer: Trend, places: Sequence[str]) -> Iterator[str]:
-        """The page, in parts."""
-        steps, stored = self.steps, self.stored
-        choice = choose(
-            steps, answer.findings, most=stored.steps, groups=stored.groups, seed=stored.seed
-        )
-        run = self.run
-        make = partial(KeptGroups, run.plan, run.step_source, choice, run.statistics)
-        read = first_pass(self.reader, make)
-        kept = read.steps
-        lost = limit_tokens(kept, stored.groups, stored.tokens)
-        happened = with_mismatches(answer.events, read.mismatches)
-        whole = head(steps, happened, answer.log, answer.verdict)
-        if (field := self.options.by) is not None:
-            parts = PartSteps(self.reader, run.plan, replace(run.step_source, resumed=None), field)
-            around = windows(steps, [(one.metric, one.onset) for one in answer.findings])
-            whole["by"] = answer_by(field, parts, steps, around, ()).document()
-        if self.other is not None:
-            whole = with_other(whole, (self.options.against or [""])[0], self.other.read())
-        numbered, blocks = _numbered(kept)
-        whole |= {
-            "kept": {str(number): why for number, why in choice.steps.items()},
-            "groups": numbered,
-            "seed": choice.seed,
-            "sampled": choice.groups,
-            "lost": lost,
-        }
-        yield from page(steps, places, answer.signatures, whole, blocks)
+def _of_records(
+    run: Run, answer: Trend, field: str | None, stored: StoredOptions
+) -> tuple[dict[str, Any], list[tuple[str, str]]]:
+    """What the page's script reads of a run of records, and the tokens of its groups."""
+    steps = answer.steps
+    choice = choose(
+        steps, answer.findings, most=stored.steps, groups=stored.groups, seed=stored.seed
+    )
+    make = partial(KeptGroups, run.plan, run.step_source, choice, run.statistics)
+    read = first_pass(run.reader, make)
+    lost = limit_tokens(read.steps, stored.groups, stored.tokens)
+    happened = with_mismatches(answer.events, read.mismatches)
+    whole = head(steps, happened, answer.log, answer.verdict)
+    if field is not None:
+        parts = PartSteps(run.reader, run.plan, replace(run.step_source, resumed=None), field)
+        around = windows(steps, [(one.metric, one.onset) for one in answer.findings])
+        whole["by"] = answer_by(field, parts, steps, around, ()).document()
+    numbered, blocks = _numbered(read.steps)
+    return whole | {
+        "kept": {str(number): why for number, why in choice.steps.items()},
+        "groups": numbered,
+        "seed": choice.seed,
+        "sampled": choice.groups,
+        "lost": lost,
+    }, blocks
 
 
 def _numbered(

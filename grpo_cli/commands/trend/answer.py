@@ -1,4 +1,4 @@
-"""A run that was read, or a trainer's log, and what happened in it."""
+"""A run that was read, from its records or a trainer's log, and what happened in it."""
 
 from __future__ import annotations
 
@@ -9,21 +9,17 @@ from grpo_cli.commands.trend.coverage import Coverage
 from grpo_cli.commands.trend.events import events, verdict
 from grpo_cli.commands.trend.findings import findings
 from grpo_cli.commands.trend.inspection import with_checks
-from grpo_cli.commands.trend.logs import Log
+from grpo_cli.commands.trend.logs import Log, LogRun
 from grpo_cli.commands.trend.run import Run
 from grpo_cli.commands.trend.step import Flags, Steps
-from grpo_cli.engine import Reader
-
-Columns = Sequence[str] | None
 
 
-def trend_of_run(
-    run: Run,
-    reader: Reader,
+def trend_of(
+    run: Run | LogRun,
     steps: Steps,
     flags: Flags,
     *,
-    columns: Columns = None,
+    columns: Sequence[str] | None = None,
     log: Log | None = None,
     framework: str | None = None,
 ) -> tuple[Trend, Coverage]:
@@ -31,7 +27,6 @@ def trend_of_run(
 
     Args:
         run: the run, read.
-        reader: its files.
         steps: its steps.
         flags: what it was read with, for the commands that findings name.
         columns: the metrics that were asked for; None for those shown unasked.
@@ -39,18 +34,11 @@ def trend_of_run(
         framework: whose names the log has.
     """
     found = findings(steps, flags)
-    happened = with_checks(events(found), reader)
+    happened = events(found)
+    if isinstance(run, Run):
+        happened = with_checks(happened, steps, run)
     covered = Coverage(steps, columns, run.missing, on_policy=not run.moved)
     sentence = verdict(steps, happened, covered)
     compared = compare_log(framework, log, run.logged, steps)
     signatures = list(run.signatures)
-    return Trend(run.plan.variant, signatures, steps, found, happened, sentence, compared), covered
-
-
-def trend_of_log(steps: Steps, columns: Columns = None) -> tuple[Trend, Coverage]:
-    """What happened in a run of which only the trainer's log is there."""
-    found = findings(steps)
-    happened = events(found)
-    covered = Coverage(steps, columns, {}, on_policy=False)
-    sentence = verdict(steps, happened, covered)
-    return Trend("", [], steps, found, happened, sentence), covered
+    return Trend(run.variant, signatures, steps, found, happened, sentence, compared), covered

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NoReturn
 
@@ -20,20 +20,20 @@ from grpo_cli.commands.options.source import (
     tell_notes,
     tell_skipped,
 )
-from grpo_cli.commands.report.page import RunPage
-from grpo_cli.commands.trend.answer import trend_of_log, trend_of_run
+from grpo_cli.commands.report.page import page_of
+from grpo_cli.commands.trend.answer import trend_of
 from grpo_cli.commands.trend.comparison import Trend
 from grpo_cli.commands.trend.conditions import Condition, read_condition
 from grpo_cli.commands.trend.coverage import Coverage
-from grpo_cli.commands.trend.drawings import figure, head, page
+from grpo_cli.commands.trend.drawings import figure
 from grpo_cli.commands.trend.follow import Follow
-from grpo_cli.commands.trend.logs import is_log, read_finite, steps_of_logs
+from grpo_cli.commands.trend.logs import LogRun, logs_among, read_finite
 from grpo_cli.commands.trend.metrics import METRICS, functions, metric
 from grpo_cli.commands.trend.options import StoredOptions, TrendOptions, flags_of
 from grpo_cli.commands.trend.origins import StepSource
-from grpo_cli.commands.trend.questions.options import Asked, answer_of_log
+from grpo_cli.commands.trend.questions.answer import answer_question
 from grpo_cli.commands.trend.run import Run
-from grpo_cli.commands.trend.step import Finding, Steps
+from grpo_cli.commands.trend.step import Finding, Flags, Steps
 from grpo_cli.commands.trend.view import print_answer, write
 from grpo_cli.commands.trend.watch import Watch
 from grpo_cli.engine.evaluator import Evaluator
@@ -84,55 +84,74 @@ def answer_run(
 ) -> NoReturn:
     """Answers and ends the command; ``command``: the name that messages give it."""
     with failures(as_json=options.json or options.format == "json"):
-        logs = [] if options.follow else _logs_among(files or [])
-        asks = (options.html is None or not options.draws_asked) and options.asked is not None
-        if logs and asks:
+        if options.asked:
             options.refuse_others()
-            other = steps_of_logs(options.against) if options.against else None
-            answer_of_log(options, options.page, logs, steps_of_logs(logs), other)
-            raise typer.Exit
+        logs = [] if options.follow else logs_among(files or [])
         conditions = [read_condition(one, logged=bool(logs)) for one in options.fail_on or ()]
-        if logs:
-            raise typer.Exit(_of_logs(logs, conditions, options))
-        columns, plan = options.columns(), objective.of_one_batch()
-        if asks:
-            raise typer.Exit(_answer(files, plan, objective, reading, options))
+        columns = options.columns(logged=bool(logs))
+        plan = objective.of_one_batch()
         if options.follow:
             raise typer.Exit(_follow(files or [], plan, conditions, objective, reading, options))
-        places = paths(files)
-        reader = reading.reader(places, None)
-        if options.html is not None:
-            reader.keep_input()
         log, unread = read_finite(options.log)
         whose = options.framework(log)
-        step_source = StepSource.of_flag(options.step, places)
-        run = Run(reader, plan, step_source, whose, one_run=options.one_run, command=command)
-        steps = run.read()
-        for condition in conditions:
-            condition.check(steps)
-        answer, covered = trend_of_run(
-            run,
-            reader,
-            steps,
-            flags_of(objective, reading),
-            columns=columns if options.names == "grpo" else (),
-            log=log,
-            framework=whose,
-        )
-        _check_fields(columns, steps)
-        if options.names != "grpo":
-            answer = replace(answer, steps=steps.with_metrics(run.logged))
-        drawn = None
-        if options.html is not None:
-            others = reading.reader(paths(options.against), None) if options.against else None
-            other_run = None if others is None else Run(others, plan, step_source)
-            drawn = RunPage(run, reader, steps, options, stored, other_run).parts(answer, places)
-        missing = unserved(run.missing.values(), command, reader, objective)
-        notes = reader.notes(plan) | missing | run.notices | unread
-        _write_answer(answer, columns, covered, notes, options, drawn)
+        run, places = _opened(files, plan, reading, options, whose, command)
+        other = None
+        if options.against:
+            other, _ = _opened(options.against, plan, reading, options, None, command)
+        flags = Flags() if isinstance(run, LogRun) else flags_of(objective, reading)
+        found: Sequence[Finding] = ()
+        steps: Steps | None = None
+        if options.asked:
+            notes: Mapping[str, object] = answer_question(
+                options, run, other, flags, files or ["-"]
+            )
+        else:
+            steps = run.read()
+            for condition in conditions:
+                condition.check(steps)
+            of_records = columns if options.names == "grpo" else ()
+            answer, covered = trend_of(
+                run, steps, flags, columns=of_records, log=log, framework=whose
+            )
+            found = answer.findings
+            _check_fields(columns, steps)
+            drawn = None
+            if options.html is not None:
+                drawn = page_of(run, other, answer, places, options, stored)
+            if options.names != "grpo":
+                answer = replace(answer, steps=steps.with_metrics(run.logged))
+            notes = unread
+            if isinstance(run, Run):
+                missing = unserved(run.missing.values(), command, run.reader, objective)
+                notes = {**run.reader.notes(plan), **missing, **run.notices, **unread}
+            _write_answer(answer, columns, covered, [*notes], options, drawn)
         tell_notes(notes, quiet=options.quiet)
-        code = _finish(run, conditions, answer.findings, steps, options)
-    raise typer.Exit(code)
+        skipped = [one.reader.skipped for one in (run, other) if isinstance(one, Run)]
+        for one in skipped:
+            tell_errors(one, as_json=options.kind == "json")
+            tell_skipped(one)
+        code = 0 if steps is None else _conclude(conditions, found, steps, options)
+    raise typer.Exit(code or (InputError.exit_code if any(skipped) else 0))
+
+
+def _opened(
+    files: Files,
+    plan: Plan,
+    reading: ReadingOptions,
+    options: TrendOptions,
+    names: str | None,
+    command: str,
+) -> tuple[Run | LogRun, Sequence[str]]:
+    """A run, of records or of logs alone, and its files."""
+    if logs := logs_among(files or []):
+        if options.log is not None or options.names != "grpo":
+            logged = "--log and --names compare a log with records"
+            raise UsageError(f"{logged}: name the records' files")
+        return LogRun(logs), logs
+    places = paths(files)
+    source = StepSource.of_flag(options.step, places)
+    reader = reading.reader(places, None)
+    return Run(reader, plan, source, names, one_run=options.one_run, command=command), places
 
 
 def _write_answer(
@@ -158,29 +177,6 @@ def _write_answer(
             print_answer(stream, answer, columns, covered, notes, plot=plot, limit=limit)
         else:
             write(stream, options.kind, answer, columns)
-
-
-def _answer(
-    files: Files,
-    plan: Plan,
-    objective: ObjectiveOptions,
-    reading: ReadingOptions,
-    options: TrendOptions,
-) -> int:
-    """Answers a question about the run."""
-    options.refuse_others()
-    places = paths(files)
-    reader = reading.reader(places, None)
-    source = StepSource.of_flag(options.step, places)
-    named, flags = files or ["-"], flags_of(objective, reading)
-    asked = Asked(named, reader, plan, source, options.one_run, flags)
-    other = reading.reader(paths(options.against), None) if options.against else None
-    tell_notes(asked.answer(options, options.page, other), quiet=options.quiet)
-    skipped = [one.skipped for one in (reader, other) if one is not None]
-    for one in skipped:
-        tell_errors(one, as_json=options.kind == "json")
-        tell_skipped(one)
-    return InputError.exit_code if any(skipped) else 0
 
 
 def _follow(
@@ -226,52 +222,21 @@ def _follow(
         return watch.run(2.0 if options.every is None else options.every)
 
 
-def _logs_among(files: Sequence[str]) -> list[str]:
-    """The files, where all of them are logs of a trainer, so that there are no records."""
-    return [*files] if files and all(map(is_log, files)) else []
-
-
-def _of_logs(logs: Sequence[str], conditions: Sequence[Condition], options: TrendOptions) -> int:
-    """Answers from logs alone: their series under their own names."""
-    if options.log is not None or options.names != "grpo":
-        raise UsageError("--log and --names compare a log with records: name the records' files")
-    steps = steps_of_logs(logs)
-    columns = None if options.fields is None else [one.strip() for one in options.fields.split(",")]
-    for name in columns or ():
-        complete.known("--fields", name, steps.metrics)
-    for condition in conditions:
-        condition.check(steps)
-    answer, covered = trend_of_log(steps, columns)
-    alone = head(steps, answer.events, None, answer.verdict) | {"lost": 0}
-    _write_answer(answer, columns, covered, {}, options, page(steps, logs, [], alone))
-    return _conclude(conditions, answer.findings, steps, options)
-
-
 def _check_fields(columns: Sequence[str] | None, steps: Steps) -> None:
-    """Refuses the mean of a reward function that is not there.
+    """Refuses a series of a log, or the mean of a reward function, that is not there.
 
     Raises:
         UsageError: with those that are.
     """
+    for name in (columns or ()) if steps.logged else ():
+        complete.known("--fields", name, steps.metrics)
+    if steps.logged:
+        return
     there = functions(steps.metrics) if steps else []
     for name in columns or ():
         if name not in METRICS and metric(name) and name not in there:
             has = f"known: {', '.join(there)}" if there else "each record has only one reward"
             raise UsageError(f"--fields {name}: {has}")
-
-
-def _finish(
-    run: Run,
-    conditions: Sequence[Condition],
-    found: Sequence[Finding],
-    steps: Steps,
-    options: TrendOptions,
-) -> int:
-    tell_errors(run.skipped, as_json=options.kind == "json")
-    tell_skipped(run.skipped)
-    return _conclude(conditions, found, steps, options) or (
-        InputError.exit_code if run.skipped else 0
-    )
 
 
 def _conclude(

@@ -35,14 +35,16 @@ _BEFORE = 20
 _OUTSIDE = 10.0
 """The least factor, of what was largest so far, of a step of a series with both signs."""
 _OF, _MOST = 5, 3
-_LAG, _CLEAR = 10, 2.5
-"""Steps between what was usual and a window; robust deviations between their levels."""
+_LAG, _CLEAR, _CLEAR_MEAN = 10, 2.5, 1.75
+"""Steps between what was usual and a window; deviations from it of a value, and of a mean."""
 _COARSE = 0.25
 """The noise of a share, as an angle, beyond which it is of fewer than four."""
 _LEAST_FACTOR = math.log(1.2)
 """The least factor of a shift or drift of what is positive."""
 _INSIDE = 2.0
 """Robust deviations from the old level that a value which is as before may have."""
+_RECENT = 8
+"""Values before a change from which it has to have moved the way that it states."""
 _PERIODS = 3
 """Equal distances between single steps that are a period."""
 _BACK = 4
@@ -109,7 +111,8 @@ def changes(series: Sequence[tuple[Watch, F64]]) -> list[list[Change]]:
             np.array([each[at] for at in alike]).reshape(len(alike), count)
             for each in (scaled, [watch.noise(values) for watch, values in series])
         )
-        for at, found in zip(alike, onsets(rows, least), strict=True):
+        shares = np.array([series[at][0].bounds for at in alike]).reshape(len(alike), 2)
+        for at, found in zip(alike, onsets(rows, least, shares), strict=True):
             shifted[at] = [
                 Change(o.at, o.seen, o.kind, o.score > 0, abs(o.score), info=not o.sure)
                 for o in found
@@ -138,7 +141,7 @@ def _followed(watch: Watch, values: F64, scaled: F64, shifted: Sequence[Change])
     ]
     found = _lasting(signs, scaled, usual)
     infos = _lasting(other, scaled, usual)
-    infos = [one._replace(info=True) for one in infos if not any(_within(i, one.at) for i in found)]
+    infos = [one._replace(info=True) for one in infos if not any(_tells(i, one) for i in found)]
     return sorted([*found, *_single(single, found), *infos], key=lambda one: one.at)
 
 
@@ -146,9 +149,18 @@ def _lasting(signs: Sequence[Change], scaled: F64, usual: Usual) -> list[Change]
     """Changes with their ends, without those that repeat the one before."""
     found: list[Change] = []
     for sign in sorted(signs, key=lambda one: (one.seen, -one.score)):
-        if not any(_repeats(before, sign) for before in found):
+        known = next((at for at, before in enumerate(found) if _repeats(before, sign)), None)
+        if known is None:
             found.append(_until_back(_since(sign, scaled, usual), scaled, usual))
+        elif _confirms(found[known], sign):
+            found[known] = found[known]._replace(score=sign.score)
     return found
+
+
+def _confirms(change: Change, sign: Change) -> bool:
+    """Whether a sign of the next few values shows the change more clearly."""
+    same = (sign.kind, sign.up) == (change.kind, change.up) and sign.score > change.score
+    return same and sign.kind in (SHIFT, DRIFT) and sign.seen <= change.seen + LEAST_FUTURE
 
 
 def _repeats(before: Change, sign: Change) -> bool:
@@ -159,9 +171,11 @@ def _repeats(before: Change, sign: Change) -> bool:
 
 
 def _counts(watch: Watch, values: F64, scaled: F64, usual: Usual, sign: Change) -> bool:
-    """Whether a shift or drift is large enough to matter."""
+    """Whether a shift or drift is large enough to matter, and no mere end of a trend."""
     after = slice(max(sign.at, sign.seen - LEAST_FUTURE), sign.seen)
-    if float(np.median(values[after])) < watch.least and sign.up:
+    level = float(np.median(values[after]))
+    moved = level - float(np.median(values[max(sign.at - _RECENT, 0) : sign.at]))
+    if (moved > 0.0) != sign.up or (sign.up and level < watch.least):
         return False
     change = abs(float(np.median(scaled[after])) - usual.level[sign.at])
     return watch.scale not in ("log", "growth") or bool(change > _LEAST_FACTOR)
@@ -228,6 +242,11 @@ def _single(places: Sequence[int], found: Sequence[Change]) -> Iterator[Change]:
     )
 
 
+def _tells(change: Change, info: Change) -> bool:
+    """Whether a change says what information does: in its course, or at its beginning."""
+    return _within(change, info.at) or (change.up == info.up and info.at < change.at < info.seen)
+
+
 def _within(change: Change, at: int) -> bool:
     last = change.seen if change.end is None else change.end + FUTURE
     return change.at - 1 <= at and (change.end is None or at < last)
@@ -237,36 +256,55 @@ def _within(change: Change, at: int) -> bool:
 
 
 def _beyond(watch: Watch, limit: Limit, values: F64, scaled: F64, usual: Usual) -> Iterator[Change]:
-    """Where three of five steps pass a limit; of practice: and come from a level that does not."""
+    """Where three of five steps pass a limit; of practice: and come from a level that does not.
+
+    Shares of a few groups pass one by the mean of five steps, since each of them is coarse.
+    """
+    enough = _MOST
     if limit.source != PRACTICE:
         passed = values > limit.bound if limit.above else values < limit.bound
         enough = min(_MOST, len(values) // 2 + 1)
+    elif limit.room is not None:
+        passed, enough = _full(limit, values, scaled, usual), 1
+        passed &= watch.noise(values) <= _COARSE
     else:
-        passed, enough = _passed(limit, values, scaled, usual), _MOST
-        if limit.room is not None:
-            passed &= watch.noise(values) <= _COARSE
-    counts = np.convolve(passed, np.ones(_OF))[: len(values)]
+        passed = _passed(limit, values, scaled, usual)
+    counts = np.convolve(passed, np.ones(_OF if enough > 1 else 1))[: len(values)]
     for last in np.flatnonzero(passed & (counts >= enough)).tolist():
         first = max(last - _OF + 1, 0)
-        at = first + int(np.argmax(passed[first : last + 1]))
+        inside = passed if enough > 1 else values > limit.bound
+        at = first + int(np.argmax(inside[first : last + 1]))
         yield Change(at, last + 1, LIMIT, limit.above, limit=limit)
 
 
 def _passed(limit: Limit, values: F64, scaled: F64, usual: Usual) -> NDArray[np.bool_]:
     """[n] whether each value passes a limit of practice, and is clear of what was usual."""
-    lag = _LAG + _OF if limit.times else _OF
-    places = np.arange(len(values)) + 1 - lag
-    known = places >= (PAST if limit.times else LEAST_PAST)
-    places = np.maximum(places, 0)
-    level, spread = usual.level[places], usual.spread[places]
+    known, level, spread = (
+        _earlier(values, usual, _LAG + _OF, PAST)
+        if limit.times
+        else _earlier(values, usual, _OF, LEAST_PAST)
+    )
     sign = 1.0 if limit.above else -1.0
     clear = known & (sign * (scaled - level) > _CLEAR * spread)
     if limit.times:
         return clear & (sign * (scaled - level) > sign * math.log(limit.bound))
-    if limit.room is None:
-        return clear & (sign * (values - limit.bound) > 0)
+    return clear & (sign * (values - limit.bound) > 0)
+
+
+def _full(limit: Limit, values: F64, scaled: F64, usual: Usual) -> NDArray[np.bool_]:
+    """[n] whether the mean of the last five shares leaves little of 1 − the level before."""
+    known, level, spread = _earlier(values, usual, _OF, PAST // 2)
+    means = np.convolve(scaled, np.full(_OF, 1.0 / _OF))[: len(values)]
     before = np.sin(level) ** 2  # the share that the angle is of
-    return clear & (values > np.maximum(limit.bound, 1 - limit.room * (1 - before)))
+    bound = np.maximum(limit.bound, 1 - (limit.room or 0.0) * (1 - before))
+    return known & (means - level > _CLEAR_MEAN * spread) & (means > np.arcsin(np.sqrt(bound)))
+
+
+def _earlier(values: F64, usual: Usual, lag: int, least: int) -> tuple[NDArray[np.bool_], F64, F64]:
+    """[n] whether enough values came before so many, and what was usual then."""
+    places = np.arange(len(values)) + 1 - lag
+    known, places = places >= least, np.maximum(places, 0)
+    return known, usual.level[places], usual.spread[places]
 
 
 def _impossible(watch: Watch, values: F64) -> Iterator[Change]:

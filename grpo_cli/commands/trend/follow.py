@@ -1,9 +1,8 @@
 """``--follow``: the steps of files that grow; ``watch.py`` prints them.
 
-A file is known by its inode, and by the bytes at both ends of what was read of it: renamed or
-rotated, it is continued; truncated, rewritten or replaced, it is read again from its
-start, in place of what was read before. A file whose steps go back (a run that was resumed from a
-checkpoint) replaces those steps.
+A file is known by its path, and by the bytes at both ends of what was read of it: truncated,
+rewritten, replaced or renamed, it is read again from its start, in place of what was read
+before. A file whose steps go back (a run that was resumed from a checkpoint) replaces those steps.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ class _File:
     """What is known of a file.
 
     Attributes:
-        path: where it was last seen.
+        path: where it is.
         read: bytes that were read, up to the end of a line.
         lines: how many lines those are.
         header: settings that all lines have from its first one.
@@ -104,8 +103,7 @@ class Follow:
         self._one_run = one_run or step_source.files is not None
         self._origins = Origins()
         self._references = References()
-        self._files: dict[tuple[int, int], _File] = {}
-        self._rotated: list[str] = []
+        self._files: dict[str, _File] = {}
         self.notices: Notices = {}
         self._facts = InputFacts()
         self._broken: dict[int, InputError] = {}
@@ -117,19 +115,16 @@ class Follow:
             InputError: at the first record that cannot be used, unless it is to be skipped.
             UsageError: where files are of several runs.
         """
-        changed = False
-        for path in (*self._rotated, *self._present()):
-            try:
+        changed, present = False, self._present()
+        for path in [one for one in self._files if one not in present]:
+            self._note(f"{shown(path)} is gone: its content no longer counts")
+            del self._files[path]
+            changed = True
+        for path in present:
+            with suppress(FileNotFoundError):
                 state = Path(path).stat()
-            except OSError:
-                continue
-            inode = state.st_dev, state.st_ino
-            changed |= self._finish_rotated(path, inode)
-            known = self._files.setdefault(inode, _File(path))
-            if known.path != path:
-                self._note(f"{shown(known.path)} was renamed to {shown(path)}")
-                known.path = path
-            changed |= self._read(known, state.st_size, state.st_mtime_ns)
+                known = self._files.setdefault(path, _File(path))
+                changed |= self._read(known, (state.st_size, state.st_mtime_ns))
         return changed
 
     def _present(self) -> list[str]:
@@ -138,32 +133,14 @@ class Follow:
         except InputError:
             return []  # nothing is there yet
 
-    def _finish_rotated(self, path: str, inode: tuple[int, int]) -> bool:
-        """Reads the rest of the file that had a path before; forgets it where it is gone."""
-        changed = False
-        for key, other in list(self._files.items()):
-            if other.path != path or key == inode:
-                continue
-            if (name := _named(Path(path).parent, key)) is None:
-                self._note(f"{shown(path)} was replaced: its earlier content no longer counts")
-                del self._files[key]
-                continue
-            self._note(f"{shown(path)} was renamed to {shown(name)}")
-            if name not in self._present():
-                self._rotated.append(name)
-            other.path = name
-            state = Path(name).stat()
-            changed |= self._read(other, state.st_size, state.st_mtime_ns)
-        return changed
-
-    def _read(self, known: _File, size: int, time: int) -> bool:
-        if (size, time) == known.stamp:
+    def _read(self, known: _File, stamp: tuple[int, int]) -> bool:
+        if stamp == known.stamp:
             return False
-        known.stamp = size, time
+        known.stamp, (size, _) = stamp, stamp
         if not known.goes_on(size):
             how = "was cut short" if size < known.read else "was written anew"
             self._note(f"{shown(known.path)} {how}: grpo reads it again from the start")
-            self._files[next(k for k, v in self._files.items() if v is known)] = _File(known.path)
+            self._files[known.path] = _File(known.path)
             return True
         if size == known.read:
             return False
@@ -256,16 +233,6 @@ class Follow:
         steps = Steps.of(joined(tables or [sums_of_rewards([])]))
         steps.not_finite = broken_columns(steps.numbers, self._broken)
         return steps
-
-
-def _named(folder: Path, inode: tuple[int, int]) -> str | None:
-    """The path of a file in a folder; None where it has no name there any more."""
-    for path in folder.iterdir():
-        with suppress(OSError):
-            state = path.stat()
-            if (state.st_dev, state.st_ino) == inode:
-                return str(path)
-    return None
 
 
 def _is_lines(path: str) -> bool:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from grpo_cli.commands.check.floors import judge
-from grpo_cli.commands.check.run import Check
+from grpo_cli.commands.check.run import check
 from grpo_cli.commands.check.view import mismatch_lines
 from grpo_cli.commands.report.groups import steps_of_mismatch
 from grpo_cli.commands.trend.events import Event
-from grpo_cli.commands.trend.step import WARNING, Place
+from grpo_cli.commands.trend.origins import StepSource, of_name
+from grpo_cli.commands.trend.run import Run
+from grpo_cli.commands.trend.step import WARNING, Step, Steps
 from grpo_cli.engine import Reader
 from grpo_cli.errors import InputError
 from grpo_cli.objective.mismatch import Mismatch
-from grpo_cli.records import Block, DecodedChunk, Reading
 
 _MOST = 2
 """Events whose records are read again."""
@@ -23,18 +23,43 @@ _OF_SEVERAL = ("singleton-group", "reference")
 """Codes that need the other records of the step, or of the run."""
 
 
-def with_checks(events: Sequence[Event], reader: Reader) -> list[Event]:
-    """The events, the first two that are wrong with what ``grpo check`` names in their records.
+def of_step(reader: Reader, step: Step, step_source: StepSource) -> Reader:
+    """The same files, of which only the records of a step are read."""
+    if step.key is not None:
+        return reader.only({step.key: step.number})
+    files: dict[str, int | None] = dict(step_source.files or ()) or {
+        path: of_name(path) for path in reader.paths
+    }
+    return reader.only({}, [path for path, number in files.items() if number == step.number])
 
-    Only a file on disk of which a line is a record is read again, and no other line is decoded.
-    """
+
+def with_checks(events: Sequence[Event], steps: Steps, run: Run) -> list[Event]:
+    """The events, the first two that are wrong with what ``grpo check`` names in their records."""
     wrong = [one for one in events if one.severity == WARNING][:_MOST]
-    if reader.on_cluster:
+    if run.reader.on_cluster:
         return [*events]
     return [
-        replace(one, check=_named_in(one, reader.reading)) if one in wrong else one
-        for one in events
+        replace(one, check=_named_in(one, steps, run)) if one in wrong else one for one in events
     ]
+
+
+def _named_in(event: Event, steps: Steps, run: Run) -> list[str]:
+    """The errors and warnings of ``grpo check`` in the worst record of an event, one of a code."""
+    pointed = [one for one in event.findings if one.worst is not None]
+    if not pointed or (place := pointed[0].worst) is None:
+        return []
+    step = steps[steps.numbers.index(pointed[0].worst_step)]
+    reader = of_step(run.reader, step, run.step_source).only({}, [place.source])
+    reader.reading = replace(reader.reading, record=str(place.record))
+    try:
+        found = check(reader).findings
+    except InputError:  # of another record of the step
+        return []
+    named: dict[str, str] = {}
+    for row in found:
+        if row.severity != "info" and row.code not in _OF_SEVERAL:
+            named.setdefault(row.code, f"{row.code}: {row.message}")
+    return [*named.values()]
 
 
 def with_mismatches(events: Sequence[Event], found: Mapping[int, Mismatch]) -> list[Event]:
@@ -54,37 +79,3 @@ def with_mismatches(events: Sequence[Event], found: Mapping[int, Mismatch]) -> l
             event = replace(event, check=[*event.check, f"at step {step}: {words}"])
         made.append(event)
     return made
-
-
-def _named_in(event: Event, reading: Reading) -> list[str]:
-    """The errors and warnings of ``grpo check`` in the worst record of an event, one of a code."""
-    place = next((one.worst for one in event.findings if one.worst is not None), None)
-    if place is None or not Path(place.source).is_file():
-        return []
-    part, checked = Check(), Check()
-    for _ in part.read(_record_at(place, reading)):
-        return []  # it cannot be read
-    checked.merge(part)
-    checked.finish()
-    named: dict[str, str] = {}
-    for row in checked.result().findings:
-        if row.severity != "info" and row.code not in _OF_SEVERAL:
-            named.setdefault(row.code, f"{row.code}: {row.message}")
-    return [*named.values()]
-
-
-def _record_at(place: Place, reading: Reading) -> Iterator[DecodedChunk]:
-    """The record of a place."""
-    for piece in reading.pieces(place.source):
-        if not isinstance(piece, Block) or piece.document or place.line is None:
-            return
-        if piece.groups is None:
-            at = place.line - piece.line
-            if not 0 <= at < len(piece.lines):
-                continue
-            piece = piece._replace(line=place.line, lines=piece.lines[at : at + 1])
-        for decoded in reading.decoded(piece, {}):
-            for item in decoded.items:
-                if not isinstance(item, InputError) and item.line == place.line:
-                    yield DecodedChunk([item], decoded.keys)
-                    return

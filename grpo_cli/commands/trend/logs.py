@@ -8,13 +8,16 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from grpo_cli.batch import F64
 from grpo_cli.commands.trend.step import NotFinite, Steps
 from grpo_cli.commands.trend.sums import StepSums
 from grpo_cli.errors import InputError
+from grpo_cli.objective.inputs import MissingColumnError
 from grpo_cli.records.decode import decode
 from grpo_cli.records.open.streams import reason, unpacked
 from grpo_cli.records.parse.log import NESTED, STEPS, is_logged
@@ -191,12 +194,37 @@ def _number(value: Any) -> float | None:
         return None
 
 
-def steps_of_logs(paths: Sequence[str]) -> Steps:
-    """The steps of a run of which only logs are there, under the names that these have.
+class LogRun:
+    """A run of which only a trainer's logs are there; it has what ``Run`` has of records."""
 
-    Raises:
-        InputError: where one cannot be read.
-    """
+    variant, moved = "", True
+    signatures: Mapping[str, int] = MappingProxyType({})
+    missing: Mapping[str, MissingColumnError] = MappingProxyType({})
+    logged: Mapping[str, F64] = MappingProxyType({})
+    notices: Mapping[str, None] = MappingProxyType({})
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        self.paths = paths
+
+    def read(self) -> Steps:
+        """The steps, under the names that the logs have.
+
+        Raises:
+            InputError: where a log cannot be read.
+        """
+        return _steps_of(self.paths)
+
+    def read_each(self) -> list[Steps]:
+        """The steps of the one run that all logs are of."""
+        return [self.read()]
+
+
+def logs_among(files: Sequence[str]) -> list[str]:
+    """The files, where all of them are logs of a trainer, so that there are no records."""
+    return [*files] if files and all(map(is_log, files)) else []
+
+
+def _steps_of(paths: Sequence[str]) -> Steps:
     finite: dict[str, dict[int, float]] = {}
     nonfinite: dict[str, dict[int, float]] = {}
     for path in paths:

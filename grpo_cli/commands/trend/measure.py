@@ -8,6 +8,7 @@ token that counts as 0. The numbers for that are computed only where their names
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, Literal
 
 import numpy as np
@@ -35,6 +36,8 @@ from grpo_cli.objective.terms import ENTROPY, KL, POLICY
 from grpo_cli.records.formats.texts import NoLogProbsError
 
 _GRAM = 4
+_PRIME, _BITS, _64 = np.uint64(0x9E3779B97F4A7C15), np.uint64(24), np.uint64(64)
+"""4-grams are compared by 40 bits of a hash, below 24 of their response's number."""
 
 Unit = Literal["records", "groups", "responses", "tokens"]
 Kept = NDArray[np.bool_]
@@ -128,10 +131,9 @@ class ChunkSums:
             self.sums.functions[*functions] = int(self.sums.numbers.min())
         for name, values in functions.items():
             self._average(name, "responses", values, ~np.isnan(values))
-        shares = np.array([*_repetition(chunk)], dtype=np.float64)
-        known = ~np.isnan(shares) & records.spread(self._filled)
-        if known.any():
-            self._average("repetition", "records", shares, known)
+        shares = _repetition(chunk)
+        if not np.isnan(shares).all():
+            self._average("repetition", "responses", shares, ~np.isnan(shares))
         if batch.responses.total:
             self._measure_tokens(summary)
         add_metadata(self.sums, chunk, steps, records.index)
@@ -420,24 +422,38 @@ def _objects(values: Sequence[Any]) -> NDArray[Any]:
     return np.fromiter(values, dtype=object, count=len(values))
 
 
-def _repetition(chunk: Chunk) -> Iterator[float]:
-    """For each record's first response, the share of its 4-grams that it had before; or NaN.
+def _repetition(chunk: Chunk) -> F64:
+    """[R] the share of each response's 4-grams that it had before; NaN where it has none.
 
     Tokens that are masked out, such as padding, are none of the response's.
     """
-    batch = chunk.batch
-    first = batch.records.starts.tolist()
-    starts, lengths = batch.responses.starts, batch.responses.lengths
-    for record, response in zip(chunk.records, first, strict=True):
-        rows = record.token_ids if record.tokens is None else record.tokens
-        length = int(lengths[response]) if rows else 0
-        row = rows[0] if rows else ()
-        if batch.positions is not None:
-            start = int(starts[response])
-            row = [row[at] for at in batch.positions[start : start + length].tolist()]
-        count = length - _GRAM + 1
-        if count > 0:
-            grams = zip(*(row[at : at + count] for at in range(_GRAM)), strict=True)
-            yield 1.0 - len(set(grams)) / count
-        else:
-            yield NO_NUMBER
+    batch, known = chunk.batch, list[bool]()
+    rows: list[Sequence[Any]] = []
+    for record, count in zip(chunk.records, batch.records.lengths.tolist(), strict=True):
+        given = (record.token_ids if record.tokens is None else record.tokens) or ()
+        known += [len(given) == count] * count
+        rows += given if len(given) == count else ()
+    kept = np.array(known, dtype=np.bool_)
+    lengths = batch.responses.lengths[kept]
+    words = np.fromiter(map(hash, chain.from_iterable(rows)), dtype=np.int64).astype(np.uint64)
+    widths = np.array([*map(len, rows)], dtype=np.int64)
+    if batch.positions is not None or (widths != lengths).any():
+        places = np.arange(len(batch.responses.index)) - batch.responses.spread(
+            batch.responses.starts
+        )
+        inside = places if batch.positions is None else batch.positions
+        starts = np.repeat(np.cumsum(widths) - widths, lengths)
+        words = words[starts + inside[batch.responses.spread(kept)]]
+    owners = np.repeat(np.arange(len(lengths), dtype=np.uint64), lengths)
+    grams = np.zeros(max(len(words) - _GRAM + 1, 0), dtype=np.uint64)
+    for at in range(_GRAM):
+        grams = (grams + words[at : at + len(grams)]) * _PRIME
+    whole = owners[: len(grams)] == owners[len(owners) - len(grams) :]
+    keys = np.sort(((grams >> _BITS) | (owners[: len(grams)] << (_64 - _BITS)))[whole])
+    new = np.diff(keys, prepend=~keys[:1]) != 0
+    distinct = np.bincount(keys[new] >> (_64 - _BITS), minlength=len(lengths))
+    shares = np.full(len(kept), NO_NUMBER)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        share = 1.0 - distinct / (lengths - _GRAM + 1)
+    shares[kept] = np.where(lengths >= _GRAM, share, NO_NUMBER)
+    return shares

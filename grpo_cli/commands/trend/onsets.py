@@ -61,12 +61,13 @@ class Onset(NamedTuple):
     sure: bool = True
 
 
-def onsets(rows: F64, least: F64) -> list[list[Onset]]:
+def onsets(rows: F64, least: F64, shares: F64) -> list[list[Onset]]:
     """The changes of each series, in the order in which they are seen.
 
     Args:
         rows: [k, n] the series.
         least: [k, n] what the noise up to each value is at least.
+        shares: [k, 2] the shares of the bounds from which on a rise, and a fall, is sure.
     """
     found: list[list[Onset]] = [[] for _ in rows]
     if rows.shape[1] < LEAST:
@@ -79,13 +80,13 @@ def onsets(rows: F64, least: F64) -> list[list[Onset]]:
         part = rows[:, stretch]
         moved = np.flatnonzero((part != part[:, :1]).any(axis=1))
         part, usual, floor = (one[moved, stretch] for one in (rows, clean, least))
-        for row, onset in _between(part, usual, floor, places, stretch.start):
+        for row, onset in _between(part, usual, floor, places, stretch.start, shares[moved]):
             found[moved[row]].append(onset)
     return [sorted(each, key=lambda one: (one.seen, -abs(one.score))) for each in found]
 
 
 def _between(
-    rows: F64, clean: F64, least: F64, places: I64, start: int
+    rows: F64, clean: F64, least: F64, places: I64, start: int, shares: F64
 ) -> Iterator[tuple[int, Onset]]:
     """The row of each change at any of these places, and the change as it is first seen.
 
@@ -93,6 +94,7 @@ def _between(
         rows, clean, least: [k, n] a stretch of the series, without outliers, and its least noise.
         places: in the series.
         start: that of the stretch.
+        shares: of the bounds, as ``onsets`` has them.
     """
     trends, pasts = mann_kendall(clean, places - start), np.minimum(places, PAST)
     ahead, grains = (np.pad(one, ((0, 0), (0, FARTHEST))) for one in (rows, least))
@@ -107,12 +109,13 @@ def _between(
         strict = 1 + np.log(np.maximum(seen / _LONG, 1.0)) / 15
         bounds = (1 + 4 / past) * strict[..., None] * (_SHIFT, _DRIFT)
         bounds[seen - start > rows.shape[1]] = np.inf  # there is no such future yet
-        for share in (1.0, _PERHAPS):
+        own = np.where(scores > 0.0, shares[:, None, None, None, 0], shares[:, None, None, None, 1])
+        for sure, share in ((True, own), (False, _PERHAPS)):
             passed = np.abs(scores) > share * bounds
             for row, at in zip(*np.nonzero(passed.any(axis=(2, 3))), strict=True):
                 size, kind = divmod(int(passed[row, at].argmax()), 2)
                 score, begun = float(scores[row, at, size, kind]), int(chosen[at])
-                found = Onset(begun, int(seen[at, size]), _KINDS[kind], score, share == 1.0)
+                found = Onset(begun, int(seen[at, size]), _KINDS[kind], score, sure)
                 yield int(row), found
 
 

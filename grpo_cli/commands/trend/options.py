@@ -27,16 +27,27 @@ from grpo_cli.commands.trend.comparison import framework_of
 from grpo_cli.commands.trend.logs import Log
 from grpo_cli.commands.trend.metrics import METRICS, metric
 from grpo_cli.commands.trend.names import NAMES
-from grpo_cli.commands.trend.questions.options import QuestionOptions
 from grpo_cli.commands.trend.step import Flags
 from grpo_cli.errors import UsageError
 from grpo_cli.variants.plan import as_flags
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrendOptions(QuestionOptions):
-    """Which steps, which columns, in which format, and what makes the answer no."""
+class TrendOptions:
+    """Which steps, which columns, in which format; what is asked, and what makes the answer no."""
 
+    at: Annotated[int | None, option("--at", "STEP", "What happened at STEP.")] = None
+    by: Annotated[
+        str | None, option("--by", "FIELD", "Which part changed, by rank, environment, prompt…")
+    ] = None
+    against: Annotated[
+        list[str] | None,
+        option("--against", "RUN", "Which metrics differ from another RUN's."),
+    ] = None
+    correlate: Annotated[
+        tuple[str, str] | None,
+        option("--correlate", "A B", "Whether A follows B, as reward length."),
+    ] = None
     step: Step = None
     one_run: Annotated[
         bool, option("--one-run", "", "All files are of one run, whatever their folders.", "Input")
@@ -87,9 +98,24 @@ class TrendOptions(QuestionOptions):
         return self.html is not None or self.svg is not None
 
     @property
-    def draws_asked(self) -> bool:
-        """Whether a page shows what is asked: another run, or the parts of the changes."""
-        return self.at is None and self.correlate is None
+    def asked(self) -> str | None:
+        """The flag that asks a question; None where there is none, or a page shows the answer.
+
+        Raises:
+            UsageError: where two ask.
+        """
+        flags = {
+            "--by": self.by,
+            "--at": self.at,
+            "--against": self.against,
+            "--correlate": self.correlate,
+        }
+        if self.html is not None and self.at is None and self.correlate is None:
+            return None
+        given = [flag for flag, value in flags.items() if value not in (None, [])]
+        if len(given) > 1 and given != ["--by", "--at"]:
+            raise UsageError(f"{given[1]} contradicts {given[0]}; ask one question at a time")
+        return given[0] if given else None
 
     @property
     def page(self) -> PageOptions:
@@ -98,15 +124,17 @@ class TrendOptions(QuestionOptions):
             format=self.format, as_json=self.json, output=self.output, quiet=self.quiet
         )
 
-    def columns(self) -> list[str] | None:
+    def columns(self, *, logged: bool = False) -> list[str] | None:
         """The columns that are asked for; None for those that say something.
 
         Raises:
-            UsageError: for an unknown one.
+            UsageError: for an unknown one; of a log (``logged``) any may be there.
         """
         if self.fields is None:
             return None
         names = [one.strip() for one in self.fields.split(",")]
+        if logged:
+            return names
         metrics = METRICS if self.names == "grpo" else NAMES[self.names]
         return [
             name

@@ -15,7 +15,14 @@ from grpo_cli.commands.trend.measure import ChunkSums, rewards_of, sums_of_rewar
 from grpo_cli.commands.trend.metadata import has_metadata, metadata_of
 from grpo_cli.commands.trend.metrics import StepValues, functions
 from grpo_cli.commands.trend.names import logged_values
-from grpo_cli.commands.trend.origins import Origins, RecordStep, StepSource, changes, two_runs
+from grpo_cli.commands.trend.origins import (
+    Origins,
+    RecordStep,
+    StepSource,
+    changes,
+    run_of,
+    two_runs,
+)
 from grpo_cli.commands.trend.step import NotFinite, Steps
 from grpo_cli.commands.trend.sums import StepSums, joined, shortened
 from grpo_cli.engine import Reader
@@ -259,6 +266,7 @@ class Run:
 
     Attributes:
         skipped, notices, missing, signatures, moved: as ``RunSums`` has them.
+        reader: of the files.
         plan: the objective.
         step_source: how the step of a record is found.
         parts: row → part and step, where steps have parts; a step's number is its row's then.
@@ -277,12 +285,26 @@ class Run:
         command: str = "trend",
     ) -> None:
         """``one_run``: files are of one run, whatever their paths say; ``command``: who asks."""
-        self._reader, self.plan, self._command = reader, plan, command
+        self.reader, self.plan, self._command = reader, plan, command
         self._names, self.step_source = names, step_source
-        self._one_run = one_run or step_source.files is not None
+        self.one_run = one_run or step_source.files is not None
         self.statistics: BatchStatistics | None = None
         self.logged: dict[str, F64] = {}
         self.parts: dict[int, tuple[Any, int]] = {}
+
+    @property
+    def variant(self) -> str:
+        """The variant's name."""
+        return self.plan.variant
+
+    def read_each(self) -> list[Steps]:
+        """The steps of each run among the files, by their names."""
+        several: dict[str, list[str]] = {}
+        for path in self.reader.paths:
+            several.setdefault("" if self.one_run else run_of(path), []).append(path)
+        readers = (self.reader.only({}, files) for files in several.values())
+        how = self.plan, self.step_source
+        return [Run(one, *how, one_run=self.one_run).read() for one in readers]
 
     def read(self) -> Steps:
         """Reads the files.
@@ -292,10 +314,10 @@ class Run:
             UsageError: where files are of several runs.
         """
         plan = self.plan
-        self._reader.keep_input()
+        self.reader.keep_input()
         found = self._sums(Evaluator(plan))
-        notes = [*found.origins.returns(resumed=not self._one_run)]
-        if not self._one_run and (back := found.origins.resumed()):
+        notes = [*found.origins.returns(resumed=not self.one_run)]
+        if not self.one_run and (back := found.origins.resumed()):
             self.step_source = replace(self.step_source, resumed=back)
             found = self._sums(Evaluator(plan))
         error = found.references.error
@@ -303,7 +325,7 @@ class Run:
             found = self._sums(Evaluator(plan, needs_reference=True))
             others = {key: one for key, one in found.missing.items() if one.path != "log_probs_ref"}
             found.missing = {str(error): error, **others}  # it has the record's place
-        self.skipped, self.missing = self._reader.skipped, found.missing
+        self.skipped, self.missing = self.reader.skipped, found.missing
         self.signatures, self.moved, self.parts = found.signatures, found.moved, found.parts
         self.notices: Notices = found.notices | dict.fromkeys([*notes, *changes(found.signatures)])
         self.notices |= without_kl([plan] if found.references.lacking is not None else [])
@@ -313,13 +335,13 @@ class Run:
         """The sums of all records."""
         if evaluator.wants_first_pass:
             statistics = partial(StepStatistics, evaluator, step_source=self.step_source)
-            self.statistics = first_pass(self._reader, statistics).found
+            self.statistics = first_pass(self.reader, statistics).found
             evaluator = evaluator.after(self.statistics)
         make = partial(RunSums, evaluator, self.step_source, logged=self._names is not None)
         run = make()
-        for run in fold_pieces(self._reader, make):
-            if run.origins.clash is not None and not self._one_run:
-                raise two_runs(run.origins.clash, self._reader.paths, self._command)
+        for run in fold_pieces(self.reader, make):
+            if run.origins.clash is not None and not self.one_run:
+                raise two_runs(run.origins.clash, self.reader.paths, self._command)
         return run
 
     def _steps(self, run: RunSums) -> Steps:

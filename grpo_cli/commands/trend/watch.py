@@ -25,9 +25,9 @@ from grpo_cli.terminal.screen import screen_of, written
 
 def finished(before: Sequence[Step], now: Steps, *, last: bool) -> Iterator[Step]:
     """The steps that are new, or other than they were; the last one when it will not change."""
-    known = {step.number: step for step in before}
+    known = {step.number: step.metrics for step in before}
     for step in now if last else now[:-1]:
-        if known.get(step.number) != step:
+        if known.get(step.number) != step.metrics:
             yield step
 
 

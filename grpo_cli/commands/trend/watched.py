@@ -6,6 +6,7 @@ comes first in an event is its likely cause. A new metric or another name in log
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import NamedTuple
@@ -53,6 +54,8 @@ class Watch(NamedTuple):
         least: what a level has to reach to be a finding.
         span: the possible values.
         spikes: the factor of what was usual from which a single step may be a finding; 0: none.
+        bounds: the shares of the onset tests' bounds from which on a rise, and a fall, is
+            sure: less than 1 where the metric of a healthy run is steady.
         logged: other names, in logs: a whole name, or its end after a slash.
         fix: what to do about it, where only a log is there.
     """
@@ -65,6 +68,7 @@ class Watch(NamedTuple):
     least: float = 0.0
     span: tuple[float, float] = (-np.inf, np.inf)
     spikes: float = 0.0
+    bounds: tuple[float, float] = (1.0, 1.0)
     logged: tuple[str, ...] = ()
     fix: str = ""
 
@@ -118,6 +122,7 @@ def _logarithms(values: F64) -> F64:
     return np.log(np.maximum(values, least / 2))
 
 
+_STEADY, _STEADIER = (0.8, 0.8), (0.66, 0.66)
 _SHARE = (0.0, 1.0)
 _POSITIVE = (0.0, np.inf)
 _NEMO = "NeMo-RL docs/guides/dtensor-tp-accuracy.md:31"
@@ -136,22 +141,22 @@ _GROUPS = (
 TABLE = (
     Watch("staleness", BOTH, UP, fix="update the engine's weights more often"),
     Watch(
-        "mismatch.k3", UP, UP, "log", spikes=3.0, fix=_ENGINE,
+        "mismatch.k3", UP, UP, "log", spikes=3.0, bounds=_STEADY, fix=_ENGINE,
         logged=("rollout_corr/k3_kl", "gen_kl_error", "mismatch_kl/all/mean", "mismatch_kl",
                 "policy_kl_error"),
     ),
     Watch(
-        "mismatch.mean_abs", UP, UP, "log", span=_POSITIVE, spikes=3.0, fix=_ENGINE,
+        "mismatch.mean_abs", UP, UP, "log", bounds=_STEADY, span=_POSITIVE, spikes=3.0, fix=_ENGINE,
         logged=("sampling/sampling_logp_difference/mean", "train_rollout_logprob_abs_diff",
                 "rollout_probs_diff_mean", "sampling_logp_difference"),
     ),
-    Watch("mismatch.p999", UP, "", "log", span=_POSITIVE, fix=_ENGINE),
-    Watch("mismatch.k1", BOTH, UP, fix=_ENGINE, logged=("rollout_corr/kl",)),
+    Watch("mismatch.p999", UP, "", "log", bounds=_STEADY, span=_POSITIVE, fix=_ENGINE),
+    Watch("mismatch.k1", BOTH, UP, bounds=_STEADY, fix=_ENGINE, logged=("rollout_corr/kl",)),
     Watch("mismatch.mult", limits=(Limit(1.05, _NEMO),), span=_POSITIVE, fix=_ENGINE,
           logged=("token_mult_prob_error",)),
     Watch("mismatch.chi2", limits=(Limit(1.0, f"{_VERL}:1068"),), fix=_ENGINE,
           logged=("rollout_corr/chi2_token",)),
-    Watch("mismatch.ess", DOWN, DOWN, "below 1", span=_SHARE, fix=_ENGINE,
+    Watch("mismatch.ess", DOWN, DOWN, "below 1", bounds=_STEADY, span=_SHARE, fix=_ENGINE,
           limits=(Limit(0.3, f"{_VERL}:1001", above=False),),
           logged=("rollout_is_eff_sample_size",)),
     Watch("ratio_p999", UP, UP, "log", span=_POSITIVE, spikes=1.6, fix=_AHEAD),
@@ -162,7 +167,7 @@ TABLE = (
     Watch("clip_high", UP, UP, "share", least=0.05, span=_SHARE, fix=_AHEAD,
           logged=("clip_ratio/high_mean", "clip_ratio/region_mean", "clip_ratio", "pg_clipfrac",
                   "clipfrac", "policy/clipfrac")),
-    Watch("gradient_norm", BOTH, UP, "log", span=_POSITIVE, spikes=3.0, fix=_AHEAD,
+    Watch("gradient_norm", BOTH, UP, "log", bounds=_STEADY, span=_POSITIVE, spikes=3.0, fix=_AHEAD,
           logged=("grad_norm", "optim/grad_norm", "gradient_norm")),
     Watch("loss", spikes=3.0, fix=_AHEAD,
           logged=("pg_loss", "policy_loss", "loss/mean", "train_loss")),
@@ -172,49 +177,57 @@ TABLE = (
         fix="raise β, lower the learning rate, or go back to the previous step",
     ),
     Watch(
-        "entropy", BOTH, BOTH, "log", limits=(Limit(0.5, above=False, times=True),),
+        "entropy", BOTH, BOTH, "log", (Limit(0.5, above=False, times=True),), bounds=(0.7, 0.84),
         span=_POSITIVE, spikes=3.0, logged=("entropy/all/mean", "entropy/mean", "policy_entropy"),
         fix="if entropy falls, raise ε_high (clip higher) or add an entropy bonus; if it rises, "
             "lower the learning rate",
     ),
-    Watch("nll", BOTH, BOTH, "log", limits=(Limit(0.5, above=False, times=True),),
+    Watch("nll", BOTH, BOTH, "log", (Limit(0.5, above=False, times=True),), bounds=(0.7, 0.84),
           span=_POSITIVE, spikes=3.0),
     Watch(
-        "repetition", UP, UP, "share", (Limit(0.15),), least=0.15, span=_SHARE,
+        "repetition", UP, UP, "share", (Limit(0.25),), least=0.15, span=_SHARE,
         fix="stop loops: penalise repetition or truncated responses, or lower the learning rate",
     ),
     Watch(
         "truncated", UP, UP, "share", (Limit(0.3, room=0.75),), least=0.1, span=_SHARE,
+        bounds=_STEADY,
         logged=("completions/clipped_ratio", "response_length/clip_ratio", "truncated_ratio",
                 "is_truncated/all/mean", "is_truncated/mean", "truncation_rate", "truncated"),
         fix="mask truncated responses, or allow longer ones",
     ),
     Watch("at_longest", span=_SHARE),
     Watch(
-        "length_mean", BOTH, UP, "log", span=_POSITIVE, spikes=3.0,
+        "length_mean", BOTH, UP, "log", bounds=(0.7, 0.9), span=_POSITIVE, spikes=3.0,
         logged=("completions/mean_length", "response_length/mean", "response_length",
                 "response_len/mean", "completion_length", "seq_len/all/mean"),
         fix="check whether the reward favours length; normalise the loss by tokens",
     ),
     Watch(
-        "groups_equal", UP, UP, "share", (Limit(0.7, room=0.4),), least=0.5, span=_SHARE,
-        fix=_GROUPS,
+        "groups_equal", UP, UP, "share", (Limit(0.7, room=0.3),), least=0.5, span=_SHARE,
+        bounds=_STEADY, fix=_GROUPS,
         logged=("frac_reward_zero_std", "zero_var_group_frac", "zero_std_frac"),
     ),
-    Watch("groups_all_0", UP, "", "share", least=0.3, span=_SHARE, fix=_GROUPS),
+    Watch("groups_all_0", UP, "", "share", least=0.3, bounds=_STEADY, span=_SHARE, fix=_GROUPS),
     Watch("groups_all_1", span=_SHARE, fix=_GROUPS),
-    Watch("reward_group_std", DOWN, span=_POSITIVE, fix=_GROUPS),
+    Watch("reward_group_std", DOWN, bounds=_STEADIER, span=_POSITIVE, fix=_GROUPS),
     Watch("reward_std", DOWN, span=_POSITIVE, fix=_GROUPS, logged=("score/std", "rewards/std")),
-    Watch("pass_at_k", DOWN, span=_SHARE),
+    Watch("pass_at_k", DOWN, bounds=_STEADY, span=_SHARE),
     Watch(
         "reward_mean", DOWN, DOWN, spikes=3.0,
-        fix="check what the reward function has returned since then",
+        bounds=_STEADIER, fix="check what the reward function has returned since then",
         logged=("reward", "critic/score/mean", "critic/rewards/mean", "reward/all/mean",
                 "raw_reward", "reward/mean", "rewards/mean"),
     ),
-    Watch("rewards/", DOWN, DOWN, fix="check what this reward function has returned since then"),
+    Watch("eval/", DOWN, DOWN, bounds=_STEADIER,
+          fix="go back to the checkpoint before; the reward may be gamed: read what it pays for"),
+    Watch("rewards/", DOWN, DOWN, bounds=_STEADY,
+          fix="check what this reward function has returned since then"),
 )  # fmt: skip
 
+_HELD_OUT = re.compile(r"(.*/)?(eval|val|test|validation)[-_/]")
+_BETTER = re.compile(
+    r"(reward|acc|accuracy|score)(/mean(@\d+)?)?$|(avg|mean|pass|best)@\d+(/mean)?$"
+)
 _ROWS: Mapping[str, Watch] = {one.name: one for one in TABLE}
 _LOGGED: Mapping[str, Watch] = {name: one for one in TABLE for name in (one.name, *one.logged)}
 RANKS: Mapping[str, int] = {one.name: rank for rank, one in enumerate(TABLE)}
@@ -236,11 +249,11 @@ def is_watched(name: str) -> bool:
 def watch_logged(name: str) -> Watch | None:
     """How a series of a log is watched, by its name or the end of it; None where it is not.
 
-    Names of held-out data (``eval/reward``) are no names of the run's.
+    Of held-out data only what is better where it is higher is watched.
     """
     first, *rest = name.split("/")
-    if first in ("eval", "val", "test", "validation") or name.startswith(("eval_", "val-", "val_")):
-        return None
+    if _HELD_OUT.match(name):
+        return _ROWS["eval/"] if _BETTER.search(name) else None
     if name.startswith("rewards/") and name.endswith("/mean") and name not in _LOGGED:
         return _ROWS["rewards/"]
     parts = [first, *rest]

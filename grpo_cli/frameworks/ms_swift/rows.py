@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from grpo_cli.frameworks.framework import Change
-from grpo_cli.frameworks.liger.rows import relative
+from grpo_cli.frameworks.liger import relative
 from grpo_cli.objective.row import Row, Use, use, words
 
 _SWIFT = "ms-swift 4.6.0"

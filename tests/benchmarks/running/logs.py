@@ -208,3 +208,5 @@ FILES: Mapping[str, tuple[str, int, Callable[[Series, int], str]]] = {
     "CSV of W&B": ("export.csv", 1, _wandb),
 }
 """What a log is → its file's name, the number of its first step, and how it is written."""
+FRAMEWORKS = ("trl", "verl", "prime-rl", "trl")
+"""Whose names each of these files has."""

@@ -9,18 +9,14 @@ import numpy as np
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.answer import Answer
-from grpo_cli.commands.trend.origins import StepSource, run_of
 from grpo_cli.commands.trend.questions.noise import (
     Estimate,
     difference_of_means,
     mean_of_neighbours,
 )
-from grpo_cli.commands.trend.run import Run
 from grpo_cli.commands.trend.step import Steps
 from grpo_cli.commands.trend.watched import is_watched
-from grpo_cli.engine import Reader
 from grpo_cli.errors import UsageError
-from grpo_cli.variants.plan import Plan
 
 _LEAST = 8
 """Steps that two runs must have in common."""
@@ -76,22 +72,6 @@ class RunComparison(Answer):
     runs: Sequence[int]
     metrics: Sequence[Difference]
     notes: Sequence[str]
-
-
-def runs_of(paths: Sequence[str], *, one_run: bool) -> list[list[str]]:
-    """The files of each run, by their names."""
-    found: dict[str, list[str]] = {}
-    for path in paths:
-        found.setdefault("" if one_run else run_of(path), []).append(path)
-    return [*found.values()]
-
-
-def read_runs(reader: Reader, plan: Plan, step_source: StepSource, *, one_run: bool) -> list[Steps]:
-    """The steps of each run among a reader's files."""
-    several = runs_of(reader.paths, one_run=one_run)
-    return [
-        Run(reader.only({}, files), plan, step_source, one_run=one_run).read() for files in several
-    ]
 
 
 def compare_runs(first: Sequence[Steps], second: Sequence[Steps]) -> RunComparison:

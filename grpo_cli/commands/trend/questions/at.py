@@ -14,8 +14,9 @@ from grpo_cli.commands.answer import Answer
 from grpo_cli.commands.check.answer import Checked
 from grpo_cli.commands.check.run import check
 from grpo_cli.commands.report.groups import Choice, KeptGroups, owners
+from grpo_cli.commands.trend.inspection import of_step
+from grpo_cli.commands.trend.logs import LogRun
 from grpo_cli.commands.trend.onsets import FUTURE, PAST
-from grpo_cli.commands.trend.origins import StepSource, of_name
 from grpo_cli.commands.trend.questions.noise import robust_size
 from grpo_cli.commands.trend.run import Run
 from grpo_cli.commands.trend.step import Finding, Place, Step, Steps
@@ -77,28 +78,23 @@ class StepAnswer(Answer):
 
 
 def step_at(
-    steps: Steps,
-    number: int,
-    findings: Sequence[Finding],
-    reader: Reader | None = None,
-    run: Run | None = None,
+    run: Run | LogRun, steps: Steps, number: int, findings: Sequence[Finding]
 ) -> StepAnswer:
     """What happened at a step of a run.
 
     Args:
+        run: that was read; its records are read again, if it has any.
         steps: all of the run.
         number: the step.
         findings: those of the run.
-        reader: of the run's files, which are read again; None where it is a log.
-        run: that was read.
 
     Raises:
         UsageError: where the run has no such step.
     """
     place = place_of(steps, number)
     step, groups, checked = steps[place], list[Mapping[str, Any]](), None
-    if reader is not None and run is not None:
-        narrowed = of_step(reader, step, run.step_source)
+    if isinstance(run, Run):
+        narrowed = of_step(run.reader, step, run.step_source)
         groups, checked = _groups(step, narrowed, run), check(narrowed)
     before, after = steps[max(0, place - PAST) : place], steps[place + 1 : place + 1 + FUTURE]
     return StepAnswer(
@@ -135,16 +131,6 @@ def unusual_at(steps: Steps, place: int) -> list[MetricAt]:
     found = [one for one in _metrics(steps, place) if abs(one.size or 0.0) >= UNUSUAL]
     watched = [one for one in found if is_watched(one.name)]
     return sorted(watched, key=_by_size)
-
-
-def of_step(reader: Reader, step: Step, step_source: StepSource) -> Reader:
-    """The same files, of which only the records of a step are read."""
-    if step.key is not None:
-        return reader.only({step.key: step.number})
-    files: dict[str, int | None] = dict(step_source.files or ()) or {
-        path: of_name(path) for path in reader.paths
-    }
-    return reader.only({}, [path for path, number in files.items() if number == step.number])
 
 
 def _ends(steps: Steps) -> list[int]:

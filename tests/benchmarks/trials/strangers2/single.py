@@ -233,14 +233,15 @@ MISTAKES = [
         "engine's weights not truncated",
         "OpenRLHF/OpenRLHF#1295",
         lambda case: case.by(cap=np.inf),
-        both(ENGINE, r"truncat|\bcap|bound|clip|limit|is_high|threshold"),
+        both(ENGINE, r"truncat|\bcap|bound|clip|limit|is_high|threshold")
+        + r"|correction by π_old/π_engine, token by token$",
         Wish(TRL, recipe={"correction": "token"}, columns=("rollout",), spec={"engine": 0.9}),
     ),
     Mistake(
         "engine's weights beyond the cap dropped",
         "verl-project/verl#3750",
         lambda case: case.but(weights=_dropped),
-        both(ENGINE, r"mask|drop|zero|to 0\b|reject|icepop|remov|left out|discard"),
+        both(ENGINE, r"mask|drop|zero|to 0\b|0 above|reject|icepop|remov|left out|discard"),
         Wish(TRL, recipe={"correction": "token"}, columns=("rollout",), spec={"engine": 0.9}),
     ),
     Mistake(
@@ -274,7 +275,7 @@ MISTAKES = [
         "huggingface/trl#4857",
         _by_old,
         r"off.?policy|sequence.mask|opsm|(mask|drop).{0,60}(old|rollout|engine)"
-        r"|engine.{0,40}not used",
+        r"|engine.{0,40}not used|old log-probs are read for the engine",
         Wish(
             TRL,
             recipe={"opsm": 0.04},

@@ -1,16 +1,22 @@
-"""rLLM's advantages, of trajectories and of steps."""
+"""rLLM: its own advantages, and verl's loss with the defaults of verl's configuration.
+
+A step of a trajectory is a row.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
 from grpo_cli.batch import F64
+from grpo_cli.frameworks.framework import Framework
 from grpo_cli.frameworks.verl.advantage import grpo as verl_grpo
+from grpo_cli.frameworks.verl.rows import VANILLA
 from grpo_cli.objective.advantage.turns import once_per_trajectory, turn_rewards_less_kl
 from grpo_cli.objective.arithmetic.groups import Groups
 from grpo_cli.objective.arithmetic.turns import TurnOrder
 from grpo_cli.objective.choice import choice
 from grpo_cli.objective.results import PerToken
+from grpo_cli.objective.row import use, vary
 
 _EPS = 1e-6
 
@@ -62,3 +68,25 @@ def per_step(
     rewards = turn_rewards_less_kl(turn_scores, token_penalty, turn_order.turns)
     peers = turn_order.peers(groups, by_number=True)
     return PerToken(turn_order.turns.spread(verl_grpo(rewards, peers)))
+
+
+ROWS = {
+    "rllm/grpo": vary(VANILLA, advantage=use("rllm/grpo"), version="9beb6e0 (2026-08-15)").named(
+        "rLLM's GRPO, broadcast from trajectories to steps",
+        "σ has ddof 0; in verl's grpo, in SkyRL and in verl's agent loops it has ddof 1. The loss "
+        "is a mean over rows, one per step, so long trajectories have more weight.",
+        paper="",
+    ),
+    "rllm/per_step": vary(
+        VANILLA, advantage=use("rllm/per_step"), version="960d573 (2025-12-11)", until="rllm 0.2.1"
+    ).named(
+        "rLLM's GRPO by step (stepwise_advantage.mode per_step)",
+        "Needs a reward per step. The k-th steps of a group are compared with each other, "
+        "although they started in different states. A step that no other trajectory reaches keeps "
+        "its raw reward. Later releases broadcast the trajectory's advantage (rllm/grpo).",
+        paper="",
+    ),
+}
+
+
+FRAMEWORK = Framework(name="rllm", rows=ROWS, accumulation="sum")

@@ -1,12 +1,39 @@
-"""Unsloth's GRPO loss: TRL's denominators and policy terms, and a KL of its own."""
+"""Unsloth 2026.10.9: TRL's denominators and policy terms, and a KL of its own.
+
+The KL is clamped inside and once more after its weight. Its GRPOTrainer is TRL's, and micro-batches
+are added up as there.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from grpo_cli.frameworks.framework import Change
+from grpo_cli.batch import F64
+from grpo_cli.frameworks.framework import Change, Framework
 from grpo_cli.frameworks.trl.rows import ROWS as TRL
+from grpo_cli.objective.choice import choice
+from grpo_cli.objective.kl import clamped, k3, weighed_then_clamped
+from grpo_cli.objective.results import Kl
 from grpo_cli.objective.row import Row, Use, use, vary, words
+
+
+@choice("kl", "unsloth/k3", kl_weight="ratio")
+def clamped_twice(log_ratio_ref: F64, ratio: F64, *, beta: float, kl_weight: str) -> Kl:
+    """Unsloth's KL: k3 of d clamped to ±20, weighted by ρ, then clamped to ±10.
+
+    Clamped tokens have no gradient; the outer clamp also stops the gradient of the ratio. TRL has
+    no clamp.
+
+    Args:
+        log_ratio_ref: [N] d = log π_θ − log π_ref, nats.
+        ratio: [N] ρ, at the level of the ratio stage.
+        beta: the pipeline multiplies by it.
+        kl_weight: "none" or "ratio" (use_bias_correction_kl).
+    """
+    del beta
+    estimate, slope = clamped(k3, log_ratio_ref, 20.0, None)
+    return weighed_then_clamped(estimate, slope, ratio if kl_weight == "ratio" else None)
+
 
 _NOTE = (
     "Unsloth clamps the KL: its log ratio to ±20 and the weighted estimate to ±10. TRL has no "
@@ -83,3 +110,12 @@ _ITEMS = "num_items_in_batch counts the whole generation batch, not one accumula
 EARLIER = {f"{name}@2026.9.1": _before(name, "2026.9.1", "none") for name in ROWS} | {
     f"{name}@2026.9.7": _before(name, "2026.9.7", "ratio") for name in ROWS
 }
+
+
+FRAMEWORK = Framework(
+    name="unsloth",
+    rows=ROWS,
+    earlier=EARLIER,
+    changes=CHANGES,
+    accumulation="mean",
+)

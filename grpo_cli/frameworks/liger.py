@@ -2,15 +2,35 @@
 
 It follows TRL's formulas; loss types that are not here give the number of the ``trl/`` row, with
 ``-p kl_weight=none`` (it does not weigh the KL by the ratio unless use_bias_correction_kl is on).
-Its Triton vespo counts a response's own engine ratio once since 0.8.5; before, once a token.
+Its Triton vespo counts a response's own engine ratio once since 0.8.5; before, once a token. TRL
+divides what the kernel returns by gradient_accumulation_steps, whatever the loss_type:
+trl/trainer/grpo_trainer.py, compute_liger_loss.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
+from grpo_cli.batch import I64
+from grpo_cli.frameworks.framework import Framework
 from grpo_cli.frameworks.trl.rows import ROWS as TRL
+from grpo_cli.objective.choice import choice
+from grpo_cli.objective.results import Weights
 from grpo_cli.objective.row import Row, Use, use, vary, words
+
+
+@choice("aggregate", "liger/luspo", total=True)
+def liger_luspo(lengths: I64, *, response_length: float) -> Weights:
+    """Liger's Triton luspo: Σᵢ |oᵢ|·Σₜ over responses × padded width.
+
+    With the sequence ratio a response is weighted by |oᵢ|² instead of |oᵢ|, and padding counts in
+    the denominator. Liger's chunked luspo is TRL's.
+    """
+    of = "responses × response_length, of token sums × length"
+    return Weights(lengths.astype(np.float64), np.ones(len(lengths)), response_length, of)
+
 
 _NO_CORRECTION = use("none")
 _READS = words("epsilon_low epsilon_high delta beta kl_weight")
@@ -65,3 +85,6 @@ ROWS = {
         checked="executed",
     ),
 }
+
+
+FRAMEWORK = Framework(name="liger", rows=ROWS, accumulation="mean")
