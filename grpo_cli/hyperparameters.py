@@ -38,7 +38,7 @@ class Hyperparameter(NamedTuple):
         words: the words it may be, for one that is not a number.
         several: whether it may be several of the words, or numbers, joined by commas; a list too.
         form: a regular expression of the texts that it may be instead of a number.
-        said: what such a text is, for messages.
+        form_text: what such a text is, for messages.
         optional: whether None ("off") is allowed.
         called: the frameworks' names for the same thing, in one text.
         counts: what of an optimiser step it counts, over all processes: "tokens", "responses",
@@ -54,7 +54,7 @@ class Hyperparameter(NamedTuple):
     words: tuple[str, ...] = ()
     several: bool = False
     form: str = ""
-    said: str = ""
+    form_text: str = ""
     optional: bool = False
     called: str = ""
     counts: str = ""
@@ -76,7 +76,7 @@ class Hyperparameter(NamedTuple):
         if self.high < math.inf:
             high = self.high if isinstance(self.high, int) else f"{self.high:g}"
             kind += f"{' and' if self.low > -math.inf else ''} <= {high}"
-        kind += f", or {self.said}" if self.form else ""
+        kind += f", or {self.form_text}" if self.form else ""
         return kind + (" or null" if self.optional else "")
 
     def check(self, name: str, value: object) -> Value:
@@ -297,7 +297,7 @@ HYPERPARAMETERS: Mapping[str, Hyperparameter] = {
     "rollout_is_threshold": _positive(
         "upper bound on verl's weight; with LOW_HIGH, weights outside become 0",
         form=_BOUNDS,
-        said="LOW_HIGH",
+        form_text="LOW_HIGH",
     ),
     "rollout_is_batch_normalize": Hyperparameter(
         "if true, verl divides the weights by their mean", words=("false", "true")
@@ -318,7 +318,7 @@ HYPERPARAMETERS: Mapping[str, Hyperparameter] = {
             "all, or one for each"
         ),
         form=f"{_BOUNDS}(,{_BOUNDS})*",
-        said="HIGH or LOW_HIGH (several: with commas)",
+        form_text="HIGH or LOW_HIGH (several: with commas)",
         optional=True,
     ),
     "tis_ratio_type": Hyperparameter(
@@ -477,7 +477,7 @@ HYPERPARAMETERS: Mapping[str, Hyperparameter] = {
     "reward_weights": Hyperparameter(
         "weight of each reward function",
         form=rf"{_SIGNED}(?:,{_SIGNED})*",
-        said="numbers separated by commas",
+        form_text="numbers separated by commas",
         several=True,
         called="gdpo_reward_weights",
     ),

@@ -68,7 +68,7 @@ class MicroBatches:
         Args:
             whole: the totals of the batch.
         """
-        if len(self.given) != 1 or not self._apart:
+        if len(self.given) != 1 or not self._is_separate:
             return dict.fromkeys(ACCUMULATED)
         count = sum(map(len, self.losses.values()))
         return dict(zip(ACCUMULATED, (count, *self._loss(whole)), strict=True))
@@ -86,7 +86,7 @@ class MicroBatches:
         return _words(rules[POLICY], whole), loss + 0.0
 
     @property
-    def _apart(self) -> bool:
+    def _is_separate(self) -> bool:
         """Whether no micro-batch number without a rank comes from several files."""
         places = {(place.rank, place.number) for place in self.losses}
         return len(places) == len(self.losses)

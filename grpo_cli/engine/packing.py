@@ -96,7 +96,7 @@ def chunks(
     It yields a ``Chunk``, or an ``InputError``; also a ``Mixed`` where the order does not matter.
 
     Args:
-        decoded: objects in order; in the place of one that cannot be read stands its error.
+        decoded: objects in order; an unreadable one is replaced by its error.
         with_headers: whether a report will show the records.
         settings: the hyperparameters that are read of a chunk's records, so that they have to agree
             in these; None for all of them.

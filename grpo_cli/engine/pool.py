@@ -99,7 +99,7 @@ class _Worker:
 
 
 def _is_large(piece: Work) -> bool:
-    """Whether it is the text itself, and not where it stands."""
+    """Whether it is the text itself, not its place."""
     parts = piece.pieces if isinstance(piece, Bundle) else (piece,)
     return any(isinstance(part, Block) for part in parts)
 

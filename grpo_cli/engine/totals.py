@@ -287,7 +287,7 @@ class Totals(TermSums):
         words = " or ".join(sorted(self.of))
         if self.batch == "input":
             return words
-        return f"{'records' if self.batch == 'record' else 'batches'}, each by its own {words}"
+        return f"{'records' if self.batch == 'record' else 'batches'}, of means over {words}"
 
     @property
     def signed(self) -> Parts:

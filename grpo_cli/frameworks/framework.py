@@ -37,7 +37,7 @@ class Change:
         since: the first release with the new number.
         what: what changed, in a sentence.
         rows: the names of the rows that it changed.
-        before: what stands behind the @ of the rows that keep the number before, as ``1.9.2`` in
+        before: the version after the @ of the rows that keep the earlier number, as ``1.9.2`` in
             ``trl/dapo@1.9.2``: the last release that had it.
     """
 
@@ -52,7 +52,7 @@ class Framework:
     """A framework's part of the tables.
 
     Attributes:
-        name: what stands before the slash in the names of its rows and choices.
+        name: the part before the slash in the names of its rows and choices.
         rows: its rows by name.
         choices: the modules that register the choices that only it has, where it is several.
         earlier: rows of releases before, by name: ``trl/dapo@1.9.2``.

@@ -28,7 +28,7 @@ def liger_luspo(lengths: I64, *, response_length: float) -> Weights:
     With the sequence ratio a response is weighted by |oᵢ|² instead of |oᵢ|, and padding counts in
     the denominator. Liger's chunked luspo is TRL's.
     """
-    of = "responses × response_length, each times its own tokens"
+    of = "responses × response_length, of token sums × length"
     return Weights(lengths.astype(np.float64), np.ones(len(lengths)), response_length, of)
 
 

@@ -221,9 +221,7 @@ def nonempty_response_mean(lengths: I64) -> Weights:
     As in OpenRLHF, 1e-8 is added to the number of tokens of each response.
     """
     counts = (lengths > 0).astype(np.float64)
-    return Weights(
-        per_token(lengths, 1e-8), counts, 1.0, "responses with tokens, each by its own tokens"
-    )
+    return Weights(per_token(lengths, 1e-8), counts, 1.0, "responses with tokens, of token means")
 
 
 table("aggregate", "openrlhf").aliases["openrlhf/token-mean"] = "token-mean"

@@ -100,7 +100,7 @@ class Lines:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._locked = True
         except BlockingIOError:
-            said = "another recording writes to it; give each recording its own path"
-            raise OSError(said) from None
+            reason = "another recording writes to it; give each recording its own path"
+            raise OSError(reason) from None
         except OSError:
             pass  # some file systems have no locks

@@ -172,7 +172,7 @@ class Recorder:
         return self.closed or ("writer" in vars(self) and self.writer.closed)
 
     def fail(self, error: Exception) -> None:
-        """Ends the recording, which is said once; the loss is what it is."""
+        """Ends the recording, with one warning; the loss does not change."""
         self.closed = True
         if "writer" in vars(self):
             self.writer.fail(error)

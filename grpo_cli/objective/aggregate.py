@@ -20,9 +20,7 @@ def response_mean(lengths: I64) -> Weights:
     References:
         Shao et al., DeepSeekMath (GRPO), 2024 (arXiv 2402.03300). verl: seq-mean-token-mean.
     """
-    return Weights(
-        per_token(lengths), np.ones(len(lengths)), 1.0, "responses, each by its own tokens"
-    )
+    return Weights(per_token(lengths), np.ones(len(lengths)), 1.0, "responses, of token means")
 
 
 @choice("aggregate", "token-mean")
@@ -66,7 +64,7 @@ def prompt_mean(lengths: I64, groups: Groups) -> Weights:
         Yu et al., DAPO, 2025 (arXiv 2503.14476), its equation as written.
     """
     tokens = groups.count_tokens(lengths)
-    return Weights(per_token(tokens), groups.firsts, 1.0, "groups, each by its own tokens")
+    return Weights(per_token(tokens), groups.firsts, 1.0, "groups, of token means")
 
 
 @choice("aggregate", "turn-mean")
@@ -91,7 +89,7 @@ def turn_mean(
         np.ones(responses.count),
         np.maximum(number, 1).astype(np.float64),
         1.0,
-        "turns, each by its own tokens",
+        "turns, of token means",
         turns.spread(per_token(tokens)),
     )
 
@@ -106,9 +104,7 @@ def trajectory_mean(lengths: I64, trajectories: Groups) -> Weights:
         agent-lightning's ``per_rollout_mean`` divides by the rows instead of the trajectories.
     """
     tokens = trajectories.count_tokens(lengths)
-    return Weights(
-        per_token(tokens), trajectories.firsts, 1.0, "trajectories, each by its own tokens"
-    )
+    return Weights(per_token(tokens), trajectories.firsts, 1.0, "trajectories, of token means")
 
 
 @choice("aggregate", "response-sum")
@@ -119,7 +115,7 @@ def response_sum(lengths: I64) -> Weights:
         Yang et al., DCPO, 2025 (arXiv 2509.02333), "only token mean". In its released code, that
         name computes ``token-mean``.
     """
-    return Weights(per_token(lengths), None, 1.0, "each response's own tokens")
+    return Weights(per_token(lengths), None, 1.0, "tokens of the response")
 
 
 @choice("aggregate", "sum", total=True)

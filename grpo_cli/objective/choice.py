@@ -231,7 +231,7 @@ def choice(stage: str, name: str, *aliases: str, **more: Any) -> Callable[[Funct
 
     Args:
         stage: which of the six.
-        name: what rows and flags call it; before a slash stands the framework that it belongs to.
+        name: what rows and flags call it; the part before a slash is its framework.
         aliases: other names, as frameworks have them.
         more: ``measure``, ``absent`` and so on, as ``Choice`` has them; and the values of its
             hyperparameters where a flag swaps it in.

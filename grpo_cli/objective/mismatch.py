@@ -48,7 +48,7 @@ _BINS = 1 << (32 - _BITS)
 
 @dataclass(frozen=True)
 class Kind:
-    """Tokens of a kind that a cause tells apart.
+    """Tokens of one kind, as a cause distinguishes them.
 
     Attributes:
         name: a version, a turn, a place.

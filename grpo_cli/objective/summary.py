@@ -148,7 +148,7 @@ class Summary:
         tokens = self.record_tokens
         some = tokens.lengths > 0
         firsts = self.breakdown.ratio[tokens.starts[some]]
-        if not (firsts == 1.0).any():  # as a rule, and soon said
+        if not (firsts == 1.0).any():  # the usual case, and fast
             return np.zeros(self.records.count, dtype=np.bool_)
         moved = self.breakdown.ratio != 1.0
         found: NDArray[np.bool_] = some & (tokens.sum(moved.astype(np.int64)) == 0)

@@ -188,18 +188,18 @@ class Plan:
 
     def _bind(self, stage: str, name: str, choice: Choice, given: Mapping[str, Value]) -> Bound:
         own = "/" in name and name in self.swapped.values()
-        said = tuple(
+        bound_values = tuple(
             [
                 (wanted, given[wanted])
                 for wanted in choice.hyperparameters
                 if wanted in given and self._reads(stage, wanted)
             ]
         )
-        key = self.variant, own, id(choice), name, said
+        key = self.variant, own, id(choice), name, bound_values
         if key not in _KNOWN:
             if len(_KNOWN) > _MOST_BOUND:
                 _KNOWN.clear()
-            _KNOWN[key] = self._completed(name, choice, dict(said))
+            _KNOWN[key] = self._completed(name, choice, dict(bound_values))
         return _KNOWN[key]
 
     def _completed(self, name: str, choice: Choice, given: Mapping[str, Value]) -> Bound:
@@ -229,7 +229,7 @@ class Plan:
         ]
 
     def replaced(self, ran: Parts) -> dict[str, tuple[Value, Value]]:
-        """The surrogate's values that records put in the place of the variant's own: own and said.
+        """The surrogate's values that records put in the place of the variant's own: own and given.
 
         Nothing else in the numbers shows GSPO's ε of 0.0003 replaced by a trainer's 0.2.
 
@@ -237,13 +237,13 @@ class Plan:
             ran: the pieces of the signature of what was evaluated.
         """
         own = self.row.surrogate
-        said = next((dict(part.values) for part in ran if part.key == "surrogate"), {})
+        used = next((dict(part.values) for part in ran if part.key == "surrogate"), {})
         if self.swapped.get("surrogate", own.name) != own.name:
             return {}
         return {
-            name: (value, said[name])
+            name: (value, used[name])
             for name, value in own.values.items()
-            if name in said and said[name] != value and name not in self.flags
+            if name in used and used[name] != value and name not in self.flags
         }
 
     @property
@@ -404,8 +404,8 @@ def _stage_choice(stage: str, wanted: str) -> str:
     if name not in known.choices:
         near = _near(wanted, (*known.choices, *known.aliases))
         neutral = ", ".join(name for name in known.choices if "/" not in name)
-        said = near or f"; expected one of {neutral}, or a framework's"
-        raise UsageError(f"unknown {stage} {wanted!r}{said} (grpo variants --stage {listed})")
+        expected = near or f"; expected one of {neutral}, or a framework's"
+        raise UsageError(f"unknown {stage} {wanted!r}{expected} (grpo variants --stage {listed})")
     return name
 
 

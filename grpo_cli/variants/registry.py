@@ -38,7 +38,7 @@ FRAMEWORKS: Mapping[str, str] = {
     "rllm": "rllm",
     "agent-lightning": "agent_lightning",
 }
-"""What stands before the slash in a name → the framework's room, in the order of the lists."""
+"""The part of a name before the slash → the framework's room, in the order of the lists."""
 
 
 @cache

@@ -30,9 +30,9 @@ def other_row(named: str | None, evaluated: Iterable[str]) -> dict[str, None]:
     name, _, loss = named.partition("/")
     if any(variant.startswith(f"{name}/") for variant in evaluated):
         return {}
-    said = f"according to the records, {name} computed them as {loss.partition('@')[0]}"
+    note = f"according to the records, {name} computed them as {loss.partition('@')[0]}"
     return {
-        f"{said}: -v {named} reproduces this (grpo verify also uses the records' settings)": None
+        f"{note}: -v {named} reproduces this (grpo verify also uses the records' settings)": None
     }
 
 

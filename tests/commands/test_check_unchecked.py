@@ -208,8 +208,8 @@ def test_nothing_is_told_of_denominators_where_all_teach_or_none_is_named():
 
 def test_the_denominator_is_printed(grpo):
     shown = grpo("check", "samples/run/healthy.jsonl.gz").stdout.replace("\n  ", " ")
-    line = "denominator of trl/grpo (responses, each by its own tokens × "
-    assert f"\n{line}gradient_accumulation_steps): 22 dead groups count in it\n" in shown
+    line = "denominator of trl/grpo (responses × gradient_accumulation_steps, of token means)"
+    assert f"\n{line}: 22 dead groups count in it\n" in shown
 
 
 @pytest.mark.parametrize("column", ["tokens", "token_ids"])

@@ -83,7 +83,7 @@ PLAIN = {
     "β is 0.2 instead of 0.05": compute(kl_weight=lambda row: 1.0 / LENGTHS[row]),
     "KL weighted by the ratio, and another denominator: your loss divides each token by the "
     "number of tokens (token-mean over this micro-batch, its local count); this row's denominator: "
-    "responses, each by its own tokens": (compute(penalty=weighted, weight=lambda _: 0.1)),
+    "responses, of token means": (compute(penalty=weighted, weight=lambda _: 0.1)),
 }
 WEIGHTED = {
     MISSING: compute(beta=0.0),
@@ -209,7 +209,7 @@ def test_denominators_are_named() -> None:
     ("weight", "words"),
     [
         (lambda _: 1 / 3.7, "denominator: your loss divides each token by 3.7; this row's"
-         " denominator: responses, each by its own tokens"),
+         " denominator: responses, of token means"),
         (lambda row: 1.7 / (4 * LENGTHS[row]), "off by a constant factor: yours is grpo's times"
          " 1.7"),
         (lambda row: 1 / (row + 2.3), None),

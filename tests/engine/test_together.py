@@ -294,4 +294,4 @@ def test_record_by_record_the_totals_are_means_over_the_records() -> None:
     squares = [float(x) ** 2 for one in alone for row in one.gradient for x in row]
     assert found["gradient_norm"] == pytest.approx(sum(squares) ** 0.5 / 2, rel=1e-14)
     assert found["denominator"] == 2
-    assert found["denominator_of"] == "records, each by its own tokens"
+    assert found["denominator_of"] == "records, of means over tokens"

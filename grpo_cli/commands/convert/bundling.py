@@ -58,10 +58,10 @@ def _settings(raw: Raw) -> dict[str, str]:
     read = record(raw)
     if isinstance(read, InputError):
         raise read
-    said = raw.value.get("framework")
+    settings = raw.value.get("framework")
     given = read.advantages is not None
     try:
-        chosen = choose(said) if isinstance(said, dict) else Reading("grpo")
+        chosen = choose(settings) if isinstance(settings, dict) else Reading("grpo")
         plan = completed(chosen, advantages_given=given, stages={}, hyperparameters={})
         objective = Chunk.of([read]).objective(plan)
     except GrpoError:  # whoever verifies it names a variant

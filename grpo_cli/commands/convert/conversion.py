@@ -174,7 +174,7 @@ class Conversion:
         self._reader = reader
         self._as_table = as_table
         self._as_json = as_json
-        self._told = 0
+        self._reported = 0
         self._whole = Converted(as_table, as_bundle)
 
     def write(self, stream: BinaryIO) -> None:
@@ -208,7 +208,9 @@ class Conversion:
         for whole in fold_pieces(self._reader, make, part_folder=listed):
             self._whole = whole
             pieces, whole.pieces = whole.pieces, Pieces()
-            self._told = tell_errors(self._reader.skipped, self._told, as_json=self._as_json)
+            self._reported = tell_errors(
+                self._reader.skipped, self._reported, as_json=self._as_json
+            )
             yield pieces
 
     def finish(self) -> int:

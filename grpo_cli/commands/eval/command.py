@@ -67,8 +67,8 @@ def evaluate(
                 format.write(run, wanted, plan.variant, stream)
             stream.flush()
             notes = [*having_note(run, wanted), *only_note(run, wanted, printing.only)]
-            told = printing.kind == "table"
-            code = run.finish(told_in_table=told, quiet=printing.quiet, more=notes)
+            in_table = printing.kind == "table"
+            code = run.finish(notes_in_table=in_table, quiet=printing.quiet, more=notes)
             if not run.complete:  # leaving the block so keeps an older file
                 raise typer.Exit(code)
     raise typer.Exit(code)

@@ -32,7 +32,7 @@ def folder_of(options: PrintingOptions, wanted: Printing, plan: Plan, reader: Re
     assert options.output is not None
     if options.kind not in _PACKS or options.level == "batch" or options.limit:
         kinds = ", ".join(_PACKS)
-        raise UsageError(f"parts hold all rows: --format {kinds}, no --limit or --level batch")
+        raise UsageError(f"parts need --format {kinds}, no --limit or --level batch")
     parts = Parts(options.output, f".{options.kind}", _PACKS[options.kind](wanted))
     about = {
         "objective": [plan.variant, *sorted({**plan.swapped, **plan.flags}.items()), plan.batch],
@@ -50,4 +50,4 @@ def write_parts(run: Run, folder: PartFolder, *, quiet: bool) -> int:
         complete = run.complete
     finally:
         folder.close(complete=complete)
-    return run.finish(told_in_table=False, quiet=quiet)
+    return run.finish(notes_in_table=False, quiet=quiet)

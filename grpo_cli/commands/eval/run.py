@@ -70,11 +70,11 @@ class Run(Evaluation):
         failed = self._error is not None or self._printed > 0
         return failed and not self.total["records"]
 
-    def finish(self, *, told_in_table: bool, quiet: bool, more: Iterable[str] = ()) -> int:
+    def finish(self, *, notes_in_table: bool, quiet: bool, more: Iterable[str] = ()) -> int:
         """Prints the notes, ``more`` of them, then what went wrong; returns the exit code."""
         if not quiet:
-            told = told_in_table or self.empty or not self.complete
-            for note in [*self.notices, *(() if told else notes(self.total)), *more]:
+            in_table = notes_in_table or self.empty or not self.complete
+            for note in [*self.notices, *(() if in_table else notes(self.total)), *more]:
                 say(f"note: {note}")
         tell_skipped(self.skipped, self.skipped.count + self.total["records"])
         if self._error is not None:

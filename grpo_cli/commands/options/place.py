@@ -108,7 +108,7 @@ def check_parts(output: str | None, reader: Reader, *, resume: bool) -> bool:
     """
     if not to_folder(output):
         if resume:
-            raise UsageError("--resume goes on with the parts of a folder: -o FOLDER/")
+            raise UsageError("--resume continues the parts of a folder: -o FOLDER/")
         return False
     if not reader.on_cluster:
         raise UsageError(f"--output: {output} is a folder; parts are for --on")

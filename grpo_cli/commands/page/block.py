@@ -22,7 +22,7 @@ from grpo_cli.records import Raw, Record
 from grpo_cli.records.unread import PROMPTS
 
 QUANTITIES: Mapping[str, tuple[str, str]] = {
-    "ratio": ("log_ratio", "ratio ρ = π_θ/π_old, by its logarithm"),
+    "ratio": ("log_ratio", "ratio ρ = π_θ/π_old (log scale)"),
     "contribution": ("contribution", "contribution to J"),
     "gradient": ("gradient", "gradient ∂J/∂log π_θ"),
     "kl": ("kl", "KL estimate"),
@@ -30,7 +30,7 @@ QUANTITIES: Mapping[str, tuple[str, str]] = {
     "mismatch": ("mismatch", "mismatch: log π_old (trainer) − log π_rollout (engine)"),
     "advantage": ("advantage", "advantage A"),
     "surrogate": ("surrogate", "surrogate s"),
-    "correction": ("correction", "correction c, by its distance from 1"),
+    "correction": ("correction", "correction c (distance from 1)"),
     "weight": ("weight", "weight w"),
     "entropy": ("entropies", "entropy of the policy"),
     "log_prob": ("log_probs_new", "log π_θ"),

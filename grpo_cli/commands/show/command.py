@@ -191,7 +191,7 @@ def _show_batch(
             rows=answer.rows,
             notes=answer.notices,
         )
-    return run.finish(told_in_table=False, quiet=page.quiet or run.empty)
+    return run.finish(notes_in_table=False, quiet=page.quiet or run.empty)
 
 
 def _show_record(

@@ -21,7 +21,7 @@ from grpo_cli.terminal.palette import STEPS
 Row = Mapping[str, Any]
 
 COLORS: Mapping[str, str] = {
-    "ratio": "ratio ρ, by its logarithm",
+    "ratio": "ratio ρ (log scale)",
     "contribution": "contribution to the objective",
     "gradient": "gradient of the objective by the token's log π",
     "kl": "KL estimate",
@@ -236,7 +236,7 @@ def _alphabet() -> dict[str, int]:
 def _from_bytes(token: str) -> str:
     known = _alphabet()
     if any(character not in known for character in token):
-        return token  # an added token, such as a chat mark, is text as it stands
+        return token  # an added token, such as a chat mark, is plain text
     return bytes(known[one] for one in token).decode("utf-8", "backslashreplace")
 
 

@@ -1,7 +1,7 @@
 """``--follow``: the steps of files that grow; ``watch.py`` prints them.
 
-A file is known by its path, and by the bytes at both ends of what was read of it: cut short,
-written anew, replaced or renamed, it is read again from its start, in place of what was read
+A file is known by its path, and by the bytes at both ends of what was read of it: truncated,
+rewritten, replaced or renamed, it is read again from its start, in place of what was read
 before. A file whose steps go back (a run that was resumed from a checkpoint) replaces those steps.
 """
 

@@ -18,7 +18,7 @@ from grpo_cli.commands.trend.watched import TABLE, Limit, Watch
 _RECENT, _LEAST = 40, 20
 """Steps that a slope is of, at most and at least."""
 _SURE = 0.999
-"""How sure it is that there is a slope, before anything is said."""
+"""The least confidence in a slope for a forecast."""
 _FIRST = 30
 """Steps whose median is the usual level of limits that are a factor of it."""
 
@@ -59,7 +59,7 @@ def last_good_step(steps: Steps, events: Sequence[Event]) -> int | None:
 def forecasts(steps: Steps) -> list[Forecast]:
     """When metrics will pass limits as they go on, the earliest first.
 
-    Nothing is said where noise may explain the slope, where a limit is passed already, or where
+    No forecast where noise may explain the slope, where a limit is passed already, or where
     it is farther away than the run is long.
     """
     found = [

@@ -156,8 +156,8 @@ def print_events(
             console.print(wrapped(more, screen.reading, 4))
         if event.fix and logged:
             console.print(wrapped(Text(f"  fix: {event.fix}"), screen.reading, 4))
-        for said in event.check:
-            console.print(wrapped(Text(f"  check: {visible(said)}"), screen.reading, 4))
+        for finding in event.check:
+            console.print(wrapped(Text(f"  check: {visible(finding)}"), screen.reading, 4))
         if not logged:
             print_command(console, screen, event.first)
     moved = [one for event in events if event.severity == INFO for one in event.findings]

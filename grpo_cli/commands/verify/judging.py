@@ -115,10 +115,10 @@ class Judging(Accumulator[Any]):
 
     def tolerance(self, part: Part | None = None) -> Tolerance:
         """When two numbers of a record agree: by the flags, its bundle, or as usual."""
-        said = part.seal.get("tolerances") if part is not None and self.given is None else None
-        if not isinstance(said, dict):
+        sealed = part.seal.get("tolerances") if part is not None and self.given is None else None
+        if not isinstance(sealed, dict):
             return self.given or Tolerance()
-        known = [said.get(name) for name in ("rtol", "atol", "metrics_rtol")]
+        known = [sealed.get(name) for name in ("rtol", "atol", "metrics_rtol")]
         return tolerances(*(one if isinstance(one, int | float) else None for one in known))
 
     def _part(self, raw: Raw, read: Record, plans: Plans) -> Part | None:

@@ -318,4 +318,4 @@ def nemo_response_mean(lengths: I64) -> Weights:
     """
     counts = np.ones(len(lengths))
     numerator = per_token(lengths, 1e-8)
-    return Weights(numerator, counts, 1.0, "responses, each by its own tokens + 1e-8")
+    return Weights(numerator, counts, 1.0, "responses, of token means (+ 1e-8)")

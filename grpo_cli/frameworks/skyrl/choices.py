@@ -165,7 +165,7 @@ def _divided(function: Callable[..., Surrogate], doc: str) -> Composed:
     """A surrogate of A/N, N the record's tokens.
 
     SkyRL divides A by the tokens of the mini-batch before the loss, which then is a plain sum: so
-    ``--aggregate sum`` goes with it. A record stands for the mini-batch.
+    ``--aggregate sum`` goes with it. A record is treated as the mini-batch.
     """
 
     def run(columns: Mapping[str, Any], values: Mapping[str, Any]) -> Surrogate:

@@ -50,7 +50,7 @@ def trl_async(
 @choice("aggregate", "trl/grpo", "trl/sapo", gradient_accumulation_steps=1)
 def trl_grpo(lengths: I64, *, gradient_accumulation_steps: int) -> Weights:
     """TRL's loss_type grpo and sapo: ``response-mean`` over a micro-batch, ÷ accumulation."""
-    of = "responses, each by its own tokens × gradient_accumulation_steps"
+    of = "responses × gradient_accumulation_steps, of token means"
     return Weights(per_token(lengths), np.ones(len(lengths)), gradient_accumulation_steps, of)
 
 

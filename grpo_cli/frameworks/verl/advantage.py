@@ -224,7 +224,7 @@ def optimal_token_baseline(
     rollout_is, verl multiplies W by the squared weights; this choice does not.
 
     Args:
-        task_rewards: [R] the reward, which stands on a response's last token.
+        task_rewards: [R] the reward, on the last token of a response.
         sum_pi_squared: [N] Σ π_old² over the vocabulary.
         positions: [N] the columns; None: nothing is masked.
 

@@ -276,7 +276,7 @@ def seq_mean_token_sum_norm(
 def seq_mean_token_mean(lengths: I64, *, global_batch_size: float | None, dp_size: int) -> Weights:
     """Mean of the token means Σₜ/(|oᵢ| + 1e-8) over responses that have tokens."""
     own = 1.0 / (np.maximum(lengths, 1) + 1e-8)
-    more = ", each by its own tokens"
+    more = ", of token means"
     return _over_responses(own, lengths, global_batch_size, dp_size, 1.0, more)
 
 

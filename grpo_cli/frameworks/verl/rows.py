@@ -184,9 +184,10 @@ def _named(mode: str, table: dict[str, dict[str, Value]], choice: str) -> Iterat
 
 
 def _row(name: str, correction: Use, note: str, row: Row[Use]) -> Row[Use]:
-    said = ", ".join(f"{key}={value}" for key, value in correction.values.items())
+    settings = ", ".join(f"{key}={value}" for key, value in correction.values.items())
     return vary(row, correction=correction).named(
-        f"verl vanilla with rollout_correction {name}", f"{note} {said or 'nothing is rejected'}."
+        f"verl vanilla with rollout_correction {name}",
+        f"{note} {settings or 'nothing is rejected'}.",
     )
 
 

@@ -131,7 +131,7 @@ def gae(
     token.
 
     Args:
-        task_rewards: [R] the reward, which stands on a response's last token.
+        task_rewards: [R] the reward, on the last token of a response.
         responses: cuts the tokens into responses; masked ones are passed over.
         gae_lambda: λ.
 

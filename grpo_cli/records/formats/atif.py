@@ -43,8 +43,8 @@ def _read(value: Object) -> Iterator[Translated]:
     reward = _reward(value)
     record |= {} if reward is None else {"rewards": [reward]}
     left_out = [one for _, one in turns if one.get("completion_tokens") and not one.get("logprobs")]
-    said = f"atif: {len(left_out)} turns have no log-probs and are skipped"
-    notes = (said,) if left_out else ()
+    note = f"atif: {len(left_out)} turns have no log-probs and are skipped"
+    notes = (note,) if left_out else ()
     yield Translated(record, {"log_probs_new": f"steps[{sampled[0][0]}].metrics.logprobs"}, notes)
 
 

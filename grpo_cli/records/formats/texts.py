@@ -1,4 +1,4 @@
-"""Dumps that hold texts and rewards but no log-probs: what they are is all that can be said."""
+"""Dumps that hold texts and rewards but no log-probs: grpo names their format."""
 
 from __future__ import annotations
 

@@ -209,7 +209,7 @@ def patiently(attempt: Callable[[], T], path: str) -> T:
         except Exception as error:
             attempts += 1
             if _is_final(error) or attempts == _ATTEMPTS:
-                raise _told(error, path, attempts) from None
+                raise _as_grpo_error(error, path, attempts) from None
         _pause(0.05 * 2**attempts * random.uniform(0.5, 1.0))
 
 
@@ -217,7 +217,7 @@ def _is_final(error: Exception) -> bool:
     return isinstance(error, _FINAL) or type(error).__name__ in _FINAL_NAMES
 
 
-def _told(error: Exception, path: str, attempts: int) -> GrpoError:
+def _as_grpo_error(error: Exception, path: str, attempts: int) -> GrpoError:
     if isinstance(error, InputError | UsageError):
         return error
     if isinstance(error, FileNotFoundError):

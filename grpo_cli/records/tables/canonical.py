@@ -16,7 +16,7 @@ def canonical(raw: Raw, place: int) -> dict[str, Any]:
     """A record's object under canonical names.
 
     It keeps everything else that the object has, and is given the id that reports
-    call it by where it stands elsewhere now.
+    call it by its new place otherwise.
 
     Args:
         raw: a record that can be read.

@@ -23,7 +23,7 @@ Cells = Callable[[int], Any]
 
 
 def rows(pa: Any, batch: Any, source: str, first: int) -> Iterator[Raw | InputError]:
-    """The rows of a batch as records; in the place of one that cannot be read stands its error.
+    """The rows of a batch as records; an unreadable one is replaced by its error.
 
     Args:
         pa: pyarrow.

@@ -18,7 +18,7 @@ _PARQUET, _ARROW_FILE, _ARROW_STREAM, _ZIP = b"PAR1", b"ARROW1", b"\xff\xff\xff\
 
 
 def raws(piece: Rows) -> Iterator[Raw | InputError]:
-    """The rows of a piece as records; in the place of what cannot be read stands the error."""
+    """The rows of a piece as records; an unreadable one is replaced by its error."""
     try:
         if piece.kind == "torch":
             from grpo_cli.records.tables import torch_file

@@ -132,8 +132,8 @@ def find_wrong_advantages(view: View) -> Iterator[Finding]:
         elif times := _extra_scale(given):
             yield Finding(
                 f"the advantages are normalised twice: by the std of their group, then by {times}",
-                "normalise once, by the group's std or by the batch's: twice enlarges the step "
-                "of groups with a small std and of batches with dead groups",
+                "normalise once, by the group's std or by the batch's: a second time enlarges the "
+                "step of groups with a small std and of batches with dead groups",
                 {"second": times},
                 record,
                 severity="warning",

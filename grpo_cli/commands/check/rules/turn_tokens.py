@@ -58,7 +58,7 @@ def find_tool_tokens(view: View) -> Iterator[Finding]:
         meant = "echo" in str(view.values[record].get("framework", "")).lower()
         span = view.tokens_of(record)
         yield Finding(
-            f"{int(tokens[record]):,} tokens that the policy did not write count, in "
+            f"{int(tokens[record]):,} tokens that the policy did not write are not masked, in "
             f"{int(rows[record]):,} responses",
             "mask what tools and users wrote (tool_mask, loss_mask, response_mask): it must be in "
             "no policy term, no KL and no denominator",
@@ -175,11 +175,11 @@ def find_turn_prompts(view: View) -> Iterator[Finding]:
         pairs = [pair for one in every for pair in zip(one.rows, one.rows[1:], strict=False)]
         kinds = [_compare_prompts(view, record, prompts, *pair) for pair in pairs]
         count = Counter(kind for kind, _ in kinds)
-        for kind, (severity, said, advice) in _KINDS.items():
+        for kind, (severity, problem, advice) in _KINDS.items():
             if count[kind]:
                 at = next(at for at, (name, _) in enumerate(kinds) if name == kind)
                 yield Finding(
-                    f"the prompt of {count[kind]:,} of {len(pairs):,} later turns {said}, here "
+                    f"the prompt of {count[kind]:,} of {len(pairs):,} later turns {problem}, here "
                     f"from token {kinds[at][1]} on",
                     advice,
                     {"turns": count[kind], "of": len(pairs), "key": key},

@@ -12,7 +12,7 @@ from grpo_cli.commands.check.record_view import Trajectory, View
 from grpo_cli.commands.check.rule import Finding, rule
 
 _LEAST = 3
-"""Responses, or trajectories, that must agree before something is said of their turns."""
+"""Responses, or trajectories, that must agree before a finding on their turns."""
 _EXACT = 1e-3
 _SEVERAL = 4
 _APART = 0.02
@@ -66,8 +66,8 @@ def find_groups_of_turns(view: View) -> Iterator[Finding]:
         yield Finding(
             f"each of {len(groups):,} groups holds the turns of one trajectory"
             + (", whose rewards are equal: all advantages are 0" if dead else ""),
-            "group by the task, so that a group holds all its trajectories; turns of one attempt "
-            "have no baseline but themselves",
+            "group by task, so that a group holds all trajectories of the task: turns of one "
+            "trajectory are no baseline for each other",
             {"groups": len(groups), "turns": sum(len(one.rows) for one in alone)},
             **view.at(int(alone[0].rows[0])),
             severity="error" if dead and named else "warning",
@@ -238,8 +238,8 @@ def _find_moved_turns(view: View, by_token: F64) -> Iterator[Finding]:
             yield Finding(
                 f"advantages are on the tokens of another turn: in {len(chosen):,} responses "
                 f"they change {where}",
-                "spread each turn's advantage over the tokens from its own first to its own last, "
-                "counted as the mask counts them",
+                "give each turn's advantage to the tokens of that turn, counting positions as the "
+                "mask does",
                 {"responses": len(chosen), "where": where},
                 **view.at(int(chosen[0])),
             )
@@ -322,7 +322,7 @@ def _find_masked_rewards(view: View) -> Iterator[Finding]:
         yield Finding(
             f"{int(count[record]):,} of {int(tokens[record]):,} tokens that the mask takes away "
             f"have rewards, in {int(rows[record]):,} responses"
-            + (": what a KL takes off there adds up in the returns" if many else ""),
+            + (": the KL subtracted there adds up in the returns" if many else ""),
             "a reward belongs on the last token that the policy wrote; set those of tools' tokens "
             "to 0 before returns are summed",
             {"tokens": int(count[record]), "responses": int(rows[record])},

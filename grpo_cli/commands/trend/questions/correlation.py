@@ -22,7 +22,7 @@ from grpo_cli.objective.inputs import MissingColumnError
 _THIRDS, _LEAST = 3, 6
 _EQUAL = 1e-12
 _LEAST_GROUPS = 10
-"""Groups in which both vary, without which nothing is said."""
+"""The least number of groups in which both vary for an answer."""
 
 
 @dataclass(frozen=True)

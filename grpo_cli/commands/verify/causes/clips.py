@@ -175,10 +175,10 @@ def caps(case: Case) -> Iterator[Cause]:
     for name, words in (("dual_clip", "dual clip"), ("delta", "delta")):
         if name in values:
             own = values[name]
-            said = f"{words} {{}} instead of {own:g}" if own else f"{words} {{}} added"
+            sentence = f"{words} {{}} instead of {own:g}" if own else f"{words} {{}} added"
             mistake = "dual-clip-dropped" if own else "dual-clip-added"
             family = partial(_with_value, name=name)
-            yield from bounding(case, mistake, said, family, b.ratio, lost, alive)
+            yield from bounding(case, mistake, sentence, family, b.ratio, lost, alive)
             return
 
 

@@ -108,8 +108,8 @@ def columns(case: Case) -> Iterator[Cause]:
     for mistake, words, change in CHANGES:
         names = [*read] if mistake == "log-probs-rounded" else [*read][1:]
         for column in names:
-            said = f"{read[column]} log-probs {words}"
-            yield Cause(mistake, said, partial(_replaced, columns=(column,), change=change))
+            sentence = f"{read[column]} log-probs {words}"
+            yield Cause(mistake, sentence, partial(_replaced, columns=(column,), change=change))
         if mistake == "log-probs-rounded" and len(names) > 1:
             made = partial(_replaced, columns=tuple(names), change=change)
             yield Cause(mistake, f"all log-probs {words}", made)

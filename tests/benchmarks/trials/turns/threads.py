@@ -151,7 +151,7 @@ THREADS = (
         "the KL of what tools answered adds up in the returns",
         _fault("the KL of tools' tokens in the rewards", 1.0, "token rewards"),
         "check",
-        "what a KL takes off there adds up in the returns",
+        "the KL subtracted there adds up in the returns",
         "turn-rewards",
     ),
     Thread(
@@ -167,7 +167,7 @@ THREADS = (
         "what tools answered is trained where mask_observations is off",
         _fault("tools' tokens count", 1.0, "verl"),
         "check",
-        "tokens that the policy did not write count",
+        "tokens that the policy did not write are not masked",
         "tool-tokens",
     ),
     Thread(
