@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from grpo_cli.batch import F64
 from grpo_cli.commands.verify.causes.case import Case, Cause
 from grpo_cli.objective.breakdown import Breakdown
-from grpo_cli.objective.terms import KL
+from grpo_cli.objective.terms import KL, Term
 
 Picked = NDArray[np.bool_]
 Pick = Callable[[Case], Picked]
@@ -48,10 +48,20 @@ def edges(case: Case) -> Iterator[Cause]:
 
 def _times(case: Case, pick: Pick, times: float) -> Breakdown:
     """Counts some tokens otherwise, in value and in gradient; the denominators stay."""
-    weight = np.where(pick(case), times, 1.0)
-    term = case.breakdown.term(KL)
-    own = case.batch.responses.spread(case.breakdown.term_weight(term)) if term else None
-    return case.weighted(weight * case.breakdown.token_weight, own if own is None else weight * own)
+    weight, objective = np.where(pick(case), times, 1.0), case.objective
+    if objective.ratio.choice.per_response and objective.correction.choice.absent:
+        # the gradient of a token's part goes to all tokens of its response
+        term = case.breakdown.term(KL)
+        own = case.batch.responses.spread(case.breakdown.term_weight(term)) if term else None
+        kl = own if own is None else weight * own
+        return case.weighted(weight * case.breakdown.token_weight, kl)
+
+    def counted(term: Term) -> Term:
+        values = term.values * weight
+        slope = None if term.slope is None else term.slope * weight
+        return term._replace(values=values, sums=case.batch.responses.sum(values), slope=slope)
+
+    return case.with_terms(counted)
 
 
 # ---- solved for in the gradient -----------------------------------------------------------------
