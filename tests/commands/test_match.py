@@ -429,11 +429,11 @@ def test_a_large_input_is_searched_less_and_says_so(losses, known, monkeypatch) 
 
 
 def test_records_that_are_not_kept_in_memory_give_the_same_answer(tmp_path, monkeypatch) -> None:
-    """Their columns and settings alternate, and the names of a reward function."""
-    rows = [
-        record(at, [3, 7, 5], [1.0, 0.0, 0.3], hyperparameters={"beta": at % 2 / 10})
-        for at in range(9)
-    ]
+    """Their columns and settings alternate, and each has a key of its own."""
+    rows = []
+    for at in range(9):
+        more = {f"key_{at}": at, "hyperparameters": {"beta": at % 2 / 10}}
+        rows.append(record(at, [3, 7, 5], [1.0, 0.0, 0.3 + at], **more))
     for at in (2, 3, 7):
         rows[at]["mask"] = [[1, 0, 1], [1] * 7, [1] * 5]
     path = write(tmp_path / "some", rows)
