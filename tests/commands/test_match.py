@@ -421,6 +421,34 @@ def test_large_inputs_are_searched_narrowly_first(losses, known, monkeypatch) ->
     assert large.matches[0].any_from == small.matches[0].any_from
 
 
+def test_a_large_input_is_searched_less_and_says_so(losses, known, monkeypatch) -> None:
+    monkeypatch.setattr("grpo_cli.commands.match.search._LARGE", 0)
+    monkeypatch.setattr("grpo_cli.commands.match.search._MOST_WORK", {0: math.inf, 1: 0, 2: 0})
+    result = run("match", known, f"--loss={losses['dr']:.4g}1", *FEW)
+    assert "large input: only the ratio and the surrogate of each variant" in result.stderr
+
+
+def test_records_that_are_not_kept_in_memory_give_the_same_answer(tmp_path, monkeypatch) -> None:
+    """Their columns and settings alternate, and each has a key of its own."""
+    rows = []
+    for at in range(9):
+        more = {f"key_{at}": at, "hyperparameters": {"beta": at % 2 / 10}}
+        rows.append(record(at, [3, 7, 5], [1.0, 0.0, 0.3 + at], **more))
+    for at in (2, 3, 7):
+        rows[at]["mask"] = [[1, 0, 1], [1] * 7, [1] * 5]
+    path = write(tmp_path / "some", rows)
+    loss = evaluate(str(path), "dapo", stages=NARROW, epsilon=0.2).loss
+    words = ("match", path, f"--loss={loss:.9g}", *FEW)
+    kept = answer(*words)
+    assert kept["matches"][0]["value"] == loss
+    monkeypatch.setattr("grpo_cli.commands.match.question._KEPT", 0)
+    read = answer(*words)
+    assert [one["signature"] for one in read["matches"]] == [
+        one["signature"] for one in kept["matches"]
+    ]
+    assert (read["matches"][0]["value"], read["tried"]) == (loss, kept["tried"])
+
+
 def test_several_numbers_together(known) -> None:
     total = answer("eval", known, "-v", "bnpo", "--level", "batch")["total"]
     given = [f"--loss={total['loss']:.3g}", f"--kl={total['kl']:.4g}"]
