@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class Mistake(NamedTuple):
@@ -44,7 +44,16 @@ class Mistake(NamedTuple):
 def mistakes() -> Mapping[str, Mistake]:
     """Name → mistake, in the order of the catalogue."""
     text = files(__package__).joinpath("mistakes.json").read_text(encoding="utf-8")
-    return {name: Mistake(name, **row) for name, row in json.loads(text).items()}
+    return {name: Mistake(name, **_holes(row)) for name, row in json.loads(text).items()}
+
+
+def _holes(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Spells out ``no cause plant``, a reason for several holes."""
+    found: dict[str, Any] = {}
+    for key, value in row.items():
+        first, *holes = key.split()
+        found |= {f"{first}_{hole}": value for hole in holes} or {key: value}
+    return found
 
 
 def flags() -> Mapping[str, Mistake]:

@@ -25,7 +25,6 @@ from grpo_cli.objective.breakdown import Breakdown
 if TYPE_CHECKING:
     import pandas  # type: ignore[import-untyped]
     import polars  # type: ignore[import-not-found]
-    import pyarrow  # type: ignore[import-untyped]
 
 Array = NDArray[Any]
 RowLevel = Literal["record", "trajectory", "response", "turn", "token"]
@@ -114,9 +113,7 @@ class Evaluated:
             parts = [part.only(wanted.mask) for part in parts]
         return columns(parts, level)
 
-    def to_arrow(
-        self, level: RowLevel = "token", *, having: str | Sequence[str] = ()
-    ) -> pyarrow.Table:
+    def to_arrow(self, level: RowLevel = "token", *, having: str | Sequence[str] = ()) -> Any:
         """The rows of a level as an Arrow table; arguments as for ``columns``.
 
         Raises:

@@ -28,10 +28,6 @@ def per_rollout_mean(lengths: I64, trajectories: Groups) -> Weights:
     A rollout is a trajectory, and a row is a response. A trajectory with one row per turn
     therefore makes the loss smaller.
 
-    Args:
-        lengths: [R] tokens of each response.
-        trajectories: which responses are of one rollout.
-
     References:
         agent-lightning 1.0.0, ``normalize_advantages_by_rollout``. ``trajectory-mean`` divides by
         the rollouts.

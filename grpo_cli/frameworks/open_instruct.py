@@ -34,7 +34,6 @@ def token(
     """The weight clip(ρₜ, is_low, is_high), 0 where ρₜ is outside rho_mask_low and rho_mask_high.
 
     Args:
-        log_probs_old, log_probs_rollout: [N] nats.
         is_low, is_high: bounds that ρ is clamped to; None or 0: none.
         rho_mask_low, rho_mask_high: bounds beyond which a token is dropped; None or 0: none.
 

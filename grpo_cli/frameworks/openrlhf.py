@@ -42,8 +42,6 @@ def group_norm(
         task_rewards: [R] r, without the KL.
         groups: which responses answer the same prompt; σ with ddof 1.
         token_penalty: [N] β·k of each token.
-        responses: cuts the tokens into responses.
-        std_eps: added to σ.
         reward_clip: bound on the score after it is normalised; AReaL clips the reward before.
     """
     scores = group_std(task_rewards, groups, std_ddof=1, std_eps=std_eps, std_min=0.0)
@@ -112,7 +110,6 @@ def flash_reinforce(
     Args:
         task_rewards: [R] r, without the KL.
         token_penalty: [N] β·k of each token.
-        responses: cuts the tokens into responses.
         moments: of r over the responses of the batch; groups play no part.
         reward_clip: bound on the centred score.
 
@@ -142,7 +139,6 @@ def unbiased(estimator: Estimator) -> Callable[..., Kl]:
     Args:
         log_ratio_ref: [N] d, nats.
         token_log_ratio: [N] log ρₜ, nats, whatever the ratio stage is.
-        beta: the coefficient.
 
     References:
         OpenRLHF 0.11.2, ``kl.unbiased_gradient``; Tang and Munos, 2025 (arXiv 2506.09477).
@@ -203,8 +199,6 @@ def _described(of: Divergence, what: str) -> str:
     denominators.
 
     Args:
-        log_probs_old, log_probs_rollout: [N] nats.
-        responses: cuts the tokens into responses.
         rejection_threshold: nats for the KL, probability for the TV.
 
     References:

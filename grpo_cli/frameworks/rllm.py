@@ -36,11 +36,6 @@ choice("advantage", "rllm/grpo")(
 
     All steps of a trajectory share A (``stepwise_advantage.mode`` broadcast).
 
-    Args:
-        rewards: [R] that of a trajectory's last response is the trajectory's.
-        groups: which responses answer the same prompt.
-        trajectories: which responses are steps of one trajectory.
-
     References:
         rLLM 9beb6e0, ``calculate_grpo_advantages_per_group``. verl's σ has ddof 1.
     """,
@@ -55,12 +50,6 @@ def per_step(
     """``verl/grpo`` of step rewards: the k-th steps of a group are compared with each other.
 
     A step that no other trajectory reaches keeps its raw reward.
-
-    Args:
-        turn_scores: [T] the reward of each step.
-        token_penalty: [N] what a KL in the reward takes off at each token.
-        turn_order: the steps of each trajectory.
-        groups: which responses answer the same prompt.
 
     References:
         rLLM 0.2.1, ``stepwise_advantage.mode`` per_step.

@@ -36,12 +36,6 @@ def agentic_reinforce(
 
     r̄ and σ (ddof 1) are those of the group's rewards.
 
-    Args:
-        rewards: [R] one per response.
-        groups: which responses answer the same prompt.
-        turn_order: the turns of each response.
-        gamma: discount per turn.
-
     References:
         ROLL 8eb27cc2, ``compute_agentic_reinforce_return``. ROLL subtracts a KL in the reward only
         at the last token of each segment.
@@ -60,8 +54,6 @@ def segment(token_log_ratio: F64, responses: Segments, positions: I64 | None = N
     If tool tokens are masked, a segment is a turn. The gradient flows through the mean.
 
     Args:
-        token_log_ratio: [N] log π_θ − log π_old, nats.
-        responses: cuts the tokens into responses.
         positions: [N] each token's place, masked ones included; None: nothing is masked, so that
             a response is one segment.
 
@@ -83,10 +75,6 @@ def roll_topr(
 
     Args:
         ratio: [N] ρ, per token.
-        advantage: [N] A.
-        log_probs_new: [N] log π_θ, nats.
-        task_rewards: [R] one per response.
-        responses: cuts the tokens into responses.
 
     References:
         Le Roux et al., TOPR, 2025 (arXiv 2503.14286).
@@ -135,8 +123,6 @@ def train_infer(
 
     Args:
         log_probs_old, log_probs_rollout: [N] the trainer's and the engine's, nats.
-        responses: cuts the tokens into responses.
-        positions: [N] each token's place, masked ones included; None: nothing is masked.
         is_weight_type: the weight's granularity; None: 1.
         is_high: its cap, ROLL's upper_bound; None: none.
         filter_agg: the filter's granularity, ROLL's agg_type; None: no filter.

@@ -52,10 +52,7 @@ def distilled(
     """A = group-std − opd_kl_coef·(log π_old − log π_ref) at each token: ``--use-opd``.
 
     Args:
-        rewards: [R] one per response.
-        groups: which responses answer the same prompt.
         log_probs_old: [N]; log_probs_ref: [N] the teacher's.
-        std_eps: added to the group's σ (ddof 1).
         opd_kl_coef: what the distance to the teacher counts.
 
     References:
@@ -81,9 +78,7 @@ def one_group(rewards: F64, moments: Moments, *, std_eps: float) -> F64:
     n_samples_per_prompt.
 
     Args:
-        rewards: [R] one per response.
         moments: of the rewards over the batch, one element per response.
-        std_eps: added to σ; slime: 1e-6.
     """
     return standardised(rewards, moments, std_ddof=1, std_eps=std_eps)
 

@@ -19,8 +19,6 @@ choice("advantage", "tinker/group-mean")(
 
     Args:
         task_rewards: [R] r, without the KL.
-        groups, responses: which responses answer the same prompt; cut the tokens.
-        token_penalty: [N] what the KL takes off at each token.
 
     References:
         tinker-cookbook 0.6.1, ``compute_advantages`` and ``incorporate_kl_penalty``.
@@ -46,7 +44,6 @@ def centred(
     Args:
         log_probs_rollout: [N] of the policy that sampled, nats.
         log_probs_ref: [N] of the base model, nats.
-        responses, records: cut the tokens into responses, and the responses into records.
         beta: ``kl_penalty_coef``.
 
     References:

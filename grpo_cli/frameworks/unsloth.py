@@ -27,7 +27,6 @@ def clamped_twice(log_ratio_ref: F64, ratio: F64, *, beta: float, kl_weight: str
     Args:
         log_ratio_ref: [N] d = log π_θ − log π_ref, nats.
         ratio: [N] ρ, at the level of the ratio stage.
-        beta: the pipeline multiplies by it.
         kl_weight: "none" or "ratio" (use_bias_correction_kl).
     """
     del beta

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -37,15 +38,34 @@ def ragged(values: Array, lengths: list[int]) -> list[Array]:
     return [row[:length].astype(kind) for row, length in zip(values, lengths, strict=True)]
 
 
-def per_response(values: Array, lengths: list[int]) -> Array | list[Array]:
-    """[R] one number for each response, or [R, T] ragged."""
-    return ragged(values, lengths) if values.ndim > 1 else values.astype(np.float64)
+def record_of(
+    about: Mapping[str, Any],
+    columns: Mapping[str, Array],
+    shown: Array,
+    mask: Array,
+    rest: Mapping[str, Any],
+    expected: Mapping[str, Any],
+) -> dict[str, Any]:
+    """The record of padded columns.
 
-
-def holes(mask: Array, lengths: list[int]) -> list[Array] | None:
-    """The mask as a record has it; None where every token within ``lengths`` counts."""
-    rows = ragged(mask != 0, lengths)
-    return None if all(row.all() for row in rows) else rows
+    Args:
+        about, rest: what it has before and after its columns.
+        columns: [R] one number for each response, or [R, T].
+        shown: [R, T] the tokens that are no padding.
+        mask: [R, T] the tokens that count; not written where they all do.
+        expected: what the trainer computed.
+    """
+    lengths = widths(shown)
+    found = {
+        name: ragged(values, lengths) if values.ndim > 1 else values.astype(np.float64)
+        for name, values in columns.items()
+    }
+    kept = ragged(mask != 0, lengths)
+    if not all(row.all() for row in kept):
+        found["mask"] = kept
+    if "loss_gradient" in expected:
+        expected = {**expected, "loss_gradient": ragged(expected["loss_gradient"], lengths)}
+    return {**about, **found, **rest, "expected": expected}
 
 
 def gradient_of(loss: Any, log_probs: Any) -> Array:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from grpo_cli.hooks.columns import Array, copied, holes, number, per_response, ragged, widths
+from grpo_cli.hooks.columns import Array, copied, number, ragged, record_of, widths
 
 _ALWAYS = ("epsilon_low", "epsilon_high", "beta", "max_completion_length")
 _WHERE_SET = ("delta", "off_policy_mask_threshold")
@@ -152,19 +152,13 @@ def made(
 ) -> dict[str, Any]:
     """The record; run by the writer's thread."""
     shown = columns.pop("completion_mask")
-    lengths = widths(shown)
-    mask = holes(shown * columns.pop("tool_mask", np.ones_like(shown)), lengths)
-    ids = ragged(columns["completion_ids"], lengths)
+    mask = shown * columns.pop("tool_mask", np.ones_like(shown))
+    ids = ragged(columns["completion_ids"], widths(shown))
     found = about | {"tokens": [[words[one] for one in row.tolist()] for row in ids]}
     if SAMPLED in columns:
         agreed = _agreed(columns, rest["framework"])
         columns[SAMPLED] = np.where(np.isnan(columns[SAMPLED]), agreed, columns[SAMPLED])
     if "group_ids" in columns:
         found["group_ids"] = columns.pop("group_ids")
-    found |= {name: per_response(values, lengths) for name, values in columns.items()}
-    if mask is not None:
-        found["mask"] = mask
-    if "loss_gradient" in expected:
-        expected = expected | {"loss_gradient": ragged(expected["loss_gradient"], lengths)}
-    found |= {name: values.astype(np.float64) for name, values in rewards.items()}
-    return found | rest | {"expected": expected}
+    scores = {name: values.astype(np.float64) for name, values in rewards.items()}
+    return record_of(found, columns, shown, mask, scores | rest, expected)

@@ -215,7 +215,11 @@ class Recording:
         if self.gradient:
             expected["loss_gradient"] = gradient_of(loss, log_probs)
         if self.trainer.accelerator.num_processes == 1:
-            expected["metrics"] = self._logged_since(logged)
+            expected["metrics"] = {
+                name: values[-1]
+                for name, values in self._metrics.items()
+                if len(values) > logged.get(name, 0)
+            }
         return expected
 
     def _watch(self, run: Callable[..., Any], *args: Any) -> tuple[Any, list[Any]]:
@@ -247,13 +251,6 @@ class Recording:
     def _metrics(self) -> Mapping[str, list[float]]:
         metrics: Mapping[str, list[float]] = self.trainer._metrics["train"]
         return metrics
-
-    def _logged_since(self, before: Mapping[str, int]) -> dict[str, float]:
-        return {
-            name: values[-1]
-            for name, values in self._metrics.items()
-            if len(values) > before.get(name, 0)
-        }
 
     def _number(self) -> str:
         """The optimiser step and the micro-batch in it."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from inspect import signature
 from typing import Any
 
-from grpo_cli.hooks.columns import Array, copied, holes, number, per_response, ragged, widths
+from grpo_cli.hooks.columns import Array, copied, number, record_of
 
 _NEEDED = ("old_log_prob", "log_prob", "advantages", "response_mask")
 _OF_CONFIG = ("clip_ratio_c", "tau_pos", "tau_neg", "loss_scale_factor")
@@ -98,12 +98,4 @@ def made(
 ) -> dict[str, Any]:
     """The record; run by the writer's thread."""
     shown = columns.pop("response_mask")
-    lengths = widths(shown)
-    mask = holes(shown, lengths)
-    found: dict[str, Any] = {"id": identity}
-    found |= {name: per_response(values, lengths) for name, values in columns.items()}
-    if mask is not None:
-        found["mask"] = mask
-    if "loss_gradient" in expected:
-        expected = expected | {"loss_gradient": ragged(expected["loss_gradient"], lengths)}
-    return found | rest | {"expected": expected}
+    return record_of({"id": identity}, columns, shown, shown, rest, expected)

@@ -279,17 +279,11 @@ def _spelled(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: _spelled(each) for name, each in value.items()}
     if isinstance(value, list):
-        return value if _of_words(value) else [_spelled(each) for each in value]
+        is_text = bool(value) and isinstance(value[0], str)
+        return value if is_text else [_spelled(each) for each in value]
     if isinstance(value, np.ndarray):
-        return value if _all_finite(value) else orjson.Fragment(json.dumps(value.tolist()))
+        finite = value.dtype.kind != "f" or np.isfinite(value).all()
+        return value if finite else orjson.Fragment(json.dumps(value.tolist()))
     if isinstance(value, float) and not math.isfinite(value):
         return orjson.Fragment(json.dumps(float(value)))
     return value
-
-
-def _of_words(values: list[Any]) -> bool:
-    return bool(values) and isinstance(values[0], str)
-
-
-def _all_finite(values: np.ndarray[Any, Any]) -> bool:
-    return values.dtype.kind != "f" or bool(np.isfinite(values).all())

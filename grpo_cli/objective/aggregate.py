@@ -77,7 +77,6 @@ def turn_mean(
     counts as a turn.
 
     Args:
-        responses, turns: cut the tokens.
         counted: [N] the tokens that the denominators count; None: all.
 
     References:

@@ -2,13 +2,15 @@
 
 ``@choice("surrogate", "cispo", epsilon_low=1.0, epsilon_high=4.0)`` enters a function into the
 table of its stage; the numbers are what its hyperparameters are where a flag swaps it in.
+``Inputs`` says what the columns are, in nats; a function describes those alone of which it takes
+something special.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property, lru_cache
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -111,7 +113,6 @@ def reading(function: Callable[..., Any], doc: str, **instead: str) -> Composed:
 
     Args:
         function: such a function.
-        doc: the docstring.
         instead: its column → the one that is read, as ``log_probs_old="log_probs_rollout"``.
     """
     own = parameters(function)
@@ -225,50 +226,29 @@ def table(stage: str, framework: str = "") -> Table:
     return _TABLES.setdefault((stage, framework), Table({}, {}))
 
 
-def choice(
-    stage: str,
-    name: str,
-    *aliases: str,
-    measure: Callable[..., Any] | None = None,
-    absent: bool = False,
-    given: bool = False,
-    in_reward: bool = False,
-    per_response: bool = False,
-    window: Literal["product", "weight"] | None = None,
-    total: bool = False,
-    stops_gradient: str = "",
-    **usual: Value,
-) -> Callable[[Function], Function]:
+def choice(stage: str, name: str, *aliases: str, **more: Any) -> Callable[[Function], Function]:
     """Enters a function into the table of its stage, in the order of such calls.
 
     Args:
         stage: which of the six.
         name: what rows and flags call it; the part before a slash is its framework.
         aliases: other names, as frameworks have them.
-        measure, absent, given, in_reward, per_response, window, total, stops_gradient: as
-            ``Choice`` has them.
-        usual: the values of its hyperparameters where a flag swaps it in.
+        more: ``measure``, ``absent`` and so on, as ``Choice`` has them; and the values of its
+            hyperparameters where a flag swaps it in.
     """
+    said = {key: more.pop(key) for key in _SAID & more.keys()}
 
     def register(function: Function) -> Function:
-        made = Choice(
-            function,
-            usual,
-            measure or getattr(function, "measure", None),
-            absent=absent,
-            given=given,
-            in_reward=in_reward,
-            per_response=per_response,
-            window=window,
-            total=total,
-            stops_gradient=stops_gradient,
-        )
+        measured: dict[str, Any] = {"measure": getattr(function, "measure", None)}
         listed = table(stage, name.partition("/")[0] if "/" in name else "")
-        listed.choices[name] = made
+        listed.choices[name] = Choice(function, more, **measured | said)
         listed.aliases.update(dict.fromkeys(aliases, name))
         return function
 
     return register
+
+
+_SAID = {field.name for field in fields(Choice)} - {"function", "defaults"}
 
 
 def union(functions: Iterable[Callable[..., Any]]) -> Parameters:

@@ -28,7 +28,6 @@ def chain(doc: str, *parts: Callable[..., Correction | None]) -> Composed:
     """One correction of several: weights multiply, and what one takes out is out.
 
     Args:
-        doc: the docstring.
         parts: the corrections; one that returns None does nothing.
     """
 
@@ -216,9 +215,6 @@ def off_policy_mask(
     It drops bad responses that are too far off-policy.
 
     Args:
-        advantage: [N] A.
-        log_probs_new, log_probs_rollout: [N] nats.
-        responses: cuts the tokens into responses.
         off_policy_mask_threshold: nats per token.
 
     References:
@@ -257,9 +253,6 @@ def dual_clip_drop(
     term or in token denominators.
 
     Args:
-        ratio: [N] ρ.
-        advantage: [N] A.
-        responses: cuts the tokens into responses.
         delta: the bound on the ratio where A < 0; None: nothing is removed.
 
     References:

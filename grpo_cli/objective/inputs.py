@@ -183,15 +183,6 @@ class Inputs:
         return value
 
 
-def _advantages(batch: Batch) -> F64 | PerToken | None:
-    given = batch.token_advantages
-    return batch.advantages if given is None else PerToken(given)
-
-
-def _reward_columns(batch: Batch) -> F64 | None:
-    return None if batch.rewards is None else batch.rewards.reshape(batch.responses.count, -1)
-
-
 _GROUPS: WeakKeyDictionary[Batch, Remembered] = WeakKeyDictionary()
 
 
@@ -245,10 +236,14 @@ _MAKERS: dict[str, Callable[[Batch], Any]] = {
     "lengths": lambda batch: batch.responses.lengths,
     "token_log_ratio": _token_log_ratio,
     "log_ratio_ref": _log_ratio_ref,
-    "advantages": _advantages,
+    "advantages": lambda batch: (
+        batch.advantages if batch.token_advantages is None else PerToken(batch.token_advantages)
+    ),
     "rewards": lambda batch: batch.summed_rewards,
     "task_rewards": lambda batch: batch.summed_rewards,
-    "reward_columns": _reward_columns,
+    "reward_columns": lambda batch: (
+        None if batch.rewards is None else batch.rewards.reshape(batch.responses.count, -1)
+    ),
     "token_penalty": lambda batch: np.zeros(batch.responses.total),
     "moments": lambda _: None,
     "penalties": lambda _: None,

@@ -148,7 +148,6 @@ class Mismatch:
         """Adds whole responses.
 
         Args:
-            log_probs_old, log_probs_rollout: [N] nats.
             responses: the tokens of each response.
             turns: [N] the number of each token's turn in its trajectory.
             versions: [N] of the weights that sampled each token; negative where unknown.
@@ -173,11 +172,10 @@ class Mismatch:
             sums = [responses.sum(one * among) for one in columns]
             self._hold(SUPPORT, np.full(responses.count, side), tokens, sums)
         runs = {POSITION: _cut_places(responses)}
-        runs |= {
-            cause: _cut_changes(given, responses)
-            for cause, given in ((TURN, turns), (VERSION, versions))
-            if given is not None
-        }
+        for cause, given in ((TURN, turns), (VERSION, versions)):
+            if given is not None:
+                cuts = cut_turns(responses, given, None)
+                runs[cause] = given[cuts.starts], cuts
         for cause, (kinds, cuts) in runs.items():
             self._hold(
                 cause, kinds, cuts.lengths.astype(np.float64), [cuts.sum(one) for one in columns]
@@ -274,12 +272,6 @@ def _cut_places(responses: Segments) -> tuple[I64, Segments]:
     parts = [np.minimum(lengths, 1), *np.diff(marks, axis=0), (lengths > 1).astype(np.int64)]
     runs = np.array(parts, dtype=np.int64).T.ravel()
     return np.tile(np.arange(len(PLACES)), responses.count), Segments(runs)
-
-
-def _cut_changes(given: I64, responses: Segments) -> tuple[I64, Segments]:
-    """Runs of tokens that have one number in one response."""
-    runs = cut_turns(responses, given, None)
-    return given[runs.starts], runs
 
 
 # ---- what is explained ---------------------------------------------------------------------------

@@ -48,7 +48,6 @@ def sequence(token_log_ratio: F64, responses: Segments, *, log_ratio_clamp: floa
 
     Args:
         token_log_ratio: [N] d, nats.
-        responses: cuts the tokens into responses.
         log_ratio_clamp: bound on |log ρᵢ|; None: no bound.
 
     References:
@@ -71,7 +70,6 @@ turn = reading(
 
     Args:
         token_log_ratio: [N] d, nats.
-        turns: cuts the tokens into turns.
         log_ratio_clamp: bound on |log ρ|; None: no bound.
 
     References:
@@ -90,7 +88,6 @@ def sequence_eps(token_log_ratio: F64, responses: Segments, *, count_eps: float)
 
     Args:
         token_log_ratio: [N] d, nats.
-        responses: cuts the tokens into responses.
         count_eps: ε, tokens. A sum of 60 nats over one token moves ρᵢ by 6e-7 with ε = 1e-8.
 
     References:
@@ -173,7 +170,6 @@ def rollout(log_probs_new: F64, log_probs_rollout: F64, *, log_ratio_clamp: floa
     """Token level, against the sampling engine: wₜ = π_θ(oₜ) / π_rollout(oₜ).
 
     Args:
-        log_probs_new: [N] log π_θ, nats.
         log_probs_rollout: [N] log-probs that the engine itself reported, nats.
         log_ratio_clamp: bound on |log w|; None: no bound.
 
@@ -214,7 +210,6 @@ def rollout_sequence_token(
     tokens.
 
     Args:
-        log_probs_new: [N] log π_θ, nats.
         log_probs_rollout: [N] log-probs that the engine itself reported, nats.
         responses: cuts the tokens into responses, over which the mean is taken.
 

@@ -221,32 +221,25 @@ def _trajectories(
     objects: Objects, fields: Fields, groups: I64, counts: list[int]
 ) -> tuple[I64 | None, int]:
     """[R] the number of each response's trajectory, and how many there are; None if not named."""
-    key = fields.names.get("trajectory_ids")
-    if key is None and not fields.trajectories:
+    is_named = "trajectory_ids" in fields.names
+    if not (is_named or fields.trajectories):
         return None, 0
-    each: list[Any] = []
-    end = 0
-    for one, count in zip(objects, counts, strict=True):
-        of_record = groups[end : end + count].tolist()
-        end += count
-        if key is None:
-            named = find_trajectories(one, fields, of_record)
-            each.append(None if named is None else named.numbers)
-        else:
-            each.append(_named_trajectories(one[key], of_record))
-    if not any(each):
-        return None, 0
-    numbers = (one or [*range(count)] for one, count in zip(each, counts, strict=True))
-    return number_groups([*numbers], integers(counts))
-
-
-def _named_trajectories(ids: Any, groups: list[int]) -> list[int]:
-    """[R] the number of each response's trajectory, which is within a group."""
-    labels = ids if isinstance(ids, list) else [ids] * len(groups)
-    spans = len(set(zip(labels, groups, strict=True))) > len(set(labels))
-    if spans or not set(map(type, labels)) <= {str, int}:
+    of_groups = iter(groups.tolist())
+    each = [
+        find_trajectories(one, fields, [*islice(of_groups, count)])
+        for one, count in zip(objects, counts, strict=True)
+    ]
+    found = [one for one in each if one is not None]
+    kinds = {type(label) for one in found for label in one.labels}
+    if is_named and (not kinds <= {str, int} or any(one.span_groups for one in found)):
         raise Unusual
-    return number_labels(labels) or [0] * len(groups)
+    if not found:
+        return None, 0
+    numbers = (
+        [*range(count)] if one is None else one.numbers
+        for one, count in zip(each, counts, strict=True)
+    )
+    return number_groups([*numbers], integers(counts))
 
 
 def _of_turns(objects: Objects, key: str, counts: list[int], *, is_state: bool) -> tuple[I64, F64]:
@@ -301,12 +294,7 @@ def _header(raw: Raw, widths: list[int], fields: Fields, groups: list[int]) -> R
     if "group_ids" in names:
         ids = value[names["group_ids"]]
         labels = list(dict.fromkeys(ids)) if isinstance(ids, list) else [ids]
-    trajectories = None
-    if "trajectory_ids" in names:
-        ids = value[names["trajectory_ids"]]
-        trajectories = list(dict.fromkeys(ids)) if isinstance(ids, list) else [ids]
-    elif (found := find_trajectories(value, fields, groups)) is not None:
-        trajectories = found.labels
+    trajectories = find_trajectories(value, fields, groups)
     return Record(
         source=raw.source,
         line=raw.line,
@@ -320,7 +308,7 @@ def _header(raw: Raw, widths: list[int], fields: Fields, groups: list[int]) -> R
         tokens=listed(value[names["tokens"]]) if "tokens" in names else None,
         token_ids=listed(value[names["token_ids"]]) if "token_ids" in names else None,
         roles=read_roles(value[names["roles"]], widths) if "roles" in names else None,
-        trajectory_labels=trajectories,
+        trajectory_labels=None if trajectories is None else trajectories.labels,
         origin=raw.origin,
         batch=raw.batch,
     )

@@ -39,9 +39,9 @@ def shown_among(value: Any, size: float | None) -> str:
     return "≈0" if isinstance(value, float) and 0.0 < abs(value) < rounding else shown(value)
 
 
-def brief(value: float) -> str:
-    """A number with 4 significant digits, for axes, legends and spans."""
-    return f"{value:.4g}"
+def brief(value: Any) -> str:
+    """A number with 4 significant digits, for axes, legends and spans; else as ``shown``."""
+    return f"{value:.4g}" if isinstance(value, float) else shown(value)
 
 
 def counted(count: int, noun: str, plural: str = "") -> str:

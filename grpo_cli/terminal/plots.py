@@ -1,4 +1,4 @@
-"""Plots made of characters: a spark line, a chart with axes, many of them side by side, bars.
+"""Plots made of characters: a spark line, a chart with axes, many of them side by side.
 
 They need no colour. Where the terminal has no UTF-8 they are made of ASCII alone.
 """
@@ -13,11 +13,10 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.cells import cell_len, set_cell_size
+from rich.cells import set_cell_size
 
 from grpo_cli.terminal.destination import standard_output
 from grpo_cli.terminal.numbers import brief, visible
-from grpo_cli.terminal.prose import within
 
 F64 = NDArray[np.float64]
 Values = Sequence[float | None]
@@ -73,33 +72,6 @@ def _block(value: float, low: float, high: float, blocks: str) -> str:
 def _furthest(part: F64, middle: float) -> float:
     finite = _finite(part)
     return float(finite[np.argmax(np.abs(finite - middle))]) if finite.size else math.nan
-
-
-def bars(rows: Sequence[tuple[str, float | None]], width: int, *, plain: bool = False) -> list[str]:
-    """A line per row: its label, a bar from 0 to the value, the value.
-
-    Bars go left of a common 0 where a value is below it.
-    """
-    if not rows:
-        return []
-    texts = [_letters("–" if one is None else brief(one), plain=plain) for _, one in rows]
-    label = min(max(cell_len(name) for name, _ in rows), width // 2)
-    room = max(width - label - max(map(len, texts)) - 5, 4)
-    numbers = [0.0 if value is None else value for _, value in rows]
-    low, high = min([0.0, *numbers]), max([0.0, *numbers])
-    unit = room / (high - low) if high > low else 0.0
-    zero = round(-low * unit)
-    lines = []
-    for (name, _), number, text in zip(rows, numbers, texts, strict=True):
-        bar = _bar(round(number * unit), zero, room, plain=plain)
-        lines.append(f"{within(visible(name), label, plain=plain)}  {bar}  {text}")
-    return lines
-
-
-def _bar(length: int, zero: int, room: int, *, plain: bool) -> str:
-    full, axis = ("#", "|") if plain else ("█", "│")
-    left, right = full * -length, full * length  # one of them is empty
-    return f"{left.rjust(zero)}{axis}{right.ljust(room - zero)}"
 
 
 def small_multiples(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from itertools import pairwise
 
-from rich.cells import cell_len, set_cell_size
+from rich.cells import cell_len
 from rich.text import Text
 
 _WORD_ENDS = re.compile(r" +")
@@ -72,9 +72,3 @@ def _ends(plain: str, first: int, room: int, ends: re.Pattern[str]) -> list[int]
         if cell_len(plain[start:end].rstrip()) > room:
             found += [start + one.end() for one in re.finditer(",(?=.)", plain[start:end])]
     return sorted(set(found))
-
-
-def within(name: str, room: int, *, plain: bool = False) -> str:
-    """A name in exactly so many cells; one that is cut says so, in ASCII if it is to be plain."""
-    mark = "" if cell_len(name) <= room else "..." if plain else "…"
-    return set_cell_size(name, room - len(mark)) + mark

@@ -54,17 +54,6 @@ def made(number: int) -> dict:
     return one
 
 
-def test_bars_in_place_of_the_table(grpo, dump):
-    path = str(dump({}))
-    lines = grpo("compare", path, "-v", "grpo,dr", "--plot").stdout.splitlines()
-    row = next(line for line in lines if line.startswith("dr"))
-    rows = json.loads(grpo("compare", path, "-v", "grpo,dr", "--json").stdout)["variants"]
-    assert lines[0] == "loss"
-    assert row.split()[-1] == f"{rows[1]['loss']:.4g}"
-    assert max(map(len, lines)) <= 80
-    assert "cosine with the gradient of grpo" in lines
-
-
 def test_what_is_not_served_is_told_once_for_each_thing_that_is_missing(grpo):
     shown = grpo("compare", "samples/arithmetic.jsonl", "-v", "all").stdout
     served, _, rest = shown.partition(

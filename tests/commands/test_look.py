@@ -227,7 +227,7 @@ def test_findings_hang_and_break_between_words(grpo):
 def test_a_wide_terminal_stretches_neither_prose_nor_bars(grpo, dump, monkeypatch):
     monkeypatch.setenv("COLUMNS", "240")
     path = str(dump({"expected": {"loss": 1.0}}))
-    commands = ("check {}", "check --codes", "verify {}", "explain dapo", "compare {} -v dr --plot")
+    commands = ("check {}", "check --codes", "verify {}", "explain dapo")
     for command in commands:
         text = grpo(*command.format(path).split()).stdout
         assert max(cell_len(line) for line in text.splitlines() if path not in line) <= 100, command

@@ -568,24 +568,6 @@ def test_the_verdict_says_what_the_unmodified_rows_give(tmp_path) -> None:
     assert off == abs(nearest["difference"])
 
 
-def test_distances_in_place_of_the_list(path) -> None:
-    few = (*FEW, "--advantage", "group-std")
-    loss = run("eval", path, *few, "--level", "batch", "--only", "loss").stdout.strip()
-    lines = run("match", path, f"--loss={loss}", "--plot", *few).stdout.splitlines()
-    (head,) = (at for at, line in enumerate(lines) if line.startswith("off by, in units"))
-    assert lines[head + 1].split()[-1] == "0"
-    nothing = run("match", path, "--loss", "123.456", "--plot", *few).stdout.splitlines()
-    (head,) = (at for at, line in enumerate(nothing) if line.startswith("off by, in units"))
-    document = answer("match", path, "--loss", "123.456", *few)
-    off = document["nearest"][0]["difference"] / document["tolerance"]
-    assert float(nothing[head + 1].split()[-1]) == pytest.approx(off, rel=1e-2)
-    assert nothing[0].startswith("no convention gives")
-    assert max(map(len, nothing)) <= 80
-
-
-# ---- ε that clips nothing -----------------------------------------------------------------------
-
-
 def reaching(up: float, down: float, gain_down: float = -0.9, loss_up: float = 0.7) -> Any:
     """Log ratios of A > 0 go up to one, of A < 0 down to the other."""
     moves = [[up, 0.05, gain_down, 0.02], [down, loss_up, -0.1]]

@@ -1,9 +1,6 @@
-"""The row that records name: told by every command that evaluates another, and offered first."""
+"""The row that records name: told by every command that evaluates another."""
 
 from __future__ import annotations
-
-import json
-import sys
 
 import pytest
 from fuzz import product
@@ -45,40 +42,6 @@ def test_the_row_is_the_one_of_the_records_release(grpo, dump):
     framework = {"name": "trl", "loss_type": "dapo", "version": "1.9.2"}
     said = grpo("eval", str(dump({"framework": framework}))).stderr
     assert "computed them as dapo: -v trl/dapo@1.9.2 reproduces this (grpo verify" in said
-
-
-@pytest.mark.parametrize("command", ["eval", "explain", "show", "split"])
-def test_from_standard_input_the_records_own_row_is_offered_too(grpo, tmp_path, command):
-    text = json.dumps(DAPO | {"log_probs": [[-0.5], [-0.2]], "rewards": [1.0, 0.0], "beta": 0.1})
-    result = run(grpo, tmp_path, command, "-", stdin=text)
-    first = f"grpo {command} - -v trl/dapo --beta 0 (as the records name it)"
-    assert first in result.stderr
-    assert result.stderr.rstrip().endswith(f"{first}, or grpo {command} - --beta 0")
-
-
-@pytest.mark.parametrize("command", ["trend", "report"])
-def test_a_run_without_a_reference_names_the_same_commands(grpo, tmp_path, command):
-    path = tmp_path / "run.jsonl"
-    record = {"log_probs": [[-0.5], [-0.2]], "rewards": [1.0, 0.0], "beta": 0.1}
-    path.write_text(json.dumps(DAPO | record))
-    result = run(grpo, tmp_path, command, str(path))
-    assert result.exit_code == 0
-    (said,) = [line for line in result.stderr.splitlines() if "no columns of the update" in line]
-    first = f"grpo {command} {path} -v trl/dapo --beta 0 (as the records name it)"
-    assert said.endswith(f"{first}, or grpo {command} {path} --beta 0")
-
-
-def test_the_commands_have_the_flags_that_were_typed(grpo, tmp_path, monkeypatch):
-    path = tmp_path / "run.jsonl"
-    record = {"log_probs": [[-0.5], [-0.2]], "rewards": [1.0, 0.0], "beta": 0.1}
-    path.write_text(json.dumps(record))
-    words = ["split", str(path), "-n", "1"]
-    monkeypatch.setattr(sys, "argv", ["grpo", *words])
-    said = grpo(*words).stderr
-    assert f": grpo split {path} -n 1 --beta 0, or grpo split {path} -n 1 -v dapo (which" in said
-    many = [str(path)] * 9
-    monkeypatch.setattr(sys, "argv", ["grpo", "eval", *many])
-    assert ": grpo eval FILE… --beta 0, or" in grpo("eval", *many).stderr
 
 
 @pytest.mark.parametrize("size", [3000, 1 << 20])

@@ -275,7 +275,7 @@ def test_a_mix_is_an_error_that_names_the_first_without(grpo, write, order, comm
     records, line = ORDERS[order]
     result = grpo(command, write(*records))
     assert result.exit_code == 3
-    assert f"dump.jsonl:{line}: {MIXED}: grpo {command} " in result.stderr
+    assert f"dump.jsonl:{line}: {MIXED}\n" in result.stderr
 
 
 @pytest.mark.parametrize("order", ORDERS)

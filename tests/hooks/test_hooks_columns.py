@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from grpo_cli.hooks.columns import copied, holes, number, per_response, ragged, widths
+from grpo_cli.hooks.columns import Array, copied, number, ragged, record_of, widths
 
 from .stand_ins import Tensor
 
@@ -17,11 +17,10 @@ def test_a_response_ends_with_its_last_token_that_counts() -> None:
 
 
 def test_a_mask_is_given_only_where_there_are_holes() -> None:
-    lengths = widths(MASK)
-    found = holes(MASK, lengths)
-    assert found is not None
+    found = record_of({}, {}, MASK, MASK, {}, {})["mask"]
     assert [row.tolist() for row in found] == [[1, 1], [1, 0, 1], [], [1, 1, 1], [0, 1]]
-    assert holes(MASK[[0, 2, 3]], widths(MASK[[0, 2, 3]])) is None
+    whole: Array = MASK[[0, 2, 3]]
+    assert record_of({}, {}, whole, whole, {}, {}) == {"expected": {}}
 
 
 def test_single_precision_becomes_double_with_every_bit() -> None:
@@ -33,7 +32,10 @@ def test_single_precision_becomes_double_with_every_bit() -> None:
 
 
 def test_one_number_for_each_response_stays_so() -> None:
-    assert per_response(np.array([1.0, 2.0], dtype=np.float32), [0, 3]).tolist() == [1.0, 2.0]
+    columns = {"advantages": np.array([1.0, 2.0], dtype=np.float32)}
+    made = record_of({"id": 1}, columns, MASK[:2], MASK[:2], {"step": 0}, {})
+    assert made["advantages"].tolist() == [1.0, 2.0]
+    assert [*made] == ["id", "advantages", "mask", "step", "expected"]
 
 
 def test_a_copy_does_not_follow_its_tensor() -> None:

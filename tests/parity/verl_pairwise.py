@@ -36,7 +36,7 @@ from verl.trainer.ppo.rollout_corr_helper import (
 from verl.utils import tensordict_utils
 from verl.utils.torch_functional import masked_mean
 
-from grpo_cli.hooks.columns import holes, per_response, ragged, widths
+from grpo_cli.hooks.columns import ragged, record_of, widths
 from grpo_cli.hooks.verl import Recorder
 from grpo_cli.hooks.verl_record import bypass_settings, hyperparameters
 
@@ -418,7 +418,7 @@ def _record(
     elif correction:
         framework["rollout_correction"] = correction
     expected: dict[str, Any] = {"loss": float(part["loss"].detach()), "metrics": part["metrics"]}
-    expected["loss_gradient"] = ragged(part["gradient"], lengths)
+    expected["loss_gradient"] = np.asarray(part["gradient"])
     more: dict[str, Any] = {}
     if _computes_advantages(one, rows):
         more["rewards"] = table["token_level_scores"].sum(axis=1)
@@ -434,11 +434,8 @@ def _record(
             settings["beta"] = 0.2
     else:
         columns["advantages"] = data.batch["advantages"][rows].numpy()
-    found = {"id": name} | {key: per_response(value, lengths) for key, value in columns.items()}
-    if (inside := holes(mask, lengths)) is not None:
-        found["mask"] = inside
-    rest = {"hyperparameters": settings, "framework": framework, "expected": expected}
-    return found | more | rest
+    rest = more | {"hyperparameters": settings, "framework": framework}
+    return record_of({"id": name}, columns, mask, mask, rest, expected)
 
 
 def _computes_advantages(one: Configuration, rows: slice) -> bool:

@@ -12,7 +12,6 @@ from grpo_cli.terminal.plots import (
     Series,
     ascii_only,
     ascii_rows,
-    bars,
     braille_rows,
     chart,
     line_of,
@@ -150,33 +149,6 @@ def test_hostile_names_move_no_cursor():
     assert "\u202e" not in "".join(drawn)
 
 
-def test_bars_go_to_the_side_of_their_sign():
-    rows = [("up", 2.0), ("down", -1.0), ("none", None)]
-    assert bars(rows, 20, plain=True) == [
-        "up       |######  2",
-        "down  ###|        -1",
-        "none     |        -",
-    ]
-    assert bars(rows, 20)[0] == "up       │██████  2"
-
-
-@pytest.mark.parametrize(
-    ("rows", "width", "drawn"),
-    [
-        ([("a", 2.0), ("b", 4.0)], 15, ["a  |####      2", "b  |########  4"]),
-        ([("a", -2.0), ("b", -4.0)], 16, ["a      ####|  -2", "b  ########|  -4"]),
-        ([("a", 1.0), ("b", 8.0), ("c", -1.0)], 17, [
-            "a   |#         1", "b   |########  8", "c  #|          -1",
-        ]),
-        ([("ab", 1.0)], 10, ["ab  |####  1"]),
-        ([("a", 0.0), ("b", None)], 12, ["a  |       0", "b  |       -"]),
-        ([], 20, []),
-    ],
-)  # fmt: skip
-def test_bars_have_their_room(rows, width, drawn):
-    assert bars(rows, width, plain=True) == drawn
-
-
 @pytest.mark.parametrize(
     ("encoding", "term", "plain"),
     [
@@ -194,12 +166,3 @@ def test_where_letters_beyond_ascii_are_known_to_be_shown(monkeypatch, encoding,
     monkeypatch.setattr("sys.stdout", Output())
     monkeypatch.setenv("TERM", term)
     assert ascii_only() is plain
-
-
-def test_a_label_that_is_cut_says_so():
-    rows = [("a-long-name-of-a-variant", 1.0), ("dr", 2.0)]
-    first, second = bars(rows, 24, plain=True)
-    assert first[:12] == "a-long-na..."
-    assert second[:12] == "dr          "
-    assert bars(rows, 24)[0][:12] == "a-long-name…"
-    assert bars(rows, 60)[0].startswith("a-long-name-of-a-variant  ")

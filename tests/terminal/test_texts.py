@@ -32,7 +32,7 @@ from grpo_cli.terminal.numbers import (
     token_text,
 )
 from grpo_cli.terminal.paging import deliver
-from grpo_cli.terminal.prose import as_command, within, wrapped
+from grpo_cli.terminal.prose import as_command, wrapped
 from grpo_cli.terminal.screen import Screen, screen_of, written
 
 
@@ -79,13 +79,6 @@ def test_signatures_are_broken_behind_bars():
 )
 def test_a_shell_takes_a_broken_command_as_one(line, width, lines):
     assert as_command(line, width).plain.split("\n") == lines
-
-
-def test_a_name_in_so_many_cells():
-    assert within("abc", 5) == "abc  "
-    assert within("abcde", 5) == "abcde"
-    assert within("abcdef", 5) == "abcd…"
-    assert within("abcdef", 5, plain=True) == "ab..."
 
 
 @pytest.mark.parametrize(

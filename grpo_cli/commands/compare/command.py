@@ -7,13 +7,13 @@ from typing import Annotated
 import typer
 
 from grpo_cli.commands.compare.compare import USUAL, compare_plans, names, plans
-from grpo_cli.commands.compare.view import print_bars, print_comparison
+from grpo_cli.commands.compare.view import print_comparison
 from grpo_cli.commands.diff.command import NO, Tolerance, are_two_runs, diff_runs
 from grpo_cli.commands.options import complete
 from grpo_cli.commands.options.everywhere import bundled
 from grpo_cli.commands.options.objective import StageOptions
 from grpo_cli.commands.options.option import option
-from grpo_cli.commands.options.output import PageOptions, Plot
+from grpo_cli.commands.options.output import PageOptions
 from grpo_cli.commands.options.source import (
     Files,
     LoadingOptions,
@@ -48,7 +48,6 @@ def compare(
     files: Files = None,
     variants: Names = None,
     stages: StageOptions,
-    plot: Plot = False,
     loading: LoadingOptions,
     work: WorkOptions,
     step: Step = None,
@@ -70,7 +69,7 @@ def compare(
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=page.json):
         two = files if files is not None and len(files) == 2 else None
-        asks_variants = variants is not None or plot or stages.are_given
+        asks_variants = variants is not None or stages.are_given
         if (step, tolerance) != (None, None) and (two is None or asks_variants):
             raise UsageError("--step and --tolerance are for two runs: grpo compare RUN RUN")
         if two is not None and not asks_variants:
@@ -85,10 +84,9 @@ def compare(
             say(f"note: {note}")
         source = loading.reader(paths(files), work)
         answer = compare_plans(made, source)
-        draw = print_bars if plot else print_comparison
         page.write(
             answer,
-            lambda console, screen: draw(console, screen, answer),
+            lambda console, screen: print_comparison(console, screen, answer),
             failed=not answer.variants,
             rows=answer.variants,
             beyond="cut",

@@ -18,8 +18,7 @@ from grpo_cli.commands.compare.answer import (
 )
 from grpo_cli.objective.signature import instead, plain
 from grpo_cli.terminal.grid import column, fitting, grid, print_hidden
-from grpo_cli.terminal.numbers import counted, percent, shown, shown_among, visible
-from grpo_cli.terminal.plots import ascii_only, bars
+from grpo_cli.terminal.numbers import counted, percent, shown_among, visible
 from grpo_cli.terminal.prose import wrapped
 from grpo_cli.terminal.screen import Screen
 
@@ -88,31 +87,6 @@ def _naming(row: ComparedVariant) -> list[str]:
 
 
 _ROW = {one.name for one in fields(ComparedVariant)} - {"batch"}
-
-
-_PLOTTED = {
-    "loss": "loss",
-    "gradient_norm": "gradient norm",
-    "cosine": "cosine with the gradient of {first}",
-}
-
-
-def print_bars(console: Console, screen: Screen, answer: Compared) -> None:
-    """Prints a bar per variant for what differs most between variants, and those left out."""
-    rows = answer.variants
-    for field, title in _PLOTTED.items() if rows else ():
-        console.print(Text(title.format(first=rows[0].variant), "bold"))
-        named = [(_label(row), getattr(row, field)) for row in rows]
-        for line in bars(named, screen.reading, plain=ascii_only()):
-            console.print(Text(line))
-        console.print()
-    if answer.skipped:
-        _print_skipped(console, screen, answer.skipped)
-
-
-def _label(row: ComparedVariant) -> str:
-    batch = [f"{name} {shown(row.batch[name])}" for name in _naming(row)]
-    return ", ".join([*batch, row.variant])
 
 
 def _print_meaning(console: Console, screen: Screen, answer: Compared) -> None:

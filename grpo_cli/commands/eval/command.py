@@ -9,7 +9,7 @@ from grpo_cli.commands.eval.formats import format_of
 from grpo_cli.commands.eval.printing import PrintingOptions
 from grpo_cli.commands.eval.run import Run, having_note, only_note
 from grpo_cli.commands.options.everywhere import bundled
-from grpo_cli.commands.options.objective import ObjectiveOptions, advised
+from grpo_cli.commands.options.objective import ObjectiveOptions
 from grpo_cli.commands.options.place import check_parts, destination
 from grpo_cli.commands.options.source import Files, ReadingOptions, RecordOption, paths
 from grpo_cli.records.choose.batches import batch_fields
@@ -33,7 +33,7 @@ def evaluate(
     grpo eval rollouts.jsonl --variant dr
     zcat dump.jsonl.gz | grpo eval --level token -f jsonl | jq .loss
 
-    Prints totals, then one row per record. The objective J is maximised; the loss is -J.
+    Prints totals, then one row per record. The loss is minus the objective.
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=printing.wants_json):
         plan, format = objective.plan(), format_of(printing.kind)
@@ -51,7 +51,6 @@ def evaluate(
             reader,
             plan,
             as_json=printing.wants_json,
-            advise=lambda error: advised(error, "eval", reader, objective),
             encode=encode,
             progress=bar.advance,
             part_folder=part_folder,

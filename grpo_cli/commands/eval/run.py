@@ -26,7 +26,6 @@ class Run(Evaluation):
         reader: the files.
         plan: which objective.
         as_json: whether errors are JSON.
-        advise: adds to an error what to do about it.
         **options: those of ``Evaluation``.
     """
 
@@ -36,11 +35,10 @@ class Run(Evaluation):
         plan: Plan,
         *,
         as_json: bool,
-        advise: Callable[[GrpoError], GrpoError] = lambda error: error,
         **options: Any,
     ) -> None:
         super().__init__(reader, plan, **options)
-        self._as_json, self._advise = as_json, advise
+        self._as_json = as_json
         self._printed = 0
         self._error: GrpoError | None = None
 
@@ -80,7 +78,7 @@ class Run(Evaluation):
                 say(f"note: {note}")
         tell_skipped(self.skipped, self.skipped.count + self.total["records"])
         if self._error is not None:
-            tell(self._advise(self._error), as_json=self._as_json)
+            tell(self._error, as_json=self._as_json)
             return self._error.exit_code
         return BAD_INPUT if self.skipped else 0
 

@@ -16,7 +16,7 @@ from grpo_cli.commands.explain.view import print_why, print_worked
 from grpo_cli.commands.help.words import print_word
 from grpo_cli.commands.options import complete
 from grpo_cli.commands.options.everywhere import bundled
-from grpo_cli.commands.options.objective import ObjectiveOptions, advising
+from grpo_cli.commands.options.objective import ObjectiveOptions
 from grpo_cli.commands.options.output import PageOptions
 from grpo_cli.commands.options.source import RESPONSE, LoadingOptions, finish, paths
 from grpo_cli.commands.vectors.view import print_vector
@@ -65,8 +65,7 @@ def explain_topic(
             return
         places = paths(None if topic is None else [topic])
         source, plan = loading.reader(places), objective.plan()
-        with advising("explain", source, objective):
-            found = explain(plan, source, response, last_step=objective.batch is None)
+        found = explain(plan, source, response, last_step=objective.batch is None)
 
         def draw(console: Console, screen: Screen) -> None:
             print_why(console, screen, found)

@@ -9,11 +9,11 @@ from typing import Annotated, Any
 import typer
 
 from grpo_cli.commands.match.ask import ask
-from grpo_cli.commands.match.view import print_distances, print_matches
+from grpo_cli.commands.match.view import print_matches
 from grpo_cli.commands.options.everywhere import bundled
 from grpo_cli.commands.options.objective import ObjectiveOptions, Rtol, number
 from grpo_cli.commands.options.option import option
-from grpo_cli.commands.options.output import PageOptions, Plot
+from grpo_cli.commands.options.output import PageOptions
 from grpo_cli.commands.options.source import (
     Files,
     LoadingOptions,
@@ -60,7 +60,6 @@ def match_number(
     betas: Annotated[
         str | None, option("--betas", "A,B,…", "Values of β to try; default: β is solved for.")
     ] = None,
-    plot: Plot = False,
     objective: ObjectiveOptions,
     loading: LoadingOptions,
     work: WorkOptions,
@@ -96,10 +95,9 @@ def match_number(
             betas=[] if betas is None else [number(one.strip()) for one in betas.split(",")],
         )
         pooled = {} if logged_at else source.pooled(plan.batch, ONE_STEP)
-        draw = print_distances if plot else print_matches
         page.write(
             made,
-            lambda console, screen: draw(console, screen, made),
+            lambda console, screen: print_matches(console, screen, made),
             rows=made.matches or made.nearest,
             beyond="cut",
             notes=source.notes() | pooled,

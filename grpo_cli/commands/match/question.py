@@ -100,6 +100,8 @@ def _with_base(make: Callable[[], A], base: Evaluator | None) -> A:
 
 _KEPT = 1 << 20
 """Tokens, and responses, that are kept in memory: 30 MB, where a file is read some ten times."""
+_CHUNKS = 64
+"""Chunks that are kept in memory, each of other columns or settings."""
 _TOGETHER = 1 << 17
 """Tokens that are put together in memory."""
 _START = 8192
@@ -110,27 +112,34 @@ class Loaded(Pass):
     """The chunks of the input, without what only a report shows, and how many tokens they have.
 
     Attributes:
-        kept: the chunks; empty where there are too many tokens to keep.
+        kept: the chunks; empty where ``full`` says that there are too many, or too many tokens.
         tokens, count: of all chunks, kept or not.
     """
 
     def __init__(self) -> None:
         self.kept: list[Chunk] = []
         self.tokens = self.count = 0
+        self.full = False
 
     def add(self, chunk: Chunk, found: None) -> None:
         """Keeps a chunk."""
         del found
-        batch = chunk.batch
-        self._add([replace(chunk, records=(), packed=())], _size(batch), 1)
+        self._add([replace(chunk, records=(), packed=())], _size(chunk.batch), 1)
 
     def merge(self, later: Loaded) -> None:
         """Keeps the chunks of other records."""
+        self.full |= later.full
         self._add(later.kept, later.tokens, later.count)
 
-    def _add(self, kept: list[Chunk], tokens: int, count: int) -> None:
+    def _add(self, kept: Sequence[Chunk], tokens: int, count: int) -> None:
         self.tokens, self.count = self.tokens + tokens, self.count + count
-        self.kept = [*self.kept, *kept] if self.tokens <= _KEPT else []
+        self.full |= self.tokens > _KEPT
+        self.kept += kept
+        if len(self.kept) > 2 * _CHUNKS:
+            self.kept = [*InMemory.of(self.kept).chunks]
+            self.full |= len(self.kept) > _CHUNKS
+        if self.full:
+            self.kept = []
 
 
 def _size(batch: Batch) -> int:

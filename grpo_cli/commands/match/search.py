@@ -130,7 +130,8 @@ class Search:
         self, questions: Sequence[Question], sample: Sample, depth: Depth
     ) -> tuple[SearchResult, Run]:
         first = questions[0].first
-        space = build(self.base, sample, self.betas, depth)
+        large = sum(question.data.work for question in questions) > _LARGE
+        space = build(self.base, sample, self.betas, depth, large=large)
         run = Run(space, factors_of(self.base, first), self.base.batch)
         for question in questions:
             run.ask(question)

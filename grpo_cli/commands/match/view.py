@@ -12,7 +12,6 @@ from rich.text import Text
 from grpo_cli.commands.match.answer import Convention, Matched
 from grpo_cli.terminal.display import chosen
 from grpo_cli.terminal.numbers import shown, visible
-from grpo_cli.terminal.plots import ascii_only, bars
 from grpo_cli.terminal.prose import as_command, wrapped
 from grpo_cli.terminal.screen import Screen
 
@@ -37,18 +36,6 @@ def print_matches(console: Console, screen: Screen, answer: Matched) -> None:
         _print(console, screen, same)
     if len(entries) > most:
         console.print(Text(f"\n… {len(entries) - most} more numbers fit (see --json)", "dim"))
-
-
-def print_distances(console: Console, screen: Screen, answer: Matched) -> None:
-    """Prints the answer, then how far off each convention is, the target between them."""
-    for line, style in _head(answer):
-        console.print(wrapped(Text(line, style), screen.reading, 4 if line[:1] == " " else 2))
-    found = [*answer.matches, *answer.nearest][:_SHOWN]
-    tolerance = answer.tolerance
-    console.print(Text(f"\noff by, in units of the tolerance {tolerance:.2g}", "bold"))
-    named = [(_label(one), one.difference / tolerance if tolerance else None) for one in found]
-    for line in bars(named, screen.reading, plain=ascii_only()):
-        console.print(Text(line))
 
 
 def _label(found: Convention) -> str:

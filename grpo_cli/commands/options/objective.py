@@ -1,23 +1,17 @@
-"""The options of the objective: variant, stages, hyperparameters; what to do without a KL."""
+"""The options of the objective: variant, stages, hyperparameters."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import Annotated, Any
 
 import typer
 
 from grpo_cli.commands.options import complete
-from grpo_cli.commands.options.everywhere import command_line
 from grpo_cli.commands.options.option import option
-from grpo_cli.engine import Reader
-from grpo_cli.errors import GrpoError, UsageError
-from grpo_cli.objective.inputs import MissingColumnError
-from grpo_cli.terminal.numbers import shell_line
+from grpo_cli.errors import UsageError
 from grpo_cli.variants import STAGES
 from grpo_cli.variants.plan import OWN_AGGREGATES, Plan, plan
 
@@ -182,57 +176,3 @@ def assignment(text: str) -> tuple[str, object]:
     if not math.isfinite(found):
         raise UsageError(f"--param: {name}: expected a finite number, got {value}")
     return name, int(value) if re.fullmatch(r"[+-]?\d+", value) else found
-
-
-# ---- what to do without a reference -----------------------------------------------------------
-
-_DEFAULT = "grpo"
-_FEW, _LONG = 3, 200
-
-
-@contextmanager
-def advising(command: str, reader: Reader, objective: ObjectiveOptions) -> Iterator[None]:
-    """Adds the commands that would work to an error about a missing reference."""
-    try:
-        yield
-    except MissingColumnError as error:
-        raise advised(error, command, reader, objective) from None
-
-
-def advised(
-    error: GrpoError, command: str, reader: Reader, objective: ObjectiveOptions
-) -> GrpoError:
-    """The error; where the default's KL is what lacks a reference, with two commands instead."""
-    if not isinstance(error, MissingColumnError) or not error.path.endswith("log_probs_ref"):
-        return error
-    if objective.variant != _DEFAULT or objective.kl is not None or objective.beta is not None:
-        return error
-    typed = _typed(command, reader.paths)
-    before, mark, keys = error.message.partition("; ignored keys")
-    ways = [f"{typed} {flags}" for flags in _ways(reader.facts.named)]
-    message = f"{before}: {', or '.join(ways)}{mark}{keys}"
-    return MissingColumnError(message, path=error.path, source=error.source, line=error.line)
-
-
-def unserved(
-    missing: Iterable[GrpoError], command: str, reader: Reader, objective: ObjectiveOptions
-) -> dict[str, None]:
-    """Notes on missing references, for a command that goes on without an evaluation."""
-    errors = [advised(error, command, reader, objective) for error in missing]
-    return {f"no columns of the update: {error}": None for error in errors}
-
-
-def _typed(command: str, paths: Sequence[str]) -> str:
-    """The command as it was typed, with all its flags; without them where that is long."""
-    line = command_line()
-    if line.startswith(f"grpo {command} ") and len(line) <= _LONG:
-        return line
-    return f"grpo {command} {shell_line(paths) if len(paths) <= _FEW else 'FILE…'}"
-
-
-def _ways(named: str | None) -> list[str]:
-    """The row that the records name, or one without a KL; and the default without its KL."""
-    if not named:
-        return ["--beta 0", "-v dapo (which has none)"]
-    flags = " --beta 0" if "beta" in plan(named).takes() else ""
-    return [f"-v {named}{flags} (as the records name it)", "--beta 0"]

@@ -146,7 +146,8 @@ class RecordOption:
     """Which record alone."""
 
     record: Annotated[
-        str | None, option("--record", "ID", "Read only this record: its id, or number from 0.")
+        str | None,
+        option("--record", "ID", "Read only this record: its id, or number from 0.", "Input"),
     ] = None
 
 

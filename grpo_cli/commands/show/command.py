@@ -14,12 +14,12 @@ import typer
 from grpo_cli.commands.eval.run import Run
 from grpo_cli.commands.options import complete
 from grpo_cli.commands.options.everywhere import bundled, command_line
-from grpo_cli.commands.options.objective import ObjectiveOptions, advised, advising
+from grpo_cli.commands.options.objective import ObjectiveOptions
 from grpo_cli.commands.options.option import option
 from grpo_cli.commands.options.output import HavingOption, Html, PageOptions, Svg
 from grpo_cli.commands.options.place import destination, drawings
 from grpo_cli.commands.options.source import RESPONSE, Files, ReadingOptions, paths, tell_notes
-from grpo_cli.commands.page.block import block, clip_range
+from grpo_cli.commands.page.block import block
 from grpo_cli.commands.page.page import html
 from grpo_cli.commands.show.batch import LACKING, show_rows
 from grpo_cli.commands.show.figure import figure
@@ -30,6 +30,7 @@ from grpo_cli.commands.show.picture import (
     moves_clipped,
     picture,
 )
+from grpo_cli.commands.show.ranking import COLUMN, FirstTokens, Ranked
 from grpo_cli.commands.show.view import print_shown
 from grpo_cli.engine import Reader
 from grpo_cli.engine.chunk import Chunk
@@ -134,7 +135,7 @@ def show(
         if plain and (options.of_record or _has_one_record(reader)):
             _show_record(reader, objective, options, page)
             return
-        code = _show_batch(reader, plan, objective, options, page)
+        code = _show_batch(reader, plan, options, page)
     raise typer.Exit(code)
 
 
@@ -165,19 +166,13 @@ def _has_one_record(reader: Reader) -> bool:
 def _show_batch(
     reader: Reader,
     plan: Plan,
-    objective: ObjectiveOptions,
     options: ShowOptions,
     page: PageOptions,
 ) -> int:
     """Ranks the tokens of all records, or their strings; returns the exit code."""
 
     def make(*what: Any, **how: Any) -> Run:
-        return Run(
-            *what,
-            as_json=page.json,
-            advise=lambda error: advised(error, "show", reader, objective),
-            **how,
-        )
+        return Run(*what, as_json=page.json, **how)
 
     answer, run = show_rows(
         reader,
@@ -207,23 +202,23 @@ def _show_record(
     records = reader.records()
     raw, record = next(records)
     others = _others(records, record) if options.record is None else {}
-    with advising("show", reader, objective):
-        breakdown = Chunk.of([record]).run(Evaluator(plan).evaluate)
+    breakdown = Chunk.of([record]).run(Evaluator(plan).evaluate)
     if lacks_kl(breakdown.objective.parts):
         reader.notices.update(without_kl([plan], "the record has"))
     _check(record, breakdown, options)
+    source = Source([record], breakdown, lambda: record_sizes(breakdown))
     without = 0
     with drawings(options.html, options.svg) as (written, drawn):
         if written is not None:
             for part in _page(raw, record, breakdown, options):
                 written.write(part.encode())
         if drawn is not None:
-            text, without = figure(_picture(record, breakdown, options))
+            text, without = figure(_picture(source, options))
             drawn.write(text.encode())
     _tell(without, page)
     notes = reader.notes(plan) | others
     if options.html is None and options.svg is None:
-        _print(_picture(record, breakdown, options), notes, options, page)
+        _print(source, notes, options, page)
     tell_notes(notes, quiet=page.quiet)
 
 
@@ -275,32 +270,31 @@ def _page(raw: Raw, record: Record, breakdown: Breakdown, options: ShowOptions) 
     )
 
 
-def _picture(record: Record, breakdown: Breakdown, options: ShowOptions) -> Picture:
-    source = Source([record], breakdown, lambda: record_sizes(breakdown))
+def _picture(source: Source, options: ShowOptions) -> Picture:
     asked = [name for name in extras("token") if name != "log_prob" or options.by == name]
     (row,) = rows(source, "token", asked)
-    moved, mover = moves_clipped(breakdown)
-    starts = breakdown.batch.responses.starts[1:]
+    moved, mover = moves_clipped(source.breakdown)
+    starts = source.breakdown.batch.responses.starts[1:]
     for response, part in zip(row["responses"], np.split(moved, starts), strict=True):
         response["tokens"]["moved"] = part
-    return picture(
-        row,
-        color_by=options.by,
-        only=options.response or None,
-        clip_range=clip_range(breakdown),
-        mover=mover,
-    )
+    return picture(row, color_by=options.by, only=options.response or None, mover=mover)
 
 
 def _top(options: ShowOptions) -> int:
     return 10 if options.top is None else options.top
 
 
-def _print(drawn: Picture, notices: Iterable[str], options: ShowOptions, page: PageOptions) -> None:
+def _print(source: Source, notices: Iterable[str], options: ShowOptions, page: PageOptions) -> None:
+    drawn = _picture(source, options)
+    if chosen := options.response:
+        tokens = source.breakdown.batch.responses
+        source = source.only(lambda _: np.isin(tokens.index, chosen))
+    listed = Ranked(_top(options))
+    listed.add(FirstTokens(COLUMN.get(drawn.color_by, drawn.color_by), _top(options))(source))
     with destination(page.output) as stream:
         print_page(
             stream,
-            lambda console, screen: print_heat(console, screen, drawn, _top(options)),
+            lambda console, screen: print_heat(console, screen, drawn, listed.rows()),
             "page",
             notes=() if page.quiet else notices,
             shades=True,

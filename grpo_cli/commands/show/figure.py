@@ -9,7 +9,7 @@ from rich.cells import cell_len
 
 from grpo_cli.commands.show.picture import COLORS, MARKS, Picture, Response
 from grpo_cli.terminal.numbers import markup, shown
-from grpo_cli.terminal.palette import STEPS, Rgb, background, ink
+from grpo_cli.terminal.palette import Rgb, background, ink
 
 _COLUMNS = 104
 _CELL, _LINE = 6.6, 18.0
@@ -111,15 +111,16 @@ def _span(word: _Word) -> str:
 
 def _scale(picture: Picture) -> Iterator[str]:
     """The ten steps between the numbers at their ends, and the marks."""
-    low, _, high = picture.legend.split(" … ")
+    low, high = picture.ends
     yield labelled(_EDGE, _LINE, COLORS[picture.color_by])
     left = _EDGE + _CELL * (cell_len(COLORS[picture.color_by]) + 2)
     yield labelled(left, _LINE, low)
     left += _CELL * (len(low) + 1)
-    for step in range(-STEPS, STEPS + 1):
-        yield _box(left + (step + STEPS) * 12, _LINE - 10, 12, 13, background(step))
-    yield labelled(left + 12 * (2 * STEPS + 1) + _CELL, _LINE, high)
-    left += 12 * (2 * STEPS + 1) + _CELL * (len(high) + 4)
+    for at, step in enumerate(picture.steps):
+        yield _box(left + at * 12, _LINE - 10, 12, 13, background(step))
+    left += 12 * len(picture.steps) + _CELL
+    yield labelled(left, _LINE, high)
+    left += _CELL * (len(high) + 3)
     for side, mark in MARKS.items():
         words = f"{mark} clipped {side}"
         y = _LINE + 4.4 if side == "low" else _LINE - 12.4

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 from rich.console import Console
 from rich.text import Text
 
 from grpo_cli.commands.show.picture import COLORS, MARKS, Picture, Response
-from grpo_cli.terminal.grid import Column, column, fitting, grid
-from grpo_cli.terminal.numbers import counted, shown, token_text
-from grpo_cli.terminal.palette import STEPS, style
+from grpo_cli.commands.show.view import print_signature, print_tokens
+from grpo_cli.terminal.numbers import counted, shown
+from grpo_cli.terminal.palette import style
 from grpo_cli.terminal.prose import wrapped
 from grpo_cli.terminal.screen import Screen
 
@@ -20,8 +19,10 @@ _MOST = 4_000
 """Tokens printed, and responses; a page holds them all."""
 
 
-def print_heat(console: Console, screen: Screen, picture: Picture, top: int) -> None:
-    """Prints the record, its legend, the tokens, and a table of the ``top`` ones."""
+def print_heat(
+    console: Console, screen: Screen, picture: Picture, rows: Sequence[Mapping[str, Any]]
+) -> None:
+    """Prints the record, its legend, the tokens, and a table of those that stand out."""
     for line in _head(picture, screen):
         console.print(line)
     room = _MOST
@@ -34,9 +35,11 @@ def print_heat(console: Console, screen: Screen, picture: Picture, top: int) -> 
         room -= len(response.texts)
     if (more := len(picture.responses) - _MOST) > 0:
         console.print(Text(f"\n… {counted(more, 'more response')}", "dim"))
-    if top:
-        console.print()
-        _print_top(console, screen, picture, top)
+    if rows:
+        words = COLORS[picture.color_by]
+        console.print(Text(f"\nthe {counted(len(rows), 'token')} with the largest {words}", "bold"))
+        print_tokens(console, screen, rows, picture.color_by, of_record=True)
+    print_signature(console, screen, picture.record["signature"])
 
 
 def left_out(picture: Picture) -> int:
@@ -50,7 +53,6 @@ def _head(picture: Picture, screen: Screen) -> Iterator[Text]:
     totals = ", ".join(f"{name.replace('_', ' ')} {shown(record[name])}" for name in numbers)
     name = Text.assemble((f"record {shown(record['id'])}", "bold"), f": {totals}")
     yield wrapped(name, screen.width, 2)
-    yield wrapped(Text(record["signature"], "dim"), screen.edge, 2, bars=True)
     if picture.remark:
         yield wrapped(Text(picture.remark, "bold"), screen.width, 2)
     elif picture.clipped:
@@ -63,11 +65,9 @@ def _legend(picture: Picture, screen: Screen) -> Iterator[Text]:
     marks = [(f"  {mark} clipped {side}", "underline") for side, mark in MARKS.items()]
     if not picture.scale:
         return
-    low, _, high = picture.legend.split(" … ")
-    bar = [
-        (f" {low} " if step == -STEPS else f" {high} " if step == STEPS else "  ", style(step))
-        for step in range(-STEPS, STEPS + 1)
-    ]
+    low, high = (f" {end} " for end in picture.ends)
+    first, *between, last = picture.steps
+    bar = [(low, style(first)), *(("  ", style(step)) for step in between), (high, style(last))]
     colors = Text.assemble(f"{COLORS[picture.color_by]}: ", *bar)
     line = Text.assemble(colors, *marks)
     fits = screen.width is None or line.cell_len <= screen.width
@@ -89,56 +89,3 @@ def _text(picture: Picture, response: Response, count: int) -> Text:
     if not response.texts:
         text.append("(no token counts)", "dim")
     return text
-
-
-def _print_top(console: Console, screen: Screen, picture: Picture, top: int) -> None:
-    rows = ranked(picture, top)
-    if rows:
-        words = COLORS[picture.color_by]
-        console.print(Text(f"the {len(rows)} tokens that matter most by {words}", "bold"))
-        kept, hidden = fitting([*_columns(rows)], _SPARE, screen.width)
-        console.print(grid(kept))
-        if hidden:
-            console.print(Text(f"hidden at {screen.width} columns: {', '.join(hidden)}", "dim"))
-
-
-def ranked(picture: Picture, top: int) -> list[dict[str, Any]]:
-    """The ``top`` tokens, the greatest in absolute value of what colours them first."""
-    responses = picture.responses
-    sizes = [np.abs(response.values) for response in responses]
-    ends = np.cumsum([len(one) for one in sizes])
-    order = np.argsort(-np.nan_to_num(np.concatenate([*sizes, []])), kind="stable")[:top]
-    found = []
-    for place in order.tolist():
-        number = int(np.searchsorted(ends, place, side="right"))
-        response = responses[number]
-        at = place - int(ends[number]) + len(response.values)
-        tokens = response.row["tokens"]
-        row = {name: values[at] for name, values in tokens.items() if values is not None}
-        found.append(row | {"response": response.row["response"], "text": response.texts[at]})
-    return found
-
-
-_TABLE = (
-    "log_prob",
-    "advantage",
-    "ratio",
-    "kl",
-    "difference",
-    "mismatch",
-    "contribution",
-    "gradient",
-)
-_SPARE = ("advantage", "kl", "difference", "position", "ratio", "gradient")
-"""Columns that a narrow terminal leaves out, the first to go first."""
-
-
-def _columns(rows: Sequence[dict[str, Any]]) -> Iterator[Column]:
-    yield column("response", [row["response"] for row in rows])
-    yield column("position", [int(row["position"]) for row in rows])
-    texts = [row["text"].replace("↵\n", "↵") for row in rows]
-    yield column("token", texts, show=token_text)
-    for name in _TABLE:
-        if name in rows[0]:
-            yield column(name, [float(row[name]) for row in rows])
-    yield column("clip", [row["clip"] or "·" for row in rows], show=str)

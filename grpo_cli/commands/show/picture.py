@@ -76,7 +76,7 @@ class Picture:
         responses: those to draw.
         color_by: what colours the tokens.
         scale: the value at which the colour is full: 98 % of the tokens are within it.
-        clip_range: the ratios at which the surrogate clips, where it has such.
+        steps: the colours that there are: from 0 on where no value of the record is below 0.
         remark: a note on the colours, where they are not the usual ones.
         mover: what gives clipped tokens their gradient where the policy term gives none.
     """
@@ -85,7 +85,7 @@ class Picture:
     responses: Sequence[Response]
     color_by: str
     scale: float
-    clip_range: tuple[float, float] | None
+    steps: range
     remark: str | None = None
     mover: str = ""
 
@@ -113,11 +113,11 @@ class Picture:
         return f"{line}; {which} is {self.mover} alone"
 
     @property
-    def legend(self) -> str:
-        """The values of full colour."""
-        if self.color_by == "ratio":
-            return f"{brief(np.exp(-self.scale))} … 1 … {brief(np.exp(self.scale))}"
-        return f"{brief(-self.scale)} … 0 … {brief(self.scale)}"
+    def ends(self) -> tuple[str, str]:
+        """The values of the first colour and of the last."""
+        values = (self.scale * self.steps[at] / STEPS for at in (0, -1))
+        low, high = (brief(np.exp(v) if self.color_by == "ratio" else v) for v in values)
+        return low, high
 
     def step(self, value: float) -> int:
         """The colour of a value: −STEPS … STEPS."""
@@ -131,7 +131,6 @@ def picture(
     *,
     color_by: str | None,
     only: Sequence[int] | None,
-    clip_range: tuple[float, float] | None,
     mover: str = "",
 ) -> Picture:
     """Lays a record out; ``only`` some of its responses are drawn, on the whole record's scale.
@@ -146,7 +145,9 @@ def picture(
     ]
     drawn = responses if only is None else [responses[at] for at in only]
     scale, remark = _scale(record, chosen), _remark(record, chosen)
-    return Picture(record, drawn, chosen, scale, clip_range, remark, mover)
+    values = np.concatenate([*(one.values for one in responses), np.zeros(1)])
+    steps = range(-STEPS * bool((values < 0).any()), STEPS * bool((values > 0).any()) + 1)
+    return Picture(record, drawn, chosen, scale, steps, remark, mover)
 
 
 _TELLING = ("gradient", "contribution", "mismatch", "kl", "advantage")

@@ -47,15 +47,35 @@ def print_shown(console: Console, screen: Screen, answer: Shown) -> None:
     totals = ", ".join(f"{name.replace('_', ' ')} {shown(total[name])}" for name in numbers)
     whole = f"{counted(total['records'], 'record')}, {counted(total['tokens'], 'token')}"
     console.print(wrapped(Text(f"batch of {whole}: {totals}", "bold"), screen.width, 2))
-    console.print(wrapped(Text(answer.signature, "dim"), screen.edge, 2, bars=True))
-    console.print()
     console.print(wrapped(Text(_heading(answer), "bold"), screen.width, 2))
     if not answer.rows:
         return
-    strings = answer.of == "string"
+    if answer.of == "token":
+        print_tokens(console, screen, answer.rows, answer.by)
+    else:
+        _print_columns(console, screen, [*_of_strings(answer.rows)], _SPARE_STRINGS)
+    print_signature(console, screen, answer.signature)
+
+
+def print_signature(console: Console, screen: Screen, signature: str) -> None:
+    """Prints which objective the numbers above are of."""
+    console.print()
+    console.print(wrapped(Text(f"signature  {signature}", "dim"), screen.edge, 11, bars=True))
+
+
+def print_tokens(
+    console: Console, screen: Screen, rows: Sequence[Row], by: str, *, of_record: bool = False
+) -> None:
+    """Prints a row for each token, in its text; without the record where there is only one."""
     around = _LESS if screen.width is not None and screen.width < _NARROW else _AROUND
-    columns = [*(_of_strings(answer.rows) if strings else _of_tokens(answer, around))]
-    kept, hidden = fitting(columns, _SPARE_STRINGS if strings else _SPARE, screen.width)
+    columns = [*_of_tokens(rows, by, around)][of_record:]
+    _print_columns(console, screen, columns, _SPARE)
+
+
+def _print_columns(
+    console: Console, screen: Screen, columns: Sequence[Column], spare: Sequence[str]
+) -> None:
+    kept, hidden = fitting(columns, spare, screen.width)
     console.print(grid(kept))
     print_hidden(console, screen, hidden, "--json")
 
@@ -76,8 +96,7 @@ def _heading(answer: Shown) -> str:
     return f"{line}; together {percent(answer.carried)} of Σ|{of}|"
 
 
-def _of_tokens(answer: Shown, around: int) -> Iterator[Column]:
-    rows, by = answer.rows, answer.by
+def _of_tokens(rows: Sequence[Row], by: str, around: int) -> Iterator[Column]:
     share = "contribution_share" if by == "contribution" else "share"
     names = [name for name in _TOKENS if name in (*_USUAL, by, share)]
     yield column("record", [row["id"] for row in rows], numeric=False)
@@ -91,9 +110,10 @@ def _of_tokens(answer: Shown, around: int) -> Iterator[Column]:
         if name == "clip":
             yield column(name, [side or "·" for side in values], show=str)
         elif name in SHARES:
-            yield column(name, values, show=percent, numeric=True)
+            title = "gradient_share" if name == "share" else name
+            yield column(title, values, show=percent, numeric=True)
         else:
-            yield column(name, values, show=_short)
+            yield column(name, values, show=brief)
 
 
 def _of_strings(rows: Sequence[Row]) -> Iterator[Column]:
@@ -108,11 +128,7 @@ def _of_strings(rows: Sequence[Row]) -> Iterator[Column]:
         if name in SHARES or name.startswith("clip_"):
             yield column(name, values, show=percent, numeric=True)
         else:
-            yield column(name, values, show=_short, numeric=True)
-
-
-def _short(value: Any) -> str:
-    return brief(value) if isinstance(value, float) else shown(value)
+            yield column(name, values, show=brief, numeric=True)
 
 
 def _in_its_text(row: Row, around: int) -> Text:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from grpo_cli.commands.options.everywhere import bundled
-from grpo_cli.commands.options.objective import ObjectiveOptions, advising
+from grpo_cli.commands.options.objective import ObjectiveOptions
 from grpo_cli.commands.options.option import option
 from grpo_cli.commands.options.output import PageOptions
 from grpo_cli.commands.options.source import (
@@ -62,8 +62,7 @@ def split_batch(
     with failures(as_json=page.json):
         plan = objective.of_one_batch()
         source = loading.reader(paths(files), work)
-        with advising("split", source, objective):
-            responses = gather(plan, source)
+        responses = gather(plan, source)
         answer = split(plan, responses, cut(responses.count, micro_batch, accumulate, ranks))
         page.write(
             answer,

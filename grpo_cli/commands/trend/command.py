@@ -10,7 +10,7 @@ import typer
 
 from grpo_cli.commands.options import complete
 from grpo_cli.commands.options.everywhere import bundled
-from grpo_cli.commands.options.objective import ObjectiveOptions, unserved
+from grpo_cli.commands.options.objective import ObjectiveOptions
 from grpo_cli.commands.options.place import destination, drawings
 from grpo_cli.commands.options.source import (
     Files,
@@ -122,7 +122,7 @@ def answer_run(
                 answer = replace(answer, steps=steps.with_metrics(run.logged))
             notes = unread
             if isinstance(run, Run):
-                missing = unserved(run.missing.values(), command, run.reader, objective)
+                missing = {f"no columns of the update: {one}": None for one in run.missing.values()}
                 notes = {**run.reader.notes(plan), **missing, **run.notices, **unread}
             _write_answer(answer, columns, covered, [*notes], options, drawn)
         tell_notes(notes, quiet=options.quiet)

@@ -8,8 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from grpo_cli.terminal.grid import GAP, print_hidden, print_list
-from grpo_cli.terminal.prose import wrapped
+from grpo_cli.terminal.grid import print_hidden, print_list
 from grpo_cli.terminal.screen import Screen
 
 Entry = Mapping[str, Any]
@@ -72,13 +71,16 @@ def _also(row: Entry, about: str) -> str:
 
 
 def print_changes(console: Console, screen: Screen, changes: Sequence[Entry]) -> None:
-    """Prints one line per change, and what it changed below."""
-    for change in changes:
-        rows = ", ".join(change["rows"])
-        name = (f"{change['framework']} {change['since']}", "bold cyan")
-        console.print(wrapped(Text.assemble(name, f"  {rows}"), screen.width, GAP))
-        for text in (change["what"], f"before: {', '.join(change['before'])}"):
-            console.print(wrapped(Text(f"  {text}"), screen.width, GAP))
+    """Prints one row per change of a release: which rows, what, and the rows before it."""
+    rows = [
+        {
+            "release": f"{one['framework']} {one['since']}",
+            "what changed": f"{', '.join(one['rows'])}: {one['what']}\n"
+            f"before: {', '.join(one['before'])}",
+        }
+        for one in changes
+    ]
+    print_list(console, screen, rows, ("release", "what changed"))
 
 
 def print_hyperparameters(console: Console, screen: Screen, rows: Sequence[Entry]) -> None:

@@ -51,11 +51,9 @@ def group_then_batch(
 
     Args:
         task_rewards, token_penalty: [R] r without the KL; [N] β·k of each token.
-        groups, responses: which responses answer the same prompt; cut the tokens.
         moments: of the group-normalised advantages, over tokens.
         reward_bias, reward_scaling: the affine map that rewards go through first.
         reward_clip: bound on the reward before it is normalised; OpenRLHF clips after.
-        std_eps: added to both σ.
 
     References:
         Fu et al., AReaL, 2025 (arXiv 2505.24298); its examples/math/gsm8k_grpo.yaml.
@@ -87,10 +85,8 @@ def on_last_token(
 
     Args:
         task_rewards, token_penalty: [R] r without the KL; [N] β·k of each token.
-        groups, responses: which responses answer the same prompt; cut the tokens.
         moments: of the scores that are left, less the KL, over tokens.
         last_masked: [R] the responses whose last token is masked; None: none.
-        reward_bias, reward_scaling, reward_clip, std_eps: as ``areal/grpo`` takes them.
 
     References:
         AReaL cbff54d, ``PPOActor._compute_advantages``.
@@ -118,9 +114,6 @@ def sequence_kept(
     ``token-mask`` with the same bounds gives them weight 0.
 
     Args:
-        token_log_ratio: [N] log π_θ − log π_old, nats.
-        log_probs_old, log_probs_rollout: [N] nats.
-        responses: cuts the tokens into responses.
         is_low, is_high: the bounds; None: none.
     """
     weight = np.exp(log_probs_old - log_probs_rollout)
@@ -195,7 +188,6 @@ def areal_token_mean(lengths: I64, responses: Segments, records: Segments) -> We
     Args:
         lengths: [R] tokens that the correction kept.
         responses: has [R] all of their tokens.
-        records: cuts the responses into records.
     """
     whole = responses.lengths.astype(np.float64)
     share: F64 = records.sum(whole) / np.maximum(records.sum(lengths), 1)

@@ -42,8 +42,6 @@ def m2po(
     denominator.
 
     Args:
-        log_probs_old, log_probs_rollout: [N] nats.
-        responses, records: cut the tokens into responses, and the responses into records.
         m2_threshold: nats².
 
     References:
@@ -140,7 +138,6 @@ def rejection(
     Args:
         log_probs_old: [N] the proximal policy's, nats.
         log_probs_rollout: [N] the behaviour policy's, nats.
-        responses: cuts the tokens into responses.
         rejection_metric, rejection_level, rejection_agg, rejection_action: AReaL's metric, level,
             agg and action.
         is_low, is_high: AReaL's lower and upper; lower None: no lower bound.

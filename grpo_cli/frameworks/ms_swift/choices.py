@@ -31,13 +31,7 @@ from grpo_cli.objective.surrogate.joint import of_labels
 
 @choice("advantage", "ms-swift/rloo-group", std_eps=1e-4)
 def rloo_group(rewards: F64, groups: Groups, *, std_eps: float) -> F64:
-    """``leave-one-out`` over the group's σ(r) + eps: advantage_estimator rloo, scale_rewards group.
-
-    Args:
-        rewards: [R] one per response.
-        groups: which responses answer the same prompt.
-        std_eps: added to σ (ddof 1); ms-swift: 1e-4.
-    """
+    """``leave-one-out`` over the group's σ(r) + eps: advantage_estimator rloo, by group."""
     sizes = groups.sizes[groups.index]
     scores = group_std(rewards, groups, std_ddof=1, std_eps=std_eps, std_min=0.0)
     return scores * (sizes / np.maximum(sizes - 1, 1))
@@ -45,14 +39,7 @@ def rloo_group(rewards: F64, groups: Groups, *, std_eps: float) -> F64:
 
 @choice("advantage", "ms-swift/rloo-batch", measure=sample_rewards, std_eps=1e-4)
 def rloo_batch(rewards: F64, groups: Groups, moments: Moments, *, std_eps: float) -> F64:
-    """``leave-one-out`` over σ_batch(r) + eps: advantage_estimator rloo with scale_rewards batch.
-
-    Args:
-        rewards: [R] one per response.
-        groups: which responses answer the same prompt.
-        moments: of the rewards of the batch, one element per response.
-        std_eps: added to σ (ddof 1); ms-swift: 1e-4.
-    """
+    """``leave-one-out`` over σ_batch(r) + eps: advantage_estimator rloo, by batch."""
     return scaled(leave_one_out(rewards, groups), moments, std_ddof=1, std_eps=std_eps)
 
 
@@ -79,11 +66,7 @@ def rlsd(
     """Aₜ = A·(1 − λ + λ·clip((π_ref/π_old)^sign(A), 1 − ε_w, 1 + ε_w)), A being ``group-std``.
 
     Args:
-        rewards: [R] one per response.
-        groups: which responses answer the same prompt.
         log_probs_old: [N]; log_probs_ref: [N] the teacher's, which saw the answer.
-        responses: cuts the tokens into responses.
-        std_eps: added to the group's σ (ddof 1); ms-swift: 1e-4.
         rlsd_lambda, rlsd_clip_range: λ, of this step; ε_w.
         rlsd_negative_only: 1: responses with A >= 0 keep their advantage.
 
@@ -110,8 +93,6 @@ def real(
     Args:
         log_ratio: [N] log ρ, at any level.
         advantage: [N] A, of which only the sign counts.
-        responses: cuts the tokens into responses.
-        groups: which responses answer the same prompt.
         real_tau: τ > 0.
     """
     good = responses.mean(advantage) > 0
@@ -123,10 +104,6 @@ def k1_in_reward(log_probs_old: F64, log_probs_ref: F64, *, beta: float) -> F64:
     """ms-swift's ``kl_in_reward``: k1 = log π_old − log π_ref is subtracted from the reward.
 
     The clamps of ms-swift's KL in the loss do not apply.
-
-    Args:
-        log_probs_old, log_probs_ref: [N] nats.
-        beta: β.
     """
     return beta * (log_probs_old - log_probs_ref)
 
@@ -172,12 +149,7 @@ all_masks = chain(
     μ is the rollout engine if its log-probs are given, else the old policy.
 
     Args:
-        advantage: [N] A.
-        token_log_ratio: [N] log π_θ − log π_old, nats.
-        responses: cuts the tokens into responses.
-        log_probs_new: [N] log π_θ, nats.
         log_probs_rollout: [N] log μ, nats.
-        entropies: [N] of π_θ at each token, nats.
         off_policy_mask_threshold: nats per token; None: no mask.
         top_entropy_quantile: the share of a record's tokens, those of highest entropy, that keep
             their policy term; 1: all of them.
@@ -235,7 +207,6 @@ def sdar(log_ratio_ref: F64, *, beta: float, sdar_gate_beta: float) -> Kl:
     (``--kl-aggregate``).
 
     Args:
-        log_ratio_ref: [N] nats.
         beta: ``sdar_loss_coef``.
         sdar_gate_beta: g_β.
 

@@ -39,9 +39,6 @@ def leave_one_out_std(
     −0.577. If all rewards of a group are equal, A = 0.
 
     Args:
-        rewards: [R] one per response.
-        groups: which responses answer the same prompt.
-        std_eps: added to s.
         advantage_clip_low, advantage_clip_high: bounds on A; None: none.
 
     References:
@@ -155,8 +152,6 @@ def gdpo(
     no eps; if σ is 0 there is no division.
 
     Args:
-        reward_columns: [R, K] one reward per response and reward function.
-        groups: which responses answer the same prompt.
         moments: of the sums, over the responses of the batch.
         reward_weights: [K] what each counts in the sum; None: ones. NeMo-RL's are in the order of
             the functions' names.
@@ -189,9 +184,6 @@ def gdpo_leave_one_out(
 @choice("advantage", "nemo-rl/opd")
 def distilled(log_probs_old: F64, log_probs_ref: F64) -> PerToken:
     """A = log π_ref − log π_old at each token. The reference is the teacher; rewards are not used.
-
-    Args:
-        log_probs_old, log_probs_ref: [N] nats.
 
     References:
         MOPD, 2026 (arXiv 2601.02780), eq. 8; NeMo-RL's ``OPDAdvantageEstimator``.
@@ -306,8 +298,6 @@ def log_prob_error(
     token denominators. In NeMo-RL they do not count in the number of responses either.
 
     Args:
-        log_probs_old, log_probs_rollout: [N] nats.
-        responses: cuts the tokens into responses.
         seq_logprob_error_threshold: on the scale of the metric ``token_mult_prob_error``, 1 where
             both agree.
 

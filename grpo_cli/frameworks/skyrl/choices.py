@@ -51,8 +51,6 @@ def batch_normalised(
     masked and padded ones; v is the mean of (A − m)² over the tokens.
 
     Args:
-        rewards: [R].
-        groups: which responses answer the same prompt.
         moments: of ``verl/grpo`` over the tokens of the batch.
         response_length: the padded width of the table.
         global_batch_size: its rows, the responses of the training batch.
@@ -86,8 +84,6 @@ def rollout_is(
     """SkyRL's rollout_is: s = sg[f]·A·log π_θ, f = r if r is in (1 − ε_low, 1 + ε_high), else 0.
 
     Args:
-        advantage: [N] A.
-        log_probs_new: [N] log π_θ, nats.
         log_probs_rollout: [N] log π_rollout, nats; r = π_θ/π_rollout.
         epsilon_low: the window begins at 1 − ε_low, exclusive.
         epsilon_high: the window ends at 1 + ε_high, exclusive.
@@ -117,9 +113,6 @@ def dppo_tv(
     π > δ_high, or if A < 0 and π − π_θ > δ_low.
 
     Args:
-        advantage: [N] A.
-        log_probs_new: [N] log π_θ, nats.
-        log_probs_old: [N] log π_old, nats.
         log_probs_rollout: [N] the engine's, nats; None: the record has none.
         divergence_low: δ_low, in probability.
         divergence_high: δ_high, in probability.
@@ -192,7 +185,6 @@ kl_cov_divided = _divided(
 
     Args:
         ratio, log_ratio, advantage, log_probs_new: [N] as in ``kl-cov``.
-        responses, records: cut tokens and responses.
         kl_cov_ratio: the share of penalised tokens, SkyRL's kl_cov_frac. ppo_kl_coef: the
         coefficient of |log ρ|, which outweighs A/N in a batch of any size.
 
@@ -258,8 +250,6 @@ def off_policy_correction(
     KL and entropy count every token.
 
     Args:
-        log_probs_old, log_probs_rollout: [N] nats.
-        responses: cuts the tokens into responses.
         tis_ratio_type: the weight: of the token or the sequence; None: 1.
         token_tis_ratio_clip_high, sequence_tis_ratio_clip_high: its caps.
         sequence_mask_metric: what drops a response: geometric or product; None: nothing.

@@ -37,10 +37,7 @@ def trl_async(
     """TRL's AsyncGRPOTrainer: Σ over tokens ÷ (max(N/P, 1) · accumulation).
 
     Args:
-        lengths: [R] tokens of each response.
         global_n_tokens: N, the tokens of the micro-batch over all processes; None: those here.
-        num_processes: P.
-        gradient_accumulation_steps: micro-batches in an optimiser step.
     """
     ones = np.ones(len(lengths))
     if global_n_tokens is None:
@@ -94,11 +91,6 @@ def trl_num_items(lengths: I64, *, num_items_in_batch: float | None, num_process
     """TRL's dapo, cispo and vespo before 1.9.1: Σ over tokens ÷ (N ÷ P).
 
     Accumulation and generation steps do not scale it.
-
-    Args:
-        lengths: [R] tokens of each response.
-        num_items_in_batch: N, over all processes; None: the tokens of this batch.
-        num_processes: P.
     """
     return over_items(lengths, num_items_in_batch, 1.0 / num_processes, "÷ num_processes")
 
@@ -128,10 +120,6 @@ def trl_dapo(
     as ms-swift does; Liger divides by the tokens of the micro-batch.
 
     Args:
-        lengths: [R] tokens of each response.
-        num_items_in_batch: N, over all processes; None: the tokens of this batch.
-        num_processes: P, over which gradients are averaged.
-        gradient_accumulation_steps: micro-batches per optimiser step.
         steps_per_generation: micro-batches per generation batch; None: as many as accumulated.
     """
     window = gradient_accumulation_steps / (steps_per_generation or gradient_accumulation_steps)

@@ -35,13 +35,6 @@ from grpo_cli.objective.surrogate.joint import geometric_clip
 def rloo_normalised(rewards: F64, groups: Groups) -> F64:
     """A = (x − x̄_batch) / (σ_batch(x) + eps), where x is the ``leave-one-out`` advantage.
 
-    Args:
-        rewards: [R] one per response.
-        groups: which responses answer the same prompt.
-        moments: of x over the batch, one element per response.
-        std_ddof: degrees of freedom taken off; TRL: 1.
-        std_eps: added to σ; TRL: 1e-4.
-
     References:
         Hu et al., REINFORCE++, 2025 (arXiv 2501.03262), as in TRL's paper index.
     """
@@ -119,13 +112,8 @@ masks = chain(
     tokens that the top-entropy mask keeps.
 
     Args:
-        advantage: [N] A.
-        token_log_ratio: [N] log π_θ − log π_old, nats.
-        responses: cuts the tokens into responses.
         records: cuts them into records; the quantile is over a record, TRL's micro-batch.
-        log_probs_new: [N] log π_θ, nats.
         log_probs_rollout: [N] log μ, nats.
-        entropies: [N] of π_θ at each token, nats.
         off_policy_mask_threshold: nats per token; None: no such mask.
         top_entropy_quantile: the share of tokens, those of highest entropy, that is kept; 1 keeps
             all of them.
@@ -185,9 +173,6 @@ def trl_cispo(ratio: F64, advantage: F64, log_probs_new: F64, *, epsilon_high: f
     cispo_clip_ratio only those with A > 0.
 
     Args:
-        ratio: [N] ρ.
-        advantage: [N] A.
-        log_probs_new: [N] log π_θ, nats.
         epsilon_high: the cap on the ratio.
 
     References:
@@ -236,12 +221,7 @@ def trl_gmpo(
     """TRL's GMPO: ``gmpo`` over the tokens of high entropy; a response without tokens has s = A.
 
     Args:
-        token_log_ratio: [N] log π_θ − log π_old, nats.
-        advantage: [N] A.
-        responses: cuts the tokens into responses.
         records: cuts them into records; the quantile is over a record, TRL's micro-batch.
-        response_advantage: [R] A.
-        entropies: [N] of π_θ at each token, nats.
         epsilon_low, epsilon_high: half-widths of the clip, nats.
         top_entropy_quantile: the share of tokens, those of highest entropy, that the geometric
             mean is over; 1 takes all of them.
@@ -284,16 +264,6 @@ def trl_vespo(
 
     dₜ is clamped to ±20, log W to [log 1e-8, 20], and λ to at least 1e-4; a φ that is not finite
     becomes 0. W is always the product over the response. k and λ depend on the sign of A.
-
-    Args:
-        token_log_ratio: [N] d = log π_θ − log π_old, nats.
-        advantage: [N] A.
-        log_probs_new: [N] log π_θ, nats.
-        responses: cuts the tokens into responses.
-        vespo_k_pos: k where A >= 0.
-        vespo_lambda_pos: λ where A >= 0.
-        vespo_k_neg: k where A < 0.
-        vespo_lambda_neg: λ where A < 0.
 
     References:
         Shen et al., VESPO, 2026 (arXiv 2602.10693); TRL, GRPOTrainer, loss_type vespo.

@@ -37,14 +37,10 @@ def read(settings: Settings) -> Reading:
         stages["advantage"] = "trl/rloo-normalised"
     if weighted is not None:
         hyperparameters["kl_weight"] = "ratio" if weighted else "none"
-    mode = settings.get("vllm_importance_sampling_mode")
-    if mode is not None:
-        stages |= _correction(loss_type, str(mode).replace("_", "-"))
+    if settings.get("vllm_importance_sampling_mode") is not None:
+        mode = str(settings["vllm_importance_sampling_mode"]).replace("_", "-")
+        if loss_type == "vespo":  # which has the engine's weight in its surrogate
+            stages["surrogate"] = f"trl/vespo-{mode}"
+        else:
+            stages["correction"] = f"trl/{mode}"
     return Reading(loss_type, stages, hyperparameters)
-
-
-def _correction(loss_type: str, mode: str) -> dict[str, str]:
-    """The engine's weight is a correction, but with vespo, which has it in its surrogate."""
-    if loss_type == "vespo":
-        return {"surrogate": f"trl/vespo-{mode}"}
-    return {"correction": f"trl/{mode}"}

@@ -52,8 +52,6 @@ choice("advantage", "verl/grpo_multi_trajectories")(
 
     Args:
         rewards: [R] s; those of a trajectory's last response count alone.
-        groups: which responses answer the same prompt.
-        trajectories: which responses are of one trajectory.
 
     References:
         verl 0.9.1, ``compute_advantage_for_multi_trajectories``; only its grpo uses it, other
@@ -151,11 +149,7 @@ def plus_plus(
     The reward is on the last token of a response. Masked tokens do not discount it.
 
     Args:
-        task_rewards: [R] without the KL.
-        token_penalty: [N] what a KL in the reward takes off at each token.
-        responses: cuts the tokens into responses.
         moments: of the reward-to-go over the tokens of the batch.
-        gamma: discount per token.
 
     References:
         Hu et al., REINFORCE++, 2025 (arXiv 2501.03262).
@@ -205,7 +199,6 @@ def gae_whitened(
     Args:
         task_rewards, token_penalty, values, responses: as in ``gae``.
         moments: of the advantages over the tokens of the batch.
-        gamma: discount per token.
         gae_lambda: verl's ``lam``, 1 by default.
     """
     return gae(task_rewards, token_penalty, values, responses, gamma=gamma, gae_lambda=gae_lambda)
@@ -232,10 +225,7 @@ def optimal_token_baseline(
 
     Args:
         task_rewards: [R] the reward, on the last token of a response.
-        token_penalty: [N] what a KL in the reward takes off at each token.
-        log_probs_old: [N] nats.
         sum_pi_squared: [N] Σ π_old² over the vocabulary.
-        groups, responses: which responses answer the same prompt; cut the tokens.
         positions: [N] the columns; None: nothing is masked.
 
     References:

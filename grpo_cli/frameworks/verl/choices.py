@@ -80,10 +80,6 @@ def dppo_tv(
     A token is kept if π_θ − π_old <= ε_high (for A > 0) or >= −ε_low (for A <= 0).
 
     Args:
-        ratio: [N] ρ.
-        advantage: [N] A.
-        log_probs_new: [N] log π_θ, nats.
-        log_probs_old: [N] log π_old, nats.
         epsilon_low: bound on the fall of the probability, not of the ratio.
         epsilon_high: bound on its rise.
         dual_clip: c, the cap on the ratio (verl's ``clip_ratio_c``): 3 by verl's configuration, 20

@@ -33,7 +33,6 @@ def rejected(
 
     Args:
         difference: [N] d, nats.
-        responses: cuts the tokens into responses.
         statistics: their names, joined by commas.
         threshold: one for all of them, or one for each joined by commas.
 
@@ -140,8 +139,6 @@ DECOUPLED = chain(
     changes advantages that are whitened over tokens or weighted by length.
 
     Args:
-        log_probs_old, log_probs_rollout: [N] nats.
-        responses, records: cut the tokens into responses, and the responses into records.
         rollout_is, rollout_is_threshold, rollout_is_batch_normalize: of the weights; None: w = 1.
         rollout_rs, rollout_rs_threshold: of the rejection; None: none.
 

@@ -97,13 +97,6 @@ def batch_std(
 ) -> F64:
     """A = (r − r̄_group) / (σ_batch + eps), σ_batch over the rewards of the whole batch.
 
-    Args:
-        rewards: [R] one per response.
-        groups: which responses answer the same prompt.
-        moments: of the rewards of the batch, one element per response.
-        std_ddof: degrees of freedom taken off; 1 is torch's default.
-        std_eps: added to σ.
-
     References:
         Liu et al., Tricks or Traps? (Lite PPO), 2025 (arXiv 2508.08221). TRL: scale_rewards
         batch, ddof 1, eps 1e-4; ROLL: 1e-6.
@@ -117,12 +110,6 @@ def batch_whiten(rewards: F64, groups: Groups) -> F64:
     """A = x / (σ_batch(x) + eps), x = r − r̄_group, over the responses of the batch.
 
     The mean of x is 0, because it is 0 in each group.
-
-    Args:
-        rewards: [R] one per response.
-        groups: which responses answer the same prompt.
-        moments: of x over the batch, one element per response.
-        std_ddof, std_eps: of σ.
 
     References:
         Hu et al., REINFORCE++ with baseline, 2025 (arXiv 2501.03262), over responses, as in TRL
@@ -141,10 +128,7 @@ def token_whiten(rewards: F64, groups: Groups) -> F64:
     advantage.
 
     Args:
-        rewards: [R] one per response.
-        groups: which responses answer the same prompt.
         moments: of x = r − r̄_group over the tokens of the batch.
-        std_ddof, std_eps: of σ.
 
     References:
         Hu et al., REINFORCE++ with baseline, 2025 (arXiv 2501.03262), as its authors' OpenRLHF,
@@ -163,8 +147,6 @@ def live_mean(rewards: F64, groups: Groups, moments: Moments) -> F64:
     """A = α·(r − r̄_group), α = all responses / responses of groups whose rewards differ.
 
     Args:
-        rewards: [R] one per response.
-        groups: which responses answer the same prompt.
         moments: of 1 for a response in a group whose rewards differ and 0 for any other.
 
     References:
@@ -192,11 +174,8 @@ def decoupled(
     S.
 
     Args:
-        reward_columns: [R, K] one reward per response and reward function.
-        groups: which responses answer the same prompt.
         moments: of S over the batch, one element per response.
         reward_weights: [K] wₖ; None: ones.
-        std_ddof, std_eps: of every σ, in both steps.
 
     References:
         GDPO, 2026 (arXiv 2601.05242). TRL: eps 1e-4 in both steps; ms-swift: 1e-8; verl: 1e-6,

@@ -45,10 +45,7 @@ def group_std(
     """A = (r − r̄) / (σ + eps) over the group, σ² = Σ(r − r̄)² / (G − ddof).
 
     Args:
-        rewards: [R] one per response.
-        groups: which responses answer the same prompt.
         std_ddof: 1 divides by G−1 (torch's default), 0 by G (numpy's).
-        std_eps: added to σ.
         std_min: a group with σ below it has advantage 0.
 
     Raises:
@@ -98,9 +95,7 @@ def length_weighted(rewards: F64, lengths: I64, groups: Groups) -> F64:
     """OPO: A = r − Σⱼ|oⱼ|·rⱼ / Σⱼ|oⱼ|; the baseline is the group's mean reward weighted by length.
 
     Args:
-        rewards: [R] one per response.
         lengths: [R] tokens of each response; one without tokens has no part in the baseline.
-        groups: which responses answer the same prompt.
 
     References:
         Hao et al., On-Policy RL with Optimal Reward Baseline (OPO), 2025 (arXiv 2505.23585).
@@ -123,12 +118,8 @@ def pass_at_k(rewards: F64, groups: Groups) -> F64:
         group of one, which has advantage 0 here.
     """
     best = groups.reduce(lambda rows: rows.max(axis=1), rewards)[groups.index]
-    second = groups.reduce(_second, rewards)[groups.index]
-    return np.where(rewards == best, best - second, 0.0)
-
-
-def _second(rows: F64) -> F64:
-    return np.sort(rows, axis=1)[:, max(rows.shape[1] - 2, 0)]
+    seconds = groups.reduce(lambda rows: np.sort(rows)[:, max(rows.shape[1] - 2, 0)], rewards)
+    return np.where(rewards == best, best - seconds[groups.index], 0.0)
 
 
 @choice("advantage", "max-rl", "max_rl", "maxrl")

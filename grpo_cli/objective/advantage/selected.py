@@ -17,7 +17,6 @@ def signed(rewards: F64, *, positive_weight: float, negative_weight: float) -> F
     Only the sign of the reward counts; rewards 1 and 0 give the same as 1 and −1.
 
     Args:
-        rewards: [R] one per response.
         positive_weight: w₊: 1 for PSR, 0 for NSR, λ for W-REINFORCE.
         negative_weight: w₋: 0 for PSR, 1 for NSR and W-REINFORCE.
 
@@ -38,12 +37,8 @@ def shortest(
     Responses as long as the k-th shortest are kept too.
 
     Args:
-        rewards: [R] one per response.
-        lengths: [R] tokens of each response.
-        groups: which responses answer the same prompt.
         gfpo_keep: k; a group that has fewer is kept whole.
         std_ddof: 0 divides by |S|, as the paper does.
-        std_eps: added to σ.
 
     References:
         Shrivastava et al., Sample More to Think Less (GFPO), 2025 (arXiv 2508.09726). TRL's

@@ -22,14 +22,7 @@ _TINY = 1e-8  # what verl adds to the count of a mean, and to the variance
 
 
 def to_go(task_rewards: F64, token_penalty: F64, responses: Segments, gamma: float) -> F64:
-    """[N] Σₖ γᵏ·R_{t+k}: R is the reward on a response's last token, less each token's penalty.
-
-    Args:
-        task_rewards: [R] one per response.
-        token_penalty: [N] what the KL takes off at each token.
-        responses: cuts the tokens into responses.
-        gamma: discount per token.
-    """
+    """[N] Σₖ γᵏ·R_{t+k}: R is the reward on a response's last token, less each token's penalty."""
     filled = responses.lengths > 0
     rewards = -token_penalty
     rewards[(np.cumsum(responses.lengths) - 1)[filled]] += task_rewards[filled]
@@ -93,10 +86,7 @@ def returns(
     includes its own KL and that of all later tokens.
 
     Args:
-        task_rewards: [R] rewards, without the KL.
         token_penalty: [N] β·k at each token, where the KL is in the reward; else 0.
-        responses: cuts the tokens into responses.
-        gamma: discount per token.
 
     References:
         Williams, REINFORCE, 1992; Hu et al., REINFORCE++, 2025 (arXiv 2501.03262), γ = 1.
@@ -114,13 +104,8 @@ def returns_whiten(
     Ḡ and σ are the mean and the standard deviation of the returns.
 
     Args:
-        task_rewards: [R] rewards, without the KL.
         token_penalty: [N] β·k at each token, where the KL is in the reward; else 0.
-        responses: cuts the tokens into responses.
         moments: of G over the batch, one element per token.
-        gamma: discount per token.
-        std_ddof: degrees of freedom taken off in σ.
-        std_eps: added to σ.
 
     References:
         Hu et al., REINFORCE++, 2025 (arXiv 2501.03262), "global advantage normalization".
@@ -147,10 +132,7 @@ def gae(
 
     Args:
         task_rewards: [R] the reward, on the last token of a response.
-        token_penalty: [N] what a KL in the reward takes off at each token.
-        values: [N] V(t), the critic's value before the token.
         responses: cuts the tokens into responses; masked ones are passed over.
-        gamma: discount per token.
         gae_lambda: λ.
 
     References:
@@ -174,8 +156,6 @@ def remax(
     Args:
         task_rewards: [R] r, without the KL.
         reward_baselines: [R] b.
-        token_penalty: [N] what a KL in the reward takes off at each token.
-        responses: cuts the tokens into responses.
 
     References:
         Li et al., ReMax, 2023 (arXiv 2310.10505), as verl 0.9.1 has it.

@@ -28,7 +28,6 @@ def once_per_trajectory(function: Callable[..., F64], doc: str) -> Composed:
 
     Args:
         function: takes columns with a number per response, and ``groups``; returns [R].
-        doc: the docstring.
     """
     own = parameters(function)
     takes = own | Parameters(("trajectories",), frozenset(), (), frozenset())
@@ -50,11 +49,6 @@ trajectory_mean = once_per_trajectory(
     """A = r − r̄, r̄ over the trajectories of the group, each counted once.
 
     If turns are written as responses, ``group-mean`` would count each trajectory once per turn.
-
-    Args:
-        rewards: [R] that of a trajectory's last response is the trajectory's.
-        groups: which responses answer the same prompt.
-        trajectories: which responses are turns of one trajectory.
     """,
 )
 choice("advantage", "trajectory-group-mean")(trajectory_mean)
@@ -62,10 +56,6 @@ choice("advantage", "trajectory-group-mean")(trajectory_mean)
 trajectory_std = once_per_trajectory(
     group_std,
     """A = (r − r̄)/(σ + eps), r̄ and σ over the trajectories of the group, each counting once.
-
-    Args:
-        rewards, groups, trajectories: as for ``trajectory-group-mean``.
-        std_ddof, std_eps, std_min: as for ``group-std``.
 
     References:
         SkyRL (step-wise training) and verl (several outputs of an agent loop): ddof 1, eps 1e-6;
@@ -78,9 +68,6 @@ choice("advantage", "trajectory-leave-one-out")(
     once_per_trajectory(
         leave_one_out,
         """A = r − mean of the rewards of the group's other trajectories, each counting once.
-
-    Args:
-        rewards, groups, trajectories: as for ``trajectory-group-mean``.
 
     References:
         Ahmadian et al., Back to Basics (RLOO), 2024 (arXiv 2402.14740).
@@ -96,9 +83,6 @@ def state_group_mean(
     """A = r − r̄, r̄ over the trajectories of the group that began in the same state.
 
     Args:
-        rewards: [R] that of a trajectory's last response is the trajectory's.
-        turn_order: the turns of each trajectory.
-        trajectories: which responses are turns of one trajectory.
         states: which turns began in the same state of one group; a trajectory's first turn counts.
 
     References:
@@ -135,8 +119,6 @@ def turn_returns(
 
     Args:
         turn_scores: [T] rⱼ; without rewards of turns, a response's reward at its last turn.
-        token_penalty: [N] what a KL in the reward takes off at each token.
-        turn_order: the turns of each trajectory.
         gamma: discount per turn; 0 leaves each turn its own reward.
 
     References:
@@ -164,7 +146,6 @@ def turn_group_mean(
 
     Args:
         turn_scores, token_penalty, turn_order, gamma: as for ``turn-returns``.
-        groups: which responses answer the same prompt.
         turn_peers: number: with the turns of the same number in their trajectories, a baseline of
             each turn; group: with all turns of the group.
     """
@@ -190,7 +171,6 @@ def turn_group_std(
     Args:
         turn_scores, token_penalty, turn_order, gamma: as for ``turn-returns``.
         groups, turn_peers: as for ``turn-group-mean``.
-        std_ddof, std_eps: of σ.
 
     References:
         rLLM's ``per_step``: γ = 0, eps 1e-6, turn_peers number; ROLL's ``step_reinforce``:
@@ -220,13 +200,7 @@ def outcome_and_turn(
     the same number.
 
     Args:
-        rewards: [R] that of a trajectory's last response is the trajectory's.
-        turn_rewards: [T] one per turn.
-        turn_order: the turns of each trajectory.
-        groups: which responses answer the same prompt.
-        trajectories: which responses are turns of one trajectory.
         turn_advantage_coef: λ.
-        std_ddof, std_eps: of every σ.
 
     References:
         Zeng et al., Reinforcing Multi-Turn Reasoning in LLM Agents, 2025 (arXiv 2505.11821).
@@ -270,15 +244,10 @@ def gigpo(
     discounted returns, over the group's turns that began in the same state.
 
     Args:
-        rewards: [R] that of a trajectory's last response is the trajectory's.
         turn_scores, token_penalty, turn_order, gamma: as for ``turn-returns``.
-        groups: which responses answer the same prompt.
-        trajectories: which responses are turns of one trajectory.
-        states: which turns began in the same state of one group.
         turn_advantage_coef: ω.
         outcome_unit: what counts once in the first mean and σ: trajectory, as in the paper; turn:
             a trajectory counts as often as it has turns, as in the authors' code and in ROLL.
-        std_ddof, std_eps: of every σ.
 
     References:
         Feng et al., GiGPO, 2025 (arXiv 2505.10978), equations 3 to 8.
@@ -310,9 +279,6 @@ def turn_gae(
     Vₖ is the critic's value at the turn's first token. All tokens of the turn share Aₖ.
 
     Args:
-        turn_scores, token_penalty, turn_order: as for ``turn-returns``.
-        values: [N] the critic's value before each token.
-        gamma: discount per turn.
         gae_lambda: λ, per turn.
 
     References:

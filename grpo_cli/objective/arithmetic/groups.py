@@ -117,7 +117,6 @@ class Penalised(Groups):
     Args:
         groups: the groups.
         rewards: [R] r − p, the very array that ``offsets`` will be asked for.
-        task_rewards: [R] r.
         penalties: [R] p.
     """
 

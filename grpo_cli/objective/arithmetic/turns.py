@@ -22,7 +22,6 @@ class TurnOrder:
     The responses of a trajectory come in the order of the batch.
 
     Args:
-        turns: cuts the tokens into turns.
         responses: cuts the tokens into responses; a turn has tokens of one alone.
         trajectories: the trajectory of each response.
     """

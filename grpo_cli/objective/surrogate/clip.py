@@ -42,8 +42,6 @@ def clip(
     slope ρ·A; outside it s is A times the nearer bound, with slope 0.
 
     Args:
-        ratio: [N] ρ.
-        advantage: [N] A.
         epsilon_low, epsilon_high: half-widths of the trust region, >= 0; with ε_low >= 1 the lower
             bound never acts.
         delta: upper bound on ρ in the unclipped branch; None: none. It is meant to exceed
@@ -73,8 +71,6 @@ def window(ratio: F64, advantage: F64, lower: F64, upper: F64) -> Surrogate:
     """A·ρ held between two bounds, with slope 0 beyond them.
 
     Args:
-        ratio: [N] ρ.
-        advantage: [N] A.
         lower, upper: [N] the bounds, of every token.
     """
     high = ratio > upper
@@ -115,9 +111,6 @@ def dcpo(
     the solutions of |(ρ − 1)·ρ·q| ≤ ε.
 
     Args:
-        ratio: [N] ρ.
-        advantage: [N] A.
-        log_probs_old: [N] log π_old, nats.
         epsilon_low, epsilon_high: ε, in probability.
         dcpo_ratio_max: r_max, the greatest upper bound.
         dual_clip: s is at least c·A where A < 0; None: no such bound.
@@ -176,8 +169,6 @@ def bapo(
     paper's ρ₀ = ½. No gradient flows through the bounds.
 
     Args:
-        ratio: [N] ρ.
-        advantage: [N] A.
         responses, records: cut tokens and responses; a record is what is balanced.
         bapo_target: what the positive over the negative contribution has to reach.
         bapo_low_start, bapo_low_max, bapo_low_step: of c_low, a bound on ρ itself.
@@ -277,8 +268,6 @@ def ce_gppo(
     jumps at the bounds.
 
     Args:
-        ratio: [N] ρ.
-        advantage: [N] A.
         epsilon_low, epsilon_high: half-widths of the trust region, >= 0.
         gppo_beta1: β₁, below the range, where A < 0.
         gppo_beta2: β₂, above the range, where A > 0.
@@ -321,8 +310,6 @@ def minirl(
 
     Args:
         ratio: [N] ρ = π_θ/π_old.
-        advantage: [N] A.
-        log_probs_new, log_probs_rollout: [N] nats.
         epsilon_low, epsilon_high: how far ρ may go, >= 0.
 
     Returns:

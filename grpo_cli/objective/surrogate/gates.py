@@ -48,9 +48,6 @@ def cispo(
     is clip(ρ)·A. ``clip`` marks tokens with a capped weight.
 
     Args:
-        ratio: [N] ρ.
-        advantage: [N] A.
-        log_probs_new: [N] log π_θ, nats.
         epsilon_low, epsilon_high: the weight's bounds are 1−ε_low and 1+ε_high; ε_low >= 1 is no
             lower bound.
 
@@ -74,8 +71,6 @@ def sapo(ratio: F64, advantage: F64, *, tau_pos: float, tau_neg: float) -> Surro
     at ρ = 1 is 2A/τ, not A. τ is tau_pos if A > 0, else tau_neg.
 
     Args:
-        ratio: [N] ρ.
-        advantage: [N] A.
         tau_pos, tau_neg: τ where A > 0, and elsewhere; > 0.
 
     References:
@@ -117,9 +112,6 @@ def vespo(
     the sign of A.
 
     Args:
-        log_ratio, ratio: [N] log W, W.
-        advantage: [N] A.
-        log_probs_new: [N] log π_θ, nats.
         vespo_k_pos, vespo_lambda_pos: k and λ where A >= 0.
         vespo_k_neg, vespo_lambda_neg: k and λ where A < 0.
 
@@ -150,9 +142,6 @@ def dppo_tv(
     p_old − p > δ_low.
 
     Args:
-        ratio: [N] ρ.
-        advantage: [N] A.
-        log_probs_new, log_probs_old: [N] nats.
         divergence_low, divergence_high: δ, in probability.
 
     References:
@@ -180,9 +169,6 @@ def dppo_kl(
     KL = p_old·log(p_old/p) + (1−p_old)·log((1−p_old)/(1−p)).
 
     Args:
-        ratio: [N] ρ.
-        advantage: [N] A.
-        log_probs_new, log_probs_old: [N] nats.
         divergence_low, divergence_high: δ, in nats.
 
     References:
@@ -223,8 +209,6 @@ def dro(token_log_ratio: F64, advantage: F64, log_probs_new: F64, *, dro_beta: f
 
     Args:
         token_log_ratio: [N] d, nats.
-        advantage: [N] A.
-        log_probs_new: [N] log π_θ, nats.
         dro_beta: β, > 0.
 
     References:
@@ -245,8 +229,6 @@ def topr(ratio: F64, advantage: F64, log_probs_new: F64) -> Surrogate:
 
     Args:
         ratio: [N] ρ; the paper's is that of the whole response (``product``).
-        advantage: [N] A.
-        log_probs_new: [N] log π_θ, nats.
 
     References:
         Le Roux et al., Tapered Off-Policy REINFORCE, 2025 (arXiv 2503.14286). ROLL uses the raw

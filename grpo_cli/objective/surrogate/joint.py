@@ -37,12 +37,8 @@ def kl_cov(
     """KL-Cov: s = ρ·A, minus coef·|log ρ| at the tokens with the largest covariance; no clip.
 
     Args:
-        ratio, log_ratio: [N] ρ, log ρ.
-        advantage: [N] A.
-        log_probs_new: [N] log π_θ, nats.
         responses, records: cut tokens and responses; k and the covariance are per record.
         kl_cov_ratio: the share of a record's N tokens that is held back, k = max(1, ⌊share·N⌋).
-        ppo_kl_coef: the coefficient.
 
     References:
         Cui et al., The Entropy Mechanism of RL for Reasoning Language Models, 2025 (arXiv
@@ -95,14 +91,8 @@ def clip_cov(
     reproduced.
 
     Args:
-        ratio, log_ratio: [N] ρ, log ρ.
-        advantage: [N] A.
-        log_probs_new: [N] log π_θ, nats.
         responses, records: cut tokens and responses; everything is per record.
-        epsilon_low, epsilon_high: of the clip.
-        clip_cov_ratio: the share.
         clip_cov_lb, clip_cov_ub: the bounds, exclusive.
-        clip_cov_seed: of the choice.
 
     References:
         Cui et al., 2025 (arXiv 2505.22617).
@@ -178,8 +168,6 @@ def gmpo(
 
     Args:
         log_ratio: [N] d at token level, nats.
-        advantage: [N] A.
-        responses: cuts the tokens into responses.
         epsilon_low, epsilon_high: half-widths of the clip, nats.
 
     References:
@@ -231,8 +219,6 @@ def real(
     Args:
         log_ratio: [N] log ρ, at any level.
         advantage: [N] A, of which only the sign counts.
-        responses: cuts the tokens into responses.
-        groups: which responses answer the same prompt.
         real_tau: τ > 0.
 
     References:
@@ -323,14 +309,9 @@ def fipo(
     [0.8, 1]. The distance k − t counts masked tokens.
 
     Args:
-        ratio: [N] ρ.
-        advantage: [N] A.
         token_log_ratio: [N] d, nats.
-        responses: cuts the tokens into responses.
         positions: [N] each token's index in its response, masked ones counted; None: none masked.
         log_ratio_clamp: bound on |d| in F; None: no bound.
-        epsilon_low, epsilon_high, delta, dual_clip: as for ``clip``.
-        fipo_decay_rate: the half-life in tokens.
         fipo_clip_low, fipo_clip_high: half-widths of the weight's bounds.
         fipo_safety_threshold: a ratio.
 

@@ -19,8 +19,6 @@ choice("surrogate", "dppo-tv-rollout", divergence_low=0.2, divergence_high=0.2)(
 
         Args:
             ratio: [N] w.
-            advantage: [N] A.
-            log_probs_new, log_probs_rollout: [N] nats.
             divergence_low, divergence_high: δ, in probability.
 
         References:

@@ -34,6 +34,11 @@ class Trajectories(NamedTuple):
     numbers: list[int]
     labels: list[Any]
 
+    @property
+    def span_groups(self) -> bool:
+        """Whether one of them is in several groups."""
+        return len(self.labels) > len(set(self.labels))
+
 
 def names_trajectory(key: str, ids: Sequence[Any], record: Mapping[str, Any]) -> bool:
     """Whether a key's values name trajectories, not steps as slime's ``rollout_id`` does."""
@@ -58,7 +63,7 @@ def read_trajectories(
         return find_trajectories(record, fields, of)
     labels, place = read_ids(key, record[key], shape, "trajectory id")
     found = _number(labels, of)
-    if len(found.labels) > len(set(labels)):
+    if found.span_groups:
         seen: dict[Any, int] = {}
         at = next(at for at, one in enumerate(labels) if of[seen.setdefault(one, at)] != of[at])
         first = seen[labels[at]]
@@ -74,7 +79,13 @@ def read_trajectories(
 def find_trajectories(
     record: Mapping[str, Any], fields: Fields, groups: Sequence[int]
 ) -> Trajectories | None:
-    """Those that another key names, if that has an id for each response and some ids come back."""
+    """Those that ``trajectory_ids`` names, as it is written; else those of another key.
+
+    The other key has an id for each response, and some ids come back.
+    """
+    if (key := fields.names.get("trajectory_ids")) is not None:
+        ids = record[key]
+        return _number(ids if isinstance(ids, list) else [ids] * len(groups), groups)
     for key in fields.trajectories:
         ids = record[key]
         if not isinstance(ids, list) or len(ids) != len(groups) or not all(map(is_id, ids)):

@@ -25,6 +25,7 @@ _MARKS = (
 )
 _RUN, _NATS = 3, -3.0
 """So many tokens of log-prob 0.0 in a row, which the trainer finds this unlikely at least."""
+_DOUBT = -0.3
 
 
 @rule(
@@ -33,6 +34,7 @@ _RUN, _NATS = 3, -3.0
     "Tokens that a tool or the user wrote count as if the policy had written them.",
     rank=17,
     explains=True,
+    suppressible=True,
 )
 def find_tool_tokens(view: View) -> Iterator[Finding]:
     """Finds counted tokens of other roles, or of which the engine has no log-prob.
@@ -93,15 +95,54 @@ def _words(view: View, name: str) -> NDArray[Any] | None:
 
 
 def _unsampled(view: View, zero: NDArray[np.bool_], trainer: Any) -> NDArray[np.bool_]:
-    """[N] the runs of 0.0, inside responses, that the trainer finds unlikely."""
-    found = np.zeros_like(zero)
+    """[N] the runs of 0.0, inside responses, that the trainer finds unlikely.
+
+    That is by its own measure: a column may be off by a constant.
+    """
+    found, most = np.zeros_like(zero), trainer.max(initial=-np.inf)
     edge = np.flatnonzero(np.diff(np.concatenate(([0], zero, [0]))))
     for start, end in edge.reshape(-1, 2)[np.diff(edge.reshape(-1, 2))[:, 0] >= _RUN].tolist():
         rows = view.responses.index[[start, min(end, len(zero) - 1)]]
         inside = end < len(zero) and rows[0] == rows[1]
         inside &= start > view.responses.starts[rows[0]]  # else it is the prompt's
-        found[start:end] = inside and float(trainer[start:end].sum()) < _NATS
+        found[start:end] = inside and float((trainer[start:end] - most).sum()) < _NATS
     return found
+
+
+@rule(
+    "mask-shifted",
+    "error",
+    "The mask is one token late or early: it counts the edge of what tools wrote.",
+    rank=16,
+    explains=True,
+)
+def find_shifted_masks(view: View) -> Iterator[Finding]:
+    """Finds masks with holes at whose edge the engine has no log-prob, 0.0, in four of five.
+
+    The token before a hole is the tool's first where the mask is late, the token after it the
+    tool's last where it is early. The trainer must find it unlikely.
+    """
+    engine = view.columns.get("log_probs_rollout")
+    trainer = view.columns.get("log_probs_old", view.columns.get("log_probs_new"))
+    if view.mask is None or engine is None or trainer is None:
+        return
+    foreign = (engine == 0.0) & (trainer < _DOUBT)
+    holes = np.flatnonzero((np.diff(view.positions) > 1) & (np.diff(view.responses.index) == 0))
+    for words, edges in (("late", holes), ("early", holes + 1)):
+        owner = view.records.index[view.responses.index[edges]]
+        hits = np.bincount(owner, foreign[edges], len(view.counts))
+        of = np.bincount(owner, minlength=len(view.counts))
+        for record in np.flatnonzero((hits >= _LEAST) & (hits >= 0.8 * of)).tolist():
+            first = edges[(owner == record) & foreign[edges]][0]
+            side = "before" if words == "late" else "after"
+            yield Finding(
+                f"the mask is one token {words}: the token {side} a masked stretch is not the "
+                f"policy's in {int(hits[record]):,} of {int(of[record]):,} turns",
+                "shift the mask as the log-probs are shifted: log-prob t is of token t + 1 of "
+                "prompt and response, and so must be its mask",
+                {"turns": int(hits[record]), "of": int(of[record]), "shift": words},
+                **view.place(int(first)),
+            )
 
 
 # ---- prompts -------------------------------------------------------------------------------------

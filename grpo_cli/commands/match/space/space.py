@@ -185,13 +185,23 @@ class Space:
         return checked(changed(grid.plan, *changes, *more))
 
 
-def build(base: Plan, sample: Sample, betas: Sequence[float], depth: Depth) -> Space:
+def build(
+    base: Plan, sample: Sample, betas: Sequence[float], depth: Depth, *, large: bool = False
+) -> Space:
     """The conventions that are tried on records like the sample.
+
+    Args:
+        base: the plan that is searched around.
+        sample: a record.
+        betas: values of β to try.
+        depth: how much is searched.
+        large: whether policy terms that need their own advantages are tried unmodified alone.
 
     Raises:
         InputError: where no convention can be tried.
     """
     builder = _Builder(base, sample, betas, depth)
+    builder.modifies_directs = depth is Depth.WIDE and not large
     rows = tried.rows(base, sample.frameworks)
     grids = [grid for row in rows if builder.is_new(row) for grid in builder.grids(row)]
     if not grids:
@@ -201,6 +211,8 @@ def build(base: Plan, sample: Sample, betas: Sequence[float], depth: Depth) -> S
 
 class _Builder:
     """Makes the grids of one row after the other, and numbers the options that they need."""
+
+    modifies_directs = False
 
     def __init__(self, base: Plan, sample: Sample, betas: Sequence[float], depth: Depth) -> None:
         self._sample, self._depth = sample, depth
@@ -337,7 +349,7 @@ class _Builder:
         bits = outer([[one.bits for one in axis] for axis in (advantages, pairs)], np.float64)
         if not all_tokens:
             worth = count == 0
-        elif self._depth is Depth.WIDE:
+        elif self.modifies_directs:
             worth = (count <= 1) & (bits <= _COSTLY)
         else:
             worth = bits == 0.0

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from itertools import product
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,14 +34,14 @@ def std_of(r: F64, ddof: int) -> float:
 
 
 # what is taken off the reward: (of the group or of the whole record, the statistic, its words)
-_CENTRES: Mapping[str, tuple[bool, Statistic, str]] = {
+_CENTRES: dict[str, tuple[bool, Statistic, str]] = {
     "mean": (True, np.mean, ""),
     "none": (True, lambda _: 0.0, "the rewards are not centred (no baseline)"),
     "median": (True, np.median, "centred on the group's median"),
     "others": (True, mean_of_others, "leave-one-out: centred on the mean of the other responses"),
     "batch": (False, np.mean, "centred on the mean of the batch, over all groups"),
 }
-_SCALES: Mapping[str, tuple[bool, Statistic, str]] = {
+_SCALES: dict[str, tuple[bool, Statistic, str]] = {
     "std 1": (True, partial(std_of, ddof=1), "divided by the group's std"),
     "std 0": (True, partial(std_of, ddof=0), "divided by the group's std"),
     "1": (True, lambda _: 1.0, "not divided by the std"),
@@ -129,18 +128,25 @@ def other_groups(case: Case) -> Iterator[Cause]:
     """Yields groups that are counted off the rows, whatever their prompts are."""
     if case.objective.advantage.choice.given or case.batch.rewards is None:
         return
-    rows = np.arange(case.batch.responses.count)
-    sizes = np.bincount(case.batch.groups, minlength=case.batch.group_count)
-    grouped = [("group-stride.every", rows % case.batch.group_count)]
-    grouped += [("group-stride.blocks", rows // size) for size in {*sizes.tolist()} - {0}]
-    grouped += [("group-stride.later", np.roll(case.batch.groups, 1))]
-    for key, groups in grouped:
-        columns = {"groups": groups, "group_count": int(groups.max()) + 1}
-        yield catalogued(key, partial(_with_groups, columns=columns))
+    for key, numbers in _ROWS.items():
+        yield catalogued(key, partial(_with_groups, numbers=numbers))
 
 
-def _with_groups(case: Case, columns: Mapping[str, Any]) -> Breakdown:
-    return case.with_columns(**columns)
+def _largest(case: Case) -> int:
+    return max(int(np.bincount(case.batch.groups).max(initial=1)), 1)
+
+
+_ROWS: Mapping[str, Callable[[Case, I64], I64]] = {
+    "group-stride.every": lambda case, rows: rows % case.batch.group_count,
+    "group-stride.blocks": lambda case, rows: rows // _largest(case),
+    "group-stride.later": lambda case, _: np.roll(case.batch.groups, 1),
+}
+"""How groups are numbered by the rows of responses."""
+
+
+def _with_groups(case: Case, numbers: Callable[[Case, I64], I64]) -> Breakdown:
+    groups = numbers(case, np.arange(case.batch.responses.count))
+    return case.with_columns(groups=groups, group_count=int(groups.max()) + 1)
 
 
 def other_eps(case: Case) -> Iterator[Cause]:
@@ -190,8 +196,8 @@ def by_formula(case: Case, pair: tuple[str, str], epsilon: float) -> Breakdown:
 
 def _by_formula(case: Case, pair: tuple[str, str], epsilon: float) -> F64:
     rewards = _rewards(case)
-    offsets = rewards - _statistic(_CENTRES[pair[0]], rewards, case.batch)
-    scale = _statistic(_SCALES[pair[1]], rewards, case.batch)
+    offsets = rewards - _statistic(pair[0], case.batch)
+    scale = _statistic(pair[1], case.batch)
     if pair[1].startswith("root"):
         scale = np.sqrt(scale * scale + epsilon)
     elif pair[1] != "1":
@@ -199,13 +205,21 @@ def _by_formula(case: Case, pair: tuple[str, str], epsilon: float) -> F64:
     return np.divide(offsets, scale, out=np.zeros_like(offsets), where=(offsets != 0) & (scale > 0))
 
 
-def _statistic(row: tuple[bool, Statistic, str], rewards: F64, batch: Batch) -> F64:
+@lru_cache(maxsize=32)  # of a record at a time, for each of the numbers that a std may have added
+def _statistic(name: str, batch: Batch) -> F64:
     """[R] of each response's group, or of its record, which is a batch of its own here."""
-    grouped, statistic, _ = row
+    grouped, statistic, _ = (_CENTRES | _SCALES)[name]
+    rewards = np.asarray(batch.rewards, np.float64)
     sets = batch.groups if grouped else batch.records.index
+    order = np.argsort(sets, kind="stable")
     values = np.zeros_like(rewards)
-    for number in np.unique(sets):
-        values[sets == number] = statistic(rewards[sets == number])
+    known: dict[bytes, F64 | float] = {}  # many groups have the rewards of another
+    for members in np.split(order, np.flatnonzero(np.diff(sets[order])) + 1):
+        own = rewards[members]
+        same = own.tobytes()
+        if len(own) and same not in known:
+            known[same] = statistic(own)
+        values[members] = known.get(same, 0.0)
     return values
 
 
@@ -264,37 +278,52 @@ def changed(case: Case) -> Iterator[Cause]:
             yield catalogued(key, partial(_with_change, change=change))
 
 
+_SETS: Mapping[str, Callable[[F64, float, F64], tuple[F64, float]]] = {
+    "the responses": lambda n, _, __: (np.ones_like(n), float(len(n))),
+    "the tokens that count": lambda n, _, __: (n, float(n.sum())),
+    "all tokens": lambda _, __, written: (written, float(written.sum())),
+    "the padded tokens, which are 0 where masked": lambda n, width, _: (n, width * len(n)),
+    "the padded tokens": lambda n, width, _: (np.full_like(n, width), width * len(n)),
+}
+"""Over what means are taken: how often each response's advantage is in it, and how many are."""
+
+
 def whitened(case: Case) -> Iterator[Cause]:
     """Yields advantages normalised once more, with the mean and the std of several sets."""
     found, a = case.effective_advantages, case.breakdown.response_advantage
     if found is None or a is None:
         return
-    width = float(max(case.record.widths, default=0))
-    lengths = case.batch.responses.lengths.astype(np.float64)
-    sets = {
-        "the responses": (np.ones_like(a), float(len(a))),
-        "the tokens that count": (lengths, float(lengths.sum())),
-        "all tokens": (np.array(case.record.widths, dtype=np.float64), float(case.written.total)),
-        "the padded tokens, which are 0 where masked": (lengths, width * len(a)),
-        "the padded tokens": (np.full_like(a, width), width * len(a)),
-    }
     known = np.isfinite(found)
     room = 1e-3 * float(np.abs(found[known]).max(initial=0.0))
-    for (of, (times, count)), (by, (n, total)), ddof in product(
-        sets.items(), [*sets.items(), ("", (lengths, 0.0))], (1, 0)
-    ):
-        mean = float(a @ times) / max(count, 1.0)
-        square = float(n @ (a - mean) ** 2) + (total - float(n.sum())) * mean * mean
-        scale = (square / max(total - ddof, 1.0)) ** 0.5 + 1e-8 if by else 1.0
-        if (np.abs((a - mean) / scale - found)[known] > room).any() or (not by and ddof):
+    for of, by, ddof in product(_SETS, ["", *_SETS], (1, 0)):
+        if (np.abs(_normalised(case, of, by, ddof) - found)[known] > room).any():
             continue
         words = f"advantages normalised again: mean over {of}"
         words += f", std (ddof {ddof}) over {by}" if by else ""
-        yield _cause("advantage-twice", words, partial(_affine, mean=mean, scale=scale))
+        made = partial(_with_normalised, of=of, by=by, ddof=ddof)
+        if by or ddof:
+            yield Cause("advantage-twice", words, made)
 
 
-def _affine(a: F64, _: F64, mean: float, scale: float) -> F64:
-    return (a - mean) / scale
+def _with_normalised(case: Case, of: str, by: str, ddof: int) -> Breakdown:
+    return case.with_advantages(_normalised(case, of, by, ddof))
+
+
+def _normalised(case: Case, of: str, by: str, ddof: int) -> F64:
+    """[R] (A − mean)/std of other sets; without ``by`` A − mean."""
+    a = case.breakdown.response_advantage
+    if a is None:
+        raise ValueError("advantages differ within a response")
+    lengths = case.batch.responses.lengths.astype(np.float64)
+    written = case.unpadded.astype(np.float64)
+    sets = lengths, float(max(case.record.widths, default=0)), written
+    times, count = _SETS[of](*sets)
+    mean = float(a @ times) / max(count, 1.0)
+    if not by:
+        return a - mean
+    n, total = _SETS[by](*sets)
+    square = float(n @ (a - mean) ** 2) + (total - float(n.sum())) * mean * mean
+    return (a - mean) / ((square / max(total - ddof, 1.0)) ** 0.5 + 1e-8)
 
 
 def _cause(mistake: str, words: str, change: Change) -> Cause:
@@ -417,8 +446,11 @@ _PLACES: tuple[tuple[str, Callable[[Segments], I64]], ...] = (
 
 def discounted(case: Case) -> Iterator[Cause]:
     """Yields A·γ^k, k the tokens after or before a token."""
-    if case.breakdown.response_advantage is None or case.expected_policy_gradient is None:
+    wanted, ours = case.expected_policy_gradient, case.policy_gradient
+    if case.breakdown.response_advantage is None or wanted is None:
         return
+    if (np.minimum(np.abs(wanted), np.abs(ours))[wanted * ours < 0.0] > case.quiet).any():
+        return  # γ^k turns no sign
     for direction, places in _PLACES:
         words = f"advantages discounted {direction}: A times {{}} per position"
         family = partial(_discounted, places=places)

@@ -143,6 +143,12 @@ class Case:
         return np.abs(found - expected) <= max(self.tolerance.rtol, 1e-6) * size
 
     @cached_property
+    def agreeing_gradients(self) -> NDArray[np.bool_]:
+        """[N] the tokens whose gradient is as expected."""
+        assert self.gradient is not None
+        return self.near(self.gradient, self.breakdown.gradient)
+
+    @cached_property
     def own_misfit(self) -> float:
         """How far off the record's own evaluation is."""
         return self._misfit(self.breakdown)

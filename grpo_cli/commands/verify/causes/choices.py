@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from itertools import permutations
+from itertools import permutations, product
 
 import numpy as np
 
@@ -67,33 +67,53 @@ _CHANGES: Mapping[str, Callable[[Ratio], Ratio]] = {
 }
 
 
+def _lengths(case: Case) -> F64:
+    return np.maximum(case.batch.responses.lengths, 1).astype(np.float64)
+
+
+def _width(case: Case) -> float:
+    return float(max(case.record.widths, default=1))
+
+
+_DIVISORS: Mapping[str, Callable[[Case], F64 | float]] = {
+    "ratio-width": _width,
+    "ratio-width.written": lambda case: np.maximum(case.unpadded, 1).astype(np.float64),
+    "ratio-width.less": lambda case: np.maximum(_lengths(case) - 1.0, 1.0),
+    "ratio-width.root": lambda case: np.sqrt(_lengths(case)),
+    "ratio-width.mean": lambda case: float(_lengths(case).mean()),
+}
+"""What a sequence's log-ratio is divided by instead of by its tokens."""
+
+
 def _levels(case: Case) -> Iterator[Cause]:
     """Yields log-ratios of a sequence with another divisor, and its gradient without 1/L."""
-    responses, own = case.batch.responses, case.objective.ratio
-    lengths = np.maximum(responses.lengths, 1).astype(np.float64)
-    width = float(max(case.record.widths, default=1))
-    divisors = {
-        "ratio-width": np.full_like(lengths, width),
-        "ratio-width.written": np.maximum(np.array(case.record.widths, dtype=np.float64), 1.0),
-        "ratio-width.less": np.maximum(lengths - 1.0, 1.0),
-        "ratio-width.root": np.sqrt(lengths),
-        "ratio-width.mean": np.full_like(lengths, max(float(lengths.mean()), 1.0)),
-    }
-    if own.choice.per_response:
-        for key, divisor in divisors.items():
-            scaled = partial(scaled_ratio, by=responses.spread(lengths / divisor))
-            yield catalogued(key, partial(Case.evaluated, ratio=tapped(own, scaled)))
-        spread = responses.spread(lengths)
+    if case.objective.ratio.choice.per_response:
+        for key, divisor in _DIVISORS.items():
+            yield catalogued(key, partial(_over, divisor=divisor))
         words = "the gradient of a sequence's ratio lacks 1/L: it is not divided by the length"
-        steep = tapped(own, lambda r: r._replace(pull=lambda slope: spread * r.pull(slope)))
-        yield swapped("ratio-slope", "ratio", words, steep)
+        yield Cause("ratio-slope", words, _steep)
     for key, divisor in (
-        ("ratio-not-summed.length", lengths),
-        ("ratio-not-summed.width", divisors["ratio-width"]),
+        ("ratio-not-summed.length", _lengths),
+        ("ratio-not-summed.width", _width),
     ):
-        each = partial(scaled_ratio, by=responses.spread(1.0 / divisor))
-        made = partial(Case.evaluated, ratio=tapped(_TOKEN, each))
-        yield catalogued(key, made)
+        yield catalogued(key, partial(_over, divisor=divisor, each=True))
+
+
+def _over(case: Case, divisor: Callable[[Case], F64 | float], *, each: bool = False) -> Breakdown:
+    """The ratio of log-ratios over a divisor: of sequences, or of each token."""
+    share = (1.0 if each else _lengths(case)) / divisor(case)
+    by = case.batch.responses.spread(share * np.ones(case.batch.responses.count))
+    own = _TOKEN if each else case.objective.ratio
+    return case.evaluated(ratio=tapped(own, partial(scaled_ratio, by=by)))
+
+
+def _steep(case: Case) -> Breakdown:
+    spread = case.batch.responses.spread(_lengths(case))
+
+    def changed(ratio: Ratio) -> Ratio:
+        return ratio._replace(pull=lambda slope: spread * ratio.pull(slope))
+
+    return case.evaluated(ratio=tapped(case.objective.ratio, changed))
 
 
 def scaled_ratio(r: Ratio, by: F64 | float) -> Ratio:
@@ -185,39 +205,45 @@ def weights(case: Case) -> Iterator[Cause]:
     if not loud.any():
         return
     seen = wanted[loud] / plain[loud]
-    for (above, of), (below, by) in permutations(_POLICIES.items(), 2):
-        columns = getattr(case.batch, of), getattr(case.batch, by)
-        if columns[0] is None or columns[1] is None:
-            continue
-        for level, (mistake, weigh) in _LEVELS.items():
-            raw = weigh(columns[0] - columns[1], case.batch.responses)
-            mean = max(float(raw.mean()), 1e-12)
-            for scaled, over in ((raw, ""), (raw / mean, ", divided by its mean over the batch")):
-                words = f"correction by {above}/{below}, {level}{over}"
-                name = "correction-of-new" if "π_θ" in (above, below) else mistake
-                name = "correction-mean-left" if over else name
-                for bound, weight in _bounded(scaled, seen, scaled[loud]):
-                    made = Bound(level, Choice(_constant(weight)), {})
-                    yield swapped(name, "correction", words + bound, made)
+    top = float(f"{seen.max():.9g}")
+    for above, below in permutations(_POLICIES, 2):
+        for level, mean, bound in product(_LEVELS, ("", ", divided by its mean"), _BOUNDS):
+            made = partial(_quotient, above=above, below=below, level=level, mean=bool(mean))
+            raw = made(case)
+            if raw is None or (bound and not (raw[loud] > top * 1.001).any()):
+                continue
+            if not np.allclose(_BOUNDS[bound](raw, top)[loud], seen, rtol=1e-3, atol=1e-3):
+                continue
+            name = "correction-of-new" if "π_θ" in (above, below) else _LEVELS[level][0]
+            words = f"correction by {above}/{below}, {level}{mean}{bound.format(f'{top:.4g}')}"
+            evaluated = partial(_corrected, quotient=made, bound=bound, top=top)
+            yield Cause("correction-mean-left" if mean else name, words, evaluated)
 
 
-def _constant(weight: F64) -> Callable[[], Correction]:
-    return lambda: Correction(weight)
+_BOUNDS: Mapping[str, Callable[[F64, float], F64]] = {
+    "": lambda raw, _: raw,
+    ", at most {}": np.minimum,
+    ", 0 above {}": lambda raw, top: np.where(raw <= top * 1.001, raw, 0.0),
+}
 
 
-def _bounded(raw: F64, seen: F64, loud: F64) -> Iterator[tuple[str, F64]]:
-    """Yields the weights as they are or with an upper bound, where they are those seen."""
-    top = float(seen.max())
-    candidates = [("", raw)]
-    if top > 0.0 and (loud > top * 1.001).any():
-        named = f"{top:.4g}"
-        candidates += [(f", at most {named}", np.minimum(raw, top))]
-        candidates += [(f", 0 above {named}", np.where(raw <= top * 1.001, raw, 0.0))]
-    for words, weight in candidates:
-        own = np.minimum(loud, top) if "most" in words else loud
-        own = np.where(loud <= top * 1.001, loud, 0.0) if "above" in words else own
-        if np.allclose(own, seen, rtol=1e-3, atol=1e-3):
-            yield words, weight
+def _quotient(case: Case, above: str, below: str, level: str, *, mean: bool) -> F64 | None:
+    """[N] a weight of a quotient of policies; None where the record lacks one of them."""
+    of, by = (getattr(case.batch, _POLICIES[name]) for name in (above, below))
+    if of is None or by is None:
+        return None
+    raw = _LEVELS[level][1](of - by, case.batch.responses)
+    return raw / max(float(raw.mean()), 1e-12) if mean else raw
+
+
+def _corrected(
+    case: Case, quotient: Callable[[Case], F64 | None], bound: str, top: float
+) -> Breakdown:
+    raw = quotient(case)
+    if raw is None:
+        raise ValueError("there are no log-probs")
+    weight = _BOUNDS[bound](raw, top)
+    return case.evaluated(correction=Bound("quotient", Choice(lambda: Correction(weight)), {}))
 
 
 def _of(own: Bound, **instead: str) -> Bound:

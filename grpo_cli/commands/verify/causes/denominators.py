@@ -180,62 +180,49 @@ def micro_batches(case: Case) -> Iterator[Cause]:
         factor = _factors(case, case.gradient, case.breakdown.gradient)
         if factor is None:
             return
-    for words, numbers in _partitions(case):
-        if factor is None and ("every" in words or count % (numbers == 0).sum()):
-            continue  # one number fits some of many ways
-        means = product(_means(case, numbers), case.accumulations.items())
-        for (inner, mean), (divided, steps) in means:
-            if factor is None and inner != "token":
+    sizes = range(2, min(count, _MOST_RESPONSES))
+    for way, size, inner in product(_CUTS, sizes, _MEANS_OF):
+        one_number = way == "every {}th response" or count % size or inner != "token"
+        if factor is None and one_number:
+            continue  # it fits some of many ways
+        for divided, steps in case.accumulations.items():
+            made = partial(_mean_of_means, way=way, size=size, inner=inner, steps=steps)
+            if factor is not None and not _gives(made(case), case.breakdown.weight * factor):
                 continue
-            weight = mean / steps
-            by = weight / np.where(case.breakdown.weight == 0.0, np.nan, case.breakdown.weight)
-            if factor is not None and not np.allclose(by, factor, rtol=1e-3, equal_nan=True):
-                known = np.isfinite(factor) & np.isfinite(by)
-                if not known.any() or not np.allclose(by[known], factor[known], rtol=1e-3):
-                    continue
-            sentence = f"the mean of the {inner} means of micro-batches of {words}{divided}"
-            made = partial(_with_weights, numerator=_given(weight), divisor=lambda _: 1.0)
-            yield Cause(
-                "mean-of-means",
-                f"{sentence}; this row's denominator: {case.breakdown.counted}",
-                made,
-            )
-
-
-def _partitions(case: Case) -> Iterator[tuple[str, I64]]:
-    """[R] the micro-batch of each response, by how they are cut."""
-    rows = np.arange(case.batch.responses.count)
-    for size in range(2, min(len(rows), _MOST_RESPONSES)):
-        yield f"{size} responses", rows // size
-    for ranks in range(2, min(len(rows) // 2 + 1, _MOST_RESPONSES)):
-        yield f"every {ranks}th response", rows % ranks
+            words = f"the mean of the {inner} means of micro-batches of {way.format(size)}{divided}"
+            meant = f"{words}; this row's denominator: {case.breakdown.counted}"
+            weighed = partial(_with_weights, numerator=made, divisor=lambda _: 1.0)
+            yield Cause("mean-of-means", meant, weighed)
 
 
 _MOST_RESPONSES = 65
 """Of a micro-batch, and micro-batches that are dealt out in turn."""
+_CUTS: Mapping[str, Callable[[I64, int], I64]] = {
+    "{} responses": lambda rows, size: rows // size,
+    "every {}th response": lambda rows, ranks: rows % ranks,
+}
+_MEANS_OF: Mapping[str, Callable[[F64, F64, F64], F64]] = {
+    "token": lambda tokens, _, __: tokens,
+    "padded": lambda _, rows, width: rows * width,
+}
+"""What a micro-batch divides by: its tokens, or all of its padded positions."""
 
 
-def _means(case: Case, numbers: I64) -> Iterator[tuple[str, F64]]:
-    """[R] weights of the mean over micro-batches of what each of them averages."""
-    lengths, widths = case.batch.responses.lengths, np.array(case.record.widths)
-    parts = int(numbers.max()) + 1
-    tokens = np.maximum(np.bincount(numbers, weights=lengths), 1.0)
-    yield "token", 1.0 / (tokens * parts)[numbers]
-    rows = np.bincount(numbers)
-    if np.ptp(rows):  # else it is the mean over all
-        yield "response", 1.0 / (np.maximum(lengths, 1) * (rows * parts)[numbers])
-    longest = np.zeros(parts)
-    np.maximum.at(longest, numbers, widths)
-    yield "padded", 1.0 / np.maximum(rows * longest * parts, 1.0)[numbers]
+def _mean_of_means(case: Case, way: str, size: int, inner: str, steps: float) -> F64:
+    """[R] the weights of the mean over micro-batches of what each of them averages."""
+    numbers = _CUTS[way](np.arange(case.batch.responses.count), size)
+    tokens = np.bincount(numbers, case.batch.responses.lengths).astype(np.float64)
+    longest = np.zeros(len(tokens))
+    np.maximum.at(longest, numbers, np.array(case.record.widths))
+    divisors = np.maximum(
+        _MEANS_OF[inner](tokens, np.bincount(numbers).astype(np.float64), longest), 1.0
+    )
+    return 1.0 / (divisors * len(tokens) * steps)[numbers]
 
 
-def _given(weight: F64) -> Numerator:
-    def numerator(case: Case) -> F64:
-        if len(weight) != case.batch.responses.count:
-            raise ValueError("these weights belong to another record")
-        return weight
-
-    return numerator
+def _gives(weight: F64, wanted: F64) -> bool:
+    known = np.isfinite(wanted) & (wanted != 0.0)
+    return bool(np.allclose(weight[known], wanted[known], rtol=1e-3, atol=0.0))
 
 
 def _shapes(case: Case) -> dict[str, F64]:

@@ -119,7 +119,9 @@ def exchanged(case: Case) -> Iterator[Cause]:
     """Yields log-probs of one policy that are read for those of another."""
     for into, name in _read(case).items():
         for source, other in _NAMES.items():
-            if into in ("log_probs_new", source) or getattr(case.batch, source) is None:
+            if into in ("log_probs_new", "log_probs_old", source):
+                continue  # the ratio to another policy has a cause of its own
+            if getattr(case.batch, source) is None:
                 continue
             made = partial(_exchanged, into=into, source=source)
             yield Cause("columns-exchanged", f"{other} log-probs are read for {name} ones", made)

@@ -46,11 +46,13 @@ def penalties(case: Case) -> Iterator[Cause]:
     )
     if own.values.get("kl_weight") == "ratio":
         words = "KL without gradient (detached), except through its weight"
-        only_weight = _changed(own, lambda kl: kl._replace(grad_log_prob=np.zeros_like(kl.value)))
+        only_weight = tapped(own, lambda kl: kl._replace(grad_log_prob=np.zeros_like(kl.value)))
         yield swapped("kl-detached", "kl", words, only_weight)
     if case.batch.log_probs_ref is not None:
         words = "KL direction reversed: log π_ref − log π_θ instead of log π_θ − log π_ref"
-        yield swapped("kl-reversed", "kl", words, _changed(own, lambda kl: kl, turn=-1.0))
+        turned = tapped(own, partial(_moving, by=-1))
+        made = partial(_of_policies, of="log_probs_ref", to="log_probs_new", kl=turned)
+        yield Cause("kl-reversed", words, made)
         yield Cause(
             "kl-of-old",
             "KL to the old policy instead of the reference",
@@ -66,7 +68,7 @@ def penalties(case: Case) -> Iterator[Cause]:
             words = f"KL estimator {name} instead of {own.name}"
             yield swapped(mistake, "kl", words, bound)
             if name == "k2":
-                twice = _changed(bound, _doubled)
+                twice = tapped(bound, _doubled)
                 words = f"KL estimator d² (k2 without the factor 1/2) instead of {own.name}"
                 yield swapped("kl-square", "kl", words, twice)
 
@@ -88,12 +90,12 @@ def _weights(own: Bound) -> Iterator[Cause]:
     if own.values.get("kl_weight") == "ratio":
         plain = Bound(own.name, own.choice, {**own.values, "kl_weight": "none"})
         yield swapped("kl-weight", "kl", "KL not weighted by the ratio", plain)
-        detached = _changed(own, lambda kl: kl._replace(grad_log_ratio=None))
+        detached = tapped(own, lambda kl: kl._replace(grad_log_ratio=None))
         more = ""
     elif own.values.get("kl_weight") == "none":
         weighted = Bound(own.name, own.choice, {**own.values, "kl_weight": "ratio"})
         yield swapped("kl-weight", "kl", "KL weighted by the ratio", weighted)
-        detached = _changed(weighted, lambda kl: kl._replace(grad_log_ratio=None))
+        detached = tapped(weighted, lambda kl: kl._replace(grad_log_ratio=None))
         more = "KL weighted by the ratio, and "
     else:
         yield swapped("kl-weight", "kl", "KL weighted by the ratio", _weighted(own, moving=True))
@@ -108,30 +110,11 @@ def _weighted(own: Bound, *, moving: bool) -> Bound:
     def kl(
         log_ratio_ref: F64, ratio: F64, token_log_ratio: F64 | None = None, *, beta: float
     ) -> Kl:
-        plain: Kl = _changed(own, lambda kl: kl).choice.function(
+        plain: Kl = tapped(own, lambda kl: kl).choice.function(
             log_ratio_ref, ratio, token_log_ratio, beta=beta
         )
         value = ratio * plain.value
         return Kl(value, ratio * plain.grad_log_prob, value if moving else None)
-
-    return Bound(own.name, Choice(kl), {"beta": own.values["beta"]})
-
-
-def _changed(own: Bound, change: Callable[[Kl], Kl], turn: float = 1.0) -> Bound:
-    """Returns the estimator with its outcome changed; ``turn`` −1 reads the log-ratio backwards."""
-
-    def kl(
-        log_ratio_ref: F64, ratio: F64, token_log_ratio: F64 | None = None, *, beta: float
-    ) -> Kl:
-        del beta  # the pipeline multiplies by it
-        columns = {
-            "log_ratio_ref": turn * log_ratio_ref,
-            "ratio": ratio,
-            "token_log_ratio": token_log_ratio,
-        }
-        arguments = [columns[name] for name in own.choice.columns]
-        found: Kl = own.choice.function(*arguments, **own.values)
-        return change(found._replace(grad_log_prob=turn * found.grad_log_prob))
 
     return Bound(own.name, Choice(kl), {"beta": own.values["beta"]})
 
@@ -164,18 +147,16 @@ def estimates(case: Case) -> Iterator[Cause]:
         if "/" not in name and not (choice.absent or choice.in_reward)
         if (bound := bound_to(name, choice, own.values)) is not None
     }
-    weighing = "kl_weight" in own.values
     for (above, of), (below, to) in permutations(_POLICIES.items(), 2):
         of_column, to_column = getattr(batch, of), getattr(batch, to)
         if of_column is None or to_column is None:
             continue
         moving = (of == "log_probs_new") - (to == "log_probs_new")
-        reference = batch.log_probs_new - of_column + to_column
-        inputs = Inputs(replace(batch, log_probs_ref=reference))
+        inputs = Inputs(replace(batch, log_probs_ref=batch.log_probs_new - of_column + to_column))
         inputs["ratio"], inputs["log_ratio"] = case.breakdown.ratio, case.breakdown.log_ratio
         for name, bound in bounds.items():
-            for weight in ("none", "ratio") if weighing else ("",):
-                values = {**bound.values} | ({"kl_weight": weight} if weighing else {})
+            for weight in ("none", "ratio") if "kl_weight" in bound.values else ("",):
+                values = {**bound.values} | ({"kl_weight": weight} if weight else {})
                 turned = tapped(Bound(name, bound.choice, values), partial(_moving, by=moving))
                 found: Kl = inputs.call(turned, "kl")
                 by_ratio = 0.0 if found.grad_log_ratio is None else found.grad_log_ratio
@@ -183,7 +164,7 @@ def estimates(case: Case) -> Iterator[Cause]:
                     continue
                 words = f"KL by {name} of log {above} − log {below}"
                 words += ", weighted by the ratio" if weight == "ratio" else ""
-                made = partial(_of_policies, reference=reference, kl=turned)
+                made = partial(_of_policies, of=of, to=to, kl=turned)
                 yield Cause("kl-policies", words, made)
 
 
@@ -191,8 +172,9 @@ def _moving(kl: Kl, by: int) -> Kl:
     return kl._replace(grad_log_prob=by * kl.grad_log_prob)
 
 
-def _of_policies(case: Case, reference: F64, kl: Bound) -> Breakdown:
-    return case.evaluated(replace(case.batch, log_probs_ref=reference), kl=kl)
+def _of_policies(case: Case, of: str, to: str, kl: Bound) -> Breakdown:
+    new, above, below = (getattr(case.batch, name) for name in ("log_probs_new", of, to))
+    return case.evaluated(replace(case.batch, log_probs_ref=new - above + below), kl=kl)
 
 
 def reductions(case: Case) -> Iterator[Cause]:
@@ -302,4 +284,4 @@ def _clamped(case: Case, number: float) -> Breakdown:
         value = np.minimum(kl.value, number)
         return Kl(value, np.where(inside, kl.grad_log_prob, 0.0), weight)
 
-    return case.evaluated(None, kl=_changed(case.objective.kl, bounded))
+    return case.evaluated(None, kl=tapped(case.objective.kl, bounded))

@@ -156,14 +156,35 @@ def misplaced_masks(case: Case) -> Iterator[Cause]:
     for key, mask in MASKS:
         if not (case.is_masked or key.startswith("edge-masked")):
             continue
+        mistake, words = worded(key)
+        lost = (case.mask & ~mask(case))[case.mask]
         for name, place in PLACES.items():
             one_term = name not in ("sum", "count")
             if (one_term and not case.objective.beta) or (key, name) in {*_NAMED, *_ELSEWHERE}:
                 continue
-            mistake, words = worded(key)
-            made = partial(_in_place, mask=mask, place=place)
-            row = "kl-mask" if place.stage == "kl" else mistake
-            yield Cause(row, words + place.words, made, place.stage)
+            if _is_possible(case, name, lost):
+                made = partial(_in_place, mask=mask, place=place)
+                row = "kl-mask" if place.stage == "kl" else mistake
+                yield Cause(row, words + place.words, made, place.stage)
+
+
+def _is_possible(case: Case, place: str, lost: Flags) -> bool:
+    """Whether the gradients allow that a sum, or a denominator, has another mask.
+
+    Args:
+        case: the record.
+        place: where.
+        lost: [N] the tokens that count, and do not under the other mask.
+    """
+    assert case.gradient is not None
+    if case.objective.ratio.choice.per_response:
+        return True
+    if place.endswith("sum"):
+        return bool((case.agreeing_gradients | lost).all())
+    if place.endswith("count"):
+        return case.other_weights if place == "count" else case.other_kl_weights
+    term = case.without_policy.gradient if place == "policy" else case.policy_gradient
+    return not (np.abs(case.gradient - term)[lost] > case.quiet).any()
 
 
 def _other(case: Case, mask: Callable[[Case], Flags]) -> Flags:

@@ -1,0 +1,206 @@
+"""Mistakes that ``verify`` composes of a stage's alternatives, made by definition.
+
+The policy is on-policy (ρ = 1) unless a test says otherwise: a token's value and gradient are A.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from files import each
+from mistakes import BETA, Rows, difference, k3
+
+LENGTHS = [5, 4, 6, 3]
+NEW = [[-0.5 - 0.1 * row - 0.07 * at for at in range(n)] for row, n in enumerate(LENGTHS)]
+REF = [[-0.9 - 0.02 * row + 0.05 * at for at in range(n)] for row, n in enumerate(LENGTHS)]
+MASK = [[1, 1, 0, 0, 1], [1, 0, 1, 1], [1, 1, 0, 1, 1, 1], [1, 0, 1]]
+A = [1.0, -0.5, 0.75, -2.0]
+COLUMNS: dict[str, Any] = {
+    "log_probs_new": NEW,
+    "log_probs_old": NEW,
+    "log_probs_ref": REF,
+    "log_probs_rollout": None,
+    "advantages": A,
+}
+Weight = Callable[[int, int], float]
+
+
+def mean_over(mask: Sequence[Sequence[int]]) -> Weight:
+    """The weights of a mean over responses of means over the tokens that count."""
+    return lambda row, at: mask[row][at] / sum(mask[row]) / len(mask)
+
+
+def expected(
+    policy: Weight, kl: Weight = lambda *_: 0.0, a: Sequence[float] = A, beta: float = BETA
+) -> dict[str, Any]:
+    """J and its gradient, where each term has weights of its own."""
+    total, slopes = 0.0, []
+    for row, n in enumerate(LENGTHS):
+        slopes.append([])
+        for at in range(n):
+            value, slope = k3(NEW[row][at] - REF[row][at])
+            total += policy(row, at) * a[row] - beta * kl(row, at) * value
+            slopes[-1].append(policy(row, at) * a[row] - beta * kl(row, at) * slope)
+    return {"objective": total, "gradient": slopes}
+
+
+def found(numbers: dict[str, Any], *, beta: float = BETA, **more: Any) -> Sequence[str]:
+    flags = {"beta": beta, **more.pop("flags", {})}
+    causes: Sequence[str] = difference(numbers, flags=flags, **{**COLUMNS, **more}).causes
+    return causes
+
+
+INVERTED = [[1 - kept for kept in row] for row in MASK]
+LATE = [[0, *row[:-1]] for row in MASK]
+EVERY = [[1] * n for n in LENGTHS]
+ENDS = [[1, 0, 0, 0, 0], [0, 0, 1, 0], [1, 0, 0, 1, 1, 0], [0, 0, 0]]
+
+
+@each(
+    ("mask", "words"),
+    [
+        (INVERTED, "mask inverted: only masked tokens count"),
+        (LATE, "mask shifted by one token, towards the end"),
+        (EVERY, "mask ignored: masked tokens count"),
+        ([*ENDS[:3], [1, 0, 0]], ""),
+    ],
+)
+def test_other_masks_everywhere(mask: Rows, words: str) -> None:
+    weight = mean_over(mask)
+    causes = found(expected(weight, weight), mask=MASK)
+    assert words in causes if words else not any("mask" in cause for cause in causes)
+
+
+def test_a_mask_may_be_another_in_one_place_only() -> None:
+    own, late = mean_over(MASK), mean_over(LATE)
+    words = "mask shifted by one token, towards the end"
+    shares = {
+        ", in the KL but not in the policy term": (own, late),
+        ", in the policy term but not in the KL": (late, own),
+    }
+    for place, (policy, kl) in shares.items():
+        assert words + place in found(expected(policy, kl), mask=MASK)
+
+    def summed(row: int, at: int) -> float:
+        return LATE[row][at] / sum(MASK[row]) / len(MASK)
+
+    words += ", in the sum but not in the denominator"
+    assert words in found(expected(summed, summed), mask=MASK)
+
+
+def test_advantages_normalised_over_padded_tokens() -> None:
+    """Their mean takes in the padding, which is 0; their std is over the tokens that count."""
+    tokens = [a for a, n in zip(A, LENGTHS, strict=True) for _ in range(n)]
+    mean = sum(tokens) / (max(LENGTHS) * len(A))
+    std = math.sqrt(sum((x - mean) ** 2 for x in tokens) / len(tokens))
+    weight = mean_over(EVERY)
+    causes = found(expected(weight, weight, [(x - mean) / (std + 1e-8) for x in A]))
+    words = (
+        "advantages normalised again: mean over the padded tokens, which are 0 where masked, "
+        "std (ddof 0) over the tokens that count"
+    )
+    assert words in causes
+
+
+def test_groups_that_are_counted_off_the_rows() -> None:
+    """Two prompts one after the other, read as every second row."""
+    rewards = [1.0, 0.2, 0.6, 0.1]
+    advantages = [0.0] * 4
+    for rows in ((0, 2), (1, 3)):
+        own = [rewards[row] for row in rows]
+        for row in rows:
+            mean, std = statistics.fmean(own), statistics.stdev(own)
+            advantages[row] = (rewards[row] - mean) / (std + 1e-8)
+    weight = mean_over(EVERY)
+    numbers = expected(weight, weight, advantages)
+    causes = found(numbers, advantages=None, rewards=rewards, groups=[0, 0, 1, 1])
+    assert "groups of every n-th response, whatever their prompts" in causes
+
+
+def test_means_of_micro_batches_that_are_dealt_out() -> None:
+    """Responses 0 and 2 are one rank's, 1 and 3 another's; each takes its own token mean."""
+    tokens = [LENGTHS[0] + LENGTHS[2], LENGTHS[1] + LENGTHS[3]]
+    causes = found(
+        expected(lambda row, _: 0.5 / tokens[row % 2], beta=0.0),
+        beta=0.0,
+        stages={"aggregate": "token-mean"},
+    )
+    assert causes[0].startswith(
+        "the mean of the token means of micro-batches of every 2th response"
+    )
+
+
+OLD = [[x - 0.3 + 0.1 * at for at, x in enumerate(row)] for row in NEW]
+ENGINE = [[x - 0.25 + 0.13 * at for at, x in enumerate(row)] for row in NEW]
+
+
+def moved(policy: Callable[[int, int, float], tuple[float, float]], **more: Any) -> Sequence[str]:
+    """What is said of values and slopes of tokens by row, position and log ratio; no KL."""
+    total, slopes = 0.0, []
+    for row, n in enumerate(LENGTHS):
+        each_token = [policy(row, at, NEW[row][at] - OLD[row][at]) for at in range(n)]
+        total += sum(value for value, _ in each_token) / n / len(A)
+        slopes.append([slope / n / len(A) for _, slope in each_token])
+    flags = {"epsilon_low": 0.9, "epsilon_high": 9.0}
+    numbers = {"objective": total, "gradient": slopes}
+    return found(numbers, beta=0.0, flags=flags, log_probs_old=OLD, **more)
+
+
+def test_a_log_ratio_over_the_length_that_is_not_summed() -> None:
+    def policy(row: int, _: int, d: float) -> tuple[float, float]:
+        value = math.exp(d / LENGTHS[row]) * A[row]
+        return value, value / LENGTHS[row]
+
+    words = "the log-ratio of each token is divided by the length of its response: it is not summed"
+    assert words in moved(policy, stages={"ratio": "sequence"})
+
+
+def test_log_ratios_without_exp_and_clip() -> None:
+    words = "log ratio instead of the ratio, and no clip: A·(log π_θ − log π_old)"
+    assert words in moved(lambda row, _, d: (d * A[row], A[row]))
+
+
+@each(
+    ("level", "words"),
+    [
+        (sum, "the sum over each response"),
+        (statistics.fmean, "the mean over each response"),
+        (math.prod, "the product over each response"),
+    ],
+)
+def test_corrections_at_another_level(level: Any, words: str) -> None:
+    """The row weighs each token with its own ratio, 2 at most; here are weights of responses."""
+    weights = [
+        level([math.exp(old - engine) for old, engine in zip(*rows, strict=True)])
+        for rows in zip(OLD, ENGINE, strict=True)
+    ]
+
+    def policy(row: int, _: int, d: float) -> tuple[float, float]:
+        value = weights[row] * math.exp(d) * A[row]
+        return value, value
+
+    causes = moved(policy, stages={"correction": "token-truncate"}, log_probs_rollout=ENGINE)
+    assert f"correction by π_old/π_engine, {words}" in causes
+
+
+def test_kl_between_other_policies() -> None:
+    """k1 from the current policy to the engine's, where k3 to the reference is meant."""
+    weight, total, slopes = mean_over(EVERY), 0.0, []
+    for row, n in enumerate(LENGTHS):
+        slopes.append([weight(row, at) * (A[row] - BETA) for at in range(n)])
+        for at in range(n):
+            d = NEW[row][at] - ENGINE[row][at]
+            total += weight(row, at) * (A[row] - BETA * d)
+    causes = found({"objective": total, "gradient": slopes}, log_probs_rollout=ENGINE)
+    assert "KL by k1 of log π_θ − log the engine" in causes
+
+
+def test_a_rounded_loss_that_many_mistakes_give_has_no_cause() -> None:
+    """−0.0005 is within 5e-5 of what several mistakes give; with ten digits it is one of them."""
+    weight = mean_over(LATE)
+    loss = -expected(weight, weight)["objective"]
+    assert found({"loss": loss}, mask=MASK) == ("mask shifted by one token, towards the end",)
+    assert found({"loss": round(loss, 1)}, mask=MASK) == ()
