@@ -241,21 +241,23 @@ ROWS = {
 }
 
 _DPPO = ROWS["prime-rl/dppo"]
-_AGENTS = " The loss is that of 0.9.0, DPPO's; later ones: --surrogate prime-rl/ipo --kl none."
+_AGENTS = (
+    " The loss is DPPO's, as in 0.9.0; for later releases use --surrogate prime-rl/ipo --kl none."
+)
 ROWS |= {
     "prime-rl/hierarchical_grpo": vary(
         _DPPO, advantage=use("state-group-mean"), checked="executed", until=""
     ).named(
         "prime-rl's hierarchical_grpo, for proposers and solvers",
-        "Needs state_ids: what each agent was given to do, as the episode for the roles of "
-        "episode_agents and the role for others. A trace counts once." + _AGENTS,
+        "Needs state_ids, which say what each agent was asked to do: the episode for roles in "
+        "episode_agents, the role for others. Each trace counts once." + _AGENTS,
         paper="",
         aliases=("hierarchical_grpo",),
     ),
     "prime-rl/rae": vary(_DPPO, advantage=use("remax"), checked="executed", until="").named(
         "prime-rl's rae (SPIRAL's role-conditioned advantage)",
-        "A = r − b, b the running mean of the agent's rewards before this trace, which prime-rl "
-        "keeps from step to step: records give it as reward_baselines." + _AGENTS,
+        "A = r − b, where b is the running mean of the agent's earlier rewards over all steps. "
+        "Records must give b as reward_baselines." + _AGENTS,
         paper="2506.24119",
         aliases=("rae",),
     ),

@@ -135,11 +135,10 @@ ROWS = {
         GRPO, advantage=use("gigpo"), kl=use("k3", beta=0.01), aggregate=use("turn-mean")
     ).named(
         "Group-in-Group Policy Optimization (trajectories of a group, turns of a state)",
-        "Needs state_ids, the state that each turn began in. The authors' code (verl-agent, "
-        "which was run) counts a trajectory once per turn in the mean and std of outcomes "
-        "(-p outcome_unit=turn), averages over tokens (--aggregate token-mean), and can leave out "
-        "both stds (mean_norm), which is not covered. A lone response of a group keeps its raw "
-        "reward there.",
+        "Needs state_ids: the state in which each turn began. The authors' code (verl-agent, "
+        "executed) differs: it counts a trajectory once per turn in the mean and std of outcomes "
+        "(-p outcome_unit=turn) and averages over tokens (--aggregate token-mean). For a group of "
+        "one response it keeps the raw reward. Its option mean_norm is not covered.",
         paper="2505.10978",
     ),
     "psr": vary(
