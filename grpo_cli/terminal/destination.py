@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -12,6 +13,11 @@ from pathlib import Path
 from typing import BinaryIO, TextIO
 
 from grpo_cli.errors import GrpoError, UsageError
+
+try:
+    import fcntl
+except ImportError:  # a system without them has no locks
+    fcntl = None  # type: ignore[assignment]
 
 _KEPT: list[TextIOWrapper] = []
 
@@ -95,9 +101,9 @@ def _opened(path: str, flag: str, attempt: Callable[[], BinaryIO]) -> BinaryIO:
 def _renamed(path: str, flag: str, place: Path) -> Iterator[BinaryIO]:
     if place.exists() and not (os.access(place, os.W_OK) and place.stat().st_mode & 0o222):
         raise UsageError(f"{flag}: cannot write {path}: it is read-only")
+    _remove_abandoned(place)
     # Its name is known before it is there, so that Ctrl-C in between leaves nothing.
-    name = os.fsdecode(os.fsencode(place.name)[: 255 - len("..12345678")])  # a name has 255 bytes
-    written = place.parent / f".{name}.{os.urandom(4).hex()}"
+    written = place.parent / f"{_unfinished(place)}{os.urandom(4).hex()}"
     try:
         with _opened(path, flag, lambda: open(written, "xb", opener=_private)) as stream:
             yield stream
@@ -109,8 +115,41 @@ def _renamed(path: str, flag: str, place: Path) -> Iterator[BinaryIO]:
             written.unlink()
 
 
+def _unfinished(place: Path) -> str:
+    """What the names of files that are to become ``place`` begin with; a name has 255 bytes."""
+    name = os.fsencode(place.name)[: 255 - len("..12345678")]
+    return f".{os.fsdecode(name)}."
+
+
+def _remove_abandoned(place: Path) -> None:
+    """Removes what a command that was killed left of a file; one that runs holds a lock."""
+    begin = _unfinished(place)
+    for one in os.scandir(place.parent) if place.parent.is_dir() else ():
+        if one.name.startswith(begin) and _RANDOM.fullmatch(one.name.removeprefix(begin)):
+            with suppress(OSError), Path(one.path).open("r+b") as stream:
+                _lock(stream.fileno())
+                Path(one.path).unlink()
+
+
+_RANDOM = re.compile("[0-9a-f]{8}")
+
+
+def _lock(file: int) -> None:
+    """Locks a file until it is closed.
+
+    Raises:
+        OSError: where somebody else does, or the file system has no locks.
+    """
+    if fcntl is None:
+        raise OSError("no locks")
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
 def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
+    file = os.open(path, flags, 0o600)
+    with suppress(OSError):
+        _lock(file)
+    return file
 
 
 def _mode(place: Path) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import resource
 from pathlib import Path
 
@@ -61,6 +62,17 @@ def test_the_output_is_not_read_the_next_time(grpo, dump, words, named):
     assert outcome.err == b"grpo: -o run/b.jsonl is the input: name another file\n"
     assert Path("run/b.jsonl").read_text().count("\n") == 1
     assert grpo("convert", "run/a.jsonl", "-o", "run/a.jsonl").code == 0
+
+
+def test_what_a_killed_command_left_is_removed_by_the_next(grpo, dump):
+    """But not what another writes at the moment, nor what is called nearly so."""
+    with open(".out.0123abcd", "w") as running:  # noqa: PTH123
+        fcntl.flock(running, fcntl.LOCK_EX)
+        for name in (".out.89abcdef", ".out.notes", ".other.01234567"):
+            Path(name).touch()
+        assert grpo("eval", "-v", "dr", "-o", "out", dump({})).code == 0
+    left = {path.name for path in Path().iterdir()}
+    assert left == {"in.jsonl", "out", ".out.0123abcd", ".out.notes", ".other.01234567"}
 
 
 def test_too_few_files_are_no_fault_of_standard_output(dump):
