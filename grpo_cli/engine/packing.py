@@ -16,6 +16,8 @@ from grpo_cli.records.fields import GROUPS, Fields, fields_of, read_fields
 _BYTES = 1 << 22
 """Text evaluated together, some 65,000 tokens of three columns: enough that numpy's overhead is
 small, few enough that memory is."""
+_MIXED = 4
+"""As many times that where records of several settings alternate, so that each has many."""
 _PRINTED = 4096
 """Records whose rows are made together: a row takes some kilobytes until it is text."""
 
@@ -98,27 +100,28 @@ def chunks(
         with_headers: whether a report will show the records.
         settings: the hyperparameters that are read of a chunk's records, so that they have to agree
             in these; None for all of them.
-        together: bytes of text from which on no more is added to a chunk.
+        together: bytes of text of equal settings from which on no more is added to a chunk.
         in_order: whether the records of a chunk have to follow each other.
     """
     runs: dict[Hashable, _Run] = {}
     raws: list[Raw] = []
-    size = printed = 0
+    size = largest = printed = 0
     parts = (_parts(chunk, settings, with_headers=with_headers) for chunk in decoded)
     for part in chain.from_iterable(parts):
         key = part.key if isinstance(part, _Run) else None
         run = runs.get(key)
-        full = size >= together or printed >= _PRINTED
+        full = largest >= together or size >= _MIXED * together or printed >= _PRINTED
         if full or not isinstance(part, _Run) or (in_order and run is None):
             yield from _laid(runs, raws)
-            runs, raws, size, printed, run = {}, [], 0, 0, None
+            runs, raws, size, largest, printed, run = {}, [], 0, 0, 0, None
         if isinstance(part, _Run):
             raws += part.raws
             size, printed = size + part.size, printed + len(part.headers)
             if run is None:
-                runs[key] = part
+                runs[key] = run = part
             else:
                 run.join(part)
+            largest = max(largest, run.size)
         else:
             yield from carefully(part)
     yield from _laid(runs, raws)

@@ -54,6 +54,8 @@ _EACH = "--batch FIELD evaluates each step as a batch of its own"
 ONE_STEP = "--where 'FIELD==N' selects the records of one step"
 _WORTH_IT = 4
 """Blocks that an input must have for worker processes to be started unasked."""
+_TOGETHER = 4
+"""Blocks that a single process reads at once, so that records of equal settings meet."""
 
 
 class Reader:
@@ -307,12 +309,17 @@ class Reader:
             return
         faults: list[Exception] = []
         each = _until_error(self._pieces(as_spans=self._jobs != 1), faults)
-        yield from self._share_out(work, bundled(each, self._block_bytes) if bundles else each)
+        pieces = bundled(each, self._block_bytes) if bundles else each
+        yield from self._share_out(work, pieces, together=together and not bundles)
         if faults:
             raise faults[0]
 
     def _share_out(
-        self, work: Callable[[Piece | Bundle], T], pieces: Iterator[Piece | Bundle]
+        self,
+        work: Callable[[Piece | Bundle], T],
+        pieces: Iterator[Piece | Bundle],
+        *,
+        together: bool,
     ) -> Iterator[tuple[Piece | Bundle, T]]:
         jobs = self._jobs
         if jobs is None:
@@ -325,6 +332,9 @@ class Reader:
             jobs = jobs or cores()
             if jobs > 1:
                 return in_order(work, pieces, jobs)
+        if together:
+            size = 2 * _TOGETHER * self._block_bytes
+            pieces = bundled(pieces, size)  # type: ignore[arg-type]  # none is a bundle yet
         return ((piece, work(piece)) for piece in pieces)
 
     def _pieces(self, *, as_spans: bool) -> Iterator[Piece]:

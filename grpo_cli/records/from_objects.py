@@ -183,14 +183,16 @@ def _check_words(
     for name, kind in (("tokens", str), ("token_ids", int)):
         if name not in names:
             continue
-        for row in _token_rows(objects, names[name], counts, widths):
-            if type(row) is list:  # counting in a list is faster than operator.countOf
-                fits = [*map(type, row)].count(kind) == len(row)
-            else:
-                numbers = isinstance(row, np.ndarray) and row.dtype.kind in "iu"
-                fits = numbers if kind is int else isinstance(row, Texts)
-            if not fits:
-                raise Unusual
+        rows = _token_rows(objects, names[name], counts, widths)
+        if set(map(type, rows)) == {list}:
+            flat: list[Any] = reduce(iconcat, rows, [])
+            fits = [*map(type, flat)].count(kind) == len(flat)  # faster than operator.countOf
+        elif kind is str:
+            fits = all(isinstance(row, Texts) for row in rows)
+        else:
+            fits = all(isinstance(row, np.ndarray) and row.dtype.kind in "iu" for row in rows)
+        if not fits:
+            raise Unusual
 
 
 def _scores(objects: Objects, key: str, counts: list[int]) -> F64:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from grpo_cli.errors import InputError
 from grpo_cli.frameworks.framework import Reading, Settings, is_gone
 from grpo_cli.variants.plan import OWN_AGGREGATES, Plan, plan
 from grpo_cli.variants.registry import FRAMEWORKS, NAMES, ROWS, STAGES, framework
+
+__all__ = ["Reading", "choose", "completed", "named_row", "other_row"]
 
 
 def named_row(value: Any) -> str | None:
@@ -35,17 +36,8 @@ def other_row(named: str | None, evaluated: Iterable[str]) -> dict[str, None]:
     }
 
 
-@dataclass(frozen=True)
-class Chosen:
-    """A variant, the stages swapped in it, and the hyperparameters that the trainer fixes."""
-
-    variant: str
-    stages: Mapping[str, str] = field(default_factory=dict)
-    hyperparameters: Mapping[str, object] = field(default_factory=dict)
-
-
-def choose(settings: Settings) -> Chosen:
-    """The row that a record's ``framework`` names, and what its settings swap in it.
+def choose(settings: Settings) -> Reading:
+    """The row that a record's ``framework`` names, and what its settings swap in it, by our names.
 
     Args:
         settings: the record's own words: ``name``, and what else the framework's room reads;
@@ -61,11 +53,11 @@ def choose(settings: Settings) -> Chosen:
     reading = read(settings)
     row = _as_of(_row(settings, reading), settings)
     stages = {stage: _choice(stage, choice, name) for stage, choice in reading.stages.items()}
-    return Chosen(row, stages, reading.hyperparameters)
+    return Reading(row, stages, reading.hyperparameters)
 
 
 def completed(
-    chosen: Chosen,
+    chosen: Reading,
     *,
     advantages_given: bool,
     stages: Mapping[str, str],
@@ -78,10 +70,10 @@ def completed(
     kept = dict(chosen.stages)
     if advantages_given:
         kept.pop("advantage", None)
-    made = plan(chosen.variant, stages={**kept, **stages}, batch="record")
+    made = plan(chosen.row, stages={**kept, **stages}, batch="record")
     taken = {n: v for n, v in chosen.hyperparameters.items() if n in made.takes()}
     return plan(
-        chosen.variant,
+        chosen.row,
         stages={**kept, **stages},
         hyperparameters={**taken, **hyperparameters},
         batch="record",
@@ -120,11 +112,11 @@ def _there(row: str, settings: Settings) -> str:
     return row
 
 
-def _by_variant(settings: Settings) -> Chosen:
+def _by_variant(settings: Settings) -> Reading:
     name = settings.get("variant") or settings.get("loss_type") or settings.get("name")
     for wanted in (f"{settings.get('name')}/{name}".lower(), name):
         if isinstance(wanted, str) and wanted in NAMES:
-            return Chosen(_as_of(_there(NAMES[wanted], settings), settings))
+            return Reading(_as_of(_there(NAMES[wanted], settings), settings))
     raise InputError(f"no variant reproduces {name!r}; name one with -v", path="framework")
 
 

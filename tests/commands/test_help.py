@@ -256,6 +256,7 @@ def test_what_people_ask_is_answered_on_the_first_screen(grpo, monkeypatch, comm
         ("inspect x", "type: grpo show FILE"),
         ("plot", "type: grpo trend RUN --plot"),
         ("k3", "for its meaning: grpo explain k3"),
+        ("pandas", "for its meaning: grpo explain pandas"),
         ("ratio", "for its meaning: grpo explain ratio"),
     ],
 )
@@ -266,3 +267,27 @@ def test_a_word_that_is_no_command(shell, tmp_path, words, said):
     (line,) = result.stderr.splitlines()
     assert line.startswith(f"grpo: no such command '{words.split()[0]}'")
     assert line.replace("python -m grpo_cli", "grpo").endswith(said)
+
+
+@pytest.mark.parametrize(
+    ("word", "command"),
+    [
+        ("ci", "grpo check FILE --fail-on warning -q"),
+        ("gate", "grpo check FILE --fail-on warning -q"),
+        ("polars", "grpo eval FILE --level token -f parquet -o tokens.parquet"),
+        ("dataframe", "grpo eval FILE --level token -f parquet -o tokens.parquet"),
+        ("turns", "grpo eval FILE --level turn"),
+        ("agents", "grpo eval FILE --level turn"),
+        ("bundle", "grpo convert FILE --bundle -o step.bundle.jsonl"),
+        ("mismatch", "grpo check FILE"),
+        ("J", "grpo eval FILE"),
+    ],
+)
+def test_a_word_leads_to_the_command_that_shows_it(grpo, word, command):
+    assert grpo("help", word).stdout.splitlines()[-1].strip() == command
+
+
+def test_several_variants_are_for_compare(grpo):
+    result = grpo("eval", "samples/arithmetic.jsonl", "-v", "grpo,dr")
+    assert result.exit_code == 2
+    assert result.stderr.endswith("; for several: grpo compare -v grpo,dr\n")

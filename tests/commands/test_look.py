@@ -325,3 +325,34 @@ def test_choices_are_listed_by_stage_and_explained(grpo):
     assert (wrong.exit_code, wrong.stdout) == (2, "")
     assert "unknown name 'kll'; did you mean kl?" in wrong.stderr
     assert grpo("variants", "--stage", "kl", "nothing*").exit_code == 2
+
+
+@pytest.mark.parametrize("height", [24, 30, 45, 200])
+def test_a_table_is_cut_at_its_rows(grpo, dump, monkeypatch, height):
+    path = str(dump(*[{}] * 30))
+    monkeypatch.setattr(paging, "screen_of", lambda stream: Screen(80, height=height))
+    found = grpo("eval", path, "-v", "dr")
+    assert "more lines" not in found.stdout
+    lines, notes = found.stdout.splitlines(), found.stderr.splitlines()
+    (head,) = (at for at, line in enumerate(lines) if line.startswith("───"))
+    rows = [line for line in lines[head + 1 :] if line.strip()[:1].isdigit()]
+    assert len(lines) + len(notes) < height
+    more = f"grpo: … {30 - len(rows)} more records (use --full)"
+    assert (more in notes) is (len(rows) < 30)
+    assert len(rows) == 30 or len(lines) + len(notes) >= height - 3
+
+
+@pytest.mark.parametrize("width", [80, 120, 200])
+@pytest.mark.parametrize(
+    "command",
+    ["formats", "variants", "variants --changes", "vectors", "vectors --flags", "check --codes"],
+)
+def test_lists_are_alike(grpo, monkeypatch, command, width):
+    """A head, a rule, and a row for each name, whose words have a column."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    head, rule, *rows = grpo(*command.split()).stdout.splitlines()
+    words = head.rindex("  ") + 2
+    assert set(rule) == {"─"}
+    assert rows[0][0] != " "
+    assert all(row[:words].strip() == "" or row[0] != " " for row in rows[:20])
+    assert max(map(cell_len, [head, rule, *rows[:20]])) <= width

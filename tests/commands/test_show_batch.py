@@ -170,3 +170,13 @@ def test_standard_input_and_a_quantity_that_is_0_everywhere(path: Path) -> None:
     rows = answer("show", path, "-v", "dr", "--top", "4")["rows"]
     assert places == [[row["id"], row["position"]] for row in rows]
     assert "of every token is 0" in run("show", path, "-v", "dr", "--by", "kl").stdout
+
+
+@each(
+    ("by", "legend"),
+    [("kl", "KL estimate:  0  "), ("log_prob", "  0   ▾"), ("ratio", "logarithm:  0.")],
+)
+def test_colours_of_what_has_one_sign_start_at_0(tmp_path: Path, by: str, legend: str) -> None:
+    one = RECORDS[0] | {"log_probs_ref": RECORDS[0]["log_probs_old"]}
+    path = write(tmp_path / "a.jsonl", [one])
+    assert legend in run("show", path, "--by", by, COLUMNS="120").stdout

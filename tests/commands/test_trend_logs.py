@@ -568,16 +568,6 @@ def test_a_logged_number_differs_from_an_infinite_one(tmp_path: Path) -> None:
     assert [line.rpartition(",")[2] for line in lines] == [name, "0.0", "inf", "0.0"]
 
 
-def test_a_figure_passes_over_what_is_infinite(tmp_path: Path) -> None:
-    figure = tmp_path / "run.svg"
-    words = ("trend", infinite(tmp_path), "--names", "verl", "-v", "dr", "--svg", figure)
-    assert run(*words).exit_code == 0
-    text = figure.read_text()
-    assert "rollout_corr/chi2_token" in text
-    assert "inf" not in text
-    assert "nan" not in text
-
-
 @each(
     ("variant", "counts", "ranks"),
     [

@@ -153,8 +153,7 @@ def test_what_two_runs_are_called(
     for name in files:  # the same names in several cases have the same records
         write(Path(name), [PLAIN if "step" in name else PLAIN | {"step": 1}])
     more = f"; … {len(places) - 3} more" if len(places) > 3 else ""
-    against = f"grpo trend {' --against '.join(places)}"
-    two = f"; to compare them: grpo diff {' '.join(places)}; {against}" if len(places) == 2 else ""
+    two = f"; to compare them: grpo diff {' '.join(places)}" if len(places) == 2 else ""
     each = "; ".join(f"grpo trend {place}" for place in places[:3])
     assert run("trend", *files, "-v", "dr").stderr == (
         f"grpo: {files[0]} and {files[1]} both have step 1, so these are {len(places)} runs. "

@@ -52,7 +52,7 @@ def test_advantages_of_slime(choice: str) -> None:
     assert cases
     for case in cases:
         record = SLIME["batches"][case["batch"]]
-        found = evaluate(record, chosen.variant, stages=chosen.stages, **values)
+        found = evaluate(record, chosen.row, stages=chosen.stages, **values)
         for own, theirs in zip(found.advantages, case["advantages"], strict=True):
             assert own == pytest.approx(theirs, rel=1e-9, abs=1e-9)
 
@@ -71,7 +71,7 @@ def test_the_other_words_of_slime() -> None:
     settings |= {"calculate_per_token_loss": True, "use_rollout_logprobs": True, "eps_clip": 0.1}
     settings |= {"use_unbiased_kl": True, "kl_loss_type": "low_var_kl", "kl_loss_coef": 0.01}
     chosen = choose(settings)
-    assert chosen.variant == "slime/gspo"
+    assert chosen.row == "slime/gspo"
     assert chosen.stages == {
         "correction": "token-truncate",
         "ratio": "rollout",
@@ -84,7 +84,7 @@ def test_the_other_words_of_slime() -> None:
         "kl_weight": "token-ratio",
         "beta": 0.01,
     }
-    assert choose({"name": "slime", "variant": "tis"}).variant == "slime/tis"
+    assert choose({"name": "slime", "variant": "tis"}).row == "slime/tis"
 
 
 def test_functions_that_trl_normalises_first() -> None:
@@ -231,7 +231,7 @@ def test_what_settings_come_to(
     settings: dict[str, Any], variant: str, stages: dict[str, str], values: dict[str, Any]
 ) -> None:
     chosen = choose(settings)
-    assert chosen.variant == variant
+    assert chosen.row == variant
     assert chosen.stages == stages
     assert chosen.hyperparameters == values
 

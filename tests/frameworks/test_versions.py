@@ -74,7 +74,7 @@ def test_each_earlier_row_is_reached_by_a_version(name: str) -> None:
     ],
 )
 def test_a_record_s_version_picks_the_row(settings: dict[str, object], row: str) -> None:
-    assert choose(settings).variant == row
+    assert choose(settings).row == row
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_a_row_says_until_when_it_was_there() -> None:
 def test_prime_rl_s_threshold_has_two_names() -> None:
     for name in ("eps", "ipo_threshold"):
         chosen = choose({"name": "prime-rl", "loss_type": "ipo", name: 0.02, "kl_tau": 0.1})
-        assert chosen.variant == "prime-rl/ipo"
+        assert chosen.row == "prime-rl/ipo"
         assert chosen.hyperparameters == {"ipo_threshold": 0.02, "beta": 0.1}
     chosen = choose({"name": "prime-rl", "loss_type": "default", "dppo_mask_low": 0.1})
     assert chosen.hyperparameters == {"divergence_low": 0.1}
@@ -124,7 +124,7 @@ def test_prime_rl_s_threshold_has_two_names() -> None:
 def test_prime_rl_s_algorithm_and_loss_are_two_settings() -> None:
     settings = {"name": "prime-rl", "algorithm": "max_rl", "loss_type": "ipo"}
     chosen = choose(settings)
-    assert (chosen.variant, chosen.stages) == ("prime-rl/ipo", {"advantage": "max-rl"})
+    assert (chosen.row, chosen.stages) == ("prime-rl/ipo", {"advantage": "max-rl"})
     with pytest.raises(InputError, match=r"adv_tau 2.0: multiply the advantages by it"):
         choose({**settings, "adv_tau": 2.0})
 

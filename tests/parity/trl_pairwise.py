@@ -311,7 +311,7 @@ def advantage_error(row: Configuration, lines: Sequence[Record]) -> float:
     for joined, theirs in generations(row, lines):
         chosen = choose(joined["framework"])
         stages = {k: v for k, v in chosen.stages.items() if k == "advantage"}
-        ours = evaluate(joined, chosen.variant, stages=stages).breakdown.response_advantage
+        ours = evaluate(joined, chosen.row, stages=stages).breakdown.response_advantage
         worst = max(worst, relative_error(ours, theirs))
     return worst
 

@@ -65,7 +65,7 @@ COMMANDS = [
     ("split", "-n", "2", "--beta", "0"),
     ("diff", NAME),
     ("report", "-o", "x.html"),
-    ("trend", "--svg", "x.svg", "--html", "x.html"),
+    ("trend", "--html", "x.html"),
     ("convert",),
     ("eval", "--html", NAME),
 ]

@@ -83,7 +83,7 @@ def _denominator(named: str) -> Denominator | None:
     except GrpoError:
         return None
     aggregate = chosen.stages.get("aggregate")
-    name = chosen.variant if aggregate is None else f"{chosen.variant} --aggregate {aggregate}"
+    name = chosen.row if aggregate is None else f"{chosen.row} --aggregate {aggregate}"
     counts = policy.weights.counts
     return Denominator(
         variant=name,

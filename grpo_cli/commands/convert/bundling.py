@@ -15,7 +15,7 @@ from grpo_cli.errors import GrpoError, InputError
 from grpo_cli.records import Raw, record
 from grpo_cli.records.tables.canonical import canonical, dumps, has_id, named
 from grpo_cli.terminal.numbers import escaped_json
-from grpo_cli.variants.trainer import Chosen, choose, completed
+from grpo_cli.variants.trainer import Reading, choose, completed
 
 TOLERANCES = {"rtol": LOGGED, "metrics_rtol": LOGGED}
 """Of a bundle that names none."""
@@ -61,7 +61,7 @@ def _settings(raw: Raw) -> dict[str, str]:
     said = raw.value.get("framework")
     given = read.advantages is not None
     try:
-        chosen = choose(said) if isinstance(said, dict) else Chosen("grpo")
+        chosen = choose(said) if isinstance(said, dict) else Reading("grpo")
         plan = completed(chosen, advantages_given=given, stages={}, hyperparameters={})
         objective = Chunk.of([read]).objective(plan)
     except GrpoError:  # whoever verifies it names a variant

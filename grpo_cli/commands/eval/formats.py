@@ -180,19 +180,16 @@ def _write_table(run: Run, printing: Printing, _: str, stream: BinaryIO) -> None
         return
     counted = 0
 
-    def draw_totals(console: Console, screen: Screen) -> None:
-        if run.complete and printing.by:
-            print_batches(console, screen, printing, run.batches, run.signature, run.total)
-        elif run.complete:
-            print_totals(console, screen, level, printing.fields, run.total, run.signature)
-
     def draw_rows(console: Console, screen: Screen, most: int) -> None:
         nonlocal counted
         size = run.size if printing.weighs and run.complete else None
         counted = print_rows(console, screen, printing, records, most, size)
 
     def draw(console: Console, screen: Screen) -> None:
-        draw_totals(console, screen)
+        if run.complete and printing.by:
+            print_batches(console, screen, printing, run.batches, run.signature, run.total)
+        elif run.complete:
+            print_totals(console, screen, level, printing.fields, run.total, run.signature)
         if level != "batch":
             draw_fitting(console, screen, draw_rows, limit, notes)
 

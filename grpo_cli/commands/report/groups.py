@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from hashlib import blake2b
 from itertools import chain
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -27,6 +28,8 @@ from grpo_cli.objective.mismatch import Mismatch
 from grpo_cli.records import DecodedChunk, Raw, Record, record
 from grpo_cli.variants.plan import Plan
 
+Draw = Callable[[], str]
+"""Makes the block of a group."""
 Owner = tuple[str, str | int | float]
 """A record: its file, and what ``--record`` takes."""
 
@@ -198,18 +201,18 @@ class KeptGroups(Accumulator[None]):
 
     def read(self, decoded: Iterable[DecodedChunk]) -> Iterator[InputError]:
         """Adds the records of the steps that are kept."""
-        made: dict[int, list[_Made]] = {}
+        made: dict[int, list[tuple[Group, Draw | None]]] = {}
         for chunk in decoded:
             for raw in chunk.items:
                 step = self._step(raw)
                 if step is not None and isinstance(raw, Raw):
                     made.setdefault(step, []).extend(self._groups(raw, step))
         for step, several in made.items():
-            groups = [one.group for one in several]
+            groups = [group for group, _ in several]
             chosen = {id(group) for group in sample(groups, self.choice.groups)}
-            for one in several:
-                if id(one.group) in chosen and one.breakdown is not None:
-                    one.group.block = block(one.raw, one.record, one.breakdown, one.rows)
+            for group, draw in several:
+                if id(group) in chosen and draw is not None:
+                    group.block = draw()
             self.steps.setdefault(step, []).extend(groups)
         yield from ()
 
@@ -229,7 +232,7 @@ class KeptGroups(Accumulator[None]):
             return None
         return step if step in self.choice.steps else None
 
-    def _groups(self, raw: Raw, step: int) -> Iterator[_Made]:
+    def _groups(self, raw: Raw, step: int) -> Iterator[tuple[Group, Draw | None]]:
         found = record(raw)
         try:
             chunk = None if isinstance(found, InputError) else Chunk.of([found])
@@ -259,7 +262,10 @@ class KeptGroups(Accumulator[None]):
                 priority,
                 int(chunk.batch.responses.lengths[rows].sum()),
             )
-            yield _Made(group, raw.with_lists(), found, breakdown, rows)
+            drawn = (
+                None if breakdown is None else partial(block, raw.with_lists(), found, breakdown)
+            )
+            yield group, None if drawn is None else partial(drawn, rows)
 
     def _evaluated(self, chunk: Chunk, step: int) -> Breakdown | None:
         """The record alone; None if it lacks what the objective needs."""
@@ -268,16 +274,6 @@ class KeptGroups(Accumulator[None]):
             return chunk.run(Evaluator(self.plan, self.statistics).evaluate)
         except InputError:
             return None
-
-
-class _Made(NamedTuple):
-    """A group, and what its tokens are made of."""
-
-    group: Group
-    raw: Raw
-    record: Record
-    breakdown: Breakdown | None
-    rows: list[int]
 
 
 def _facts(

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
-from grpo_cli.commands.page.block import finite
-from grpo_cli.commands.report.groups import Group, KeptGroups, choose, limit_tokens
-from grpo_cli.commands.trend.comparison import Trend
-from grpo_cli.commands.trend.drawings import head, page, with_other
+from grpo_cli.commands.options.everywhere import command_line
+from grpo_cli.commands.page.block import deflated, finite
+from grpo_cli.commands.page.page import html
+from grpo_cli.commands.report.groups import KeptGroups, choose, limit_tokens
+from grpo_cli.commands.trend.comparison import LogComparison, Trend
+from grpo_cli.commands.trend.events import Event
 from grpo_cli.commands.trend.inspection import with_mismatches
 from grpo_cli.commands.trend.logs import LogRun
+from grpo_cli.commands.trend.metrics import metric
 from grpo_cli.commands.trend.options import StoredOptions, TrendOptions
 from grpo_cli.commands.trend.questions.parts import PartSteps, answer_by, windows
 from grpo_cli.commands.trend.run import Run
+from grpo_cli.commands.trend.step import Finding, Steps
+from grpo_cli.commands.trend.view import known, verdict_of
 from grpo_cli.engine.fold import first_pass
 
 
@@ -37,15 +42,28 @@ def page_of(
         options: its flags; ``--by`` adds the parts of changes.
         stored: what it stores.
     """
-    steps = answer.steps
     blocks: list[tuple[str, str]] = []
     if isinstance(run, LogRun):
-        whole = head(steps, answer.events, None, answer.verdict) | {"lost": 0}
+        whole = _head(answer, answer.events) | {"lost": 0}
     else:
         whole, blocks = _of_records(run, answer, options.by, stored)
     if other is not None:
-        whole = with_other(whole, (options.against or [""])[0], other.read())
-    yield from page(steps, places, answer.signatures, whole, blocks)
+        steps = other.read()
+        places_of = {number: at for at, number in enumerate(steps.numbers)}
+        for one in whole["metrics"]:
+            if one["name"] in steps.metrics:
+                values = [*steps.values(one["name"]), None]
+                one["against"] = [values[places_of.get(at, -1)] for at in whole["steps"]]
+        whole["against"] = (options.against or [""])[0]
+    first, last = places[0], places[-1]
+    return html(  # the title says what changed first, and when
+        title=answer.verdict.partition(";")[0],
+        place=first if len(places) == 1 else f"{first} … {last} ({len(places):,} files)",
+        command=command_line(),
+        signature="\n".join(answer.signatures),
+        settings={"color_by": None, "top": 10},
+        blocks=[("run", deflated(whole)), *blocks],
+    )
 
 
 def _of_records(
@@ -59,34 +77,73 @@ def _of_records(
     make = partial(KeptGroups, run.plan, run.step_source, choice, run.statistics)
     read = first_pass(run.reader, make)
     lost = limit_tokens(read.steps, stored.groups, stored.tokens)
-    happened = with_mismatches(answer.events, read.mismatches)
-    whole = head(steps, happened, answer.log, answer.verdict)
+    whole = _head(answer, with_mismatches(answer.events, read.mismatches))
     if field is not None:
         parts = PartSteps(run.reader, run.plan, replace(run.step_source, resumed=None), field)
         around = windows(steps, [(one.metric, one.onset) for one in answer.findings])
         whole["by"] = answer_by(field, parts, steps, around, ()).document()
-    numbered, blocks = _numbered(read.steps)
-    return whole | {
-        "kept": {str(number): why for number, why in choice.steps.items()},
-        "groups": numbered,
-        "seed": choice.seed,
-        "sampled": choice.groups,
-        "lost": lost,
-    }, blocks
-
-
-def _numbered(
-    kept: Mapping[int, Sequence[Group]],
-) -> tuple[dict[str, list[dict[str, Any]]], list[tuple[str, str]]]:
-    """Step → the facts of its groups, and the blocks of their tokens."""
     blocks: list[tuple[str, str]] = []
-    numbered: dict[str, list[dict[str, Any]]] = {}
-    for step in sorted(kept):
-        rows = numbered[str(step)] = []
-        for group in kept[step]:
-            facts = finite(group.facts) | {"tokens": group.tokens, "block": None}
-            if group.block:
-                facts["block"] = f"block-{len(blocks)}"
-                blocks.append((facts["block"], group.block))
-            rows.append(facts)
-    return numbered, blocks
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for step in sorted(read.steps):
+        rows = groups[str(step)] = []
+        for group in read.steps[step]:
+            name = f"block-{len(blocks)}" if group.block else None
+            rows.append(finite(group.facts) | {"tokens": group.tokens, "block": name})
+            blocks += [(name, group.block)] if name is not None else []
+    kept = {str(number): why for number, why in choice.steps.items()}
+    sample = {"seed": choice.seed, "sampled": choice.groups, "lost": lost}
+    return whole | {"kept": kept, "groups": groups} | sample, blocks
+
+
+def _head(answer: Trend, events: Sequence[Event]) -> dict[str, Any]:
+    """What the page's script reads of a run of which no step's groups are kept."""
+    steps = answer.steps
+    return {
+        "verdict": answer.verdict,
+        "steps": steps.numbers,
+        "files": steps.files,
+        "metrics": [
+            {
+                "name": name,
+                "family": "log" if column is None else column.family,
+                "usual": column is None or column.usual,
+                "log": (row := steps.watch(name)) is not None and row.is_log,
+                "values": steps.values(name),
+            }
+            for name in known(steps)
+            for column in (metric(name),)
+            if column is not None or steps.logged
+        ],
+        "findings": [
+            _finding(one) | {"event": at}
+            for at, event in enumerate(events)
+            for one in event.findings
+        ],
+        "checks": [event.check for event in events],
+        "log": None if answer.log is None else _log(steps, answer.log),
+        "kept": {},
+        "groups": {},
+    }
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    """A finding, and what shows it best: a quantity that tokens can be coloured by."""
+    column = metric(finding.metric)
+    worst = None if column is None else column.worst
+    return finite(asdict(finding)) | {"by": "log_prob" if worst == "nll" else worst}
+
+
+def _log(steps: Steps, log: LogComparison) -> dict[str, Any]:
+    """The logged series at the steps of the run, and whether each agrees with ours."""
+    return {
+        "framework": log.framework,
+        "series": [
+            {
+                "name": f"log: {name}",
+                "said": " ".join(verdict_of(compared[name])) if name in compared else "",
+                "values": [values.get(number) for number in steps.numbers],
+            }
+            for compared in ({one.name: one for one in log.series},)
+            for name, values in log.logged.items()
+        ],
+    }

@@ -25,7 +25,6 @@ from grpo_cli.commands.trend.answer import trend_of
 from grpo_cli.commands.trend.comparison import Trend
 from grpo_cli.commands.trend.conditions import Condition, read_condition
 from grpo_cli.commands.trend.coverage import Coverage
-from grpo_cli.commands.trend.drawings import figure
 from grpo_cli.commands.trend.follow import Follow
 from grpo_cli.commands.trend.logs import LogRun, logs_among, read_finite
 from grpo_cli.commands.trend.metrics import METRICS, functions, metric
@@ -59,7 +58,7 @@ def trend(
     \b
     grpo trend run/rollouts
     grpo trend 'steps/*.jsonl.zst' --fields reward_mean,kl_k3,mismatch.k3 --plot
-    grpo trend run --html run.html --svg run.svg
+    grpo trend run --html run.html
     grpo trend run --fail-on 'gradient_norm>10' --fail-on findings
     grpo trend run --at 12
     grpo trend run --by rank
@@ -162,14 +161,11 @@ def _write_answer(
     options: TrendOptions,
     drawn: Iterable[str] | None,
 ) -> None:
-    """Prints an answer, or draws it where a page or a picture is asked for; ``drawn``: the page."""
-    with drawings(options.html, options.svg) as (page, picture):
-        if page is not None:
-            page.writelines(part.encode() for part in drawn or ())
-        if picture is not None:
-            text = figure(answer.steps, answer.findings, columns, answer.signatures, answer.verdict)
-            picture.write(text.encode())
-    if options.is_drawn:
+    """Prints an answer, or writes its page where that is asked for (``drawn``)."""
+    if options.html is not None:
+        with drawings(options.html, None) as (page, _):
+            if page is not None:
+                page.writelines(part.encode() for part in drawn or ())
         return
     with destination(options.output) as stream:
         if options.kind == "table":
@@ -189,8 +185,8 @@ def _follow(
 ) -> int:
     """Watches files until --fail-on holds; Ctrl-C ends it as any command."""
     compares = options.names != "grpo" or options.log
-    if options.kind not in ("table", "jsonl") or compares or options.is_drawn:
-        only = "not with --names, --log, --html or --svg"
+    if options.kind not in ("table", "jsonl") or compares or options.html:
+        only = "not with --names, --log or --html"
         raise UsageError(f"--follow prints a table or --format jsonl, {only}")
     if reading.on is not None:
         raise UsageError("--follow reads files as they grow, on this machine: without --on")

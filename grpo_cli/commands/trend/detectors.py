@@ -45,6 +45,8 @@ _INSIDE = 2.0
 """Robust deviations from the old level that a value which is as before may have."""
 _RECENT = 8
 """Values before a change from which it has to have moved the way that it states."""
+_LEAST_MOVE = 0.06
+"""The share of these values that what is positive has to have moved by."""
 _PERIODS = 3
 """Equal distances between single steps that are a period."""
 _BACK = 4
@@ -173,9 +175,12 @@ def _repeats(before: Change, sign: Change) -> bool:
 def _counts(watch: Watch, values: F64, scaled: F64, usual: Usual, sign: Change) -> bool:
     """Whether a shift or drift is large enough to matter, and no mere end of a trend."""
     after = slice(max(sign.at, sign.seen - LEAST_FUTURE), sign.seen)
-    level = float(np.median(values[after]))
-    moved = level - float(np.median(values[max(sign.at - _RECENT, 0) : sign.at]))
-    if (moved > 0.0) != sign.up or (sign.up and level < watch.least):
+    level, recent = (
+        float(np.median(values[part]))
+        for part in (after, slice(max(sign.at - _RECENT, 0), sign.at))
+    )
+    least = _LEAST_MOVE * abs(recent) if watch.is_log else 0.0
+    if (level - recent) * (1 if sign.up else -1) <= least or (sign.up and level < watch.least):
         return False
     change = abs(float(np.median(scaled[after])) - usual.level[sign.at])
     return watch.scale not in ("log", "growth") or bool(change > _LEAST_FACTOR)

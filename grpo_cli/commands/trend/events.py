@@ -134,6 +134,7 @@ def _in_short(finding: Finding) -> str:
             SPIKE: ("jumped", "jumped"),
             DRIFT: ("began to rise", "began to fall"),
             LIMIT: ("passed its limit", "passed its limit"),
+            IMPOSSIBLE: ("has an impossible value", "has an impossible value"),
         }
         verb = verbs.get(finding.kind, ("rose", "fell"))[down]
     return f"{finding.metric} {verb}"

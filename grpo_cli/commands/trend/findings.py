@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -78,43 +77,37 @@ def _finding(series: _Series, steps: Steps, change: Change, flags: Flags) -> Fin
     end = len(values) if change.end is None or change.period else max(change.end, change.at + 1)
     after = values[change.at : change.at + 1 if change.kind == SPIKE and not change.period else end]
     worst = change.at + int(after.argmax() if change.up else after.argmin())
-    begun, farthest = (steps[int(series.places[at])] for at in (change.at, worst))
-    ended = None if change.end is None else steps.numbers[series.places[change.end]]
+    begun, farthest = (int(series.places[at]) for at in (change.at, worst))
+    number, numbers = steps.numbers[begun], steps.numbers
+    ended = None if change.end is None else numbers[series.places[change.end]]
     until = "" if ended is None else f", until step {ended}"
-    return _made(
-        Finding(
-            series.name,
-            change.kind,
-            begun.number,
-            _SENTENCES[change.kind](series, change, begun.number) + until,
-            "",
-            farthest.number,
-            None,
-            change.score,
-            direction=UP if change.up else DOWN,
-            severity=INFO if change.info else WARNING,
-            seen=steps.numbers[series.places[change.seen - 1]],
-            end=ended,
-            period=change.period,
-        ),
-        (begun, farthest),
-        flags,
+    return Finding(
+        series.name,
+        change.kind,
+        number,
+        _SENTENCES[change.kind](series, change, number) + until,
+        worst_step=numbers[farthest],
+        score=change.score,
+        direction=UP if change.up else DOWN,
+        severity=INFO if change.info else WARNING,
+        seen=numbers[series.places[change.seen - 1]],
+        end=ended,
+        period=change.period,
+        **_commands(series.name, steps[begun], steps[farthest], flags),
     )
 
 
-def _made(finding: Finding, steps: tuple[Step, Step], flags: Flags) -> Finding:
-    """The finding with its commands, of the steps where it began and where it is worst."""
-    column = METRICS.get(finding.metric)
+def _commands(name: str, begun: Step, worst: Step, flags: Flags) -> dict[str, Any]:
+    """A finding's commands, of the steps where it began and where it is worst; and that place."""
+    column = METRICS.get(name)
     kind = None if column is None else column.worst
-    begun, worst = steps
-    at_first, at_worst = (None if kind is None else step.worst.get(kind) for step in steps)
-    return replace(
-        finding,
-        command=command(begun, at_first, kind, flags),
-        worst=at_worst,
-        cause=_cause(finding.metric, begun, at_first, flags),
-        worst_command=command(worst, at_worst, kind, flags),
-    )
+    at_first, at_worst = (None if kind is None else one.worst.get(kind) for one in (begun, worst))
+    return {
+        "command": command(begun, at_first, kind, flags),
+        "worst": at_worst,
+        "cause": _cause(name, begun, at_first, flags),
+        "worst_command": command(worst, at_worst, kind, flags),
+    }
 
 
 def _not_finite(steps: Steps, name: str, found: NotFinite, flags: Flags) -> Finding:
@@ -122,11 +115,10 @@ def _not_finite(steps: Steps, name: str, found: NotFinite, flags: Flags) -> Find
     begun, later = steps[found.places[0]], len(found.places) - 1
     many = f" and at {later:,} of the steps that follow" if later else ""
     sentence = f"{found.words} at step {begun.number}{many}"
-    made = Finding(
-        name, IMPOSSIBLE, begun.number, sentence, "", begun.number, None, seen=begun.number
-    )
-    made = _made(made, (begun, begun), flags)
-    return replace(made, command=made.cause)
+    commands = _commands(name, begun, begun, flags)
+    commands["command"] = commands["cause"]
+    number = begun.number
+    return Finding(name, IMPOSSIBLE, number, sentence, worst_step=number, seen=number, **commands)
 
 
 # ---- sentences ----------------------------------------------------------------------------------
@@ -140,7 +132,7 @@ def _moved(series: _Series, change: Change, step: int) -> str:
     """Of a shift or a drift."""
     if math.isinf(change.score):
         return f"{series.name} is exactly 0 from step {step} on: {_before(series, change)} before"
-    future = series.values[change.at : change.at + FUTURE]
+    future = series.values[change.at : change.end][:FUTURE]
     after = shown(float(np.median(future if change.kind == SHIFT else future[-_LATEST:])))
     verb = {
         (SHIFT, True): "rose",

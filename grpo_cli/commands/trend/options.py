@@ -16,7 +16,6 @@ from grpo_cli.commands.options.output import (
     PageOptions,
     Plot,
     Quiet,
-    Svg,
     TableFormat,
     fields_option,
     format_of,
@@ -78,7 +77,6 @@ class TrendOptions:
     ] = None
     plot: Plot = False
     html: Html = None
-    svg: Svg = None
     fail_on: Annotated[
         list[str] | None,
         option("--fail-on", "TEST", "Exit with 1 on TEST, as 'kl_k3>0.01' or findings."),
@@ -91,11 +89,6 @@ class TrendOptions:
     def kind(self) -> str:
         """The format's name."""
         return format_of(self.format, as_json=self.json)
-
-    @property
-    def is_drawn(self) -> bool:
-        """Whether the answer is a page or a picture."""
-        return self.html is not None or self.svg is not None
 
     @property
     def asked(self) -> str | None:
@@ -159,7 +152,6 @@ class TrendOptions:
             "--follow": self.follow,
             "--plot": self.plot,
             "--html": self.html,
-            "--svg": self.svg,
             "--fail-on": self.fail_on,
             "--fields": self.fields,
         }

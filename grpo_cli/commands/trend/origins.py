@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from hashlib import blake2b
-from itertools import chain, count
 from pathlib import PurePath
 from sys import intern
 from typing import Any, NamedTuple
@@ -366,31 +365,19 @@ def _resumed(source: str, found: Return) -> str:
 def two_runs(clash: Clash, files: Sequence[str], command: str = "trend") -> UsageError:
     """The error for files of several runs: ``command`` on each of them, and ``grpo diff``."""
     places = _places(files, clash)
-    pages = _pages(places) if command == "report" else [[] for _ in places]
-    shown = [*zip(places, pages, strict=True)][:_MOST]
-    each = "; ".join(shell_line(["grpo", command, place, *page]) for place, page in shown)
+    page = ["-o"] if command == "report" else []
+    shown = [
+        [place, *page, *(f"run-{at}.html" for _ in page)] for at, place in enumerate(places, 1)
+    ]
+    each = "; ".join(shell_line(["grpo", command, *words]) for words in shown[:_MOST])
     more = f"; … {len(places) - _MOST:,} more" if len(places) > _MOST else ""
-    two = ""
-    if len(places) == 2:
-        against = ["grpo", "trend", places[0], "--against", places[1]]
-        two = f"; to compare them: {shell_line(['grpo', 'diff', *places])}; {shell_line(against)}"
+    compared = shell_line(["grpo", "diff", *places])
+    two = f"; to compare them: {compared}" if len(places) == 2 else ""
     return UsageError(
         f"{clash.first} and {clash.second} both have step {clash.step}, so these are "
         f"{len(places)} runs. For each run: {each}{more}{two}; if they are parts of one run, add "
         "--one-run"
     )
-
-
-def _pages(places: Sequence[str]) -> list[list[str]]:
-    """``-o`` and a page for each run, none of them twice: that of a later run has a number."""
-    taken, pages = set[str](), []
-    for place in places:
-        name = PurePath(place).name.partition(".")[0].rstrip("*") or "run"
-        numbered = (f"{name}-{number}" for number in count(2))
-        page = next(one for one in chain([name], numbered) if one not in taken)
-        taken.add(page)
-        pages.append(["-o", f"{page}.html"])
-    return pages
 
 
 def _places(files: Sequence[str], clash: Clash) -> list[str]:

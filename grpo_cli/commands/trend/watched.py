@@ -197,7 +197,7 @@ TABLE = (
     ),
     Watch("at_longest", span=_SHARE),
     Watch(
-        "length_mean", BOTH, UP, "log", bounds=(0.7, 0.9), span=_POSITIVE, spikes=3.0,
+        "length_mean", BOTH, BOTH, "log", bounds=(0.7, 0.9), span=_POSITIVE, spikes=3.0,
         logged=("completions/mean_length", "response_length/mean", "response_length",
                 "response_len/mean", "completion_length", "seq_len/all/mean"),
         fix="check whether the reward favours length; normalise the loss by tokens",

@@ -32,14 +32,14 @@ def _finds(row: Entry) -> str:
 
 def print_flags(console: Console, screen: Screen, document: Entry) -> None:
     """Prints each bug, how many cases find it, and where somebody met it."""
-    bugs = [
-        {**row, "bug": f"{row['bug']}\n{row['thread'].removeprefix(_SITE)}"}
-        for row in document["flags"]
-    ]
+    bugs = [{**row, "bug": f"{row['bug']}\n{_thread(row)}"} for row in document["flags"]]
     print_list(console, screen, bugs, ("flag", "cases", "bug"))
 
 
-_SITE = "https://github.com/"
+def _thread(row: Entry) -> str:
+    """The repository and the number of the thread, as owner/name#1."""
+    path = str(row["thread"]).removeprefix("https://github.com/")
+    return path.replace("/issues/", "#").replace("/pull/", "#")
 
 
 def print_exported(console: Console, document: Entry) -> None:

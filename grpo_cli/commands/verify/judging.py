@@ -31,7 +31,7 @@ from grpo_cli.objective.terms import KL, POLICY
 from grpo_cli.records import DecodedChunk, Raw, Record, layout, record
 from grpo_cli.records.record import blaming, one_by_one
 from grpo_cli.variants.plan import Plan
-from grpo_cli.variants.trainer import Chosen, choose, completed
+from grpo_cli.variants.trainer import Reading, choose, completed
 
 Plans = dict[tuple[str, bool], Plan]
 """(framework, whether advantages are given) → its plan."""
@@ -162,7 +162,7 @@ class Judging(Accumulator[Any]):
         key = (repr(settings), given)
         if key not in plans:
             plans[key] = completed(
-                choose(settings) if isinstance(settings, dict) else Chosen(self.variant or "grpo"),
+                choose(settings) if isinstance(settings, dict) else Reading(self.variant or "grpo"),
                 advantages_given=given,
                 stages=self.stages,
                 hyperparameters=self.hyperparameters,

@@ -9,11 +9,7 @@ import numpy as np
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.answer import Answer
-from grpo_cli.commands.trend.questions.noise import (
-    Estimate,
-    difference_of_means,
-    mean_of_neighbours,
-)
+from grpo_cli.commands.trend.questions.noise import difference_of_means, mean_of_neighbours
 from grpo_cli.commands.trend.step import Steps
 from grpo_cli.commands.trend.watched import is_watched
 from grpo_cli.errors import UsageError
@@ -95,11 +91,11 @@ def compare_runs(first: Sequence[Steps], second: Sequence[Steps]) -> RunComparis
         for name in every[0].metrics
         if all(name in one.metrics for one in every) and (every[0].logged or is_watched(name))
     ]
-    found = [
-        one for name in names if (one := _difference(name, first, second, common, seeds=seeds))
-    ]
+    found = {
+        name: one for name in names if (one := _series_of(name, first, second, common)) is not None
+    }
     level = 1 - _CHANCE / max(len(found), 1)
-    rows = [_row(*one, level) for one in found]
+    rows = [_difference(name, *pair, level, seeds=seeds) for name, pair in found.items()]
     rows.sort(key=lambda one: not (one.differs or one.differs_at_end))
     notes = [] if seeds else [_ONE_SEED]
     return RunComparison(
@@ -107,52 +103,31 @@ def compare_runs(first: Sequence[Steps], second: Sequence[Steps]) -> RunComparis
     )
 
 
-def _difference(
-    name: str,
-    first: Sequence[Steps],
-    second: Sequence[Steps],
-    common: Sequence[int],
-    *,
-    seeds: bool,
-) -> tuple[str, F64, F64, Estimate, Estimate] | None:
-    """A metric's values on both sides, and the differences of all steps and of the last."""
+def _series_of(
+    name: str, first: Sequence[Steps], second: Sequence[Steps], common: Sequence[int]
+) -> tuple[F64, F64] | None:
+    """[runs, n] a metric on both sides at the steps that all have; None where these are few."""
     mine, yours = (
-        np.array([_series(one, name, common) for one in side]) for side in (first, second)
+        np.array([one.metrics[name][np.isin(one.numbers, common)] for one in side])
+        for side in (first, second)
     )
     kept = ~np.isnan(np.vstack([mine, yours])).any(axis=0)
-    mine, yours = mine[:, kept], yours[:, kept]
-    count = int(kept.sum())
-    if count < _LEAST:
-        return None
-    last = max(count // _LAST, min(_LEAST_END, count))
-    spans = [(mine[:, -width:], yours[:, -width:]) for width in (count, last)]
-    if seeds:
-        ends = [difference_of_means(one.mean(axis=1), other.mean(axis=1)) for one, other in spans]
-    else:
-        ends = [mean_of_neighbours(other.mean(axis=0) - one.mean(axis=0)) for one, other in spans]
-    return name, mine, yours, ends[0], ends[1]
+    return None if kept.sum() < _LEAST else (mine[:, kept], yours[:, kept])
 
 
-def _row(
-    name: str, first: F64, second: F64, whole: Estimate, end: Estimate, level: float
-) -> Difference:
-    widths = whole.half_width(), end.half_width()
-    differs, at_end = (abs(one.value) > one.half_width(level) for one in (whole, end))
-    return Difference(
-        name,
-        float(first.mean()),
-        float(second.mean()),
-        whole.value,
-        whole.value - widths[0],
-        whole.value + widths[0],
-        end.value,
-        end.value - widths[1],
-        end.value + widths[1],
-        differs,
-        at_end,
-    )
-
-
-def _series(steps: Steps, name: str, common: Sequence[int]) -> F64:
-    """A metric at some of the steps."""
-    return steps.metrics[name][np.isin(steps.numbers, common)]
+def _difference(name: str, mine: F64, yours: F64, level: float, *, seeds: bool) -> Difference:
+    """A metric's differences over all steps and over the last; ``level``: of one beyond noise."""
+    count = mine.shape[1]
+    found: list[tuple[float, float, float, bool]] = []
+    for width in (count, max(count // _LAST, min(_LEAST_END, count))):
+        one, other = mine[:, -width:], yours[:, -width:]
+        if seeds:
+            change = difference_of_means(one.mean(axis=1), other.mean(axis=1))
+        else:
+            change = mean_of_neighbours(other.mean(axis=0) - one.mean(axis=0))
+        value, half = change.value, change.half_width()
+        differs = abs(value) > change.half_width(level)
+        found.append((value, value - half, value + half, differs))
+    whole, end = found
+    means = float(mine.mean()), float(yours.mean())
+    return Difference(name, *means, *whole[:3], *end[:3], whole[3], end[3])

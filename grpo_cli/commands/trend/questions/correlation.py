@@ -90,26 +90,21 @@ class ResponseColumns(RunSums):
             self.columns += later.columns
             self.groups += later.groups
 
-    @property
-    def names(self) -> list[str]:
-        """What is known of some response."""
-        found = dict.fromkeys(name for one in self.columns for name in one)
-        return [name for name in found if name != _STEP]
-
-    def column(self, name: str) -> F64:
-        """A quantity of every response."""
-        parts = [
-            one.get(name, np.full(len(groups), np.nan))
-            for one, groups in zip(self.columns, self.groups, strict=True)
-        ]
-        return np.concatenate(parts) if parts else np.zeros(0)
-
-    def all_groups(self) -> I64:
-        """The group of every response."""
+    def joined(self) -> tuple[dict[str, F64], I64]:
+        """[R] every quantity, NaN where a response has none; and the group of every response."""
+        names = dict.fromkeys(name for one in self.columns for name in one)
+        found = {
+            name: np.concatenate(
+                [
+                    one.get(name, np.full(len(groups), np.nan))
+                    for one, groups in zip(self.columns, self.groups, strict=True)
+                ]
+            )
+            for name in names
+        }
         starts = np.cumsum([0, *(int(one.max(initial=-1)) + 1 for one in self.groups)])
-        return np.concatenate(
-            [one + start for one, start in zip(self.groups, starts, strict=False)]
-        ).astype(np.int64)
+        parts = [one + start for one, start in zip(self.groups, starts, strict=False)]
+        return found, np.concatenate([*parts, np.zeros(0, dtype=np.int64)])
 
 
 _STEP = "step"
@@ -162,11 +157,13 @@ def correlate(found: ResponseColumns, first: str, second: str) -> CorrelationAns
     Raises:
         UsageError: for a name that no response has, with those that are there.
     """
-    names = [_known(name, found.names) for name in (first, second)]
-    columns = [found.column(name) for name in names]
+    known, owners = found.joined()
+    quantities = [name for name in known if name != _STEP]
+    names = [_known(name, quantities) for name in (first, second)]
+    columns = [known[name] for name in names]
     kept = ~np.isnan(columns[0]) & ~np.isnan(columns[1])
     first_values, second_values = (one[kept] for one in columns)
-    groups, steps = found.all_groups()[kept], found.column(_STEP)[kept]
+    groups, steps = owners[kept], known[_STEP][kept]
     numbers = np.unique(steps)
     spans = [numbers, *(one for one in np.array_split(numbers, _THIRDS) if len(numbers) >= _LEAST)]
     rows = []
