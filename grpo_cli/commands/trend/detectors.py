@@ -24,6 +24,7 @@ from grpo_cli.commands.trend.onsets import (
     PAST,
     levels,
     onsets,
+    theil_sen,
 )
 from grpo_cli.commands.trend.watched import DOWN, PRACTICE, UP, Limit, Watch
 
@@ -37,6 +38,8 @@ _OUTSIDE = 10.0
 _OF, _MOST = 5, 3
 _LAG, _CLEAR, _CLEAR_MEAN = 10, 2.5, 1.75
 """Steps between what was usual and a window; deviations from it of a value, and of a mean."""
+_ROUNDING = 1e-6
+"""The least noise of logarithms."""
 _COARSE = 0.25
 """The noise of a share, as an angle, beyond which it is of fewer than four."""
 _LEAST_FACTOR = math.log(1.2)
@@ -47,6 +50,8 @@ _RECENT = 8
 """Values before a change from which it has to have moved the way that it states."""
 _LEAST_MOVE = 0.06
 """The share of these values that what is positive has to have moved by."""
+_LEAP, _FAR = math.log(1.5), 8.0
+"""What five values in a row are above all before: at least this, and so many deviations."""
 _PERIODS = 3
 """Equal distances between single steps that are a period."""
 _BACK = 4
@@ -66,6 +71,7 @@ class Change(NamedTuple):
         limit: that was passed.
         period: the values from one spike to the next; 0: there are not several at one distance.
         info: whether it went the way that is no fault.
+        placed: whether ``at`` is where it began, whatever was usual.
     """
 
     at: int
@@ -77,6 +83,7 @@ class Change(NamedTuple):
     limit: Limit | None = None
     period: int = 0
     info: bool = False
+    placed: bool = False
 
 
 class Usual(NamedTuple):
@@ -139,6 +146,7 @@ def _followed(watch: Watch, values: F64, scaled: F64, shifted: Sequence[Change])
         *_impossible(watch, values),
         *_vanished(watch, values),
         *(one for limit in watch.limits for one in _beyond(watch, limit, values, scaled, usual)),
+        *_leaps(watch, values),
         *kept,
     ]
     found = _lasting(signs, scaled, usual)
@@ -188,7 +196,8 @@ def _counts(watch: Watch, values: F64, scaled: F64, usual: Usual, sign: Change) 
 
 def _since(sign: Change, scaled: F64, usual: Usual) -> Change:
     """The sign, at the step since which the series has been outside of what was usual."""
-    if sign.kind not in (SHIFT, DRIFT) and (sign.limit is None or not sign.limit.times):
+    timed = sign.kind in (SHIFT, DRIFT) or (sign.limit is not None and sign.limit.times)
+    if sign.placed or not timed:
         return sign
     first = max(sign.at - (0 if sign.limit is None else _LAG), LEAST_PAST)
     away = scaled[first : sign.seen] - usual.level[first]
@@ -327,6 +336,29 @@ def _vanished(watch: Watch, values: F64) -> Iterator[Change]:
         at = last - LEAST_FUTURE + 1
         if at >= LEAST_PAST and (values[at - LEAST_PAST : at] != 0.0).all():
             yield Change(at, last + 1, SHIFT, up=False)
+            return
+
+
+def _leaps(watch: Watch, values: F64) -> Iterator[Change]:
+    """Where five values in a row are far above all before them, as noise of neither side explains.
+
+    The onset tests count what follows as noise, so that a rise of many times which goes on rising
+    needs more steps there than a short run has. Here only the noise before it counts: of a line
+    through the logarithms of what came before, which is not taken to fall.
+    """
+    if not watch.is_log or UP not in watch.shift or not (values > 0.0).all():
+        return
+    logs = np.log(values)
+    for at in range(LEAST_PAST, len(values) - _OF + 1):
+        past, after = logs[max(at - PAST, 0) : at], logs[at : at + _OF]
+        if after.min() - past.max() < _LEAP:
+            continue
+        slope = max(float(theil_sen(past[None])[0]), 0.0)
+        level, spread = levels((past - slope * np.arange(len(past)))[None])
+        line = level[0] + slope * (len(past) + np.arange(_OF))
+        if (after - line > max(_FAR * spread[0], _LEAP)).all():
+            score = float((after - line).min()) / max(float(spread[0]), _ROUNDING)
+            yield Change(at, at + _OF, SHIFT, up=True, score=score, placed=True)
             return
 
 
