@@ -161,4 +161,4 @@ def test_usage_is_one_line(shell, arguments):
 def test_bare_is_help_and_usage(shell):
     result = shell("grpo")
     assert result.returncode == 2
-    assert "grpo help questions" in result.stdout + result.stderr
+    assert "grpo help clip" in result.stdout + result.stderr

@@ -191,16 +191,16 @@ def test_groups_that_are_grouped_again(grpo, dump):
 
 @pytest.mark.parametrize("command", ["eval", "explain", "split", "show"])
 @pytest.mark.parametrize(
-    ("framework", "beta", "ways"),
+    ("framework", "beta"),
     [
-        (None, 0.04, ["--beta 0", "-v dapo"]),
-        ({"name": "trl", "loss_type": "dapo"}, 0.04, ["-v trl/dapo --beta 0", "--beta 0"]),
-        ({"name": "verl", "policy_loss": "vanilla"}, 0.1, ["-v verl/vanilla --beta 0", "--beta 0"]),
-        ({"name": "nobody", "loss_type": "x"}, 0.1, ["--beta 0", "-v dapo"]),
+        (None, 0.04),
+        ({"name": "trl", "loss_type": "dapo"}, 0.04),
+        ({"name": "verl", "policy_loss": "vanilla"}, 0.1),
+        ({"name": "nobody", "loss_type": "x"}, 0.1),
     ],
 )
-def test_without_a_reference_the_default_names_the_commands_that_work(
-    grpo, dump, command, framework, beta, ways
+def test_without_a_reference_the_error_names_a_flag_that_works(
+    grpo, dump, command, framework, beta
 ):
     record = {"log_probs_new": ROWS, "log_probs_old": ROWS, "rewards": [1.0, 0.0]}
     record |= {} if framework is None else {"framework": framework}
@@ -211,11 +211,8 @@ def test_without_a_reference_the_default_names_the_commands_that_work(
     assert result.exit_code == 3
     line = result.stderr.splitlines()[-1]
     assert "log_probs_ref: missing; the kl stage (k3) needs log-probs under the refer" in line
-    places = [line.index(f"grpo {command} {path} {way}") for way in ways]
-    assert places == sorted(places)
-    for way in ways:
-        assert grpo(command, path, *extra, *way.split()).exit_code == 0
-    assert "grpo eval" not in grpo("eval", path, "--beta", "0.1").stderr
+    assert "--beta 0" in line
+    assert grpo(command, path, *extra, "--beta", "0").exit_code == 0
 
 
 def test_an_inverted_mask_is_found(grpo, dump):

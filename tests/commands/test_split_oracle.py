@@ -215,7 +215,7 @@ def test_every_row_is_that_of_its_weights(
     assert {*missing} == OF_TURNS | (set() if steps == 1 else OF_THE_STEP)
     for name, reason in missing.items():
         if name in OF_TURNS:
-            assert reason.endswith("counts turns or trajectories, which split does not cut")
+            assert reason.endswith("counts turns or trajectories, which split does not support")
             continue
         assert reason.endswith("missing; the input has more than one step"), name
     stages = answer("variants", "--stage", "aggregate")["stages"]

@@ -598,3 +598,14 @@ def test_the_loss_of_a_step_is_what_trl_makes_of_its_micro_batches(
     (logged,) = answer("trend", path, "-v", variant, "--names", "trl")["steps"]
     (batch,) = answer("eval", path, "-v", variant, "--batch", "step")["batches"]
     assert logged["loss"] == pytest.approx(batch["accumulated_loss"], rel=1e-12)
+
+
+def test_a_rise_that_goes_on_is_found_in_a_short_run(tmp_path: Path) -> None:
+    """KL of 0.011 until step 13, then more at each step; not where it only varies by its noise."""
+    draw = random.Random(3)
+    before = [0.011 * (1 + 0.06 * draw.gauss(0, 1)) for _ in range(13)]
+    after = [0.032, 0.074, 0.11, 0.149, 0.226, 0.238, 0.329]
+    for rest, found in ((after, [("kl", 14)]), ([0.0125, 0.0105, 0.0115, 0.0128] * 2, [])):
+        log = log_of(tmp_path / "log.json", {"kl": dict(enumerate([*before, *rest], 1))})
+        findings = answer("trend", log)["findings"]
+        assert [(one["metric"], one["onset"]) for one in findings] == found

@@ -152,7 +152,7 @@ def test_where_nothing_is_null_nothing_is_said() -> None:
     ("changes", "said"),
     [
         ({"reward_weights": [1.0]}, "reward_weights: expected one weight per reward"),
-        ({"reward_weights": [1.0, "a"]}, "reward_weights: expected a finite number, or several"),
+        ({"reward_weights": [1.0, "a"]}, "reward_weights: expected a finite number, or numbers"),
         ({"reward_weights": {"a": 1}}, "got an object"),
         ({"framework": {"reward_weights": [1.0]}}, "framework.reward_weights: expected 2 (one per"),
         ({"framework": {"reward_weights": "x"}}, "framework.reward_weights: expected a finite"),
