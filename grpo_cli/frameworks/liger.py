@@ -60,7 +60,7 @@ ROWS = {
             _LIGER,
             0.04,
             "The sum is divided by the tokens of the micro-batch, and the caller divides by "
-            "gradient_accumulation_steps. TRL up to 1.12 calls it so, without num_items_in_batch; "
+            "gradient_accumulation_steps. TRL up to 1.12 calls it without num_items_in_batch; "
             "TRL 1.13 and later do not use Liger's losses. The default ε_high of Liger's Triton "
             "kernel is 0.4.",
         ),

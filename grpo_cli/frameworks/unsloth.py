@@ -100,7 +100,7 @@ def _before(name: str, version: str, kl_weight: str) -> Row[Use]:
     if name in _WINDOW:
         row = replace(row, aggregate=use("trl/num-items"), note=f"{row.note} {_ITEMS}")
     if name == "unsloth/luspo":
-        row = replace(row, note=f"{row.note} With a KL its mean took padding in as well.")
+        row = replace(row, note=f"{row.note} With a KL, its mean included padding as well.")
     return row
 
 

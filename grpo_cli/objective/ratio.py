@@ -211,7 +211,7 @@ def rollout_sequence_token(
 
     Args:
         log_probs_rollout: [N] log-probs that the engine itself reported, nats.
-        responses: cuts the tokens into responses, over which the mean is taken.
+        responses: which tokens belong to each response; the mean is over a response.
 
     References:
         Zheng et al., GSPO, 2025 (arXiv 2507.18071), section on GSPO-token; Tinker's gspo.

@@ -214,7 +214,7 @@ ROWS = {
         "MiniRL",
         "Needs the engine's log-probs; the mask uses the trainer's old policy. The paper's "
         "experiments truncate π_old/π_rollout, its equation does not. There is no length "
-        "normalisation: the paper finds that it harms.",
+        "normalisation: the paper finds it harmful.",
         paper="2512.01374",
     ),
 }

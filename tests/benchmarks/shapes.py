@@ -510,14 +510,18 @@ SHAPES = {
     "verl": Shape("verl hook, 8 × 250 tokens", lambda draw: verl(draw, 250), of_records),
     "settings": Shape("ε and β that alternate by record, 8 × 150", settings, of_records),
     "verl-rows": Shape(
-        "verl rollout dump, a row a response", verl_rows, of_rows, ("--group-by", "uid")
+        "verl rollout dump, one row per response", verl_rows, of_rows, ("--group-by", "uid")
     ),
     "verifiers": Shape("verifiers traces, 2 turns of 250", verifiers, of_traces),
-    "prime-rl": Shape("prime-rl export, a sequence a line", prime_rl, of_exports),
+    "prime-rl": Shape("prime-rl export, one sequence per line", prime_rl, of_exports),
     "slime": Shape("slime .pt, 1000 tokens", slime, of_samples, suffix=".pt"),
     "unipo": Shape("UNIPO, steps of 16 × 150", unipo, of_steps),
     "parquet": Shape(
-        "Parquet, a row a response, with strings", rows, of_rows, ("--group-by", "uid"), ".parquet"
+        "Parquet, one row per response, with strings",
+        rows,
+        of_rows,
+        ("--group-by", "uid"),
+        ".parquet",
     ),
     "openrlhf": Shape("OpenRLHF-like, prompts as text", openrlhf, of_records),
     "tiny": Shape(
@@ -526,7 +530,7 @@ SHAPES = {
     "steps": Shape(
         "20,000 steps of one record of 8 × 4", steps, of_records, commands=("trend",), most=20_000
     ),
-    "bare": Shape("lists of numbers alone, 8 × 250", bare, of_records),
+    "bare": Shape("only lists of numbers, 8 × 250", bare, of_records),
 }
 
 

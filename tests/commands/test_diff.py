@@ -201,7 +201,7 @@ def test_responses_that_are_others(tmp_path: Path) -> None:
     found = changed(tmp_path, lengthen_without_tokens)["partings"]
     widths = (f"{WIDTH} tokens", f"{WIDTH + 1} tokens")
     assert [(one["column"], one["response"], one["first"], one["second"]) for one in found] == [
-        ("tokens", None, "there", "absent"),
+        ("tokens", None, "present", "absent"),
         ("log_probs_rollout", 1, *widths),
         ("log_probs_new", 1, *widths),
     ]
@@ -420,7 +420,7 @@ def test_a_record_that_one_run_lost_is_told_and_no_other(names: bool, tmp_path: 
     found = diff(tmp_path, first, [one for at, one in enumerate(first) if at != 2])
     (one,) = found["partings"]
     told = (one["column"], one["step"], one["first"], one["second"])
-    assert told == ("records", 1, "there", "absent")
+    assert told == ("records", 1, "present", "absent")
     assert (one["record"], found["records"]) == ("1/0" if names else 0, 3)
 
 

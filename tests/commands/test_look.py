@@ -308,7 +308,7 @@ def test_every_table_has_its_formats(grpo, dump, command, column):
 def test_a_page_that_is_no_table_says_so(grpo):
     result = grpo("explain", "dr", "--format", "csv")
     assert result.exit_code == 2
-    assert result.stderr == "grpo: --format csv: this answer is no table; it has --json\n"
+    assert result.stderr == "grpo: --format csv: this answer is not a table; use --json\n"
     assert grpo("explain", "dr", "--format", "csv", "--json").exit_code == 2
 
 

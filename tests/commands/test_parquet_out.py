@@ -136,7 +136,7 @@ def test_row_groups(grpo, tmp_path, monkeypatch, jobs):
 def test_not_to_standard_output(grpo, to):
     done = grpo("eval", FILES[0], "-f", "parquet", *to)
     assert done.exit_code == 2
-    assert "--format parquet is no text: name its file with -o FILE" in done.stderr
+    assert "--format parquet is binary: write it with -o FILE" in done.stderr
     assert not done.stdout
 
 

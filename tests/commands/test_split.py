@@ -190,8 +190,8 @@ def test_settings_in_which_records_differ_are_told(grpo, tmp_path):
     notes = [line for line in told if "differs between the records" in line]
     said = "differs between the records;"
     assert notes == [
-        f"grpo: note: tau_pos {said} 1.0, that of the first, is used",
-        f"grpo: note: beta {said} None, that of the first, is used",
+        f"grpo: note: tau_pos {said} the first one's, 1.0, is used",
+        f"grpo: note: beta {said} the first one's, None, is used",
     ]
 
 

@@ -193,7 +193,7 @@ def test_a_file_that_was_truncated_and_filled_again_says_everything_anew(tmp_pat
         while follow.poll():
             pass
         assert numbers(follow) == at_once(path)
-        assert f"{path} was written anew: grpo reads it again from the start" in follow.notices
+        assert f"{path} was rewritten: grpo reads it again from the start" in follow.notices
 
 
 def test_a_file_that_is_gone_no_longer_counts(tmp_path: Path) -> None:
@@ -204,7 +204,7 @@ def test_a_file_that_is_gone_no_longer_counts(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").unlink()
     assert follow.poll()
     assert rewards(follow) == {1: 0.5}
-    assert f"{tmp_path}/a.jsonl is gone: its content no longer counts" in follow.notices
+    assert f"{tmp_path}/a.jsonl was deleted: its records no longer count" in follow.notices
 
 
 def test_nul_bytes_are_a_write_that_goes_on(tmp_path: Path) -> None:

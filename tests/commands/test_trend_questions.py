@@ -200,7 +200,7 @@ ERRORS = [
     (("--correlate", "reward", "lenght"), 2, "unknown name 'lenght'; did you mean length? (one of"),
     (("--against", "run.jsonl", "--at", "3"), 2, "--against contradicts --at"),
     (("--against", "nowhere.jsonl"), 3, "nowhere.jsonl"),
-    (("--at", "3", "--plot"), 2, "--at answers a question: give it without --plot"),
+    (("--at", "3", "--plot"), 2, "--at cannot be combined with --plot"),
     (("--at", "99"), 2, "no such step between 0 and 39; the nearest is 39"),
     (("--by", "meta.rnk"), 3, "meta.rnk: missing; --batch and --by need it in every record"),
     (("--by", "meta"), 3, "expected a number or text (--batch, --by), got an object"),

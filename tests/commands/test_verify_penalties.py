@@ -378,7 +378,7 @@ def test_masked_tokens_are_no_positions() -> None:
 
 SUM = "a sum instead of a mean, or a mean instead of a sum: yours is grpo's"
 FACTOR = "off by the accumulation factor: yours is grpo's"
-WHOLE_FACTOR = "off by a whole factor: yours is grpo's times"
+WHOLE_FACTOR = "off by an integer factor: yours is grpo's times"
 
 
 def scaled(loss: float, gradient: float | None, **said: Any) -> list[str]:

@@ -80,7 +80,7 @@ def test_lines_that_hold_several_groups(tmp_path):
     found = [json.loads(line)["group_ids"] for line in grpo(*words).stdout.splitlines()]
     assert [set(one) for one in found] == [{NEW[0][0]}, {NEW[2][0]}]
     path.write_bytes(lines([{"log_probs_new": [[-7.0]], "rewards": [1.0]}, step]))
-    assert "this line has records of several groups" in grpo(*words).stderr
+    assert "this line has several values of log_probs_new[0][0]" in grpo(*words).stderr
 
 
 def test_a_key_that_is_nested_too_deeply(tmp_path):

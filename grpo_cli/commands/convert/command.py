@@ -74,7 +74,7 @@ def convert(
         used = WorkOptions(jobs=1) if alone else work
         reader = make_reader(paths(files), source.reading(chosen.record), errors, used)
         if bundle and (kind == "parquet" or work.on is not None):
-            raise UsageError("--bundle writes JSONL, on this machine")
+            raise UsageError("--bundle writes JSONL on this machine: leave out --on and Parquet")
         run = Conversion(reader, as_table=kind == "parquet", as_json=json, as_bundle=bundle)
         if check_parts(output, reader, resume=resume):
             from grpo_cli.engine.cluster.parts import Parts  # of a cluster

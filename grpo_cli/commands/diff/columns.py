@@ -17,7 +17,7 @@ from grpo_cli.records import Record
 COLUMNS: dict[str, str] = {
     "token_ids": "the sampled responses",
     "tokens": "the sampled responses",
-    "mask": "which tokens count",
+    "mask": "the tokens that count",
     "groups": "the grouping of responses",
     "rewards": "the reward",
     "log_probs_rollout": "the engine's log-probs",
@@ -27,7 +27,7 @@ COLUMNS: dict[str, str] = {
     "advantages": "the advantage stage",
     "log_probs_new": "the policy's log-probs",
     "entropies": "the policy's entropies",
-    "expected": "what the trainer computed",
+    "expected": "the trainer's own numbers",
 }
 """What is compared, causes before effects: if columns differ together, the first is named."""
 _FLOATS = {column for column in COLUMNS if column.startswith("log_probs") or column == "entropies"}
@@ -44,7 +44,7 @@ class Found(NamedTuple):
 
 def there(one: object, other: object) -> Found:
     """What only one of the runs has."""
-    return Found(tuple("absent" if each is None else "there" for each in (one, other)))
+    return Found(tuple("absent" if each is None else "present" for each in (one, other)))
 
 
 @dataclass

@@ -134,8 +134,12 @@ def _print(console: Console, screen: Screen, answer: RunDiff) -> None:
     if len(answer.only) > 3:
         console.print(Text(f"… and {counted(len(answer.only) - 3, 'more step')}", "magenta"))
     if not answer.partings:
-        text = "identical where both have a step" if answer.only else "the runs are identical"
-        text += " but for noise" if answer.noise else ""
+        text = (
+            "identical at the steps that both runs have"
+            if answer.only
+            else "the runs are identical"
+        )
+        text += " except for noise" if answer.noise else ""
         console.print(Text(f"{text}: {counted(answer.steps, 'step')}, {looked}", "bold green"))
         _print_noise(console, screen, answer)
         return

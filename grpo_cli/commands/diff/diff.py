@@ -19,8 +19,8 @@ from grpo_cli.records.unread import OLD
 from grpo_cli.terminal.numbers import counted
 
 _COUNTS = {
-    "records": "which records there are",
-    "responses": "how many responses there are",
+    "records": "the set of records",
+    "responses": "the number of responses",
 }
 
 

@@ -32,7 +32,7 @@ def folder_of(options: PrintingOptions, wanted: Printing, plan: Plan, reader: Re
     assert options.output is not None
     if options.kind not in _PACKS or options.level == "batch" or options.limit:
         kinds = ", ".join(_PACKS)
-        raise UsageError(f"parts need --format {kinds}, no --limit or --level batch")
+        raise UsageError(f"parts need --format {kinds}; leave out --limit and --level batch")
     parts = Parts(options.output, f".{options.kind}", _PACKS[options.kind](wanted))
     about = {
         "objective": [plan.variant, *sorted({**plan.swapped, **plan.flags}.items()), plan.batch],

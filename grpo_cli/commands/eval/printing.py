@@ -108,13 +108,13 @@ class PrintingOptions:
         option(
             "--only",
             "A,B,…",
-            "Print only these values, one row a line.",
+            "Print only these values, one row per line.",
             autocompletion=complete.fields,
         ),
     ] = None
     nest: Annotated[
         bool,
-        option("--nest", "", "With jsonl: one line a record, its rows as arrays.", "Output"),
+        option("--nest", "", "With jsonl: one line per record, its rows as arrays.", "Output"),
     ] = False
     output: Output = None
     resume: Resume = False
@@ -166,7 +166,7 @@ class PrintingOptions:
                 if getattr(self, flag):
                     raise UsageError(f"--only prints bare values; it cannot go with --{flag}")
         if self.kind == "parquet" and self.output in (None, "-"):
-            raise UsageError("--format parquet is no text: name its file with -o FILE")
+            raise UsageError("--format parquet is binary: write it with -o FILE")
         if self.nest and self.kind != "jsonl":
             raise UsageError("--nest is for --format jsonl; json is nested as it is")
 

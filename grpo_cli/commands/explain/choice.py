@@ -126,7 +126,7 @@ _SYMBOLS: Mapping[str, Mapping[str, Meaning]] = {
     "ratio": {
         "d": "log π_θ − log π_old of the token",
         "ρ": "the ratio",
-        "sᵢ": "the ratio that sequence gives",
+        "sᵢ": "the ratio of the choice `sequence`",
         "ε": ("count_eps",),
     },
     "surrogate": {

@@ -53,8 +53,8 @@ def explain_topic(
     grpo explain trainer_state.json
 
     For a file: what J is made of, the reasons that apply to this data, and the
-    arithmetic of one record (the first, or that of --record). A name that is a
-    variant's means the variant, unless it is the path of a file.
+    arithmetic of one record (the first, or that of --record). A name of
+    a variant means the variant, unless a file has this path.
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=page.json):
         asked = loading.record is not None or response is not None

@@ -25,8 +25,8 @@ def list_formats(*, page: PageOptions) -> None:
     grpo formats
     grpo formats --json | jq '.formats[] | select(.name == "nemo-rl").lacks'
 
-    The format of each object is detected from its content; --from NAME of other
-    commands names it. Reading prints a note on what the format lacks.
+    The format of each object is detected from its content; other commands take
+    --from NAME to force one. Reading prints a note on what the format lacks.
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=page.json):
         document: dict[str, Any] = {

@@ -19,7 +19,7 @@ Topic = Annotated[
     str | None,
     typer.Argument(
         metavar="TOPIC|COMMAND",
-        help="A page, a command or a word; none lists them.",
+        help="A page, a command or a word; default: a list.",
         autocompletion=lambda incomplete: [n for n in _names() if n.startswith(incomplete)],
         show_default=False,
     ),

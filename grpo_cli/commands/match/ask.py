@@ -94,8 +94,8 @@ def _target(given: dict[str, str], rtol: float | None, at: Sequence[str]) -> Log
     target = LoggedNumber.parse(*found[0], rtol)
     if target.value == 0.0:
         raise UsageError(
-            f"--{target.name} 0 does not distinguish conventions: with ratios of 1, all that "
-            "centre their advantages give 0 (grpo explain FILE)"
+            f"--{target.name} 0 does not distinguish conventions: with ratios of 1, every "
+            "convention that centres advantages gives 0 (grpo explain FILE)"
         )
     return target
 

@@ -23,7 +23,7 @@ TableFormat = Literal["table", "json", "jsonl", "csv", "markdown"]
 Json = Annotated[bool, option("--json", "", "Short for --format json.", "Output")]
 Quiet = Annotated[bool, option("--quiet -q", "", "Print no notes.", "Output")]
 Output = Annotated[str | None, option("--output -o", "FILE", "Write to FILE, atomically.")]
-LIMIT = option("--limit", "N", "Most rows (or findings of a kind); 0: all.", "Output", min=0)
+LIMIT = option("--limit", "N", "Rows at most (or findings per kind); 0: all.", "Output", min=0)
 HavingOption = Annotated[
     list[str] | None,
     option(
@@ -111,7 +111,7 @@ class PageOptions:
 
                 print_page(stream, draw, beyond, notes=() if self.quiet else notes)
             elif rows is None:
-                raise UsageError(f"--format {kind}: this answer is no table; it has --json")
+                raise UsageError(f"--format {kind}: this answer is not a table; use --json")
             else:
                 listed = list(map(as_row, rows))
                 names = list(dict.fromkeys(name for row in listed for name in row))

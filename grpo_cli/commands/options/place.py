@@ -111,5 +111,5 @@ def check_parts(output: str | None, reader: Reader, *, resume: bool) -> bool:
             raise UsageError("--resume continues the parts of a folder: -o FOLDER/")
         return False
     if not reader.on_cluster:
-        raise UsageError(f"--output: {output} is a folder; parts are for --on")
+        raise UsageError(f"--output: {output} is a folder, which needs --on (parts)")
     return True

@@ -164,7 +164,7 @@ class ErrorOptions:
         option(
             "--max-errors",
             "N",
-            f"Most errors to print (default: {ERRORS_KEPT}; 0: all).",
+            f"Errors to print at most (default: {ERRORS_KEPT}; 0: all).",
             "Input",
             min=0,
         ),

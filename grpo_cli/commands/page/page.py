@@ -50,7 +50,7 @@ def html(
     yield f"<style>\n{_asset('style.css')}{_colors()}</style></head>\n"
     yield f"<body>\n<header><h1>{markup(title)}</h1><p>{markup(place)}</p>\n"
     yield "</header>\n"
-    yield "<main><noscript><p>The numbers are drawn by a script.</p></noscript></main>\n"
+    yield "<main><noscript><p>This page needs JavaScript.</p></noscript></main>\n"
     yield f"<footer><code>{markup(command)}</code><code>{markup(signature)}</code></footer>\n"
     for name, data in (
         ("settings", json.dumps(settings, allow_nan=False).replace("<", "\\u003c")),

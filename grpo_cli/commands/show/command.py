@@ -74,16 +74,14 @@ class ShowOptions:
             "--by --color-by",
             "NUMBER",
             f"What ranks and colours tokens: {', '.join(COLORS)}. Default: contribution; "
-            "of one record ratio, or on-policy gradient.",
+            "with --record: ratio, or gradient if on-policy.",
             parser=_named,
             autocompletion=complete.among(COLORS),
         ),
     ] = None
     top: Annotated[
         int | None,
-        option(
-            "--top", "K", "The K tokens that stand out most. Default: 20; of one record 10.", min=0
-        ),
+        option("--top", "K", "The K most extreme tokens. Default: 20; with --record: 10.", min=0),
     ] = None
     strings: Annotated[
         bool, option("--strings", "", "A row for each token string: sums, means, clip rates.")
@@ -123,8 +121,8 @@ def show(
     grpo show rollouts.jsonl --record step-12 --html page.html
 
     Without --record, the tokens of all records are ranked, and their numbers are
-    the batch's. A record, or a file of one, is a heat map of its own numbers: blue
-    is above the middle, red below it; ▾ marks tokens clipped low, ▴ high.
+    the batch's. With --record, or for a file with one record, prints a heat map of
+    its own numbers: blue is above the middle, red below; ▾ is clipped low, ▴ high.
     Exit codes: 0 done, 2 usage, 3 bad input.
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=page.json):

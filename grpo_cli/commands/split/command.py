@@ -76,9 +76,7 @@ def split_batch(
         code = finish(source, plan, as_json=page.json, quiet=page.quiet)
         if not page.quiet:
             for name, value in responses.differing.items():
-                say(
-                    f"note: {name} differs between the records; {value}, that of the first, is used"
-                )
+                say(f"note: {name} differs between the records; the first one's, {value}, is used")
         if not answer.splits:
             reason = answer.skipped[0].reason
             tell(InputError(f"no aggregation can be evaluated: {reason}"), as_json=page.json)

@@ -117,7 +117,7 @@ class Follow:
         """
         changed, present = False, self._present()
         for path in [one for one in self._files if one not in present]:
-            self._note(f"{shown(path)} is gone: its content no longer counts")
+            self._note(f"{shown(path)} was deleted: its records no longer count")
             del self._files[path]
             changed = True
         for path in present:
@@ -138,7 +138,7 @@ class Follow:
             return False
         known.stamp, (size, _) = stamp, stamp
         if not known.goes_on(size):
-            how = "was cut short" if size < known.read else "was written anew"
+            how = "was cut short" if size < known.read else "was rewritten"
             self._note(f"{shown(known.path)} {how}: grpo reads it again from the start")
             self._files[known.path] = _File(known.path)
             return True

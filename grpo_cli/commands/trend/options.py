@@ -49,14 +49,14 @@ class TrendOptions:
     ] = None
     step: Step = None
     one_run: Annotated[
-        bool, option("--one-run", "", "All files are of one run, whatever their folders.", "Input")
+        bool, option("--one-run", "", "All files belong to one run, in any folders.", "Input")
     ] = False
     fields: Annotated[str | None, fields_option(complete.among(METRICS))] = None
     format: Annotated[TableFormat | None, format_option(TableFormat)] = None
     json: Json = False
     names: Annotated[
         Literal["grpo", "trl", "verl", "prime-rl", "nemo-rl", "slime"],
-        option("--names", "FRAMEWORK", "Metrics by trl's, verl's, … names.", "Output"),
+        option("--names", "FRAMEWORK", "Metrics as trl, verl, … name and compute them.", "Output"),
     ] = "grpo"
     log: Annotated[
         str | None,
@@ -156,7 +156,7 @@ class TrendOptions:
             "--fields": self.fields,
         }
         if given := [flag for flag, value in others.items() if value]:
-            raise UsageError(f"{self.asked} answers a question: give it without {given[0]}")
+            raise UsageError(f"{self.asked} cannot be combined with {given[0]}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,7 +168,7 @@ class StoredOptions:
         option(
             "--steps",
             "N",
-            "Steps stored besides those of findings (40).",
+            "Steps to store, those of findings first (40).",
             "Page",
             min=1,
         ),
@@ -178,7 +178,7 @@ class StoredOptions:
         option(
             "--groups",
             "N",
-            "Groups stored per step besides the worst (2).",
+            "Random groups per step, after the worst (2).",
             "Page",
             min=0,
         ),
@@ -188,7 +188,7 @@ class StoredOptions:
         option(
             "--tokens",
             "N",
-            "Tokens stored besides those of findings (500000).",
+            "Tokens to store, those of findings first (500000).",
             "Page",
             min=0,
         ),

@@ -52,7 +52,7 @@ def print_vector(console: Console, screen: Screen, case: Entry) -> None:
     """Prints a case whole: what goes in, by which choices, and what has to come out."""
     console.print(Text.assemble((case["id"], "bold cyan"), f"  {case['result']}"))
     _print_below(console, screen, case["comment"])
-    console.print(Text("\nthere for", "bold"))
+    console.print(Text("\nfinds", "bold"))
     for name, flag in case["flags"].items():
         _print_below(console, screen, f"{name}: {flag['bug']}")
         console.print(Text(f"    {flag['thread']}", "dim"))

@@ -142,8 +142,8 @@ def of_rollout(estimator: Estimator) -> Callable[..., F64]:
         if log_probs_rollout is None:
             if beta:
                 raise InputError(
-                    "missing; AReaL's decoupled loss takes the KL of the engine that sampled; "
-                    "--kl k1-in-reward takes it of the old policy, as without that loss",
+                    "missing; the KL of AReaL's decoupled loss uses the engine's log-probs; "
+                    "--kl k1-in-reward uses the old policy, as AReaL does without that loss",
                     path="log_probs_rollout",
                     record=0,
                 )
@@ -192,4 +192,6 @@ def areal_token_mean(lengths: I64, responses: Segments, records: Segments) -> We
     whole = responses.lengths.astype(np.float64)
     share: F64 = records.sum(whole) / np.maximum(records.sum(lengths), 1)
     unit = np.repeat(share, records.lengths)
-    return Weights(unit, whole, 1.0, "tokens that each record kept, records by all their tokens")
+    return Weights(
+        unit, whole, 1.0, "kept tokens of each record; records weighted by all their tokens"
+    )

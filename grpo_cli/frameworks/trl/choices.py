@@ -112,7 +112,8 @@ masks = chain(
     tokens that the top-entropy mask keeps.
 
     Args:
-        records: cuts them into records; the quantile is over a record, TRL's micro-batch.
+        records: which tokens belong to each record; the quantile is over a record (TRL: over a
+            micro-batch).
         log_probs_rollout: [N] log μ, nats.
         off_policy_mask_threshold: nats per token; None: no such mask.
         top_entropy_quantile: the share of tokens, those of highest entropy, that is kept; 1 keeps
@@ -221,7 +222,8 @@ def trl_gmpo(
     """TRL's GMPO: ``gmpo`` over the tokens of high entropy; a response without tokens has s = A.
 
     Args:
-        records: cuts them into records; the quantile is over a record, TRL's micro-batch.
+        records: which tokens belong to each record; the quantile is over a record (TRL: over a
+            micro-batch).
         epsilon_low, epsilon_high: half-widths of the clip, nats.
         top_entropy_quantile: the share of tokens, those of highest entropy, that the geometric
             mean is over; 1 takes all of them.

@@ -182,12 +182,12 @@ def _unweighted(name: str) -> Row[Use]:
         checked="executed",
         kl=use("k3", beta=0.0, kl_weight="none"),
         entropy_aggregate=None if name in _WINDOW else row.entropy_aggregate,
-        note="As TRL 1.9.1 and 1.9.2 computed it, and 1.8 and 1.9.0 where they have no row of "
+        note="As TRL 1.9.1 and 1.9.2 computed it. 1.8 and 1.9.0 did too, unless they have a row of "
         f"their own. {_PADDED if name == 'trl/luspo' else row.note}",
     )
 
 
-_PADDED = "Its mean of a KL included padding, which records do not have."
+_PADDED = "Its mean of the KL included padding, which records do not have."
 
 
 def _whole_batch(name: str) -> Row[Use]:

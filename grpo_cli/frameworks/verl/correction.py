@@ -128,14 +128,14 @@ def ones(responses: Segments) -> Correction:
 
 
 DECOUPLED = chain(
-    """Weights by w = π_old/π_rollout and rejects; rejected tokens leave every denominator.
+    """Weights tokens by w = π_old/π_rollout and rejects some, which leave every denominator.
 
     w is the token's ratio or the product over the response. It is capped at HIGH, or set to 0
     outside LOW_HIGH. ``rollout_is_batch_normalize`` divides by the mean of w over the tokens
     (level token) or responses of a record, which is treated as verl's batch. A token is kept if
     every statistic of ``rollout_rs`` is within its bounds.
 
-    verl computes advantages after the rejection, here the advantage stage sees every token. This
+    verl computes advantages after the rejection; here the advantage stage sees every token. This
     changes advantages that are whitened over tokens or weighted by length.
 
     Args:

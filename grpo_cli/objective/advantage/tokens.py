@@ -132,7 +132,7 @@ def gae(
 
     Args:
         task_rewards: [R] the reward, on the last token of a response.
-        responses: cuts the tokens into responses; masked ones are passed over.
+        responses: which tokens belong to each response; masked ones are skipped.
         gae_lambda: λ.
 
     References:

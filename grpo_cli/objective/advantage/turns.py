@@ -240,8 +240,8 @@ def gigpo(
 ) -> PerToken:
     """GiGPO: the advantage of the trajectory's reward, plus ω times that of a turn in its state.
 
-    The first is (r − r̄)/(σ + eps) over the trajectories of the group, the second the same of the
-    discounted returns, over the group's turns that began in the same state.
+    The first is (r − r̄)/(σ + eps) over the trajectories of the group, the second is the
+    same formula for the discounted returns, over the group's turns that began in the same state.
 
     Args:
         turn_scores, token_penalty, turn_order, gamma: as for ``turn-returns``.

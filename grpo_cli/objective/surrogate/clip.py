@@ -169,7 +169,7 @@ def bapo(
     paper's ρ₀ = ½. No gradient flows through the bounds.
 
     Args:
-        responses, records: cut tokens and responses; a record is what is balanced.
+        responses, records: which tokens and responses belong together; each record is balanced.
         bapo_target: what the positive over the negative contribution has to reach.
         bapo_low_start, bapo_low_max, bapo_low_step: of c_low, a bound on ρ itself.
         bapo_high_start, bapo_high_max, bapo_high_step: of c_high.

@@ -37,7 +37,8 @@ def kl_cov(
     """KL-Cov: s = ρ·A, minus coef·|log ρ| at the tokens with the largest covariance; no clip.
 
     Args:
-        responses, records: cut tokens and responses; k and the covariance are per record.
+        responses, records: which tokens and responses belong together; k and the covariance are
+            per record.
         kl_cov_ratio: the share of a record's N tokens that is held back, k = max(1, ⌊share·N⌋).
 
     References:
@@ -91,7 +92,7 @@ def clip_cov(
     reproduced.
 
     Args:
-        responses, records: cut tokens and responses; everything is per record.
+        responses, records: which tokens and responses belong together; everything is per record.
         clip_cov_lb, clip_cov_ub: the bounds, exclusive.
 
     References:

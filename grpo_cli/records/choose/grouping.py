@@ -221,7 +221,7 @@ def _merge_group(group: Group[Raw | InputError], grouping: Grouping) -> Raw:
             raise InputError(message, path=path, source=raw.source, line=raw.line)
         if raw.key != rows[0].key and grouping.by:
             message = (
-                f"this line has records of several groups, after lines of a single {grouping.named}"
+                f"this line has several values of {grouping.named}, but earlier lines have one each"
             )
             raise InputError(message, source=raw.source, line=raw.line)
     return merge(rows, group.label, by_size=bool(grouping.size))

@@ -77,7 +77,10 @@ def _batch(rows: Sequence[Raw]) -> BatchFields | None:
         if raw.batch != first.batch:
             message = f"this row has {_named(raw)} and {_where(first)} has {_named(first)}"
             fields = ",".join(first.batch or {})
-            raise _at(raw, f"{message}, in one group; --group-by {fields},FIELD separates them")
+            raise _at(
+                raw,
+                f"{message}, but both are in one group; --group-by {fields},FIELD separates them",
+            )
     if len({raw.batch.micro_batch for raw in rows if raw.batch is not None}) > 1:
         return BatchFields(first.batch or {})
     return first.batch
@@ -156,10 +159,14 @@ def _check_same(first: Raw, names: Mapping[str, str], raw: Raw, own: Mapping[str
         if name in _DROPPED:
             continue
         has, lacks = (raw, first) if name in own else (first, raw)
-        raise _at(raw, f"{_where(has)} has {name} but {_where(lacks)} does not, in one group")
+        raise _at(raw, f"{_where(has)} has {name} but {_where(lacks)} of the same group does not")
     for name in _SHARED:
         if name in names and first.value[names[name]] != raw.value[own[name]]:
-            raise _at(raw, f"its {name} differs from {_where(first)}, in one group", own[name])
+            raise _at(
+                raw,
+                f"its {name} differs from that of {_where(first)}, in the same group",
+                own[name],
+            )
 
 
 def _where(raw: Raw) -> str:
@@ -197,7 +204,11 @@ def _constants(rows: Sequence[Raw], fields: Fields) -> dict[str, Any]:
         if differing is None:
             kept[key] = one
         elif key in fields.hyperparameters:
-            raise _at(differing, f"its value differs from {_where(rows[0])}, in one group", key)
+            raise _at(
+                differing,
+                f"its value differs from that of {_where(rows[0])}, in the same group",
+                key,
+            )
         elif key in STEP_FIELDS:
             kept[key] = [raw.value.get(key) for raw in rows]
     return kept
@@ -212,7 +223,9 @@ def _label(record: dict[str, Any], label: object, rows: Sequence[Raw], *, by_siz
         if odd is not None:
             raw = rows[odd] if len(ids) == len(rows) else rows[-1]
             before = _where(rows[0])
-            raise _at(raw, f"its group id differs from {before}, in one --group-size group")
+            raise _at(
+                raw, f"its group id differs from that of {before}, in the same --group-size group"
+            )
     if ids is not None and isinstance(label, str) and isinstance(ids[0], float):
         record["group_ids"] = [label] * len(ids)  # as text where it has more than 64 bits
     if ids is None and is_label(label):

@@ -415,7 +415,7 @@ def whole_factor(case: Case) -> Iterator[Cause]:
         return
     verb, number = ("times", found) if abs(found) > 1.0 else ("divided by", 1.0 / found)
     if abs(number - round(number)) <= min(case.tolerance.rtol * abs(number), _WHOLE):
-        words = f"off by a whole factor: yours is grpo's {verb} {round(number)}"
+        words = f"off by an integer factor: yours is grpo's {verb} {round(number)}"
         yield Cause("factor", words, partial(everything_times, factor=found))
 
 
