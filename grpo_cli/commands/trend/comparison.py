@@ -34,6 +34,8 @@ _UNKNOWN = {
 }
 _UNKNOWN |= dict.fromkeys(("pg_loss", "policy_loss"), _UNKNOWN["loss"])
 """By the last part of a logged name: why there is nothing to compare it with."""
+_ROUNDED = range(3, 9)
+"""Decimals of a log that rounds: fewer may be all that its values have."""
 _SHIFTS = (0, 1, -1)
 _LEAST = 3
 
@@ -69,9 +71,18 @@ def framework_of(log: Log | None) -> str | None:
     return max(NAMES, key=lambda framework: len(NAMES[framework].keys() & log.keys()))
 
 
+def _rounding(values: Mapping[int, float]) -> float:
+    """Half of the last decimal that a series is written with, where that is coarse; else 0."""
+    most = max((len(repr(value).partition(".")[2]) for value in values.values()), default=0)
+    exponents = any("e" in repr(value) for value in values.values())
+    if exponents or most not in _ROUNDED or len({*values.values()}) < _LEAST:
+        return 0.0
+    return 0.5001 * 10.0**-most
+
+
 def _matches(log: Log, series: Series, shift: int) -> int:
     return sum(
-        _alike(value, series[name].get(step - shift))
+        _alike(value, series[name].get(step - shift), max(_NEAR, _rounding(values)))
         for name, values in log.items()
         if name in series and len(set(values.values())) > 1
         for step, value in values.items()
@@ -90,7 +101,7 @@ def _compared(
         for step, value in sorted(logged.items())
         if (known := recomputed.get(step - shift)) is not None
     ]
-    near = _LEAST_OF.get(name, _NEAR)
+    near = max(_LEAST_OF.get(name, _NEAR), _rounding(logged))
     wrong = [pair for pair in pairs if not _alike(pair[1], pair[2], near)]
     if not wrong:
         because = "" if pairs else "the records lack the data for it"
@@ -108,6 +119,7 @@ def _because(
     others: Series,
     shift: int,
 ) -> str:
+    near = max(_NEAR, _rounding(logged))
     ratios = [value / known for _, value, known in pairs if known and math.isfinite(known)]
     if len(ratios) >= _LEAST and max(ratios) - min(ratios) <= _SAME * abs(ratios[0]):
         return f"the log has {shown(ratios[0])} times grpo's value at every step"
@@ -115,7 +127,7 @@ def _because(
         both = ((value, series.get(step - shift)) for step, value in logged.items())
         known = [pair for pair in both if pair[1] is not None]
         varies = len({value for value, _ in known}) > 1
-        if len(known) >= _LEAST and all(_alike(*pair) for pair in known) and varies:
+        if len(known) >= _LEAST and all(_alike(*pair, near) for pair in known) and varies:
             return f"it equals {name}"
     return ""
 
