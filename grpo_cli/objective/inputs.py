@@ -111,8 +111,8 @@ class Inputs:
     - ``turn_scores``: [turns] the reward of each turn; where the records give rewards of responses
       alone, each is that of the response's last turn;
     - ``counted``: [N] whether the denominators count a token; None where they count all;
-    - ``token_log_ratio``: [N] log π_θ − log π_old;
-    - ``log_ratio_ref``: [N] log π_θ − log π_ref;
+    - ``token_log_ratio``: [N] log π_θ − log π_old, in nats as all log-probs are;
+    - ``log_ratio_ref``: [N] log π_θ − log π_ref, in nats;
     - ``advantage``: [N]; ``response_advantage``: [R], None where they differ between the tokens of
       a response; ``log_ratio``, ``ratio``: [N], at the level of the ratio stage;
     - ``rewards``: [R], less the KL where that is in the reward; ``task_rewards``: [R] without it;

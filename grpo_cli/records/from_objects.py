@@ -130,12 +130,17 @@ def _columns(
     kinds = {type(one[key][0]) for key in keys.values() for one in objects}
     if kinds != {list} or min(widths) == 0:
         own = {name: _numbers(_flat(objects, key, counts, widths)) for name, key in keys.items()}
-        return {name: own[owner] for name, owner in owners.items()}
+        return {name: _of(own, name, owner) for name, owner in owners.items()}
     # A string among the rows is no list; its characters are no numbers either.
     each = [_token_rows(objects, key, counts, widths) for key in keys.values()]
     numbers = _numbers(reduce(iconcat, chain.from_iterable(each), []))
     own = dict(zip(keys, np.split(numbers, len(keys)), strict=True))
-    return {name: own[owner] for name, owner in owners.items()}
+    return {name: _of(own, name, owner) for name, owner in owners.items()}
+
+
+def _of(own: Mapping[str, F64], name: str, owner: str) -> F64:
+    """A column; one that equals another is no missing one, which would be the same array."""
+    return own[owner] if name == owner else own[owner].view()
 
 
 def _token_rows(objects: Objects, key: str, counts: list[int], widths: list[int]) -> list[Any]:
@@ -232,7 +237,9 @@ def _trajectories(
         for one, count in zip(objects, counts, strict=True)
     ]
     found = [one for one in each if one is not None]
-    kinds = {type(label) for one in found for label in one.labels}
+    key = fields.names.get("trajectory_ids", "")
+    listed = (one[key] for one in objects if isinstance(one.get(key), list))
+    kinds = {*map(type, chain.from_iterable(listed))}
     if is_named and (not kinds <= {str, int} or any(one.span_groups for one in found)):
         raise Unusual
     if not found:

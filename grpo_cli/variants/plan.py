@@ -382,7 +382,7 @@ def _bound(name: str, choice: Choice, values: tuple[tuple[str, Value], ...]) -> 
 
 
 _MOST_BOUND = 1 << 14
-_MOST_OBJECTIVES = 32
+_MOST_OBJECTIVES = 256
 """Kept of a plan: each record may have settings of its own."""
 
 

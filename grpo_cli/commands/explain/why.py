@@ -157,7 +157,7 @@ def _large(total: Mapping[str, Any], facts: Facts) -> Iterator[Reason]:
             + ("; no upper clip applies to a ratio where A < 0" if unbounded else ""),
         )
     sums = total["denominator"] and total["denominator"] < 0.5 * total["tokens"]
-    if abs(float(total["loss"])) > _LARGE and sums and "tokens" not in total["denominator_of"]:
+    if abs(float(total["loss"])) > _LARGE and sums and "token" not in total["denominator_of"]:
         yield Reason(
             "sums",
             f"the loss is large because it sums over tokens: {total['tokens']:,} tokens over "

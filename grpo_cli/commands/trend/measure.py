@@ -36,8 +36,8 @@ from grpo_cli.objective.terms import ENTROPY, KL, POLICY
 from grpo_cli.records.formats.texts import NoLogProbsError
 
 _GRAM = 4
-_PRIME, _BITS, _64 = np.uint64(0x9E3779B97F4A7C15), np.uint64(24), np.uint64(64)
-"""4-grams are compared by 40 bits of a hash, below 24 of their response's number."""
+_PRIME, _OWNERS = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F)
+"""4-grams are compared by 64 bits of a hash of them and of their response."""
 
 Unit = Literal["records", "groups", "responses", "tokens"]
 Kept = NDArray[np.bool_]
@@ -435,7 +435,9 @@ def _repetition(chunk: Chunk) -> F64:
         rows += given if len(given) == count else ()
     kept = np.array(known, dtype=np.bool_)
     lengths = batch.responses.lengths[kept]
-    words = np.fromiter(map(hash, chain.from_iterable(rows)), dtype=np.int64).astype(np.uint64)
+    numbers: dict[Any, int] = {}
+    every = (numbers.setdefault(word, len(numbers)) for word in chain.from_iterable(rows))
+    words = np.fromiter(every, dtype=np.uint64)
     widths = np.array([*map(len, rows)], dtype=np.int64)
     if batch.positions is not None or (widths != lengths).any():
         places = np.arange(len(batch.responses.index)) - batch.responses.spread(
@@ -449,9 +451,9 @@ def _repetition(chunk: Chunk) -> F64:
     for at in range(_GRAM):
         grams = (grams + words[at : at + len(grams)]) * _PRIME
     whole = owners[: len(grams)] == owners[len(owners) - len(grams) :]
-    keys = np.sort(((grams >> _BITS) | (owners[: len(grams)] << (_64 - _BITS)))[whole])
-    new = np.diff(keys, prepend=~keys[:1]) != 0
-    distinct = np.bincount(keys[new] >> (_64 - _BITS), minlength=len(lengths))
+    owners = owners[: len(grams)][whole]
+    _, firsts = np.unique(grams[whole] + owners * _OWNERS, return_index=True)
+    distinct = np.bincount(owners[firsts].astype(np.int64), minlength=len(lengths))
     shares = np.full(len(kept), NO_NUMBER)
     with np.errstate(invalid="ignore", divide="ignore"):
         share = 1.0 - distinct / (lengths - _GRAM + 1)
