@@ -112,8 +112,8 @@ def _first(rows: Rows, recipe: Recipe) -> Array:
 
 
 def _sliced(case: Case) -> Case:
-    """Every n rows are a group, whatever the groups' sizes."""
-    size = int(np.bincount(case.rows.groups).max()) - 1
+    """Every n rows are a group, n being the size of those in which nothing failed."""
+    size = int(np.bincount(case.rows.groups).max())
     return case.of(groups=np.arange(len(case.rows.groups)) // size)
 
 
