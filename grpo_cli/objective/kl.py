@@ -119,6 +119,9 @@ def absolute(difference: F64) -> tuple[F64, F64]:
     return np.abs(difference), np.sign(difference)
 
 
+absolute.__name__ = "abs"  # as the choice is called, in summaries made from it
+
+
 def weighed_then_clamped(value: F64, slope: F64, ratio: F64 | None) -> Kl:
     """ρ·k clamped to ±10, for frameworks that weigh before they clamp.
 

@@ -64,9 +64,8 @@ CHANGED: dict[str, Sequence[float]] = {
         x / (math.sqrt(1.23046875) + 1e-8) for x in CENTRED
     ],
     "advantages divided by the std of the record's advantages": [x / (SIGMA + 1e-8) for x in A],
-    "advantages weighted by length: A times the number of tokens of the response over its mean": (
-        *(0.8, -0.2, 0.4, -2.4),
-    ),
+    "advantages weighted by length: A times the number of tokens of the response divided by the "
+    "mean number": (*(0.8, -0.2, 0.4, -2.4),),
     "advantages weighted by length: A times the number of tokens of the response": [
         2.0,
         -0.5,

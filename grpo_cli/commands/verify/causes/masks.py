@@ -220,9 +220,9 @@ def _in_place(case: Case, mask: Callable[[Case], Flags], place: Place) -> Breakd
     more, policy = bool((other & ~own).any()), "policy" in place.parts
     foreign = (own & ~other).any() if policy else more
     if foreign and case.objective.ratio.choice.per_response:
-        raise ValueError("a ratio of sequences would have the tokens of both masks")
+        raise ValueError("a sequence ratio would depend on both masks")
     if more and not policy and case.breakdown.correction is not None:
-        raise ValueError("a correction would have the tokens of both masks")
+        raise ValueError("a correction would depend on both masks")
     union = own | other
     batch = assemble([replace(case.record, mask=union.tobytes())]) if more else case.batch
     counted = any("count" in part for part in place.parts)
