@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from command import answer, run
 from formats import dumps
 from fuzz.product import blocks_of
 
@@ -162,3 +163,42 @@ def test_split_that_can_do_nothing_says_so(grpo, dump):
 def test_split_into_more_than_there_is(grpo, dump):
     outcome = grpo("split", "-v", "dr", "-n", "9999999999999999999", dump({}))
     assert outcome.code in (0, 2)
+
+
+def test_repetition_counts_what_is_repeated(tmp_path: Path) -> None:
+    """−1 and −2 have the same hash in CPython."""
+    path = tmp_path / "a.jsonl"
+    record = {
+        "log_probs_new": [[-0.1] * 6],
+        "token_ids": [[-1, -1, -1, -1, -2, -2]],
+        "rewards": [1],
+    }
+    path.write_text(json.dumps(record))
+    assert answer("trend", path, "-v", "dr")["steps"][0]["repetition"] == 0.0
+
+
+def test_every_id_of_a_trajectory_is_looked_at(tmp_path: Path) -> None:
+    """True equals 1."""
+    path = tmp_path / "a.jsonl"
+    ids = ["a", 1, True]
+    record = {"log_probs_new": [[-1.0]] * 3, "rewards": [1, 0, 1], "trajectory_ids": ids}
+    path.write_text(json.dumps(record))
+    for words in (("eval",), ("split", "-n", "2")):
+        found = run(*words, path, "-v", "dr")
+        assert found.exit_code == 3
+        assert "trajectory_ids[2]: expected a string or a number, got true" in found.stderr
+
+
+def test_a_column_that_is_another_is_not_missing(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps({"log_probs_new": [[-1.0], [-2.0]], "rewards": [1, 0]}))
+    found = run("eval", path, "-v", "dr", "--map", "log_probs_old=log_probs_new")
+    assert "log_probs_old is missing" not in found.stderr
+
+
+def test_a_mean_is_not_called_a_sum(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    record = {"log_probs_new": [[-1.0] * 3, [-1.0] * 2], "advantages": [1e4, 3e4]}
+    path.write_text(json.dumps(record))
+    words = ("explain", path, "--beta", "0", "--advantage", "raw", "--surrogate", "unclipped")
+    assert "sums" not in {one["code"] for one in answer(*words)["why"]}
