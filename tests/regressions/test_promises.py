@@ -172,6 +172,7 @@ def test_repetition_counts_what_is_repeated(tmp_path: Path) -> None:
         "log_probs_new": [[-0.1] * 6],
         "token_ids": [[-1, -1, -1, -1, -2, -2]],
         "rewards": [1],
+        "step": 1,
     }
     path.write_text(json.dumps(record))
     assert answer("trend", path, "-v", "dr")["steps"][0]["repetition"] == 0.0
@@ -198,7 +199,7 @@ def test_a_column_that_is_another_is_not_missing(tmp_path: Path) -> None:
 
 def test_a_mean_is_not_called_a_sum(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
-    record = {"log_probs_new": [[-1.0] * 3, [-1.0] * 2], "advantages": [1e4, 3e4]}
+    record = {"log_probs_new": [[-1.0] * 3, [-1.0] * 2], "rewards": [1e4, 3e4]}
     path.write_text(json.dumps(record))
     words = ("explain", path, "--beta", "0", "--advantage", "raw", "--surrogate", "unclipped")
     assert "sums" not in {one["code"] for one in answer(*words)["why"]}
