@@ -176,7 +176,7 @@ def test_usage_errors(grpo, dump, flags, said):
     assert said in result.stderr
 
 
-@pytest.mark.parametrize("command", ["show", "trend"])
+@pytest.mark.parametrize("command", ["show"])
 @pytest.mark.parametrize(
     ("svg", "said"),
     [
