@@ -176,7 +176,6 @@ def test_usage_errors(grpo, dump, flags, said):
     assert said in result.stderr
 
 
-@pytest.mark.parametrize("command", ["show"])
 @pytest.mark.parametrize(
     ("svg", "said"),
     [
@@ -185,11 +184,11 @@ def test_usage_errors(grpo, dump, flags, said):
     ],
 )
 def test_of_a_page_and_a_picture_one_alone_is_not_left(
-    grpo, dump, tmp_path, monkeypatch, command, svg, said
+    grpo, dump, tmp_path, monkeypatch, svg, said
 ):
-    path = str(dump(TOKENS | {"step": 1}))
+    path = str(dump(TOKENS))
     monkeypatch.chdir(tmp_path)
-    result = grpo(command, path, "--html", "page.html", "--svg", svg)
+    result = grpo("show", path, "--html", "page.html", "--svg", svg)
     assert result.exit_code == 2
     assert said in result.stderr
     assert not (tmp_path / "page.html").exists()

@@ -84,6 +84,8 @@ def test_the_rows_that_fit_are_printed_in_every_format(
     table = tmp_path / "rows.parquet"
     run(*words, "-f", "parquet", "-o", table)
     assert [[*one.values()] for one in pq.read_table(table, columns=[*names]).to_pylist()] == places
+    enough = run(*words, "--limit", str(len(places) or 1))  # counts rows that fit
+    assert "more" not in enough.stderr
     told = run(*words, "--limit", "0")
     every = {"record": 5, "response": 20, "token": 75}[level]
     assert f"--having keeps {len(places)} of {every} {level}s" in told.stderr

@@ -609,3 +609,18 @@ def test_a_rise_that_goes_on_is_found_in_a_short_run(tmp_path: Path) -> None:
         log = log_of(tmp_path / "log.json", {"kl": dict(enumerate([*before, *rest], 1))})
         findings = answer("trend", log)["findings"]
         assert [(one["metric"], one["onset"]) for one in findings] == found
+
+
+@each(
+    ("name", "before", "after", "way"),
+    [("reward", 1.0, 0.0, "fell"), ("clip_ratio", 0.0, 0.4, "rose"), ("entropy", 1.2, 0.3, "fell")],
+)
+def test_a_constant_that_becomes_another_is_found(
+    name: str, before: float, after: float, way: str, tmp_path: Path
+) -> None:
+    log = log_of(tmp_path / "log.json", {name: dict(enumerate([before] * 15 + [after] * 15))})
+    (found,) = answer("trend", log)["findings"]
+    assert (found["onset"], found["severity"]) == (15, "warning")
+    assert way in found["sentence"] or "exactly 0" in found["sentence"]
+    same = log_of(tmp_path / "same.json", {name: dict(enumerate([before] * 30))})
+    assert answer("trend", same)["findings"] == []

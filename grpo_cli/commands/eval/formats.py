@@ -223,7 +223,9 @@ def _count_rows(record: dict[str, Any], level: Level) -> int:
     responses = record["responses"]
     if level == "turn":
         return sum(len(response["turns"]) for response in responses)
-    return len(responses) if level == "response" else sum(r["length"] for r in responses)
+    if level == "response":
+        return len(responses)
+    return sum(len(response["tokens"]["position"]) for response in responses)
 
 
 _TABLE = Format(_encode_table, _write_table, streams=False)

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from grpo_cli.commands.show.picture import COLORS, MARKS, Picture, Response
+from grpo_cli.commands.show.picture import COLORS, MARKS, Picture, Response, ranked_by
 from grpo_cli.commands.show.view import print_signature, print_tokens
 from grpo_cli.terminal.numbers import counted, shown
 from grpo_cli.terminal.palette import style
@@ -36,8 +36,8 @@ def print_heat(
     if (more := len(picture.responses) - _MOST) > 0:
         console.print(Text(f"\n… {counted(more, 'more response')}", "dim"))
     if rows:
-        words = COLORS[picture.color_by]
-        console.print(Text(f"\nthe {counted(len(rows), 'token')} with the largest {words}", "bold"))
+        words = ranked_by(picture.color_by)
+        console.print(Text(f"\nthe {counted(len(rows), 'token')} with {words}", "bold"))
         print_tokens(console, screen, rows, picture.color_by, of_record=True)
     print_signature(console, screen, picture.record["signature"])
 

@@ -35,6 +35,14 @@ COLORS: Mapping[str, str] = {
 }
 """The quantities that can rank and colour tokens, in words."""
 
+
+def ranked_by(quantity: str) -> str:
+    """What the tokens of a ranking have most of: it is by the size of what colours them."""
+    if quantity == "ratio":
+        return "the ratio ρ farthest from 1 (in log ρ)"
+    return f"the largest {COLORS[quantity]}"
+
+
 MARKS = {"low": "▾", "high": "▴"}
 """The mark after a clipped token, by the side of the clip, for readers without colours."""
 

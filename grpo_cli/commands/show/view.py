@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from grpo_cli.commands.show.answer import Shown
-from grpo_cli.commands.show.picture import COLORS, decoder, flowing
+from grpo_cli.commands.show.picture import COLORS, decoder, flowing, ranked_by
 from grpo_cli.commands.show.ranking import COLUMN, readable_token
 from grpo_cli.engine.rows.fields import SHARES
 from grpo_cli.terminal.grid import Column, column, fitting, grid, print_hidden
@@ -89,7 +89,7 @@ def _heading(answer: Shown) -> str:
         return f"the {COLORS[answer.by]} of every token is 0 (try another --by)"
     line = f"{all_of_them}, by {COLORS[answer.by]}"
     if rows < answer.count:
-        line = f"the {rows:,} of {all_of_them} with the largest {COLORS[answer.by]}"
+        line = f"the {rows:,} of {all_of_them} with {ranked_by(answer.by)}"
     if answer.carried is None:
         return line
     of = "contribution" if answer.by == "contribution" else "gradient"

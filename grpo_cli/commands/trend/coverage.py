@@ -11,6 +11,9 @@ from grpo_cli.commands.trend.onsets import LEAST
 from grpo_cli.commands.trend.step import Steps
 from grpo_cli.objective.inputs import MissingColumnError
 
+_NAMED = 8
+"""Series of a log that are named though they are not watched."""
+
 
 class Coverage:
     """What a verdict about a run is based on.
@@ -43,6 +46,7 @@ class Coverage:
         ) - len([one for one in assumed if counts[one.name] >= LEAST])
         self._limited = any(row.limits and counts[name] for name, row in watched.items())
         self._assumed = [one.name for one in assumed if fields is None or one.name in fields]
+        self._unknown = [name for name in counts if steps.logged and name not in watched]
         self._missing: dict[str, list[str]] = {}
         for one in computed if steps else ():
             asked = one.usual if fields is None else one.name in fields
@@ -71,6 +75,10 @@ class Coverage:
                 for what, names in self._missing.items()
             )
             sentences.append(f"not computed: {'; '.join(reasons)}")
+        if self._unknown:
+            more = len(self._unknown) - _NAMED
+            named = ", ".join(self._unknown[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+            sentences.append(f"not watched, as grpo does not know what they measure: {named}")
         if self._assumed:
             sentences.append(
                 f"constant by assumption: {', '.join(self._assumed)} (log_probs_old is missing, "

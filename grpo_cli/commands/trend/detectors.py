@@ -52,6 +52,8 @@ _LEAST_MOVE = 0.06
 """The share of these values that what is positive has to have moved by."""
 _LEAP, _FAR = math.log(1.5), 8.0
 """What five values in a row are above all before: at least this, and so many deviations."""
+_QUARTER = 0.25
+"""What is clear of a constant: of its level, or as a share."""
 _PERIODS = 3
 """Equal distances between single steps that are a period."""
 _BACK = 4
@@ -147,6 +149,7 @@ def _followed(watch: Watch, values: F64, scaled: F64, shifted: Sequence[Change])
         *_vanished(watch, values),
         *(one for limit in watch.limits for one in _beyond(watch, limit, values, scaled, usual)),
         *_leaps(watch, values),
+        *_steps(watch, values, scaled),
         *kept,
     ]
     found = _lasting(signs, scaled, usual)
@@ -360,6 +363,24 @@ def _leaps(watch: Watch, values: F64) -> Iterator[Change]:
             score = float((after - line).min()) / max(float(spread[0]), _ROUNDING)
             yield Change(at, at + _OF, SHIFT, up=True, score=score, placed=True)
             return
+
+
+def _steps(watch: Watch, values: F64, scaled: F64) -> Iterator[Change]:
+    """Where values that were all equal are followed by five that are clearly others."""
+    equal = np.flatnonzero(values != values[0])
+    at = int(equal[0]) if len(equal) else len(values)
+    after = scaled[at : at + _OF] - scaled[0]
+    if at < LEAST_PAST or len(after) < _OF or not (watch.shift or watch.drift):
+        return
+    up = bool(after[0] > 0)
+    if watch.scale == "linear":
+        enough = (np.abs(after) > _QUARTER * abs(scaled[0])) & (scaled[0] != 0.0)
+    elif watch.scale == "share":
+        enough = np.abs(values[at : at + _OF] - values[0]) > max(watch.least, _QUARTER)
+    else:
+        enough = np.abs(after) > _LEAP
+    if enough.all() and ((after > 0) == up).all() and (UP if up else DOWN) in watch.shift:
+        yield Change(at, at + _OF, SHIFT, up=up, placed=True)
 
 
 def is_info(watch: Watch, change: Change) -> bool:

@@ -130,7 +130,7 @@ def _before(series: _Series, change: Change) -> str:
 
 def _moved(series: _Series, change: Change, step: int) -> str:
     """Of a shift or a drift."""
-    if math.isinf(change.score):
+    if math.isinf(change.score) and not series.values[change.at]:
         return f"{series.name} is exactly 0 from step {step} on: {_before(series, change)} before"
     future = series.values[change.at : change.end][:FUTURE]
     after = shown(float(np.median(future if change.kind == SHIFT else future[-_LATEST:])))
@@ -140,10 +140,9 @@ def _moved(series: _Series, change: Change, step: int) -> str:
         (DRIFT, True): "began to rise",
         (DRIFT, False): "began to fall",
     }[change.kind, change.up]
-    return (
-        f"{series.name} {verb} at step {step}: {_before(series, change)} before, {after} after "
-        f"({change.score:.0f} standard errors)"
-    )
+    of = "it was constant" if math.isinf(change.score) else f"{change.score:.0f} standard errors"
+    before = f"{_before(series, change)} before, {after} after"
+    return f"{series.name} {verb} at step {step}: {before} ({of})"
 
 
 def _jumped(series: _Series, change: Change, step: int) -> str:

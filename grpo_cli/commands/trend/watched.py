@@ -166,7 +166,7 @@ TABLE = (
           logged=("clip_ratio/low_mean", "pg_clipfrac_lower")),
     Watch("clip_high", UP, UP, "share", least=0.05, span=_SHARE, fix=_AHEAD,
           logged=("clip_ratio/high_mean", "clip_ratio/region_mean", "clip_ratio", "pg_clipfrac",
-                  "clipfrac", "policy/clipfrac")),
+                  "clipfrac", "clip_frac", "clip_fraction", "policy/clipfrac")),
     Watch("gradient_norm", BOTH, UP, "log", bounds=_STEADY, span=_POSITIVE, spikes=3.0, fix=_AHEAD,
           logged=("grad_norm", "optim/grad_norm", "gradient_norm")),
     Watch("loss", spikes=3.0, fix=_AHEAD,

@@ -31,7 +31,8 @@ NO = 1
 _NO_TOKEN = "nothing was compared: no token counts in a record with expected numbers"
 _HINT = (
     'no record has "expected": put the result of your own loss there, as {"expected": {"loss": '
-    '…, "loss_gradient": [[…]], "advantages": […]}}'
+    '…, "loss_gradient": [[…]], "advantages": […]}}; with nothing but a logged loss, grpo match '
+    "FILE --loss X says which formula gives it"
 )
 
 

@@ -13,7 +13,8 @@ from grpo_cli.commands.check.record_view import Trajectory, View
 from grpo_cli.commands.check.rule import Finding, rule
 from grpo_cli.commands.check.rules.turns import outcome
 
-_LEAST_PAIRS = 10
+_LEAST_PAIRS, _LEAST_REVERSED = 10, 3
+"""Pairs of which some are reversed; where all are, these are enough."""
 _DISCORDANT, _REVERSED = 0.15, 0.9
 _SHIFT = 1e-3
 _DISPLACED_TOKENS = 4
@@ -72,8 +73,8 @@ def find_wrong_advantages(view: View) -> Iterator[Finding]:
     """Finds pairs of a group in which the greater reward has the smaller advantage.
 
     Every estimator orders them alike: group mean or std, leave-one-out, OPO, batch statistics,
-    pass@k. Over all pairs of a group whose rewards differ, at least 10: if more than 9 of 10 are
-    reversed, the sign is wrong; if a stride of rows gives the advantages, rows were grouped by
+    pass@k. Over all pairs of a group whose rewards differ, at least 10, or 3 that are all reversed:
+    if more than 9 of 10 are reversed, the sign is wrong; if a stride of rows gives the advantages, rows were grouped by
     position; if more than 15 % are reversed, the order is wrong (chance gives 50 %). Several reward
     functions, which may be weighted, are not compared, nor advantages that differ within responses
     except at their edges, where they are those of the neighbour.
@@ -177,10 +178,11 @@ def count_discordant(given: Scores) -> tuple[float, int] | None:
     size = 1e-6 * max(1.0, float(np.abs(given.rewards).max()))
     pairs = together & (reward > size)
     count = int(np.count_nonzero(pairs))
-    if count < _LEAST_PAIRS:
-        return None
     scale = 1e-6 * max(1.0, float(np.abs(given.advantages).max()))
-    return float(np.count_nonzero(pairs & (advantage < -scale))) / count, count
+    wrong = int(np.count_nonzero(pairs & (advantage < -scale)))
+    if count < (_LEAST_REVERSED if wrong == count else _LEAST_PAIRS):
+        return None
+    return wrong / count, count
 
 
 def find_stride(given: Scores) -> str:
