@@ -74,10 +74,10 @@ def find_wrong_advantages(view: View) -> Iterator[Finding]:
 
     Every estimator orders them alike: group mean or std, leave-one-out, OPO, batch statistics,
     pass@k. Over all pairs of a group whose rewards differ, at least 10, or 3 that are all reversed:
-    if more than 9 of 10 are reversed, the sign is wrong; if a stride of rows gives the advantages, rows were grouped by
-    position; if more than 15 % are reversed, the order is wrong (chance gives 50 %). Several reward
-    functions, which may be weighted, are not compared, nor advantages that differ within responses
-    except at their edges, where they are those of the neighbour.
+    if more than 9 of 10 are reversed, the sign is wrong; if a stride of rows gives the advantages,
+    rows were grouped by position; if more than 15 % are reversed, the order is wrong (chance gives
+    50 %). Several reward functions, which may be weighted, are not compared, nor advantages that
+    differ within responses except at their edges, where they are those of the neighbour.
     """
     yield from find_displaced_advantages(view)
     if view.rewards is None or view.rewards.ndim > 1:
