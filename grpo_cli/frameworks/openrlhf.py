@@ -110,7 +110,7 @@ def flash_reinforce(
     Args:
         task_rewards: [R] r, without the KL.
         token_penalty: [N] β·k of each token.
-        moments: of r over the responses of the batch; groups play no part.
+        moments: mean and std of r over the responses of the batch, whatever its group.
         reward_clip: bound on the centred score.
 
     References:

@@ -33,7 +33,7 @@ def normalised(rewards: F64, groups: Groups, *, std_eps: float) -> Advantage:
 
     Args:
         rewards, groups, std_eps: of ``group-std``.
-        moments: of its advantages over the tokens of the batch.
+        moments: mean and std of its advantages over the tokens of the batch.
     """
     return group_std(rewards, groups, std_ddof=1, std_eps=std_eps, std_min=0.0)
 
@@ -78,7 +78,7 @@ def one_group(rewards: F64, moments: Moments, *, std_eps: float) -> F64:
     n_samples_per_prompt.
 
     Args:
-        moments: of the rewards over the batch, one element per response.
+        moments: mean and std of the rewards over the batch, one element per response.
     """
     return standardised(rewards, moments, std_ddof=1, std_eps=std_eps)
 

@@ -59,7 +59,7 @@ class BatchSums:
     """What a first pass adds up of one batch.
 
     Attributes:
-        moments: of the sample that its advantage measures.
+        moments: mean and std of the sample that its advantage measures.
         counts: term → Σ of what the term's weights count, a whole number.
     """
 

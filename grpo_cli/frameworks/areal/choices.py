@@ -51,7 +51,7 @@ def group_then_batch(
 
     Args:
         task_rewards, token_penalty: [R] r without the KL; [N] β·k of each token.
-        moments: of the group-normalised advantages, over tokens.
+        moments: mean and std of the group-normalised advantages, over tokens.
         reward_bias, reward_scaling: the affine map that rewards go through first.
         reward_clip: bound on the reward before it is normalised; OpenRLHF clips after.
 
@@ -85,7 +85,7 @@ def on_last_token(
 
     Args:
         task_rewards, token_penalty: [R] r without the KL; [N] β·k of each token.
-        moments: of the scores that are left, less the KL, over tokens.
+        moments: mean and std of the scores that are left, less the KL, over tokens.
         last_masked: [R] the responses whose last token is masked; None: none.
 
     References:

@@ -152,7 +152,7 @@ def gdpo(
     no eps; if σ is 0 there is no division.
 
     Args:
-        moments: of the sums, over the responses of the batch.
+        moments: mean and std of the sums, over the responses of the batch.
         reward_weights: [K] what each counts in the sum; None: ones. NeMo-RL's are in the order of
             the functions' names.
         std_eps: added to the σ of each function in the group.

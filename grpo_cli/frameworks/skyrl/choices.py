@@ -51,7 +51,7 @@ def batch_normalised(
     masked and padded ones; v is the mean of (A − m)² over the tokens.
 
     Args:
-        moments: of ``verl/grpo`` over the tokens of the batch.
+        moments: mean and std of ``verl/grpo`` over the tokens of the batch.
         response_length: the padded width of the table.
         global_batch_size: its rows, the responses of the training batch.
 

@@ -149,7 +149,7 @@ def plus_plus(
     The reward is on the last token of a response. Masked tokens do not discount it.
 
     Args:
-        moments: of the reward-to-go over the tokens of the batch.
+        moments: mean and std of the reward-to-go over the tokens of the batch.
 
     References:
         Hu et al., REINFORCE++, 2025 (arXiv 2501.03262).
@@ -198,7 +198,7 @@ def gae_whitened(
 
     Args:
         task_rewards, token_penalty, values, responses: as in ``gae``.
-        moments: of the advantages over the tokens of the batch.
+        moments: mean and std of the advantages over the tokens of the batch.
         gae_lambda: verl's ``lam``, 1 by default.
     """
     return gae(task_rewards, token_penalty, values, responses, gamma=gamma, gae_lambda=gae_lambda)

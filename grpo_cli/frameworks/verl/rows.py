@@ -195,7 +195,8 @@ _ENGINE = replace(VANILLA, ratio=use("rollout", log_ratio_clamp=20.0))
 _PG = replace(_ENGINE, ratio=use("rollout"), surrogate=use("reinforce"), paper="")
 
 _NOTES = {
-    "decoupled": "Weights and rejects tokens by π_old/π_rollout; rejected ones leave denominators:",
+    "decoupled": "Weights and rejects tokens by π_old/π_rollout; denominators exclude rejected "
+    "tokens:",
     "clip": "The ratio uses the engine's policy instead of π_old, without a weight:",
     "pg": "Weights log π_θ·A by π_θ/π_rollout; rejected tokens leave the policy term's "
     "denominator:",

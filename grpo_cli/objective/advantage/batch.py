@@ -128,7 +128,7 @@ def token_whiten(rewards: F64, groups: Groups) -> F64:
     advantage.
 
     Args:
-        moments: of x = r − r̄_group over the tokens of the batch.
+        moments: mean and std of x = r − r̄_group over the tokens of the batch.
 
     References:
         Hu et al., REINFORCE++ with baseline, 2025 (arXiv 2501.03262), as its authors' OpenRLHF,
@@ -147,7 +147,7 @@ def live_mean(rewards: F64, groups: Groups, moments: Moments) -> F64:
     """A = α·(r − r̄_group), α = all responses / responses of groups whose rewards differ.
 
     Args:
-        moments: of 1 for a response in a group whose rewards differ and 0 for any other.
+        moments: mean and std of 1 for a response of a group whose rewards differ, else 0.
 
     References:
         Chu et al., GPG, 2025 (arXiv 2504.02546), α = B/(B−M), F_norm = 1. verl's α counts nonzero
@@ -174,7 +174,7 @@ def decoupled(
     S.
 
     Args:
-        moments: of S over the batch, one element per response.
+        moments: mean and std of S over the batch, one element per response.
         reward_weights: [K] wₖ; None: ones.
 
     References:

@@ -34,7 +34,7 @@ def whiten(values: F64, moments: Moments) -> F64:
 
     Args:
         values: x, per response [R] or token [N], as the moments are.
-        moments: of x over the n tokens of the batch.
+        moments: mean and std of x over the n tokens of the batch.
 
     Raises:
         InputError: for a batch of a single token, as verl does.
@@ -105,7 +105,7 @@ def returns_whiten(
 
     Args:
         token_penalty: [N] β·k at each token, where the KL is in the reward; else 0.
-        moments: of G over the batch, one element per token.
+        moments: mean and std of G over the batch, one element per token.
 
     References:
         Hu et al., REINFORCE++, 2025 (arXiv 2501.03262), "global advantage normalization".

@@ -190,7 +190,7 @@ THREADS = (
         "a loss whose KL term forgets the mask of tools",
         _kl_of_tools,
         "verify",
-        "the KL counts masked tokens between those that count, which a tool wrote",
+        "the KL counts the masked tokens that a tool wrote, between those of the policy",
     ),
     Thread(
         "verl#7244",
