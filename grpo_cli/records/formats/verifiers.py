@@ -158,8 +158,7 @@ def _bits(node: Object) -> bytes:
     """A byte for each token of a node: 1 where the model sampled it."""
     mask = node.get("mask") or [False] * len(node.get("token_ids") or ())
     with suppress(TypeError, ValueError):
-        found = bytes(mask)
-        if not found.strip(b"\0\1"):
+        if isinstance(mask, list) and not (found := bytes(mask)).strip(b"\0\1"):
             return found
     return bytes(map(bool, mask))
 
