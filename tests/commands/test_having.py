@@ -170,3 +170,9 @@ def test_only_the_loss_of_many_records_says_how_to_get_one(path: Path) -> None:
         told = run("eval", path, "-v", "dr", "--only", "loss", *words).stderr
         assert "--only" not in told, words
     assert "--only" not in run("eval", path, "-v", "dr", "--only", "id").stderr
+
+
+def test_a_side_that_there_is_not_is_refused(path: Path) -> None:
+    found = run(*EVAL, path, "--level", "token", "--having", "clip==hihg")
+    assert found.exit_code == 2
+    assert "clip is high, low or null" in found.stderr

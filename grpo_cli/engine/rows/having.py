@@ -82,6 +82,11 @@ def read_having(
                 f"{flag} at --level {level}: there is no column {spelled(one.path)!r}{hint} "
                 f"(there are {', '.join(names)})"
             )
+        if known[-1] == "clip" and one.wanted not in (*SIDES.tolist(), None):
+            raise UsageError(
+                f"{flag}: clip is high, low or null (a token that is not clipped), "
+                f"got {one.wanted!r}"
+            )
         whole = known[-1] == spelled(one.path)
         conditions.append(one._replace(path=(known[-1],) if whole else one.path))
     return Having(level, tuple(conditions)) if conditions else None

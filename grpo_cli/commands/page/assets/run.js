@@ -2,7 +2,7 @@
 
 const WHY = { finding: "step of a finding", end: "first or last step", sampled: "random step", all: "" };
 
-const LEFT = 64;
+const LEFT = 78;
 
 // A positive series that spans more has a logarithmic axis.
 const DECADE = 10;

@@ -78,7 +78,7 @@ class StepView {
   }
 
   scatter(width) {
-    const [height, left, foot] = [230, 52, 34];
+    const [height, left, foot] = [230, 66, 34];
     const points = [...this.groups.entries()].filter(([, group]) => group.reward_mean !== null);
     const scale = (values, from, to) => {
       let [low, high] = [Math.min(...values), Math.max(...values)];
