@@ -63,13 +63,22 @@ def look_up(word: str) -> Word | None:
     name = word.lower().replace("-", "_").replace(" ", "_")
     words = {row[0]: Word(row[0], row[1].replace("\\|", "|"), row[2]) for row in _rows()}
     name = _SAME.get(name, name)
-    for one in (name, name.removesuffix("s"), re.sub(r"_(low|high|mean|min|max)$", "", name)):
+    ends = re.sub(r"_(low|high|mean|min|max)$", "", name)
+    for one in (name, name.removesuffix("s"), ends, name.partition(".")[0]):
         if one in words:
             return words[one]
     for parameter, row in HYPERPARAMETERS.items():
         if name in (parameter, *row.aliases):
             return Word(parameter, row.meaning, f"grpo eval FILE -p {parameter}=VALUE")
-    return None
+    return _finding(word.lower())
+
+
+def _finding(code: str) -> Word | None:
+    """What a finding of ``check`` means."""
+    from grpo_cli.commands.check.rules import codes  # they are imported one by one
+
+    meanings = {row["code"]: row["meaning"] for row in codes()}
+    return Word(code, meanings[code], "grpo check FILE") if code in meanings else None
 
 
 def _rows() -> list[tuple[str, str, str]]:
