@@ -262,6 +262,6 @@ def test_areal_s_kl_in_the_reward_needs_the_engine() -> None:
     record |= {"rewards": [1.0, 0.0], "advantages": None}
     stages = {"correction": "none"}
     assert math.isfinite(evaluate(record, "areal/grpo", stages=stages, beta=0.0).loss)
-    said = r"^\[0\]\.log_probs_rollout: missing; the KL of AReaL's decoupled loss uses the engine's log-probs"
+    said = r"^\[0\]\.log_probs_rollout: missing; the KL of AReaL's decoupled loss uses"
     with pytest.raises(InputError, match=said):
         evaluate([record], "areal/grpo", stages=stages, beta=0.1)
