@@ -144,7 +144,7 @@ def masks(case: Case) -> Iterator[Cause]:
         if case.is_masked or key.startswith("edge-masked"):
             yield catalogued(key, partial(_everywhere, mask=mask))
     for (key, place), name in _NAMED.items():
-        if case.is_masked:
+        if case.is_masked and (case.objective.beta or PLACES[place].stage != "kl"):
             made = partial(_in_place, mask=_ONCE[key], place=PLACES[place])
             yield catalogued(name, made)
 
