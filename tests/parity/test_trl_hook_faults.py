@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from grpo_cli.hooks import trl_record, trl_recording
+from grpo_cli.hooks import columns, trl_recording
 from grpo_cli.hooks.lines import Lines
 from grpo_cli.hooks.trl import record
 from grpo_cli.hooks.writer import Writer
@@ -68,7 +68,7 @@ STAGES = {
     "columns": (trl_recording, "columns_of", 8, 7),
     "rewards": (trl_recording, "rewards_of", 2, 1),
     "the record": (trl_recording, "made", 4, 3),
-    "its columns": (trl_record, "ragged", 9, None),
+    "its columns": (columns, "ragged", 9, None),
     "the disk": (Lines, "add", 2, 1),
 }
 
