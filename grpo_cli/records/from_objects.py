@@ -130,17 +130,15 @@ def _columns(
     kinds = {type(one[key][0]) for key in keys.values() for one in objects}
     if kinds != {list} or min(widths) == 0:
         own = {name: _numbers(_flat(objects, key, counts, widths)) for name, key in keys.items()}
-        return {name: _of(own, name, owner) for name, owner in owners.items()}
-    # A string among the rows is no list; its characters are no numbers either.
-    each = [_token_rows(objects, key, counts, widths) for key in keys.values()]
-    numbers = _numbers(reduce(iconcat, chain.from_iterable(each), []))
-    own = dict(zip(keys, np.split(numbers, len(keys)), strict=True))
-    return {name: _of(own, name, owner) for name, owner in owners.items()}
-
-
-def _of(own: Mapping[str, F64], name: str, owner: str) -> F64:
-    """A column; one that equals another is no missing one, which would be the same array."""
-    return own[owner] if name == owner else own[owner].view()
+    else:
+        # A string among the rows is no list; its characters are no numbers either.
+        each = [_token_rows(objects, key, counts, widths) for key in keys.values()]
+        numbers = _numbers(reduce(iconcat, chain.from_iterable(each), []))
+        own = dict(zip(keys, np.split(numbers, len(keys)), strict=True))
+    # One array under two names would be a missing column: others are views.
+    return {
+        name: own[owner] if name == owner else own[owner].view() for name, owner in owners.items()
+    }
 
 
 def _token_rows(objects: Objects, key: str, counts: list[int], widths: list[int]) -> list[Any]:

@@ -73,18 +73,23 @@ def framework_of(log: Log | None) -> str | None:
 
 def _rounding(values: Mapping[int, float]) -> float:
     """Half of the last decimal that a series is written with, where that is coarse; else 0."""
-    most = max((len(repr(value).partition(".")[2]) for value in values.values()), default=0)
-    exponents = any("e" in repr(value) for value in values.values())
-    if exponents or most not in _ROUNDED or len({*values.values()}) < _LEAST:
+    texts = [*map(repr, values.values())]
+    most = max((len(text.partition(".")[2]) for text in texts), default=0)
+    if (
+        any("e" in text for text in texts)
+        or most not in _ROUNDED
+        or len({*values.values()}) < _LEAST
+    ):
         return 0.0
     return 0.5001 * 10.0**-most
 
 
 def _matches(log: Log, series: Series, shift: int) -> int:
     return sum(
-        _alike(value, series[name].get(step - shift), max(_NEAR, _rounding(values)))
+        _alike(value, series[name].get(step - shift), near)
         for name, values in log.items()
         if name in series and len(set(values.values())) > 1
+        for near in (max(_NEAR, _rounding(values)),)
         for step, value in values.items()
     )
 
@@ -101,13 +106,14 @@ def _compared(
         for step, value in sorted(logged.items())
         if (known := recomputed.get(step - shift)) is not None
     ]
-    near = max(_LEAST_OF.get(name, _NEAR), _rounding(logged))
+    rounding = max(_NEAR, _rounding(logged))
+    near = max(_LEAST_OF.get(name, _NEAR), rounding)
     wrong = [pair for pair in pairs if not _alike(pair[1], pair[2], near)]
     if not wrong:
         because = "" if pairs else "the records lack the data for it"
         return Comparison(name, len(pairs), agrees=bool(pairs), because=because)
     first, value, known = wrong[0]
-    because = _because(pairs, logged, others, shift)
+    because = _because(pairs, logged, others, shift, rounding)
     return Comparison(
         name, len(pairs), agrees=False, first=first, logged=value, recomputed=known, because=because
     )
@@ -118,8 +124,8 @@ def _because(
     logged: Mapping[int, float],
     others: Series,
     shift: int,
+    near: float,
 ) -> str:
-    near = max(_NEAR, _rounding(logged))
     ratios = [value / known for _, value, known in pairs if known and math.isfinite(known)]
     if len(ratios) >= _LEAST and max(ratios) - min(ratios) <= _SAME * abs(ratios[0]):
         return f"the log has {shown(ratios[0])} times grpo's value at every step"

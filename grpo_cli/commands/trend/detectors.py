@@ -343,7 +343,7 @@ def _vanished(watch: Watch, values: F64) -> Iterator[Change]:
 
 
 def _leaps(watch: Watch, values: F64) -> Iterator[Change]:
-    """Where five values in a row are far above all before them, as noise of neither side explains.
+    """Where five values in a row are far above all before them.
 
     The onset tests count what follows as noise, so that a rise of many times which goes on rising
     needs more steps there than a short run has. Here only the noise before it counts: of a line
@@ -367,8 +367,8 @@ def _leaps(watch: Watch, values: F64) -> Iterator[Change]:
 
 def _steps(watch: Watch, values: F64, scaled: F64) -> Iterator[Change]:
     """Where values that were all equal are followed by five that are clearly others."""
-    equal = np.flatnonzero(values != values[0])
-    at = int(equal[0]) if len(equal) else len(values)
+    others = np.flatnonzero(values != values[0])
+    at = int(others[0]) if len(others) else len(values)
     after = scaled[at : at + _OF] - scaled[0]
     if at < LEAST_PAST or len(after) < _OF or not (watch.shift or watch.drift):
         return

@@ -435,9 +435,9 @@ def _repetition(chunk: Chunk) -> F64:
         rows += given if len(given) == count else ()
     kept = np.array(known, dtype=np.bool_)
     lengths = batch.responses.lengths[kept]
-    numbers: dict[Any, int] = {}
-    every = (numbers.setdefault(word, len(numbers)) for word in chain.from_iterable(rows))
-    words = np.fromiter(every, dtype=np.uint64)
+    every = [*chain.from_iterable(rows)]
+    numbers = {word: number for number, word in enumerate(dict.fromkeys(every))}
+    words = np.fromiter(map(numbers.__getitem__, every), dtype=np.uint64, count=len(every))
     widths = np.array([*map(len, rows)], dtype=np.int64)
     if batch.positions is not None or (widths != lengths).any():
         places = np.arange(len(batch.responses.index)) - batch.responses.spread(

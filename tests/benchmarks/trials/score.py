@@ -34,6 +34,13 @@ class Count:
         return self.hits / self.of if self.of else math.nan
 
 
+def counted(hit: bool, case: Case | None, keep: bool | None = None) -> Count:
+    """One trial; its case is kept where it is a hit, or as ``keep`` says."""
+    count = Count()
+    count.add(hit, case if (hit if keep is None else keep) else None)
+    return count
+
+
 def merged(parts: Iterable[dict[str, Count]]) -> dict[str, Count]:
     """Counts of the same name added up, in the order in which the names first turn up."""
     total: dict[str, Count] = {}

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from trials import product
-from trials.score import Count
+from trials.score import Count, counted
 from trials.strangers.clean import CLEAN
 from trials.strangers.faults import FAULTS, Fault
 from trials.strangers.verifying import KIND
@@ -16,6 +16,17 @@ NAMED = "strangers: `check`, fault × strength: named"
 OTHER = "strangers: … an error of another name"
 FALSE = "strangers: `check`, clean batches with an error or warning"
 
+
+class Headings(NamedTuple):
+    """Under which names the answers of a list are counted."""
+
+    named: str
+    other: str
+    false: str
+    prefix: str = ""
+
+
+HEADINGS = Headings(NAMED, OTHER, FALSE)
 _FAULTS = {fault.name: fault for fault in FAULTS}
 
 
@@ -41,24 +52,32 @@ def ask_one(task: Task) -> dict[str, Count]:
     made, words = records(task)
     answer = product.ask(words[0], made, "--limit", "0")
     _, kind, name, *_ = task.name.split("/")
+    fault = None if kind == "clean" else _FAULTS[name]
+    return judged(task, answer, name, fault, HEADINGS)
+
+
+def judged(
+    task: Task, answer: product.Answer, name: str, fault: Fault | None, headings: Headings
+) -> dict[str, Count]:
+    """What an answer to a fault, or to a clean batch (None), counts for."""
     findings = (answer.document or {}).get("findings", [])
     said = [f"{one['severity']}: {one['code']}: {one['message']}" for one in findings]
     case: dict[str, Any] = {"task": task, "code": answer.code, "said": said}
     if answer.code not in (0, 1):
         case["said"] = [answer.told[-300:]]
-    if kind == "clean":
+    if fault is None:
         loud = [one for one in findings if one["severity"] in ("error", "warning")]
         false = bool(loud) or answer.code != 0
-        return {FALSE: _count(false, case), f"{KIND}clean: {name}": _count(false, None)}
-    fault = _FAULTS[name]
+        kind = f"{KIND}{headings.prefix}clean: {name}"
+        return {headings.false: counted(false, case), kind: counted(false, None)}
     named = _named(fault, answer, findings)
     errors = [one for one in findings if one["severity"] == "error"]
     other = any(not fault.excused(f"{one['code']} {one['message']}") for one in errors)
     case["thread"] = fault.thread
     return {
-        NAMED: _count(named, case, keep=not named),
-        OTHER: _count(other, case),
-        f"{KIND}check: {name}": _count(named, None),
+        headings.named: counted(named, case, keep=not named),
+        headings.other: counted(other, case),
+        f"{KIND}{headings.prefix}check: {name}": counted(named, None),
     }
 
 
@@ -70,9 +89,3 @@ def _named(fault: Fault, answer: product.Answer, findings: list[dict[str, Any]])
         for one in findings
         if one["severity"] in ("error", "warning") or fault.mild
     )
-
-
-def _count(hit: bool, case: dict[str, Any] | None, keep: bool | None = None) -> Count:
-    count = Count()
-    count.add(hit, case if case is not None and (hit if keep is None else keep) else None)
-    return count

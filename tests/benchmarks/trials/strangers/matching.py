@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 from trials import product
-from trials.score import Count
+from trials.score import Count, counted
 from trials.strangers.batches import Drawn, Wish, drawn
 from trials.strangers.plain import Case, evaluated
 from trials.task import Task
@@ -61,15 +60,9 @@ def ask_one(task: Task) -> dict[str, Count]:
     case |= {"said": [one["command"].partition(" -v ")[2] for one in matches[:3]]}
     known = how == "known"
     return {
-        FIRST if known else OPEN: _count(first, None if first else case),
-        WRONG if known else OPEN_WRONG: _count(wrong, case if wrong else None),
+        FIRST if known else OPEN: counted(first, case, keep=not first),
+        WRONG if known else OPEN_WRONG: counted(wrong, case),
     }
-
-
-def _count(hit: bool, case: dict[str, Any] | None) -> Count:
-    count = Count()
-    count.add(hit, case)
-    return count
 
 
 def _near(one: float, other: float) -> bool:

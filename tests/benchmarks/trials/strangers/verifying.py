@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from trials import product
-from trials.score import Count
+from trials.score import Count, counted
 from trials.simulate.policy import Random
 from trials.strangers import denominators, judgements, objectives
 from trials.strangers.batches import Drawn, Wish, drawn, expected
@@ -72,22 +72,16 @@ def ask_one(task: Task) -> dict[str, Count]:
     answer = product.ask("verify", made, *words)
     case = {"task": task, "code": answer.code}
     if mistake is None:
-        return {RIGHT: _count(answer.code != 0, case | {"told": answer.told[-300:]})}
+        return {RIGHT: counted(answer.code != 0, case | {"told": answer.told[-300:]})}
     both = task.name.split("/")[1] == "both"
     verdict, said = judged(answer, mistake)
     case |= {"verdict": verdict, "said": said, "thread": mistake.thread}
-    found = {NAMED if both else ALONE: _count(verdict == "named", case, keep=verdict != "named")}
-    found[MISLED if both else GUESSED] = _count(verdict == "misled", case)
+    found = {NAMED if both else ALONE: counted(verdict == "named", case, keep=verdict != "named")}
+    found[MISLED if both else GUESSED] = counted(verdict == "misled", case)
     if both:
-        found[AGREES] = _count(verdict == "agrees", case)
+        found[AGREES] = counted(verdict == "agrees", case)
     kind = f"{KIND}verify, {'loss and gradient' if both else 'loss alone'}: {mistake.name}"
-    return found | {kind: _count(verdict == "named", None)}
-
-
-def _count(hit: bool, case: dict[str, Any] | None, keep: bool | None = None) -> Count:
-    count = Count()
-    count.add(hit, case if case is not None and (hit if keep is None else keep) else None)
-    return count
+    return found | {kind: counted(verdict == "named", None)}
 
 
 def judged(answer: product.Answer, mistake: Mistake) -> tuple[str, list[str]]:

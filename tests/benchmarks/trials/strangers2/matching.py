@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trials import product
-from trials.score import Count
+from trials.score import Count, counted
 from trials.strangers2.losses import Case, evaluated
 from trials.strangers2.settings import Drawn, Wish, asked, pick
-from trials.strangers2.verifying import counted
 from trials.task import Task
 
 FIRST = "unread: `match`, the record's settings known, 4 digits: the truth is first"

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from trials import product
-from trials.score import Count
+from trials.score import Count, counted
 from trials.strangers.verifying import judged
 from trials.strangers2 import agents, single
 from trials.strangers2.mistake import Mistake
@@ -94,12 +94,6 @@ def ask_one(task: Task) -> dict[str, Count]:
         if mistake.agent:
             found[AGENTS] = counted(named, None)
     return found
-
-
-def counted(hit: bool, case: dict[str, Any] | None, keep: bool | None = None) -> Count:
-    count = Count()
-    count.add(hit, case if case is not None and (hit if keep is None else keep) else None)
-    return count
 
 
 def _made(task: Task) -> tuple[list[product.Record], tuple[str, ...], Mistake | None]:
