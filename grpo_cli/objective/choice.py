@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -226,29 +226,50 @@ def table(stage: str, framework: str = "") -> Table:
     return _TABLES.setdefault((stage, framework), Table({}, {}))
 
 
-def choice(stage: str, name: str, *aliases: str, **more: Any) -> Callable[[Function], Function]:
+def choice(
+    stage: str,
+    name: str,
+    *aliases: str,
+    measure: Callable[..., Any] | None = None,
+    absent: bool = False,
+    given: bool = False,
+    in_reward: bool = False,
+    per_response: bool = False,
+    window: Literal["product", "weight"] | None = None,
+    total: bool = False,
+    stops_gradient: str = "",
+    **usual: Value,
+) -> Callable[[Function], Function]:
     """Enters a function into the table of its stage, in the order of such calls.
 
     Args:
         stage: which of the six.
         name: what rows and flags call it; the part before a slash is its framework.
         aliases: other names, as frameworks have them.
-        more: ``measure``, ``absent`` and so on, as ``Choice`` has them; and the values of its
-            hyperparameters where a flag swaps it in.
+        measure, absent, given, in_reward, per_response, window, total, stops_gradient: as
+            ``Choice`` has them.
+        usual: the values of its hyperparameters where a flag swaps it in.
     """
-    said = {key: more.pop(key) for key in _SAID & more.keys()}
 
     def register(function: Function) -> Function:
-        measured: dict[str, Any] = {"measure": getattr(function, "measure", None)}
+        made = Choice(
+            function,
+            usual,
+            measure or getattr(function, "measure", None),
+            absent=absent,
+            given=given,
+            in_reward=in_reward,
+            per_response=per_response,
+            window=window,
+            total=total,
+            stops_gradient=stops_gradient,
+        )
         listed = table(stage, name.partition("/")[0] if "/" in name else "")
-        listed.choices[name] = Choice(function, more, **measured | said)
+        listed.choices[name] = made
         listed.aliases.update(dict.fromkeys(aliases, name))
         return function
 
     return register
-
-
-_SAID = {field.name for field in fields(Choice)} - {"function", "defaults"}
 
 
 def union(functions: Iterable[Callable[..., Any]]) -> Parameters:
