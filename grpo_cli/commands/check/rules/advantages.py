@@ -61,14 +61,7 @@ def _by_trajectory(every: Sequence[Trajectory], rewards: F64, advantages: F64) -
     return Scores(np.array(scores), np.array([own[0] for own in given]), np.array(groups))
 
 
-@rule(
-    "advantages",
-    "error|warning",
-    "The given advantages contradict the rewards: sign, order, stride, centre, scale or tokens.",
-    rank=60,
-    about="advantages against rewards",
-    needs=("advantages", "rewards"),
-)
+@rule("advantages")
 def find_wrong_advantages(view: View) -> Iterator[Finding]:
     """Finds pairs of a group in which the greater reward has the smaller advantage.
 
@@ -294,12 +287,7 @@ def _extra_scale(given: Scores) -> str:
     return "the std of the batch" if alike and scaled and whitened else ""
 
 
-@rule(
-    "advantage-scale",
-    "error|warning",
-    "An advantage is too large for its rewards, as after a division by a std of 0.",
-    rank=61,
-)
+@rule("advantage-scale")
 def find_large_advantages(view: View) -> Iterator[Finding]:
     """Finds |A| that no group statistic gives.
 
@@ -345,7 +333,7 @@ def _is_strided(view: View, record: int) -> bool:
     return given is not None and bool(count_discordant(given)) and bool(find_stride(given))
 
 
-@rule("reward-scale", "info", "The reward functions have unequal scales.", rank=62)
+@rule("reward-scale")
 def find_reward_scales(view: View) -> Iterator[Finding]:
     """Finds a reward function on a scale so large that the others hardly matter.
 

@@ -26,7 +26,7 @@ _CERTAIN_TOKENS, _CERTAIN_SHARE = 48, 0.97
 _FILLER_MEANING = "Missing log-probs were filled with 0.0, −100 or another constant."
 
 
-@rule("filler", "error", _FILLER_MEANING, rank=16, explains=True, suppressible=True)
+@rule("filler")
 def find_certain_tokens(view: View) -> Iterator[Finding]:
     """Finds records of which every column is 0.0, probability 1, at 97 of 100 tokens.
 
@@ -48,15 +48,7 @@ def find_certain_tokens(view: View) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "filler",
-    "error",
-    _FILLER_MEANING,
-    rank=10,
-    scope="pair",
-    about="unrelated columns and fillers",
-    needs=("log_probs_old|log_probs_rollout",),
-)
+@rule("filler", "pair")
 def find_fillers(pair: Pair) -> Iterator[Finding]:
     """Finds values of 0.0, or one value below −50, in one column where the other has another.
 
@@ -129,15 +121,7 @@ _SHIFT_SHARE = 0.6
 _SHIFT_SIGMAS, _SHIFT_SIGMAS_ALONE, _SHIFT_SIGMAS_END = 4.0, 5.0, 6.0
 
 
-@rule(
-    "shifted",
-    "error",
-    "One column of log-probs is a token early or late.",
-    rank=20,
-    scope="pair",
-    about="shifts and log bases",
-    needs=("log_probs_old|log_probs_ref|log_probs_rollout",),
-)
+@rule("shifted", "pair")
 def find_shifts(pair: Pair) -> Iterator[Finding]:
     """Finds a column that agrees better with the next or previous token of the other column.
 
@@ -240,15 +224,7 @@ _LAST_CHANCE = 1e-6
 _LAST_TIMES = 4.0
 
 
-@rule(
-    "last-token",
-    "error",
-    "The last token of a response has another token's log-prob (packed boundary).",
-    rank=25,
-    scope="pair",
-    about="unrelated columns and fillers",
-    needs=("log_probs_old|log_probs_rollout",),
-)
+@rule("last-token", "pair")
 def find_wrong_last_tokens(pair: Pair) -> Iterator[Finding]:
     """Finds columns that differ more at the last token of responses than anywhere else.
 
@@ -299,16 +275,7 @@ _MOVES = 0.001
 _SURE, _LEVEL = 0.2, 0.25
 
 
-@rule(
-    "unrelated",
-    "error",
-    "Two columns of log-probs do not correlate: they come from different tokens or models.",
-    rank=30,
-    scope="pair",
-    least_tokens=_UNRELATED_TOKENS,
-    about="unrelated columns and fillers",
-    needs=("log_probs_old|log_probs_rollout",),
-)
+@rule("unrelated", "pair")
 def find_unrelated(pair: Pair) -> Iterator[Finding]:
     """Finds columns whose probabilities do not correlate.
 
@@ -409,15 +376,7 @@ _DRIFT_TIMES = 1.8
 _DRIFT_SIGMAS = 5.0
 
 
-@rule(
-    "drift",
-    "error",
-    "Two columns drift apart along the response: the positions of one side are wrong.",
-    rank=35,
-    scope="pair",
-    about="unrelated columns and fillers",
-    needs=("log_probs_old|log_probs_rollout",),
-)
+@rule("drift", "pair")
 def find_drift(pair: Pair) -> Iterator[Finding]:
     """Finds columns that differ more in the later half of the tokens than in the earlier one.
 

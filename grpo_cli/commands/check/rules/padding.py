@@ -59,9 +59,7 @@ _PADDING_ADVICE = (
 )
 
 
-@rule(
-    "padding", "error|info", "Padding counts as tokens.", rank=20, explains=True, suppressible=True
-)
+@rule("padding")
 def find_padding(view: View) -> Iterator[Finding]:
     """Finds runs of one value at an edge of responses, in every column of log-probs.
 
@@ -263,15 +261,7 @@ def _ids_of_setting(value: Mapping[str, Any], key: str) -> frozenset[int]:
     return frozenset(number for number in every if type(number) is int)
 
 
-@rule(
-    "padding-id",
-    "error",
-    "Padding tokens (by id) count after the end of text.",
-    rank=19,
-    explains=True,
-    about="padding, end of text and repetition by id",
-    needs=("token_ids|tokens",),
-)
+@rule("padding-id")
 def find_padding_ids(view: View) -> Iterator[Finding]:
     """Finds responses that count ids of padding after their end of text.
 
@@ -366,14 +356,7 @@ def _goes_on_after_the_end(view: View, ids: I64, last: I64) -> NDArray[np.bool_]
     return found
 
 
-@rule(
-    "end-of-text",
-    "warning|info",
-    "The mask leaves out the end-of-text token.",
-    rank=25,
-    about="padding, end of text and repetition by id",
-    needs=("token_ids|tokens",),
-)
+@rule("end-of-text")
 def find_masked_ends(view: View) -> Iterator[Finding]:
     """Finds responses whose end of text is masked, or missing, after the last token that counts.
 

@@ -21,15 +21,7 @@ _EXTREME_ADVICE = (
 _EXTREME_MEANING = "A ratio is beyond e^±20, which no update produces."
 
 
-@rule(
-    "extreme-ratio",
-    "error",
-    _EXTREME_MEANING,
-    rank=55,
-    scope="pair",
-    about="unrelated columns and fillers",
-    needs=("log_probs_old|log_probs_rollout",),
-)
+@rule("extreme-ratio", "pair")
 def find_extreme_ratios(pair: Pair) -> Iterator[Finding]:
     """Finds ratios beyond e^±20: log-probs that are zero-filled, misaligned or of other weights."""
     if pair.to_reference:
@@ -58,7 +50,7 @@ def find_extreme_ratios(pair: Pair) -> Iterator[Finding]:
         )
 
 
-@rule("extreme-ratio", "error", _EXTREME_MEANING, rank=60)
+@rule("extreme-ratio")
 def find_extreme_given_ratios(view: View) -> Iterator[Finding]:
     """Finds given ratios beyond e^±20."""
     ratios = view.columns.get("ratios")
@@ -95,7 +87,7 @@ _ON_POLICY_ADVICE_DEAD = (
 )
 
 
-@rule("on-policy", "info", "Every ratio is exactly 1.", rank=50)
+@rule("on-policy")
 def find_on_policy(view: View) -> Iterator[Finding]:
     """Finds records whose ratios are all exactly 1: old = new at every token, or no old at all."""
     new = view.columns.get("log_probs_new")
@@ -124,15 +116,7 @@ def find_on_policy(view: View) -> Iterator[Finding]:
 _NOTABLE_NOISE = 0.01
 
 
-@rule(
-    "ratio-noise",
-    "warning|info",
-    "The ratios are not 1 although old and new come from the same weights.",
-    rank=65,
-    scope="pair",
-    about="ratio noise",
-    needs=("log_probs_old",),
-)
+@rule("ratio-noise", "pair")
 def find_ratio_noise(pair: Pair) -> Iterator[Finding]:
     """Finds old and new log-probs that differ although the record claims the same weights.
 
@@ -169,15 +153,7 @@ _OUTLIER_MIDDLING = 0.5
 _OUTLIER_SHARE = 0.02
 
 
-@rule(
-    "outliers",
-    "warning",
-    "Some tokens differ by nats between engine and trainer while the others agree.",
-    rank=60,
-    scope="pair",
-    about="rollout mismatch",
-    needs=("log_probs_rollout",),
-)
+@rule("outliers", "pair")
 def find_outliers(pair: Pair) -> Iterator[Finding]:
     """Finds samples in which at most 1 token of 50 differs by over 3.8 nats, the others hardly.
 
@@ -222,18 +198,7 @@ _WEIGHT_SIGMAS = 4.4
 _WEIGHT_AWAY = 0.004
 
 
-@rule(
-    "mean-weight",
-    "warning",
-    (
-        "The mean importance weight is not 1: top-p or top-k renormalisation, or another "
-        "one-sided bias."
-    ),
-    rank=70,
-    scope="pair",
-    about="rollout mismatch",
-    needs=("log_probs_rollout",),
-)
+@rule("mean-weight", "pair")
 def find_biased_weights(pair: Pair) -> Iterator[Finding]:
     """Finds a mean of π_train/π_rollout over the tokens drawn from π_rollout that is not 1.
 
@@ -306,16 +271,7 @@ _MISMATCH_BOUND, _MISMATCH_TOKENS = 1.05, 30
 _LOW, _HIGH, _EFFECTIVE = 0.5, 2.0, 0.3
 
 
-@rule(
-    "rollout-mismatch",
-    "warning",
-    "Inference engine and trainer disagree beyond the bound that NeMo-RL publishes.",
-    rank=80,
-    scope="pair",
-    least_tokens=_MISMATCH_TOKENS,
-    about="rollout mismatch",
-    needs=("log_probs_rollout",),
-)
+@rule("rollout-mismatch", "pair")
 def find_mismatch(pair: Pair) -> Iterator[Finding]:
     """Finds a mean of exp|log π_train − log π_rollout| above 1.05, over 30 tokens or more.
 

@@ -189,9 +189,7 @@ class InputMemory:
             yield "uneven-groups", describe_uneven(self._sizes), self._first[rarest]
 
 
-@rule(
-    "duplicate", "warning", "Responses occur twice, equal to the last bit.", rank=130, scope="input"
-)
+@rule("duplicate", "input")
 def find_copies(copies: list[Copy], of: int) -> Iterator[Finding]:
     """Yields the copies among the responses of one record."""
     response, first = copies[0]
@@ -205,13 +203,7 @@ def find_copies(copies: list[Copy], of: int) -> Iterator[Finding]:
     )
 
 
-@rule(
-    "torn-group",
-    "warning|info",
-    "The responses of one group are spread over several records.",
-    rank=131,
-    scope="input",
-)
+@rule("torn-group", "input")
 def find_torn_groups(label: object, first: Place, facts: Facts, count: int) -> Iterator[Finding]:
     """Yields the first group of which several records have a response each."""
     given = "; the given advantages are used as they are" if facts.given else ""
@@ -225,13 +217,7 @@ def find_torn_groups(label: object, first: Place, facts: Facts, count: int) -> I
     )
 
 
-@rule(
-    "reference",
-    "warning",
-    "The reference equals the policy in every record: the KL is 0.",
-    rank=132,
-    scope="input",
-)
+@rule("reference", "input")
 def find_equal_references(records: Counter[str], steps: int) -> Iterator[Finding]:
     """Yields a reference that is the policy to the last bit in three steps, or after an update.
 

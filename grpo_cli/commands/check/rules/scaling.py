@@ -21,16 +21,7 @@ _BASE_WITHIN = 0.04
 _FACTOR_ALIKE, _DIVIDED_ALIKE, _DIVIDED = 0.3, 0.07, 0.05
 
 
-@rule(
-    "log-base",
-    "error",
-    _BASE_MEANING,
-    rank=40,
-    scope="pair",
-    about="shifts and log bases",
-    least_tokens=LEAST_TOKENS,
-    needs=("log_probs_old|log_probs_ref|log_probs_rollout",),
-)
+@rule("log-base", "pair")
 def find_log_bases(pair: Pair) -> Iterator[Finding]:
     """Finds a column that is the other times 1.4427 or 0.4343, at likely and rare tokens alike.
 
@@ -54,7 +45,7 @@ def find_log_bases(pair: Pair) -> Iterator[Finding]:
                     )
 
 
-@rule("log-base", "error", _BASE_MEANING, rank=90)
+@rule("log-base")
 def find_log_bases_by_entropy(view: View) -> Iterator[Finding]:
     """Finds records all of whose columns are in base 2 or 10, by their entropies in nats.
 
@@ -106,16 +97,7 @@ _MOST_SHARE = 1.5
 """Of a temperature of 1/7 or of 7: what is beyond them is no temperature."""
 
 
-@rule(
-    "temperature",
-    "error",
-    "One of two columns was computed at another temperature.",
-    rank=42,
-    scope="pair",
-    about="temperature",
-    least_tokens=LEAST_TOKENS,
-    needs=("log_probs_old|log_probs_rollout",),
-)
+@rule("temperature", "pair")
 def find_temperatures(pair: Pair) -> Iterator[Finding]:
     """Finds log-odds of sure tokens that one factor scales (``Scale``).
 
@@ -162,15 +144,7 @@ def _describe_temperature(pair: Pair, scale: Scale, sample: int) -> Finding:
     )
 
 
-@rule(
-    "sharper",
-    "info",
-    "One policy is sharper than the other, but unevenly: training, dropout or other weights.",
-    rank=43,
-    scope="pair",
-    about="temperature",
-    needs=("log_probs_old|log_probs_rollout",),
-)
+@rule("sharper", "pair")
 def find_sharper_policies(pair: Pair) -> Iterator[Finding]:
     """Finds sure tokens that are surer in one column by 0.04 or more of their log-odds."""
     if pair.to_reference:
@@ -195,15 +169,7 @@ def find_sharper_policies(pair: Pair) -> Iterator[Finding]:
 _CONSTANT_TOKENS = 24
 
 
-@rule(
-    "constant-log-ratio",
-    "warning",
-    "Every ratio is multiplied by one constant: one side lacks a normaliser.",
-    rank=45,
-    scope="pair",
-    about="unrelated columns and fillers",
-    needs=("log_probs_old|log_probs_rollout",),
-)
+@rule("constant-log-ratio", "pair")
 def find_constant_log_ratios(pair: Pair) -> Iterator[Finding]:
     """Finds log ratios that are one constant plus little, as after renormalising over top-p.
 

@@ -28,14 +28,7 @@ _RUN, _NATS = 3, -3.0
 _DOUBT = -0.3
 
 
-@rule(
-    "tool-tokens",
-    "error|info",
-    "Tokens that a tool or the user wrote count as if the policy had written them.",
-    rank=17,
-    explains=True,
-    suppressible=True,
-)
+@rule("tool-tokens")
 def find_tool_tokens(view: View) -> Iterator[Finding]:
     """Finds counted tokens of other roles, or of which the engine has no log-prob.
 
@@ -109,13 +102,7 @@ def _unsampled(view: View, zero: NDArray[np.bool_], trainer: Any) -> NDArray[np.
     return found
 
 
-@rule(
-    "mask-shifted",
-    "error",
-    "The mask is one token late or early: it counts the edge of what tools wrote.",
-    rank=16,
-    explains=True,
-)
+@rule("mask-shifted")
 def find_shifted_masks(view: View) -> Iterator[Finding]:
     """Finds masks with holes at whose edge the engine has no log-prob, 0.0, in four of five.
 
@@ -150,12 +137,7 @@ def find_shifted_masks(view: View) -> Iterator[Finding]:
 _TEMPLATE, _TAIL, _SHIFT = 2, 8, 8
 
 
-@rule(
-    "turn-prompt",
-    "warning|info",
-    "The prompt of a turn does not continue the turn before.",
-    rank=29,
-)
+@rule("turn-prompt")
 def find_turn_prompts(view: View) -> Iterator[Finding]:
     """Finds prompts that differ from the turns before: encoded again, or shortened.
 
@@ -229,12 +211,7 @@ def _compare_prompts(
 # ---- missing turns -------------------------------------------------------------------------------
 
 
-@rule(
-    "turns-missing",
-    "warning|info",
-    "Turns are missing: their numbers have gaps.",
-    rank=59,
-)
+@rule("turns-missing")
 def find_missing_turns(view: View) -> Iterator[Finding]:
     """Finds trajectories whose turns are numbered one by one, but for gaps.
 
