@@ -45,8 +45,8 @@ def rules_of(scope: Scope) -> tuple[Rule, ...]:
 
 @cache
 def rule_named(code: str) -> Rule:
-    """Returns the rule of a code; of several with one code, the first."""
-    return next(rule for rule in table() if rule.code == code)
+    """Returns the rule of a code on the whole input, or else on records."""
+    return next(rule for rule in (*rules_of("input"), *rules_of("record")) if rule.code == code)
 
 
 def codes() -> list[dict[str, Any]]:

@@ -13,17 +13,19 @@ from grpo_cli.batch import F64, I64, Segments
 from grpo_cli.commands.check.pair import Pair
 from grpo_cli.commands.check.record_view import View
 from grpo_cli.commands.check.rule import Finding, rule
+from grpo_cli.commands.check.rules.padding import edges
 
 # ---- fillers -------------------------------------------------------------------------------------
 
 _DOUBT = -0.3
 _BELOW, _IMPOSSIBLE = -50.0, -1000.0
 _FILLER_TOKENS = 3
+_LONG, _FLAT = 8, 3
+"""Tokens of a response that do not all have one log-prob, and responses that show it."""
 _TURNED = 0.3
 _FILLER_TIMES = 3.0
 _RARE = -4.0
 _CERTAIN_TOKENS, _CERTAIN_SHARE = 48, 0.97
-_FILLER_MEANING = "Missing log-probs were filled with 0.0, −100 or another constant."
 
 
 @rule("filler")
@@ -46,6 +48,33 @@ def find_certain_tokens(view: View) -> Iterator[Finding]:
             {"column": next(iter(view.log_probs)), "value": 0.0, "tokens": tokens, "of": of},
             record,
         )
+    yield from _find_flat_columns(view)
+
+
+def _find_flat_columns(view: View) -> Iterator[Finding]:
+    """Yields columns with one log-prob, not 0.0, in every long response where another has many."""
+    rows, long = view.responses, view.lengths >= _LONG
+    inside = np.diff(rows.index) == 0
+    constant = {
+        name: np.bincount(rows.index[1:][inside & (np.diff(column) != 0.0)], minlength=rows.count)
+        == 0
+        for name, column in view.log_probs.items()
+        if len(column)
+    }
+    count = view.records.sum(long.astype(np.int64))
+    varied = np.logical_or.reduce([~one for one in constant.values()] or [~long])
+    for name, one in constant.items():
+        hit = long & one & varied & (view.columns[name][edges(rows, end=False)] != 0.0)
+        flat = view.records.sum(hit.astype(np.int64))
+        for record in np.flatnonzero((count >= _FLAT) & (flat == count)).tolist():
+            yield Finding(
+                f"{view.key(name)} has one value in each of {int(count[record]):,} responses of "
+                f"{_LONG} tokens and more",
+                "write the log-prob of each token: a mean or sum over the response is no column "
+                "of tokens",
+                {"column": name, "responses": int(count[record])},
+                record,
+            )
 
 
 @rule("filler", "pair")

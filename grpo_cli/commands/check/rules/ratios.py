@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -18,7 +19,6 @@ _EXTREME_ADVICE = (
     "do not fill missing log-probs with 0.0; otherwise check alignment, masks and which "
     "weights computed each column"
 )
-_EXTREME_MEANING = "A ratio is beyond e^±20, which no update produces."
 
 
 @rule("extreme-ratio", "pair")
@@ -148,6 +148,8 @@ def find_ratio_noise(pair: Pair) -> Iterator[Finding]:
 
 _OUTLIER_TOKENS = 100
 _OUTLIER_NATS = 3.8
+_OUTLIER_ALONE = 8.0
+"""A single token that differs by less may be an expert that was routed elsewhere."""
 _OUTLIER_TIMES = 12.0
 _OUTLIER_MIDDLING = 0.5
 _OUTLIER_SHARE = 0.02
@@ -175,9 +177,12 @@ def find_outliers(pair: Pair) -> Iterator[Finding]:
         if out.any() and middling <= out.sum():
             at = part.start + int(np.argmax(size))
             tokens = int(out.sum())
+            rows = pair.view.responses
+            ends = np.isin(np.flatnonzero(out) + part.start, rows.starts + rows.lengths - 1)
+            where = " at the last token of responses" if ends.all() else ""
             yield Finding(
-                f"outliers: {tokens:,} of {len(size):,} tokens differ far more than the rest, "
-                f"the worst by {float(size.max()):.3g} nats ({pair} = "
+                f"outliers: {tokens:,} of {len(size):,} tokens differ far more than the rest"
+                f"{where}, the worst by {float(size.max()):.3g} nats ({pair} = "
                 f"{pair.log_ratio[at]:.4g}; 98 % are within {near:.2g})",
                 "look at these tokens for a special token that one side does not know, a row that "
                 "was cut or joined, or a wrong label: a correction (TIS, masks) only hides them",
@@ -188,6 +193,7 @@ def find_outliers(pair: Pair) -> Iterator[Finding]:
                     "p98": near,
                 },
                 **pair.view.place(at),
+                severity="warning" if tokens > 1 or size.max() > _OUTLIER_ALONE else "info",
             )
 
 
@@ -278,7 +284,9 @@ def find_mismatch(pair: Pair) -> Iterator[Finding]:
     Above that bound NeMo-RL calls a sequence suspect (token_mult_prob_error). The evidence has
     KL(rollout‖trainer) by k1 and k3, and the tails, because means hide them. The message says
     whether the mean weight is outside 0.5 to 2 or the effective sample size below 30 % of the
-    tokens, where verl's rollout correction should reject.
+    tokens, where verl's rollout correction should reject. It is an info where the record says that
+    several versions of the weights sampled, of which older ones differ more, and where one token
+    alone makes the difference.
 
     References:
         NeMo-RL, docs/guides/dtensor-tp-accuracy.md; verl, docs/algo/rollout_corr.md.
@@ -287,7 +295,12 @@ def find_mismatch(pair: Pair) -> Iterator[Finding]:
         return
     n, error, _ = pair.moments(np.exp(np.minimum(pair.size, 50.0)))
     for sample in np.flatnonzero((n >= _MISMATCH_TOKENS) & (error > _MISMATCH_BOUND)).tolist():
-        yield _describe_mismatch(pair, sample, float(error[sample]))
+        versions = pair.view.versions
+        stale = versions is not None and np.ptp(versions[pair.tokens(sample)]) > 0
+        worst = float(np.exp(min(pair.size[pair.tokens(sample)].max(), 50.0)))
+        rest = (float(error[sample] * n[sample]) - worst) / (float(n[sample]) - 1.0)
+        found = _describe_mismatch(pair, sample, float(error[sample]))
+        yield replace(found, severity="info") if stale or rest <= _MISMATCH_BOUND else found
 
 
 def _describe_mismatch(pair: Pair, sample: int, error: float) -> Finding:

@@ -13,7 +13,7 @@ from grpo_cli.commands.check.record_view import View
 from grpo_cli.commands.check.rule import Finding, rule
 from grpo_cli.commands.check.rules.padding import edges, runs
 from grpo_cli.commands.trend.metadata import cut_off
-from grpo_cli.records.unread import ENDINGS, PROMPT_IDS, SAMPLED_IDS
+from grpo_cli.records.unread import PROMPT_IDS, SAMPLED_IDS
 
 # ---- masks ---------------------------------------------------------------------------------------
 

@@ -8,14 +8,11 @@ from collections.abc import Iterator
 import numpy as np
 
 from grpo_cli.commands.check.pair import Pair
-from grpo_cli.commands.check.record_view import View
 from grpo_cli.commands.check.rule import Finding, rule
-from grpo_cli.commands.check.scale import LEAST_TOKENS, Scale
+from grpo_cli.commands.check.scale import Scale
 
 # ---- bases ---------------------------------------------------------------------------------------
 
-_BASE_MEANING = "Log-probs are in base 2 or 10 instead of e."
-_BASE_ENTROPIES = 64
 _BASES = {"2": 1.0 / math.log(2.0), "10": 1.0 / math.log(10.0)}
 _BASE_WITHIN = 0.04
 _FACTOR_ALIKE, _DIVIDED_ALIKE, _DIVIDED = 0.3, 0.07, 0.05
@@ -43,47 +40,6 @@ def find_log_bases(pair: Pair) -> Iterator[Finding]:
                         {"base": int(base), "factor": factor, "culprit": pair.names[at]},
                         record=pair.record(sample),
                     )
-
-
-@rule("log-base")
-def find_log_bases_by_entropy(view: View) -> Iterator[Finding]:
-    """Finds records all of whose columns are in base 2 or 10, by their entropies in nats.
-
-    Of tokens drawn from a policy at temperature 1 the mean of −log p is the mean entropy. Where
-    the two differ by the factor of a base, within 10 % and by 6 standard errors, it is the base.
-    """
-    entropies, new = view.columns.get("entropies"), view.log_probs.get("log_probs_new")
-    if entropies is None or new is None:
-        return
-    for record in np.flatnonzero(view.tokens >= _BASE_ENTROPIES).tolist():
-        part = view.tokens_of(record)
-        h, cost = entropies[part], -new[part]
-        if not np.isfinite([h, cost]).all():
-            continue
-        over, mean = cost - h, float(h.mean())
-        if mean <= 0.0 or not _have_equal_means(view, part, cost):
-            continue  # a temperature on one side, which moves the mean too
-        error = float(over.std(ddof=1)) / math.sqrt(len(h))
-        factor = float(cost.mean()) / mean
-        for base, per_nat in _BASES.items():
-            if abs(factor / per_nat - 1.0) < 0.1 and abs(factor - 1.0) * mean > 6.0 * error:
-                yield Finding(
-                    f"the mean −log p is {factor:.3f} times the mean entropy: base {base}",
-                    f"multiply the log-probs by ln {base}, unless the entropies are in "
-                    "another base",
-                    {
-                        "columns": ["log_probs_new", "entropies"],
-                        "base": int(base),
-                        "factor": factor,
-                    },
-                    record=record,
-                )
-
-
-def _have_equal_means(view: View, part: slice, cost: np.ndarray) -> bool:
-    """Returns whether all columns have nearly one mean, as they do in one base."""
-    means = [float(column[part].mean()) for column in view.log_probs.values()]
-    return max(means) - min(means) < 0.05 * float(cost.mean())
 
 
 # ---- temperatures --------------------------------------------------------------------------------
@@ -147,8 +103,6 @@ def _describe_temperature(pair: Pair, scale: Scale, sample: int) -> Finding:
 @rule("sharper", "pair")
 def find_sharper_policies(pair: Pair) -> Iterator[Finding]:
     """Finds sure tokens that are surer in one column by 0.04 or more of their log-odds."""
-    if pair.to_reference:
-        return
     for sample, scale in pair.scales.items():
         share = scale.odds.median
         if abs(share) > _NOTABLE_SHARE and not _is_temperature(pair, scale):
