@@ -87,7 +87,7 @@ def find_wrong_versions(view: View) -> Iterator[Finding]:
             given = flat(given) if hasattr(given, "__len__") else [given]
             if given and all(type(one) is int for one in given):
                 yield Finding(
-                    f"{key} is {max(given)} at the most: no token has a version of the weights",
+                    f"{key} are all below 0, at most {max(given)}: no token has a version of the weights",
                     "record the engine's version when a token is sampled; filters by age and "
                     "corrections see no stale token otherwise",
                     {"key": key},
@@ -204,7 +204,7 @@ def find_wrong_endings(view: View) -> Iterator[Finding]:
             count = int(long.sum())
             yield Finding(
                 f"{count:,} of {len(long):,} responses have more tokens than max_completion_length "
-                f"({limit}), the longest {int(view.lengths[mine].max()):,}",
+                f"({limit:g}), the longest {int(view.lengths[mine].max()):,}",
                 "look for tokens of the prompt or padding that count, or rows of two responses",
                 {"responses": count, "limit": limit},
                 **view.at(mine.start + int(np.argmax(long))),
