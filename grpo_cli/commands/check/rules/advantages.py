@@ -339,6 +339,62 @@ def _extra_scale(given: Scores, lines: Lines) -> str:
     return "the std of the batch" if alike and scaled and whitened else ""
 
 
+_BASELINES_APART = 0.02
+"""Two baselines differ where they are this far apart, in ranges of the rewards."""
+
+
+@rule("turns-counted")
+def find_counted_turns(view: View) -> Iterator[Finding]:
+    """Finds advantages whose baseline is the mean over turns, not over trajectories.
+
+    All turns of a trajectory must have its reward and its advantage. The reward of advantage 0 is
+    read off the line through a group's trajectories. One group may have it by chance: two must
+    have different baselines, or one the std of its turns too, or many different rewards.
+    """
+    for record, given in records_with_scores(view):
+        found = [*_baselines(given, view.turned.get(record, ()))]
+        hits = [one for one in found if one[3]]
+        zeros = {round(zero, 2) for zero, _, _, _, _ in hits}
+        if not hits or len(hits) < len(found) or (len(zeros) < 2 and not any(h[4] for h in hits)):
+            continue
+        _, by_turn, by_trajectory, _, _ = hits[0]
+        yield Finding(
+            "trajectories count once for each of their turns: in all groups that show it "
+            f"({len(hits):,}) the baseline is the mean over turns ({by_turn:.4g} here), not "
+            f"over trajectories ({by_trajectory:.4g})",
+            "take mean and std over one reward per trajectory, and give its advantage to all its "
+            "turns; else long trajectories weigh more in the baseline",
+            {"groups": len(hits), "by_turn": by_turn, "by_trajectory": by_trajectory},
+            record,
+        )
+
+
+def _baselines(
+    given: Scores, every: Sequence[Trajectory]
+) -> Iterator[tuple[float, float, float, bool, bool]]:
+    """Yields what the groups show in which the mean over turns is not that over trajectories.
+
+    The reward of advantage 0 in ranges of the rewards, both means, whether the first is the
+    baseline, and whether this group alone proves it.
+    """
+    turns = np.array([len(one.rows) for one in every])
+    for group in np.unique(given.groups) if len(every) else ():
+        own = given.groups == group
+        part, spread = given.part(own), float(np.ptp(given.rewards[own]))
+        line = Lines.fit(part, part.groups)
+        mean = float(part.rewards.mean())
+        by_turn = float(turns[own] @ part.rewards / turns[own].sum())
+        straight = line.slope[0] > 0.0 and line.left[0] <= _SHIFT
+        if straight and abs(by_turn - mean) >= _BASELINES_APART * spread:
+            rows = np.repeat(part.rewards, turns[own])
+            stds = line.slope[0] * np.array([rows.std(ddof=1), rows.std()])
+            alone = (np.abs(stds - 1.0) <= 10.0 * _SHIFT).any()
+            alone |= len(np.unique(part.rewards)) >= _KINDS
+            zero = mean - float(line.mean[0]) / float(line.slope[0])
+            hit = abs(zero - by_turn) <= _SHIFT * spread
+            yield zero / spread, by_turn, mean, hit, bool(alone)
+
+
 @rule("advantage-scale")
 def find_large_advantages(view: View) -> Iterator[Finding]:
     """Finds |A| that no group statistic gives.

@@ -87,7 +87,8 @@ def find_wrong_versions(view: View) -> Iterator[Finding]:
             given = flat(given) if hasattr(given, "__len__") else [given]
             if given and all(type(one) is int for one in given):
                 yield Finding(
-                    f"{key} are all below 0, at most {max(given)}: no token has a version of the weights",
+                    f"{key} are all below 0 (at most {max(given)}): no token has a version of the "
+                    "weights",
                     "record the engine's version when a token is sampled; filters by age and "
                     "corrections see no stale token otherwise",
                     {"key": key},

@@ -318,13 +318,14 @@ def _find_other_text(view: View, ids: I64, ends: frozenset[int], behind: I64) ->
     for places, words, advice in (
         (
             negative,
-            "token ids below 0 count in {responses:,} of {of:,} responses, here {id}: no vocabulary has them",
+            "token ids below 0 count in {responses:,} of {of:,} responses, here {id}: no "
+            "vocabulary has them",
             "mask these tokens: -100 is the label of what is not trained, -1 often padding",
         ),
         (
             at,
-            "text goes on after the end of text in {responses:,} of {of:,} responses: the end counts as "
-            "a token inside of them",
+            "text goes on after the end of text in {responses:,} of {of:,} responses: the end "
+            "counts as a token inside of them",
             "end the response there, and mask what tools or users wrote before the next turn",
         ),
     ):
