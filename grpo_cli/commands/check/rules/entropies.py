@@ -102,9 +102,9 @@ def _base_of(one: _Sample) -> int:
 def find_wrong_entropies(view: View) -> Iterator[Finding]:
     """Finds entropies that are not of the distribution from which the tokens were drawn.
 
-    They are −log p at 99 of 100 tokens; or their mean is not that of −log p, by 6
-    standard errors and a fifth (an info where top-p may have cut off unlikely words); or 1 of 10 is less than half of −p·log p − (1 − p)·log(1 − p), the
-    least that a distribution with a word of probability p has.
+    They are −log p at 99 of 100 tokens. Or their mean is not that of −log p, by 6 standard errors
+    and a fifth, which is an info where top-p may have cut unlikely words off. Or 1 of 10 is less
+    than half of −p·log p − (1 − p)·log(1 − p), the least where a word has probability p.
     """
     for one in _samples(view):
         size = np.maximum(one.cost, one.entropy)
