@@ -28,9 +28,16 @@ class TermTotal:
     sums: dict[float, ExactSum] = field(default_factory=dict)
     counted: float = 0.0
 
-    def add(self, coefficient: float, values: F64) -> None:
-        """Adds values that this coefficient multiplies."""
-        self.sums.setdefault(coefficient, ExactSum()).add(values)
+    def add(self, coefficient: float | F64, values: F64) -> None:
+        """Adds values that this coefficient multiplies, each by its own if these are several."""
+        if not isinstance(coefficient, np.ndarray):
+            self.sums.setdefault(coefficient, ExactSum()).add(values)
+            return
+        order = np.argsort(coefficient, kind="stable")
+        found, starts = np.unique(coefficient[order], return_index=True)
+        parts = np.split(values[order], starts[1:])
+        for own, part in zip(found.tolist(), parts, strict=True):
+            self.sums.setdefault(own, ExactSum()).add(part)
 
     def merge(self, other: TermTotal) -> None:
         """Adds the sums of other records."""
@@ -71,9 +78,12 @@ class TermSums:
         self._add_terms(summary, cut)
 
     def _add_terms(self, summary: Summary, cut: Cut) -> None:
+        records = summary.records
         for term in summary.breakdown.terms:
-            total = self._term(term.name)
-            total.add(term.coefficient, term.weighted_of(cut.responses))
+            total, own = self._term(term.name), term.coefficient
+            if isinstance(own, np.ndarray):
+                own = np.repeat(own[cut.records], records.lengths[cut.records])
+            total.add(own, term.weighted_of(cut.responses))
             total.counted += term.counted(cut.responses)
         for name, weights in summary.breakdown.absent.items():
             self._term(name).counted += weights.counted(cut.responses)
@@ -125,7 +135,7 @@ class Totals(TermSums):
     divisors: set[float] = field(default_factory=set)
     of: set[str] = field(default_factory=set)
     kl_known: bool = True
-    signatures: dict[str, Parts] = field(default_factory=dict)
+    signed: Parts = ()
     units: int = 0
     turns: int = 0
     trajectories: int = 0
@@ -161,9 +171,9 @@ class Totals(TermSums):
         self._add_ratios(summary, cut)
         self.of.add(weights.of)
         self.counts &= weights.counts is not None
-        self.divisors.add(float(weights.divisor))
+        self.divisors.update(np.unique(weights.divisor).astype(np.float64).tolist())
         self.kl_known &= not breakdown.kl_unknown
-        self.signatures.setdefault(breakdown.objective.signature, breakdown.objective.parts)
+        self._sign(breakdown.objective.parts)
 
     def _add_ratios(self, summary: Summary, cut: Cut) -> None:
         ratio = summary.breakdown.ratio[cut.tokens]
@@ -180,7 +190,9 @@ class Totals(TermSums):
                 self._product(name, other).add(product[cut.responses])
             return
         for term, values in zip(summary.breakdown.terms, summary.record_values, strict=True):
-            self._term(term.name).add(term.coefficient, values[cut.records])
+            own = term.coefficient
+            own = own[cut.records] if isinstance(own, np.ndarray) else own
+            self._term(term.name).add(own, values[cut.records])
         self._product(POLICY, POLICY).add(summary.record_gradient_squares[cut.records])
 
     def add_batch(self, other: Totals) -> None:
@@ -214,8 +226,12 @@ class Totals(TermSums):
         self.names_turns |= other.names_turns
         self.counts &= other.counts
         self.of |= other.of
-        for signature, parts in other.signatures.items():
-            self.signatures.setdefault(signature, parts)
+        self._sign(other.signed)
+
+    def _sign(self, parts: Parts) -> None:
+        """Adds what was evaluated; a value that differs between records reads ``mixed``."""
+        known = {one: None for one in (self.signed, parts) if one}
+        self.signed = common(known) if len(known) > 1 else parts or self.signed
 
     def count(self, term: str) -> float:
         """The denominator of a term that counts, over the batch; 1 where nothing is counted."""
@@ -288,11 +304,6 @@ class Totals(TermSums):
         if self.batch == "input":
             return words
         return f"{'records' if self.batch == 'record' else 'batches'}, of means over {words}"
-
-    @property
-    def signed(self) -> Parts:
-        """The pieces of the signature; a value that differs between records reads ``mixed``."""
-        return common(list(self.signatures.values())) if self.signatures else ()
 
     def signature(self) -> str:
         """The signature of the batch."""
