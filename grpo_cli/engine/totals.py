@@ -27,35 +27,44 @@ class TermTotal:
 
     sums: dict[float, ExactSum] = field(default_factory=dict)
     counted: float = 0.0
+    _read: dict[float, float] = field(default_factory=dict, compare=False, repr=False)
 
     def add(self, coefficient: float | F64, values: F64) -> None:
-        """Adds values that this coefficient multiplies, each by its own if these are several."""
+        """Adds values that this coefficient multiplies, or each its own."""
+        self._read = {}
         if not isinstance(coefficient, np.ndarray):
             self.sums.setdefault(coefficient, ExactSum()).add(values)
             return
-        order = np.argsort(coefficient, kind="stable")
-        found, starts = np.unique(coefficient[order], return_index=True)
-        parts = np.split(values[order], starts[1:])
-        for own, part in zip(found.tolist(), parts, strict=True):
-            self.sums.setdefault(own, ExactSum()).add(part)
+        found, index = np.unique(coefficient, return_inverse=True)
+        ordered = values[np.argsort(index, kind="stable")]
+        ends = np.cumsum(np.bincount(index)).tolist()
+        for own, start, end in zip(found.tolist(), [0, *ends], ends, strict=False):
+            self.sums.setdefault(own, ExactSum()).add(ordered[start:end])
 
     def merge(self, other: TermTotal) -> None:
         """Adds the sums of other records."""
+        self._read = {}
         self.counted += other.counted
         for coefficient, part in other.sums.items():
             self.sums.setdefault(coefficient, ExactSum()).merge(part)
 
     def value(self, count: float) -> float:
         """Σ w·value over the batch."""
-        return added([part.value() for part in self.sums.values()]) / count
+        return added([*self._values().values()]) / count
 
     def part(self, count: float) -> float:
         """Its part of J: coefficient · Σ w·value."""
         if len(self.sums) == 1:
             (coefficient,) = self.sums
             return coefficient * self.value(count) if coefficient else 0.0
-        parts = [factor * part.value() for factor, part in self.sums.items() if factor]
+        parts = [factor * value for factor, value in self._values().items() if factor]
         return math.fsum(parts) / count
+
+    def _values(self) -> dict[float, float]:
+        """Coefficient → the sum of its values, rounded once."""
+        if not self._read:
+            self._read = {own: part.value() for own, part in self.sums.items()}
+        return self._read
 
 
 @dataclass(kw_only=True)
