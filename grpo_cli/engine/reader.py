@@ -52,6 +52,8 @@ G = TypeVar("G")
 
 _EACH = "--batch FIELD evaluates each step as a batch of its own"
 ONE_STEP = "--where 'FIELD==N' selects the records of one step"
+_KEPT = 64
+"""Small files whose bytes a reader keeps for another pass."""
 _WORTH_IT = 4
 """Blocks that an input must have for worker processes to be started unasked."""
 _TOGETHER = 4
@@ -96,6 +98,8 @@ class Reader:
         self.skipped = Skipped(most_errors)
         self.facts = InputFacts()
         self._sources = [Source.of(path) for path in paths]
+        for source in self._sources[_KEPT:]:
+            source.keep = False
         self._jobs = jobs
         self._block_bytes = block_bytes
         self._on = on
