@@ -455,10 +455,11 @@ def _without_some(case: Case) -> Found | None:
 
 def _is_clip(case: Case, lost: Flags, kept: Flags) -> bool:
     """Whether bounds on the ratio, whatever they are, take these tokens and leave the others."""
-    for side in (1.0, -1.0):
-        mine, ratio = side * case.breakdown.advantage > 0.0, side * case.breakdown.ratio
-        least = ratio[mine & lost].min(initial=np.inf)
-        if least <= ratio[mine & kept].max(initial=-np.inf):
+    for mine in (case.breakdown.advantage > 0.0, case.breakdown.advantage < 0.0):
+        ratios = case.breakdown.ratio[mine & lost], case.breakdown.ratio[mine & kept]
+        if all(map(len, ratios)) and not (
+            ratios[0].min() > ratios[1].max() or ratios[0].max() < ratios[1].min()
+        ):
             return False
     return True
 
@@ -509,7 +510,7 @@ def _by_token(case: Case, wrong: Flags) -> Located:
     policy, rest = _parts(case)
     assert case.gradient is not None
     signs = np.sign(case.gradient[wrong]) == np.sign(case.breakdown.gradient[wrong])
-    stages = ("ratio", "input", "advantage", *_everywhere(case))
+    stages = ("ratio", "surrogate", "input", "advantage", *_everywhere(case))
     silent = np.abs(policy) <= 0.1 * case.quiet
     loud = silent & (np.abs(rest) > case.quiet)
     rows = case.batch.responses
