@@ -156,7 +156,7 @@ def _parts(case: Case) -> tuple[F64, F64]:
 def _everywhere(case: Case) -> tuple[str, ...]:
     """What multiplies the policy term, where nothing more is known."""
     objective = case.objective
-    engine = not objective.correction.choice.absent or case.batch.log_probs_rollout is not None
+    engine = case.batch.log_probs_rollout is not None
     sequence = objective.ratio.choice.per_response
     return (("correction",) if engine else ()) + (("ratio", "surrogate") if sequence else ())
 
@@ -173,7 +173,8 @@ def _by_one_factor(case: Case) -> Found | None:
     factor = float(ours @ wanted) / float(ours @ ours)
     if case.near(factor * ours, wanted).all():
         words = f"one factor over all gradients: yours are grpo's times {factor:.5g}"
-        more = () if both else ("advantage", "kl") if rest.any() else ("advantage",)
+        alone = not both or case.near(factor * policy + rest, wanted).all()
+        more = () if not alone else ("advantage", "kl") if rest.any() else ("advantage",)
         stages = ("aggregate", *more, *_everywhere(case), "mask", "loss")
         return words, *dict.fromkeys(stages)
     if not both:
