@@ -90,7 +90,10 @@ def _translate(raw: Raw, insisted: str | None, mapped: Mapped, notices: Notices)
             lacks = [f"{chosen.name}: {lack}" for lack in chosen.lacks]
             lines = [f"read as {chosen.name} ({chosen.title})", *lacks, *lines]
             if len(made) == 1:
-                _keep_misnamed(one, value)
+                places = "\n".join(one.spelled.values())
+                for key in _resembling(tuple(value)):  # and that the format does not read
+                    if key not in places:
+                        one.value.setdefault(key, value[key])
         if mapped:
             _map(one, value, mapped)
         for line in lines:
@@ -115,14 +118,6 @@ def _read(chosen: Format, value: dict[str, Any]) -> list[Translated]:
             f"this does not look like {chosen.title} ({what}); grpo formats lists the "
             "supported formats"
         ) from None
-
-
-def _keep_misnamed(one: Translated, value: dict[str, Any]) -> None:
-    """Keeps keys that resemble a column of log-probs and that the format does not read."""
-    places = "\n".join(one.spelled.values())
-    for key in _resembling(tuple(value)):
-        if key not in places:
-            one.value.setdefault(key, value[key])
 
 
 @lru_cache(maxsize=1024)

@@ -14,13 +14,13 @@ from grpo_cli.records.parse.columns import (
     check_nesting,
     derive,
     flatten,
+    is_number,
     read_column,
     read_mask,
     read_shape,
 )
 from grpo_cli.records.parse.scores import (
     finite,
-    is_number,
     per_response,
     read_advantages,
     read_groups,
