@@ -58,9 +58,7 @@ def per_response(key: str, value: object, shape: Shape, what: str) -> tuple[list
         if responses == 1:
             return [value], lambda _: key
         size, came = 1, got(value)
-    elif (
-        outer is not None and value and [len(g) if type(g) is list else -1 for g in value] == outer
-    ):
+    elif outer is not None and outer == [len(one) if type(one) is list else 0 for one in value]:
         flat = [one for group in value for one in group]
         return flat, lambda at: f"{key}{response(at, outer)}"
     elif len(value) == responses:
