@@ -98,7 +98,7 @@ def _pack_all(objects: Objects) -> Packed:
             if name in names
         },
         versions=_versions(objects, counts, widths),
-        misnamed=fields.first_misnamed,
+        misnamed={column: each[0] for column, each in fields.misnamed.items()},
         settings=_settings(objects, fields),
         fields=fields,
     )

@@ -10,7 +10,7 @@ from typing import Any
 from grpo_cli.errors import InputError
 from grpo_cli.records.choose.where import Missing, Path, look_up, spelled
 from grpo_cli.records.fields import EITHER, MASKS, canonical_name
-from grpo_cli.records.formats import CANONICAL, FORMATS, Format, Translated, candidates, recognise
+from grpo_cli.records.formats import CANONICAL, FORMATS, Format, Translated, candidates
 from grpo_cli.records.places import Origin
 from grpo_cli.records.record import Raw, listed
 from grpo_cli.records.unread import TWINS, resembled
@@ -69,7 +69,7 @@ def format_of(value: dict[str, Any], insisted: str | None) -> Format | None:
     if insisted is not None:
         return None if insisted == CANONICAL else FORMATS[insisted]
     try:
-        return recognise(value)
+        return next((one for one in candidates(tuple(value)) if one.fits(value)), None)
     except _WRONG:  # it has the keys and nothing else
         return None
 

@@ -83,15 +83,6 @@ def address(path: str) -> Address:
     return path if isinstance(path, Address) else Address(path, version(path))
 
 
-def addresses(path: str) -> list[str]:
-    """The files that a path names: itself, or with a scheme those in a folder, or that fit.
-
-    Raises:
-        InputError: where there are none.
-    """
-    return [*files(path)] if is_remote(path) else [path]
-
-
 def read_many(path: Address, start: int, end: int) -> bytes:
     """A large range of a file, by several connections at once."""
     from concurrent.futures import ThreadPoolExecutor
