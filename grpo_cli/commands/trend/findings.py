@@ -130,7 +130,7 @@ def _before(series: _Series, change: Change) -> str:
 
 def _moved(series: _Series, change: Change, step: int) -> str:
     """Of a shift or a drift."""
-    if math.isinf(change.score) and not series.values[change.at]:
+    if series.watch.is_log and not series.values[change.at : change.seen].any():
         return f"{series.name} is exactly 0 from step {step} on: {_before(series, change)} before"
     future = series.values[change.at : change.end][:FUTURE]
     after = shown(float(np.median(future if change.kind == SHIFT else future[-_LATEST:])))

@@ -88,7 +88,11 @@ class Watch(NamedTuple):
         if self.scale == "below 1":
             return -_logarithms(distance)
         found = _logarithms(values)
-        return found - np.log(np.arange(1.0, len(values) + 1)) if self.scale == "growth" else found
+        return (
+            found - np.log(np.arange(1.0, len(values) + 1).clip(_EARLY))
+            if self.scale == "growth"
+            else found
+        )
 
     def noise(self, values: F64) -> F64:
         """[n] the least noise of the scaled values, from how fine the values so far are."""
@@ -100,6 +104,8 @@ class Watch(NamedTuple):
 
 
 _ROUNDING = 1e-12
+_EARLY = 12
+"""Steps from which on what a healthy run accumulates is a share of the steps so far."""
 _FEW_VALUES, _GLANCE = 12, 64
 """So many different values, or fewer, are shares of a few groups."""
 
@@ -116,13 +122,13 @@ def _grain(values: F64) -> F64:
 
 
 def _logarithms(values: F64) -> F64:
-    """Zeros as half the least that came so far."""
+    """Zeros as a twentieth of the least that came so far: no noise makes several of them."""
     least = np.minimum.accumulate(np.where(values > 0.0, values, np.inf))
     least = np.where(np.isfinite(least), least, values[values > 0.0][0])
-    return np.log(np.maximum(values, least / 2))
+    return np.log(np.maximum(values, least / 20))
 
 
-_STEADY, _STEADIER = (0.8, 0.8), (0.66, 0.66)
+_STEADY, _STEADIER = (0.8, 0.8), (1.0, 0.66)
 _SHARE = (0.0, 1.0)
 _POSITIVE = (0.0, np.inf)
 _NEMO = "NeMo-RL docs/guides/dtensor-tp-accuracy.md:31"
@@ -177,12 +183,12 @@ TABLE = (
         fix="raise β, lower the learning rate, or go back to the previous step",
     ),
     Watch(
-        "entropy", BOTH, BOTH, "log", (Limit(0.5, above=False, times=True),), bounds=(0.7, 0.84),
+        "entropy", BOTH, BOTH, "log", (Limit(0.5, above=False, times=True),), bounds=(0.7, 0.74),
         span=_POSITIVE, spikes=3.0, logged=("entropy/all/mean", "entropy/mean", "policy_entropy"),
         fix="if entropy falls, raise ε_high (clip higher) or add an entropy bonus; if it rises, "
             "lower the learning rate",
     ),
-    Watch("nll", BOTH, BOTH, "log", (Limit(0.5, above=False, times=True),), bounds=(0.7, 0.84),
+    Watch("nll", BOTH, BOTH, "log", (Limit(0.5, above=False, times=True),), bounds=(0.7, 0.74),
           span=_POSITIVE, spikes=3.0),
     Watch(
         "repetition", UP, UP, "share", (Limit(0.25),), least=0.15, span=_SHARE,
@@ -197,7 +203,7 @@ TABLE = (
     ),
     Watch("at_longest", span=_SHARE),
     Watch(
-        "length_mean", BOTH, BOTH, "log", bounds=(0.7, 0.9), span=_POSITIVE, spikes=3.0,
+        "length_mean", BOTH, BOTH, "log", bounds=(0.64, 1.0), span=_POSITIVE, spikes=3.0,
         logged=("completions/mean_length", "response_length/mean", "response_length",
                 "response_len/mean", "completion_length", "seq_len/all/mean"),
         fix="check whether the reward favours length; normalise the loss by tokens",
