@@ -28,6 +28,7 @@ from grpo_cli.commands.trend.onsets import (
 from grpo_cli.commands.trend.watched import DOWN, PRACTICE, UP, Limit, Watch
 
 SHIFT, DRIFT, SPIKE, LIMIT, IMPOSSIBLE = "shift", "drift", "spike", "limit", "impossible"
+STUCK = "stuck"
 _SPIKE, _TENFOLD = 15.0, 10.0
 """Robust standard deviations of a single step from those before it; where it is ten times that."""
 _BEFORE = 20
@@ -61,7 +62,7 @@ class Change(NamedTuple):
     Attributes:
         at: the index of the first value that is different.
         seen: how many values of the series show it.
-        kind: "shift", "drift", "spike", "limit" or "impossible".
+        kind: "shift", "drift", "spike", "limit", "impossible" or "stuck".
         up: whether it went up.
         score: by how many standard errors; infinite where chance is no explanation.
         end: the index of the first value that is as before again; None: it lasts.
@@ -136,6 +137,7 @@ def _followed(watch: Watch, values: F64, scaled: F64, shifted: Sequence[Change])
     single = [*_spikes(watch, scaled, usual)] if watch.spikes else []
     signs = [
         *_impossible(watch, values),
+        *_stuck(watch, values),
         *(one for limit in watch.limits for one in _beyond(watch, limit, values, scaled, usual)),
         *kept,
     ]
@@ -318,6 +320,14 @@ def _impossible(watch: Watch, values: F64) -> Iterator[Change]:
     low, high = watch.span
     for at in np.flatnonzero((values < low) | (values > high)).tolist()[:1]:
         yield Change(at, at + 1, IMPOSSIBLE, up=bool(values[at] > high))
+
+
+def _stuck(watch: Watch, values: F64) -> Iterator[Change]:
+    """Where a series has the value at which nothing is learnt from its first step on."""
+    others = np.flatnonzero(values != watch.stuck)
+    count = int(others[0]) if len(others) else len(values)
+    if count >= _OF:
+        yield Change(0, _OF, STUCK, up=watch.stuck != 0.0, end=count if len(others) else None)
 
 
 def is_info(watch: Watch, change: Change) -> bool:

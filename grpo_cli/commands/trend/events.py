@@ -8,7 +8,7 @@ from typing import Any
 
 from grpo_cli.commands.answer import Answer
 from grpo_cli.commands.trend.coverage import Coverage
-from grpo_cli.commands.trend.detectors import DRIFT, IMPOSSIBLE, LIMIT, SPIKE
+from grpo_cli.commands.trend.detectors import DRIFT, IMPOSSIBLE, LIMIT, SPIKE, STUCK
 from grpo_cli.commands.trend.onsets import FARTHEST
 from grpo_cli.commands.trend.run import Run
 from grpo_cli.commands.trend.step import INFO, WARNING, Finding, Steps
@@ -57,7 +57,12 @@ class Event(Answer):
 
     @property
     def summary(self) -> str:
-        """What happened, in a clause: "mismatch.k3 rose at step 30, then ess fell"."""
+        """What happened, in a clause: "temperature: mismatch.k3 rose at step 30; then ess fell".
+
+        What ``grpo check`` names in its worst record comes first.
+        """
+        codes = dict.fromkeys(one.partition(":")[0] for one in self.check if one[:8] != "at step ")
+        cause = f"{', '.join(codes)}: " if codes else ""
         last = "" if self.end is None or _is_single(self.first) else f", until step {self.end}"
         others = [one for one in self.others if one.severity == WARNING]
         later = [one for one in others if one.onset > self.step + _AT_ONCE]
@@ -65,7 +70,7 @@ class Event(Answer):
         follows = f"; at the same time {together}" if together else ""
         follows += f"; then {_listed(later)}" if later else ""
         often = f" and every {self.first.period} steps since" if self.first.period else ""
-        return f"{_in_short(self.first)} at step {self.step}{often}{last}{follows}"
+        return f"{cause}{_in_short(self.first)} at step {self.step}{often}{last}{follows}"
 
     @property
     def fix(self) -> str:
@@ -115,14 +120,20 @@ def _event(together: Sequence[Finding]) -> Event:
     """
     begun = min(one.onset for one in together)
     likely = [one for one in together if one.onset <= begun + _AT_ONCE]
-    first = min(
-        likely, key=lambda one: (one.severity == INFO, min(_rank(one), _POLICY), -one.score)
-    )
+    first = min(likely, key=lambda one: (one.severity == INFO, _place(one), -one.score))
     others = sorted(
         (one for one in together if one is not first),
         key=lambda one: (one.severity == INFO, _rank(one), one.onset),
     )
     return Event(first.onset, first, others)
+
+
+def _place(finding: Finding) -> int:
+    """The place in the order of causes, the same for all that describes the policy.
+
+    Where a run is stuck, the responses are the cause of what the update lacks.
+    """
+    return -_rank(finding) if finding.kind == STUCK else min(_rank(finding), _POLICY)
 
 
 def _rank(finding: Finding) -> int:
@@ -156,6 +167,7 @@ def _in_short(finding: Finding) -> str:
             DRIFT: ("began to rise", "began to fall"),
             LIMIT: ("passed its limit", "passed its limit"),
             IMPOSSIBLE: ("has an impossible value", "has an impossible value"),
+            STUCK: ("is stuck", "is stuck"),
         }
         verb = verbs.get(finding.kind, ("rose", "fell"))[down]
     return f"{finding.metric} {verb}"

@@ -56,6 +56,7 @@ class Watch(NamedTuple):
         spikes: the factor of what was usual from which a single step may be a finding; 0: none.
         bounds: the shares of the onset tests' bounds from which on a rise, and a fall, is
             sure: less than 1 where the metric of a healthy run is steady.
+        stuck: the value at which nothing is learnt, if it is that from the first step on.
         logged: other names, in logs: a whole name, or its end after a slash.
         fix: what to do about it, where only a log is there.
     """
@@ -69,6 +70,7 @@ class Watch(NamedTuple):
     span: tuple[float, float] = (-np.inf, np.inf)
     spikes: float = 0.0
     bounds: tuple[float, float] = (1.0, 1.0)
+    stuck: float | None = None
     logged: tuple[str, ...] = ()
     fix: str = ""
 
@@ -174,7 +176,7 @@ TABLE = (
           logged=("clip_ratio/high_mean", "clip_ratio/region_mean", "clip_ratio", "pg_clipfrac",
                   "clipfrac", "clip_frac", "clip_fraction", "policy/clipfrac")),
     Watch("gradient_norm", BOTH, UP, "log", bounds=_STEADY, span=_POSITIVE, spikes=3.0, fix=_AHEAD,
-          logged=("grad_norm", "optim/grad_norm", "gradient_norm")),
+          stuck=0.0,          logged=("grad_norm", "optim/grad_norm", "gradient_norm")),
     Watch("loss", spikes=3.0, fix=_AHEAD,
           logged=("pg_loss", "policy_loss", "loss/mean", "train_loss")),
     Watch(
@@ -195,7 +197,7 @@ TABLE = (
         fix="stop loops: penalise repetition or truncated responses, or lower the learning rate",
     ),
     Watch(
-        "truncated", UP, UP, "share", (Limit(0.3, room=0.75),), least=0.1, span=_SHARE,
+        "truncated", UP, UP, "share", (Limit(0.3, room=0.75),), least=0.1, span=_SHARE, stuck=1.0,
         bounds=_STEADY,
         logged=("completions/clipped_ratio", "response_length/clip_ratio", "truncated_ratio",
                 "is_truncated/all/mean", "is_truncated/mean", "truncation_rate", "truncated"),
@@ -209,7 +211,7 @@ TABLE = (
         fix="check whether the reward favours length; normalise the loss by tokens",
     ),
     Watch(
-        "groups_equal", UP, UP, "share", (Limit(0.7, room=0.3),), least=0.5, span=_SHARE,
+        "groups_equal", UP, UP, "share", (Limit(0.7, room=0.3),), least=0.5, span=_SHARE, stuck=1.0,
         bounds=_STEADY, fix=_GROUPS,
         logged=("frac_reward_zero_std", "zero_var_group_frac", "zero_std_frac"),
     ),
