@@ -152,7 +152,8 @@ def by_definition(values: F64) -> Onset | None:
     past = values[max(at - 30, 0) : at]
     middle = float(np.median(past))
     spread = 1.4826 * float(np.median(np.abs(past - middle)))
-    inside = [n for n in range(at, end) if middle - values[n] <= 2 * spread]
+    room = max(2 * spread, 0.25 * (middle - float(np.median(values[at:end][-3:]))))
+    inside = [n for n in range(at, end) if middle - values[n] <= room]
     at = min(inside[-1] + 1 if inside else at, max(at, end - 2))
     future = values[at : at + 12]
     after = future if kind == "shift" else future[-4:]
@@ -264,7 +265,9 @@ def test_a_run_that_learns_nothing_says_so(tmp_path: Path) -> None:
     assert sentence in [one["sentence"] for one in document["findings"]]
     for first, wanted in ((8, [(0, 8)]), (4, [])):
         later = [PLAIN | {"step": at} for at in range(first, 20)]
-        found = found_in(write(tmp_path / "b.jsonl", [*rows[:first], *later])).get("groups_equal", [])
+        found = found_in(write(tmp_path / "b.jsonl", [*rows[:first], *later])).get(
+            "groups_equal", []
+        )
         assert [(one["onset"], one["end"]) for one in found] == wanted
 
 

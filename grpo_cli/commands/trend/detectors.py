@@ -44,6 +44,8 @@ _LEAST_FACTOR = math.log(1.2)
 """The least factor of a shift or drift of what is positive."""
 _INSIDE = 2.0
 """Robust deviations from the old level that a value which is as before may have."""
+_NEARER = 0.25
+"""The share of a change by which such a value may be away from the old level."""
 _RECENT = 8
 """Values before a change from which it has to have moved the way that it states."""
 _LEAST_MOVE = 0.06
@@ -196,7 +198,8 @@ def _since(sign: Change, scaled: F64, usual: Usual) -> Change:
         return sign
     first = max(sign.at - (0 if sign.limit is None else _LAG), LEAST_PAST)
     away = scaled[first : sign.seen] - usual.level[first]
-    inside = (away if sign.up else -away) <= _INSIDE * usual.spread[first]
+    away = away if sign.up else -away
+    inside = away <= max(_INSIDE * usual.spread[first], _NEARER * float(np.median(away[-3:])))
     last = np.flatnonzero(inside)
     begun = first + int(last[-1]) + 1 if len(last) else first
     return sign._replace(at=min(begun, max(sign.at, sign.seen - 2)))
