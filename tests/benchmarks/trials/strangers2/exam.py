@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from trials.strangers.exam import Exam
 from trials.strangers.settings import Wish
-from trials.strangers2 import agents, single
+from trials.strangers2 import agents, earlier, single
 from trials.strangers2.clean import CLEAN
 from trials.strangers2.faults import FAULTS
 
-MISTAKES = {one.name: one for one in (*single.MISTAKES, *agents.MISTAKES)}
+MISTAKES = {one.name: one for one in (*single.MISTAKES, *agents.MISTAKES, *earlier.MISTAKES)}
 RIGHTS = {
     "any": Wish(),
     "advantages given": Wish(given=True),
@@ -71,7 +71,7 @@ SECOND = Exam(
     title="known list",
     mistakes=list(MISTAKES.values()),
     rights=RIGHTS,
-    faults=FAULTS,
+    faults=[*FAULTS, *earlier.FAULTS],
     clean=CLEAN,
     runs=RUNS,
     questions=8,
