@@ -24,6 +24,7 @@ AGREES = "… it is called right"
 ALONE = "`verify`, loss alone: the mistake is named"
 GUESSED = "… another one is named, loss alone"
 RIGHT = "`verify`: a right loss differs"
+LOGGED = "`verify`: a right loss, with the digits that are logged, differs"
 
 _SILENT = re.compile(
     r"not recogni|no (known )?cause|unknown|unexplained|nothing (known|tried)"
@@ -55,10 +56,11 @@ def ask_one(exam: Exam, task: Task) -> dict[str, Count]:
     answer = product.ask("verify", made, *words)
     case: dict[str, Any] = {"task": task, "code": answer.code}
     if mistake is None:
-        return {exam.row(RIGHT): counted(answer.code != 0, case | {"told": answer.told[-300:]})}
+        row = LOGGED if "/logged" in task.name else RIGHT
+        return {exam.row(row): counted(answer.code != 0, case | {"told": answer.told[-300:]})}
     both = task.name.split("/")[2] == "both"
-    verdict, said = judged(answer, mistake)
-    case |= {"verdict": verdict, "said": said, "thread": mistake.thread}
+    verdict, causes = judged(answer, mistake)
+    case |= {"verdict": verdict, "said": causes, "thread": mistake.thread}
     named = verdict == "named"
     found = {
         NAMED if both else ALONE: counted(named, case, keep=not named),
@@ -118,7 +120,9 @@ def _made(exam: Exam, task: Task) -> Made:
     if kind == "right":
         batches = asked(random, exam.rights[rest[0]], count)
         for one in batches:
-            one.record["expected"] = expected(one.case, one.record)
+            one.record["expected"] = wanted = expected(one.case, one.record)
+            if rest[0].startswith("logged"):
+                one.record["expected"] = {"loss": logged(one, wanted["loss"])}
         return [one.record for one in batches], batches[0].words, None
     mistake = exam.mistake(rest[0])
     strength = mistake.strengths[int(rest[1])] if mistake.strengths else None
@@ -139,12 +143,12 @@ def _planted(
         right = expected(one.case, one.record)
         wrong = expected(mistake.planted(one.case, strength), one.record)
         slopes = [np.concatenate(made["loss_gradient"]) for made in (right, wrong)]
-        apart = np.abs(slopes[1] - slopes[0]).max() / max(np.abs(slopes[0]).max(), 1e-12)
+        turned = np.abs(slopes[1] - slopes[0]).max() / max(np.abs(slopes[0]).max(), 1e-12)
         moved = abs(wrong["loss"] - right["loss"])
         shown = moved > 3e-3 * max(abs(right["loss"]), 1e-3)
         if alone and not (shown and abs(wrong["loss"]) > 1e-4):
             return False
-        if not alone and not (apart > 2e-2 or shown):
+        if not alone and not (turned > 2e-2 or shown):
             return False
         if alone:
             del wrong["loss_gradient"]

@@ -34,6 +34,7 @@ THIRD = Exam(
     mistakes=MISTAKES,
     rights={
         **{f"of {name}": Wish((name,), large=True) for name in ("paper", "trl", "verl", "rows")},
+        **{f"logged by {name}": Wish((name,), large=True) for name in ("trl", "verl")},
         **{f"as for: {one.name}": one.wish for one in MISTAKES},
     },
     faults=FAULTS,
