@@ -22,11 +22,11 @@ EXAMS = {exam.name: exam for exam in (SECOND, THIRD)}
 _MODULES = {"verify": verifying, "check": checking, "match": matching}
 
 HELD = {
-    verifying.NAMED: ("≥ 90 %", "≥ 40 %"),
-    verifying.MISLED: ("≤ 5 %", "≤ 20 %"),
-    verifying.GUESSED: ("≤ 10 %", "≤ 20 %"),
+    verifying.NAMED: ("≥ 45 %", "≥ 40 %"),
+    verifying.MISLED: ("≤ 14 %", "≤ 20 %"),
+    verifying.GUESSED: ("≤ 12 %", "≤ 20 %"),
     verifying.RIGHT: ("0 %", "0 %"),
-    checking.NAMED: ("≥ 90 %", "≥ 40 %"),
+    checking.NAMED: ("≥ 50 %", "≥ 40 %"),
     checking.OTHER: ("≤ 6 %", "≤ 12 %"),
     checking.FALSE: ("≤ 5 %", "≤ 15 %"),
     matching.FIRST: ("≥ 85 %", "≥ 70 %"),

@@ -28,7 +28,7 @@ LOGGED = "`verify`: a right loss, with the digits that are logged, differs"
 
 _SILENT = re.compile(
     r"not recogni|no (known )?cause|unknown|unexplained|nothing (known|tried)"
-    r"|(constant|whole) factor",
+    r"|(constant|whole|integer) factor|only the logged loss differs",
     re.IGNORECASE,
 )
 

@@ -22,9 +22,9 @@ ZERO = r"probability 1|exactly 0|\b0\.0\b|zero|filled|certain|log.?probs? (is|ar
 
 def _rolled(random: Random, world: World, span: slice, by: int) -> None:
     """The trainer scores, at each place of the span, the token ``by`` places on."""
+    behind = -np.abs(random.normal(3.0, 2.0, min(by, span.stop - span.start)))
     for name in TRAINER:
         values = world.columns[name][span]
-        behind = -np.abs(random.normal(3.0, 2.0, min(by, len(values))))
         world.columns[name][span] = np.append(values[by:], behind)
 
 

@@ -26,7 +26,7 @@ from trials.strangers.settings import Wish
 from trials.strangers.tape import Array
 
 ENGINE = r"correction|importance.sampling|\btis\b|rollout|vllm|engine|sampler|icepop"
-KL = r"\b(kl|penalty|k3|k1)\b"
+KL = r"\b(kl|penalty|k3|k1|beta)\b|β"
 TRL, VERL, PAPER = ("trl",), ("verl",), ("paper",)
 RETURNS = ("-v", "dapo", "--advantage", "returns", "-p", "gamma=1", "--kl", "k1-in-reward")
 SKYRL = ("-v", "skyrl/grpo")
@@ -314,7 +314,11 @@ MISTAKES = [
         "KL without the term of the draw",
         "NVIDIA-NeMo/RL#2506",
         lambda case: case.by(scored=False),
-        both(KL, r"score|gradient|slope|detach|stop.?grad|differentiat|weigh|ratio"),
+        both(
+            KL,
+            r"score|gradient|slope|detach|stop.?grad|differentiat|weigh|ratio"
+            r"|k3 instead of nemo-rl/k3",
+        ),
         _wish(
             PAPER,
             ("token",),
