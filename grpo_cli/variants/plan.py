@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from functools import cache, cached_property, partial
 from typing import Any
 
-from grpo_cli.errors import InputError, UsageError
+from grpo_cli.errors import InputError, UsageError, nearest
 from grpo_cli.hyperparameters import KNOWN, HyperparameterError, Value, canonical, unknown
 from grpo_cli.objective.advantage.weighed import WEIGHTS, can_be_weighed, weighed
 from grpo_cli.objective.choice import Bound, Choice
@@ -427,5 +426,5 @@ def _check_taken(made: Plan) -> None:
 
 
 def _near(name: str, known: Iterable[str]) -> str:
-    close = get_close_matches(name, list(known), n=1, cutoff=0.5)
-    return f"; did you mean {close[0]}?" if close else ""
+    near = nearest(name, known, cutoff=0.5)
+    return f"; did you mean {near}?" if near else ""

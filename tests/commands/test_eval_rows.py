@@ -308,7 +308,7 @@ SHOWN = {
 }
 FIRST_TO_GO = {
     "record": "line denominator clip_fraction_low clip_fraction_high ratio_min groups policy "
-    "ratio_mean response_count source kl dead_groups ratio_max tokens clip_fraction",
+    "ratio_mean response_count source objective kl dead_groups ratio_max tokens clip_fraction",
     "response": "clip_fraction_low clip_fraction_high ratio_min weight policy ratio_mean group kl "
     "ratio_max clip_fraction length",
     "token": "token_id weight advantage surrogate correction kl log_ratio",
@@ -319,7 +319,7 @@ FIRST_TO_GO = {
 def test_a_narrow_table_has_whole_numbers_and_goes_without_columns(
     tmp_path: Path, level: str
 ) -> None:
-    """The first to go first; never who it is, J, the loss and what the level is looked at for."""
+    """The first to go first; never who it is, the loss and what the level is looked at for."""
     several = [SHOWN, ONE | {"log_probs_ref": ONE["log_probs_old"]}]
     alone = {name: values[:1] for name, values in SHOWN.items()} | {"advantages": [1.0]}
     path = write(tmp_path / "a.jsonl", [alone] if level == "token" else several)
