@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from grpo_cli.terminal.display import chosen
 from grpo_cli.terminal.numbers import aligned, shown, visible
 from grpo_cli.terminal.prose import wrapped
 from grpo_cli.terminal.screen import Screen
@@ -175,13 +176,11 @@ def grid(columns: Sequence[Column]) -> Table:
 
 
 def print_hidden(console: Console, screen: Screen, names: Collection[str], remedy: str) -> None:
-    """Says which columns there was no room for, and where they are; on a terminal in a line."""
+    """Says in a line which columns there was no room for and where they are; --full names all."""
     if names:
         listed = ", ".join(names)
-        most = (screen.edge or 0) - len(
-            f"hidden at {screen.width} columns:  and 99 more ({remedy})"
-        )
-        if screen.terminal and len(listed) > most:
+        frame = f"hidden at {screen.width} columns:  and 99 more (see {remedy})"
+        if len(listed) > (screen.width or 0) - len(frame) and not chosen().full:
             first = [*names][-_TOLD:]
             listed = f"{', '.join(reversed(first))} and {len(names) - len(first)} more"
         where = "not shown" if screen.width is None else f"hidden at {screen.width} columns"

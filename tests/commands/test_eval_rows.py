@@ -325,7 +325,7 @@ def test_a_narrow_table_has_whole_numbers_and_goes_without_columns(
     path = write(tmp_path / "a.jsonl", [alone] if level == "token" else several)
     lists = []
     for width in (40, 50, 60, 80, 100, 120, 140, 400):
-        text = run("eval", path, "--level", level, COLUMNS=str(width)).stdout
+        text = run("eval", path, "--level", level, "--full", COLUMNS=str(width)).stdout
         assert "…" not in text
         table, _, after = text.partition(f"hidden at {width} columns: ")
         lists.append(re.findall(r"\w+", after.partition("(see")[0]))
