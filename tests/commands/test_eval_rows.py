@@ -267,17 +267,17 @@ NOTES = [
         "1 of 3 records: all ratios are exactly 1 (on-policy), so their gradients carry "
         "the information, not their losses",
         "1 of 3 groups is dead: their advantages are all 0",
-        "2 of 8 responses without any token that counts",
+        "2 of 8 responses have no token that counts",
     ]),
     ([ONE | {"rewards": [1.0, 1.0, 1.0]}] * 2, [
         "all groups are dead: every advantage is 0",
-        "2 of 6 responses without any token that counts",
+        "2 of 6 responses have no token that counts",
     ]),
     ([TWO, ONE | {"rewards": [1, 0, 1]}], [
         "1 of 2 records: all ratios are exactly 1 (on-policy), so their gradients carry "
         "the information, not their losses",
         "2 of 3 groups are dead: their advantages are all 0",
-        "1 of 5 responses without any token that counts",
+        "1 of 5 responses has no token that counts",
     ]),
     ([DEAD | {"rewards": [1.0, 0.0]}], [
         "all ratios are exactly 1 (on-policy), so the loss value carries no information; "

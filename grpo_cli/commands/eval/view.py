@@ -329,7 +329,7 @@ _SIDE_STYLES = {"low": "bold cyan", None: "dim", "high": "bold magenta"}
 def _share(parts: Sequence[float], tokens: int) -> Column:
     """Each token's part of its batch's update, |gradient| / Σ |gradient|, in percent."""
     style: Style = lambda part: _share_style(part * tokens)  # noqa: E731
-    return column("share", parts, show=percent, style=style, numeric=True)
+    return column("gradient_share", parts, show=percent, style=style, numeric=True)
 
 
 def _share_style(times_usual: float) -> str:

@@ -34,7 +34,7 @@ _SPARE = ("position", "advantage", "ratio", "response", "gradient")
 
 _SPARE_STRINGS = (
     *("log_ratio_mean", "clip_fraction_low", "clip_fraction_high", "mismatch_mean"),
-    *("advantage_mean", "gradient", "ratio_mean", "share"),
+    *("advantage_mean", "gradient", "ratio_mean", "gradient_share"),
 )
 
 
@@ -131,7 +131,8 @@ def _of_strings(rows: Sequence[Row]) -> Iterator[Column]:
         if name == "token" or all(value is None for value in values):
             continue
         if name in SHARES or name.startswith("clip_"):
-            yield column(name, values, show=percent, numeric=True)
+            title = "gradient_share" if name == "share" else name
+            yield column(title, values, show=percent, numeric=True)
         else:
             yield column(name, values, show=brief, numeric=True)
 

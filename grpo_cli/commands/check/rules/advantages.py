@@ -196,7 +196,7 @@ def find_stride(given: Scores) -> str:
     for size in range(2, count):
         if count % size == 0 and _follows(given, rows % (count // size)):
             apart = count // size
-            return f"groups of rows {apart} apart (sample-major), as if the rows were prompt-major"
+            return f"groups that take every {apart}th row"
         if count // size < 2:
             continue
         blocks = rows // size

@@ -269,7 +269,7 @@ def _ids_of_setting(value: Mapping[str, Any], key: str) -> frozenset[int]:
     "Padding tokens (by id) count after the end of text.",
     rank=19,
     explains=True,
-    about="padding, end of text and repetition by id",
+    about="padding, end of text and repetition",
     needs=("token_ids|tokens",),
 )
 def find_padding_ids(view: View) -> Iterator[Finding]:
@@ -371,7 +371,7 @@ def _goes_on_after_the_end(view: View, ids: I64, last: I64) -> NDArray[np.bool_]
     "warning|info",
     "The mask leaves out the end-of-text token.",
     rank=25,
-    about="padding, end of text and repetition by id",
+    about="padding, end of text and repetition",
     needs=("token_ids|tokens",),
 )
 def find_masked_ends(view: View) -> Iterator[Finding]:
@@ -484,7 +484,7 @@ def _find_open_ends(view: View, ids: I64) -> Iterator[Finding]:
         )
         yield Finding(
             f"{count:,} of {len(mine):,} responses shorter than the longest of their group have no "
-            "end of text: they end in different tokens",
+            "end-of-text token: their last tokens differ",
             "count the end of text, or the policy does not learn when to stop; right if the "
             "rollouts were stopped at strings or aborted (record finish_reasons)",
             {"responses": count, "of": len(mine)},

@@ -370,7 +370,7 @@ _LOOP_TOKENS, _LOOP_TIMES = 16, 4
     "Responses end in a repeated phrase.",
     rank=110,
     suppressible=True,
-    about="padding, end of text and repetition by id",
+    about="padding, end of text and repetition",
     needs=("token_ids|tokens",),
 )
 def find_loops(view: View) -> Iterator[Finding]:

@@ -121,7 +121,7 @@ def find_counted_turns(view: View) -> Iterator[Finding]:
             continue
         one = hits[0]
         yield Finding(
-            "trajectories count once for each of their turns: in all groups that show it "
+            "trajectories count once for each of their turns: in every group where this matters "
             f"({len(hits):,}) the baseline is the mean over turns ({one.by_turn:.4g} here), not "
             f"over trajectories ({one.by_trajectory:.4g})",
             "take mean and std over one reward per trajectory, and give its advantage to all its "
@@ -283,7 +283,7 @@ def find_turn_rewards(view: View) -> Iterator[Finding]:
         if len(paid) < 8 or len(single) < len(paid) or any(one[0] == 0.0 for one in paid):
             continue
         yield Finding(
-            f"the only reward of {len(paid):,} trajectories of several turns is that of the first",
+            f"{len(paid):,} trajectories of several turns are rewarded on their first turn only",
             "an outcome is known after the last turn: put it there, or discounting and credit by "
             "turn leave the later turns without it",
             {"trajectories": len(paid)},
