@@ -16,6 +16,8 @@ import typer.testing
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background job ignores Ctrl-C,
     signal.signal(signal.SIGINT, signal.default_int_handler)  # and so would what the tests start
+if hasattr(signal, "SIGHUP"):
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # which nohup ignores
 
 # What the tests start does not compile the package again each time.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

@@ -18,6 +18,8 @@ _LEAST_PAIRS, _LEAST_REVERSED = 10, 3
 _DISCORDANT, _REVERSED = 0.15, 0.9
 _SHIFT = 1e-3
 _DISPLACED_TOKENS = 4
+_KINDS = 4
+"""Different advantages, more than which are not given to other rows by chance."""
 _LARGE_TIMES, _LARGE_WITHOUT_REWARDS = 5.0, 1000.0
 
 
@@ -61,14 +63,7 @@ def _by_trajectory(every: Sequence[Trajectory], rewards: F64, advantages: F64) -
     return Scores(np.array(scores), np.array([own[0] for own in given]), np.array(groups))
 
 
-@rule(
-    "advantages",
-    "error|warning",
-    "The given advantages contradict the rewards: sign, order, stride, centre, scale or tokens.",
-    rank=60,
-    about="advantages against rewards",
-    needs=("advantages", "rewards"),
-)
+@rule("advantages")
 def find_wrong_advantages(view: View) -> Iterator[Finding]:
     """Finds pairs of a group in which the greater reward has the smaller advantage.
 
@@ -82,6 +77,8 @@ def find_wrong_advantages(view: View) -> Iterator[Finding]:
     yield from find_displaced_advantages(view)
     if view.rewards is None or view.rewards.ndim > 1:
         return
+    yield from _find_moved_rows(view)
+    yield from _find_zeros(view)
     for record, given in records_with_scores(view):
         shares = count_discordant(given)
         if shares is None:
@@ -121,7 +118,7 @@ def find_wrong_advantages(view: View) -> Iterator[Finding]:
                 + (
                     "It is the same in all groups, or equals the mean reward: the baseline was "
                     "not subtracted"
-                    if np.ptp(given.groups)
+                    if np.ptp(given.groups) or (given.advantages == given.rewards).all()
                     else "They have the std of these responses: a constant was added"
                 ),
                 "subtract the group's mean from the rewards: a common offset pushes all "
@@ -166,6 +163,57 @@ def find_displaced_advantages(view: View) -> Iterator[Finding]:
                 "for padding that was cut on one side only",
                 {"responses": int(hits[record]), "tokens": int(count[row]), "edge": edge},
                 **view.at(row),
+            )
+
+
+def _find_moved_rows(view: View) -> Iterator[Finding]:
+    """Yields records whose rows of turns have the advantages of other trajectories.
+
+    In a group, trajectories of different outcomes have different advantages. A tenth of the rows
+    must have exactly the advantage of a row of another outcome; 0 may be that of any.
+    """
+    rewards, advantages = view.summed, view.advantages
+    if rewards is None or advantages is None:
+        return
+    for every in view.turned.values():
+        rows = np.concatenate([one.rows for one in every])
+        groups, given, scores = view.groups[rows], advantages[rows], rewards[rows]
+        if any(np.ptp(rewards[one.rows]) for one in every) or not np.isfinite(given).all():
+            continue
+        order = np.lexsort((given, groups))
+        equal = (np.diff(given[order]) == 0.0) & (np.diff(groups[order]) == 0)
+        equal &= (given[order][1:] != 0.0) & (np.diff(scores[order]) != 0.0)
+        odd = rows[order][1:][equal]
+        if len(odd) >= _LEAST_REVERSED and len(odd) > 0.1 * np.count_nonzero(given):
+            yield Finding(
+                f"at least {len(odd):,} of {len(rows):,} turns have the advantage of another "
+                "trajectory, whose reward is different",
+                "give each turn the advantage of its trajectory by id: counting rows or last turns "
+                "fails where turns of several trajectories alternate",
+                {"turns": len(odd), "of": len(rows)},
+                **view.at(int(odd[0])),
+            )
+
+
+def _find_zeros(view: View) -> Iterator[Finding]:
+    """Yields records of which a group has different rewards, and advantages that are all 0."""
+    rewards, advantages = view.summed, view.advantages
+    if rewards is None or advantages is None or not len(view.sizes):
+        return
+    low, high = (view.by_group(rewards, reduce) for reduce in (np.minimum, np.maximum))
+    zero = view.by_group(np.abs(advantages), np.maximum) == 0.0
+    live = high - low > _SHIFT * np.maximum(1.0, np.abs(high))
+    for group in np.flatnonzero(zero & live).tolist():
+        first = int(view.first_members[group])
+        if int(view.records.index[first]) not in view.turned:
+            yield Finding(
+                f"the advantages of a group are 0, though its rewards differ "
+                f"({low[group]:g} to {high[group]:g})",
+                "a group whose rewards differ has a gradient: look for a filter or a std_min that "
+                "takes it for a dead group",
+                {"size": int(view.sizes[group])},
+                **view.at(first),
+                severity="warning",
             )
 
 
@@ -267,7 +315,8 @@ def _common_mean(given: Scores) -> float:
     scale = max(float(given.advantages.std()), 1e-6)
     if np.abs(given.advantages - given.rewards).max() <= 1e-6 * max(1.0, scale):
         most = float(means[np.argmax(np.abs(means))])
-        return most if abs(most) > 0.25 * scale and len(numbers) > 1 else 0.0
+        several = len(numbers) > 1 or len(np.unique(given.rewards)) >= _KINDS
+        return most if abs(most) > 0.25 * scale and several else 0.0
     if len(numbers) > 1 and np.ptp(means) <= _SHIFT * scale:
         return float(means.mean()) if abs(float(means.mean())) > 0.02 * scale else 0.0
     offsets = [fit.mean for fit in _fits(given) if _is_complete(fit) and len(numbers) == 1]
@@ -294,12 +343,7 @@ def _extra_scale(given: Scores) -> str:
     return "the std of the batch" if alike and scaled and whitened else ""
 
 
-@rule(
-    "advantage-scale",
-    "error|warning",
-    "An advantage is too large for its rewards, as after a division by a std of 0.",
-    rank=61,
-)
+@rule("advantage-scale")
 def find_large_advantages(view: View) -> Iterator[Finding]:
     """Finds |A| that no group statistic gives.
 
@@ -345,7 +389,7 @@ def _is_strided(view: View, record: int) -> bool:
     return given is not None and bool(count_discordant(given)) and bool(find_stride(given))
 
 
-@rule("reward-scale", "info", "The reward functions have unequal scales.", rank=62)
+@rule("reward-scale")
 def find_reward_scales(view: View) -> Iterator[Finding]:
     """Finds a reward function on a scale so large that the others hardly matter.
 

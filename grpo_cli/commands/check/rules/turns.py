@@ -35,12 +35,7 @@ def outcome(rewards: F64) -> float:
 # ---- groups and their statistics -----------------------------------------------------------------
 
 
-@rule(
-    "turn-groups",
-    "error|warning",
-    "Groups are made of the turns of one trajectory.",
-    rank=58,
-)
+@rule("turn-groups")
 def find_groups_of_turns(view: View) -> Iterator[Finding]:
     """Finds groups of several responses that are all turns of one trajectory.
 
@@ -96,12 +91,7 @@ class _Baseline(NamedTuple):
         return abs(self.zero - self.by_turn) <= _EXACT * self.spread
 
 
-@rule(
-    "turns-counted",
-    "warning",
-    "The group's statistics count a trajectory once for each of its turns.",
-    rank=59,
-)
+@rule("turns-counted")
 def find_counted_turns(view: View) -> Iterator[Finding]:
     """Finds advantages whose baseline is the mean over turns, not over trajectories.
 
@@ -160,12 +150,7 @@ def _baselines(
 # ---- advantages on the tokens of another turn ----------------------------------------------------
 
 
-@rule(
-    "turn-advantages",
-    "error",
-    "Advantages are on the tokens of another turn.",
-    rank=57,
-)
+@rule("turn-advantages")
 def find_turn_advantages(view: View) -> Iterator[Finding]:
     """Finds advantages by token that follow the tokens of another turn than their own.
 
@@ -264,12 +249,7 @@ def _displacement(view: View, chosen: Sequence[int], pairs: Sequence[Any]) -> st
 # ---- rewards of turns ----------------------------------------------------------------------------
 
 
-@rule(
-    "turn-rewards",
-    "warning|error",
-    "The reward of a trajectory is on its first turn, or on tokens that do not count.",
-    rank=56,
-)
+@rule("turn-rewards")
 def find_turn_rewards(view: View) -> Iterator[Finding]:
     """Finds outcome rewards on the first of several turns, and rewards of masked tokens.
 
