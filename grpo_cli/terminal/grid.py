@@ -179,11 +179,11 @@ def print_hidden(console: Console, screen: Screen, names: Collection[str], remed
     """Says in a line which columns there was no room for and where they are; --full names all."""
     if names:
         listed = ", ".join(names)
-        frame = f"hidden at {screen.width} columns:  and 99 more (see {remedy})"
-        if len(listed) > (screen.width or 0) - len(frame) and not chosen().full:
+        where = "not shown" if screen.width is None else f"hidden at {screen.width} columns"
+        long = len(f"{where}: {listed} (see {remedy})") > (screen.width or 0)
+        if long and len(names) > _TOLD and not chosen().full:
             first = [*names][-_TOLD:]
             listed = f"{', '.join(reversed(first))} and {len(names) - len(first)} more"
-        where = "not shown" if screen.width is None else f"hidden at {screen.width} columns"
         text = Text(f"{where}: {listed} (see {remedy})", "dim")
         above = "" if screen.terminal else "\n"  # where lines are few, rows are worth more
         console.print(Text(above) + wrapped(text, screen.width, GAP))

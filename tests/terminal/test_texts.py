@@ -371,7 +371,7 @@ def test_a_page_is_cut_by_what_follows_it(height, below, kept):
 
 @pytest.mark.parametrize(
     ("text", "width", "lines"),
-    [("", 9, 1), ("abcd", 9, 1), ("abcdef gh", 9, 1), ("abcdef ghi", 9, 2), ("日本語 日本", 9, 2),
+    [("", 9, 1), ("abcd", 9, 1), ("abcdef gh", 9, 1), ("abcdef ghi", 9, 2), ("日本語 日本", 12, 1),
      ("a\nb", 9, 2)],
 )  # fmt: skip
 def test_how_many_lines_a_message_takes(text, width, lines):
