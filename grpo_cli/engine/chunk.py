@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from grpo_cli.batch import I64, Batch
 from grpo_cli.errors import InputError
@@ -26,16 +27,17 @@ _TOKENS = 16_384
 
 @dataclass(frozen=True, eq=False)
 class Chunk:
-    """Consecutive records of one layout with the same hyperparameters, as flat arrays.
+    """Consecutive records of one layout, as flat arrays.
 
     Attributes:
         records: the records. Of those that were packed, what a report shows of them but their
             numbers, or nothing where no report is made.
         batch: their columns.
-        settings: their hyperparameters.
+        settings: the hyperparameters of the first.
         advantages_given: whether they give advantages themselves.
         packed: the decoded objects that were packed; empty where records were read one by one.
         of_batches: field → value of each record's batch; empty where ``--batch`` names no field.
+        varied: hyperparameter → [M] the value of each record, where they differ.
     """
 
     records: Sequence[Record]
@@ -44,6 +46,7 @@ class Chunk:
     advantages_given: bool
     packed: Sequence[Raw] = ()
     of_batches: Sequence[BatchFields] = ()
+    varied: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, records: Sequence[Record]) -> Chunk:
@@ -90,6 +93,7 @@ class Chunk:
             self.settings,
             advantages_given=self.advantages_given,
             reference_given=self.has_reference if reference_given is None else reference_given,
+            varied=self.varied,
         )
 
     @property

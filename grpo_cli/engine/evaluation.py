@@ -27,7 +27,7 @@ from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.signature import instead
 from grpo_cli.records import DecodedChunk
 from grpo_cli.records.translate import Notices
-from grpo_cli.variants.plan import Plan, idle_clip
+from grpo_cli.variants.plan import Plan, idle_clips
 from grpo_cli.variants.trainer import other_row
 
 if TYPE_CHECKING:
@@ -360,7 +360,6 @@ def _notices(breakdown: Breakdown) -> Iterator[str]:
         )
     if batch.rewards is not None and np.isnan(batch.rewards).any():
         yield "reward functions that returned null for a response are ignored there, as in TRL"
-    if (idle := idle_clip(breakdown.objective.name, breakdown.objective.surrogate)) is not None:
-        yield idle
+    yield from idle_clips(breakdown.objective.name, breakdown.objective.surrogate)
     if batch.responses.total and np.isinf(breakdown.ratio.max()):
         yield "a ratio exceeds the largest double and is null in JSON; use log_ratio"

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate, chain, groupby
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from grpo_cli.engine.chunk import Chunk, Mixed, carefully
 from grpo_cli.errors import InputError
@@ -22,6 +26,7 @@ _PRINTED = 4096
 """Records whose rows are made together: a row takes some kilobytes until it is text."""
 
 Items = Sequence[Raw | InputError]
+Settings = tuple[tuple[str, Value], ...]
 
 
 @dataclass(slots=True)
@@ -29,7 +34,7 @@ class _Run:
     """Records that are evaluated together.
 
     Attributes:
-        settings: the hyperparameters that they have to agree in.
+        settings: what they have in common of their hyperparameters, as ``_in_common`` has it.
         raws: the records, which keep their values only where these cannot be made again.
         packed: their columns, piece by piece.
         headers: what a report shows of them but their numbers; empty where none is wanted.
@@ -37,7 +42,7 @@ class _Run:
         of_batches: field → value of each record's batch; empty where ``--batch`` names no field.
     """
 
-    settings: Mapping[str, Value]
+    settings: Settings
     raws: list[Raw]
     packed: list[Packed]
     headers: list[Record]
@@ -47,12 +52,12 @@ class _Run:
     @classmethod
     def of(
         cls,
-        settings: Mapping[str, Value],
+        settings: Settings,
         raws: list[Raw],
         packed: Packed,
         shown: list[Record],
     ) -> _Run:
-        """Records that agree in some hyperparameters; their values are dropped."""
+        """Records with some settings in common; their values are dropped."""
         for raw in raws:
             raw.drop()
         of_batches = [raw.batch for raw in raws if raw.batch]
@@ -64,7 +69,7 @@ class _Run:
         """What records that are evaluated together have in common: settings, and their fields."""
         fields = self.packed[0].fields
         names = tuple(fields.names.items()), fields.hyperparameters, fields.unknown
-        return tuple(self.settings.items()), names
+        return self.settings, names
 
     def join(self, later: _Run) -> None:
         """Appends records of the same kind."""
@@ -80,7 +85,22 @@ class _Run:
         given = "advantages" in first.fields.names
         if batch is None:
             return None
-        return Chunk(self.headers, batch, first.settings[0], given, self.raws, self.of_batches)
+        return Chunk(
+            self.headers,
+            batch,
+            first.settings[0],
+            given,
+            self.raws,
+            self.of_batches,
+            self._varied(),
+        )
+
+    def _varied(self) -> dict[str, NDArray[Any]]:
+        """Hyperparameter → [M] the value of each record, where they differ."""
+        each = [one for packed in self.packed for one in packed.settings]
+        names = [name for name, value in self.settings if value is _VARIES]
+        columns = {name: np.array([one[name] for one in each]) for name in names}
+        return {name: one for name, one in columns.items() if (one != one[0]).any()}
 
 
 def chunks(
@@ -88,6 +108,7 @@ def chunks(
     *,
     with_headers: bool,
     settings: Collection[str] | None = None,
+    apart: Collection[str] | None = None,
     together: int = _BYTES,
     in_order: bool = True,
 ) -> Iterator[Any]:
@@ -98,15 +119,16 @@ def chunks(
     Args:
         decoded: objects in order; an unreadable one is replaced by its error.
         with_headers: whether a report will show the records.
-        settings: the hyperparameters that are read of a chunk's records, so that they have to agree
-            in these; None for all of them.
+        settings: the hyperparameters that are read of a chunk's records; None for all of them.
+        apart: those of them in which the records have to agree; None for all.
         together: bytes of text of equal settings from which on no more is added to a chunk.
         in_order: whether the records of a chunk have to follow each other.
     """
     runs: dict[Hashable, _Run] = {}
     raws: list[Raw] = []
     size = largest = printed = 0
-    parts = (_parts(chunk, settings, with_headers=with_headers) for chunk in decoded)
+    common = partial(_in_common, settings, apart)
+    parts = (_parts(chunk, common, with_headers=with_headers) for chunk in decoded)
     for part in chain.from_iterable(parts):
         key = part.key if isinstance(part, _Run) else None
         run = runs.get(key)
@@ -169,7 +191,7 @@ def _fields(raw: Raw | InputError) -> Fields | None:
 
 
 def _parts(
-    chunk: DecodedChunk, settings: Collection[str] | None, *, with_headers: bool
+    chunk: DecodedChunk, common: Callable[[Mapping[str, Value]], Settings], *, with_headers: bool
 ) -> Iterator[_Run | Items]:
     """Records that are alike, packed; others as they are."""
     for items, packed in packed_runs(chunk):
@@ -178,9 +200,10 @@ def _parts(
             continue
         raws: list[Raw] = items  # type: ignore[assignment]  # what is packed is no error
         shown = headers(raws, packed) if with_headers else []
+        known = {id(one): common(one) for one in {id(one): one for one in packed.settings}.values()}
         runs = [
             (own, len([*some]))
-            for own, some in groupby(packed.settings, lambda one: _read(one, settings))
+            for own, some in groupby([known[id(one)] for one in packed.settings])
         ]
         ends = list(accumulate(length for _, length in runs))
         for (own, length), end, kept in zip(runs, ends, packed.cut(ends), strict=True):
@@ -188,8 +211,20 @@ def _parts(
             yield _Run.of(own, raws[part], kept, shown[part])
 
 
-def _read(given: Mapping[str, Value], names: Collection[str] | None) -> Mapping[str, Value]:
-    """The hyperparameters of a record that are read."""
-    if names is None or not given:
-        return given
-    return {name: value for name, value in given.items() if name in names}
+_VARIES = "varies"
+"""Stands for a number other than 0 that may differ between records: with 0, a term is left out."""
+
+
+def _in_common(
+    read: Collection[str] | None, apart: Collection[str] | None, given: Mapping[str, Value]
+) -> Settings:
+    """The hyperparameters in which records evaluated together with one that gives these agree."""
+    found = [(name, value) for name, value in given.items() if read is None or name in read]
+    if apart is None:
+        return tuple(found)
+    return tuple(
+        [
+            (name, _VARIES if name not in apart and value and type(value) is not str else value)
+            for name, value in found
+        ]
+    )

@@ -27,28 +27,44 @@ class TermTotal:
 
     sums: dict[float, ExactSum] = field(default_factory=dict)
     counted: float = 0.0
+    _read: dict[float, float] = field(default_factory=dict, compare=False, repr=False)
 
-    def add(self, coefficient: float, values: F64) -> None:
-        """Adds values that this coefficient multiplies."""
-        self.sums.setdefault(coefficient, ExactSum()).add(values)
+    def add(self, coefficient: float | F64, values: F64) -> None:
+        """Adds values that this coefficient multiplies, or each its own."""
+        self._read = {}
+        if not isinstance(coefficient, np.ndarray):
+            self.sums.setdefault(coefficient, ExactSum()).add(values)
+            return
+        found, index = np.unique(coefficient, return_inverse=True)
+        ordered = values[np.argsort(index, kind="stable")]
+        ends = np.cumsum(np.bincount(index)).tolist()
+        for own, start, end in zip(found.tolist(), [0, *ends], ends, strict=False):
+            self.sums.setdefault(own, ExactSum()).add(ordered[start:end])
 
     def merge(self, other: TermTotal) -> None:
         """Adds the sums of other records."""
+        self._read = {}
         self.counted += other.counted
         for coefficient, part in other.sums.items():
             self.sums.setdefault(coefficient, ExactSum()).merge(part)
 
     def value(self, count: float) -> float:
         """Σ w·value over the batch."""
-        return added([part.value() for part in self.sums.values()]) / count
+        return added([*self._values().values()]) / count
 
     def part(self, count: float) -> float:
         """Its part of J: coefficient · Σ w·value."""
         if len(self.sums) == 1:
             (coefficient,) = self.sums
             return coefficient * self.value(count) if coefficient else 0.0
-        parts = [factor * part.value() for factor, part in self.sums.items() if factor]
+        parts = [factor * value for factor, value in self._values().items() if factor]
         return math.fsum(parts) / count
+
+    def _values(self) -> dict[float, float]:
+        """Coefficient → the sum of its values, rounded once."""
+        if not self._read:
+            self._read = {own: part.value() for own, part in self.sums.items()}
+        return self._read
 
 
 @dataclass(kw_only=True)
@@ -71,9 +87,12 @@ class TermSums:
         self._add_terms(summary, cut)
 
     def _add_terms(self, summary: Summary, cut: Cut) -> None:
+        records = summary.records
         for term in summary.breakdown.terms:
-            total = self._term(term.name)
-            total.add(term.coefficient, term.weighted_of(cut.responses))
+            total, own = self._term(term.name), term.coefficient
+            if isinstance(own, np.ndarray):
+                own = np.repeat(own[cut.records], records.lengths[cut.records])
+            total.add(own, term.weighted_of(cut.responses))
             total.counted += term.counted(cut.responses)
         for name, weights in summary.breakdown.absent.items():
             self._term(name).counted += weights.counted(cut.responses)
@@ -125,7 +144,7 @@ class Totals(TermSums):
     divisors: set[float] = field(default_factory=set)
     of: set[str] = field(default_factory=set)
     kl_known: bool = True
-    signatures: dict[str, Parts] = field(default_factory=dict)
+    signed: Parts = ()
     units: int = 0
     turns: int = 0
     trajectories: int = 0
@@ -165,9 +184,9 @@ class Totals(TermSums):
             self.ratio.add(summary.ratio_sums[cut.responses])
         self.of.add(weights.of)
         self.counts &= weights.counts is not None
-        self.divisors.add(float(weights.divisor))
+        self.divisors.update(np.unique(weights.divisor).astype(np.float64).tolist())
         self.kl_known &= not breakdown.kl_unknown
-        self.signatures.setdefault(breakdown.objective.signature, breakdown.objective.parts)
+        self._sign(breakdown.objective.parts)
 
     def _add_terms(self, summary: Summary, cut: Cut) -> None:
         if self.batch != "record":
@@ -176,7 +195,9 @@ class Totals(TermSums):
                 self._product(name, other).add(product[cut.responses])
             return
         for term, values in zip(summary.breakdown.terms, summary.record_values, strict=True):
-            self._term(term.name).add(term.coefficient, values[cut.records])
+            own = term.coefficient
+            own = own[cut.records] if isinstance(own, np.ndarray) else own
+            self._term(term.name).add(own, values[cut.records])
         self._product(POLICY, POLICY).add(summary.record_gradient_squares[cut.records])
 
     def add_batch(self, other: Totals) -> None:
@@ -210,8 +231,12 @@ class Totals(TermSums):
         self.names_turns |= other.names_turns
         self.counts &= other.counts
         self.of |= other.of
-        for signature, parts in other.signatures.items():
-            self.signatures.setdefault(signature, parts)
+        self._sign(other.signed)
+
+    def _sign(self, parts: Parts) -> None:
+        """Adds what was evaluated; a value that differs between records reads ``mixed``."""
+        known = {one: None for one in (self.signed, parts) if one}
+        self.signed = common(known) if len(known) > 1 else parts or self.signed
 
     def count(self, term: str) -> float:
         """The denominator of a term that counts, over the batch; 1 where nothing is counted."""
@@ -284,11 +309,6 @@ class Totals(TermSums):
         if self.batch == "input":
             return words
         return f"{'records' if self.batch == 'record' else 'batches'}, of means over {words}"
-
-    @property
-    def signed(self) -> Parts:
-        """The pieces of the signature; a value that differs between records reads ``mixed``."""
-        return common(list(self.signatures.values())) if self.signatures else ()
 
     def signature(self) -> str:
         """The signature of the batch."""

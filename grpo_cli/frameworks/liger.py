@@ -16,13 +16,13 @@ import numpy as np
 from grpo_cli.batch import I64
 from grpo_cli.frameworks.framework import Framework
 from grpo_cli.frameworks.trl.rows import ROWS as TRL
-from grpo_cli.objective.choice import choice
+from grpo_cli.objective.choice import ByResponse, choice
 from grpo_cli.objective.results import Weights
 from grpo_cli.objective.row import Row, Use, use, vary, words
 
 
 @choice("aggregate", "liger/luspo", total=True)
-def liger_luspo(lengths: I64, *, response_length: float) -> Weights:
+def liger_luspo(lengths: I64, *, response_length: ByResponse) -> Weights:
     """Liger's Triton luspo: Σᵢ |oᵢ|·Σₜ over responses × padded width.
 
     With the sequence ratio a response is weighted by |oᵢ|² instead of |oᵢ|, and padding counts in

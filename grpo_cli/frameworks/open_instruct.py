@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64, Segments
 from grpo_cli.frameworks.framework import Framework
-from grpo_cli.objective.choice import Usual, choice
+from grpo_cli.objective.choice import ByResponse, Usual, choice
 from grpo_cli.objective.results import Correction, Weights
 from grpo_cli.objective.row import Row, use, vary, words
 
@@ -108,7 +108,7 @@ def _weight(rho: F64, kept: NDArray[np.bool_], low: float | None, high: float | 
 
 
 @choice("aggregate", "open-instruct/constant", total=True)
-def constant(lengths: I64, *, loss_denominator: float) -> Weights:
+def constant(lengths: I64, *, loss_denominator: ByResponse) -> Weights:
     """open-instruct's ``--loss_denominator N``: the sum over all tokens, divided by a constant."""
     return Weights(np.ones(len(lengths)), None, loss_denominator, "loss_denominator")
 

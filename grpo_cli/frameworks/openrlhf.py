@@ -19,7 +19,7 @@ from grpo_cli.objective.advantage.batch import Advantage, over_batch
 from grpo_cli.objective.advantage.group import group_mean, group_std, leave_one_out
 from grpo_cli.objective.advantage.tokens import less_kl_to_come, whiten_floored
 from grpo_cli.objective.arithmetic.groups import Groups
-from grpo_cli.objective.choice import choice, table
+from grpo_cli.objective.choice import ByToken, choice, table
 from grpo_cli.objective.correction import binary_kl
 from grpo_cli.objective.kl import Estimator, clamped, k1, k2, k3
 from grpo_cli.objective.results import Correction, Kl, Moments, Sample, Weights, per_token
@@ -125,7 +125,7 @@ _CLAMP = 10.0  # on the estimate, and on the weight of its gradient
 def unbiased(estimator: Estimator) -> Callable[..., Kl]:
     """The clamped estimate with the slope min(π_θ/π_old, 10)·d."""
 
-    def penalty(log_ratio_ref: F64, token_log_ratio: F64, *, beta: float) -> Kl:
+    def penalty(log_ratio_ref: F64, token_log_ratio: F64, *, beta: ByToken) -> Kl:
         del beta  # the pipeline multiplies by it
         value, _ = clamped(estimator, log_ratio_ref, None, _CLAMP)
         weight = np.minimum(np.exp(token_log_ratio), _CLAMP)

@@ -15,7 +15,7 @@ from grpo_cli.batch import F64, I64
 from grpo_cli.errors import InputError
 from grpo_cli.frameworks.framework import Change, Framework, Reading, Settings
 from grpo_cli.objective.arithmetic.groups import Groups
-from grpo_cli.objective.choice import choice
+from grpo_cli.objective.choice import ByToken, choice
 from grpo_cli.objective.results import PerToken, Surrogate
 from grpo_cli.objective.row import Row, use, vary, words
 from grpo_cli.objective.surrogate.gates import dropping
@@ -105,7 +105,7 @@ def ref_kl(
     log_probs_new: F64,
     log_probs_rollout: F64,
     *,
-    divergence_low: float,
+    divergence_low: ByToken,
 ) -> Surrogate:
     """prime-rl's on-policy distillation: s = w·sg[log π_ref − log π_θ]; rewards are not used.
 

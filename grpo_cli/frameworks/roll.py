@@ -15,7 +15,7 @@ from grpo_cli.frameworks.framework import Framework
 from grpo_cli.objective.advantage.group import group_std
 from grpo_cli.objective.arithmetic.groups import Groups
 from grpo_cli.objective.arithmetic.turns import TurnOrder
-from grpo_cli.objective.choice import choice, table
+from grpo_cli.objective.choice import ByResponse, choice, table
 from grpo_cli.objective.correction import within
 from grpo_cli.objective.results import Correction, PerToken, Ratio, Surrogate, Weights, side
 from grpo_cli.objective.row import Row, use, vary, words
@@ -158,7 +158,7 @@ def _at(values: F64, level: str, responses: Segments, positions: I64 | None) -> 
 
 
 @choice("aggregate", "roll/seq-mean-token-sum-norm", total=True)
-def seq_mean_token_sum_norm(lengths: I64, *, response_length: float) -> Weights:
+def seq_mean_token_sum_norm(lengths: I64, *, response_length: ByResponse) -> Weights:
     """ROLL's sum-norm: token sum ÷ padded width, not divided by the number of responses."""
     return Weights(np.ones(len(lengths)), None, response_length, "response_length")
 

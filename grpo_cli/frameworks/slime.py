@@ -14,7 +14,7 @@ from grpo_cli.objective.advantage.batch import Advantage, over_batch, sample_rew
 from grpo_cli.objective.advantage.group import group_std
 from grpo_cli.objective.advantage.tokens import less_own_kl
 from grpo_cli.objective.arithmetic.groups import Groups
-from grpo_cli.objective.choice import choice
+from grpo_cli.objective.choice import ByToken, choice
 from grpo_cli.objective.kl import k3, weighed_then_clamped
 from grpo_cli.objective.results import Kl, Moments, PerToken, Weights
 from grpo_cli.objective.row import Row, use, vary, words
@@ -93,7 +93,7 @@ choice("advantage", "slime/reinforce_plus_plus_baseline")(
 
 @choice("kl", "slime/low_var_kl", kl_weight="none")
 def low_var_kl(
-    log_ratio_ref: F64, ratio: F64, token_log_ratio: F64, *, beta: float, kl_weight: str
+    log_ratio_ref: F64, ratio: F64, token_log_ratio: F64, *, beta: ByToken, kl_weight: str
 ) -> Kl:
     """The ``low_var_kl`` of slime: k3, first weighted by ρ, then clamped to ±10.
 

@@ -9,7 +9,7 @@ from grpo_cli.batch import F64, Segments
 from grpo_cli.frameworks.framework import Framework
 from grpo_cli.objective.advantage.tokens import less_own_kl
 from grpo_cli.objective.arithmetic.groups import Groups
-from grpo_cli.objective.choice import choice, reading
+from grpo_cli.objective.choice import ByToken, choice, reading
 from grpo_cli.objective.row import Row, use, vary
 
 choice("advantage", "tinker/group-mean")(
@@ -34,7 +34,7 @@ def centred(
     responses: Segments,
     records: Segments,
     *,
-    beta: float,
+    beta: ByToken,
 ) -> F64:
     """Subtracts β·(d − d̄) from each token's advantage, d = log π_rollout − log π_ref.
 

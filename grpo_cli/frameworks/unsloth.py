@@ -11,14 +11,14 @@ from dataclasses import replace
 from grpo_cli.batch import F64
 from grpo_cli.frameworks.framework import Change, Framework
 from grpo_cli.frameworks.trl.rows import ROWS as TRL
-from grpo_cli.objective.choice import choice
+from grpo_cli.objective.choice import ByToken, choice
 from grpo_cli.objective.kl import clamped, k3, weighed_then_clamped
 from grpo_cli.objective.results import Kl
 from grpo_cli.objective.row import Row, Use, use, vary, words
 
 
 @choice("kl", "unsloth/k3", kl_weight="ratio")
-def clamped_twice(log_ratio_ref: F64, ratio: F64, *, beta: float, kl_weight: str) -> Kl:
+def clamped_twice(log_ratio_ref: F64, ratio: F64, *, beta: ByToken, kl_weight: str) -> Kl:
     """Unsloth's KL: k3 of d clamped to ±20, weighted by ρ, then clamped to ±10.
 
     Clamped tokens have no gradient; the outer clamp also stops the gradient of the ratio. TRL has

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from grpo_cli.batch import I64, Segments
 from grpo_cli.objective.arithmetic.groups import Groups
-from grpo_cli.objective.choice import choice
+from grpo_cli.objective.choice import ByResponse, choice
 from grpo_cli.objective.results import Weights, per_token
 
 
@@ -45,7 +45,7 @@ def token_sum(lengths: I64) -> Weights:
 
 
 @choice("aggregate", "token-sum-norm", "seq-mean-token-sum-norm", total=True)
-def token_sum_norm(lengths: I64, *, max_completion_length: float) -> Weights:
+def token_sum_norm(lengths: I64, *, max_completion_length: ByResponse) -> Weights:
     """Mean over responses of their token sums, divided by a constant length: w = 1 / (R·L).
 
     References:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from grpo_cli.batch import F64, I64, Batch, Segments
 from grpo_cli.objective.arithmetic.exact_sums import added
 from grpo_cli.objective.results import Weights
-from grpo_cli.objective.terms import KL, GradientPart, Term, gradient_parts
+from grpo_cli.objective.terms import KL, GradientPart, Term, gradient_parts, spread_over
 
 if TYPE_CHECKING:
     from grpo_cli.objective.objective import Objective
@@ -82,7 +82,7 @@ class Breakdown:
     @cached_property
     def gradient_parts(self) -> list[GradientPart]:
         """The gradient, one part for each set of weights; nearly always there is one."""
-        return [*gradient_parts(self.terms)]
+        return [*gradient_parts(self.terms, self.batch)]
 
     @property
     def kl(self) -> F64 | None:
@@ -133,7 +133,10 @@ class Breakdown:
     @cached_property
     def denominator(self) -> F64:
         """[M] what each record's policy sum is divided by, besides a response's own part."""
-        return self.policy.weights.divisor * self.count(self.policy.weights)
+        divisor, records = self.policy.weights.divisor, self.batch.records
+        if isinstance(divisor, np.ndarray):
+            divisor = divisor[records.starts]
+        return divisor * self.count(self.policy.weights)
 
     def record_value(self, name: str) -> F64:
         """[M] Σ w·value of a term in each record; 0 where there is no such term."""
@@ -150,6 +153,11 @@ class Breakdown:
     def record_objective(self) -> F64:
         """[M] J of each record."""
         return _sum_of([term.coefficient * self._record_values(term) for term in self.active])
+
+    @cached_property
+    def signatures(self) -> list[str]:
+        """[M] the signature of each record."""
+        return self.objective.signatures(self.batch.records.count)
 
     @cached_property
     def record_gradient(self) -> F64:
@@ -174,14 +182,21 @@ class Breakdown:
             counted = np.maximum(self.count(weights), 1)
         else:
             counted = denominators.get(term, np.ones(self.batch.records.count))
-        denominator = weights.divisor * counted
-        return weights.numerator / np.repeat(denominator, self.batch.records.lengths)
+        spread = np.repeat(counted, self.batch.records.lengths)
+        return weights.numerator / (weights.divisor * spread)
+
+    def _of_responses(self, term: Term) -> float | F64:
+        """A term's coefficient, [R] where records differ in it."""
+        return spread_over(term.coefficient, self.batch.records)
 
     @cached_property
     def response_contribution(self) -> F64:
         """[R] Σ of the contributions of each response's tokens."""
         return _sum_of(
-            [(term.coefficient * self.term_weight(term)) * term.sums for term in self.active]
+            [
+                (self._of_responses(term) * self.term_weight(term)) * term.sums
+                for term in self.active
+            ]
         )
 
     @cached_property
@@ -205,7 +220,7 @@ class Breakdown:
         term = self.term(KL)
         if term is None or not term.active:
             return np.zeros(self.batch.responses.count)
-        return np.abs(term.coefficient * self.term_weight(term))
+        return np.abs(self._of_responses(term) * self.term_weight(term))
 
     # ---- per token --------------------------------------------------------------------------
 
@@ -226,7 +241,7 @@ class Breakdown:
     def _contribution(self, term: Term) -> F64:
         if term is self.policy:
             return self.token_weight * term.values
-        weight = term.coefficient * self.term_weight(term)
+        weight = self._of_responses(term) * self.term_weight(term)
         spread = np.repeat(weight, self.batch.responses.lengths)
         return term.weights.times_own(spread) * term.values
 
@@ -238,7 +253,7 @@ class Breakdown:
     def _gradient(self, denominators: Mapping[str, F64] | None) -> F64:
         parts = []
         for part in self.gradient_parts:
-            shared = part.weights is self.policy.weights and part.scale == 1.0
+            shared = part.weights is self.policy.weights and not part.is_scaled
             if shared and denominators is self.denominators:
                 parts.append(self._spread_weight * part.slope)
             else:

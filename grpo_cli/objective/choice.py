@@ -12,11 +12,22 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypeVar
 
+from numpy.typing import NDArray
+
+from grpo_cli.batch import F64
 from grpo_cli.hyperparameters import HYPERPARAMETERS, HyperparameterError, Value
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+ByToken = float | F64
+"""A hyperparameter that a stage function takes as a number, or as one for each token [N]."""
+ByResponse = float | F64
+"""A hyperparameter that a stage function takes as a number, or as one for each response [R]."""
+_LEVELS = ("ByToken", "ByResponse")
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class Parameters(NamedTuple):
@@ -27,22 +38,32 @@ class Parameters(NamedTuple):
         optional: those of them that may be None.
         hyperparameters: its keyword-only parameters.
         nullable: those of them that may be None.
+        levels: "ByToken" or "ByResponse" for those of them that may differ by record; records that
+            differ in another are evaluated separately.
     """
 
     columns: tuple[str, ...]
     optional: frozenset[str]
     hyperparameters: tuple[str, ...]
     nullable: frozenset[str]
+    levels: Mapping[str, str] = NOTHING
 
     def __or__(self, other: Parameters) -> Parameters:
         """Both, each once; a column that one of them needs is needed."""
         needed = {*self.columns} - self.optional | {*other.columns} - other.optional
+        both = {**self.levels, **other.levels}
         return Parameters(
             tuple(dict.fromkeys((*self.columns, *other.columns))),
             (self.optional | other.optional) - needed,
             tuple(dict.fromkeys((*self.hyperparameters, *other.hyperparameters))),
             self.nullable | other.nullable,
+            {name: one for name, one in both.items() if self.agrees(name, one, other)},
         )
+
+    def agrees(self, name: str, level: str, other: Parameters) -> bool:
+        """Whether each of two that takes a hyperparameter takes it by that level."""
+        takers = [one for one in (self, other) if name in one.hyperparameters]
+        return all(one.levels.get(name) == level for one in takers)
 
 
 @lru_cache(maxsize=1024)
@@ -52,15 +73,18 @@ def parameters(function: Callable[..., Any]) -> Parameters:
     if isinstance(function, Composed):
         return function.parameters
     columns, hyperparameters, optional, nullable = [], [], set(), set()
+    levels: dict[str, str] = {}
     for name, parameter in inspect.signature(function).parameters.items():
         if parameter.kind is parameter.KEYWORD_ONLY:
+            kind = str(parameter.annotation)
             hyperparameters.append(name)
-            nullable |= {name} if "None" in str(parameter.annotation) else set()
+            nullable |= {name} if "None" in kind else set()
+            levels.update((name, level) for level in _LEVELS if kind.startswith(level))
         else:
             columns.append(name)
             optional |= set() if parameter.default is parameter.empty else {name}
     return Parameters(
-        tuple(columns), frozenset(optional), tuple(hyperparameters), frozenset(nullable)
+        tuple(columns), frozenset(optional), tuple(hyperparameters), frozenset(nullable), levels
     )
 
 
@@ -119,6 +143,7 @@ def reading(function: Callable[..., Any], doc: str, **instead: str) -> Composed:
     takes = own._replace(
         columns=tuple(instead.get(name, name) for name in own.columns),
         optional=frozenset(instead.get(name, name) for name in own.optional),
+        levels=NOTHING if "responses" in instead else own.levels,
     )
 
     def run(columns: Arguments, values: Arguments) -> Any:
@@ -188,6 +213,14 @@ class Choice:
     def hyperparameters(self) -> tuple[str, ...]:
         """The hyperparameters that the function takes."""
         return self.parameters.hyperparameters
+
+    @cached_property
+    def levels(self) -> Mapping[str, str]:
+        """The hyperparameters that may differ by record → "ByToken" or "ByResponse"."""
+        own, measured = self.parameters, self.measured
+        return {
+            name: level for name, level in own.levels.items() if own.agrees(name, level, measured)
+        }
 
     @property
     def penalizes_reference(self) -> bool:
@@ -287,6 +320,11 @@ class Bound:
     One that has no usual value may be missing in a row of a table; a flag or the record must give
     it then.
 
+    Attributes:
+        name: what rows and flags call the choice.
+        values: those of the first record, where records differ.
+        varied: hyperparameter → [M] the value of each record, where records differ.
+
     Raises:
         TypeError: when a hyperparameter is not taken; a row of a table is wrong then.
         HyperparameterError: for a value that is not allowed, or null where one is needed.
@@ -295,6 +333,11 @@ class Bound:
     name: str
     choice: Choice
     values: Mapping[str, Value]
+    varied: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+
+    def by_record(self, name: str) -> Any:
+        """A hyperparameter's value; [M] those of the records where they differ."""
+        return self.varied.get(name, self.values.get(name))
 
     @cached_property
     def key(self) -> tuple[str, tuple[tuple[str, Value], ...]]:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, Segments
-from grpo_cli.objective.choice import Composed, call, choice, union
+from grpo_cli.objective.choice import ByResponse, ByToken, Composed, call, choice, union
 from grpo_cli.objective.results import Correction
 
 Mask = NDArray[np.bool_]
@@ -208,7 +208,7 @@ def off_policy_mask(
     log_probs_rollout: F64,
     responses: Segments,
     *,
-    off_policy_mask_threshold: float,
+    off_policy_mask_threshold: ByResponse,
 ) -> Correction:
     """Factor 0 if A < 0 and the response's mean of log π_rollout − log π_θ > threshold, else 1.
 
@@ -228,7 +228,11 @@ def off_policy_mask(
 
 @choice("correction", "off-policy-mask-old", off_policy_mask_threshold=1e-4)
 def off_policy_mask_old(
-    advantage: F64, token_log_ratio: F64, responses: Segments, *, off_policy_mask_threshold: float
+    advantage: F64,
+    token_log_ratio: F64,
+    responses: Segments,
+    *,
+    off_policy_mask_threshold: ByResponse,
 ) -> Correction:
     """``off-policy-mask`` with the trainer's old policy instead of the engine's.
 
@@ -238,14 +242,16 @@ def off_policy_mask_old(
     return _one_sided(advantage, -token_log_ratio, responses, off_policy_mask_threshold)
 
 
-def _one_sided(advantage: F64, behind: F64, responses: Segments, threshold: float) -> Correction:
+def _one_sided(
+    advantage: F64, behind: F64, responses: Segments, threshold: ByResponse
+) -> Correction:
     far = (responses.mean(behind) > threshold)[responses.index]
     return Correction(np.where(far & (advantage < 0), 0.0, 1.0))
 
 
 @choice("correction", "dual-clip-drop", delta=10.0)
 def dual_clip_drop(
-    ratio: F64, advantage: F64, responses: Segments, *, delta: float | None
+    ratio: F64, advantage: F64, responses: Segments, *, delta: ByToken | None
 ) -> Correction | None:
     """Drops responses in which more than one token has A < 0 and ρ > δ.
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
-from grpo_cli.batch import F64, Batch
+from grpo_cli.batch import F64, Batch, Segments
 from grpo_cli.errors import InputError
 from grpo_cli.objective.arithmetic.groups import Groups, Penalised, Remembered
 from grpo_cli.objective.arithmetic.turns import order_turns
@@ -151,15 +151,25 @@ class Inputs:
         Raises:
             InputError: where the records lack a column that it needs.
         """
-        return bound.choice.function(
-            *self._columns(bound.choice.parameters, bound, stage), **bound.values
-        )
+        columns = self._columns(bound.choice.parameters, bound, stage)
+        return bound.choice.function(*columns, **self._values(bound))
+
+    def _values(self, bound: Bound) -> Mapping[str, Any]:
+        """The hyperparameters; those that differ by record with a number per token or response."""
+        if not bound.varied:
+            return bound.values
+        levels, records = bound.choice.levels, self._batch.records
+        tokens = Segments(records.sum(self._batch.responses.lengths))
+        units = {"ByToken": tokens, "ByResponse": records}
+        spread = {name: units[levels[name]].spread(one) for name, one in bound.varied.items()}
+        return {**bound.values, **spread}
 
     def measure(self, bound: Bound, stage: str) -> Any:
         """Runs the function that takes a bound stage's sample for batch statistics."""
         function, takes = bound.choice.measure, bound.choice.measured
         assert function is not None
-        values = {name: bound.values[name] for name in takes.hyperparameters}
+        given = self._values(bound)
+        values = {name: given[name] for name in takes.hyperparameters}
         return function(*self._columns(takes, bound, stage), **values)
 
     def _columns(self, takes: Parameters, bound: Bound, stage: str) -> list[Any]:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 import numpy as np
 
 from grpo_cli.batch import F64
-from grpo_cli.objective.choice import Bound, Choice, Usual, choice
+from grpo_cli.objective.choice import Bound, ByToken, Choice, Usual, choice
 from grpo_cli.objective.results import Kl, times
 
 Estimator = Callable[[F64], tuple[F64, F64]]
@@ -35,10 +35,10 @@ def in_loss(estimator: Estimator) -> Callable[..., Kl]:
         ratio: F64,
         token_log_ratio: F64 | None = None,
         *,
-        beta: float,
+        beta: ByToken,
         kl_weight: str,
-        kl_input_clamp: float | None,
-        kl_output_clamp: float | None,
+        kl_input_clamp: ByToken | None,
+        kl_output_clamp: ByToken | None,
     ) -> Kl:
         del beta  # the pipeline multiplies by it
         value, slope = clamped(estimator, log_ratio_ref, kl_input_clamp, kl_output_clamp)
@@ -56,7 +56,7 @@ def in_loss(estimator: Estimator) -> Callable[..., Kl]:
 
 
 def clamped(
-    estimator: Estimator, difference: F64, inside: float | None, outside: float | None
+    estimator: Estimator, difference: F64, inside: ByToken | None, outside: ByToken | None
 ) -> tuple[F64, F64]:
     """The estimate with d clamped to ±inside and k to ±outside; one that binds cuts the slope."""
     if inside is not None:
@@ -153,9 +153,9 @@ def straight_through(estimator: Estimator) -> Callable[..., Kl]:
     def penalty(
         log_ratio_ref: F64,
         *,
-        beta: float,
-        kl_input_clamp: float | None,
-        kl_output_clamp: float | None,
+        beta: ByToken,
+        kl_input_clamp: ByToken | None,
+        kl_output_clamp: ByToken | None,
     ) -> Kl:
         del beta  # the pipeline multiplies by it
         value, _ = clamped(estimator, log_ratio_ref, kl_input_clamp, kl_output_clamp)
@@ -179,9 +179,9 @@ def in_reward(estimator: Estimator) -> Callable[..., F64]:
         log_probs_old: F64,
         log_probs_ref: F64,
         *,
-        beta: float,
-        kl_input_clamp: float | None,
-        kl_output_clamp: float | None,
+        beta: ByToken,
+        kl_input_clamp: ByToken | None,
+        kl_output_clamp: ByToken | None,
     ) -> F64:
         difference = log_probs_old - log_probs_ref
         return beta * clamped(estimator, difference, kl_input_clamp, kl_output_clamp)[0]
@@ -209,7 +209,7 @@ choice("kl", "k3-in-reward", in_reward=True, **_FREE)(in_reward(k3))
 
 
 @choice("kl", "square-rollout")
-def square_rollout(log_probs_new: F64, log_probs_rollout: F64, *, beta: float) -> Kl:
+def square_rollout(log_probs_new: F64, log_probs_rollout: F64, *, beta: ByToken) -> Kl:
     """d² with d = log π_θ − log π_rollout, without the ½ of k2; slope 2d.
 
     References:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from numpy.typing import NDArray
+
+from grpo_cli.hyperparameters import Value
 from grpo_cli.objective import (  # noqa: F401 - they register their choices
     advantage,
     aggregate,
@@ -16,7 +19,7 @@ from grpo_cli.objective import (  # noqa: F401 - they register their choices
     surrogate,
 )
 from grpo_cli.objective.choice import Bound, Choice, table
-from grpo_cli.objective.signature import Part, Parts, line
+from grpo_cli.objective.signature import MIXED, Part, Parts, line
 from grpo_cli.version import VERSION
 
 
@@ -86,6 +89,21 @@ class Objective:
         return 0.0 if self.entropy is None else float(self.entropy.values["entropy_coef"] or 0.0)
 
     @property
+    def kl_coefficient(self) -> Any:
+        """−β, or 0.0 where no KL is in the loss; [M] where records differ in it."""
+        beta = None if self.kl_in_reward else self.kl.by_record("beta")
+        return 0.0 if beta is None else -beta
+
+    def vary(self, columns: Mapping[str, Mapping[str, NDArray[Any]]]) -> Objective:
+        """The objective of records that differ in some hyperparameters.
+
+        Args:
+            columns: stage → hyperparameter → [M] the value of each record.
+        """
+        bound = {stage: replace(self.stages[stage], varied=own) for stage, own in columns.items()}
+        return replace(self, **bound)  # type: ignore[arg-type]
+
+    @property
     def has_kl(self) -> bool:
         """Whether the objective has a KL term at all, be its β 0."""
         return not self.kl.choice.absent
@@ -110,8 +128,14 @@ class Objective:
     @cached_property
     def parts(self) -> Parts:
         """The pieces of the signature, in fixed order, the version last."""
+        return self._parts(
+            {stage: dict.fromkeys(one.varied, MIXED) for stage, one in self.stages.items()}
+        )
+
+    def _parts(self, instead: Mapping[str, Mapping[str, Value]]) -> Parts:
+        """The pieces, with other values in some stages."""
         stages = [
-            Part(_KEYS[stage], bound.name, tuple(bound.values.items()))
+            Part(_KEYS[stage], bound.name, tuple({**bound.values, **instead[stage]}.items()))
             for stage, bound in self.stages.items()
         ]
         return (Part("", self.name), *stages, Part("batch", self.batch), Part("v", VERSION))
@@ -120,6 +144,23 @@ class Objective:
     def signature(self) -> str:
         """One line that names every choice which changes the number."""
         return line(self.parts)
+
+    def signatures(self, records: int) -> list[str]:
+        """[M] the signature of each record."""
+        varied = {stage: one.varied for stage, one in self.stages.items()}
+        if not any(varied.values()):
+            return [self.signature] * records
+        return [
+            line(
+                self._parts(
+                    {
+                        stage: {name: column[at].item() for name, column in own.items()}
+                        for stage, own in varied.items()
+                    }
+                )
+            )
+            for at in range(records)
+        ]
 
 
 _MADE_OF = {

@@ -198,7 +198,7 @@ def _kl_terms(
     if kl.grad_log_ratio is not None:
         slope = slope + ratio.pull(weights.times_own(kl.grad_log_ratio))
     sums = batch.responses.sum(weights.times_own(kl.value))
-    yield Term(KL, -objective.beta, weights, kl.value, sums, slope)
+    yield Term(KL, objective.kl_coefficient, weights, kl.value, sums, slope)
 
 
 def _entropy_terms(
@@ -211,7 +211,8 @@ def _entropy_terms(
         entropies = np.where(kept, entropies, 0.0)
     own = _weights(objective.entropy_aggregate, inputs, weights)
     sums = batch.responses.sum(own.times_own(entropies))
-    yield Term(ENTROPY, objective.entropy_coef, own, entropies, sums, None)
+    coefficient = objective.entropy.by_record("entropy_coef")
+    yield Term(ENTROPY, coefficient, own, entropies, sums, None)
 
 
 _TOKENS = (
@@ -317,7 +318,8 @@ def check_finite(breakdown: Breakdown) -> None:
 def _check_sums(breakdown: Breakdown) -> None:
     # What no record's objective exceeds: denominators that count are at least 1.
     bound = sum(
-        abs(term.coefficient) * float(np.abs(term.weighted).sum()) for term in breakdown.active
+        float(np.abs(term.coefficient).max()) * float(np.abs(term.weighted).sum())
+        for term in breakdown.active
     )
     if bound < _FAR_FROM_OVERFLOW:  # seldom is there a need to look at each record
         return

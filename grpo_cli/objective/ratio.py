@@ -13,7 +13,7 @@ from collections.abc import Callable
 import numpy as np
 
 from grpo_cli.batch import F64, Segments
-from grpo_cli.objective.choice import choice, reading
+from grpo_cli.objective.choice import ByResponse, ByToken, choice, reading
 from grpo_cli.objective.results import Ratio
 
 
@@ -22,7 +22,7 @@ def _same(slope: F64) -> F64:
 
 
 @choice("ratio", "token", given=True, log_ratio_clamp=None)
-def token(token_log_ratio: F64, *, log_ratio_clamp: float | None) -> Ratio:
+def token(token_log_ratio: F64, *, log_ratio_clamp: ByToken | None) -> Ratio:
     """Token level: ρₜ = exp(dₜ), dₜ = log π_θ − log π_old.
 
     Args:
@@ -41,7 +41,9 @@ def token(token_log_ratio: F64, *, log_ratio_clamp: float | None) -> Ratio:
 
 
 @choice("ratio", "sequence", "gspo", per_response=True, log_ratio_clamp=None)
-def sequence(token_log_ratio: F64, responses: Segments, *, log_ratio_clamp: float | None) -> Ratio:
+def sequence(
+    token_log_ratio: F64, responses: Segments, *, log_ratio_clamp: ByResponse | None
+) -> Ratio:
     """Sequence level, length-normalised: ρᵢ = exp((1/|oᵢ|) Σₜ dₜ), dₜ = log π_θ − log π_old.
 
     All tokens of the response share it. The gradient flows through all of them.
@@ -81,7 +83,7 @@ choice("ratio", "turn", log_ratio_clamp=None)(turn)
 
 
 @choice("ratio", "sequence-eps", per_response=True, count_eps=1e-08)
-def sequence_eps(token_log_ratio: F64, responses: Segments, *, count_eps: float) -> Ratio:
+def sequence_eps(token_log_ratio: F64, responses: Segments, *, count_eps: ByResponse) -> Ratio:
     """``sequence`` with ε added to the count: ρᵢ = exp(Σₜ dₜ / (|oᵢ| + ε)).
 
     dₜ = log π_θ − log π_old of the token.
@@ -111,7 +113,7 @@ def sequence_eps(token_log_ratio: F64, responses: Segments, *, count_eps: float)
     log_ratio_clamp=None,
 )
 def sequence_token(
-    token_log_ratio: F64, responses: Segments, *, log_ratio_clamp: float | None
+    token_log_ratio: F64, responses: Segments, *, log_ratio_clamp: ByResponse | None
 ) -> Ratio:
     """GSPO-token: the value of ``sequence``, with a gradient through the token's own log-prob only.
 
@@ -124,7 +126,9 @@ def sequence_token(
 
 
 @choice("ratio", "product", per_response=True, log_ratio_clamp=None)
-def product(token_log_ratio: F64, responses: Segments, *, log_ratio_clamp: float | None) -> Ratio:
+def product(
+    token_log_ratio: F64, responses: Segments, *, log_ratio_clamp: ByResponse | None
+) -> Ratio:
     """Sequence level, the plain product: ρᵢ = exp(Σₜ dₜ), dₜ = log π_θ − log π_old.
 
     References:
@@ -138,7 +142,7 @@ def product(token_log_ratio: F64, responses: Segments, *, log_ratio_clamp: float
 
 
 def _whole(
-    responses: Segments, log_ratio: F64, pull: Callable[[F64], F64], clamp: float | None
+    responses: Segments, log_ratio: F64, pull: Callable[[F64], F64], clamp: ByResponse | None
 ) -> Ratio:
     if clamp is not None:
         inside = np.repeat(np.abs(log_ratio) <= clamp, responses.lengths)
@@ -166,7 +170,9 @@ def on_policy(log_probs_new: F64) -> Ratio:
 
 
 @choice("ratio", "rollout", log_ratio_clamp=None)
-def rollout(log_probs_new: F64, log_probs_rollout: F64, *, log_ratio_clamp: float | None) -> Ratio:
+def rollout(
+    log_probs_new: F64, log_probs_rollout: F64, *, log_ratio_clamp: ByToken | None
+) -> Ratio:
     """Token level, against the sampling engine: wₜ = π_θ(oₜ) / π_rollout(oₜ).
 
     Args:
@@ -185,7 +191,7 @@ def rollout_sequence(
     log_probs_rollout: F64,
     responses: Segments,
     *,
-    log_ratio_clamp: float | None,
+    log_ratio_clamp: ByResponse | None,
 ) -> Ratio:
     """Sequence level, against the sampling engine: the geometric mean of ``rollout``.
 

@@ -130,16 +130,28 @@ class Weights(NamedTuple):
         numerator: [R] the response's own part.
         counts: [R] what each response adds to the denominator that counts (1, its tokens, ...);
             None where nothing is counted.
-        divisor: the constant part of the denominator.
+        divisor: the constant part of the denominator; [R] where records differ in it.
         of: what the denominator is, in words.
         tokens: [N] each token's own part, where tokens of a response weigh differently; None: 1.
     """
 
     numerator: F64
     counts: F64 | None
-    divisor: float
+    divisor: float | F64
     of: str
     tokens: F64 | None = None
+
+    @property
+    def factor(self) -> F64:
+        """[R] the weight without the denominator that counts over the batch."""
+        return self.factor_of(slice(None))
+
+    def factor_of(self, responses: slice) -> F64:
+        """``factor`` of some responses."""
+        divisor = self.divisor
+        return self.numerator[responses] / (
+            divisor[responses] if isinstance(divisor, np.ndarray) else divisor
+        )
 
     def times_own(self, values: F64) -> F64:
         """[N] the values, each times the token's own part of its weight."""

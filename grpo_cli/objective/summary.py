@@ -69,7 +69,7 @@ class Summary:
     def shared(self) -> bool:
         """Whether one set of weights serves all the terms that have a gradient."""
         parts = self.breakdown.gradient_parts
-        return len(parts) == 1 and parts[0].scale == 1.0
+        return len(parts) == 1 and not parts[0].is_scaled
 
     @cached_property
     def gradient_squares(self) -> F64:
@@ -80,7 +80,7 @@ class Summary:
         """
         (part,) = self.breakdown.gradient_parts
         with np.errstate(over="ignore"):
-            factor = np.square(part.weights.numerator / part.weights.divisor)
+            factor = np.square(part.weights.factor)
             return factor * self.responses.sum(part.slope * part.slope)
 
     @cached_property

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from grpo_cli.batch import F64, Segments
-from grpo_cli.objective.choice import Choice
+from grpo_cli.batch import F64, Batch, Segments
+from grpo_cli.objective.choice import ByToken, Choice
 from grpo_cli.objective.results import Weights
 
 POLICY, KL, ENTROPY = "policy", "kl", "entropy"
@@ -19,7 +19,8 @@ class Term(NamedTuple):
 
     Attributes:
         name: "policy" (value c·s, coefficient 1), "kl" (k, −β) or "entropy" (H, entropy_coef).
-        coefficient: what the sum is multiplied by; with 0 it has no part in J.
+        coefficient: what the sum is multiplied by; with 0 it has no part in J. [M] where records
+            differ in it, none of them by 0.
         weights: the aggregation's weights of this term.
         values: [N] the value of each token.
         sums: [R] Σ of the values over each response's tokens, each times ``weights.tokens``.
@@ -27,7 +28,7 @@ class Term(NamedTuple):
     """
 
     name: str
-    coefficient: float
+    coefficient: float | F64
     weights: Weights
     values: F64
     sums: F64
@@ -36,21 +37,16 @@ class Term(NamedTuple):
     @property
     def active(self) -> bool:
         """Whether it has a part in J."""
-        return self.coefficient != 0.0
-
-    @property
-    def factor(self) -> F64:
-        """[R] the weight without the denominator that counts over the batch."""
-        return self.weights.numerator / self.weights.divisor
+        return isinstance(self.coefficient, np.ndarray) or self.coefficient != 0.0
 
     @property
     def weighted(self) -> F64:
-        """[R] the sums times ``factor``."""
+        """[R] the sums times ``Weights.factor``."""
         return self.weighted_of(slice(None))
 
     def weighted_of(self, responses: slice) -> F64:
         """The same of some responses."""
-        return self.weights.numerator[responses] / self.weights.divisor * self.sums[responses]
+        return self.weights.factor_of(responses) * self.sums[responses]
 
     def counted(self, responses: slice = slice(None)) -> float:
         """What its weights count in these responses: whole numbers, so that the sum is exact."""
@@ -63,14 +59,19 @@ class GradientPart(NamedTuple):
     Attributes:
         name: the first of the terms.
         weights: what they share.
-        scale: what the weights are multiplied by before the slope is.
+        scale: what the weights are multiplied by before the slope is; [R] where records differ.
         slope: [N].
     """
 
     name: str
     weights: Weights
-    scale: float
+    scale: float | F64
     slope: F64
+
+    @property
+    def is_scaled(self) -> bool:
+        """Whether the scale is not 1."""
+        return isinstance(self.scale, np.ndarray) or self.scale != 1.0
 
     def spread(self, per_response: F64, responses: Segments) -> F64:
         """[N] ``scale`` times a number of each response, times the slope."""
@@ -78,27 +79,38 @@ class GradientPart(NamedTuple):
 
     def without_count(self, responses: Segments) -> F64:
         """[N] w·slope, but for the denominator that counts over the batch."""
-        factor = np.repeat(self.weights.numerator / self.weights.divisor, responses.lengths)
-        return factor * (self.slope if self.scale == 1.0 else self.scale * self.slope)
+        slope = spread_over(self.scale, responses) * self.slope if self.is_scaled else self.slope
+        return responses.spread(self.weights.factor) * slope
 
 
-def gradient_parts(terms: Sequence[Term]) -> Iterator[GradientPart]:
+def spread_over(values: float | F64, segments: Segments) -> float | F64:
+    """Each segment's number, repeated for its elements; a number for all is left as it is."""
+    return segments.spread(values) if isinstance(values, np.ndarray) else values
+
+
+def _by_token(term: Term, batch: Batch) -> float | F64:
+    """A term's coefficient, [N] where records differ in it."""
+    return spread_over(spread_over(term.coefficient, batch.records), batch.responses)
+
+
+def gradient_parts(terms: Sequence[Term], batch: Batch) -> Iterator[GradientPart]:
     """The terms that have a gradient, those with the same weights taken together."""
     moving = [(term, term.slope) for term in terms if term.active and term.slope is not None]
     for weights in {id(term.weights): term.weights for term, _ in moving}.values():
         together = [(term, slope) for term, slope in moving if term.weights is weights]
         (first, slope), *others = together
         if not others:
-            yield GradientPart(first.name, weights, first.coefficient, slope)
+            scale = spread_over(first.coefficient, batch.records)
+            yield GradientPart(first.name, weights, scale, slope)
             continue
-        total = slope if first.coefficient == 1.0 else first.coefficient * slope
+        total = slope if first.name == POLICY else _by_token(first, batch) * slope
         for term, other in others:
-            part = term.coefficient * other
+            part = _by_token(term, batch) * other
             total = np.add(total, part, out=part)
         yield GradientPart(first.name, weights, 1.0, total)
 
 
-def bonus(entropies: F64, *, entropy_coef: float) -> F64:
+def bonus(entropies: F64, *, entropy_coef: ByToken) -> F64:
     """J gains entropy_coef · Σₜ w·Hₜ, H being the entropy of π_θ at each token, nats.
 
     The entropy is not a function of the log-prob of the token taken, so the bonus has no part in

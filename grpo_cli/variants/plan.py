@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cache, cached_property, partial
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.hyperparameters import KNOWN, HyperparameterError, Value, canonical, unknown
 from grpo_cli.objective.advantage.weighed import WEIGHTS, can_be_weighed, weighed
-from grpo_cli.objective.choice import Bound, Choice
+from grpo_cli.objective.choice import NOTHING, Bound, Choice
 from grpo_cli.objective.kl import NO_REFERENCE
 from grpo_cli.objective.objective import Objective
 from grpo_cli.objective.signature import Parts, plain
@@ -79,6 +82,21 @@ class Plan:
         given = STAGES["advantage"].choices["given"].hyperparameters
         return frozenset({*self.takes(), *given, *_LENGTHS, WEIGHTS, "beta"})
 
+    @cached_property
+    def apart(self) -> frozenset[str]:
+        """The hyperparameters of which a chunk's records have one value.
+
+        Stages that compute element by element take the others as arrays.
+        """
+        chosen = {stage: self._choice(stage) for stage in _STAGES} | self._own_choices()
+        chosen["entropy"] = "bonus", BONUS
+        return frozenset({WEIGHTS}) | {
+            name
+            for stage, (_, choice) in chosen.items()
+            for name in {*choice.hyperparameters} - choice.levels.keys()
+            if self._reads(stage, name)
+        }
+
     def ignores(self) -> dict[str, tuple[str, str]]:
         """The hyperparameters that only the row keeps flags from: the stage and choice of each."""
         taken = self.takes()
@@ -110,9 +128,14 @@ class Plan:
         return stage == "entropy" or name == WEIGHTS
 
     def objective(
-        self, record: Mapping[str, Value], *, advantages_given: bool, reference_given: bool = True
+        self,
+        record: Mapping[str, Value],
+        *,
+        advantages_given: bool,
+        reference_given: bool = True,
+        varied: Mapping[str, NDArray[Any]] = NOTHING,
     ) -> Objective:
-        """The objective for a record: flag > record > variant.
+        """The objective for a record, or several: flag > record > variant.
 
         Args:
             record: the record's own hyperparameters, canonical. Those that the chosen stages do
@@ -121,6 +144,7 @@ class Plan:
                 flag asks for a computed kind.
             reference_given: whether the record has a reference. Without one, a KL penalty that
                 only the variant asks for is left out (``leaves_kl_out``).
+            varied: hyperparameter → [M] what each of several records gives, where they differ.
 
         Raises:
             InputError: when a hyperparameter that has no usual value is nowhere given.
@@ -133,7 +157,17 @@ class Plan:
             if not reference_given and self.leaves_kl_out(record):
                 made = replace(made, kl=NO_REFERENCE)
             self._cache[key] = made
-        return self._cache[key]
+        return self._varied(self._cache[key], varied) if varied else self._cache[key]
+
+    def _varied(self, made: Objective, varied: Mapping[str, NDArray[Any]]) -> Objective:
+        given = varied.keys() - self.flags.keys()
+        taken = {
+            stage: {name for name in given & bound.values.keys() if self._reads(stage, name)}
+            for stage, bound in made.stages.items()
+        }
+        return made.vary(
+            {stage: {one: varied[one] for one in names} for stage, names in taken.items() if names}
+        )
 
     def leaves_kl_out(self, record: Mapping[str, Value] | None = None) -> bool:
         """Whether the objective of a record without a reference has its KL left out.
@@ -252,9 +286,8 @@ class Plan:
         if "epsilon_low" not in self.flags:
             return None
         name, choice = self._choice("surrogate")
-        return idle_clip(
-            self.variant, Bound(name, choice, {"epsilon_low": self.flags["epsilon_low"]})
-        )
+        bound = Bound(name, choice, {"epsilon_low": self.flags["epsilon_low"]})
+        return next(idle_clips(self.variant, bound), None)
 
     def _usual(self, name: str, choice: Choice) -> tuple[Mapping[str, Value], ...]:
         """Where a value comes from that neither a flag nor the record gives.
@@ -350,20 +383,22 @@ def as_flags(
     return words
 
 
-def idle_clip(variant: str, surrogate: Bound) -> str | None:
-    """The note for a lower bound of the ratio that is 0 or less; None where a ratio can pass it.
+def idle_clips(variant: str, surrogate: Bound) -> Iterator[str]:
+    """The note for each lower bound of the ratio that is 0 or less, which no ratio can pass.
 
     Trainers are given an epsilon_low of 1, 10 or 1e9 to switch the lower clip off. A variant
     whose own window has no lower bound (CISPO's) needs no note.
     """
-    low = surrogate.values.get("epsilon_low")
+    lows = surrogate.by_record("epsilon_low")
     own = VARIANTS[variant].surrogate.values.get("epsilon_low")
-    if surrogate.choice.window is None or not isinstance(low, float) or low < 1.0 or low == own:
-        return None
-    return (
-        f"epsilon_low is {low:g}: the lower bound of the ratio, 1 − epsilon_low, is "
-        f"{1.0 - low:g}, so nothing is clipped below"
-    )
+    if surrogate.choice.window is None or lows is None or np.max(lows) < 1.0:
+        return
+    for low in dict.fromkeys(np.atleast_1d(lows).tolist()):
+        if low >= 1.0 and low != own:
+            yield (
+                f"epsilon_low is {low:g}: the lower bound of the ratio, 1 − epsilon_low, is "
+                f"{1.0 - low:g}, so nothing is clipped below"
+            )
 
 
 _KNOWN: dict[object, Bound] = {}

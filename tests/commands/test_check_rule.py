@@ -1,32 +1,68 @@
-"""A rule's declaration is checked where it is made: at import, not in the middle of a run."""
+"""The table of relations is whole: each pair of columns has a rule, or a reason why it has none."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections import Counter
+from itertools import combinations, combinations_with_replacement
 
-import pytest
-from files import each
+from grpo_cli.commands.check.rule import FUNCTIONS, ORDER, relations
+from grpo_cli.commands.check.rules import table
 
-from grpo_cli import check
-from grpo_cli.commands.check.rule import rule
+GIVEN = relations()
+COLUMNS = [*GIVEN["columns"]]
+LOG_PROBS = [name for name in COLUMNS if name.startswith("log_probs_")]
 
 
-@each(
-    ("details", "words"),
-    [
-        ({"needs": ("mask",)}, "rule 'new': it has needs but no about"),
-        ({"needs_key": "finish_reasons"}, "it has needs but no about"),
-        ({"about": "x", "full_coverage_needs": "truncated"}, "fallback must be given together"),
-        ({"about": "x", "fallback": "a part"}, "fallback must be given together"),
-        ({"about": "x", "needs": ("mask|masc",)}, "it needs 'masc', which is not a field"),
-        ({"severity": "error|"}, "severity ''"),
-        ({"scope": "pairs"}, "scope 'pairs': expected record, pair, input"),
-        ({"code": "filler", "meaning": "Another."}, "'filler' is already declared"),
-        ({"code": "mask"}, "'mask' is already declared in grpo_cli"),
-    ],
-)
-def test_a_declaration_that_contradicts_itself_or_another_is_an_error(details, words):
-    check([{"log_probs_new": [[-1.0]], "rewards": [1.0]}])  # imports the rules
-    given: dict[str, Any] = {"code": "new", "severity": "error", "meaning": "M.", "rank": 1}
-    with pytest.raises(ValueError, match=words):
-        rule(**given | details)(lambda view: ())
+def spread(words: str) -> list[str]:
+    """The columns of a list in which ``log_probs`` is each of the four."""
+    found = []
+    for word in words.split():
+        found += LOG_PROBS if word == "log_probs" else [word]
+    assert {*found} <= {*COLUMNS}, words
+    return found
+
+
+def pair(one: str, other: str) -> tuple[str, ...]:
+    return tuple(sorted((one, other), key=COLUMNS.index))
+
+
+def related(words: str) -> set[tuple[str, ...]]:
+    """The pairs that a rule tests: a single column with itself, several each with each other."""
+    parts = [spread(word) for word in words.split()]
+    if len(parts) == 1:
+        return {(one, one) for one in parts[0]}
+    every = ((a, b) for one, two in combinations(parts, 2) for a in one for b in two)
+    return {pair(a, b) for a, b in every if a != b}
+
+
+def test_every_pair_of_columns_has_a_relation_or_a_reason():
+    tested = {one for rule in table() for words in rule.columns for one in related(words)}
+    reasons: Counter[tuple[str, ...]] = Counter()
+    for row in GIVEN["no_relation"]:
+        pairs = {pair(a, b) for a in spread(row["columns"]) for b in spread(row["with"])}
+        new = pairs - tested - {*reasons}
+        assert new, f"a reason that no pair needs: {row}"
+        reasons.update(new)
+    every = {*combinations_with_replacement(COLUMNS, 2)}
+    missing = every - tested - {*reasons}
+    assert not missing, sorted(missing)
+
+
+def test_every_relation_is_whole_and_has_a_function():
+    """A row without a function is an error where the table is read; here is the other side."""
+    assert len(table()) == len(FUNCTIONS) == len({(rule.code, rule.scope) for rule in table()})
+    meanings: dict[str, str] = {}
+    for rule in table():
+        assert rule.columns, rule.code
+        assert rule.holds, rule.code
+        assert rule.breaks.endswith("."), rule.code
+        assert {*rule.severities} <= {*ORDER}, rule.code
+        assert meanings.setdefault(rule.code, rule.breaks) == rule.breaks, rule.code
+    scopes = [rule.scope for rule in table()]
+    assert scopes == sorted(scopes, key=["record", "input", "pair"].index)
+
+
+def test_every_topic_names_what_it_needs():
+    for topic in {rule.topic for rule in table() if rule.topic.topic}:
+        assert topic.needs or topic.full_coverage_needs, topic
+        assert bool(topic.full_coverage_needs) == bool(topic.fallback), topic

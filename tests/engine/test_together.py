@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -100,6 +101,39 @@ def test_settings_that_a_row_does_not_read_change_nothing(tmp_path: Path, level:
     agreeing = [one | {"num_items_in_batch": 1} for one in records]
     path = tmp_path / "a.jsonl"
     assert rows(path, records, level) == rows(path, agreeing, level)
+
+
+MIXED: list[dict[str, Any]] = [
+    {"epsilon": 0.2, "beta": 0.04, "delta": 3.0},
+    {"epsilon": 0.1, "beta": 0.5, "delta": 1.5},
+    {"epsilon": 0.3, "beta": 1, "delta": None},
+    {"epsilon": 1.5, "beta": 0.0, "delta": 2.0},
+    {"epsilon_low": 0.0, "epsilon_high": 0.7, "beta": 0.1},
+    {"epsilon": 1.25, "beta": 0.04, "std_ddof": 0},
+    {},
+]
+"""Settings of one record each: with and without, null, 0 and large ones."""
+
+
+@each("variant", ["grpo", "two-sided", "trl/dapo"])
+def test_records_of_other_settings_have_the_rows_that_they_have_alone(
+    tmp_path: Path, variant: str
+) -> None:
+    path = tmp_path / "a.jsonl"
+    columns = {key: value for key, value in RECORD.items() if key != "advantages"}
+    columns |= {"group_ids": ["a", "a"], "hyperparameters": {}}
+    items = [{"num_items_in_batch": at + 1.0} for at in range(len(MIXED))]
+    own = [*MIXED[:3], *({**one, **other} for one, other in zip(MIXED, items, strict=True))]
+    records = [{**columns, "hyperparameters": one} for one in own]
+    flags = ("-v", variant, "--batch", "record", "--level", "token")
+    together = answer("eval", write(path, records), *flags)
+    notes = run("eval", path, *flags).stderr
+    assert re.findall("epsilon_low is ([0-9.]+):", notes) == ["1.5", "1.25"]
+    alone = [answer("eval", write(path, [record]), *flags) for record in records]
+    assert together["records"] == [
+        {**one["records"][0], "line": at} for at, one in enumerate(alone, 1)
+    ]
+    assert "low=mixed" in together["signature"]
 
 
 @each(

@@ -19,6 +19,7 @@ from grpo_cli.hyperparameters import HYPERPARAMETERS, Hyperparameter, Hyperparam
 from grpo_cli.objective.choice import Bound
 from grpo_cli.objective.objective import Objective
 from grpo_cli.objective.pipeline import evaluate
+from grpo_cli.objective.summary import Summary
 from grpo_cli.variants import NAMES, VARIANTS
 from grpo_cli.variants.plan import plan
 from grpo_cli.variants.registry import STAGES
@@ -57,7 +58,8 @@ def objective_of(name: str) -> Objective:
     taken = plan(row, stages=stages).takes()
     needed = REQUIRED if stages else {key: REQUIRED[key] for key in REQUIRED if key != "beta"}
     given = {key: value for key, value in needed.items() if key in taken}
-    given |= {key: value for key, value in asked.items() if key not in STAGES}
+    more = {key: value for key, value in asked.items() if key not in STAGES}
+    given |= {key: float(one) if one[0].isdigit() else one for key, one in more.items()}
     made = plan(row, stages=stages, hyperparameters=given)
     return made.objective({}, advantages_given=name.endswith("=given"))
 
@@ -211,6 +213,82 @@ def test_signature_has_every_value(name: str):
                     assert other is None  # which not every choice takes
                     continue
                 assert replace(objective, **{stage: changed}).signature != objective.signature
+
+
+MIXED = ["dapo entropy_coef=0.01", "trl/sapo entropy_coef=0.01", "dr kl=k3 beta=0.1"]
+"""Rows with a term whose coefficient differs by record."""
+
+
+@each("name", [*EVERY, *MIXED])
+def test_records_of_other_settings_in_one_pass_have_the_bytes_that_they_have_alone(name: str):
+    records, objective = 3, replace(objective_of(name), batch="record")
+    batch = batch_for(name, 0, records=records)
+    values = settings_by_record(objective, records)
+    columns = {
+        stage: {one: np.array(row) for one, row in own.items()} for stage, own in values.items()
+    }
+    alone = []
+    for at in range(records):
+        bound = objective.stages
+        stages = {
+            stage: replace(
+                bound[stage],
+                values={**bound[stage].values, **{one: row[at] for one, row in own.items()}},
+            )
+            for stage, own in values.items()
+        }
+        alone.append(replace(objective, **stages))
+    numbers = numbers_by_record(batch, alone[0].vary(columns))
+    for at in range(records):
+        for number, wanted in numbers_by_record(batch, alone[at]).items():
+            assert numbers[number][at] == wanted[at], f"{number} of record {at}"
+
+
+def settings_by_record(objective: Objective, records: int) -> dict[str, dict[str, list[Value]]]:
+    """Stage → hyperparameter that may differ by record → a value for each."""
+    shared: dict[str, list[Value]] = {}
+    for bound in objective.stages.values():
+        for name in bound.choice.levels:
+            row, own = HYPERPARAMETERS[name], float(bound.values[name] or 1.5)
+            tried = [own * (1.0 + 0.4 * at) for at in range(records)]
+            if not allowed(row, name, tried[-1]):
+                tried = [own / (1.0 + 0.4 * at) for at in range(records)]
+            shared[name] = [row.check(name, value) for value in tried]
+    return {
+        stage: {name: shared[name] for name in bound.choice.levels}
+        for stage, bound in objective.stages.items()
+        if bound.choice.levels
+    }
+
+
+def numbers_by_record(batch: Batch, objective: Objective) -> dict[str, list[bytes]]:
+    """Every number of each record, as bytes."""
+    found = evaluate(batch, objective)
+    summary = Summary(found)
+    tokens = [
+        *("advantage", "log_ratio", "ratio", "surrogate", "clip", "kl", "correction"),
+        *("contribution", "gradient", "record_gradient", "token_weight"),
+    ]
+    ends = {
+        "tokens": np.cumsum(found.record_tokens),
+        "responses": np.cumsum(batch.records.lengths),
+        "records": np.arange(1, batch.records.count + 1),
+    }
+    columns: dict[str, tuple[str, np.ndarray]] = {
+        name: ("tokens", getattr(found, name))
+        for name in tokens
+        if getattr(found, name) is not None
+    }
+    for name in ("weight", "response_contribution", "kl_scale"):
+        columns[name] = "responses", getattr(found, name)
+    for name in ("denominator", "record_objective", "record_scale"):
+        columns[name] = "records", getattr(found, name)
+    columns["squares"] = "records", summary.record_gradient_squares
+    parts = {
+        name: [part.tobytes() for part in np.split(column, ends[unit][:-1])]
+        for name, (unit, column) in columns.items()
+    }
+    return parts | {"signature": [one.encode() for one in found.signatures]}
 
 
 def others(parameter: str, value: Value) -> list[Value]:

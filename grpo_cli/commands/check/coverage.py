@@ -1,14 +1,15 @@
-"""Which rules were skipped, for how many records, and which fields were missing."""
+"""Which topics of rules were skipped, for how many records, and which fields were missing."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from grpo_cli.commands.check.answer import NotChecked
 from grpo_cli.commands.check.record_view import View
-from grpo_cli.commands.check.rule import Rule
+from grpo_cli.commands.check.rule import Topic
+from grpo_cli.commands.check.rules import table, topics
 
 FEWER_THAN = "fewer than "
 """Begins what an input has too few of, in the place of a field."""
@@ -18,56 +19,52 @@ class SkippedRules(NamedTuple):
     """Rules that are skipped together, and why.
 
     Attributes:
-        about: what they look for, in words.
+        topic: what they look for, in words.
         fallback: the part that they still find; empty if they find nothing.
         missing: the fields that records lack; ``a|b`` is either.
     """
 
-    about: str
+    topic: str
     fallback: str
     missing: tuple[str, ...]
 
 
-def missing_needs(rule: Rule, view: View) -> tuple[str, ...]:
-    """Returns the fields that the rule needs and that the records of a view lack."""
-    return tuple(need for need in rule.needs if not any(map(view.has_field, need.split("|"))))
+def missing_needs(topic: Topic, view: View) -> tuple[str, ...]:
+    """Returns the fields that rules of a topic need and that the records of a view lack."""
+    return tuple(need for need in topic.needs if not any(map(view.has_field, need.split("|"))))
 
 
-def count_skipped(rules: Sequence[Rule], view: View) -> Counter[SkippedRules]:
+def count_skipped(view: View) -> Counter[SkippedRules]:
     """Counts the records of a view for which rules are skipped, by what they lack."""
-    found: dict[SkippedRules, int] = {}
-    for rule in rules:
-        missing, count = missing_needs(rule, view), len(view.counts)
-        if rule.needs_key:
-            bare = sum(_lacks_all(rule.needs_key, value) for value in view.values)
-            found[SkippedRules(rule.about, "", (*missing, rule.needs_key))] = bare
+    found: Counter[SkippedRules] = Counter()
+    for topic in topics():
+        missing, count = missing_needs(topic, view), len(view.counts)
+        if topic.needs_key:
+            bare = sum(_lacks_all(topic.needs_key, value) for value in view.values)
+            found[SkippedRules(topic.topic, "", (*missing, topic.needs_key))] = bare
             count -= bare
-        found[SkippedRules(rule.about, "", missing)] = count
-        if wanted := rule.full_coverage_needs:
-            found[SkippedRules(rule.about, rule.fallback, (wanted,))] = _count_partly(wanted, view)
-    return Counter(
-        {skipped: count for skipped, count in found.items() if skipped.missing and count}
-    )
+        if missing:
+            found[SkippedRules(topic.topic, "", missing)] = count
+        if wanted := topic.full_coverage_needs:
+            partly = SkippedRules(topic.topic, topic.fallback, (wanted,))
+            found[partly] = _count_partly(wanted, view)
+    return +found
 
 
 def count_short(
-    rules: Sequence[Rule],
-    skipped: Counter[SkippedRules],
-    found: Iterable[str],
-    records: int,
-    tokens: int,
+    skipped: Counter[SkippedRules], found: Iterable[str], records: int, tokens: int
 ) -> Counter[SkippedRules]:
     """Counts the records of an input of too few tokens for rules that lack nothing else.
 
     Not where a rule of the topic found something: it needs fewer tokens than the others.
     """
-    lacking = {one.about for one in skipped if not one.fallback and skipped[one] == records}
-    lacking |= {rule.about for rule in rules if rule.code in {*found}}
+    lacking = {one.topic for one in skipped if not one.fallback and skipped[one] == records}
+    lacking |= {rule.topic.topic for rule in table() if rule.code in {*found}}
     return Counter(
         {
-            SkippedRules(rule.about, "", (f"{FEWER_THAN}{rule.least_tokens} tokens",)): records
-            for rule in rules
-            if 0 < tokens < rule.least_tokens and rule.about not in lacking
+            SkippedRules(topic.topic, "", (f"{FEWER_THAN}{topic.least_tokens} tokens",)): records
+            for topic in topics()
+            if 0 < tokens < topic.least_tokens and topic.topic not in lacking
         }
     )
 
@@ -85,22 +82,17 @@ def _count_partly(needs: str, view: View) -> int:
     )
 
 
-def not_checked(
-    rules: Sequence[Rule], counts: Mapping[SkippedRules, int]
-) -> tuple[NotChecked, ...]:
-    """Returns the skipped rules as the answer has them, in the order in which rules run."""
-    codes: dict[str, list[str]] = {}
-    for rule in rules:
-        if rule.about:
-            codes.setdefault(rule.about, []).append(rule.code)
-    order = [*codes]
+def not_checked(counts: Mapping[SkippedRules, int]) -> tuple[NotChecked, ...]:
+    """Returns the skipped rules as the answer has them, in the order of the topics."""
+    order = [topic.topic for topic in topics()]
+    codes = {name: [rule.code for rule in table() if rule.topic.topic == name] for name in order}
     return tuple(
         NotChecked(
-            about=skipped.about,
-            codes=tuple(dict.fromkeys(codes[skipped.about])),
+            about=skipped.topic,
+            codes=tuple(dict.fromkeys(codes[skipped.topic])),
             missing=tuple(tuple(need.split("|")) for need in skipped.missing),
             partly=skipped.fallback or None,
             records=counts[skipped],
         )
-        for skipped in sorted(counts, key=lambda item: (order.index(item.about), item.missing))
+        for skipped in sorted(counts, key=lambda item: (order.index(item.topic), item.missing))
     )

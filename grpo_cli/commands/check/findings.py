@@ -9,9 +9,6 @@ from grpo_cli.commands.check import answer
 from grpo_cli.commands.check.record_view import Place
 from grpo_cli.commands.check.rule import Finding, Rule
 
-_PAIRS = 1000
-"""Added to the ranks of rules on pairs of columns, which come after the others."""
-
 Row = tuple[tuple[int, int, int, int], answer.Finding]
 """What orders a finding (source, record, rule, response), and the finding as the answer has it."""
 
@@ -35,7 +32,6 @@ class Findings:
         severity = finding.severity or rule.severities[0]
         self.counts[rule.code, severity] += 1
         response = -1 if finding.response is None else finding.response
-        rank = rule.rank + (_PAIRS if rule.scope == "pair" else 0)
         row = answer.Finding(
             code=rule.code,
             severity=severity,
@@ -48,7 +44,7 @@ class Findings:
             evidence=dict(finding.evidence),
             advice=finding.advice,
         )
-        self._keep(rule.code, [((source, place.number, rank, response), row)])
+        self._keep(rule.code, [((source, place.number, rule.rank, response), row)])
 
     def merge(self, other: Findings, source: int) -> None:
         """Adds the findings of a piece of a source."""

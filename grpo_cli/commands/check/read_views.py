@@ -15,6 +15,7 @@ from grpo_cli.records import DecodedChunk, Raw, Record, record
 from grpo_cli.records.fields import read_fields
 from grpo_cli.records.parse.assemble import layout, pack_records
 from grpo_cli.records.parse.record import record_id
+from grpo_cli.records.unread import PROMPT_IDS, PROMPTS
 
 _TOGETHER = 1 << 20
 """Bytes of text in one view: enough that numpy's overhead is small."""
@@ -51,7 +52,14 @@ def _together(decoded: Iterable[DecodedChunk]) -> Iterator[DecodedChunk]:
 def _place(raw: Raw, value: dict[str, Any]) -> Place:
     name = record_id(value)
     name = raw.number if name is None else name
-    return Place(name, raw.source, raw.line, raw.number, _claims(value))
+    return Place(name, raw.source, raw.line, raw.number, _claims(value), _mixed(raw, value))
+
+
+def _mixed(raw: Raw, value: Mapping[str, Any]) -> str:
+    """Returns the key of the prompts in which rows that were put together differ; else ""."""
+    first = None if raw.first is None else raw.first.value
+    differing = (key for key in (*PROMPT_IDS, *PROMPTS) if first and key in first)
+    return next((key for key in differing if key not in value), "")
 
 
 _ONCE = (("num_iterations", 1), ("ppo_epochs", 1))

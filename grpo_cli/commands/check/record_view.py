@@ -44,6 +44,7 @@ class Place(NamedTuple):
         line: its 1-based line, if it has one.
         number: its 0-based number in the file.
         claims: the setting by which it claims to be on policy; empty if it does not.
+        mixed: the key of the prompts, if rows that were put together differ in it; else empty.
     """
 
     name: str | int | float
@@ -51,6 +52,7 @@ class Place(NamedTuple):
     line: int | None
     number: int
     claims: str = ""
+    mixed: str = ""
 
 
 @dataclass(eq=False)
@@ -393,6 +395,13 @@ class View(Tokens):
         """
         key = self.names["tokens"]
         return _numbered(chain.from_iterable(flat(value[key]) for value in self.values))
+
+    def strings(self, name: str) -> NDArray[Any] | None:
+        """[W] the strings of a field with one for each token as written; None if it has not."""
+        if name not in self.names:
+            return None
+        words = [word for value in self.values for word in flat(value[self.names[name]])]
+        return np.array(words, dtype=object) if len(words) == self.written.total else None
 
     @cached_property
     def counted_ids(self) -> I64 | None:

@@ -24,7 +24,7 @@ from grpo_cli.commands.check.floors import judge
 from grpo_cli.commands.check.read_views import views
 from grpo_cli.commands.check.record_view import Tokens, View
 from grpo_cli.commands.check.rule import ORDER
-from grpo_cli.commands.check.rules import rule_named, rules_of, table
+from grpo_cli.commands.check.rules import rule_named, rules_of
 from grpo_cli.commands.check.rules.repeats import Facts, InputMemory, Located, collect_facts
 from grpo_cli.commands.check.samples import Samples, compare_samples
 from grpo_cli.engine import Reader
@@ -83,7 +83,7 @@ class Check(Accumulator[Any]):
         self.records += len(view.counts)
         self.responses += view.responses.count
         self.tokens += view.responses.total
-        self.skipped_rules += count_skipped(table(), view)
+        self.skipped_rules += count_skipped(view)
         self.zero_gradient += count_zero_gradient(view)
         self._facts.append(collect_facts(view))
         compared = ~check_records(view, self.findings) & (view.tokens > 0)
@@ -138,7 +138,7 @@ class Check(Accumulator[Any]):
         rows, counts = self.findings.rows, self.findings.count_by(0)
         limit, severities = self.findings.limit, self.findings.count_by(1)
         kinds = dict.fromkeys(row.code for row in rows)
-        short = count_short(table(), self.skipped_rules, kinds, self.records, self.tokens)
+        short = count_short(self.skipped_rules, kinds, self.records, self.tokens)
         return Checked(
             ok=not severities["error"],
             findings=rows,
@@ -149,7 +149,7 @@ class Check(Accumulator[Any]):
             responses=self.responses,
             tokens=self.tokens,
             denominators=denominators(self.zero_gradient),
-            not_checked=not_checked(table(), self.skipped_rules + short),
+            not_checked=not_checked(self.skipped_rules + short),
             mismatch=judge(self.mismatch.result()),
         )
 
@@ -163,7 +163,7 @@ def check_records(view: View, findings: Findings) -> NDArray[np.bool_]:
     explained = np.zeros(len(view.counts), dtype=np.bool_)
     with np.errstate(over="ignore", invalid="ignore"):  # of rewards that are infinite
         for rule in rules_of("record"):
-            for finding in rule.find(view) if not missing_needs(rule, view) else ():
+            for finding in rule.find(view) if not missing_needs(rule.topic, view) else ():
                 if not (rule.suppressible and explained[finding.record]):
                     explained[finding.record] |= rule.explains and finding.severity != "info"
                     findings.add(rule, finding, view.places[finding.record])

@@ -147,7 +147,7 @@ class Facts:
         """By the sign of A: tokens, and responses without any where these have a term."""
         term, lengths = breakdown.policy, breakdown.batch.responses.lengths
         of_record = breakdown.objective.batch == "record"
-        factor = breakdown.term_weight(term) if of_record else term.factor
+        factor = breakdown.term_weight(term) if of_record else term.weights.factor
         parts = [term.weights.times_own(np.repeat(factor, lengths)) * term.values]
         advantages = [breakdown.advantage]
         if breakdown.response_advantage is not None:

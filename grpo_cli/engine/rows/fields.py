@@ -142,7 +142,7 @@ RECORD = (
     ),
     Field(
         "signature",
-        lambda s: [s.breakdown.objective.signature] * s.records_count,
+        lambda s: s.breakdown.signatures,
         hidden=True,
         kind="text",
     ),

@@ -15,7 +15,7 @@ from grpo_cli.frameworks.trl.choices import MASKS, behind_engine, top_entropy
 from grpo_cli.objective.advantage.batch import sample_rewards, scaled
 from grpo_cli.objective.advantage.group import group_std, leave_one_out
 from grpo_cli.objective.arithmetic.groups import Groups
-from grpo_cli.objective.choice import choice
+from grpo_cli.objective.choice import ByResponse, ByToken, choice
 from grpo_cli.objective.correction import (
     Weigh,
     by_mean,
@@ -100,7 +100,7 @@ def real(
 
 
 @choice("kl", "ms-swift/k1-in-reward", in_reward=True)
-def k1_in_reward(log_probs_old: F64, log_probs_ref: F64, *, beta: float) -> F64:
+def k1_in_reward(log_probs_old: F64, log_probs_ref: F64, *, beta: ByToken) -> F64:
     """ms-swift's ``kl_in_reward``: k1 = log π_old − log π_ref is subtracted from the reward.
 
     The clamps of ms-swift's KL in the loss do not apply.
@@ -199,7 +199,7 @@ _weighed(
 
 
 @choice("kl", "ms-swift/sdar", stops_gradient="the gate", sdar_gate_beta=5.0)
-def sdar(log_ratio_ref: F64, *, beta: float, sdar_gate_beta: float) -> Kl:
+def sdar(log_ratio_ref: F64, *, beta: ByToken, sdar_gate_beta: ByToken) -> Kl:
     """SDAR: k = −g·d, g = σ(−g_β·d) without a gradient, d = log π_θ − log π_ref of the teacher.
 
     σ is the logistic function; g is near 1 if the teacher gives the token a higher probability
@@ -220,7 +220,7 @@ def sdar(log_ratio_ref: F64, *, beta: float, sdar_gate_beta: float) -> Kl:
 
 @choice("aggregate", "ms-swift/dapo", **ITEMS)
 def swift_dapo(
-    responses: Segments, *, num_items_in_batch: float | None, num_processes: int
+    responses: Segments, *, num_items_in_batch: ByResponse | None, num_processes: int
 ) -> Weights:
     """ms-swift's dapo, cispo and fipo: Σ over tokens ÷ (num_items_in_batch/P).
 
@@ -235,7 +235,7 @@ def swift_dapo(
 def accumulated(
     responses: Segments,
     *,
-    num_items_in_batch: float | None,
+    num_items_in_batch: ByResponse | None,
     num_processes: int,
     gradient_accumulation_steps: int,
 ) -> Weights:

@@ -17,7 +17,7 @@ from grpo_cli.objective.advantage.group import group_std
 from grpo_cli.objective.advantage.tokens import less_own_kl, whiten_floored
 from grpo_cli.objective.arithmetic.exact_sums import row_offsets, row_sums
 from grpo_cli.objective.arithmetic.groups import Groups
-from grpo_cli.objective.choice import Usual, choice
+from grpo_cli.objective.choice import ByToken, Usual, choice
 from grpo_cli.objective.kl import Estimator, k1, k2, k3
 from grpo_cli.objective.results import Correction, Kl, Moments, PerToken, Weights, per_token
 
@@ -214,9 +214,9 @@ def on_policy(estimator: Estimator) -> Callable[..., Kl]:
     def penalty(
         log_ratio_ref: F64,
         *,
-        beta: float,
-        kl_input_clamp: float | None,
-        kl_output_clamp: float | None,
+        beta: ByToken,
+        kl_input_clamp: ByToken | None,
+        kl_output_clamp: ByToken | None,
     ) -> Kl:
         del beta  # the pipeline multiplies by it
         ones = np.ones_like(log_ratio_ref)
@@ -240,9 +240,9 @@ def from_rollout(estimator: Estimator) -> Callable[..., Kl]:
         log_probs_new: F64,
         log_probs_rollout: F64,
         *,
-        beta: float,
-        kl_input_clamp: float | None,
-        kl_output_clamp: float | None,
+        beta: ByToken,
+        kl_input_clamp: ByToken | None,
+        kl_output_clamp: ByToken | None,
     ) -> Kl:
         del beta
         weight = np.exp(log_probs_new - log_probs_rollout)
@@ -257,7 +257,11 @@ def from_rollout(estimator: Estimator) -> Callable[..., Kl]:
 
 
 def _product(
-    estimator: Estimator, difference: F64, weight: F64, inside: float | None, outside: float | None
+    estimator: Estimator,
+    difference: F64,
+    weight: F64,
+    inside: ByToken | None,
+    outside: ByToken | None,
 ) -> Kl:
     within = np.ones(len(difference), np.bool_)
     if inside is not None:

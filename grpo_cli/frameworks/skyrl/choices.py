@@ -12,7 +12,7 @@ from grpo_cli.batch import F64, I64, Segments
 from grpo_cli.frameworks.verl.advantage import grpo
 from grpo_cli.frameworks.verl.choices import padded_binary_kl
 from grpo_cli.objective.arithmetic.groups import Groups
-from grpo_cli.objective.choice import Composed, Usual, call, choice, parameters, table
+from grpo_cli.objective.choice import ByToken, Composed, Usual, call, choice, parameters, table
 from grpo_cli.objective.correction import within
 from grpo_cli.objective.results import Correction, Moments, Sample, Surrogate, side
 from grpo_cli.objective.surrogate.joint import BAND, clip_cov, kl_cov
@@ -78,8 +78,8 @@ def rollout_is(
     log_probs_new: F64,
     log_probs_rollout: F64,
     *,
-    epsilon_low: float,
-    epsilon_high: float,
+    epsilon_low: ByToken,
+    epsilon_high: ByToken,
 ) -> Surrogate:
     """SkyRL's rollout_is: s = sg[f]·A·log π_θ, f = r if r is in (1 − ε_low, 1 + ε_high), else 0.
 
@@ -104,8 +104,8 @@ def dppo_tv(
     log_probs_old: F64,
     log_probs_rollout: F64 | None = None,
     *,
-    divergence_low: float,
-    divergence_high: float,
+    divergence_low: ByToken,
+    divergence_high: ByToken,
 ) -> Surrogate:
     """SkyRL's dppo, binary TV: s = r·A·M, with the gradient through r.
 
@@ -134,8 +134,8 @@ def dppo_kl(
     log_probs_old: F64,
     log_probs_rollout: F64 | None = None,
     *,
-    divergence_low: float,
-    divergence_high: float,
+    divergence_low: ByToken,
+    divergence_high: ByToken,
 ) -> Surrogate:
     """SkyRL's dppo, binary KL: ``skyrl/dppo_tv`` with the binary KL as the distance.
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 import numpy as np
 
 from grpo_cli.batch import I64
-from grpo_cli.objective.choice import Usual, choice
+from grpo_cli.objective.choice import ByResponse, Usual, choice
 from grpo_cli.objective.results import Weights, per_token
 
 ITEMS: Usual = {"num_items_in_batch": None, "num_processes": 1}
 
 
-def over_items(lengths: I64, items: float | None, scale: float, of: str) -> Weights:
+def over_items(lengths: I64, items: ByResponse | None, scale: float, of: str) -> Weights:
     """Σ over tokens ÷ (num_items_in_batch · scale); the tokens of this batch where it is None."""
     ones = np.ones(len(lengths))
     if items is None:
@@ -30,7 +30,7 @@ def over_items(lengths: I64, items: float | None, scale: float, of: str) -> Weig
 def trl_async(
     lengths: I64,
     *,
-    global_n_tokens: float | None,
+    global_n_tokens: ByResponse | None,
     num_processes: int,
     gradient_accumulation_steps: int,
 ) -> Weights:
@@ -43,7 +43,7 @@ def trl_async(
     if global_n_tokens is None:
         tokens = lengths.astype(np.float64)
         return Weights(ones, tokens, gradient_accumulation_steps, "tokens × accumulation")
-    divisor = max(global_n_tokens / num_processes, 1.0) * gradient_accumulation_steps
+    divisor = np.maximum(global_n_tokens / num_processes, 1.0) * gradient_accumulation_steps
     return Weights(ones, None, divisor, "global_n_tokens ÷ processes × accumulation")
 
 
@@ -65,7 +65,7 @@ def trl_bnpo(lengths: I64, *, gradient_accumulation_steps: int) -> Weights:
 
 @choice("aggregate", "trl/dr_grpo", total=True, gradient_accumulation_steps=1)
 def trl_dr_grpo(
-    lengths: I64, *, max_completion_length: float, gradient_accumulation_steps: int
+    lengths: I64, *, max_completion_length: ByResponse, gradient_accumulation_steps: int
 ) -> Weights:
     """TRL's loss_type dr_grpo: ``token-sum-norm``, ÷ gradient_accumulation_steps."""
     of = "responses × max_completion_length × gradient_accumulation_steps"
@@ -87,7 +87,9 @@ def trl_luspo(lengths: I64, *, gradient_accumulation_steps: int) -> Weights:
 
 
 @choice("aggregate", "trl/num-items", num_items_in_batch=None, num_processes=1)
-def trl_num_items(lengths: I64, *, num_items_in_batch: float | None, num_processes: int) -> Weights:
+def trl_num_items(
+    lengths: I64, *, num_items_in_batch: ByResponse | None, num_processes: int
+) -> Weights:
     """TRL's dapo, cispo and vespo before 1.9.1: Σ over tokens ÷ (N ÷ P).
 
     Accumulation and generation steps do not scale it.
@@ -108,7 +110,7 @@ def trl_num_items(lengths: I64, *, num_items_in_batch: float | None, num_process
 def trl_dapo(
     lengths: I64,
     *,
-    num_items_in_batch: float | None,
+    num_items_in_batch: ByResponse | None,
     num_processes: int,
     gradient_accumulation_steps: int,
     steps_per_generation: int | None,
@@ -128,5 +130,5 @@ def trl_dapo(
     if num_items_in_batch is None:
         counts = lengths.astype(np.float64)
         return Weights(ones, counts, window / num_processes, f"tokens {scale}")
-    divisor = max(num_items_in_batch, 1.0) / num_processes * window
+    divisor = np.maximum(num_items_in_batch, 1.0) / num_processes * window
     return Weights(ones, None, divisor, f"num_items_in_batch {scale}")

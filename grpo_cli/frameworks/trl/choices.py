@@ -14,7 +14,7 @@ from grpo_cli.errors import InputError
 from grpo_cli.objective.advantage.batch import over_batch, standardised
 from grpo_cli.objective.advantage.group import leave_one_out
 from grpo_cli.objective.arithmetic.groups import Groups
-from grpo_cli.objective.choice import Usual, choice
+from grpo_cli.objective.choice import ByToken, Usual, choice
 from grpo_cli.objective.correction import (
     Bound,
     Weigh,
@@ -166,7 +166,9 @@ _with_ratio(
     stops_gradient="the capped ratio is a constant weight of log π_θ",
     epsilon_high=0.2,
 )
-def trl_cispo(ratio: F64, advantage: F64, log_probs_new: F64, *, epsilon_high: float) -> Surrogate:
+def trl_cispo(
+    ratio: F64, advantage: F64, log_probs_new: F64, *, epsilon_high: ByToken
+) -> Surrogate:
     """TRL's CISPO: s = sg[min(ρ, ε_high)]·A·log π_θ; the cap is ε_high itself, not 1 + ε_high.
 
     There is no lower bound. With TRL's default ε_high of 0.2, every ratio above 0.2 is capped;
@@ -190,8 +192,8 @@ def trl_rloo(
     advantage: F64,
     response_advantage: F64 | None = None,
     *,
-    epsilon_low: float,
-    epsilon_high: float,
+    epsilon_low: ByToken,
+    epsilon_high: ByToken,
 ) -> Surrogate:
     """TRL's RLOOTrainer: ``clip``; a response without tokens has ratio 1, so s = A.
 
@@ -215,8 +217,8 @@ def trl_gmpo(
     response_advantage: F64 | None = None,
     entropies: F64 | None = None,
     *,
-    epsilon_low: float,
-    epsilon_high: float,
+    epsilon_low: ByToken,
+    epsilon_high: ByToken,
     top_entropy_quantile: float,
 ) -> Surrogate:
     """TRL's GMPO: ``gmpo`` over the tokens of high entropy; a response without tokens has s = A.
@@ -257,10 +259,10 @@ def trl_vespo(
     log_probs_new: F64,
     responses: Segments,
     *,
-    vespo_k_pos: float,
-    vespo_lambda_pos: float,
-    vespo_k_neg: float,
-    vespo_lambda_neg: float,
+    vespo_k_pos: ByToken,
+    vespo_lambda_pos: ByToken,
+    vespo_k_neg: ByToken,
+    vespo_lambda_neg: ByToken,
 ) -> Surrogate:
     """TRL's VESPO: s = sg[φ(W)]·A·log π_θ, φ(W) = Wᵏ·exp(λ·(1−W)), log W = Σₜ dₜ, clamped.
 
@@ -280,7 +282,7 @@ def _faded(
     advantage: F64,
     log_probs_new: F64,
     responses: Segments,
-    shapes: tuple[float, float, float, float],
+    shapes: tuple[ByToken, ByToken, ByToken, ByToken],
 ) -> Surrogate:
     k_pos, lambda_pos, k_neg, lambda_neg = shapes
     gaining = advantage >= 0

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64, Segments
 from grpo_cli.hyperparameters import HyperparameterError
-from grpo_cli.objective.choice import Usual, choice
+from grpo_cli.objective.choice import ByResponse, ByToken, Usual, choice
 from grpo_cli.objective.kl import (
     PLUS_STOPS,
     Estimator,
@@ -39,7 +39,9 @@ from grpo_cli.objective.surrogate.joint import BAND, clip_cov, kl_cov
     stops_gradient="each token's own log-prob moves the sequence's ratio",
     log_ratio_max=10.0,
 )
-def sequence_token(token_log_ratio: F64, responses: Segments, *, log_ratio_max: float) -> Ratio:
+def sequence_token(
+    token_log_ratio: F64, responses: Segments, *, log_ratio_max: ByResponse
+) -> Ratio:
     """``sequence-token`` with an upper bound on log ρ, above which the gradient is 0.
 
     verl's and SkyRL's gspo have a bound of 10. ``log_ratio_clamp`` bounds both sides.
@@ -71,9 +73,9 @@ def dppo_tv(
     log_probs_new: F64,
     log_probs_old: F64,
     *,
-    epsilon_low: float,
-    epsilon_high: float,
-    dual_clip: float,
+    epsilon_low: ByToken,
+    epsilon_high: ByToken,
+    dual_clip: ByToken,
 ) -> Surrogate:
     """DPPO, binary TV: s = A·sg[min(ρ, c)]·log π_θ, or 0 if π_θ has moved too far.
 
@@ -100,9 +102,9 @@ def dppo_kl(
     log_probs_new: F64,
     log_probs_old: F64,
     *,
-    epsilon_low: float,
-    epsilon_high: float,
-    dual_clip: float,
+    epsilon_low: ByToken,
+    epsilon_high: ByToken,
+    dual_clip: ByToken,
 ) -> Surrogate:
     """DPPO, binary KL: ``verl/dppo_tv`` with the binary KL as the distance.
 
@@ -129,7 +131,7 @@ def padded_binary_kl(log_probs_old: F64, log_probs_new: F64) -> tuple[F64, F64]:
 
 
 def _divergence(
-    ratio: F64, advantage: F64, log_probs_new: F64, outside: NDArray[np.bool_], cap: float
+    ratio: F64, advantage: F64, log_probs_new: F64, outside: NDArray[np.bool_], cap: ByToken
 ) -> Surrogate:
     slope = np.where(outside, 0.0, np.minimum(ratio, cap) * advantage)
     bound = side(outside & (advantage > 0), outside & (advantage < 0))
@@ -142,8 +144,8 @@ def geo_mean(
     advantage: F64,
     responses: Segments,
     *,
-    epsilon_low: float,
-    epsilon_high: float,
+    epsilon_low: ByToken,
+    epsilon_high: ByToken,
 ) -> Surrogate:
     """GMPO: s = Ā·exp(mean of d′), d′ = min(d, ε_high) if A > 0, max(d, −ε_low) if A < 0.
 
@@ -174,7 +176,7 @@ def in_verl(estimator: Estimator) -> Callable[..., Kl]:
     """The estimator with verl's constants."""
     general, clamps = in_loss(estimator), _clamps(estimator)
 
-    def penalty(log_ratio_ref: F64, *, beta: float) -> Kl:
+    def penalty(log_ratio_ref: F64, *, beta: ByToken) -> Kl:
         return general(log_ratio_ref, log_ratio_ref, beta=beta, kl_weight="none", **clamps)
 
     bounds = ", d clamped to ±20 and the estimate to 10" if estimator is k3 else ""
@@ -186,7 +188,7 @@ def plus(estimator: Estimator) -> Callable[..., Kl]:
     """The straight-through estimator with verl's constants."""
     general, clamps = straight_through(estimator), _clamps(estimator)
 
-    def penalty(log_ratio_ref: F64, *, beta: float) -> Kl:
+    def penalty(log_ratio_ref: F64, *, beta: ByToken) -> Kl:
         return general(log_ratio_ref, beta=beta, **clamps)
 
     penalty.__doc__ = f"verl's {estimator.__name__}+: its value, with the slope d of k2."
@@ -197,7 +199,7 @@ def off_reward(estimator: Estimator) -> Callable[..., F64]:
     """The estimate of π_old against the reference, taken off the reward."""
     general, clamps = in_reward(estimator), _clamps(estimator)
 
-    def penalty(log_probs_old: F64, log_probs_ref: F64, *, beta: float) -> F64:
+    def penalty(log_probs_old: F64, log_probs_ref: F64, *, beta: ByToken) -> F64:
         return general(log_probs_old, log_probs_ref, beta=beta, **clamps)
 
     name = estimator.__name__
@@ -220,7 +222,7 @@ for _name, _of, _other in _ESTIMATORS:
 
 
 @choice("aggregate", "verl/token-mean", batch_num_tokens=None, dp_size=1)
-def token_mean(lengths: I64, *, batch_num_tokens: float | None, dp_size: int) -> Weights:
+def token_mean(lengths: I64, *, batch_num_tokens: ByResponse | None, dp_size: int) -> Weights:
     """Mean over all tokens: w = 1 / Σᵢ|oᵢ|, or dp_size / batch_num_tokens."""
     ones = np.ones(len(lengths))
     if batch_num_tokens is None:
@@ -235,7 +237,9 @@ def token_sum(lengths: I64, *, dp_size: int) -> Weights:
 
 
 @choice("aggregate", "verl/seq-mean-token-sum", total=True, global_batch_size=None, dp_size=1)
-def seq_mean_token_sum(lengths: I64, *, global_batch_size: float | None, dp_size: int) -> Weights:
+def seq_mean_token_sum(
+    lengths: I64, *, global_batch_size: ByResponse | None, dp_size: int
+) -> Weights:
     """Mean of the token sums over responses that have tokens, or Σ·dp_size / global_batch_size."""
     return _over_responses(np.ones(len(lengths)), lengths, global_batch_size, dp_size, 1.0, "")
 
@@ -252,9 +256,9 @@ def seq_mean_token_sum(lengths: I64, *, global_batch_size: float | None, dp_size
 def seq_mean_token_sum_norm(
     lengths: I64,
     *,
-    loss_scale_factor: float | None,
-    response_length: float | None,
-    global_batch_size: float | None,
+    loss_scale_factor: ByResponse | None,
+    response_length: ByResponse | None,
+    global_batch_size: ByResponse | None,
     dp_size: int,
 ) -> Weights:
     """``verl/seq-mean-token-sum`` over ``loss_scale_factor``, or else the padded width.
@@ -273,7 +277,9 @@ def seq_mean_token_sum_norm(
 
 
 @choice("aggregate", "verl/seq-mean-token-mean", global_batch_size=None, dp_size=1)
-def seq_mean_token_mean(lengths: I64, *, global_batch_size: float | None, dp_size: int) -> Weights:
+def seq_mean_token_mean(
+    lengths: I64, *, global_batch_size: ByResponse | None, dp_size: int
+) -> Weights:
     """Mean of the token means Σₜ/(|oᵢ| + 1e-8) over responses that have tokens."""
     own = 1.0 / (np.maximum(lengths, 1) + 1e-8)
     more = ", of token means"
@@ -281,7 +287,7 @@ def seq_mean_token_mean(lengths: I64, *, global_batch_size: float | None, dp_siz
 
 
 def _over_responses(
-    unit: F64, lengths: I64, total: float | None, dp_size: int, scale: float, more: str
+    unit: F64, lengths: I64, total: ByResponse | None, dp_size: int, scale: ByResponse, more: str
 ) -> Weights:
     if total is None:
         filled = (lengths > 0).astype(np.float64)

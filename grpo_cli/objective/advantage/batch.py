@@ -16,7 +16,7 @@ from grpo_cli.errors import InputError
 from grpo_cli.hyperparameters import HyperparameterError
 from grpo_cli.objective.advantage.group import group_std
 from grpo_cli.objective.arithmetic.groups import Groups
-from grpo_cli.objective.choice import Composed, Parameters, call, choice, parameters
+from grpo_cli.objective.choice import ByResponse, Composed, Parameters, call, choice, parameters
 from grpo_cli.objective.results import Moments, PerToken, Sample
 
 Advantage = F64 | PerToken
@@ -65,7 +65,7 @@ def over_batch(
     return made
 
 
-def scaled(offsets: F64, moments: Moments, *, std_ddof: int, std_eps: float) -> F64:
+def scaled(offsets: F64, moments: Moments, *, std_ddof: int, std_eps: ByResponse) -> F64:
     """Offsets [R or N] over σ + eps, ``moments`` having as many elements; 0 stays exactly 0.
 
     Raises:
@@ -93,7 +93,7 @@ def sample_rewards(rewards: F64) -> Sample:
 
 @choice("advantage", "batch-std", "batch", measure=sample_rewards, std_ddof=1, std_eps=1e-8)
 def batch_std(
-    rewards: F64, groups: Groups, moments: Moments, *, std_ddof: int, std_eps: float
+    rewards: F64, groups: Groups, moments: Moments, *, std_ddof: int, std_eps: ByResponse
 ) -> F64:
     """A = (r − r̄_group) / (σ_batch + eps), σ_batch over the rewards of the whole batch.
 

@@ -12,7 +12,7 @@ import numpy as np
 from grpo_cli.batch import F64, I64
 from grpo_cli.hyperparameters import HyperparameterError
 from grpo_cli.objective.arithmetic.groups import Groups
-from grpo_cli.objective.choice import choice
+from grpo_cli.objective.choice import ByResponse, choice
 from grpo_cli.objective.results import PerToken
 
 
@@ -40,7 +40,7 @@ def group_mean(rewards: F64, groups: Groups) -> F64:
 
 @choice("advantage", "group-std", "grpo", std_ddof=1, std_eps=1e-08, std_min=0.0)
 def group_std(
-    rewards: F64, groups: Groups, *, std_ddof: int, std_eps: float, std_min: float
+    rewards: F64, groups: Groups, *, std_ddof: int, std_eps: ByResponse, std_min: ByResponse
 ) -> F64:
     """A = (r − r̄) / (σ + eps) over the group, σ² = Σ(r − r̄)² / (G − ddof).
 

@@ -29,7 +29,7 @@ def once_per_trajectory(function: Callable[..., F64], doc: str) -> Composed:
     Args:
         function: takes columns with a number per response, and ``groups``; returns [R].
     """
-    own = parameters(function)
+    own = parameters(function)._replace(levels={})  # a number per trajectory is none per response
     takes = own | Parameters(("trajectories",), frozenset(), (), frozenset())
 
     def run(columns: Arguments, values: Arguments) -> F64:

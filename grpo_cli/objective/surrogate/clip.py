@@ -10,7 +10,7 @@ import numpy as np
 from grpo_cli.batch import F64, Segments
 from grpo_cli.hyperparameters import HyperparameterError
 from grpo_cli.objective.arithmetic.exact_sums import added
-from grpo_cli.objective.choice import choice
+from grpo_cli.objective.choice import ByToken, choice
 from grpo_cli.objective.results import Surrogate, side
 
 
@@ -29,10 +29,10 @@ def clip(
     ratio: F64,
     advantage: F64,
     *,
-    epsilon_low: float,
-    epsilon_high: float,
-    delta: float | None,
-    dual_clip: float | None,
+    epsilon_low: ByToken,
+    epsilon_high: ByToken,
+    delta: ByToken | None,
+    dual_clip: ByToken | None,
 ) -> Surrogate:
     """PPO's clip: s = min(ρ·A, clip(ρ, 1−ε_low, 1+ε_high)·A).
 
@@ -58,9 +58,9 @@ def clip(
         Intellect, INTELLECT-2, 2025 (arXiv 2505.07291) for δ.
     """  # noqa: D402 - the formula has the function's name
     top = 1.0 + epsilon_high
-    upper_gain = top if delta is None else min(top, delta)
-    upper_loss = np.inf if delta is None else max(top, delta)
-    upper_loss = upper_loss if dual_clip is None else min(upper_loss, dual_clip)
+    upper_gain = top if delta is None else np.minimum(top, delta)
+    upper_loss = np.inf if delta is None else np.maximum(top, delta)
+    upper_loss = upper_loss if dual_clip is None else np.minimum(upper_loss, dual_clip)
     losing = advantage < 0
     lower = np.where(losing, 1.0 - epsilon_low, 0.0)
     upper = np.where(losing, upper_loss, upper_gain)
@@ -100,10 +100,10 @@ def dcpo(
     advantage: F64,
     log_probs_old: F64,
     *,
-    epsilon_low: float,
-    epsilon_high: float,
-    dcpo_ratio_max: float,
-    dual_clip: float | None,
+    epsilon_low: ByToken,
+    epsilon_high: ByToken,
+    dcpo_ratio_max: ByToken,
+    dual_clip: ByToken | None,
 ) -> Surrogate:
     """DCPO: s = min(ρ·A, clip(ρ, low, high)·A), with wider bounds for tokens with smaller π_old.
 
@@ -127,7 +127,7 @@ def dcpo(
 
 
 def _clipped(
-    ratio: F64, advantage: F64, lower: F64, upper: F64, dual_clip: float | None
+    ratio: F64, advantage: F64, lower: F64, upper: F64, dual_clip: ByToken | None
 ) -> Surrogate:
     """min(ρ·A, clip(ρ, lower, upper)·A), at least c·A where A < 0."""
     losing = advantage < 0
@@ -160,7 +160,7 @@ def bapo(
     bapo_high_start: float,
     bapo_high_max: float,
     bapo_high_step: float,
-    dual_clip: float | None,
+    dual_clip: ByToken | None,
 ) -> Surrogate:
     """BAPO: PPO's clip to [c_low, c_high], which rise until good tokens have enough weight.
 
@@ -255,11 +255,11 @@ def ce_gppo(
     ratio: F64,
     advantage: F64,
     *,
-    epsilon_low: float,
-    epsilon_high: float,
-    gppo_beta1: float,
-    gppo_beta2: float,
-    dual_clip: float | None,
+    epsilon_low: ByToken,
+    epsilon_high: ByToken,
+    gppo_beta1: ByToken,
+    gppo_beta2: ByToken,
+    dual_clip: ByToken | None,
 ) -> Surrogate:
     """CE-GPPO: PPO's clip, but clipped tokens keep a gradient: β₁ or β₂ times that at the bound.
 
@@ -300,8 +300,8 @@ def minirl(
     log_probs_new: F64,
     log_probs_rollout: F64,
     *,
-    epsilon_low: float,
-    epsilon_high: float,
+    epsilon_low: ByToken,
+    epsilon_high: ByToken,
 ) -> Surrogate:
     """MiniRL: s = M·sg[π_θ/π_rollout]·A·log π_θ, M = 0 outside the clip range.
 

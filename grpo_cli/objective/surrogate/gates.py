@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
-from grpo_cli.objective.choice import choice
+from grpo_cli.objective.choice import ByToken, choice
 from grpo_cli.objective.results import Surrogate, side, unbound
 
 
@@ -40,7 +40,7 @@ def reinforce(log_probs_new: F64, advantage: F64) -> Surrogate:
     epsilon_high=4.0,
 )
 def cispo(
-    ratio: F64, advantage: F64, log_probs_new: F64, *, epsilon_low: float, epsilon_high: float
+    ratio: F64, advantage: F64, log_probs_new: F64, *, epsilon_low: ByToken, epsilon_high: ByToken
 ) -> Surrogate:
     """CISPO: s = sg[clip(ρ, 1−ε_low, 1+ε_high)]·A·log π_θ; it caps the weight, not the gradient.
 
@@ -64,7 +64,7 @@ def cispo(
 
 
 @choice("surrogate", "sapo", tau_pos=1.0, tau_neg=1.05)
-def sapo(ratio: F64, advantage: F64, *, tau_pos: float, tau_neg: float) -> Surrogate:
+def sapo(ratio: F64, advantage: F64, *, tau_pos: ByToken, tau_neg: ByToken) -> Surrogate:
     """SAPO: s = (4/τ)·σ(τ·(ρ−1))·A, with the logistic function σ.
 
     The slope in log ρ is 4·σ·(1−σ)·ρ·A: that of ρ·A at ρ = 1, and smaller on both sides. The value
@@ -100,10 +100,10 @@ def vespo(
     advantage: F64,
     log_probs_new: F64,
     *,
-    vespo_k_pos: float,
-    vespo_lambda_pos: float,
-    vespo_k_neg: float,
-    vespo_lambda_neg: float,
+    vespo_k_pos: ByToken,
+    vespo_lambda_pos: ByToken,
+    vespo_k_neg: ByToken,
+    vespo_lambda_neg: ByToken,
 ) -> Surrogate:
     """VESPO: s = sg[φ(W)]·A·log π_θ, φ(W) = Wᵏ·exp(λ·(1−W)), W the whole sequence's ratio.
 
@@ -133,8 +133,8 @@ def dppo_tv(
     log_probs_new: F64,
     log_probs_old: F64,
     *,
-    divergence_low: float,
-    divergence_high: float,
+    divergence_low: ByToken,
+    divergence_high: ByToken,
 ) -> Surrogate:
     """DPPO, binary TV: s = sg[M]·ρ·A, M = 0 if |p − p_old| exceeds δ in the update's direction.
 
@@ -161,8 +161,8 @@ def dppo_kl(
     log_probs_new: F64,
     log_probs_old: F64,
     *,
-    divergence_low: float,
-    divergence_high: float,
+    divergence_low: ByToken,
+    divergence_high: ByToken,
 ) -> Surrogate:
     """DPPO, binary KL: ``dppo-tv`` with the KL(p_old ‖ p) of 'this token' against 'any other'.
 
@@ -184,7 +184,7 @@ def dppo_kl(
 
 
 def _masked(
-    ratio: F64, advantage: F64, risen: F64, change: F64, low: float, high: float
+    ratio: F64, advantage: F64, risen: F64, change: F64, low: ByToken, high: ByToken
 ) -> Surrogate:
     above = (advantage > 0) & (risen > 0) & (change > high)
     below = (advantage < 0) & (risen < 0) & (change > low)
@@ -201,7 +201,9 @@ def dropping(
 
 
 @choice("surrogate", "dro", "kimi15", dro_beta=0.05)
-def dro(token_log_ratio: F64, advantage: F64, log_probs_new: F64, *, dro_beta: float) -> Surrogate:
+def dro(
+    token_log_ratio: F64, advantage: F64, log_probs_new: F64, *, dro_beta: ByToken
+) -> Surrogate:
     """DRO: s = A·log π_θ − (β/2)·d², d = log π_θ − log π_old at the token.
 
     The slope in log π_θ is A − β·d. There is no ratio; the quadratic term pulls towards the old

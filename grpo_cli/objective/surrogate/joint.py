@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from grpo_cli.batch import F64, I64, Segments
 from grpo_cli.objective.arithmetic.exact_sums import added
 from grpo_cli.objective.arithmetic.groups import Groups, suffix_sums
-from grpo_cli.objective.choice import Usual, choice
+from grpo_cli.objective.choice import ByToken, Usual, choice
 from grpo_cli.objective.results import Surrogate, side, times, unbound
 from grpo_cli.objective.surrogate.clip import clip, of_records
 
@@ -77,11 +77,11 @@ def clip_cov(
     responses: Segments,
     records: Segments,
     *,
-    epsilon_low: float,
-    epsilon_high: float,
+    epsilon_low: ByToken,
+    epsilon_high: ByToken,
     clip_cov_ratio: float,
-    clip_cov_lb: float,
-    clip_cov_ub: float,
+    clip_cov_lb: ByToken,
+    clip_cov_ub: ByToken,
     clip_cov_seed: int,
 ) -> Surrogate:
     """Clip-Cov: PPO's clip that also drops random tokens with a large covariance.
@@ -160,7 +160,12 @@ def _drawn(
 
 @choice("surrogate", "gmpo", "geo_mean", epsilon_low=0.4, epsilon_high=0.4)
 def gmpo(
-    log_ratio: F64, advantage: F64, responses: Segments, *, epsilon_low: float, epsilon_high: float
+    log_ratio: F64,
+    advantage: F64,
+    responses: Segments,
+    *,
+    epsilon_low: ByToken,
+    epsilon_high: ByToken,
 ) -> Surrogate:
     """GMPO: s = A·exp((1/|o|) Σₜ cₜ), the geometric mean of the clipped token ratios.
 
@@ -183,8 +188,8 @@ def geometric_clip(
     advantage: F64,
     responses: Segments,
     counted: NDArray[np.bool_] | None,
-    epsilon_low: float,
-    epsilon_high: float,
+    epsilon_low: ByToken,
+    epsilon_high: ByToken,
 ) -> Surrogate:
     """``gmpo``, the mean being over the tokens of ``counted`` [N] alone; None counts all of them.
 
@@ -293,15 +298,15 @@ def fipo(
     responses: Segments,
     positions: I64 | None = None,
     *,
-    log_ratio_clamp: float | None,
-    epsilon_low: float,
-    epsilon_high: float,
-    delta: float | None,
-    dual_clip: float | None,
+    log_ratio_clamp: ByToken | None,
+    epsilon_low: ByToken,
+    epsilon_high: ByToken,
+    delta: ByToken | None,
+    dual_clip: ByToken | None,
     fipo_decay_rate: float,
-    fipo_clip_low: float,
-    fipo_clip_high: float,
-    fipo_safety_threshold: float,
+    fipo_clip_low: ByToken,
+    fipo_clip_high: ByToken,
+    fipo_safety_threshold: ByToken,
 ) -> Surrogate:
     """FIPO: s = sg[f]·clip surrogate, fₜ = clip(exp(Fₜ), 1−f_low, 1+f_high), Fₜ = Σₖ≥ₜ γ^(k−t)·dₖ.
 

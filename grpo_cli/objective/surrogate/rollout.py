@@ -6,7 +6,7 @@ The ratio that goes with them is ``rollout``, w = π_θ/π_rollout.
 from __future__ import annotations
 
 from grpo_cli.batch import F64
-from grpo_cli.objective.choice import choice, reading
+from grpo_cli.objective.choice import ByToken, choice, reading
 from grpo_cli.objective.results import Surrogate
 from grpo_cli.objective.surrogate.gates import dppo_kl, dppo_tv, dro
 
@@ -44,7 +44,7 @@ choice("surrogate", "dppo-kl-rollout", divergence_low=0.05, divergence_high=0.05
 
 @choice("surrogate", "dro-rollout", dro_beta=0.05)
 def dro_rollout(
-    log_probs_new: F64, log_probs_rollout: F64, advantage: F64, *, dro_beta: float
+    log_probs_new: F64, log_probs_rollout: F64, advantage: F64, *, dro_beta: ByToken
 ) -> Surrogate:
     """``dro`` against the sampling engine: s = A·log π_θ − (β/2)·(log w)².
 

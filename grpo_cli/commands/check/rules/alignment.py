@@ -13,20 +13,22 @@ from grpo_cli.batch import F64, I64, Segments
 from grpo_cli.commands.check.pair import Pair
 from grpo_cli.commands.check.record_view import View
 from grpo_cli.commands.check.rule import Finding, rule
+from grpo_cli.commands.check.rules.padding import edges
 
 # ---- fillers -------------------------------------------------------------------------------------
 
 _DOUBT = -0.3
 _BELOW, _IMPOSSIBLE = -50.0, -1000.0
 _FILLER_TOKENS = 3
+_LONG, _FLAT = 8, 3
+"""Tokens of a response that do not all have one log-prob, and responses that show it."""
 _TURNED = 0.3
 _FILLER_TIMES = 3.0
 _RARE = -4.0
 _CERTAIN_TOKENS, _CERTAIN_SHARE = 48, 0.97
-_FILLER_MEANING = "Missing log-probs were filled with 0.0, −100 or another constant."
 
 
-@rule("filler", "error", _FILLER_MEANING, rank=16, explains=True, suppressible=True)
+@rule("filler")
 def find_certain_tokens(view: View) -> Iterator[Finding]:
     """Finds records of which every column is 0.0, probability 1, at 97 of 100 tokens.
 
@@ -46,17 +48,36 @@ def find_certain_tokens(view: View) -> Iterator[Finding]:
             {"column": next(iter(view.log_probs)), "value": 0.0, "tokens": tokens, "of": of},
             record,
         )
+    yield from _find_flat_columns(view)
 
 
-@rule(
-    "filler",
-    "error",
-    _FILLER_MEANING,
-    rank=10,
-    scope="pair",
-    about="unrelated columns and fillers",
-    needs=("log_probs_old|log_probs_rollout",),
-)
+def _find_flat_columns(view: View) -> Iterator[Finding]:
+    """Yields columns with one log-prob, not 0.0, in every long response where another has many."""
+    rows, long = view.responses, view.lengths >= _LONG
+    inside = np.diff(rows.index) == 0
+    constant = {
+        name: np.bincount(rows.index[1:][inside & (np.diff(column) != 0.0)], minlength=rows.count)
+        == 0
+        for name, column in view.log_probs.items()
+        if len(column)
+    }
+    count = view.records.sum(long.astype(np.int64))
+    varied = np.logical_or.reduce([~one for one in constant.values()] or [~long])
+    for name, one in constant.items():
+        hit = long & one & varied & (view.columns[name][edges(rows, end=False)] != 0.0)
+        flat = view.records.sum(hit.astype(np.int64))
+        for record in np.flatnonzero((count >= _FLAT) & (flat == count)).tolist():
+            yield Finding(
+                f"{view.key(name)} has one value in each of {int(count[record]):,} responses of "
+                f"{_LONG} tokens and more",
+                "write the log-prob of each token: a mean or sum over the response is no column "
+                "of tokens",
+                {"column": name, "responses": int(count[record])},
+                record,
+            )
+
+
+@rule("filler", "pair")
 def find_fillers(pair: Pair) -> Iterator[Finding]:
     """Finds values of 0.0, or one value below −50, in one column where the other has another.
 
@@ -129,15 +150,7 @@ _SHIFT_SHARE = 0.6
 _SHIFT_SIGMAS, _SHIFT_SIGMAS_ALONE, _SHIFT_SIGMAS_END = 4.0, 5.0, 6.0
 
 
-@rule(
-    "shifted",
-    "error",
-    "One column of log-probs is a token early or late.",
-    rank=20,
-    scope="pair",
-    about="shifts and log bases",
-    needs=("log_probs_old|log_probs_ref|log_probs_rollout",),
-)
+@rule("shifted", "pair")
 def find_shifts(pair: Pair) -> Iterator[Finding]:
     """Finds a column that agrees better with the next or previous token of the other column.
 
@@ -240,15 +253,7 @@ _LAST_CHANCE = 1e-6
 _LAST_TIMES = 4.0
 
 
-@rule(
-    "last-token",
-    "error",
-    "The last token of a response has another token's log-prob (packed boundary).",
-    rank=25,
-    scope="pair",
-    about="unrelated columns and fillers",
-    needs=("log_probs_old|log_probs_rollout",),
-)
+@rule("last-token", "pair")
 def find_wrong_last_tokens(pair: Pair) -> Iterator[Finding]:
     """Finds columns that differ more at the last token of responses than anywhere else.
 
@@ -299,16 +304,7 @@ _MOVES = 0.001
 _SURE, _LEVEL = 0.2, 0.25
 
 
-@rule(
-    "unrelated",
-    "error",
-    "Two columns of log-probs do not correlate: they come from different tokens or models.",
-    rank=30,
-    scope="pair",
-    least_tokens=_UNRELATED_TOKENS,
-    about="unrelated columns and fillers",
-    needs=("log_probs_old|log_probs_rollout",),
-)
+@rule("unrelated", "pair")
 def find_unrelated(pair: Pair) -> Iterator[Finding]:
     """Finds columns whose probabilities do not correlate.
 
@@ -409,15 +405,7 @@ _DRIFT_TIMES = 1.8
 _DRIFT_SIGMAS = 5.0
 
 
-@rule(
-    "drift",
-    "error",
-    "Two columns drift apart along the response: the positions of one side are wrong.",
-    rank=35,
-    scope="pair",
-    about="unrelated columns and fillers",
-    needs=("log_probs_old|log_probs_rollout",),
-)
+@rule("drift", "pair")
 def find_drift(pair: Pair) -> Iterator[Finding]:
     """Finds columns that differ more in the later half of the tokens than in the earlier one.
 

@@ -59,9 +59,7 @@ _PADDING_ADVICE = (
 )
 
 
-@rule(
-    "padding", "error|info", "Padding counts as tokens.", rank=20, explains=True, suppressible=True
-)
+@rule("padding")
 def find_padding(view: View) -> Iterator[Finding]:
     """Finds runs of one value at an edge of responses, in every column of log-probs.
 
@@ -97,7 +95,7 @@ class _PaddedRecord:
         self.runs = runs[rows]
         ids = view.counted_ids
         self.ids = None if ids is None else ids[tokens]
-        self.special = frozenset[int]() if ids is None else frozenset().union(*_special_ids(view))
+        self.special = frozenset[int]() if ids is None else frozenset().union(*special_ids(view))
 
 
 def _find_padding_in_record(part: _PaddedRecord, *, end: bool) -> Iterator[Finding]:
@@ -240,7 +238,7 @@ _MANY = 3
 _FINISHED, _PHRASES, _OPEN = 0.87, 16, 8
 
 
-def _special_ids(view: View) -> tuple[frozenset[int], frozenset[int]]:
+def special_ids(view: View) -> tuple[frozenset[int], frozenset[int]]:
     """Returns the ids of ends of text and of padding, as in ``View.ids``."""
     if "token_ids" in view.names:
         settings = view.values[0]
@@ -263,15 +261,7 @@ def _ids_of_setting(value: Mapping[str, Any], key: str) -> frozenset[int]:
     return frozenset(number for number in every if type(number) is int)
 
 
-@rule(
-    "padding-id",
-    "error",
-    "Padding tokens (by id) count after the end of text.",
-    rank=19,
-    explains=True,
-    about="padding, end of text and repetition by id",
-    needs=("token_ids|tokens",),
-)
+@rule("padding-id")
 def find_padding_ids(view: View) -> Iterator[Finding]:
     """Finds responses that count ids of padding after their end of text.
 
@@ -284,7 +274,7 @@ def find_padding_ids(view: View) -> Iterator[Finding]:
     ids = view.counted_ids
     if ids is None or not len(ids):
         return
-    ends, pads = _special_ids(view)
+    ends, pads = special_ids(view)
     rows = view.responses
     at = edges(rows, end=True)
     last, runs = ids[at], equal_runs(rows, ids, end=True)
@@ -297,6 +287,7 @@ def find_padding_ids(view: View) -> Iterator[Finding]:
             np.where(_goes_on_after_the_end(view, ids, last), 1, 0),
         ]
     )
+    yield from _find_other_text(view, ids, ends, behind)
     for record in np.flatnonzero(view.records.sum(behind)).tolist():
         part, of = view.rows_of(record), int(view.counts[record])
         rows_hit, tokens = int(np.count_nonzero(behind[part])), int(behind[part].sum())
@@ -308,6 +299,48 @@ def find_padding_ids(view: View) -> Iterator[Finding]:
             {"responses": rows_hit, "of": of, "tokens": tokens, "token_id": int(last[row])},
             **view.at(row),
         )
+
+
+def _find_other_text(view: View, ids: I64, ends: frozenset[int], behind: I64) -> Iterator[Finding]:
+    """Yields records with ids below 0, or with text right after an end of text that is no padding.
+
+    The mask or the number of the turn changes where a new turn begins.
+    """
+    inside = (np.diff(view.responses.index) == 0) & (np.diff(view.positions) == 1)
+    turns = view.columns.get("turn_ids")
+    if turns is not None:
+        inside &= np.diff(turns) == 0
+    inside &= np.isin(ids[:-1], list(ends)) & (ids[1:] != ids[:-1])
+    usual, counts = np.unique(ids[edges(view.responses, end=True)], return_counts=True)
+    inside &= np.isin(ids[:-1], usual[counts >= _SEVERAL])
+    at = np.flatnonzero(inside) + 1
+    at = at[behind[view.responses.index[at]] == 0]
+    negative = np.flatnonzero(ids < 0) if "token_ids" in view.names else at[:0]
+    for places, words, advice in (
+        (
+            negative,
+            "token ids below 0 count in {responses:,} of {of:,} responses, here {id}: no "
+            "vocabulary has them",
+            "mask these tokens: -100 is the label of what is not trained, -1 often padding",
+        ),
+        (
+            at,
+            "text goes on after the end of text in {responses:,} of {of:,} responses: the end "
+            "counts as a token inside of them",
+            "end the response there, and mask what tools or users wrote before the next turn",
+        ),
+    ):
+        rows = view.responses.index[places]
+        for record in np.unique(view.records.index[rows]).tolist():
+            mine = places[view.records.index[rows] == record]
+            count = {"tokens": len(mine), "responses": len(np.unique(view.responses.index[mine]))}
+            yield Finding(
+                words.format(**count, of=int(view.counts[record]), id=int(ids[mine[0]])),
+                advice,
+                count,
+                **view.place(int(mine[0])),
+                severity="error" if places is negative else "warning",
+            )
 
 
 def _repeats_the_end(view: View, ids: I64, ends: frozenset[int]) -> NDArray[np.bool_]:
@@ -366,14 +399,7 @@ def _goes_on_after_the_end(view: View, ids: I64, last: I64) -> NDArray[np.bool_]
     return found
 
 
-@rule(
-    "end-of-text",
-    "warning|info",
-    "The mask leaves out the end-of-text token.",
-    rank=25,
-    about="padding, end of text and repetition by id",
-    needs=("token_ids|tokens",),
-)
+@rule("end-of-text")
 def find_masked_ends(view: View) -> Iterator[Finding]:
     """Finds responses whose end of text is masked, or missing, after the last token that counts.
 
@@ -387,7 +413,7 @@ def find_masked_ends(view: View) -> Iterator[Finding]:
     ids, written = view.ids, view.written
     if ids is None:
         return
-    ends, _ = _special_ids(view)
+    ends, _ = special_ids(view)
     yield from _find_missing_ends(view, ids, ends)
     yield from _find_open_ends(view, ids)
     if view.mask is None:

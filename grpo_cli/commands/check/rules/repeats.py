@@ -6,6 +6,7 @@ import math
 from collections import Counter, OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -120,6 +121,84 @@ def _digest(view: View) -> NDArray[np.uint64]:
     return total
 
 
+@rule("duplicate")
+def find_repeated_beginnings(view: View) -> Iterator[Finding]:
+    """Finds responses of a group that are others by their ids, or begin with the whole of another.
+
+    Sampling gives such a beginning with the probability of its log-probs, here below 1e-6. Copies
+    to the last bit are found over all of the input.
+    """
+    ids, new = view.counted_ids, view.columns.get("log_probs_new")
+    if ids is None or new is None or not len(ids):
+        return
+    with np.errstate(invalid="ignore"):
+        rare = view.responses.sum(new) < _COPY_CHANCE
+    found: dict[int, list[tuple[int, int]]] = {}
+    starts, ends = view.responses.starts, view.responses.starts + view.lengths
+    for group in np.flatnonzero(view.sizes > 1).tolist():
+        mine = view.members(group).tolist()
+        words = {row: ids[starts[row] : ends[row]].tobytes() for row in mine if view.lengths[row]}
+        order = sorted(words, key=words.__getitem__)
+        for one, other in pairwise(order):
+            if not rare[one] or not words[other].startswith(words[one]):
+                continue
+            part = slice(starts[other], starts[other] + view.lengths[one])
+            equal = all(
+                (column[starts[one] : ends[one]] == column[part]).all()
+                for column in view.log_probs.values()
+            )
+            if not equal or len(words[one]) < len(words[other]):
+                found.setdefault(int(view.records.index[one]), []).append((one, other))
+    for record, pairs in found.items():
+        one, other = pairs[0]
+        longer = sum(view.lengths[a] < view.lengths[b] for a, b in pairs)
+        first = one - int(view.records.starts[record])
+        yield Finding(
+            f"{len(pairs):,} of {int(view.counts[record]):,} responses repeat the token ids of "
+            "another one of their group"
+            + (f", {longer:,} of them go on after it" if longer else "")
+            + f": here those of response {first}",
+            "tokens of a turn count once: cut the turns before off, or mask them"
+            if longer
+            else "copies count twice: sample with different seeds, and drop what fills a batch up",
+            {"responses": len(pairs), "longer": int(longer), "first": first},
+            **view.at(other),
+        )
+
+
+_NEARER, _APART = 2.0, 0.02
+
+
+@rule("reference")
+def find_engines_with_reference_weights(view: View) -> Iterator[Finding]:
+    """Finds an engine whose log-probs are nearer to the reference than to the policy.
+
+    The mean difference from the reference is below half of that from the old policy, which is
+    0.02 nats or more.
+    """
+    columns = view.log_probs
+    old = columns.get("log_probs_old", columns.get("log_probs_new"))
+    engine, reference = columns.get("log_probs_rollout"), columns.get("log_probs_ref")
+    if old is None or engine is None or reference is None:
+        return
+    far, near = (
+        view.records.sum(view.responses.sum(np.abs(engine - one))) / np.maximum(view.tokens, 1)
+        for one in (old, reference)
+    )
+    hit = (view.tokens >= _LEAST_TOKENS) & (far >= _APART) & (_NEARER * near < far)
+    for record in np.flatnonzero(hit).tolist():
+        yield Finding(
+            f"{view.key('log_probs_rollout')} are those of the reference: they differ from "
+            f"{view.key('log_probs_ref')} by {near[record]:.3g} nats per token, from the policy "
+            f"by {far[record]:.3g}",
+            "send the trained weights to the engine before it samples: it still has the initial "
+            "ones (or another adapter), so the data is off-policy",
+            {"to_reference": float(near[record]), "to_policy": float(far[record])},
+            record,
+        )
+
+
+_LEAST_TOKENS = 24
 _STEPS = 3
 """In two the reference may be the policy by right: before the first update, and after one of a
 learning rate of 0 (warm-up)."""
@@ -189,9 +268,7 @@ class InputMemory:
             yield "uneven-groups", describe_uneven(self._sizes), self._first[rarest]
 
 
-@rule(
-    "duplicate", "warning", "Responses occur twice, equal to the last bit.", rank=130, scope="input"
-)
+@rule("duplicate", "input")
 def find_copies(copies: list[Copy], of: int) -> Iterator[Finding]:
     """Yields the copies among the responses of one record."""
     response, first = copies[0]
@@ -205,13 +282,7 @@ def find_copies(copies: list[Copy], of: int) -> Iterator[Finding]:
     )
 
 
-@rule(
-    "torn-group",
-    "warning|info",
-    "The responses of one group are spread over several records.",
-    rank=131,
-    scope="input",
-)
+@rule("torn-group", "input")
 def find_torn_groups(label: object, first: Place, facts: Facts, count: int) -> Iterator[Finding]:
     """Yields the first group of which several records have a response each."""
     given = "; the given advantages are used as they are" if facts.given else ""
@@ -225,13 +296,7 @@ def find_torn_groups(label: object, first: Place, facts: Facts, count: int) -> I
     )
 
 
-@rule(
-    "reference",
-    "warning",
-    "The reference equals the policy in every record: the KL is 0.",
-    rank=132,
-    scope="input",
-)
+@rule("reference", "input")
 def find_equal_references(records: Counter[str], steps: int) -> Iterator[Finding]:
     """Yields a reference that is the policy to the last bit in three steps, or after an update.
 

@@ -13,7 +13,7 @@ from grpo_cli.commands.check.record_view import View
 from grpo_cli.commands.check.rule import Finding, rule
 from grpo_cli.commands.check.rules.padding import edges, runs
 from grpo_cli.commands.trend.metadata import cut_off
-from grpo_cli.records.unread import ENDINGS, PROMPT_IDS, SAMPLED_IDS
+from grpo_cli.records.unread import PROMPT_IDS, SAMPLED_IDS
 
 # ---- masks ---------------------------------------------------------------------------------------
 
@@ -22,13 +22,7 @@ _LEAST_INVERTED = 12
 """Tokens that count and are all exactly 0.0. Words that the policy is sure of are never so many."""
 
 
-@rule(
-    "inverted-mask",
-    "error",
-    "The mask is inverted: 1 for padding and 0 for tokens.",
-    rank=8,
-    explains=True,
-)
+@rule("inverted-mask")
 def find_inverted_masks(view: View) -> Iterator[Finding]:
     """Finds masks whose counted tokens are all 0.0 in every column, and their masked ones not."""
     if view.mask is None or not view.log_probs:
@@ -67,7 +61,7 @@ def _count_per_record(view: View, tokens: np.ndarray) -> np.ndarray:
     return view.records.sum(view.written.sum(tokens.astype(np.int64)))
 
 
-@rule("mask", "error|info", "The mask drops whole responses, or has holes.", rank=15)
+@rule("mask")
 def find_mask_faults(view: View) -> Iterator[Finding]:
     """Finds masks of whole responses, displaced masks, and masks with holes (tool results).
 
@@ -168,13 +162,7 @@ _TAIL = 6
 _PROMPT_ADVICE = "remove the prompt or mask it: only tokens that the policy wrote may count"
 
 
-@rule(
-    "prompt-included",
-    "error",
-    "Prompt tokens count as if the policy had written them.",
-    rank=30,
-    explains=True,
-)
+@rule("prompt-included")
 def find_prompts(view: View) -> Iterator[Finding]:
     """Finds responses that begin with their prompt.
 
@@ -306,16 +294,7 @@ def _shared_tail(prompt: list[Any], begun: list[int]) -> int:
 # ---- ids that were sampled -----------------------------------------------------------------------
 
 
-@rule(
-    "retokenised",
-    "error",
-    "The trained token ids are not the sampled ids.",
-    rank=28,
-    explains=True,
-    about="retokenised ids",
-    needs=("token_ids",),
-    needs_key="|".join(SAMPLED_IDS),
-)
+@rule("retokenised")
 def find_retokenised(view: View) -> Iterator[Finding]:
     """Finds responses whose trained ids differ from the sampled ids in the same record.
 
@@ -364,15 +343,7 @@ _LONGEST_PHRASE = 8
 _LOOP_TOKENS, _LOOP_TIMES = 16, 4
 
 
-@rule(
-    "repetition",
-    "info",
-    "Responses end in a repeated phrase.",
-    rank=110,
-    suppressible=True,
-    about="padding, end of text and repetition by id",
-    needs=("token_ids|tokens",),
-)
+@rule("repetition")
 def find_loops(view: View) -> Iterator[Finding]:
     """Finds responses that end in a repeated phrase: at least 4 times, at least 16 tokens.
 
@@ -412,15 +383,7 @@ _CUT_ADVICE = (
 )
 
 
-@rule(
-    "length-cap",
-    "info",
-    "Responses were truncated: the record says so, or many have exactly the maximum length.",
-    rank=120,
-    about="truncation",
-    full_coverage_needs="|".join(("max_completion_length", *ENDINGS)),
-    fallback="by equal lengths",
-)
+@rule("length-cap")
 def find_cut_responses(view: View) -> Iterator[Finding]:
     """Finds records many of whose responses have exactly the greatest length: they were cut.
 

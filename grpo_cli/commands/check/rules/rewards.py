@@ -53,14 +53,7 @@ def are_dead(view: View) -> NDArray[np.bool_]:
     return found & (low == 0.0) if view.rewards is None else found
 
 
-@rule(
-    "dead-group",
-    "info",
-    "All rewards of a group are equal: no gradient.",
-    rank=70,
-    about="dead groups",
-    needs=("rewards|advantages",),
-)
+@rule("dead-group")
 def find_dead_groups(view: View) -> Iterator[Finding]:
     """Finds groups whose rewards are all equal, so that all their advantages are 0."""
     values = _scores(view)
@@ -80,14 +73,7 @@ def find_dead_groups(view: View) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "near-dead-group",
-    "warning",
-    "Rewards are so close that eps or rounding decides the advantages.",
-    rank=71,
-    about="dead groups",
-    needs=("rewards|advantages",),
-)
+@rule("near-dead-group")
 def find_near_dead_groups(view: View) -> Iterator[Finding]:
     """Finds rewards so nearly equal that eps, or rounding alone, decides the advantages.
 
@@ -115,14 +101,7 @@ def find_near_dead_groups(view: View) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "reward-noise",
-    "warning",
-    "Rewards differ only by float32 rounding.",
-    rank=72,
-    about="reward noise",
-    needs=("rewards",),
-)
+@rule("reward-noise")
 def find_reward_noise(view: View) -> Iterator[Finding]:
     """Finds two rewards of a group that differ by at most 8 float32 roundings of the larger."""
     if view.summed is None or "advantages" in view.names:
@@ -143,7 +122,7 @@ def find_reward_noise(view: View) -> Iterator[Finding]:
         )
 
 
-@rule("singleton-group", "warning", "A group has only one response.", rank=74)
+@rule("singleton-group")
 def find_singleton_groups(view: View) -> Iterator[Finding]:
     """Finds groups of one, which have no baseline but themselves: advantage 0, or NaN with ddof 1.
 
@@ -181,7 +160,7 @@ def count_sizes(view: View) -> dict[int, Counter[int]]:
     return found
 
 
-@rule("uneven-groups", "info", "The groups have different sizes.", rank=75)
+@rule("uneven-groups")
 def find_uneven_groups(view: View) -> Iterator[Finding]:
     """Finds groups of different sizes in one record."""
     for record, counts in count_sizes(view).items():

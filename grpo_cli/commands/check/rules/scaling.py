@@ -8,29 +8,17 @@ from collections.abc import Iterator
 import numpy as np
 
 from grpo_cli.commands.check.pair import Pair
-from grpo_cli.commands.check.record_view import View
 from grpo_cli.commands.check.rule import Finding, rule
-from grpo_cli.commands.check.scale import LEAST_TOKENS, Scale
+from grpo_cli.commands.check.scale import Scale
 
 # ---- bases ---------------------------------------------------------------------------------------
 
-_BASE_MEANING = "Log-probs are in base 2 or 10 instead of e."
-_BASE_ENTROPIES = 64
 _BASES = {"2": 1.0 / math.log(2.0), "10": 1.0 / math.log(10.0)}
 _BASE_WITHIN = 0.04
 _FACTOR_ALIKE, _DIVIDED_ALIKE, _DIVIDED = 0.3, 0.07, 0.05
 
 
-@rule(
-    "log-base",
-    "error",
-    _BASE_MEANING,
-    rank=40,
-    scope="pair",
-    about="shifts and log bases",
-    least_tokens=LEAST_TOKENS,
-    needs=("log_probs_old|log_probs_ref|log_probs_rollout",),
-)
+@rule("log-base", "pair")
 def find_log_bases(pair: Pair) -> Iterator[Finding]:
     """Finds a column that is the other times 1.4427 or 0.4343, at likely and rare tokens alike.
 
@@ -54,47 +42,6 @@ def find_log_bases(pair: Pair) -> Iterator[Finding]:
                     )
 
 
-@rule("log-base", "error", _BASE_MEANING, rank=90)
-def find_log_bases_by_entropy(view: View) -> Iterator[Finding]:
-    """Finds records all of whose columns are in base 2 or 10, by their entropies in nats.
-
-    Of tokens drawn from a policy at temperature 1 the mean of −log p is the mean entropy. Where
-    the two differ by the factor of a base, within 10 % and by 6 standard errors, it is the base.
-    """
-    entropies, new = view.columns.get("entropies"), view.log_probs.get("log_probs_new")
-    if entropies is None or new is None:
-        return
-    for record in np.flatnonzero(view.tokens >= _BASE_ENTROPIES).tolist():
-        part = view.tokens_of(record)
-        h, cost = entropies[part], -new[part]
-        if not np.isfinite([h, cost]).all():
-            continue
-        over, mean = cost - h, float(h.mean())
-        if mean <= 0.0 or not _have_equal_means(view, part, cost):
-            continue  # a temperature on one side, which moves the mean too
-        error = float(over.std(ddof=1)) / math.sqrt(len(h))
-        factor = float(cost.mean()) / mean
-        for base, per_nat in _BASES.items():
-            if abs(factor / per_nat - 1.0) < 0.1 and abs(factor - 1.0) * mean > 6.0 * error:
-                yield Finding(
-                    f"the mean −log p is {factor:.3f} times the mean entropy: base {base}",
-                    f"multiply the log-probs by ln {base}, unless the entropies are in "
-                    "another base",
-                    {
-                        "columns": ["log_probs_new", "entropies"],
-                        "base": int(base),
-                        "factor": factor,
-                    },
-                    record=record,
-                )
-
-
-def _have_equal_means(view: View, part: slice, cost: np.ndarray) -> bool:
-    """Returns whether all columns have nearly one mean, as they do in one base."""
-    means = [float(column[part].mean()) for column in view.log_probs.values()]
-    return max(means) - min(means) < 0.05 * float(cost.mean())
-
-
 # ---- temperatures --------------------------------------------------------------------------------
 
 _STRAIGHT = 1.2
@@ -106,16 +53,7 @@ _MOST_SHARE = 1.5
 """Of a temperature of 1/7 or of 7: what is beyond them is no temperature."""
 
 
-@rule(
-    "temperature",
-    "error",
-    "One of two columns was computed at another temperature.",
-    rank=42,
-    scope="pair",
-    about="temperature",
-    least_tokens=LEAST_TOKENS,
-    needs=("log_probs_old|log_probs_rollout",),
-)
+@rule("temperature", "pair")
 def find_temperatures(pair: Pair) -> Iterator[Finding]:
     """Finds log-odds of sure tokens that one factor scales (``Scale``).
 
@@ -162,19 +100,9 @@ def _describe_temperature(pair: Pair, scale: Scale, sample: int) -> Finding:
     )
 
 
-@rule(
-    "sharper",
-    "info",
-    "One policy is sharper than the other, but unevenly: training, dropout or other weights.",
-    rank=43,
-    scope="pair",
-    about="temperature",
-    needs=("log_probs_old|log_probs_rollout",),
-)
+@rule("sharper", "pair")
 def find_sharper_policies(pair: Pair) -> Iterator[Finding]:
     """Finds sure tokens that are surer in one column by 0.04 or more of their log-odds."""
-    if pair.to_reference:
-        return
     for sample, scale in pair.scales.items():
         share = scale.odds.median
         if abs(share) > _NOTABLE_SHARE and not _is_temperature(pair, scale):
@@ -195,15 +123,7 @@ def find_sharper_policies(pair: Pair) -> Iterator[Finding]:
 _CONSTANT_TOKENS = 24
 
 
-@rule(
-    "constant-log-ratio",
-    "warning",
-    "Every ratio is multiplied by one constant: one side lacks a normaliser.",
-    rank=45,
-    scope="pair",
-    about="unrelated columns and fillers",
-    needs=("log_probs_old|log_probs_rollout",),
-)
+@rule("constant-log-ratio", "pair")
 def find_constant_log_ratios(pair: Pair) -> Iterator[Finding]:
     """Finds log ratios that are one constant plus little, as after renormalising over top-p.
 

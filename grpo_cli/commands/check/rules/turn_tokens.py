@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from grpo_cli.batch import I64
-from grpo_cli.commands.check.record_view import Trajectory, View, flat
+from grpo_cli.batch import F64, I64
+from grpo_cli.commands.check.record_view import LOG_PROBS, Trajectory, View
 from grpo_cli.commands.check.rule import Finding, Severity, rule
 from grpo_cli.records.unread import PROMPT_IDS
 
@@ -23,19 +23,14 @@ _MARKS = (
     "<tool_result>",
     "<observation>",
 )
+_HEADERS = frozenset({151_644, 128_006})
+"""Ids that begin a turn: <|im_start|> of Qwen, <|start_header_id|> of Llama 3."""
 _RUN, _NATS = 3, -3.0
 """So many tokens of log-prob 0.0 in a row, which the trainer finds this unlikely at least."""
 _DOUBT = -0.3
 
 
-@rule(
-    "tool-tokens",
-    "error|info",
-    "Tokens that a tool or the user wrote count as if the policy had written them.",
-    rank=17,
-    explains=True,
-    suppressible=True,
-)
+@rule("tool-tokens")
 def find_tool_tokens(view: View) -> Iterator[Finding]:
     """Finds counted tokens of other roles, or of which the engine has no log-prob.
 
@@ -43,7 +38,7 @@ def find_tool_tokens(view: View) -> Iterator[Finding]:
     they are sure of, but the trainer is sure of these too: three in a row are found if they cost
     it 3 nats, between tokens of the policy; if no mask has holes, in half of the responses and in
     three at least. Without roles or the engine, the text tells: half of the responses have a
-    tool's tag, and no mask has a hole.
+    tool's tag or the token that begins a turn, and no mask has a hole.
     Where the record says that its loss is echo's, tools' tokens are trained on purpose.
     """
     foreign = _foreign(view)
@@ -71,27 +66,24 @@ def find_tool_tokens(view: View) -> Iterator[Finding]:
 def _foreign(view: View) -> NDArray[np.bool_] | None:
     """[N] the tokens that count and are a tool's; None if nothing tells."""
     kept = slice(None) if view.mask is None else view.mask
-    words = _words(view, "roles")
+    words = view.strings("roles")
     if words is not None:
         return np.isin(words, _OTHERS)[kept]
-    engine = view.columns.get("log_probs_rollout")
-    trainer = view.columns.get("log_probs_old", view.columns.get("log_probs_new"))
+    engine, trainer = view.columns.get("log_probs_rollout"), _trainer(view)
     if engine is not None and trainer is not None:
         return _unsampled(view, engine == 0.0, trainer)
-    words = _words(view, "tokens")
+    words = view.ids if "token_ids" in view.names else view.strings("tokens")
     if words is None or (np.diff(view.positions)[np.diff(view.responses.index) == 0] > 1).any():
         return None
-    marked = np.isin(words, _MARKS)[kept]
+    marked = np.isin(words, [*_HEADERS] if words.dtype.kind == "i" else _MARKS)[kept]
     often = view.records.sum((view.responses.sum(marked.astype(np.int64)) > 0).astype(np.int64))
     return marked & np.repeat(2 * often >= view.counts, view.tokens)
 
 
-def _words(view: View, name: str) -> NDArray[Any] | None:
-    """[W] the strings of a field with one for each token as written."""
-    if name not in view.names:
-        return None
-    words = [word for value in view.values for word in flat(value[view.names[name]])]
-    return np.array(words, dtype=object) if len(words) == view.written.total else None
+def _trainer(view: View) -> F64 | None:
+    """[N] the trainer's log-probs; of several columns, which may be wrong, the greatest."""
+    columns = [view.columns[name] for name in LOG_PROBS[:2] if name in view.columns]
+    return np.maximum.reduce(columns) if columns else None
 
 
 def _unsampled(view: View, zero: NDArray[np.bool_], trainer: Any) -> NDArray[np.bool_]:
@@ -109,40 +101,42 @@ def _unsampled(view: View, zero: NDArray[np.bool_], trainer: Any) -> NDArray[np.
     return found
 
 
-@rule(
-    "mask-shifted",
-    "error",
-    "The mask is one token late or early: it counts the edge of what tools wrote.",
-    rank=16,
-    explains=True,
-)
+@rule("mask-shifted")
 def find_shifted_masks(view: View) -> Iterator[Finding]:
     """Finds masks with holes at whose edge the engine has no log-prob, 0.0, in four of five.
 
     The token before a hole is the tool's first where the mask is late, the token after it the
     tool's last where it is early. The trainer must find it unlikely.
     """
-    engine = view.columns.get("log_probs_rollout")
-    trainer = view.columns.get("log_probs_old", view.columns.get("log_probs_new"))
+    engine, trainer = view.columns.get("log_probs_rollout"), _trainer(view)
     if view.mask is None or engine is None or trainer is None:
         return
     foreign = (engine == 0.0) & (trainer < _DOUBT)
     holes = np.flatnonzero((np.diff(view.positions) > 1) & (np.diff(view.responses.index) == 0))
-    for words, edges in (("late", holes), ("early", holes + 1)):
-        owner = view.records.index[view.responses.index[edges]]
-        hits = np.bincount(owner, foreign[edges], len(view.counts))
-        of = np.bincount(owner, minlength=len(view.counts))
-        for record in np.flatnonzero((hits >= _LEAST) & (hits >= 0.8 * of)).tolist():
-            first = edges[(owner == record) & foreign[edges]][0]
-            side = "before" if words == "late" else "after"
-            yield Finding(
-                f"the mask is one token {words}: the token {side} a masked stretch is not the "
-                f"policy's in {int(hits[record]):,} of {int(of[record]):,} turns",
-                "shift the mask as the log-probs are shifted: log-prob t is of token t + 1 of "
-                "prompt and response, and so must be its mask",
-                {"turns": int(hits[record]), "of": int(of[record]), "shift": words},
-                **view.place(int(first)),
-            )
+    owner = view.records.index[view.responses.index[holes]]
+    of = np.bincount(owner, minlength=len(view.counts))
+    sides = {"late": foreign[holes], "early": foreign[holes + 1]}
+    count = {word: np.bincount(owner, hit, len(of)) for word, hit in sides.items()}
+    found = {word: (hits >= _LEAST) & (hits >= 0.8 * of) for word, hits in count.items()}
+    for record in np.flatnonzero(found["late"] | found["early"]).tolist():
+        words = [word for word in sides if found[word][record]]
+        first = holes[(owner == record) & sides[words[0]]][0] + (words[0] == "early")
+        hits = int(count[words[0]][record])
+        both = len(words) > 1
+        yield Finding(
+            f"the mask is inverted: the tokens around masked stretches are not the policy's in "
+            f"{hits:,} of {int(of[record]):,} turns"
+            if both
+            else f"the mask is one token {words[0]}: the token "
+            f"{'before' if words[0] == 'late' else 'after'} a masked stretch is not the policy's "
+            f"in {hits:,} of {int(of[record]):,} turns",
+            "dump 1 − mask: the mask is 1 where the policy wrote"
+            if both
+            else "shift the mask as the log-probs are shifted: log-prob t is of token t + 1 of "
+            "prompt and response, and so must be its mask",
+            {"turns": hits, "of": int(of[record]), "shift": "both" if both else words[0]},
+            **view.place(int(first)),
+        )
 
 
 # ---- prompts -------------------------------------------------------------------------------------
@@ -150,12 +144,7 @@ def find_shifted_masks(view: View) -> Iterator[Finding]:
 _TEMPLATE, _TAIL, _SHIFT = 2, 8, 8
 
 
-@rule(
-    "turn-prompt",
-    "warning|info",
-    "The prompt of a turn does not continue the turn before.",
-    rank=29,
-)
+@rule("turn-prompt")
 def find_turn_prompts(view: View) -> Iterator[Finding]:
     """Finds prompts that differ from the turns before: encoded again, or shortened.
 
@@ -229,12 +218,7 @@ def _compare_prompts(
 # ---- missing turns -------------------------------------------------------------------------------
 
 
-@rule(
-    "turns-missing",
-    "warning|info",
-    "Turns are missing: their numbers have gaps.",
-    rank=59,
-)
+@rule("turns-missing")
 def find_missing_turns(view: View) -> Iterator[Finding]:
     """Finds trajectories whose turns are numbered one by one, but for gaps.
 
@@ -272,7 +256,9 @@ def find_missing_turns(view: View) -> Iterator[Finding]:
 
 
 def _numbers(view: View, ids: I64, rows: I64) -> I64:
-    """Returns the numbers of a trajectory's turns, in order."""
-    starts, widths = view.written.starts[rows], view.widths[rows]
-    parts = [ids[start : start + width] for start, width in zip(starts, widths, strict=True)]
-    return np.unique(np.concatenate(parts))
+    """Returns the numbers of a trajectory's turns up to its last token that counts, in order."""
+    rows = rows[view.lengths[rows] > 0]
+    last = view.positions[view.responses.starts[rows] + view.lengths[rows] - 1]
+    pairs = zip(view.written.starts[rows], last, strict=True)
+    parts = [ids[start : start + size + 1] for start, size in pairs]
+    return np.unique(np.concatenate([*parts, ids[:0]]))

@@ -21,7 +21,7 @@ def _tokens_of_records(view: View, bad: NDArray[np.bool_]) -> list[slice]:
     return [view.tokens_of(record) for record in hits.tolist()]
 
 
-@rule("not-finite", "error", "A token that counts has NaN or infinity.", rank=10, explains=True)
+@rule("not-finite")
 def find_non_finite(view: View) -> Iterator[Finding]:
     """Finds NaN and ±inf at tokens that count, where every formula is undefined."""
     for name, values in view.log_probs.items():
@@ -38,13 +38,7 @@ def find_non_finite(view: View) -> Iterator[Finding]:
             )
 
 
-@rule(
-    "probabilities",
-    "error",
-    "Log-probs above 0: probabilities, −log p, or fillers.",
-    rank=11,
-    explains=True,
-)
+@rule("probabilities")
 def find_positive_log_probs(view: View) -> Iterator[Finding]:
     """Finds log-probs above 0: probabilities, or log-probs without their sign.
 
@@ -94,7 +88,7 @@ def _explain_positive(values: F64, positive: F64) -> tuple[str, str]:
     )
 
 
-@rule("bad-score", "error", "A reward or advantage is NaN, infinite or beyond ±1e100.", rank=9)
+@rule("bad-score")
 def find_bad_scores(view: View) -> Iterator[Finding]:
     """Finds rewards and advantages that no command evaluates; null of several functions is fine."""
     for name in ("rewards", "advantages"):
@@ -120,7 +114,7 @@ def find_bad_scores(view: View) -> Iterator[Finding]:
             )
 
 
-@rule("negative-entropy", "error", "An entropy is below 0.", rank=12)
+@rule("negative-entropy")
 def find_negative_entropies(view: View) -> Iterator[Finding]:
     """Finds entropies below 0 by more than rounding: no distribution over words has one."""
     values = view.columns.get("entropies")
@@ -141,9 +135,7 @@ def find_negative_entropies(view: View) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "half-precision", "info", "A column of log-probs was rounded to bfloat16 or float16.", rank=70
-)
+@rule("half-precision")
 def find_half_precision(view: View) -> Iterator[Finding]:
     """Finds columns all of whose numbers are those of a format of 16 bits, where others are not."""
     kinds = {name: precisions(values, view.tokens) for name, values in view.log_probs.items()}
