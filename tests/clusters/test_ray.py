@@ -33,7 +33,8 @@ from grpo_cli.engine.fold import fold
 from grpo_cli.records import Reading
 from grpo_cli.records.choose.grouping import Grouping
 from grpo_cli.records.open import ranges
-from grpo_cli.records.open.remote import HEAD, addresses
+from grpo_cli.records.open.remote import HEAD
+from grpo_cli.records.open.remote import files as addresses
 from grpo_cli.variants.plan import plan
 
 SEED = 3_016

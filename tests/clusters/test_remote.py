@@ -16,7 +16,7 @@ from grpo_cli import InputError
 from grpo_cli.commands.eval.nested import encode_nested
 from grpo_cli.engine import Evaluation, Reader
 from grpo_cli.records.open import remote
-from grpo_cli.records.open.remote import addresses
+from grpo_cli.records.open.remote import files as addresses
 from grpo_cli.variants.plan import plan
 
 
