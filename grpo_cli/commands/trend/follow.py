@@ -220,7 +220,9 @@ class Follow:
         part = folded.sums
         other = other_row(self._facts.named, (plan.variant,))
         self.notices |= notices | self._facts.unread.note() | other | part.notices
-        self.notices |= {f"no update columns: {error}": None for error in part.missing}
+        self.notices |= {
+            f"loss, KL and ratios are not computed: {error}": None for error in part.missing
+        }
         self.notices |= dict.fromkeys(part.origins.returns())
         self._references.merge(part.references)
         if self._references.error is not None:

@@ -212,7 +212,7 @@ class Verification:
         for key, name in self.rounded.items():
             say(f"note: {key} was rounded to {name}, and is compared to that precision")
         for key, metric in self.metrics.items():
-            say(f"note: {key} differs in {metric.words}; a metric alone does not fail a record")
+            say(f"note: {key} differs in {metric.words}; metrics are noted, not judged")
         if left := self._memory.left_out:
             say(
                 f"note: {left} differing records were not searched for a cause (--causes N "

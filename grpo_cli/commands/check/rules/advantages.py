@@ -248,7 +248,7 @@ def find_stride(given: Scores) -> str:
     for size in range(2, count):
         if count % size == 0 and Lines.fit(given, rows % (count // size)).follow():
             apart = count // size
-            return f"groups of rows {apart} apart (sample-major), as if the rows were prompt-major"
+            return f"groups that take every {apart}th row"
         if count // size < 2:
             continue
         blocks = rows // size
@@ -376,7 +376,7 @@ def find_counted_turns(view: View) -> Iterator[Finding]:
             continue
         _, by_turn, by_trajectory, _, _ = hits[0]
         yield Finding(
-            "trajectories count once for each of their turns: in all groups that show it "
+            "trajectories count once for each of their turns: in every group where this matters "
             f"({len(hits):,}) the baseline is the mean over turns ({by_turn:.4g} here), not "
             f"over trajectories ({by_trajectory:.4g})",
             "take mean and std over one reward per trajectory, and give its advantage to all its "

@@ -510,7 +510,7 @@ def _find_open_ends(view: View, ids: I64) -> Iterator[Finding]:
         )
         yield Finding(
             f"{count:,} of {len(mine):,} responses shorter than the longest of their group have no "
-            "end of text: they end in different tokens",
+            "end-of-text token: their last tokens differ",
             "count the end of text, or the policy does not learn when to stop; right if the "
             "rollouts were stopped at strings or aborted (record finish_reasons)",
             {"responses": count, "of": len(mine)},

@@ -182,7 +182,7 @@ def find_turn_rewards(view: View) -> Iterator[Finding]:
         if len(paid) < 8 or len(single) < len(paid) or any(one[0] == 0.0 for one in paid):
             continue
         yield Finding(
-            f"the only reward of {len(paid):,} trajectories of several turns is that of the first",
+            f"{len(paid):,} trajectories of several turns are rewarded on their first turn only",
             "an outcome is known after the last turn: put it there, or discounting and credit by "
             "turn leave the later turns without it",
             {"trajectories": len(paid)},
