@@ -84,7 +84,7 @@ def find_wrong_versions(view: View) -> Iterator[Finding]:
     if key is not None and versions is None:
         for record, value in enumerate(view.values):
             given = value.get(key)
-            given = flat(given) if hasattr(given, "__len__") else [given]
+            given = flat(given) if isinstance(given, list | np.ndarray) else [given]
             if given and all(type(one) is int for one in given):
                 yield Finding(
                     f"{key} are all below 0 (at most {max(given)}): no token has a version of the "
@@ -191,7 +191,7 @@ def find_wrong_endings(view: View) -> Iterator[Finding]:
     tools are between its tokens.
     """
     settings = view.packed.settings
-    limits = np.array([one.get("max_completion_length", np.inf) for one in settings])
+    limits = np.array([one.get("max_completion_length") or np.inf for one in settings])
     above = view.lengths > np.repeat(limits.astype(np.float64), view.counts)
     tools = np.zeros(len(view.counts), dtype=np.bool_)
     inside = np.diff(view.responses.index) == 0
@@ -249,11 +249,13 @@ def find_wrong_text(view: View) -> Iterator[Finding]:
 
     Of ids that occur several times in a record, 7 of 10 tokens must have the id's usual string.
     """
-    if not {"tokens", "token_ids"} <= view.names.keys():
+    if not {"tokens", "token_ids"} <= view.names.keys() or view.ids is None:
         return
     for record, value in enumerate(view.values):
         ids, words = (flat(value[view.names[name]]) for name in ("token_ids", "tokens"))
         if len(ids) != len(words) or [*map(dict(zip(ids, words, strict=True)).get, ids)] == words:
+            continue
+        if not all(isinstance(word, str) for word in words):
             continue
         texts: dict[Any, Counter[Any]] = {}
         for one, word in zip(ids, words, strict=True):
