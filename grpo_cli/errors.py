@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+
+
+def nearest(name: str, names: Iterable[str], cutoff: float = 0.6) -> str:
+    """The name that another was meant for, two letters swapped above all; "" for none."""
+    known = list(names)
+    swaps = {f"{name[:at]}{name[at + 1]}{name[at]}{name[at + 2 :]}" for at in range(len(name) - 1)}
+    if (swapped := next((one for one in known if one in swaps), None)) is not None:
+        return swapped
+    return next(iter(get_close_matches(name, known, n=1, cutoff=cutoff)), "")
 
 
 class GrpoError(Exception):

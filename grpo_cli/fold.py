@@ -86,7 +86,7 @@ class Partial:
         sums, facts = self._folded.sums, self._folded.facts
         other = other_row(facts.named, (self._plan.variant,))
         no_kl = without_kl([self._plan] if lacks_kl(sums.totals.signed) else [])
-        return list(facts.sentences | other | sums.sentences | no_kl)
+        return list(other | facts.sentences | sums.sentences | no_kl)
 
 
 def partial(

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from grpo_cli.api.words import speaking_of_arguments
 from grpo_cli.batch import F64
 from grpo_cli.commands.answer import html_page, html_table
-from grpo_cli.engine.rows.fields import COLUMNS, FIELDS, SIDES, Level, names
+from grpo_cli.engine.rows.fields import COLUMNS, FIELDS, KINDS, SIDES, Level
 from grpo_cli.engine.rows.having import read_having
 from grpo_cli.engine.rows.rows import Column
 from grpo_cli.engine.rows.rows import columns as columns_of
@@ -237,8 +237,8 @@ def _package(name: str) -> Any:
 def columns(parts: Sequence[Source], level: Level) -> dict[str, Array]:
     """Name → one value a row, of the fields that rows of this level have.
 
-    A number that is unknown or of nothing is NaN; a column that nothing has is not there. With
-    several reward functions there is a column for each, ``reward.NAME`` or ``reward.0``.
+    A number that is unknown or of nothing is NaN, a text None. With several reward functions
+    there is a column for each, ``reward.NAME`` or ``reward.0``.
     """
     tables = [_table(part, level) for part in parts]
     found = dict.fromkeys(name for table in tables for name in table)
@@ -271,7 +271,7 @@ _NAMES: Mapping[Level, Sequence[str]] = {
     "trajectory": COLUMNS["trajectory"],
     "response": COLUMNS["response"],
     "turn": COLUMNS["turn"],
-    "token": ("id", "response", "group", *names("token")),
+    "token": COLUMNS["token"],
 }
 LEVELS = tuple(_NAMES)
 
@@ -285,6 +285,9 @@ def _table(source: Source, level: Level) -> dict[str, Array]:
             table |= {f"{name}.{key}": array([row[key] for row in column.values]) for key in keys}
         elif column.values is not None:
             table[name] = _filled(name, column)
+        else:
+            text = KINDS[name] == "text"
+            table[name] = np.full(len(table["id"]), None if text else np.nan)
     return table
 
 

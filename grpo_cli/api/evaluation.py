@@ -39,6 +39,12 @@ def evaluate(
     J = Σₜ wₜ·cₜ·sₜ − β·Σₜ w′ₜ·kₜ over the tokens that the mask keeps; loss = −J. The variant's
     page (``grpo explain VARIANT``) has its formula and its paper.
 
+    >>> result = evaluate("samples/dr_grpo.json", "dr")
+    >>> round(result.loss, 6), result.total["clip_fraction"]
+    (0.074929, 0.5)
+    >>> [row.tolist() for row in result.clip]
+    [['high', 'high'], [None, None]]
+
     Args:
         data: a record under any of the names that files may use: ``log_probs_new`` and
             ``log_probs_old`` as [G], [G][T] or [B][G][T] natural log-probs (nats, ragged or with

@@ -32,18 +32,24 @@ def compare(
     data: Data,
     variants: str | Iterable[str] = "grpo,dr,dapo,bnpo,gspo,cispo",
     *,
+    where: str | Sequence[str] = (),
+    group_by: str | Sequence[str] = (),
     stages: Stages = None,
     batch: Literal["input", "record"] = "input",
     **hyperparameters: Hyperparameter,
 ) -> Compared:
     """Several variants on the same data.
 
+    >>> found = compare("samples/dr_grpo.json", ["grpo", "dr"])
+    >>> [(one.variant, round(one.loss, 6)) for one in found.variants]
+    [('grpo', 0.052983), ('dr', 0.074929)]
+
     Args:
         data: as ``evaluate`` takes it.
         variants: names, or patterns as ``"trl/*"``; ``"all"`` is every one. Cosines are with the
             first.
-        stages, batch, **hyperparameters: as ``evaluate`` takes them, for every variant that takes
-            them.
+        where, group_by: as ``evaluate`` takes them.
+        stages, batch, **hyperparameters: the same for every variant that takes them.
 
     Raises:
         UsageError: for an unknown name, or what none of the variants takes.
@@ -55,7 +61,7 @@ def compare(
         values = checked(hyperparameters)
         chosen = names(variants if isinstance(variants, str) else ",".join(variants))
         made, _ = plans(chosen, stages or {}, values, batch)
-        reader, _ = reader_of(data)
+        reader, _ = reader_of(data, where=where, group_by=group_by)
         return compare_plans(made, reader)
 
 
@@ -71,11 +77,17 @@ def match(
     rtol: float | None = None,
     betas: Sequence[float] = (),
     variant: str = "grpo",
+    where: str | Sequence[str] = (),
+    group_by: str | Sequence[str] = (),
     stages: Stages = None,
     batch: Literal["input", "record"] = "input",
     **hyperparameters: Hyperparameter,
 ) -> Matched:
     """Which conventions reproduce a number that a trainer logged.
+
+    >>> found = match("samples/dr_grpo.json", loss="0.07493")
+    >>> "dr" in found.matches[0].variants
+    True
 
     Args:
         data: as ``evaluate`` takes it.
@@ -85,6 +97,7 @@ def match(
         logged: where the records carry the number, as ``"loss=metrics.loss"``.
         rtol: the relative tolerance, where the digits do not say it.
         betas: values of β to try.
+        where, group_by: as ``evaluate`` takes them.
         variant, stages, batch, **hyperparameters: what is known of the objective.
 
     Raises:
@@ -97,17 +110,24 @@ def match(
     given |= {"clip_fraction": clip_fraction, "gradient_norm": gradient_norm}
     with speaking_of_arguments():
         plan = planned(variant, stages, hyperparameters, batch)
-        reader, words = reader_of(data, jobs=None)
+        reader, words = reader_of(data, jobs=None, where=where, group_by=group_by)
         return ask(
             plan,
             reader,
             words,
-            (),
+            _flags(where, group_by),
             numbers={n: _digits(n, x) for n, x in given.items() if x is not None},
             at=() if logged is None else (logged,),
             rtol=rtol,
             betas=betas,
         )
+
+
+def _flags(where: str | Sequence[str], group_by: str | Sequence[str]) -> list[str]:
+    """What a command line would have for them."""
+    words = [word for test in listed(where) for word in ("--where", test)]
+    fields = listed(group_by)
+    return [*words, *(["--group-by", ",".join(fields)] if fields else [])]
 
 
 def _digits(name: str, number: float | str) -> str:
@@ -129,10 +149,16 @@ def verify(
     atol: float | None = None,
     metrics_rtol: float | None = None,
     causes: int = 12,
+    where: str | Sequence[str] = (),
+    group_by: str | Sequence[str] = (),
     stages: Stages = None,
     **hyperparameters: Hyperparameter,
 ) -> Verified:
     """Whether records evaluate to what they expect, and where they first differ.
+
+    >>> record = {"log_probs": [[-0.5], [-0.7]], "rewards": [1, 0], "expected": {"loss": 0.0}}
+    >>> verify(record, "dr").agrees
+    True
 
     Args:
         data: as ``evaluate`` takes it; records with ``expected``.
@@ -140,7 +166,7 @@ def verify(
         rtol, atol: when two numbers agree; None: 1e-4, and a part of that of their scale.
         metrics_rtol: when two metrics agree; None: 1e-4.
         causes: how many differing records are searched for a cause.
-        stages, **hyperparameters: as ``evaluate`` takes them.
+        where, group_by, stages, **hyperparameters: as ``evaluate`` takes them.
 
     Raises:
         UsageError: for an unknown name.
@@ -157,7 +183,7 @@ def verify(
             if value is not None and not 0 <= value < float("inf"):
                 raise UsageError(f"{name}: expected a number >= 0, got {value}")
         within = tolerances(rtol, atol, metrics_rtol)
-        reader, _ = reader_of(data)
+        reader, _ = reader_of(data, where=where, group_by=group_by)
         judging = partial(Judging, variant or "", stages or {}, values, within)
         answer = Verification(judging, reader, causes).result()
         if not answer.records:
@@ -165,12 +191,23 @@ def verify(
         return answer
 
 
-def check(data: Data, *, limit: int = 3) -> Checked:
+def check(
+    data: Data,
+    *,
+    limit: int = 3,
+    where: str | Sequence[str] = (),
+    group_by: str | Sequence[str] = (),
+) -> Checked:
     """Whether a dump is sane: shifts, padding, temperatures, dead groups, duplicates and more.
+
+    >>> found = check("samples/temperature.jsonl")
+    >>> found.ok, found.findings[0].code
+    (False, 'temperature')
 
     Args:
         data: as ``evaluate`` takes it.
         limit: findings of one kind in full; 0 for all.
+        where, group_by: as ``evaluate`` takes them.
 
     Raises:
         InputError: for data that cannot be read.
@@ -180,7 +217,7 @@ def check(data: Data, *, limit: int = 3) -> Checked:
     with speaking_of_arguments():
         if limit < 0:
             raise UsageError(f"limit: expected 0 or more, got {limit}")
-        reader, _ = reader_of(data)
+        reader, _ = reader_of(data, where=where, group_by=group_by)
         return run(reader, limit)
 
 
@@ -191,18 +228,24 @@ def split(
     accumulate: int | None = None,
     ranks: int = 1,
     variant: str = "grpo",
+    where: str | Sequence[str] = (),
+    group_by: str | Sequence[str] = (),
     stages: Stages = None,
     batch: Literal["input", "record"] = "input",
     **hyperparameters: Hyperparameter,
 ) -> SplitUp:
     """Compares a batch with the same batch cut into micro-batches and ranks, per aggregation.
 
+    >>> found = split("samples/trl_grpo.jsonl", micro_batch=2, ranks=2, variant="dapo")
+    >>> found.splits[0].aggregate
+    'token-mean'
+
     Args:
         data: as ``evaluate`` takes it.
         micro_batch: responses of a micro-batch.
         accumulate: micro-batches that a rank accumulates; None: until the input is one step.
         ranks: data-parallel ranks.
-        variant, stages, batch, **hyperparameters: as ``evaluate`` takes them.
+        where, group_by, variant, stages, batch, **hyperparameters: as ``evaluate`` takes them.
 
     Raises:
         UsageError: for an unknown name, or a cut that cannot be made.
@@ -218,7 +261,7 @@ def split(
             if not 1 <= value < 2**31:
                 raise UsageError(f"{name}: expected 1 or more, got {value}")
         plan = planned(variant, stages, hyperparameters, batch)
-        reader, _ = reader_of(data)
+        reader, _ = reader_of(data, where=where, group_by=group_by)
         responses = gather(plan, reader)
         cutting = cut(responses.count, micro_batch, accumulate, ranks)
         return split_up(plan, responses, cutting)
@@ -239,6 +282,10 @@ def show(
     **hyperparameters: Hyperparameter,
 ) -> Shown:
     """The tokens that stand out in a batch, or what the tokens of each string add up to.
+
+    >>> found = show("samples/arithmetic.jsonl", "dr", top=1, having="clip==high")
+    >>> [(row["token"], row["contribution"]) for row in found.rows]
+    [('5', 0.15)]
 
     Args:
         data: as ``evaluate`` takes it.
@@ -267,12 +314,24 @@ def show(
         return show_rows(reader, plan, by=by, top=top, strings=strings, having=tests)[0]
 
 
-def diff(first: Data, second: Data, *, tolerance: float | None = None) -> RunDiff:
+def diff(
+    first: Data,
+    second: Data,
+    *,
+    tolerance: float | None = None,
+    where: str | Sequence[str] = (),
+    group_by: str | Sequence[str] = (),
+) -> RunDiff:
     """Where two runs that should be identical first differ.
+
+    >>> runs = "samples/run/healthy.jsonl.gz", "samples/run/temperature.jsonl.gz"
+    >>> diff(*runs).agreed_until
+    29
 
     Args:
         first, second: the runs, as ``evaluate`` takes data.
         tolerance: by how much numbers may differ; None: as rounding and an engine's noise do.
+        where, group_by: as ``evaluate`` takes them.
 
     Raises:
         UsageError: for a tolerance below 0.
@@ -284,7 +343,7 @@ def diff(first: Data, second: Data, *, tolerance: float | None = None) -> RunDif
     with speaking_of_arguments():
         if tolerance is not None and not tolerance >= 0.0:
             raise UsageError(f"tolerance: expected 0 or more, got {tolerance}")
-        readers = [reader_of(run)[0] for run in (first, second)]
+        readers = [reader_of(run, where=where, group_by=group_by)[0] for run in (first, second)]
         return compare_runs(readers[0], readers[1], StepSource(), tolerance)
 
 
@@ -302,6 +361,9 @@ def trend(
     **hyperparameters: Hyperparameter,
 ) -> Trend:
     """A run step by step, and when something changed.
+
+    >>> trend("samples/run/temperature.jsonl.gz", "trl/grpo").last_good_step
+    29
 
     Args:
         data: the run, as ``evaluate`` takes data; or a trainer's log, or several.
@@ -349,6 +411,9 @@ def explain(
     **hyperparameters: Hyperparameter,
 ) -> Explained | Described:
     """Why the loss of data is what it is; or what a variant, a choice, a word or a log means.
+
+    >>> explain("samples/on_policy.json").why[0]["text"]
+    'the loss is 0: ...'
 
     Args:
         topic: data as ``evaluate`` takes it; or a name, or a trainer's log.

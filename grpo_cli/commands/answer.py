@@ -15,6 +15,14 @@ class Answer:
     Where a key is a keyword of Python's the field's name ends with an underscore (``global_``).
     """
 
+    def __init_subclass__(cls) -> None:
+        cls.__repr__ = Answer.__repr__  # type: ignore[method-assign]  # not the one of every row
+
+    def __repr__(self) -> str:
+        """The short fields as they are, the others by their size."""
+        values = ((name, _in_short(value)) for name, value in self.fields().items())
+        return f"{type(self).__name__}({', '.join(f'{name}={text}' for name, text in values)})"
+
     def fields(self) -> dict[str, Any]:
         """The fields by their JSON keys; answers among the values stay answers."""
         assert is_dataclass(self)
@@ -31,6 +39,20 @@ class Answer:
         rest = [f"{name}: {value}" for name, value in named.items() if name not in rows and value]
         tables = [html_table([*one[0]], ([*row.values()] for row in one)) for one in rows.values()]
         return html_page(tables, rest)
+
+
+def _in_short(value: Any) -> str:
+    if isinstance(value, list | tuple | dict) and not value:
+        return "{}" if isinstance(value, dict) else "[]"
+    if isinstance(value, list | tuple):
+        return f"<{len(value)} {type(value[0]).__name__}>"
+    if isinstance(value, Answer) or not isinstance(value, str | int | float | None):
+        return f"<{type(value).__name__}>"
+    text = repr(value)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+
+
+_LONGEST = 60
 
 
 def _as_document(value: Any) -> Any:

@@ -16,7 +16,7 @@ import typer
 
 from grpo_cli.commands.help.layout import FrontPage, PanelCommand
 from grpo_cli.commands.options.everywhere import displayed
-from grpo_cli.errors import GrpoError
+from grpo_cli.errors import GrpoError, nearest
 from grpo_cli.terminal.messages import say, tell
 from grpo_cli.terminal.numbers import shell_line
 from grpo_cli.version import VERSION
@@ -206,7 +206,7 @@ def _meant(message: str) -> str:
         return ""
     from grpo_cli.commands.explain.choice import is_choice
     from grpo_cli.commands.help.view import topics
-    from grpo_cli.commands.help.words import COMMAND_OF, look_up
+    from grpo_cli.commands.help.words import COMMAND_OF, look_up, names_of_words
     from grpo_cli.variants import NAMES
 
     if word in COMMAND_OF:
@@ -218,8 +218,13 @@ def _meant(message: str) -> str:
         return f"{word} is a variant: grpo eval FILE -v {word}, or grpo explain {word}"
     if word in topics():
         return f"for the page: grpo help {word}"
-    known = is_choice(word) or look_up(word) is not None
-    return f"for its meaning: grpo explain {word}" if known else ""
+    if is_choice(word) or look_up(word) is not None:
+        return f"for its meaning: grpo explain {word}"
+    near = nearest(word, [*COMMAND_OF, *COMMANDS, *NAMES, *topics(), *names_of_words()])
+    if near in COMMAND_OF:
+        return f"type: grpo {COMMAND_OF[near]}"
+    how = "" if near in COMMANDS else "explain " if near in NAMES else "help "
+    return f"did you mean grpo {how}{near}?" if near else ""
 
 
 def _tell_usage(error: Any) -> NoReturn:

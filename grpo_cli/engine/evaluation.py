@@ -292,7 +292,7 @@ class Evaluation:
             return []  # what was read until then depends on how the input is cut
         no_kl = without_kl([plan] if lacks_kl(sums.totals.signed) else [])
         pooled = {} if sums.error is not None else reader.pooled(plan.batch)
-        return list(reader.notes() | self._notices | other | sums.sentences | no_kl | more | pooled)
+        return list(other | reader.notes() | self._notices | sums.sentences | no_kl | more | pooled)
 
     def _ungrouped(self) -> Iterator[str]:
         """Says that groups are torn into their responses, where advantages are made of groups."""

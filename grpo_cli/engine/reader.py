@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 G = TypeVar("G")
 
-_EACH = "--batch FIELD evaluates each step as a batch of its own"
+_EACH = "--batch FIELD evaluates each by itself"
 ONE_STEP = "--where 'FIELD==N' selects the records of one step"
 _KEPT = 64
 """Small files whose bytes a reader keeps for another pass."""
@@ -112,7 +112,7 @@ class Reader:
         """All of them, and what the plans say: another row than the records', an idle clip."""
         other = other_row(self.facts.named, [plan.variant for plan in plans]) if plans else {}
         idle = dict.fromkeys(plan.idle_clip for plan in plans)
-        return self.facts.sentences | other | {text: None for text in idle if text is not None}
+        return other | self.facts.sentences | {text: None for text in idle if text is not None}
 
     def ungrouped(self, totals: Totals) -> str | None:
         """What is wrong where every record is one response and says the group that it is of."""
@@ -123,10 +123,7 @@ class Reader:
         for field, steps in self.facts.steps.items():
             if len(steps) > 1:  # a prompt may come back in a later step
                 key = f"{field},{key}"
-        return (
-            f"every record has one response, so each is its own group; --group-by {key} joins "
-            "the responses to one prompt"
-        )
+        return f"each record is a group of its own; --group-by {key} joins them"
 
     def pooled(self, batch: str, advice: str = _EACH) -> Notices:
         """That records of several steps were evaluated as one batch, where they were.
@@ -137,7 +134,7 @@ class Reader:
         """
         for field, steps in self.facts.steps.items():
             if len(steps) > 1 and batch == "input":
-                text = f"the records of {len(steps):,} steps are evaluated as one batch"
+                text = f"{len(steps):,} steps form one batch"
                 return {f"{text}; {advice.replace('FIELD', field)}": None}
         return {}
 

@@ -123,18 +123,12 @@ def without_kl(plans: Iterable[Plan], whose: str = "the records have") -> Notice
     if not left_out:
         return {}
     if len(left_out) == 1:
-        text = f"{left_out[0].variant} is evaluated without its KL penalty ({_penalty(*left_out)})"
+        text = f"KL left out of {left_out[0].variant} ({_penalty(*left_out)})"
     else:
         named = [f"{plan.variant} {_penalty(plan)}" for plan in left_out[:_NAMED]]
         more = f"; and {len(left_out) - _NAMED} more" if len(left_out) > _NAMED else ""
-        text = (
-            f"{len(left_out)} variants are evaluated without their KL penalty "
-            f"({'; '.join(named)}{more})"
-        )
-    return {f"{text}: {whose} no log_probs_ref; {_ADVICE}": None}
-
-
-_ADVICE = "add that column to include it (with ratios: probs_old and probs_ref)"
+        text = f"KL left out of {len(left_out)} variants ({'; '.join(named)}{more})"
+    return {f"{text}: {whose} no log_probs_ref": None}
 
 
 _NAMED = 6

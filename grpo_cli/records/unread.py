@@ -179,7 +179,7 @@ class Unread:
             return {}
         each = [f"{key} ({advice})" if advice else key for key, advice in named.items()]
         more = [f"and {len(each) - _MOST_KEYS} more"] if len(each) > _MOST_KEYS else []
-        return {f"ignored keys that look like columns: {', '.join(each[:_MOST_KEYS] + more)}": None}
+        return {f"ignored columns: {', '.join(each[:_MOST_KEYS] + more)}": None}
 
 
 # ---- names ----------------------------------------------------------------------------------
@@ -387,8 +387,20 @@ def _nearest(key: str, value: Any, names: Mapping[str, str]) -> str:
         others = _NO_POLICY.union(*_OTHERS.values())
         if words & _LOG_PROBS and not words & others and all(map(_is_at_most_0, _leaves(value))):
             return f"--map {OLD}={key} {_IF_OLD}"
+    of_ids = words & _OF_IDS and not words & _LEFT_OUT and column is None
+    if of_ids and "token_ids" not in names and all(map(_may_be_id, _leaves(value))):
+        return f"--map token_ids={key}"
     scores = key.startswith("token_level_") and bool(words & {"rewards", "scores"})
     return f"--map rewards={key}" if scores and "rewards" not in names else ""
+
+
+_OF_IDS = _set("response responses completion completions token tokens id ids output outputs")
+"""Words of a field that holds the ids of a response's tokens, as verl's ``responses``."""
+
+
+def _may_be_id(value: Any) -> bool:
+    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    return value is None or (whole and value >= 0)
 
 
 def _is_at_most_0(value: Any) -> bool:

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from grpo_cli.terminal.display import chosen
 from grpo_cli.terminal.numbers import aligned, shown, visible
 from grpo_cli.terminal.prose import wrapped
 from grpo_cli.terminal.screen import Screen
@@ -97,14 +98,52 @@ def fitting(
     Returns:
         The columns to show, and the names of those left out.
     """
-    kept, hidden = list(columns), []
+    if width is None:
+        return [*columns], []
+    widths: dict[str, int] = {}
+    for one in columns:
+        widths[one.name] = widths.get(one.name, 0) + one.width + GAP
+    used = sum(widths.values()) - GAP
+    hidden: dict[str, None] = {}
     for name in spare:
-        if width is None or total_width(kept) <= width:
+        if used <= width:
             break
-        if any(one.name == name for one in kept):
-            kept = [one for one in kept if one.name != name]
-            hidden.append(name)
-    return kept, hidden
+        if name in widths and name not in hidden:
+            used -= widths[name]
+            hidden[name] = None
+    return [one for one in columns if one.name not in hidden], [*hidden]
+
+
+_SHORT_NAME = 10
+"""Letters of a long name that are kept at least."""
+
+
+def with_short_names(
+    columns: Sequence[Column], name: str, spare: Sequence[str], screen: Screen
+) -> list[Column]:
+    """The columns; on a terminal without room for all, with the beginnings of long names alone.
+
+    Args:
+        columns: all of them.
+        name: the column whose texts may be cut, as far as they stay different.
+        spare: the columns that can be left out.
+        screen: where they are shown.
+    """
+    if not (screen.terminal and fitting(columns, spare, screen.width)[1]):
+        return [*columns]
+    return [_shortened(one) if one.name == name and not one.numeric else one for one in columns]
+
+
+def _shortened(names: Column) -> Column:
+    texts = {cell.plain for cell in names.cells}
+    length = _SHORT_NAME
+    while len({text[:length] for text in texts}) < len(texts):
+        length += 1
+    cells = [
+        Text(f"{cell.plain[:length]}…") if cell.cell_len > length + 1 else cell
+        for cell in names.cells
+    ]
+    return names._replace(cells=cells)
 
 
 def total_width(columns: Collection[Column]) -> int:
@@ -143,18 +182,26 @@ def grid(columns: Sequence[Column]) -> Table:
 
 
 def print_hidden(console: Console, screen: Screen, names: Collection[str], remedy: str) -> None:
-    """Says which columns there was no room for, and where they are; on a terminal in a line."""
+    """Says in a line which columns there was no room for and where they are; --full names all."""
     if names:
+        names = [*map(visible, names)]
         listed = ", ".join(names)
+<<<<<<< HEAD
         most = (screen.edge or 0) - len(
             f"hidden at {screen.width} columns:  and 99 more ({remedy})"
         )
         if screen.terminal and len(listed) > most:
-            first = [*names][-_TOLD:]
-            listed = f"{', '.join(reversed(first))} and {len(names) - len(first)} more"
+            first = names[-_TOLD:]
+=======
         where = "not shown" if screen.width is None else f"hidden at {screen.width} columns"
+        long = len(f"{where}: {listed} (see {remedy})") > (screen.width or 0)
+        if long and len(names) > _TOLD and not chosen().full:
+            first = [*names][-_TOLD:]
+>>>>>>> ok-surface
+            listed = f"{', '.join(reversed(first))} and {len(names) - len(first)} more"
         text = Text(f"{where}: {listed} (see {remedy})", "dim")
-        console.print(Text("\n") + wrapped(text, screen.width, GAP))
+        above = "" if screen.terminal else "\n"  # where lines are few, rows are worth more
+        console.print(Text(above) + wrapped(text, screen.width, GAP))
 
 
 def print_list(

@@ -12,8 +12,10 @@ from typing import BinaryIO, Literal
 
 from rich.cells import cell_len
 from rich.console import Console
+from rich.text import Text
 
 from grpo_cli.terminal.display import chosen
+from grpo_cli.terminal.prose import wrapped
 from grpo_cli.terminal.screen import Screen, screen_of, written
 
 Beyond = Literal["cut", "page", "print"]
@@ -31,8 +33,8 @@ def print_page(
     *,
     notes: Iterable[str] = (),
     shades: bool = False,
-) -> None:
-    """Writes what ``draw`` prints.
+) -> bool:
+    """Writes what ``draw`` prints, and returns whether its end was cut.
 
     Args:
         stream: where to.
@@ -44,57 +46,69 @@ def print_page(
     screen = screen_of(stream)
     console = screen.console(shades=shades)
     draw(console, screen)
-    below = sum(lines_of(f"grpo: note: {note}", screen) for note in notes)
-    deliver(written(console), stream, screen, beyond, below=below)
+    return deliver(written(console), stream, screen, beyond, below=_lines_of_notes(notes, screen))
 
 
 def draw_fitting(
     console: Console,
     screen: Screen,
-    draw: Callable[[Console, Screen, int], None],
+    draw_head: Callable[[Console, Screen], object],
+    draw_brief: Callable[[Console, Screen], object],
+    draw_rows: Callable[[Console, Screen, int], None],
     most: int,
     notes: Iterable[str] = (),
 ) -> None:
-    """Prints as many rows as the terminal has room for below what is printed, ``most`` of them.
+    """Prints a head and as many rows below it as the terminal has room for, ``most`` of them.
 
     Args:
         console, screen: where to.
-        draw: prints so many rows; 0 for all.
+        draw_head: prints what is above the rows, and ``draw_brief`` the least that will do.
+        draw_rows: prints so many rows; 0 for all.
         most: how many rows where there is room; 0 for all.
         notes: what is going to be printed below them, and a line that counts the other rows.
     """
-    rows = screen.console()
-    draw(rows, screen, most)
+
+    def height(draw: Callable[[Console, Screen], object], rows: int) -> int:
+        scratch = screen.console()
+        draw(scratch, screen)
+        draw_rows(scratch, screen, rows)
+        return _height(written(scratch), screen)
+
     if screen.height is not None and not chosen().full:
-        below = sum(lines_of(f"grpo: note: {note}", screen) for note in notes)
-        used = _height(written(console), screen) + below + 1
-        table = _height(written(rows), screen)
-        if used + table >= screen.height:
-            rows = screen.console()
-            draw(rows, screen, 1)
-            room = screen.height - used - 1 - _height(written(rows), screen)
-            if room > 0:
-                rows = screen.console()
-                draw(rows, screen, min(1 + room, most or 1 + room))
-    console.file.write(written(rows))
+        room = screen.height - _lines_of_notes(notes, screen) - 1  # one for the prompt
+        if height(draw_head, most) > room:
+            draw_head = draw_brief
+            if height(draw_brief, most) > room:
+                least = height(draw_brief, 1) + 1  # one for the line that counts the other rows
+                most = min(1 + max(room - least, 0), most or room)
+    draw_head(console, screen)
+    draw_rows(console, screen, most)
 
 
-def deliver(text: str, stream: BinaryIO, screen: Screen, beyond: Beyond, *, below: int = 0) -> None:
-    """Writes a page; ``below`` is how many lines are going to follow it on the terminal."""
+def deliver(text: str, stream: BinaryIO, screen: Screen, beyond: Beyond, *, below: int = 0) -> bool:
+    """Writes a page, and returns whether its end was cut.
+
+    ``below`` is how many lines are going to follow it on the terminal.
+    """
     if screen.height is not None and chosen().full:
         beyond = "page"
-    if screen.height is None or beyond == "print" or _height(text, screen) < screen.height - below:
-        stream.write(text.encode())
-    elif beyond == "cut":
+    high = screen.height is not None and _height(text, screen) >= screen.height - below
+    cut = high and beyond == "cut"
+    if cut:
         stream.write(_cut(text, screen, below).encode())
-    elif not (chosen().pager and _paged(text)):
+    elif not (high and beyond == "page" and chosen().pager and _paged(text)):
         stream.write(text.encode())
     stream.flush()
+    return cut
 
 
 def lines_of(text: str, screen: Screen) -> int:
     """How many lines of the terminal a message takes."""
-    return _height(text + "\n", screen)
+    return _height(wrapped(Text(text), screen.width, len("grpo: ")).plain + "\n", screen)
+
+
+def _lines_of_notes(notes: Iterable[str], screen: Screen) -> int:
+    return sum(lines_of(f"grpo: note: {note}", screen) for note in notes)
 
 
 def _height(text: str, screen: Screen) -> int:

@@ -27,13 +27,12 @@ def other_row(named: str | None, evaluated: Iterable[str]) -> dict[str, None]:
     """The notice that records name a row, where no variant of its framework was evaluated."""
     if not named:
         return {}
-    name, _, loss = named.partition("/")
-    if any(variant.startswith(f"{name}/") for variant in evaluated):
+    used = list(evaluated)
+    if any(variant.startswith(f"{named.partition('/')[0]}/") for variant in used):
         return {}
-    note = f"according to the records, {name} computed them as {loss.partition('@')[0]}"
-    return {
-        f"{note}: -v {named} reproduces this (grpo verify also uses the records' settings)": None
-    }
+    if len(used) > 1:
+        return {f"the records were computed as {named}, which is not among these variants": None}
+    return {f"this is {used[0]}; the records were computed as {named}: use -v {named}": None}
 
 
 def choose(settings: Settings) -> Reading:

@@ -345,7 +345,7 @@ def test_a_group_of_rows_of_several_steps_is_noted(grpo, tmp_path) -> None:
     alone = grpo("eval", str(file), "-v", "dr", "--level", "batch")
     assert "--group-by step,uid joins" in alone.stderr
     pooled = grpo("eval", str(file), "-v", "dr", "--level", "batch", "--group-by", "uid")
-    assert "the records of 2 steps are evaluated as one batch" in pooled.stderr
+    assert "2 steps form one batch" in pooled.stderr
 
 
 def test_limit_counts_rows_of_batches(grpo, path) -> None:
@@ -422,7 +422,7 @@ def test_rows_of_one_response_are_batched_after_they_are_grouped(grpo, tmp_path)
     assert "--group-by step,FIELD separates them" in mixed.stderr
 
 
-NOTE = "the records of 3 steps are evaluated as one batch"
+NOTE = "3 steps form one batch"
 
 
 @each(

@@ -229,7 +229,7 @@ def test_every_format_keeps_to_the_limit(grpo, dump):
 def test_the_records_own_framework_is_mentioned(grpo, dump):
     framework = {"name": "trl", "loss_type": "dapo"}
     path = str(dump({"framework": framework}))
-    said = "according to the records, trl computed them as dapo: -v trl/dapo reproduces this"
+    said = "note: this is grpo; the records were computed as trl/dapo: use -v trl/dapo"
     assert said in grpo("eval", path, "--level", "batch").stderr
     assert said not in grpo("eval", path, "--level", "batch", "-v", "trl/grpo").stderr
 

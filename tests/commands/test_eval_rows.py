@@ -267,17 +267,17 @@ NOTES = [
         "1 of 3 records: all ratios are exactly 1 (on-policy), so their gradients carry "
         "the information, not their losses",
         "1 of 3 groups is dead: their advantages are all 0",
-        "2 of 8 responses without any token that counts",
+        "2 of 8 responses have no token that counts",
     ]),
     ([ONE | {"rewards": [1.0, 1.0, 1.0]}] * 2, [
         "all groups are dead: every advantage is 0",
-        "2 of 6 responses without any token that counts",
+        "2 of 6 responses have no token that counts",
     ]),
     ([TWO, ONE | {"rewards": [1, 0, 1]}], [
         "1 of 2 records: all ratios are exactly 1 (on-policy), so their gradients carry "
         "the information, not their losses",
         "2 of 3 groups are dead: their advantages are all 0",
-        "1 of 5 responses without any token that counts",
+        "1 of 5 responses has no token that counts",
     ]),
     ([DEAD | {"rewards": [1.0, 0.0]}], [
         "all ratios are exactly 1 (on-policy), so the loss value carries no information; "
@@ -308,7 +308,7 @@ SHOWN = {
 }
 FIRST_TO_GO = {
     "record": "line denominator clip_fraction_low clip_fraction_high ratio_min groups policy "
-    "ratio_mean response_count source kl dead_groups ratio_max tokens clip_fraction",
+    "ratio_mean response_count source objective kl dead_groups ratio_max tokens clip_fraction",
     "response": "clip_fraction_low clip_fraction_high ratio_min weight policy ratio_mean group kl "
     "ratio_max clip_fraction length",
     "token": "token_id weight advantage surrogate correction kl log_ratio",
@@ -319,13 +319,13 @@ FIRST_TO_GO = {
 def test_a_narrow_table_has_whole_numbers_and_goes_without_columns(
     tmp_path: Path, level: str
 ) -> None:
-    """The first to go first; never who it is, J, the loss and what the level is looked at for."""
+    """The first to go first; never who it is, the loss and what the level is looked at for."""
     several = [SHOWN, ONE | {"log_probs_ref": ONE["log_probs_old"]}]
     alone = {name: values[:1] for name, values in SHOWN.items()} | {"advantages": [1.0]}
     path = write(tmp_path / "a.jsonl", [alone] if level == "token" else several)
     lists = []
     for width in (40, 50, 60, 80, 100, 120, 140, 400):
-        text = run("eval", path, "--level", level, COLUMNS=str(width)).stdout
+        text = run("eval", path, "--level", level, "--full", COLUMNS=str(width)).stdout
         assert "…" not in text
         table, _, after = text.partition(f"hidden at {width} columns: ")
         lists.append(re.findall(r"\w+", after.partition("(see")[0]))

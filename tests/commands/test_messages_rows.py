@@ -6,10 +6,9 @@ import pytest
 from fuzz import product
 
 DAPO = {"step": 1, "framework": {"name": "trl", "loss_type": "dapo"}}
-SAID = (
-    "grpo: note: according to the records, trl computed them as dapo: -v trl/dapo reproduces "
-    "this (grpo verify also uses the records' settings)"
-)
+COMPUTED = "the records were computed as trl/dapo"
+SAID = f"grpo: note: this is grpo; {COMPUTED}: use -v trl/dapo"
+OF_SEVERAL = f"grpo: note: {COMPUTED}, which is not among these variants"
 EVALUATING = ["eval", "explain", "compare", "show", "split", "trend", "report"]
 FLAGS = {"split": ["-n", "1"]}
 
@@ -24,24 +23,26 @@ def test_that_records_name_another_row_is_told_once_in_one_sentence(grpo, dump, 
     path = str(dump(DAPO, DAPO | {"step": 2}))
     result = run(grpo, tmp_path, command, path)
     assert result.exit_code == 0
-    assert result.stderr.splitlines().count(SAID) == 1
+    notes = result.stderr.splitlines()
+    assert notes.count(OF_SEVERAL if command == "compare" else SAID) == 1
     quiet = run(grpo, tmp_path, command, path, "-q")
     own = run(grpo, tmp_path, command, path, "-v", "trl/dapo")
     nothing = run(grpo, tmp_path, command, str(dump({"step": 1})))
-    assert "computed them as" not in quiet.stderr + own.stderr + nothing.stderr
+    assert "computed as" not in quiet.stderr + own.stderr + nothing.stderr
 
 
 def test_a_run_that_is_followed_says_it_once(grpo, dump):
     path = dump(DAPO, DAPO | {"step": 2})
     ends = ("--every", "0.01", "--fail-on", "nll>0")
     result = grpo("trend", str(path), "-v", "dr", "--follow", *ends)
-    assert (result.exit_code, result.stderr.splitlines().count(SAID)) == (1, 1)
+    assert result.exit_code == 1
+    assert result.stderr.splitlines().count(SAID.replace("grpo;", "dr;")) == 1
 
 
 def test_the_row_is_the_one_of_the_records_release(grpo, dump):
     framework = {"name": "trl", "loss_type": "dapo", "version": "1.9.2"}
     said = grpo("eval", str(dump({"framework": framework}))).stderr
-    assert "computed them as dapo: -v trl/dapo@1.9.2 reproduces this (grpo verify" in said
+    assert "the records were computed as trl/dapo@1.9.2: use -v trl/dapo@1.9.2" in said
 
 
 @pytest.mark.parametrize("size", [3000, 1 << 20])
@@ -51,5 +52,6 @@ def test_only_the_first_object_is_heard_wherever_pieces_are_cut(dump, size, name
     first = DAPO if named else {"step": 1}
     path = dump(first, *[DAPO | other] * 700)
     with product.blocks_of(size):
+        said = SAID.replace("grpo;", "dr;")
         notes = product.run(["eval", str(path), "-v", "dr"]).err.decode().splitlines()
-    assert [note for note in notes if "computed them" in note] == ([SAID] if named else [])
+    assert [note for note in notes if "computed as" in note] == ([said] if named else [])

@@ -49,7 +49,7 @@ def test_what_to_type_instead(typed, line, said):
 
 
 def test_a_command_that_is_nearly_one_is_named(typed):
-    assert typed("evla x").startswith("grpo: no such command 'evla'. Did you mean 'eval'?")
+    assert typed("evla x").startswith("grpo: no such command 'evla'; did you mean grpo eval?")
 
 
 def test_letters_may_stand_at_their_values(grpo, dump):

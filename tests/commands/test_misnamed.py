@@ -111,7 +111,7 @@ def test_from_python(dump):
         assert caught.value.path.endswith("old_lp")
         assert wanted in str(caught.value) or "--map log_probs_old=old_lp" in str(caught.value)
     told = evaluate({**RECORD, "log_probs_old": OLDER}, "dr")
-    assert told.notices == ["ignored keys that look like columns: old_lp"]
+    assert told.notices == ["ignored columns: old_lp"]
 
 
 @each(
@@ -154,7 +154,7 @@ def test_a_row_that_does_not_need_it_is_evaluated(grpo, dump, row, more):
     result = grpo("eval", dump({**RECORD, **more}), "-v", row)
     assert result.exit_code == 0
     assert result.stderr.count("old_lp") == (1 if "old" in str(more) else 2)
-    assert "ignored keys that look like columns: old_lp" in result.stderr
+    assert "ignored columns: old_lp" in result.stderr
 
 
 OLD_NAMES = (
@@ -196,7 +196,7 @@ def test_a_mask_of_what_does_not_count_is_not_advised_as_the_mask(grpo, dump, ke
 def test_other_columns_are_a_note(grpo, dump, key):
     result = grpo("eval", dump(*[{**RECORD, "old_lp": None, key: [[1, 0], [1]]}] * 3), "-v", "dr")
     assert result.exit_code == 0
-    assert result.stderr.count(key) == result.stderr.count(f"look like columns: {key}") + (
+    assert result.stderr.count(key) == result.stderr.count(f"ignored columns: {key}") + (
         result.stderr.count(f"={key}")
     )
     assert len(result.stderr.splitlines()) == 2
@@ -283,7 +283,7 @@ def test_the_same_wherever_text_is_cut(tmp_path, kind, skip):
     fault, skipped, notices, _ = found[0]
     place = "[2].old_lp" if kind == "array" else ":3: old_lp"
     assert place in (skipped[0] if skip else fault)
-    (said,) = [one for one in notices if "look like columns" in one]
+    (said,) = [one for one in notices if one.startswith("ignored columns")]
     assert "returns" in said
     assert "note" not in said
 
@@ -297,7 +297,7 @@ def test_the_first_record_with_its_keys_decides(tmp_path):
     path.write_text("".join(json.dumps(one) + "\n" for one in records))
     found = [outcome([str(path)], block_bytes=size) for size in (1 << 22, 1, 500)]
     assert all(one == found[0] for one in found)
-    assert "ignored keys that look like columns: returns" in found[0][2]
+    assert "ignored columns: returns" in found[0][2]
 
 
 @pytest.mark.parametrize("row", ["dr", "opo"])
@@ -323,9 +323,7 @@ def test_tables(tmp_path, kind, row):
         assert "old_lp: log_probs_old is missing, but dr needs it" in fault
     else:
         assert fault is None
-        assert notices[0] == (
-            "ignored keys that look like columns: old_lp (--map log_probs_old=old_lp), returns"
-        )
+        assert notices[0] == ("ignored columns: old_lp (--map log_probs_old=old_lp), returns")
 
 
 @pytest.mark.parametrize("row", ["dr", "opo"])
@@ -359,9 +357,7 @@ def test_rows_of_a_group(tmp_path, kind, row):
         )
         assert (":1: " if kind == "lines" else "[0].") in fault
     else:
-        assert notices[0] == (
-            "ignored keys that look like columns: old_lp (--map log_probs_old=old_lp), returns"
-        )
+        assert notices[0] == ("ignored columns: old_lp (--map log_probs_old=old_lp), returns")
 
 
 @pytest.mark.parametrize("name", ["prime-rl", "open-instruct", "verifiers", "miles"])
@@ -399,7 +395,7 @@ def test_so_are_the_others(tmp_path, grpo, value):
 def test_fields_that_flags_name_are_read(grpo, dump):
     record = {"logprobs": [-0.5, -0.25], "rewards": [1.0, 0.0], "level": [3, 4], "odd": [1, 2]}
     path = dump(record)
-    assert "look like columns: level, odd\n" in grpo("eval", path, "-v", "dr").stderr
+    assert "ignored columns: level, odd\n" in grpo("eval", path, "-v", "dr").stderr
     result = grpo("eval", path, "-v", "dr", "--where", "level[0]==3", "--map", "advantages=odd")
     assert "look like columns" not in result.stderr
 

@@ -21,10 +21,7 @@ WITH = PLAIN | {"log_probs_ref": [[-0.25, -0.35], [-0.15, -0.4]]}
 # By hand: A = ±0.5 / (σ + 1e-8), σ = √0.5; every ratio is e^0.3, clipped at 1.2 where A > 0.
 LOSS = (math.exp(0.3) - 1.2) * 0.5 / (math.sqrt(0.5) + 1e-8) / 2
 
-NOTE = (
-    "grpo is evaluated without its KL penalty (k3, β 0.04): the records have no log_probs_ref; "
-    "add that column to include it (with ratios: probs_old and probs_ref)"
-)
+NOTE = "KL left out of grpo (k3, β 0.04): the records have no log_probs_ref"
 MIXED = (
     "log_probs_ref: missing; the kl stage (k3) needs log-probs under the reference "
     "although other records have it; --beta 0 works without it"
@@ -82,7 +79,7 @@ def test_show_speaks_of_the_one_record_that_it_shows(grpo, write):
     path = write(PLAIN, WITH)
     said = NOTE.replace("the records have", "the record has")
     assert f"note: {said}\n" in grpo("show", path, "--record", "0").stderr
-    assert "without its KL" not in grpo("show", path, "--record", "1").stderr
+    assert "KL left out" not in grpo("show", path, "--record", "1").stderr
 
 
 def test_the_columns_that_a_record_with_ratios_lacks(grpo, write):
@@ -90,7 +87,7 @@ def test_the_columns_that_a_record_with_ratios_lacks(grpo, write):
     said = grpo("eval", write(ratios)).stderr
     halves = [[0.5, 0.5], [0.5, 0.5]]
     whole = grpo("eval", write(ratios | {"probs_old": halves, "probs_ref": halves}), "--json")
-    assert "to include it (with ratios: probs_old and probs_ref)" in said
+    assert NOTE in said
     assert json.loads(whole.stdout)["total"]["kl"] > 0
 
 
@@ -126,9 +123,8 @@ def test_compare_serves_every_row_whose_kl_is_a_penalty(grpo, write):
     assert all("|kl:none(no reference)|" in found[name]["signature"] for name in ("grpo", "bnpo"))
     assert [row["variant"] for row in document["skipped"]] == ["rloo"]
     assert (
-        "note: 2 variants are evaluated without their KL penalty (grpo k3, β 0.04; "
-        "bnpo k3, β 0.04): the records have no log_probs_ref; "
-        "add that column to include it (with ratios: probs_old and probs_ref)"
+        "note: KL left out of 2 variants (grpo k3, β 0.04; bnpo k3, β 0.04): "
+        "the records have no log_probs_ref\n"
     ) in result.stderr
 
 
@@ -137,7 +133,7 @@ def test_match_names_the_default_as_it_stands(grpo, write):
     assert "  grpo, grpo-unbiased-kl, " in result.stdout
     assert "-v grpo --level batch --only loss" in result.stdout
     assert "--kl none" not in result.stdout
-    assert "without its KL penalty" in result.stderr or "without their KL" in result.stderr
+    assert "KL left out of" in result.stderr
 
 
 def test_match_tries_frameworks_whose_beta_is_0_as_they_stand(write):
@@ -224,7 +220,7 @@ def test_a_row_whose_own_beta_is_0_is_evaluated_as_before(name):
     found = evaluate(PLAIN, name)
     assert "no reference" not in found.signature
     assert "[beta=0" in found.signature
-    assert not any("KL penalty" in note for note in found.notices)
+    assert not any("KL left out" in note for note in found.notices)
 
 
 @pytest.mark.parametrize("record", [{"beta": 0.04}, {"hyperparameters": {"kl_coef": 0.04}}])
@@ -334,7 +330,7 @@ def test_a_mixed_run_has_no_update_where_the_reference_is_missing(grpo, write, o
     losses = [json.loads(row)["loss"] for row in result.stdout.splitlines()]
     assert [loss is None for loss in losses] == ["log_probs_ref" not in one for one in records]
     assert f"dump.jsonl:{line}: log_probs_ref: missing" in result.stderr
-    assert "KL penalty" not in result.stderr
+    assert "KL left out" not in result.stderr
 
 
 def test_a_run_that_is_followed_starts_again_where_a_reference_turns_up(write):
@@ -354,7 +350,7 @@ def test_a_run_that_is_followed_starts_again_where_a_reference_turns_up(write):
     follow.poll()
     losses = [step.metrics["loss"] for step in follow.steps()]
     assert [loss is None for loss in losses] == [True, True, False]
-    assert any(note.startswith("no update columns") for note in follow.notices)
+    assert any(note.startswith("loss, KL and ratios are not computed") for note in follow.notices)
 
 
 # ---- however the input is cut ------------------------------------------------------------------

@@ -73,7 +73,7 @@ def test_one_record_is_a_heat_map_and_many_are_rows(path: Path, tmp_path: Path) 
     one = write(tmp_path / "one.jsonl", RECORDS[:1])
     assert run("show", one, "-v", "dr").stdout.startswith("record r0:")
     assert run("show", path, "-v", "dr", "--record", "r2").stdout.startswith("record r2:")
-    assert run("show", path, "-v", "dr").stdout.startswith("batch of 5 records, 75 tokens:")
+    assert run("show", path, "-v", "dr").stdout.startswith("dr on 5 records, 75 tokens:")
     assert answer("show", one, "-v", "dr")["total"]["records"] == 1
     assert len(answer("show", path, "-v", "dr", "--record", "r2")["rows"]) == 15
 
@@ -161,7 +161,7 @@ def test_bad_records_are_skipped_or_end_it(path: Path) -> None:
     assert not stopped.stdout
     skipped = run("show", path, "-v", "dr", "--on-error", "skip")
     assert skipped.exit_code == 3
-    assert "batch of 5 records" in skipped.stdout
+    assert "dr on 5 records" in skipped.stdout
 
 
 def test_standard_input_and_a_quantity_that_is_0_everywhere(path: Path) -> None:

@@ -188,10 +188,7 @@ def test_eval_says_how_rows_of_one_response_are_put_together(tmp_path, kind, std
     assert not noted("-q")
 
 
-NOTE = (
-    "note: every record has one response, so each is its own group; "
-    "--group-by uid joins the responses to one prompt"
-)
+NOTE = "note: each record is a group of its own; --group-by uid joins them"
 
 
 def test_a_row_alone_whose_group_has_no_name_is_left_as_it_is(tmp_path):

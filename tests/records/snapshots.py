@@ -48,7 +48,7 @@ def _summary(found: Any) -> Iterator[tuple[str, Any]]:
     yield "groups", batch.groups.tolist()
     printed = {**found.columns("response"), **found.columns("token")}
     for name in ("id", "group", "token"):
-        if name in printed and [*dict.fromkeys(printed[name].tolist())] != [0]:
+        if {*printed[name].tolist()} not in ({0}, {None}):
             yield name, printed[name].tolist()
     for name in COLUMNS:
         column = getattr(batch, name)

@@ -371,8 +371,8 @@ def test_a_page_is_cut_by_what_follows_it(height, below, kept):
 
 @pytest.mark.parametrize(
     ("text", "width", "lines"),
-    [("", 4, 1), ("abcd", 4, 1), ("abcde", 4, 2), ("日本", 4, 1), ("日本語", 4, 2), ("a\nb", 4, 2),
-     ("\x1b[1;31mabcd\x1b[0m", 4, 1), ("abc", 0, 3)],
+    [("", 9, 1), ("abcd", 9, 1), ("abcdef gh", 9, 1), ("abcdef ghi", 9, 2), ("日本語 日本", 12, 1),
+     ("a\nb", 9, 2)],
 )  # fmt: skip
 def test_how_many_lines_a_message_takes(text, width, lines):
     assert paging.lines_of(text, Screen(width)) == lines

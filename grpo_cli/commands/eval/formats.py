@@ -14,7 +14,7 @@ from grpo_cli.commands.emit import BARE, TEXT_FORMATS, TextFormat
 from grpo_cli.commands.eval.lines import encode_lines
 from grpo_cli.commands.eval.nested import encode_nested
 from grpo_cli.commands.eval.printing import ONLY, Printing
-from grpo_cli.commands.eval.run import ROWS, Run, limited, totals_of
+from grpo_cli.commands.eval.run import ROWS, Run, having_note, limited, totals_of
 from grpo_cli.engine.evaluation import Encode
 from grpo_cli.engine.rows.fields import SHARES, Level
 from grpo_cli.terminal.destination import naming
@@ -167,7 +167,7 @@ def _encode_table(printing: Printing) -> Encode:
     return partial(encode_nested, level=printing.level, fields=None, asked=asked)
 
 
-def _write_table(run: Run, printing: Printing, _: str, stream: BinaryIO) -> None:
+def _write_table(run: Run, printing: Printing, variant: str, stream: BinaryIO) -> None:
     """Writes totals, then one row per record or response, or one table per response."""
     from grpo_cli.commands.eval.view import print_batches, print_rows, print_totals
     from grpo_cli.terminal.paging import draw_fitting, print_page
@@ -178,28 +178,35 @@ def _write_table(run: Run, printing: Printing, _: str, stream: BinaryIO) -> None
     records = _first_records(run, level, limit)
     if run.empty or (level == "batch" and not run.complete):
         return
-    counted = 0
+    notes = () if printing.quiet else [*run.notices, *having_note(run, printing)]
+    shown = 0
+
+    def draw_head(console: Console, screen: Screen, *, brief: str = "") -> None:
+        if run.complete and printing.by:
+            print_batches(console, screen, printing, run.batches, run.signature, run.total, brief)
+        elif run.complete:
+            names = printing.fields if level == "batch" else None
+            print_totals(console, screen, names, run.total, run.signature, brief)
 
     def draw_rows(console: Console, screen: Screen, most: int) -> None:
-        nonlocal counted
+        nonlocal shown
         size = run.size if printing.weighs and run.complete else None
-        counted = print_rows(console, screen, printing, records, most, size)
+        shown = print_rows(console, screen, printing, records, most, size)
 
     def draw(console: Console, screen: Screen) -> None:
-        if run.complete and printing.by:
-            print_batches(console, screen, printing, run.batches, run.signature, run.total)
-        elif run.complete:
-            print_totals(console, screen, level, printing.fields, run.total, run.signature)
-        if level != "batch":
-            draw_fitting(console, screen, draw_rows, limit, notes)
+        if level == "batch":
+            draw_head(console, screen)
+        else:
+            draw_brief = partial(draw_head, brief=variant)
+            draw_fitting(console, screen, draw_head, draw_brief, draw_rows, limit, notes)
 
-    notes = () if printing.quiet else run.notices
-    print_page(stream, draw, "cut", notes=notes)
-    if level != "batch" and not printing.quiet:
+    cut = print_page(stream, draw, "cut", notes=notes)
+    if level != "batch" and not (printing.quiet or cut):
         all_rows = run.count(level) if printing.having is None else run.shown
-        if more := all_rows - counted:
-            how = "--limit 0 or --format jsonl" if counted == limit else "--full"
-            say(f"… {more:,} more {ROWS[level]} (use {how})")
+        if more := all_rows - shown:
+            how = "--limit 0 or --format jsonl" if shown == limit else "--full"
+            rows = ROWS[level] if more > 1 else level
+            say(f"… {more:,} more {rows} (use {how})")
 
 
 def _first_records(run: Run, level: Level, limit: int) -> list[dict[str, Any]]:

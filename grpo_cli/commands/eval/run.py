@@ -98,7 +98,8 @@ def notes(total: Mapping[str, Any]) -> Iterator[str]:
     if dead := total["dead_groups"]:
         yield _dead(dead, total["groups"])
     if empty := total["empty_responses"]:
-        yield f"{_of(empty, total['responses'], 'response')} without any token that counts"
+        have = "has" if empty == 1 else "have"
+        yield f"{_of(empty, total['responses'], 'response')} {have} no token that counts"
 
 
 def _dead(dead: int, groups: int) -> str:

@@ -23,7 +23,15 @@ from grpo_cli.engine.rows.fields import (
     spare,
 )
 from grpo_cli.engine.rows.source import same
-from grpo_cli.terminal.grid import Column, Style, column, fitting, grid, print_hidden
+from grpo_cli.terminal.grid import (
+    Column,
+    Style,
+    column,
+    fitting,
+    grid,
+    print_hidden,
+    with_short_names,
+)
 from grpo_cli.terminal.numbers import aligned, counted, percent, shown, shown_among, token_text
 from grpo_cli.terminal.prose import wrapped
 from grpo_cli.terminal.screen import Screen
@@ -42,18 +50,28 @@ SUMS = ("objective", "loss", "policy")
 _ALIGNED = (*SUMS, "kl")
 
 
-def summary(total: Row, signature: str, width: int | None = None) -> Table:
-    """The totals in words and numbers, the signature, and what they hide."""
+def summary(total: Row, signature: str, width: int | None = None, variant: str = "") -> Table:
+    """The totals in words and numbers, the signature, and what they hide.
+
+    With a ``variant`` it is short: the variant's name is there instead of its signature, and what
+    few look for is left out.
+    """
     lines = _lines()
     room = None if width is None else max(width - _LABEL, _NARROWEST)
     size = total["gradient_norm"]
     texts = [shown_among(total[name], size if name in SUMS else None) for name in _ALIGNED]
     numbers = aligned([text if text.startswith("-") else f" {text}" for text in texts])
     for name, number in zip(_ALIGNED, numbers, strict=True):
-        lines.add_row(_label(name), Text(number, "bold" if name in _ALIGNED[:2] else ""))
+        if not (variant and name == "policy"):
+            lines.add_row(_label(name), Text(number, "bold" if name in _ALIGNED[:2] else ""))
     for name, text in _details(total):
-        lines.add_row(_label(name), wrapped(Text(f" {text}"), room, 1))
-    lines.add_row(_label("signature"), wrapped(Text(f" {signature}"), room, 1, bars=True))
+        if not (variant and name == "denominator"):
+            lines.add_row(_label(name), wrapped(Text(f" {text}"), room, 1))
+    if variant:
+        more = Text(" (signature, policy, denominator: --level batch)", "dim")
+        lines.add_row(_label("variant"), Text(f" {variant}") + more)
+    else:
+        lines.add_row(_label("signature"), wrapped(Text(f" {signature}"), room, 1, bars=True))
     for note in notes(total):
         lines.add_row(Text("note", "magenta"), wrapped(Text(f" {note}"), room, 1))
     return lines
@@ -103,14 +121,16 @@ def _details(total: Row) -> Iterator[tuple[str, str]]:
 def print_totals(
     console: Console,
     screen: Screen,
-    level: Level,
-    fields: tuple[str, ...] | None,
+    names: Sequence[str] | None,
     total: Row,
     signature: str,
+    variant: str = "",
 ) -> None:
-    """Prints the totals; at level batch those fields alone that were asked for."""
-    only = fields if level == "batch" else None
-    console.print(summary(total, signature, screen.edge) if only is None else chosen(total, only))
+    """Prints the totals: those that were asked for, or all, in short with a ``variant``."""
+    if names is None:
+        console.print(summary(total, signature, screen.edge, variant))
+    else:
+        console.print(chosen(total, names))
 
 
 def print_batches(
@@ -120,8 +140,9 @@ def print_batches(
     batches: Sequence[Row],
     signature: str,
     mean: Row,
+    variant: str = "",
 ) -> None:
-    """Prints a line of totals for each batch, and their mean."""
+    """Prints a line of totals for each batch, and their mean; in short with a ``variant``."""
     of_batches = printing.level == "batch"
     chosen = printing.fields if of_batches else None
     rows = printing.wanted(batches)[: printing.limit or None] if of_batches else batches
@@ -138,18 +159,22 @@ def print_batches(
         ]
     kept, hidden = fitting(columns, () if chosen else _SPARE_TOTALS, screen.width)
     console.print(grid(kept))
-    print_hidden(console, screen, dict.fromkeys(hidden), "--fields")
+    if not variant:
+        print_hidden(console, screen, dict.fromkeys(hidden), "--fields")
     if chosen is None:
         loss = shown_among(mean["loss"], mean["gradient_norm"])
         many = counted(len(batches), "batch", "batches")
         console.print(Text(f"\nmean loss of {many}  {loss}"))
+    if chosen is None and variant:
+        console.print(Text(f"variant  {variant}") + Text(" (signature: --level batch)", "dim"))
+    elif chosen is None:
         console.print(wrapped(Text(f"signature  {signature}"), screen.edge, 11, bars=True))
 
 
 _SPARE_TOTALS = (
     *("denominator_of", "empty_responses", "on_policy_records", "entropy", "clip_fraction_low"),
     *("clip_fraction_high", "ratio_min", "denominator", "dead_groups", "groups", "ratio_max"),
-    *("policy", "ratio_mean", "responses", "kl", "objective", "tokens", "clip_fraction"),
+    *("policy", "ratio_mean", "objective", "responses", "kl", "tokens", "clip_fraction"),
 )
 """Columns that a narrow terminal leaves out of a batch's line, the first to go first."""
 
@@ -177,7 +202,8 @@ def print_rows(
     hidden: dict[str, None] = {}
     printed = 0
     for title, columns in tables:
-        kept, left_out = fitting(columns, () if fields else spare(level), screen.width)
+        left = () if fields else spare(level)
+        kept, left_out = fitting(with_short_names(columns, "id", left, screen), left, screen.width)
         hidden |= dict.fromkeys(left_out)
         console.print()
         if title:
@@ -303,7 +329,7 @@ _SIDE_STYLES = {"low": "bold cyan", None: "dim", "high": "bold magenta"}
 def _share(parts: Sequence[float], tokens: int) -> Column:
     """Each token's part of its batch's update, |gradient| / Σ |gradient|, in percent."""
     style: Style = lambda part: _share_style(part * tokens)  # noqa: E731
-    return column("share", parts, show=percent, style=style, numeric=True)
+    return column("gradient_share", parts, show=percent, style=style, numeric=True)
 
 
 def _share_style(times_usual: float) -> str:

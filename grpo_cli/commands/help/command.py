@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
 from grpo_cli.commands import main
+from grpo_cli.commands.help.flags import flags, look_up_flag, print_flag
 from grpo_cli.commands.help.view import laid_out, print_contents, text, topics
-from grpo_cli.commands.options import complete
+from grpo_cli.errors import UsageError, nearest
 from grpo_cli.terminal.destination import destination
 from grpo_cli.terminal.messages import failures
 from grpo_cli.terminal.paging import print_page
@@ -18,8 +20,8 @@ from grpo_cli.terminal.screen import Screen
 Topic = Annotated[
     str | None,
     typer.Argument(
-        metavar="TOPIC|COMMAND",
-        help="A page, a command or a word; default: a list.",
+        metavar="TOPIC|COMMAND|FLAG",
+        help="A page, a command, a word or a flag; default: a list.",
         autocompletion=lambda incomplete: [n for n in _names() if n.startswith(incomplete)],
         show_default=False,
     ),
@@ -34,29 +36,46 @@ def show_help(*, topic: Topic = None) -> None:
     grpo help eval
     grpo help input
     grpo help dapo
+    grpo help --group-by
 
     A page is Markdown: laid out on a terminal, unchanged in a pipe.
     """  # noqa: D301 - \b is for the help's formatter
     with failures():
-        if topic is not None and topic not in _names() and _is_explained(topic):
-            main.application("explain")(["explain", topic], prog_name="grpo")
-        name = None if topic is None else complete.known("grpo help", topic, _names())
+        name = topic if topic is None or topic in _names() else topic.lower()
         if name is None or name in topics():
-            _print_page(name)
-    if name is not None and name in main.COMMANDS:
+            _print(lambda console, screen: _page(console, screen, name))
+        elif name not in main.COMMANDS:
+            if _is_explained(name):
+                main.application("explain")(["explain", name], prog_name="grpo")
+            elif found := look_up_flag(name):
+                _print(lambda console, screen: print_flag(console, screen, found))
+            else:
+                raise _unknown(name)
+    if name in main.COMMANDS:
         main.application(name)([name, "--help"], prog_name="grpo")
     raise typer.Exit
 
 
-def _print_page(topic: str | None) -> None:
-    def draw(console: Console, screen: Screen) -> None:
-        if topic is None:
-            print_contents(console, screen, main.described(), topics())
-        else:
-            console.file.write(f"{laid_out(screen, text(topic)).rstrip()}\n")
+def _page(console: Console, screen: Screen, topic: str | None) -> None:
+    if topic is None:
+        print_contents(console, screen, main.described(), topics())
+    else:
+        console.file.write(f"{laid_out(screen, text(topic)).rstrip()}\n")
 
+
+def _print(draw: Callable[[Console, Screen], object]) -> None:
     with destination(None) as stream:
         print_page(stream, draw, "page")
+
+
+def _unknown(name: str) -> UsageError:
+    from grpo_cli.commands.help.words import names_of_words
+    from grpo_cli.variants import NAMES, STAGES
+
+    choices = [choice for stage in STAGES.values() for choice in stage.choices]
+    near = nearest(name, [*_names(), *NAMES, *names_of_words(), *choices, *flags()], cutoff=0.7)
+    hint = f"; did you mean {near}?" if near else ""
+    return UsageError(f"no help on {name!r}{hint} (grpo help lists commands and pages)")
 
 
 def _is_explained(name: str) -> bool:

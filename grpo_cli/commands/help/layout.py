@@ -32,6 +32,8 @@ class PanelCommand(TyperCommand):
         """
         if self.name == "report":
             args = [word for word, after in pairwise([*args, "-"]) if (word, after[:1]) != _BARE]
+        if self.name == "help" and args and args[0] not in _OF_HELP:
+            args = ["--", *args] if args[0].startswith("-") else args  # a flag that is asked about
         known = {flag for parameter in self.get_params(ctx) for flag in parameter.opts}
         for word in takewhile(lambda word: word != "--", args):
             name, equals, value = word.partition("=")
@@ -61,6 +63,9 @@ class PanelCommand(TyperCommand):
         elif count := sum(map(len, panels.values())):
             formatter.write(f"\n{count} more options: {ctx.command_path} --help-all\n")
 
+
+_OF_HELP = ("-h", "--help", "--help-all", "--full", "--no-pager", "--color")
+"""What ``grpo help`` itself takes before a name."""
 
 _BARE = ("--html", "-")
 

@@ -37,6 +37,7 @@ _SAME = {
     **dict.fromkeys(("agents", "agent", "multi_turn", "trajectory", "trajectories"), "turn"),
     **dict.fromkeys(("replay", "reproduce", "bug_report"), "bundle"),
     **dict.fromkeys(("j", "policy_loss"), "objective"),
+    **dict.fromkeys(("clip_ratio", "clipfrac", "clip_frac", "pg_clipfrac"), "clip_fraction"),
 }
 """Other spellings of words."""
 
@@ -71,6 +72,12 @@ def look_up(word: str) -> Word | None:
         if name in (parameter, *row.aliases):
             return Word(parameter, row.meaning, f"grpo eval FILE -p {parameter}=VALUE")
     return _finding(word.lower())
+
+
+def names_of_words() -> list[str]:
+    """What ``look_up`` knows, but for findings."""
+    parameters = (one for name, row in HYPERPARAMETERS.items() for one in (name, *row.aliases))
+    return [*(row[0] for row in _rows()), *_SAME, *parameters]
 
 
 def _finding(code: str) -> Word | None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from difflib import get_close_matches
 
 from grpo_cli.engine.rows.fields import FIELDS
-from grpo_cli.errors import UsageError
+from grpo_cli.errors import UsageError, nearest
 from grpo_cli.hyperparameters import HYPERPARAMETERS, SETS
 from grpo_cli.variants import STAGES, VARIANTS
 
@@ -66,6 +65,6 @@ def known(flag: str, name: str, names: Iterable[str]) -> str:
         return name
     if (same := [one for one in names if one.casefold() == name.casefold()]) and len(same) == 1:
         return same[0]
-    near = get_close_matches(name, names, n=1)
-    hint = f"; did you mean {near[0]}?" if near else ""
+    near = nearest(name, names)
+    hint = f"; did you mean {near}?" if near else ""
     raise UsageError(f"{flag}: unknown name {name!r}{hint} (one of {', '.join(names)})")

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from grpo_cli.commands.show.picture import COLORS, MARKS, Picture, Response, ranked_by
+from grpo_cli.commands.show.ranking import COLUMN
 from grpo_cli.commands.show.view import print_signature, print_tokens
 from grpo_cli.terminal.numbers import counted, shown
 from grpo_cli.terminal.palette import style
@@ -25,6 +26,8 @@ def print_heat(
     """Prints the record, its legend, the tokens, and a table of those that stand out."""
     for line in _head(picture, screen):
         console.print(line)
+    if picture.numbers:
+        console.print(Text(f"tokens by their {picture.numbers} (the record has no token strings)"))
     room = _MOST
     for response in picture.responses[:_MOST]:
         console.print()
@@ -35,7 +38,7 @@ def print_heat(
         room -= len(response.texts)
     if (more := len(picture.responses) - _MOST) > 0:
         console.print(Text(f"\n… {counted(more, 'more response')}", "dim"))
-    if rows:
+    if any(row[COLUMN.get(picture.color_by, picture.color_by)] for row in rows):
         words = ranked_by(picture.color_by)
         console.print(Text(f"\nthe {counted(len(rows), 'token')} with {words}", "bold"))
         print_tokens(console, screen, rows, picture.color_by, of_record=True)

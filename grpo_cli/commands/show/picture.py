@@ -98,6 +98,14 @@ class Picture:
     mover: str = ""
 
     @property
+    def numbers(self) -> str:
+        """What the tokens are drawn as where they have no texts."""
+        if not self.responses or self.responses[0].named:
+            return ""
+        ids = all("token_id" in one.row["tokens"] for one in self.responses)
+        return "ids" if ids else "positions"
+
+    @property
     def clipped(self) -> str:
         """How many of the tokens drawn the clip bound, on which side, and what still moves them."""
         rows = [one.row["tokens"] for one in self.responses]

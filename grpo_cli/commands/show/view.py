@@ -13,7 +13,7 @@ from grpo_cli.commands.show.answer import Shown
 from grpo_cli.commands.show.picture import COLORS, decoder, flowing, ranked_by
 from grpo_cli.commands.show.ranking import COLUMN, readable_token
 from grpo_cli.engine.rows.fields import SHARES
-from grpo_cli.terminal.grid import Column, column, fitting, grid, print_hidden
+from grpo_cli.terminal.grid import Column, column, fitting, grid, print_hidden, with_short_names
 from grpo_cli.terminal.numbers import brief, counted, percent, shown, token_text
 from grpo_cli.terminal.prose import wrapped
 from grpo_cli.terminal.screen import Screen
@@ -34,7 +34,7 @@ _SPARE = ("position", "advantage", "ratio", "response", "gradient")
 
 _SPARE_STRINGS = (
     *("log_ratio_mean", "clip_fraction_low", "clip_fraction_high", "mismatch_mean"),
-    *("advantage_mean", "gradient", "ratio_mean", "share"),
+    *("advantage_mean", "gradient", "ratio_mean", "gradient_share"),
 )
 
 
@@ -43,10 +43,10 @@ def print_shown(console: Console, screen: Screen, answer: Shown) -> None:
     if not answer.total:
         return
     total = answer.total
-    numbers = ("objective", "loss", "gradient_norm")
-    totals = ", ".join(f"{name.replace('_', ' ')} {shown(total[name])}" for name in numbers)
+    totals = f"loss {shown(total['loss'])}, gradient norm {shown(total['gradient_norm'])}"
     whole = f"{counted(total['records'], 'record')}, {counted(total['tokens'], 'token')}"
-    console.print(wrapped(Text(f"batch of {whole}: {totals}", "bold"), screen.width, 2))
+    line = f"{answer.variant} on {whole}: {totals}"
+    console.print(wrapped(Text(line, "bold"), screen.width, 2))
     console.print(wrapped(Text(_heading(answer), "bold"), screen.width, 2))
     if not answer.rows:
         return
@@ -69,7 +69,7 @@ def print_tokens(
     """Prints a row for each token, in its text; without the record where there is only one."""
     around = _LESS if screen.width is not None and screen.width < _NARROW else _AROUND
     columns = [*_of_tokens(rows, by, around)][of_record:]
-    _print_columns(console, screen, columns, _SPARE)
+    _print_columns(console, screen, with_short_names(columns, "record", _SPARE, screen), _SPARE)
 
 
 def _print_columns(
@@ -103,8 +103,13 @@ def _of_tokens(rows: Sequence[Row], by: str, around: int) -> Iterator[Column]:
     yield column("response", [row["response"] for row in rows])
     if any(row.get("turn") for row in rows):
         yield column("turn", [row["turn"] for row in rows])
-    yield column("position", [row["position"] for row in rows])
-    yield Column("token", [_in_its_text(row, around) for row in rows], numeric=False)
+    texts, ids = (any(row.get(of) is not None for row in rows) for of in ("token", "token_id"))
+    if not (texts or ids):
+        yield column("token_position", [row["position"] for row in rows])
+    else:
+        yield column("position", [row["position"] for row in rows])
+        cells = [_in_its_text(row, around) for row in rows]
+        yield Column("token" if texts else "token_id", cells, numeric=False)
     for name in names:
         values = [row[name] for row in rows]
         if name == "clip":
@@ -126,7 +131,8 @@ def _of_strings(rows: Sequence[Row]) -> Iterator[Column]:
         if name == "token" or all(value is None for value in values):
             continue
         if name in SHARES or name.startswith("clip_"):
-            yield column(name, values, show=percent, numeric=True)
+            title = "gradient_share" if name == "share" else name
+            yield column(title, values, show=percent, numeric=True)
         else:
             yield column(name, values, show=brief, numeric=True)
 

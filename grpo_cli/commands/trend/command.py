@@ -121,7 +121,10 @@ def answer_run(
                 answer = replace(answer, steps=steps.with_metrics(run.logged))
             notes = unread
             if isinstance(run, Run):
-                missing = {f"no columns of the update: {one}": None for one in run.missing.values()}
+                missing = {
+                    f"loss, KL and ratios are not computed: {one}": None
+                    for one in run.missing.values()
+                }
                 notes = {**run.reader.notes(plan), **missing, **run.notices, **unread}
             _write_answer(answer, columns, covered, [*notes], options, drawn)
         tell_notes(notes, quiet=options.quiet)

@@ -28,8 +28,8 @@ _UNKNOWN = {
         "of the log-probs (gradient_norm)"
     ),
     "loss": (
-        "not compared: the log has a mean over micro-batches and ranks, which records do not "
-        "give; the column loss treats the step as one batch"
+        "not compared: the trainer averages the loss of micro-batches and ranks, which records do "
+        "not name; grpo's loss is of the whole step"
     ),
 }
 _UNKNOWN |= dict.fromkeys(("pg_loss", "policy_loss"), _UNKNOWN["loss"])

@@ -26,7 +26,8 @@ from grpo_cli.objective.inputs import Inputs
 from grpo_cli.objective.terms import POLICY
 from grpo_cli.records import MicroBatch, Raw
 from grpo_cli.records.choose.batches import batch_of
-from grpo_cli.records.parse.scores import is_id, is_number
+from grpo_cli.records.parse.columns import is_number
+from grpo_cli.records.parse.scores import is_id
 from grpo_cli.records.places import got
 from grpo_cli.records.unread import FUNCTION, STEP_FIELDS
 from grpo_cli.variants.plan import Plan
@@ -228,7 +229,7 @@ def _advantages(parts: Sequence[Part]) -> Iterator[Pair | str]:
         size = batch[0][1].seal.get("generation_size")
         if is_number(size) and len(unique) < size:  # type: ignore[operator]
             there = len(unique)
-            yield f"a generation has {there} of its {size} responses here, and needs all of them"
+            yield f"the input has only {there} of the {size} responses of a generation"
             continue
         found = _estimated([*unique.values()])
         if isinstance(found, str):
@@ -326,10 +327,10 @@ def _incomplete(step: Sequence[Part]) -> str | None:
         ranks[part.place.rank].add(part.place.number)
     name, least = step[0].step, min(map(len, ranks.values()))
     if is_number(wanted) and least < wanted:  # type: ignore[operator]
-        return f"step {name!r} has {least} of its {wanted} micro-batches here"
+        return f"the input has only {least} of the {wanted} micro-batches of step {name!r}"
     processes = step[0].settings.get("num_processes")
     if isinstance(processes, int) and processes > len(ranks):
-        return f"step {name!r} has {len(ranks)} of its {processes} ranks here"
+        return f"the input has only {len(ranks)} of the {processes} ranks of step {name!r}"
     return None
 
 

@@ -95,7 +95,7 @@ RECORD = (
         "source", lambda source: [record.source for record in source.records], 6, same, kind="text"
     ),
     Field("line", lambda source: [record.line for record in source.records], 15, kind="whole"),
-    Field("objective", lambda source: plain(source.breakdown.record_objective)),
+    Field("objective", lambda source: plain(source.breakdown.record_objective), 6),
     Field("loss", lambda source: plain(-source.breakdown.record_objective)),
     Field("policy", lambda source: plain(source.breakdown.record_value(POLICY)), 9),
     Field("kl", _record_kl, 5),
@@ -344,6 +344,6 @@ COLUMNS: dict[Level, tuple[str, ...]] = {
     "trajectory": ("id", *names("trajectory")),
     "turn": ("id", "response", *names("turn")),
     "response": ("id", *names("response")),
-    "token": ("id", "response", *names("token")),
+    "token": ("id", "response", "group", *names("token")),
 }
 """What a row has unless other fields are chosen."""

@@ -108,9 +108,9 @@ def find_sharper_policies(pair: Pair) -> Iterator[Finding]:
         if abs(share) > _NOTABLE_SHARE and not _is_temperature(pair, scale):
             first, second = pair.keys if share > 0.0 else pair.keys[::-1]
             yield Finding(
-                f"{first} is sharper than {second}: the log-odds of likely tokens are larger by "
-                f"{abs(share):.0%} (median; spread {scale.odds.spread:.0%}), unevenly or by no "
-                "more than updates cause",
+                f"{first} is sharper than {second}: the log-odds of likely tokens are "
+                f"{abs(share):.0%} larger (median; spread {scale.odds.spread:.0%}), too unevenly "
+                "or too little for another temperature",
                 "many steps, an entropy bonus or dropout on one side cause this; a temperature "
                 "scales all tokens equally",
                 {"share": share, "spread": scale.odds.spread, "tokens": scale.odds.number},

@@ -108,7 +108,7 @@ def find_bad_scores(view: View) -> Iterator[Finding]:
             yield Finding(
                 f"{view.key(name)} is {value:g} at {count:,} of {of:,} responses",
                 "find out what computed it, since training needs a finite number; drop the "
-                "response, or the group if its baseline is lost too",
+                "response, or the whole group if its baseline used this value",
                 {"column": name, "responses": count, "of": of},
                 **view.at(int(rows[mine[0]])),
             )
