@@ -186,18 +186,10 @@ def print_hidden(console: Console, screen: Screen, names: Collection[str], remed
     if names:
         names = [*map(visible, names)]
         listed = ", ".join(names)
-<<<<<<< HEAD
-        most = (screen.edge or 0) - len(
-            f"hidden at {screen.width} columns:  and 99 more ({remedy})"
-        )
-        if screen.terminal and len(listed) > most:
-            first = names[-_TOLD:]
-=======
         where = "not shown" if screen.width is None else f"hidden at {screen.width} columns"
         long = len(f"{where}: {listed} (see {remedy})") > (screen.width or 0)
         if long and len(names) > _TOLD and not chosen().full:
-            first = [*names][-_TOLD:]
->>>>>>> ok-surface
+            first = names[-_TOLD:]
             listed = f"{', '.join(reversed(first))} and {len(names) - len(first)} more"
         text = Text(f"{where}: {listed} (see {remedy})", "dim")
         above = "" if screen.terminal else "\n"  # where lines are few, rows are worth more
