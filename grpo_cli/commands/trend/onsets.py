@@ -3,8 +3,9 @@
 Before a candidate the past is a level, or a Theil–Sen line where Mann–Kendall finds a trend in it.
 What follows is compared with that past as it would have gone on: by its mean (a shift) and by its
 slope (a drift), each divided by a standard error that counts the noise of both sides, the
-uncertainty of the past, and the correlation of neighbours. Single outliers of the past are taken
-in first. Many series and places are compared at once, as rows.
+uncertainty of the past, and the correlation of neighbours. What follows may be no level and no
+line: its noise is that of neighbouring values. Single outliers of the past are taken in first.
+Many series and places are compared at once, as rows.
 
 A candidate is compared with 4 steps that follow it, with 5, … up to 12, as a run that grows has
 them. Nothing later counts, so that what is found stays found.
