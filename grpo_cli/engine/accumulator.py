@@ -53,7 +53,7 @@ class Accumulator(ABC, Generic[T]):
 
     @property
     def plans(self) -> tuple[Plan, ...]:
-        """The plans that records are evaluated for, whose ``uniform`` settings alone separate chunks.
+        """The plans that records are evaluated for; records of a chunk agree in their ``uniform``.
 
         Where there are none, records of a chunk agree in all their hyperparameters.
         """
