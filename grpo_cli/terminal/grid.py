@@ -145,12 +145,13 @@ def grid(columns: Sequence[Column]) -> Table:
 def print_hidden(console: Console, screen: Screen, names: Collection[str], remedy: str) -> None:
     """Says which columns there was no room for, and where they are; on a terminal in a line."""
     if names:
+        names = [*map(visible, names)]
         listed = ", ".join(names)
         most = (screen.edge or 0) - len(
             f"hidden at {screen.width} columns:  and 99 more ({remedy})"
         )
         if screen.terminal and len(listed) > most:
-            first = [*names][-_TOLD:]
+            first = names[-_TOLD:]
             listed = f"{', '.join(reversed(first))} and {len(names) - len(first)} more"
         where = "not shown" if screen.width is None else f"hidden at {screen.width} columns"
         text = Text(f"{where}: {listed} (see {remedy})", "dim")
