@@ -53,7 +53,7 @@ class Accumulator(ABC, Generic[T]):
 
     @property
     def plans(self) -> tuple[Plan, ...]:
-        """The plans that records are evaluated for, whose ``apart`` alone parts chunks.
+        """The plans that records are evaluated for; records of a chunk agree in their ``uniform``.
 
         Where there are none, records of a chunk agree in all their hyperparameters.
         """
@@ -81,12 +81,12 @@ class Accumulator(ABC, Generic[T]):
     def chunks(self, decoded: Iterable[DecodedChunk]) -> Iterator[Any]:
         """Records that are evaluated together; errors in the places of those that are bad."""
         read = frozenset[str]().union(*(plan.settings for plan in self.plans))
-        apart = frozenset[str]().union(*(plan.apart for plan in self.plans))
+        uniform = frozenset[str]().union(*(plan.uniform for plan in self.plans))
         return chunks(
             decoded,
             with_headers=self.headers,
             settings=read if self.plans else None,
-            apart=apart if self.plans else None,
+            uniform=uniform if self.plans else None,
             in_order=self.in_order,
         )
 

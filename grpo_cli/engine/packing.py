@@ -85,15 +85,8 @@ class _Run:
         given = "advantages" in first.fields.names
         if batch is None:
             return None
-        return Chunk(
-            self.headers,
-            batch,
-            first.settings[0],
-            given,
-            self.raws,
-            self.of_batches,
-            self._varied(),
-        )
+        own = first.settings[0], given, self.raws, self.of_batches, self._varied()
+        return Chunk(self.headers, batch, *own)
 
     def _varied(self) -> dict[str, NDArray[Any]]:
         """Hyperparameter → [M] the value of each record, where they differ."""
@@ -108,7 +101,7 @@ def chunks(
     *,
     with_headers: bool,
     settings: Collection[str] | None = None,
-    apart: Collection[str] | None = None,
+    uniform: Collection[str] | None = None,
     together: int = _BYTES,
     in_order: bool = True,
 ) -> Iterator[Any]:
@@ -120,14 +113,14 @@ def chunks(
         decoded: objects in order; an unreadable one is replaced by its error.
         with_headers: whether a report will show the records.
         settings: the hyperparameters that are read of a chunk's records; None for all of them.
-        apart: those of them in which the records have to agree; None for all.
+        uniform: those of them in which the records have to agree; None for all.
         together: bytes of text of equal settings from which on no more is added to a chunk.
         in_order: whether the records of a chunk have to follow each other.
     """
     runs: dict[Hashable, _Run] = {}
     raws: list[Raw] = []
     size = largest = printed = 0
-    common = partial(_in_common, settings, apart)
+    common = partial(_in_common, settings, uniform)
     parts = (_parts(chunk, common, with_headers=with_headers) for chunk in decoded)
     for part in chain.from_iterable(parts):
         key = part.key if isinstance(part, _Run) else None
@@ -216,15 +209,15 @@ _VARIES = "varies"
 
 
 def _in_common(
-    read: Collection[str] | None, apart: Collection[str] | None, given: Mapping[str, Value]
+    read: Collection[str] | None, uniform: Collection[str] | None, given: Mapping[str, Value]
 ) -> Settings:
     """The hyperparameters in which records evaluated together with one that gives these agree."""
     found = [(name, value) for name, value in given.items() if read is None or name in read]
-    if apart is None:
+    if uniform is None:
         return tuple(found)
     return tuple(
         [
-            (name, _VARIES if name not in apart and value and type(value) is not str else value)
+            (name, _VARIES if name not in uniform and value and type(value) is not str else value)
             for name, value in found
         ]
     )

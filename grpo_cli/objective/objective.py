@@ -150,17 +150,14 @@ class Objective:
         varied = {stage: one.varied for stage, one in self.stages.items()}
         if not any(varied.values()):
             return [self.signature] * records
-        return [
-            line(
-                self._parts(
-                    {
-                        stage: {name: column[at].item() for name, column in own.items()}
-                        for stage, own in varied.items()
-                    }
-                )
-            )
-            for at in range(records)
-        ]
+
+        def of(record: int) -> Mapping[str, Mapping[str, Value]]:
+            return {
+                stage: {name: column[record].item() for name, column in own.items()}
+                for stage, own in varied.items()
+            }
+
+        return [line(self._parts(of(record))) for record in range(records)]
 
 
 _MADE_OF = {

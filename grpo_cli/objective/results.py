@@ -144,14 +144,12 @@ class Weights(NamedTuple):
     @property
     def factor(self) -> F64:
         """[R] the weight without the denominator that counts over the batch."""
-        return self.factor_of(slice(None))
+        return self.numerator / self.divisor
 
     def factor_of(self, responses: slice) -> F64:
         """``factor`` of some responses."""
-        divisor = self.divisor
-        return self.numerator[responses] / (
-            divisor[responses] if isinstance(divisor, np.ndarray) else divisor
-        )
+        own = self.divisor[responses] if isinstance(self.divisor, np.ndarray) else self.divisor
+        return self.numerator[responses] / own
 
     def times_own(self, values: F64) -> F64:
         """[N] the values, each times the token's own part of its weight."""

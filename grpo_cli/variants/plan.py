@@ -82,7 +82,7 @@ class Plan:
         return frozenset({*self.takes(), *given, *_LENGTHS, WEIGHTS, "beta"})
 
     @cached_property
-    def apart(self) -> frozenset[str]:
+    def uniform(self) -> frozenset[str]:
         """The hyperparameters of which a chunk's records have one value.
 
         Stages that compute element by element take the others as arrays.
@@ -160,12 +160,12 @@ class Plan:
 
     def _varied(self, made: Objective, varied: Mapping[str, NDArray[Any]]) -> Objective:
         given = varied.keys() - self.flags.keys()
-        taken = {
-            stage: {name for name in given & bound.values.keys() if self._reads(stage, name)}
-            for stage, bound in made.stages.items()
-        }
         return made.vary(
-            {stage: {one: varied[one] for one in names} for stage, names in taken.items() if names}
+            {
+                stage: {name: varied[name] for name in taken if self._reads(stage, name)}
+                for stage, bound in made.stages.items()
+                if (taken := given & bound.values.keys())
+            }
         )
 
     def leaves_kl_out(self, record: Mapping[str, Value] | None = None) -> bool:
