@@ -178,11 +178,12 @@ def grid(columns: Sequence[Column]) -> Table:
 def print_hidden(console: Console, screen: Screen, names: Collection[str], remedy: str) -> None:
     """Says in a line which columns there was no room for and where they are; --full names all."""
     if names:
+        names = [*map(visible, names)]
         listed = ", ".join(names)
         where = "not shown" if screen.width is None else f"hidden at {screen.width} columns"
         long = len(f"{where}: {listed} (see {remedy})") > (screen.width or 0)
         if long and len(names) > _TOLD and not chosen().full:
-            first = [*names][-_TOLD:]
+            first = names[-_TOLD:]
             listed = f"{', '.join(reversed(first))} and {len(names) - len(first)} more"
         text = Text(f"{where}: {listed} (see {remedy})", "dim")
         above = "" if screen.terminal else "\n"  # where lines are few, rows are worth more

@@ -21,7 +21,9 @@ class Difference(Answer):
         cause, causes: why, the simplest first; each explains everything that is expected.
         stages: the stages of the causes.
         mistakes: their names in the catalogue of mistakes.
-        pattern: what is known of the difference where no cause explains it.
+        pattern: where the numbers differ and what the difference follows, whatever the cause is.
+        located: the stages that can make such a difference; empty where the numbers do not tell.
+        possible: what fits too, where too few numbers differ to call it the cause.
     """
 
     key: str
@@ -37,6 +39,8 @@ class Difference(Answer):
     stages: Sequence[str] = ()
     mistakes: Sequence[str] = ()
     pattern: str | None = None
+    located: Sequence[str] = ()
+    possible: Sequence[str] = ()
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from grpo_cli.commands.verify.answer import (
     Verified,
 )
 from grpo_cli.commands.verify.causes.case import Case
-from grpo_cli.commands.verify.causes.search import Memory, pattern
+from grpo_cli.commands.verify.causes.search import Explained, Memory, locate
 from grpo_cli.commands.verify.compare import Tolerance
 from grpo_cli.commands.verify.judging import Judged, Judging
 from grpo_cli.commands.verify.replay import Bundle, stage_of
@@ -174,18 +174,19 @@ class Verification:
         """Adds why a record differs, or what is known of that."""
         assert verdict.first is not None
         with np.errstate(all="ignore"):  # what is tried need not make sense for this record
-            found = self._memory.causes(case)
-            known = pattern(case) if found == [] else ""
-        causes = tuple(cause.words for cause in found or ())
-        stages = tuple(dict.fromkeys(cause.stage for cause in found or ()))
+            found = self._memory.explained(case) or Explained(locate(case))
+        stages = tuple(dict.fromkeys(cause.stage for cause in found.causes))
+        causes = tuple(cause.words for cause in found.causes)
         first = replace(
             verdict.first,
             stage=stages[0] if stages else verdict.first.stage,
             cause=" or ".join(causes) or None,
             causes=causes,
             stages=stages,
-            mistakes=tuple(dict.fromkeys(cause.mistake for cause in found or ())),
-            pattern=known or None,
+            mistakes=tuple(dict.fromkeys(cause.mistake for cause in found.causes)),
+            pattern=found.where.words or None,
+            located=found.where.stages,
+            possible=tuple(cause.words for cause in found.possible),
         )
         return replace(verdict, first=first)
 

@@ -77,9 +77,11 @@ def _paragraph(row: Verdict, first: Difference) -> Iterator[Text]:
     yield Text.assemble(("  at       ", "cyan"), _where(first))
     yield Text.assemble(("  yours    ", "cyan"), f"{first.expected!r}")
     yield Text.assemble(("  grpo     ", "cyan"), f"{first.got!r}")
-    yield Text.assemble(("  cause    ", "cyan"), joined(first.causes) or "not recognised")
     if first.pattern:
-        yield Text.assemble(("  known    ", "cyan"), first.pattern)
+        yield Text.assemble(("  where    ", "cyan"), first.pattern)
+    yield Text.assemble(("  cause    ", "cyan"), joined(first.causes) or "not recognised")
+    if first.possible:
+        yield Text.assemble(("  possible ", "cyan"), joined(first.possible))
     if row.also:
         differ = "differs" if len(row.also) == 1 else "differ"
         yield Text.assemble(("  then     ", "cyan"), f"{', '.join(row.also)} {differ} too")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from grpo_cli.batch import F64
-from grpo_cli.commands.check.record_view import View
+from grpo_cli.commands.check.record_view import View, flat
 from grpo_cli.commands.check.rule import Finding, rule
 from grpo_cli.commands.check.rules.padding import edges, special_ids
 from grpo_cli.commands.trend.metadata import cut_off
@@ -82,10 +83,12 @@ def find_wrong_versions(view: View) -> Iterator[Finding]:
     versions = view.packed.versions
     if key is not None and versions is None:
         for record, value in enumerate(view.values):
-            given = np.ravel(np.array(_flat(value.get(key)), dtype=object))
-            if len(given) and all(type(one) is int for one in given):
+            given = value.get(key)
+            given = flat(given) if hasattr(given, "__len__") else [given]
+            if given and all(type(one) is int for one in given):
                 yield Finding(
-                    f"{key} is {given.max()} at the most: no token has a version of the weights",
+                    f"{key} are all below 0 (at most {max(given)}): no token has a version of the "
+                    "weights",
                     "record the engine's version when a token is sampled; filters by age and "
                     "corrections see no stale token otherwise",
                     {"key": key},
@@ -114,13 +117,6 @@ def find_wrong_versions(view: View) -> Iterator[Finding]:
             {"falls": int(falls[record]), "rises": int(rises[record])},
             record,
         )
-
-
-def _flat(value: Any) -> list[Any]:
-    found = value.tolist() if hasattr(value, "tolist") else value
-    while isinstance(found, list) and any(isinstance(one, list) for one in found):
-        found = [one for row in found for one in (row if isinstance(row, list) else [row])]
-    return found if isinstance(found, list) else [] if found is None else [found]
 
 
 @rule("turn-order")
@@ -209,7 +205,7 @@ def find_wrong_endings(view: View) -> Iterator[Finding]:
             count = int(long.sum())
             yield Finding(
                 f"{count:,} of {len(long):,} responses have more tokens than max_completion_length "
-                f"({limit}), the longest {int(view.lengths[mine].max()):,}",
+                f"({limit:g}), the longest {int(view.lengths[mine].max()):,}",
                 "look for tokens of the prompt or padding that count, or rows of two responses",
                 {"responses": count, "limit": limit},
                 **view.at(mine.start + int(np.argmax(long))),
@@ -249,22 +245,16 @@ def find_wrong_text(view: View) -> Iterator[Finding]:
     """
     if not {"tokens", "token_ids"} <= view.names.keys():
         return
-    words, ids = view.strings("tokens"), view.ids
-    if words is None or ids is None:
-        return
-    texts = np.array(words, dtype=str)
-    for record in range(len(view.counts)):
-        rows = view.rows_of(record)
-        part = slice(
-            int(view.written.starts[rows.start]),
-            int(view.written.starts[rows.start] + view.widths[rows].sum()),
-        )
-        number = np.unique(texts[part], return_inverse=True)[1]
-        known, of, count = np.unique(ids[part], return_inverse=True, return_counts=True)
-        pairs, times = np.unique(of * (len(number) + 1) + number, return_counts=True)
-        most = np.zeros(len(known), dtype=np.int64)
-        np.maximum.at(most, pairs // (len(number) + 1), times)
-        total, usual = int(count[count > 1].sum()), int(most[count > 1].sum())
+    for record, value in enumerate(view.values):
+        ids, words = (flat(value[view.names[name]]) for name in ("token_ids", "tokens"))
+        if len(ids) != len(words) or [*map(dict(zip(ids, words, strict=True)).get, ids)] == words:
+            continue
+        texts: dict[Any, Counter[Any]] = {}
+        for one, word in zip(ids, words, strict=True):
+            texts.setdefault(one, Counter())[word] += 1
+        several = [count for count in texts.values() if count.total() > 1]
+        total = sum(count.total() for count in several)
+        usual = sum(max(count.values()) for count in several)
         if total >= _TEXT_TOKENS and usual < _ALIKE * total:
             yield Finding(
                 f"{view.key('tokens')} are not the strings of {view.key('token_ids')}: an id has "

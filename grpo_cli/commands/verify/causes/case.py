@@ -160,13 +160,25 @@ class Case:
         a loss is recorded, since many mistakes come near to any one number.
         """
         found = self._misfit(again)
-        rest = 1e-3 if self.is_loss_alone and not self.rounding else 0.1
+        rest = 1e-3 if self.has_one_number and not self.rounding else 0.1
         return found if found <= rest * self.own_misfit else np.inf
 
     @cached_property
     def is_loss_alone(self) -> bool:
         """Whether one number is all that is expected."""
         return len(self.columns) == 1 and self.columns[0].expectation.level == "record"
+
+    @cached_property
+    def has_one_number(self) -> bool:
+        """Whether one number is all that differs: what agrees says nothing about a mistake."""
+        wrong = [each for each in self.columns if not self.tolerance.agree(each, each.found).all()]
+        return len(wrong) == 1 and wrong[0].expectation.level == "record"
+
+    def agrees_but_for_loss(self, again: Breakdown) -> bool:
+        """Whether another evaluation has what the record expects of more than one number."""
+        others = [each for each in self.columns if each.expectation.level != "record"]
+        founds = ((each, self._found(each, again)) for each in others)
+        return all(x is not None and self._agree(each, x) for each, x in founds)
 
     @cached_property
     def loss_room(self) -> float:
@@ -391,12 +403,14 @@ class Cause(NamedTuple):
         words: what it is called here, with the numbers that it has.
         evaluate: gives what the record gives with it.
         of: the stage, where that is another one than the catalogue says.
+        equal: whether it only says what the record equals, which many mistakes may.
     """
 
     mistake: str
     words: str
     evaluate: Callable[[Case], Breakdown]
     of: str = ""
+    equal: bool = False
 
     @property
     def stage(self) -> str:

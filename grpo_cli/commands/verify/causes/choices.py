@@ -321,12 +321,19 @@ def _others(case: Case, stage: str, *, neutral: bool) -> Iterator[Cause]:
             continue
         words = f"{_kind(stage, own.choice, choice)}{stage} {name} instead of {own.name}"
         mistake = _ROWS.get(name, f"other-{stage}")
-        yield swapped(mistake, stage, words, bound)
+        yield swapped(mistake, stage, words, bound)._replace(equal=_is_foreign(case, name))
         solved = "/" not in name and name != "prompt-mean"  # by denominators
         if stage == "aggregate" and not solved:
             for divided, steps in [*case.accumulations.items()][1:]:
                 made = tapped(bound, partial(_divided, by=steps))
                 yield swapped(mistake, stage, words + divided, made)
+
+
+def _is_foreign(case: Case, name: str) -> bool:
+    """Whether a choice is another framework's, whose code the trainer will not have run."""
+    framework, _, rest = name.partition("/")
+    own = {bound.name.partition("/")[0] for bound in case.objective.stages.values()}
+    return bool(rest) and framework not in own | {case.objective.name.partition("/")[0]}
 
 
 def _divided(weights: Weights, by: float) -> Weights:

@@ -141,7 +141,7 @@ def _fitting(case: Case, weight: F64, known: NDArray[np.bool_]) -> dict[str, flo
     fitting: dict[str, float] = {}
     for form, shape in _shapes(case).items():
         scale = weight[known] / shape[known]
-        if np.allclose(scale, scale[0], rtol=3e-4, atol=0.0):
+        if scale[0] and np.allclose(scale, scale[0], rtol=3e-4, atol=0.0):
             fitting[form] = 1.0 / float(np.median(scale))
     return fitting
 
@@ -290,11 +290,11 @@ def _factors(case: Case, wanted: F64, ours: F64) -> F64 | None:
 
 def named_counts(case: Case, form: str, divisor: float) -> Iterator[tuple[str, str, Divisor]]:
     """Yields every count that the divisor is: some are equal on some records."""
-    found = False
+    found, room = False, max(0.3 * case.tolerance.rtol, case.rounding)
     for steps, suffix in ((False, ""), (True, " × the accumulation steps")):
         for key, of in (_MEANS if form else _EQUAL).items():
             count = partial(_counted, of=of, steps=steps)
-            if abs(count(case) - divisor) <= 3e-4 * divisor:
+            if abs(count(case) - divisor) <= room * divisor:
                 found = True
                 mistake, name = worded(key)
                 yield ("accumulation-twice" if steps else mistake), name + suffix, count
@@ -414,7 +414,9 @@ def whole_factor(case: Case) -> Iterator[Cause]:
     if not found or case.gradient is not None or 0.7 < abs(found) < 1.5:
         return
     verb, number = ("times", found) if abs(found) > 1.0 else ("divided by", 1.0 / found)
-    if abs(number - round(number)) <= min(case.tolerance.rtol * abs(number), _WHOLE):
+    if abs(number) < 1e9 and abs(number - round(number)) <= min(
+        case.tolerance.rtol * abs(number), _WHOLE
+    ):
         words = f"off by an integer factor: yours is grpo's {verb} {round(number)}"
         yield Cause("factor", words, partial(everything_times, factor=found))
 

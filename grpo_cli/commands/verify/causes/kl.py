@@ -145,6 +145,7 @@ def estimates(case: Case) -> Iterator[Cause]:
         name: bound
         for name, choice in STAGES["kl"].choices.items()
         if "/" not in name and not (choice.absent or choice.in_reward)
+        if "log_probs_rollout" not in choice.columns or batch.log_probs_rollout is not None
         if (bound := bound_to(name, choice, own.values)) is not None
     }
     for (above, of), (below, to) in permutations(_POLICIES.items(), 2):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
+from os import environ
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from grpo_cli.commands.verify.causes import (
     advantages,
@@ -20,6 +21,7 @@ from grpo_cli.commands.verify.causes import (
     turns,
 )
 from grpo_cli.commands.verify.causes.case import IMPOSSIBLE, Case, Cause, Source
+from grpo_cli.commands.verify.causes.located import Located, located
 from grpo_cli.objective.objective import Objective
 
 MOST = 4
@@ -89,6 +91,9 @@ SURE = 1.5e-6
 BY_CHANCE = 0.1
 """Where more mistakes than that are expected to give a lone loss by chance, none is named."""
 
+STRICT = "GRPO_STRICT" in environ
+"""Whether a source that fails ends the command, as in tests, or its own causes alone."""
+
 FITS = 1e-4
 """What an answer to another record may leave here."""
 
@@ -96,34 +101,70 @@ BETTER = 10.0
 """A cause that fits so many times better than another explains what the other misses."""
 
 
-def causes(case: Case) -> list[Cause]:
-    """Returns what explains all that the record expects; empty where no known mistake does.
+class Explained(NamedTuple):
+    """What explains a record.
+
+    Attributes:
+        where: where it is wrong, whatever the cause is.
+        causes: what explains all that it expects, and nothing else that is as simple does.
+        possible: what fits as well, but has too little to go by, or only equals what is expected.
+    """
+
+    where: Located
+    causes: Sequence[Cause] = ()
+    possible: Sequence[Cause] = ()
+
+
+def explained(case: Case) -> Explained:
+    """Searches the stages where a record is wrong, then the others, for what explains all of it.
 
     Of several that fit, those that fit best by orders of magnitude, the simplest first.
     """
+    where = locate(case)
+    inside = _searched(case, lambda cause: not where.stages or cause.stage in where.stages)
+    if inside.causes or inside.possible or not where.stages:
+        return inside._replace(where=where)
+    others = _searched(case, lambda cause: cause.stage not in where.stages)
+    return others._replace(where=where)
+
+
+def _searched(case: Case, wanted: Callable[[Cause], bool]) -> Explained:
     fitting: dict[str, tuple[float, Cause]] = {}
     losses: list[float] = []
-    alone = max(SURE, case.rounding) if case.is_loss_alone else 0.0
+    alone = max(SURE, case.rounding) if case.has_one_number else 0.0
     for number, tier in enumerate(TIERS):
         worst = alone if alone and number else np.inf
         for source, most in tier:
-            fits = ((misfit(cause, case, losses), cause) for cause in _possible(case, source))
+            tried = filter(wanted, _possible(case, source))
+            fits = ((misfit(cause, case, losses), cause) for cause in tried)
             found = islice(
                 ((off, cause) for off, cause in fits if off <= worst and np.isfinite(off)), most
             )
             fitting |= {
                 cause.words: (off, cause) for off, cause in found if cause.words not in fitting
             }
-        if any(off <= max(DIGITS, alone) for off, _ in fitting.values()):
+        if any(off <= max(DIGITS, alone) for off, cause in fitting.values() if not cause.equal):
             break
-    if fitting and case.is_loss_alone and matches_by_chance(case, losses) > BY_CHANCE:
-        return []
     least = min((off for off, _ in fitting.values()), default=0.0)
     enough = max(DIGITS, BETTER * least)
     best = [cause for off, cause in fitting.values() if off <= enough]
     if any(cause.mistake == "accumulation-missing" for cause in best):  # counts times its steps
         best = [cause for cause in best if cause.mistake != "accumulation-twice"]
-    return best[:MOST]
+    where = Located("")
+    if case.has_one_number and matches_by_chance(case, losses) > BY_CHANCE:
+        return Explained(where, (), best[:MOST])
+    named = [cause for cause in best if not cause.equal]
+    return Explained(where, named[:MOST], () if named else best[:MOST])
+
+
+def locate(case: Case) -> Located:
+    """Says where a record is wrong; nothing where its numbers make no sense."""
+    try:
+        return located(case)
+    except IMPOSSIBLE:
+        if STRICT:
+            raise
+        return Located("")
 
 
 def _possible(case: Case, source: Source) -> Iterator[Cause]:
@@ -131,6 +172,8 @@ def _possible(case: Case, source: Source) -> Iterator[Cause]:
     try:
         yield from source(case)
     except IMPOSSIBLE:
+        if STRICT:
+            raise
         return
 
 
@@ -144,7 +187,7 @@ def misfit(cause: Cause, case: Case, losses: list[float] | None = None) -> float
     """
     try:
         again = cause.evaluate(case)
-        if losses is not None:
+        if losses is not None and case.agrees_but_for_loss(again):
             losses.append(float(again.record_objective[0]))
         return case.misfit(again)
     except IMPOSSIBLE:
@@ -157,7 +200,7 @@ def matches_by_chance(case: Case, losses: Sequence[float]) -> float:
     It is how many of those tried give a number within a quarter of it, times the share of that
     stretch that its digits leave open.
     """
-    if not case.loss:
+    if not case.loss or abs(case.loss) < 1e-300:
         return 0.0
     size, room = abs(case.loss), max(case.loss_room, SURE * abs(case.loss))
     off = np.unique(np.round((np.array(losses) - case.loss) / (1e-9 * size))) * 1e-9 * size
@@ -190,24 +233,24 @@ class Memory:
 
     def __init__(self, most: int) -> None:
         self._left = most
-        self._known: list[tuple[Key, list[Cause]]] = []
+        self._known: list[tuple[Key, Sequence[Cause]]] = []
         self.left_out = 0
 
-    def causes(self, case: Case) -> list[Cause] | None:
-        """Says why a record differs; empty where nothing explains it, None where not searched."""
+    def explained(self, case: Case) -> Explained | None:
+        """Says where and why a record differs; None where it was not searched."""
         key = _key(case.objective)
         for at, (of, known) in enumerate(self._known):
             fitting = [cause for cause in known if of == key and misfit(cause, case) <= FITS]
             if fitting:
                 self._known.insert(0, self._known.pop(at))
-                return fitting
+                return Explained(locate(case), fitting)
         if self._left <= 0:
             self.left_out += 1
             return None
         self._left -= 1
-        found = causes(case)
-        if found:
-            self._known = [(key, found), *self._known][:_KEPT]
+        found = explained(case)
+        if found.causes:
+            self._known = [(key, found.causes), *self._known][:_KEPT]
         return found
 
 
@@ -217,76 +260,3 @@ def _key(objective: Objective) -> Key:
         (stage, bound.name, *(pair for pair in bound.values.items() if pair[0] != _COUNTS))
         for stage, bound in objective.stages.items()
     )
-
-
-# ---- what is known where no cause explains the difference ---------------------------------------
-
-Where = Callable[[Case], NDArray[np.bool_]]
-
-
-_PLACES: tuple[tuple[str, Where], ...] = (
-    ("the clipped tokens", lambda case: case.breakdown.clip != 0),
-    ("the tokens that are not clipped", lambda case: case.breakdown.clip == 0),
-    ("the last token of each response", tokens.last),
-    ("the first token of each response", tokens.first),
-    ("the tokens with A > 0", lambda case: case.breakdown.advantage > 0),
-    ("the tokens with A < 0", lambda case: case.breakdown.advantage < 0),
-    ("the tokens with a ratio above 1", lambda case: case.breakdown.ratio > 1.0),
-    ("the tokens with a ratio below 1", lambda case: case.breakdown.ratio < 1.0),
-)
-
-
-def pattern(case: Case) -> str:
-    """Describes in one line where the gradients differ; "" where only a number is known."""
-    wanted, ours = case.gradient, case.breakdown.gradient
-    if wanted is None or not len(ours):
-        hint = "one loss fits many mistakes: record loss_gradient as well to narrow them down"
-        return hint + _ratio(case) if case.is_loss_alone and case.loss is not None else ""
-    wrong = ~case.near(wanted, ours)
-    if not wrong.any():
-        return (
-            "the gradient agrees: only values differ (a constant, or a term without gradient)"
-            + (_ratio(case))
-        )
-    count = int(wrong.sum())
-    parts = [f"{count:,} of {len(wrong):,} gradients differ", *_where(case, wrong)]
-    parts += _how(case, wrong)
-    return ", ".join(parts)
-
-
-def _ratio(case: Case) -> str:
-    ours = float(case.breakdown.record_objective[0])
-    factor = case.loss / ours if case.loss and ours else 0.0
-    readable = 1e-9 < abs(factor) < 1e9
-    return f", your loss is grpo's times {factor:.5g}" if readable else ""
-
-
-def _where(case: Case, wrong: NDArray[np.bool_]) -> Iterator[str]:
-    responses = case.batch.responses
-    rows = np.unique(responses.index[wrong])
-    filled = int((responses.lengths > 0).sum())
-    if len(rows) < filled:
-        some = ", ".join(map(str, rows[:5].tolist())) + (", …" if len(rows) > 5 else "")
-        yield f"in response{'' if len(rows) == 1 else 's'} {some}"
-    seen = case.near(0.0 * case.breakdown.gradient, case.breakdown.gradient)
-    for words, where in _PLACES:
-        there = where(case)
-        if there.any() and not there.all() and bool((there | ~wrong).all()):
-            yield ("exactly " if bool((wrong | ~there | seen).all()) else "only among ") + words
-            return
-
-
-def _how(case: Case, wrong: NDArray[np.bool_]) -> Iterator[str]:
-    """Whether one factor makes the wrong ones right."""
-    assert case.gradient is not None
-    wanted, ours = case.gradient[wrong], case.breakdown.gradient[wrong]
-    if not np.abs(wanted).max() > case.quiet:
-        yield "where yours are 0"
-        return
-    square = float(ours @ ours)
-    if not square:
-        yield "where grpo's are 0"
-        return
-    factor = float(ours @ wanted) / square
-    if case.near(factor * ours, wanted).all():
-        yield f"by a constant factor: yours are grpo's times {factor:.5g}"

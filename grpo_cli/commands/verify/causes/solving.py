@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.verify.causes.case import Case, Cause
+from grpo_cli.hyperparameters import HyperparameterError
 from grpo_cli.objective.breakdown import Breakdown
 
 Flags = NDArray[np.bool_]
@@ -111,7 +112,10 @@ def bounding(
             partial(family, number=roundest(low, high)),
         )
         return
-    found, slope = _where_loss_is(case, family, low, high)
+    try:
+        found, slope = _where_loss_is(case, family, low, high)
+    except HyperparameterError:  # of a bound that is no bound
+        return
     scale = abs(case.loss) + 0.1 * float(case.breakdown.record_scale[0])
     room = 0.1 * case.tolerance.rtol * scale / abs(slope) if slope else 0.0
     if slope and low - room <= found <= high + room:

@@ -1,0 +1,546 @@
+"""Where a record is wrong, whatever the mistake is, and which stages can make such a difference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grpo_cli.batch import F64, I64
+from grpo_cli.commands.verify.causes import tokens
+from grpo_cli.commands.verify.causes.case import Case
+from grpo_cli.objective.inputs import Inputs
+from grpo_cli.objective.terms import ENTROPY, KL
+
+Flags = NDArray[np.bool_]
+
+
+class Located(NamedTuple):
+    """What the numbers show of a difference.
+
+    Attributes:
+        words: one sentence, true whatever the cause is.
+        stages: the stages that can make such a difference; none where the numbers do not tell.
+    """
+
+    words: str
+    stages: tuple[str, ...] = ()
+
+
+_OF_STAGES: Mapping[str, str] = {
+    "advantage": "the advantages",
+    "ratio": "the ratio",
+    "surrogate": "the clip",
+    "kl": "the KL",
+    "correction": "the correction for the engine",
+    "aggregate": "the denominator",
+    "mask": "the mask",
+    "input": "the log-probs",
+    "entropy": "the entropy bonus",
+    "loss": "a factor of everything",
+    "tokens": "tokens that are lost or doubled",
+}
+"""What a stage is called in a sentence; others are not."""
+
+
+def located(case: Case) -> Located:
+    """Says where the numbers differ, and what the difference follows."""
+    if (early := _recorded(case)) is not None:
+        return early
+    wanted, ours = case.gradient, case.breakdown.gradient
+    if wanted is None or not len(ours):
+        return _of_values(case)
+    if (outside := _outside(case)) is not None:
+        return outside
+    wrong = ~case.near(wanted, ours)
+    if not wrong.any():
+        return _without_gradient(case)
+    for found in _tests(case, wrong):
+        if found is not None:
+            words, *stages = found
+            return Located(f"{words}: {_listed(stages)}", tuple(stages))
+    return _by_token(case, wrong)
+
+
+def _listed(stages: Sequence[str]) -> str:
+    """Joins what stages are called in a sentence."""
+    known = [_OF_STAGES[stage] for stage in dict.fromkeys(stages) if stage in _OF_STAGES]
+    return " or ".join(filter(None, [", ".join(known[:-1]), *known[-1:]]))
+
+
+Found = tuple[str, ...]
+"""Words, and stages."""
+
+
+def _tests(case: Case, wrong: Flags) -> Iterator[Found | None]:
+    """Yields what each test shows, those that leave the least open first."""
+    yield _by_one_factor(case)
+    yield _in_one_place(case, wrong, exactly=True)
+    yield _without_some(case)
+    yield from _by_cells(case)
+    yield _by_advantages(case)
+    yield _at_one_level(case)
+    yield _in_one_place(case, wrong, exactly=False)
+    yield from _by_following(case)
+    yield _added(case)
+
+
+def _count(wrong: Flags) -> str:
+    return f"{int(wrong.sum()):,} of {len(wrong):,} gradients"
+
+
+# ---- values without gradients --------------------------------------------------------------------
+
+
+def _recorded(case: Case) -> Located | None:
+    """Returns the first stage whose own numbers are recorded and differ."""
+    stages = ("advantage", "ratio", "surrogate", "kl")
+    for column in case.columns:
+        stage, level = column.expectation.stage, column.expectation.level
+        if stage not in stages or level == "record":
+            continue
+        agrees = case.tolerance.agree(column, column.found)
+        if agrees.all():
+            continue
+        count = f"{int((~agrees).sum()):,} of {len(agrees):,} {column.key}"
+        scale = float(column.found @ column.values) / (float(column.found @ column.found) or 1.0)
+        alike = case.tolerance.agree(column, scale * column.found).all()
+        how = f", by one factor: yours are grpo's times {scale:.5g}" if alike else ""
+        near = ("input", "mask") if stage == "ratio" else ()
+        if case.gradient is not None and case.agreeing_gradients.all():
+            how += ", though the gradient agrees"
+        return Located(f"{count} differ already{how}", (stage, *near))
+    return None
+
+
+def _of_values(case: Case) -> Located:
+    hint = "one loss fits many mistakes: record loss_gradient as well to narrow them down"
+    return Located(hint + _ratio(case) if case.is_loss_alone and case.loss is not None else "")
+
+
+def _ratio(case: Case) -> str:
+    ours = float(case.breakdown.record_objective[0])
+    factor = case.loss / ours if case.loss and ours else 0.0
+    readable = 1e-9 < abs(factor) < 1e9
+    return f", your loss is grpo's times {factor:.5g}" if readable else ""
+
+
+def _without_gradient(case: Case) -> Located:
+    words = "the gradient agrees: only values differ (a constant, or a term without gradient)"
+    bonus = case.breakdown.term(ENTROPY)
+    silent = ("entropy",) if bonus is not None else ()
+    return Located(words + _ratio(case), (*silent, "kl", "surrogate", "loss", "tokens", "mask"))
+
+
+def _outside(case: Case) -> Located | None:
+    """Looks for gradients of tokens that do not count."""
+    written = case.written_gradient
+    assert written is not None
+    there = (np.abs(written) > case.quiet) & ~case.mask
+    if not there.any():
+        return None
+    words = f"{int(there.sum()):,} of {int((~case.mask).sum()):,} masked tokens have a gradient"
+    return Located(f"{words}: the mask", ("mask", "kl", "input"))
+
+
+# ---- factors -------------------------------------------------------------------------------------
+
+
+def _parts(case: Case) -> tuple[F64, F64]:
+    """The gradients of the policy term, and of the others."""
+    return case.policy_gradient, case.without_policy.gradient
+
+
+def _everywhere(case: Case) -> tuple[str, ...]:
+    """What multiplies the policy term, where nothing more is known."""
+    objective = case.objective
+    engine = case.batch.log_probs_rollout is not None
+    sequence = objective.ratio.choice.per_response
+    return (("correction",) if engine else ()) + (("ratio", "surrogate") if sequence else ())
+
+
+def _by_one_factor(case: Case) -> Found | None:
+    policy, rest = _parts(case)
+    wanted, ours = case.gradient, case.breakdown.gradient
+    assert wanted is not None
+    if not np.abs(wanted).max(initial=0.0) > case.quiet:
+        return "all of your gradients are 0", "advantage", "loss", "mask", "ratio", "surrogate"
+    if not np.abs(ours).max(initial=0.0) > 0.0:
+        return "grpo's gradients are all 0, and yours are not", "advantage", "mask"
+    both = np.abs(rest).max() > case.quiet and np.abs(policy).max() > case.quiet
+    factor = float(ours @ wanted) / float(ours @ ours)
+    if case.near(factor * ours, wanted).all():
+        words = f"one factor over all gradients: yours are grpo's times {factor:.5g}"
+        alone = not both or case.near(factor * policy + rest, wanted).all()
+        more = () if not alone else ("advantage", "kl") if rest.any() else ("advantage",)
+        stages = ("aggregate", *more, *_everywhere(case), "mask", "loss")
+        return words, *dict.fromkeys(stages)
+    if not both:
+        return None
+    (a, b), *_ = np.linalg.lstsq(np.stack([policy, rest], axis=1), wanted, rcond=None)
+    if not case.near(a * policy + b * rest, wanted).all():
+        return None
+    if abs(a - 1.0) <= 1e-4:
+        name = "KL" if case.breakdown.term(KL) is not None else "other"
+        words = f"the policy term agrees, and the {name} term is grpo's times {b:.5g}"
+        return words, "kl", "mask", "entropy"
+    if abs(a) <= 1e-4:
+        lost = ("advantage", "ratio", "surrogate", "correction", "mask")
+        return "your policy term has no gradient: only the KL has", *lost
+    if abs(b - 1.0) <= 1e-4:
+        words = f"the KL agrees, and the policy term is grpo's times {a:.5g}"
+        return words, *dict.fromkeys(("advantage", "surrogate", *_everywhere(case), "aggregate"))
+    words = f"one factor over the policy term ({a:.5g}), another over the KL ({b:.5g})"
+    return words, "aggregate", "kl", "advantage"
+
+
+Cells = Callable[[Case], I64 | None]
+
+
+def _signs(case: Case) -> I64 | None:
+    return (case.breakdown.advantage > 0).astype(np.int64)
+
+
+def _responses(case: Case) -> I64 | None:
+    return case.batch.responses.index
+
+
+def _groups(case: Case) -> I64 | None:
+    return case.batch.responses.spread(case.batch.groups) if case.batch.group_count > 1 else None
+
+
+def _trajectories(case: Case) -> I64 | None:
+    found = case.batch.trajectories
+    return None if found is None else case.batch.responses.spread(found)
+
+
+def _turns(case: Case) -> I64 | None:
+    if case.batch.turn_ids is None and case.batch.trajectories is None:
+        return None
+    order = Inputs(case.batch).get("turn_order")
+    return order.turns.spread(np.arange(order.turns.count)) if order.number.any() else None
+
+
+def _before(case: Case) -> I64 | None:
+    return case.batch.responses.positions
+
+
+def _after(case: Case) -> I64 | None:
+    responses = case.batch.responses
+    return responses.spread(responses.lengths) - 1 - responses.positions
+
+
+_POLICY = ("advantage", "aggregate")
+_CELLS: Sequence[tuple[str, Cells, tuple[str, ...]]] = (
+    ("sign of the advantage", _signs, ("surrogate", "advantage")),
+    ("group", _groups, _POLICY),
+    ("trajectory", _trajectories, _POLICY),
+    ("response", _responses, _POLICY),
+    ("turn", _turns, (*_POLICY, "ratio")),
+    ("position from the start", _before, ("advantage", "mask")),
+    ("position from the end", _after, ("advantage", "mask")),
+)
+"""By what tokens may have one factor, and the stages that then made it."""
+
+
+def _by_cells(case: Case) -> Iterator[Found]:
+    """Yields the coarsest cut of the tokens of which each part has one factor."""
+    policy, rest = _parts(case)
+    wanted, ours = case.gradient, case.breakdown.gradient
+    assert wanted is not None
+    both = bool(np.abs(rest).max(initial=0.0) > case.quiet)
+    for name, cells, stages in _CELLS:
+        if (cut := cells(case)) is None:
+            continue
+        if (found := _factors(case, cut, wanted - rest, policy)) is not None:
+            of = "the policy term has" if both else "the gradients have"
+            words = f"{of} one factor per {name} ({_numbers(found)})"
+            yield words, *dict.fromkeys((*_narrowed(case, name, found, stages), *_everywhere(case)))
+        elif both and (found := _factors(case, cut, wanted, ours)) is not None:
+            words = f"the gradients, with the KL's, have one factor per {name} ({_numbers(found)})"
+            yield words, "aggregate", "mask"
+        elif both and (found := _factors(case, cut, wanted - policy, rest)) is not None:
+            yield f"the KL has one factor per {name} ({_numbers(found)})", "kl", "mask"
+
+
+def _narrowed(case: Case, name: str, factors: F64, stages: tuple[str, ...]) -> tuple[str, ...]:
+    """Rules out what factors by response cannot come from: a denominator has one per length."""
+    if name not in ("response", "group", "trajectory") or len(factors) < 2:
+        return stages
+    if np.nanmin(factors) < 0.0 < np.nanmax(factors):
+        return ("advantage",)
+    if name == "response":
+        lengths = case.batch.responses.lengths
+        for length in np.unique(lengths):
+            own = factors[lengths == length]
+            own = own[np.isfinite(own)]
+            if len(own) > 1 and np.ptp(own) > 1e-3 * np.abs(own).max() and not case.is_masked:
+                return ("advantage", "aggregate") if case.batch.group_count > 1 else ("advantage",)
+    return stages
+
+
+def _factors(case: Case, cells: I64, wanted: F64, ours: F64) -> F64 | None:
+    """[cells] the factor of each, NaN where none shows; None where some cell has no single one."""
+    loud = np.abs(ours) > 3.0 * case.quiet
+    square = np.bincount(cells, ours * ours)
+    enough = np.bincount(cells, loud) > 0
+    if int(loud.sum()) < 2 * int(enough.sum()) or not enough.any():
+        return None
+    found = np.where(enough, np.bincount(cells, ours * wanted) / np.where(enough, square, 1.0), 1.0)
+    room = max(case.tolerance.rtol, 1e-6) * float(np.abs(case.gradient).max(initial=0.0))  # type: ignore[arg-type]
+    if not (np.abs(found[cells] * ours - wanted) <= room).all():
+        return None
+    other = enough & (np.abs(found - 1.0) > 1e-3)
+    if np.bincount(cells, loud)[other].sum() < 2 * other.sum():
+        return None  # a factor that one token alone shows is none
+    return np.where(enough, found, np.nan)
+
+
+def _numbers(factors: F64) -> str:
+    """The factors of a cut, from the least to the greatest."""
+    values = list(dict.fromkeys(f"{x:.4g}" for x in np.sort(factors[np.isfinite(factors)])))
+    return ", ".join(values) if len(values) <= 3 else f"{values[0]} to {values[-1]}"
+
+
+def _by_advantages(case: Case) -> Found | None:
+    """Looks for one other advantage of each response, of whatever sign."""
+    found, own = case.effective_advantages, case.breakdown.response_advantage
+    loud = int((np.abs(case.policy_gradient) > case.quiet).sum())
+    if found is None or own is None or loud < 2 * int(np.isfinite(found).sum()):
+        return None
+    turned = int((np.isfinite(found) & (found * own < 0.0)).sum())
+    words = "each response's gradients are those of one other advantage"
+    words += f", of the other sign in {turned}" if turned else ""
+    return words, "advantage", *_everywhere(case)
+
+
+def _at_one_level(case: Case) -> Found | None:
+    """Looks for one ratio per response where grpo has one per token, and the other way round."""
+    policy, rest = _parts(case)
+    assert case.gradient is not None
+    scale = case.breakdown.token_weight * case.breakdown.advantage
+    loud = (np.abs(policy) > 3.0 * case.quiet) & (scale != 0.0)
+    seen = (case.gradient - rest)[loud] / scale[loud]
+    rows = case.batch.responses.index[loud]
+    if not len(seen) or len(seen) < 2 * len(np.unique(rows)):
+        return None
+    order = np.lexsort((seen, rows))
+    spreads = np.array([np.ptp(x) for x in np.split(seen[order], _borders(rows[order]))])
+    size = float(np.abs(seen).max())
+    if case.objective.ratio.choice.per_response:
+        if (spreads > 1e-3 * size).any():
+            return "gradients differ within a response, as if each token had a ratio", "ratio"
+    elif (spreads <= 1e-3 * size).all() and np.ptp(policy[loud] / scale[loud]) > 1e-2 * size:
+        return "gradients are alike within a response, as if it had one ratio", "ratio"
+    return None
+
+
+def _borders(sorted_cells: I64) -> I64:
+    return np.flatnonzero(np.diff(sorted_cells)) + 1
+
+
+# ---- places --------------------------------------------------------------------------------------
+
+
+def _lone(case: Case) -> Flags:
+    sizes = np.bincount(case.batch.groups, minlength=case.batch.group_count)
+    return case.batch.responses.spread(sizes[case.batch.groups] == 1)
+
+
+def _late(case: Case) -> Flags:
+    return ~_silent_turns(case, first=True)
+
+
+def _early(case: Case) -> Flags:
+    return ~_silent_turns(case, first=False)
+
+
+def _silent_turns(case: Case, *, first: bool) -> Flags:
+    cells = _turns(case)
+    if cells is None:
+        return np.ones(case.batch.responses.total, dtype=np.bool_)
+    order = Inputs(case.batch).get("turn_order")
+    edge = order.number == 0 if first else order.following(np.ones(order.turns.count)) == 0.0
+    found: Flags = order.turns.spread(edge)
+    return found
+
+
+def _older(case: Case) -> Flags:
+    versions = case.batch.weight_versions
+    if versions is None or not len(versions):
+        return np.zeros(case.batch.responses.total, dtype=np.bool_)
+    return versions < versions.max()
+
+
+def _beyond(case: Case, *, inside: bool = False) -> Flags:
+    """The tokens whose ratio is outside of the clip range, whatever their advantage."""
+    values, ratio = case.objective.surrogate.values, case.breakdown.ratio
+    low, high = (float(values.get(name) or 0.0) for name in ("epsilon_low", "epsilon_high"))
+    found: Flags = (ratio < 1.0 - low) | (ratio > 1.0 + high)
+    return ~found if inside else found
+
+
+_CHANCE = 0.01
+"""Of tokens drawn at random, how seldom all of them have to be in a place that is named."""
+_CLIP = ("surrogate", "ratio")
+_EDGE = ("mask", "tokens", "aggregate", "input", "advantage")
+_PLACES: Sequence[tuple[str, Callable[[Case], Flags], tuple[str, ...]]] = (
+    ("the responses that are alone in their group", _lone, ("advantage", "tokens")),
+    ("the clipped tokens", lambda case: case.breakdown.clip != 0, _CLIP),
+    ("the tokens whose ratio is outside of the clip range", _beyond, _CLIP),
+    ("the last token of each response", tokens.last, _EDGE),
+    ("the first token of each response", tokens.first, _EDGE),
+    ("the tokens of older weights", _older, ("mask", "correction", "ratio")),
+    ("all turns but the first", _late, ("mask", "advantage", "tokens")),
+    ("all turns but the last", _early, ("mask", "advantage", "tokens")),
+    ("the tokens with A > 0", lambda case: case.breakdown.advantage > 0, ("surrogate", *_POLICY)),
+    ("the tokens with A < 0", lambda case: case.breakdown.advantage < 0, ("surrogate", *_POLICY)),
+    ("the tokens with a ratio above 1", lambda case: case.breakdown.ratio > 1.0, _CLIP),
+    ("the tokens with a ratio below 1", lambda case: case.breakdown.ratio < 1.0, _CLIP),
+)
+
+
+def _in_one_place(case: Case, wrong: Flags, *, exactly: bool) -> Found | None:
+    """Looks for a place that has all tokens that differ; or has them, and none that agree."""
+    assert case.gradient is not None
+    lost = not np.abs(case.gradient[wrong]).max() > case.quiet
+    how = ", where yours are 0" if lost else ""
+    seen = np.abs(case.breakdown.gradient) > case.quiet
+    for words, where, stages in _PLACES:
+        there = where(case)
+        if not there.any() or (wrong & ~there).any() or not (seen & ~there & ~wrong).any():
+            continue
+        if exactly and not (wrong | ~there | ~seen).all():
+            continue
+        if not exactly and there.mean() ** int(wrong.sum()) > _CHANCE:
+            continue
+        only = "exactly" if exactly else "only among"
+        more = ("mask", "tokens") if lost else ()
+        return f"{_count(wrong)} differ, {only} {words}{how}", *dict.fromkeys((*stages, *more))
+    return None
+
+
+def _without_some(case: Case) -> Found | None:
+    """Looks for tokens without gradient, where one factor, or one per response, gives the others.
+
+    Where these are whole responses they may have no advantage; else they are masked or rejected.
+    """
+    wanted, ours = case.gradient, case.breakdown.gradient
+    assert wanted is not None
+    rows, seen = case.batch.responses.index, np.abs(ours) > 3.0 * case.quiet
+    lost = seen & (np.abs(wanted) <= case.quiet)
+    kept = ~lost & seen
+    if not lost.any() or not kept.any() or kept.sum() < 3:
+        return None
+    others = np.where(lost, 0.0, ours)
+    rest_of_yours, of = np.where(lost, 0.0, wanted), "one factor"
+    factors = _factors(case, 0 * rows, rest_of_yours, others)
+    if factors is None:
+        factors, of = _factors(case, rows, rest_of_yours, others), "one factor per response"
+    if factors is None:
+        return None
+    exact = (words for words, where, _ in _PLACES if np.array_equal(where(case)[seen], lost[seen]))
+    named = next(exact, "")
+    whole = not np.isin(rows[lost], rows[kept]).any()
+    alike = bool(np.nanmax(np.abs(factors - 1.0)) <= 1e-3)
+    rest = "the others agree" if alike else f"the others have {of} ({_numbers(factors)})"
+    where = f"exactly {named}" if named else "whole responses" if whole else "single tokens"
+    clipped = _is_clip(case, lost, kept) or case.objective.surrogate.choice.window is None
+    stages = (("surrogate",) if clipped else ()) + ("mask", "tokens", "advantage")
+    stages += _everywhere(case) + (() if alike else ("aggregate",))
+    words = f"{int(lost.sum()):,} of {int(seen.sum()):,} gradients are 0 ({where}), and {rest}"
+    return words, *dict.fromkeys(stages)
+
+
+def _is_clip(case: Case, lost: Flags, kept: Flags) -> bool:
+    """Whether bounds on the ratio, whatever they are, take these tokens and leave the others."""
+    for mine in (case.breakdown.advantage > 0.0, case.breakdown.advantage < 0.0):
+        ratios = case.breakdown.ratio[mine & lost], case.breakdown.ratio[mine & kept]
+        if all(map(len, ratios)) and not (
+            ratios[0].min() > ratios[1].max() or ratios[0].max() < ratios[1].min()
+        ):
+            return False
+    return True
+
+
+# ---- what the difference follows -----------------------------------------------------------------
+
+_LEAST = 12
+"""Tokens from which it can be seen whether a number follows another."""
+
+
+def _follows(x: F64, y: F64) -> bool:
+    """Whether y is a function of x that turns once at most: sorted by x it goes no long way."""
+    if len(x) < _LEAST or len(np.unique(x)) < _LEAST // 2:
+        return False
+    y = y[np.argsort(x, kind="stable")]
+    return float(np.abs(np.diff(y)).sum()) <= 2.2 * float(np.ptp(y))
+
+
+def _covariates(case: Case) -> Iterator[tuple[str, F64, tuple[str, ...]]]:
+    batch, rows = case.batch, case.batch.responses
+    new, old, rollout = batch.log_probs_new, batch.log_probs_old, batch.log_probs_rollout
+    yield "the log ratio", case.breakdown.log_ratio, ("ratio", "surrogate")
+    yield "the position from the start", rows.positions.astype(np.float64), ("advantage", "mask")
+    if old is not None and rollout is not None:
+        yield "log π_old − log π_engine", old - rollout, ("correction", "ratio")
+        yield "log π_θ − log π_engine", case.breakdown.log_ratio + old - rollout, ("correction",)
+    if old is not None:
+        yield "the old log-prob", old, ("ratio", "input")
+    if new is not None:
+        yield "the new log-prob", new, ("ratio", "input", "surrogate")
+
+
+def _by_following(case: Case) -> Iterator[Found]:
+    """Yields what the tokens' factors are a function of."""
+    policy, rest = _parts(case)
+    assert case.gradient is not None
+    loud = np.abs(policy) > 10.0 * case.quiet
+    factor = (case.gradient - rest)[loud] / policy[loud]
+    if not len(factor) or np.ptp(factor) <= 1e-3 * np.abs(factor).max():
+        return
+    for words, values, stages in _covariates(case):
+        if _follows(values[loud], factor):
+            yield f"the factor of each token's gradient follows {words}", *stages
+
+
+def _by_token(case: Case, wrong: Flags) -> Located:
+    """Says what is left: each token has a factor of its own, or the KL adds one."""
+    policy, rest = _parts(case)
+    assert case.gradient is not None
+    signs = np.sign(case.gradient[wrong]) == np.sign(case.breakdown.gradient[wrong])
+    stages = ("ratio", "surrogate", "input", "advantage", *_everywhere(case))
+    silent = np.abs(policy) <= 0.1 * case.quiet
+    loud = silent & (np.abs(rest) > case.quiet)
+    rows = case.batch.responses
+    touched = np.unique(rows.index[wrong])
+    words = f"{_count(wrong)} differ"
+    if len(touched) < int((rows.lengths > 0).sum()):
+        some = ", ".join(map(str, touched[:5].tolist())) + (", …" if len(touched) > 5 else "")
+        words += f", in response{'' if len(touched) == 1 else 's'} {some}"
+    words += ", by a factor that differs from token to token" if wrong.sum() > 1 else ""
+    if rest.any() and not (loud.any() and case.near(case.gradient, rest)[loud].all()):
+        stages = (*stages, "kl")
+    elif rest.any():
+        words += "; where the policy term is clipped they agree, so the KL is right"
+    words += "; the signs agree" if signs.all() else ""
+    return Located(f"{words}: {_listed(stages)}", tuple(dict.fromkeys(stages)))
+
+
+def _added(case: Case) -> Found | None:
+    """Looks for something that is added to the gradients, whatever the advantages are."""
+    assert case.gradient is not None
+    weight = case.breakdown.token_weight
+    seen = np.abs(weight) > 0.0
+    more = (case.gradient - case.breakdown.gradient)[seen] / weight[seen]
+    new, ref = case.batch.log_probs_new, case.batch.log_probs_ref
+    added = "what is added to the gradients, whatever the advantage, follows"
+    if ref is not None and new is not None:
+        for by in (1.0, case.breakdown.ratio[seen]):
+            if _follows((new - ref)[seen], more / by):
+                return f"{added} log π_θ − log π_ref", "kl"
+    if new is not None and _follows(new[seen], more):
+        return f"{added} log π_θ", "entropy", "kl", "surrogate"
+    return None
