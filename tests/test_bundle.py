@@ -183,8 +183,8 @@ def test_a_part_is_replayed_and_says_what_is_skipped() -> None:
     stages = {stage["stage"]: stage for stage in found["bundle"]["stages"]}
     assert found["agrees"]
     assert stages["tokens"]["compared"] == 2
-    assert "needs all of them" in stages["advantages"]["skipped"][0]
-    assert "1 of its 2 micro-batches" in stages["step loss"]["skipped"][0]
+    assert "only 4 of the 8 responses of a generation" in stages["advantages"]["skipped"][0]
+    assert "only 1 of the 2 micro-batches of step" in stages["step loss"]["skipped"][0]
 
 
 def test_the_hash_of_a_file_is_not_that_of_a_part() -> None:

@@ -79,8 +79,10 @@ def draw_fitting(
         if height(draw_head, most) > room:
             draw_head = draw_brief
             if height(draw_brief, most) > room:
-                least = height(draw_brief, 1) + 1  # one for the line that counts the other rows
-                most = min(1 + max(room - least, 0), most or room)
+                room -= 1  # one for the line that counts the other rows
+                most = min(1 + max(room - height(draw_brief, 1), 0), most or room)
+                while most > 1 and height(draw_brief, most) > room:  # several tables
+                    most -= 1
     draw_head(console, screen)
     draw_rows(console, screen, most)
 

@@ -291,3 +291,35 @@ def test_several_variants_are_for_compare(grpo):
     result = grpo("eval", "samples/arithmetic.jsonl", "-v", "grpo,dr")
     assert result.exit_code == 2
     assert result.stderr.endswith("; for several: grpo compare -v grpo,dr\n")
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ("--group-by", "--group-by FIELD  Rows with equal FIELD"),
+        ("group-by", "--group-by FIELD  Rows with equal FIELD"),
+        ("--json", "\n  grpo eval, compare, "),
+        ("-v", "-v, --variants A,B"),
+        ("clipfrac", "clip_fraction: "),
+        ("DAPO", "Decoupled Clip"),
+    ],
+)
+def test_a_flag_or_word_is_explained(grpo, asked, said):
+    result = grpo("help", asked)
+    assert result.exit_code == 0
+    assert said in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("asked", "near"), [("dpao", "dapo"), ("advantge", "advantage"), ("--grup-by", "--group-by")]
+)
+def test_what_nothing_explains_has_a_near_word(grpo, asked, near):
+    result = grpo("help", asked)
+    assert result.exit_code == 2
+    assert f"did you mean {near}? (grpo help lists" in result.stderr
+
+
+def test_two_letters_that_are_swapped_name_the_variant(grpo, tmp_path):
+    (tmp_path / "a.json").write_text("{}")
+    said = grpo("eval", tmp_path / "a.json", "-v", "dpao").stderr
+    assert "unknown variant 'dpao'; did you mean dapo?" in said

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import re
 import shlex
 import sys
@@ -356,3 +357,33 @@ def test_lists_are_alike(grpo, monkeypatch, command, width):
     assert rows[0][0] != " "
     assert all(row[:words].strip() == "" or row[0] != " " for row in rows[:20])
     assert max(map(cell_len, [head, rule, *rows[:20]])) <= width
+
+
+@pytest.mark.parametrize("level", ["record", "response", "token"])
+def test_a_screen_of_24_lines_has_the_loss_rows_and_every_note(grpo, tmp_path, monkeypatch, level):
+    """What is left out of the rows is counted once, below them."""
+    rows = {"logps": [[-0.5, -0.6], [-0.7, -0.9]], "old_logps": [[-0.6, -0.6], [-0.7, -0.7]]}
+    framework = {"name": "trl", "loss_type": "dapo"}
+    lines = [
+        json.dumps(rows | {"step": at, "rewards": [1, at], "framework": framework})
+        for at in range(60)
+    ]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    monkeypatch.setattr(paging, "screen_of", lambda _: Screen(80, height=24))
+    found = grpo("eval", tmp_path / "a.jsonl", "--level", level, "--beta", "0")
+    head, _, table = found.stdout.partition("\n\n")
+    assert "\nloss " in head
+    assert re.search(r"\nvariant +grpo \(", head)
+    printed = [line for line in table.splitlines() if re.match(r" ?\d+ ", line)]
+    assert len(printed) >= 4 or level == "token"
+    said = found.stderr.splitlines()
+    used = len(found.stdout.splitlines()) + len(said)
+    assert used == 23 or (used < 23 and level == "token")  # where a new table would begin
+    assert max(map(len, [*found.stdout.splitlines(), *said])) <= 80
+    assert (found.stdout + found.stderr).count("…") == 1
+    count = {"record": 60, "response": 120}.get(level)
+    assert count is None or f"… {count - len(printed)} more {level}s" in said[0]
+    assert (
+        said[1]
+        == "grpo: note: this is grpo; the records were computed as trl/dapo: use -v trl/dapo"
+    )

@@ -41,7 +41,7 @@ def show_help(*, topic: Topic = None) -> None:
     A page is Markdown: laid out on a terminal, unchanged in a pipe.
     """  # noqa: D301 - \b is for the help's formatter
     with failures():
-        name = topic if topic is None or topic in _names() else topic.lower()
+        name = topic if topic is None or topic.startswith("-") else topic.lower()
         if name is None or name in topics():
             _print(lambda console, screen: _page(console, screen, name))
         elif name not in main.COMMANDS:
