@@ -2,7 +2,7 @@
 
 from grpo_cli.records.choose.batches import key_of
 from grpo_cli.records.from_objects import headers, pack
-from grpo_cli.records.objects import raws, read, record, records
+from grpo_cli.records.objects import raws, record
 from grpo_cli.records.open.blocks import Block, Source, Span, cut, spans
 from grpo_cli.records.packed import Packed, lay
 from grpo_cli.records.parse.assemble import assemble, find_faults, layout
@@ -33,8 +33,6 @@ __all__ = [
     "pack",
     "parse",
     "raws",
-    "read",
     "record",
-    "records",
     "spans",
 ]

@@ -76,15 +76,11 @@ def _describe(error: json.JSONDecodeError) -> str:
     words = _WORDS.get(error.msg, error.msg[:1].lower() + error.msg[1:])
     rest = error.doc[error.pos :].strip()
     if words.startswith("expected"):
-        words += f", got {_beginning(rest)}" if rest else ", got the end"
+        word = rest.split(maxsplit=1)[0] if rest else "the end"
+        words += f", got {word if len(word) <= 12 else word[:12] + '…'}"
     if len(error.doc) > _SHORT and (not rest or words.startswith("the string that begins")):
         words += ": the line is incomplete (was it still being written?)"
     return words
-
-
-def _beginning(text: str) -> str:
-    word = text.split(maxsplit=1)[0]
-    return word if len(word) <= 12 else word[:12] + "…"
 
 
 def _malformed(line: int, column: int, words: str) -> InputError:

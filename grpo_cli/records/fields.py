@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache, lru_cache
 from types import MappingProxyType
 from typing import NamedTuple
@@ -166,14 +166,6 @@ class Fields(NamedTuple):
     misnamed: Mapping[str, tuple[Misnamed, ...]] = MappingProxyType({})
     trajectories: tuple[str, ...] = ()
 
-    @property
-    def first_misnamed(self) -> dict[str, Misnamed]:
-        """The first key that resembles each missing column.
-
-        Values are looked at where an objective needs the column, record by record.
-        """
-        return {column: each[0] for column, each in self.misnamed.items()}
-
 
 NO_FIELDS = Fields({}, (), ())
 
@@ -320,8 +312,3 @@ def unknown_keys(name: str, unknown: Sequence[str]) -> str:
 _LISTED = 8
 _MEANT = ("framework", "metrics", "step", "rank", "microbatch")
 """Keys that are no columns and mean something elsewhere."""
-
-
-def names_of(fields: Iterable[str]) -> str:
-    """Fields with everything else they are called, for a message on what was looked for."""
-    return ", ".join(", ".join((name, *ALIASES[name])) for name in fields)

@@ -38,6 +38,7 @@ from grpo_cli.records.parse.record import record_id
 from grpo_cli.records.parse.settings import NO_SETTINGS, read_settings
 from grpo_cli.records.parse.turns import (
     TURN_FIELDS,
+    TurnField,
     find_trajectories,
     read_roles,
     read_versions,
@@ -92,12 +93,12 @@ def _pack_all(objects: Objects) -> Packed:
         trajectories=trajectories,
         trajectory_count=trajectory_count,
         of_turns={
-            name: _of_turns(objects, names[name], counts, is_state=name == "state_ids")
-            for name in TURN_FIELDS
+            name: _of_turns(objects, names[name], counts, turn)
+            for name, turn in TURN_FIELDS.items()
             if name in names
         },
         versions=_versions(objects, counts, widths),
-        misnamed=fields.first_misnamed,
+        misnamed={column: each[0] for column, each in fields.misnamed.items()},
         settings=_settings(objects, fields),
         fields=fields,
     )
@@ -245,17 +246,15 @@ def _trajectories(
     return number_groups([*numbers], integers(counts))
 
 
-def _of_turns(objects: Objects, key: str, counts: list[int], *, is_state: bool) -> tuple[I64, F64]:
+def _of_turns(objects: Objects, key: str, counts: list[int], turn: TurnField) -> tuple[I64, F64]:
     """[R] how many turns of each response have a reward, or a state, and these."""
     rows = _rows(objects, key, counts)
     lists = set(map(type, rows)) == {list}  # else each response is a turn
     flat = reduce(iconcat, rows, []) if lists else rows
-    if is_state:
-        if not set(map(type, flat)) <= {str, int}:
-            raise Unusual
-        flat = number_labels(flat) or [0] * len(flat)
-    elif not set(map(type, flat)) <= {float, int}:
+    if not set(map(type, flat)) <= turn.kinds:
         raise Unusual
+    if turn.is_id:
+        flat = number_labels(flat) or [0] * len(flat)
     return integers(map(len, rows)) if lists else np.ones(len(rows), np.int64), pack_floats(flat)
 
 

@@ -12,7 +12,7 @@ import orjson
 from grpo_cli.errors import InputError
 from grpo_cli.records.decode import decode
 from grpo_cli.records.formats.unipo import headed_objects
-from grpo_cli.records.open.blocks import Block, Span, cut
+from grpo_cli.records.open.blocks import Block, Span
 from grpo_cli.records.parse.record import parse
 from grpo_cli.records.record import (
     CHUNK_BYTES,
@@ -125,21 +125,3 @@ def record(raw: Raw) -> Record | InputError:
         return error
     made.batch = raw.batch
     return made
-
-
-def records(block: Block | Span) -> Iterator[Record | InputError]:
-    """Reads the records of a block; an error in the place of one that cannot be read."""
-    return (one if isinstance(one, InputError) else record(one) for one in raws(block))
-
-
-def read(path: str) -> Iterator[Record]:
-    """The records of a file.
-
-    Raises:
-        InputError: at the first that cannot be read.
-    """
-    for block in cut(path):
-        for one in records(block):
-            if isinstance(one, InputError):
-                raise one
-            yield one

@@ -7,7 +7,7 @@ Decoded objects are packed by ``from_objects``, records that were checked one by
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
@@ -163,7 +163,8 @@ def lay(parts: Sequence[Packed]) -> Batch | None:
     scores: dict[str, Any] = {
         name: join([one.scores[name] for one in parts]) for name in first.scores
     }
-    if not are_scores(scores.values()):
+    # Of several reward functions some may be missing; what else is there is finite.
+    if not all(one.ndim > 1 or is_inside(one, -LARGEST, LARGEST) for one in scores.values()):
         return None
     if "log_probs_new" in columns:
         columns.setdefault("log_probs_old", columns["log_probs_new"])
@@ -313,11 +314,6 @@ def is_inside(values: F64, low: float, high: float) -> bool:
     # A NaN makes both extremes NaN, of which no comparison holds.
     least, greatest = values.min(), values.max()
     return bool(least >= low and greatest <= high and np.isfinite(least) and np.isfinite(greatest))
-
-
-def are_scores(scores: Iterable[F64]) -> bool:
-    """Whether rewards and advantages are finite; of several functions some may be missing."""
-    return all(one.ndim > 1 or is_inside(one, -LARGEST, LARGEST) for one in scores)
 
 
 def _join_masks(parts: Sequence[Packed]) -> Mask | None:

@@ -114,17 +114,18 @@ class Origin(NamedTuple):
         found = _PLACE.fullmatch(error.path.removeprefix(prefix))
         if found is None:
             return
-        error.message = _LIKE.sub(lambda like: f"(as {self._reworded(like[1])} has)", error.message)
+
+        def reword(like: re.Match[str]) -> str:
+            other = _PLACE.fullmatch(like[1])
+            place = like[1] if other is None else self._spell(other[1], _indexes(other[2]))
+            return f"(as {place} has)"
+
+        error.message = _LIKE.sub(reword, error.message)
         key, indexes = found[1], _indexes(found[2])
         if self.rows is not None and indexes and indexes[0] < len(self.rows):
             row = self.rows[indexes[0]]
             error.line, prefix, indexes[0] = row.line, row.prefix, row.number
         error.path = prefix + self._spell(key, indexes)
-
-    def _reworded(self, place: str) -> str:
-        """Another place that a message names."""
-        found = _PLACE.fullmatch(place)
-        return place if found is None else self._spell(found[1], _indexes(found[2]))
 
     def _spell(self, key: str, indexes: list[int]) -> str:
         base, dot, rest = key.partition(".")

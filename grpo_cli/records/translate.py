@@ -10,7 +10,7 @@ from typing import Any
 from grpo_cli.errors import InputError
 from grpo_cli.records.choose.where import Missing, Path, look_up, spelled
 from grpo_cli.records.fields import EITHER, MASKS, canonical_name
-from grpo_cli.records.formats import CANONICAL, FORMATS, Format, Translated, candidates, recognise
+from grpo_cli.records.formats import CANONICAL, FORMATS, Format, Translated, candidates
 from grpo_cli.records.places import Origin
 from grpo_cli.records.record import Raw, listed
 from grpo_cli.records.unread import TWINS, resembled
@@ -69,7 +69,7 @@ def format_of(value: dict[str, Any], insisted: str | None) -> Format | None:
     if insisted is not None:
         return None if insisted == CANONICAL else FORMATS[insisted]
     try:
-        return recognise(value)
+        return next((one for one in candidates(tuple(value)) if one.fits(value)), None)
     except _WRONG:  # it has the keys and nothing else
         return None
 
@@ -90,7 +90,10 @@ def _translate(raw: Raw, insisted: str | None, mapped: Mapped, notices: Notices)
             lacks = [f"{chosen.name}: {lack}" for lack in chosen.lacks]
             lines = [f"read as {chosen.name} ({chosen.title})", *lacks, *lines]
             if len(made) == 1:
-                _keep_misnamed(one, value)
+                places = "\n".join(one.spelled.values())
+                for key in _resembling(tuple(value)):  # and that the format does not read
+                    if key not in places:
+                        one.value.setdefault(key, value[key])
         if mapped:
             _map(one, value, mapped)
         for line in lines:
@@ -115,14 +118,6 @@ def _read(chosen: Format, value: dict[str, Any]) -> list[Translated]:
             f"this does not look like {chosen.title} ({what}); grpo formats lists the "
             "supported formats"
         ) from None
-
-
-def _keep_misnamed(one: Translated, value: dict[str, Any]) -> None:
-    """Keeps keys that resemble a column of log-probs and that the format does not read."""
-    places = "\n".join(one.spelled.values())
-    for key in _resembling(tuple(value)):
-        if key not in places:
-            one.value.setdefault(key, value[key])
 
 
 @lru_cache(maxsize=1024)

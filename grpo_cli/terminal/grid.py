@@ -98,14 +98,20 @@ def fitting(
     Returns:
         The columns to show, and the names of those left out.
     """
-    kept, hidden = list(columns), []
+    if width is None:
+        return [*columns], []
+    widths: dict[str, int] = {}
+    for one in columns:
+        widths[one.name] = widths.get(one.name, 0) + one.width + GAP
+    used = sum(widths.values()) - GAP
+    hidden: dict[str, None] = {}
     for name in spare:
-        if width is None or total_width(kept) <= width:
+        if used <= width:
             break
-        if any(one.name == name for one in kept):
-            kept = [one for one in kept if one.name != name]
-            hidden.append(name)
-    return kept, hidden
+        if name in widths and name not in hidden:
+            used -= widths[name]
+            hidden[name] = None
+    return [one for one in columns if one.name not in hidden], [*hidden]
 
 
 _SHORT_NAME = 10

@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from grpo_cli.terminal.display import colored
@@ -40,12 +39,7 @@ class Bar:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._progress is not None:
             self._progress.stop()
 
@@ -69,15 +63,13 @@ class Bar:
 
 def _size(paths: Sequence[str]) -> int | None:
     packed = (".gz", ".zst")
-    known = [None if path.endswith(packed) else _size_of(path) for path in paths]
-    return None if None in known else sum(size or 0 for size in known)
-
-
-def _size_of(path: str) -> int | None:
-    version = getattr(path, "version", None)  # of a file in a store, which was asked for it
-    if version is not None:
-        return int(version.size)
-    return Path(path).stat().st_size if Path(path).is_file() else None
+    size = 0
+    for path in paths:
+        version = getattr(path, "version", None)  # of a file in a store, which was asked for it
+        if path.endswith(packed) or (version is None and not Path(path).is_file()):
+            return None
+        size += int(version.size) if version is not None else Path(path).stat().st_size
+    return size
 
 
 def _started(size: int | None) -> Progress:

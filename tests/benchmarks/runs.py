@@ -131,27 +131,28 @@ SECTIONS = {
     "logs": ask_log,
     "others": ask_run,
     "other-logs": ask_log,
+    "later": ask_run,
+    "later-logs": ask_log,
 }
 
 
 def planted_in(section: str) -> Sequence[Planted]:
     """The faults of logs of a section."""
-    if section == "logs":
-        return PLANTED
+    from running.later import LATER_LOGS
     from running.others import OTHER_LOGS
 
-    return OTHER_LOGS
+    return {"logs": PLANTED, "other-logs": OTHER_LOGS, "later-logs": LATER_LOGS}[section]
 
 
 def kinds_of(section: str) -> Sequence[Kind]:
     """The kinds of a section."""
     if SECTIONS[section] is ask_log:
         return [*[planted.kind for planted in planted_in(section)], HEALTHY_LOG]
-    if section == "others":
-        from running.others import OTHERS
+    from running.later import LATER
+    from running.others import OTHERS
 
-        return OTHERS
-    return [HEALTHY_RUN] if section == "healthy" else KINDS
+    runs = {"runs": KINDS, "healthy": [HEALTHY_RUN], "others": OTHERS, "later": LATER}
+    return runs[section]
 
 
 def answer_one(question: Question) -> tuple[str, Verdict]:
@@ -291,7 +292,7 @@ def arguments() -> argparse.Namespace:
     add(
         "--only",
         default="runs,healthy,logs",
-        help="sections, of runs,healthy,logs,others,other-logs",
+        help=f"sections, of {','.join(SECTIONS)}",
     )
     add("--case", default="", help="only kinds whose name this regular expression finds")
     add("--jobs", type=int, default=os.cpu_count() or 1)

@@ -172,8 +172,16 @@ def _write_answer(
         return
     with destination(options.output) as stream:
         if options.kind == "table":
-            limit, plot = options.limit, options.plot
-            print_answer(stream, answer, columns, covered, notes, plot=plot, limit=limit)
+            print_answer(
+                stream,
+                answer,
+                columns,
+                covered,
+                notes,
+                plot=options.plot,
+                limit=options.limit,
+                quiet=options.quiet,
+            )
         else:
             write(stream, options.kind, answer, columns)
 

@@ -24,11 +24,11 @@ from grpo_cli.commands.trend.onsets import (
     PAST,
     levels,
     onsets,
-    theil_sen,
 )
 from grpo_cli.commands.trend.watched import DOWN, PRACTICE, UP, Limit, Watch
 
 SHIFT, DRIFT, SPIKE, LIMIT, IMPOSSIBLE = "shift", "drift", "spike", "limit", "impossible"
+STUCK = "stuck"
 _SPIKE, _TENFOLD = 15.0, 10.0
 """Robust standard deviations of a single step from those before it; where it is ten times that."""
 _BEFORE = 20
@@ -38,22 +38,20 @@ _OUTSIDE = 10.0
 _OF, _MOST = 5, 3
 _LAG, _CLEAR, _CLEAR_MEAN = 10, 2.5, 1.75
 """Steps between what was usual and a window; deviations from it of a value, and of a mean."""
-_ROUNDING = 1e-6
-"""The least noise of logarithms."""
 _COARSE = 0.25
 """The noise of a share, as an angle, beyond which it is of fewer than four."""
 _LEAST_FACTOR = math.log(1.2)
 """The least factor of a shift or drift of what is positive."""
 _INSIDE = 2.0
 """Robust deviations from the old level that a value which is as before may have."""
+_NEARER = 0.25
+"""The share of a change by which such a value may be away from the old level."""
 _RECENT = 8
 """Values before a change from which it has to have moved the way that it states."""
 _LEAST_MOVE = 0.06
 """The share of these values that what is positive has to have moved by."""
-_LEAP, _FAR = math.log(1.5), 8.0
-"""What five values in a row are above all before: at least this, and so many deviations."""
 _QUARTER = 0.25
-"""What is clear of a constant: of its level, or as a share."""
+"""That of a constant."""
 _PERIODS = 3
 """Equal distances between single steps that are a period."""
 _BACK = 4
@@ -66,14 +64,13 @@ class Change(NamedTuple):
     Attributes:
         at: the index of the first value that is different.
         seen: how many values of the series show it.
-        kind: "shift", "drift", "spike", "limit" or "impossible".
+        kind: "shift", "drift", "spike", "limit", "impossible" or "stuck".
         up: whether it went up.
         score: by how many standard errors; infinite where chance is no explanation.
         end: the index of the first value that is as before again; None: it lasts.
         limit: that was passed.
         period: the values from one spike to the next; 0: there are not several at one distance.
         info: whether it went the way that is no fault.
-        placed: whether ``at`` is where it began, whatever was usual.
     """
 
     at: int
@@ -85,7 +82,6 @@ class Change(NamedTuple):
     limit: Limit | None = None
     period: int = 0
     info: bool = False
-    placed: bool = False
 
 
 class Usual(NamedTuple):
@@ -124,10 +120,7 @@ def changes(series: Sequence[tuple[Watch, F64]]) -> list[list[Change]]:
         )
         shares = np.array([series[at][0].bounds for at in alike]).reshape(len(alike), 2)
         for at, found in zip(alike, onsets(rows, least, shares), strict=True):
-            shifted[at] = [
-                Change(o.at, o.seen, o.kind, o.score > 0, abs(o.score), info=not o.sure)
-                for o in found
-            ]
+            shifted[at] = [Change(o.at, o.seen, o.kind, o.score > 0, abs(o.score)) for o in found]
     return [
         _followed(*one, each, found)
         for one, each, found in zip(series, scaled, shifted, strict=True)
@@ -142,14 +135,12 @@ def _followed(watch: Watch, values: F64, scaled: F64, shifted: Sequence[Change])
     kept, other = list[Change](), list[Change]()
     for one in shifted:
         if _counts(watch, values, scaled, usual, one):
-            (other if one.info or is_info(watch, one) else kept).append(one)
+            (other if is_info(watch, one) else kept).append(one)
     single = [*_spikes(watch, scaled, usual)] if watch.spikes else []
     signs = [
         *_impossible(watch, values),
-        *_vanished(watch, values),
+        *_stuck(watch, values),
         *(one for limit in watch.limits for one in _beyond(watch, limit, values, scaled, usual)),
-        *_leaps(watch, values),
-        *_steps(watch, values, scaled),
         *kept,
     ]
     found = _lasting(signs, scaled, usual)
@@ -166,14 +157,15 @@ def _lasting(signs: Sequence[Change], scaled: F64, usual: Usual) -> list[Change]
         if known is None:
             found.append(_until_back(_since(sign, scaled, usual), scaled, usual))
         elif _confirms(found[known], sign):
-            found[known] = found[known]._replace(score=sign.score)
+            found[known] = found[known]._replace(score=sign.score, kind=sign.kind)
     return found
 
 
 def _confirms(change: Change, sign: Change) -> bool:
     """Whether a sign of the next few values shows the change more clearly."""
-    same = (sign.kind, sign.up) == (change.kind, change.up) and sign.score > change.score
-    return same and sign.kind in (SHIFT, DRIFT) and sign.seen <= change.seen + LEAST_FUTURE
+    clearer = sign.up == change.up and sign.score > change.score
+    both = {sign.kind, change.kind} <= {SHIFT, DRIFT}
+    return clearer and both and sign.seen <= change.seen + LEAST_FUTURE
 
 
 def _repeats(before: Change, sign: Change) -> bool:
@@ -190,7 +182,9 @@ def _counts(watch: Watch, values: F64, scaled: F64, usual: Usual, sign: Change) 
         float(np.median(values[part]))
         for part in (after, slice(max(sign.at - _RECENT, 0), sign.at))
     )
-    least = _LEAST_MOVE * abs(recent) if watch.is_log else 0.0
+    past = values[max(sign.at - PAST, 0) : sign.at]
+    share = _QUARTER if (past == past[0]).all() else _LEAST_MOVE if watch.is_log else 0.0
+    least = share * abs(recent)
     if (level - recent) * (1 if sign.up else -1) <= least or (sign.up and level < watch.least):
         return False
     change = abs(float(np.median(scaled[after])) - usual.level[sign.at])
@@ -200,14 +194,15 @@ def _counts(watch: Watch, values: F64, scaled: F64, usual: Usual, sign: Change) 
 def _since(sign: Change, scaled: F64, usual: Usual) -> Change:
     """The sign, at the step since which the series has been outside of what was usual."""
     timed = sign.kind in (SHIFT, DRIFT) or (sign.limit is not None and sign.limit.times)
-    if sign.placed or not timed:
+    if not timed:
         return sign
     first = max(sign.at - (0 if sign.limit is None else _LAG), LEAST_PAST)
     away = scaled[first : sign.seen] - usual.level[first]
-    inside = (away if sign.up else -away) <= _INSIDE * usual.spread[first]
+    away = away if sign.up else -away
+    inside = away <= max(_INSIDE * usual.spread[first], _NEARER * float(np.median(away[-3:])))
     last = np.flatnonzero(inside)
     begun = first + int(last[-1]) + 1 if len(last) else first
-    return sign._replace(at=min(begun, sign.seen - 1))
+    return sign._replace(at=min(begun, max(sign.at, sign.seen - 2)))
 
 
 def _until_back(change: Change, scaled: F64, usual: Usual) -> Change:
@@ -335,57 +330,12 @@ def _impossible(watch: Watch, values: F64) -> Iterator[Change]:
         yield Change(at, at + 1, IMPOSSIBLE, up=bool(values[at] > high))
 
 
-def _vanished(watch: Watch, values: F64) -> Iterator[Change]:
-    """Where numbers that were never 0 become exactly 0 and stay so: no noise does that."""
-    if not watch.is_log:
-        return
-    runs = np.convolve(values == 0.0, np.ones(LEAST_FUTURE))[: len(values)]
-    for last in np.flatnonzero(runs == LEAST_FUTURE).tolist():
-        at = last - LEAST_FUTURE + 1
-        if at >= LEAST_PAST and (values[at - LEAST_PAST : at] != 0.0).all():
-            yield Change(at, last + 1, SHIFT, up=False)
-            return
-
-
-def _leaps(watch: Watch, values: F64) -> Iterator[Change]:
-    """Where five values in a row are far above all before them.
-
-    The onset tests count what follows as noise, so that a rise of many times which goes on rising
-    needs more steps there than a short run has. Here only the noise before it counts: of a line
-    through the logarithms of what came before, which is not taken to fall.
-    """
-    if not watch.is_log or UP not in watch.shift or not (values > 0.0).all():
-        return
-    logs = np.log(values)
-    for at in range(LEAST_PAST, len(values) - _OF + 1):
-        past, after = logs[max(at - PAST, 0) : at], logs[at : at + _OF]
-        if after.min() - past.max() < _LEAP:
-            continue
-        slope = max(float(theil_sen(past[None])[0]), 0.0)
-        level, spread = levels((past - slope * np.arange(len(past)))[None])
-        line = level[0] + slope * (len(past) + np.arange(_OF))
-        if (after - line > max(_FAR * spread[0], _LEAP)).all():
-            score = float((after - line).min()) / max(float(spread[0]), _ROUNDING)
-            yield Change(at, at + _OF, SHIFT, up=True, score=score, placed=True)
-            return
-
-
-def _steps(watch: Watch, values: F64, scaled: F64) -> Iterator[Change]:
-    """Where values that were all equal are followed by five that are clearly others."""
-    others = np.flatnonzero(values != values[0])
-    at = int(others[0]) if len(others) else len(values)
-    after = scaled[at : at + _OF] - scaled[0]
-    if at < LEAST_PAST or len(after) < _OF or not (watch.shift or watch.drift):
-        return
-    up = bool(after[0] > 0)
-    if watch.scale == "linear":
-        enough = (np.abs(after) > _QUARTER * abs(scaled[0])) & (scaled[0] != 0.0)
-    elif watch.scale == "share":
-        enough = np.abs(values[at : at + _OF] - values[0]) > max(watch.least, _QUARTER)
-    else:
-        enough = np.abs(after) > _LEAP
-    if enough.all() and ((after > 0) == up).all() and (UP if up else DOWN) in watch.shift:
-        yield Change(at, at + _OF, SHIFT, up=up, placed=True)
+def _stuck(watch: Watch, values: F64) -> Iterator[Change]:
+    """Where a series has the value at which nothing is learnt from its first step on."""
+    others = np.flatnonzero(values != watch.stuck)
+    count = int(others[0]) if len(others) else len(values)
+    if count >= _OF:
+        yield Change(0, _OF, STUCK, up=watch.stuck != 0.0, end=count if len(others) else None)
 
 
 def is_info(watch: Watch, change: Change) -> bool:

@@ -8,17 +8,17 @@ from typing import Any
 
 from grpo_cli.commands.answer import Answer
 from grpo_cli.commands.trend.coverage import Coverage
-from grpo_cli.commands.trend.detectors import DRIFT, IMPOSSIBLE, LIMIT, SHIFT, SPIKE
+from grpo_cli.commands.trend.detectors import DRIFT, IMPOSSIBLE, LIMIT, SPIKE, STUCK
+from grpo_cli.commands.trend.onsets import FARTHEST
 from grpo_cli.commands.trend.run import Run
 from grpo_cli.commands.trend.step import INFO, WARNING, Finding, Steps
 from grpo_cli.commands.trend.watched import DOWN, RANKS, watch, watch_logged
 
 _TOGETHER = 8
-"""Steps within which what goes wrong is one event: a cause shows at once, a slope later."""
+"""Steps after its last finding within which what goes wrong is of an event that is over."""
 _AT_ONCE = 3
-"""Steps within which the first in the table of what is watched is the likely cause."""
-_SHARP = (SHIFT, SPIKE, IMPOSSIBLE)
-"""Kinds of findings whose step is right to one or two; a slope's is not."""
+"""Steps of its beginning, of which the likely cause of an event is one."""
+_POLICY = RANKS["kl_k3"]
 _NAMED = 4
 """Series of an event that its sentence names."""
 
@@ -57,14 +57,20 @@ class Event(Answer):
 
     @property
     def summary(self) -> str:
-        """What happened, in a clause: "mismatch.k3 rose at step 30, then ess fell"."""
+        """What happened, in a clause: "temperature: mismatch.k3 rose at step 30; then ess fell".
+
+        What ``grpo check`` names in its worst record comes first.
+        """
+        codes = dict.fromkeys(one.partition(":")[0] for one in self.check if one[:8] != "at step ")
+        cause = f"{', '.join(codes)}: " if codes else ""
         last = "" if self.end is None or _is_single(self.first) else f", until step {self.end}"
         others = [one for one in self.others if one.severity == WARNING]
-        named = [_in_short(one) for one in others[:_NAMED]]
-        more = f" and {len(others) - _NAMED} more series" if len(others) > _NAMED else ""
-        follows = f"; at the same time {', '.join(named)}{more}" if named else ""
+        later = [one for one in others if one.onset > self.step + _AT_ONCE]
+        together = _listed([one for one in others if one not in later])
+        follows = f"; at the same time {together}" if together else ""
+        follows += f"; then {_listed(later)}" if later else ""
         often = f" and every {self.first.period} steps since" if self.first.period else ""
-        return f"{_in_short(self.first)} at step {self.step}{often}{last}{follows}"
+        return f"{cause}{_in_short(self.first)} at step {self.step}{often}{last}{follows}"
 
     @property
     def fix(self) -> str:
@@ -90,7 +96,7 @@ def events(findings: Sequence[Finding]) -> list[Event]:
     """The findings by what they show, the earliest event first."""
     grouped: list[list[Finding]] = []
     for one in sorted(findings, key=lambda one: (one.severity == INFO, one.onset)):
-        near = [each for each in grouped if 0 <= one.onset - each[0].onset <= _TOGETHER]
+        near = [each for each in grouped if 0 <= one.onset - each[-1].onset <= _reach(each, one)]
         if near:
             near[-1].append(one)
         else:
@@ -98,11 +104,23 @@ def events(findings: Sequence[Finding]) -> list[Event]:
     return sorted((_event(each) for each in grouped), key=lambda one: one.step)
 
 
+def _reach(event: Sequence[Finding], one: Finding) -> int:
+    """Steps after an event's last finding within which another follows from it.
+
+    While something is wrong, a slope begins within the steps that onsets are looked for in.
+    """
+    lasts = any(each.end is None or each.end >= one.onset for each in event if not _is_single(each))
+    return FARTHEST if lasts else _TOGETHER
+
+
 def _event(together: Sequence[Finding]) -> Event:
-    sharp = [one for one in together if one.kind in _SHARP and one.severity == WARNING]
-    begun = min(one.onset for one in sharp or together)
-    likely = [one for one in sharp or together if one.onset <= begun + _AT_ONCE]
-    first = min(likely, key=lambda one: (one.severity == INFO, _rank(one), -one.score))
+    """The event of findings, with the clearest of those at its beginning as the likely first.
+
+    What engine and update do comes before what it does to the policy and its responses.
+    """
+    begun = min(one.onset for one in together)
+    likely = [one for one in together if one.onset <= begun + _AT_ONCE]
+    first = min(likely, key=lambda one: (one.severity == INFO, _place(one), -one.score))
     others = sorted(
         (one for one in together if one is not first),
         key=lambda one: (one.severity == INFO, _rank(one), one.onset),
@@ -110,10 +128,24 @@ def _event(together: Sequence[Finding]) -> Event:
     return Event(first.onset, first, others)
 
 
+def _place(finding: Finding) -> int:
+    """The place in the order of causes, the same for all that describes the policy.
+
+    Where a run is stuck, the responses are the cause of what the update lacks.
+    """
+    return -_rank(finding) if finding.kind == STUCK else min(_rank(finding), _POLICY)
+
+
 def _rank(finding: Finding) -> int:
     """The place in the order in which faults spread; what is no number comes before all."""
     row = watch(finding.metric) or watch_logged(finding.metric)
     return -1 if row is None else RANKS[row.name]
+
+
+def _listed(findings: Sequence[Finding]) -> str:
+    """The first of them in a few words each, and how many more there are."""
+    more = f" and {len(findings) - _NAMED} more series" if len(findings) > _NAMED else ""
+    return ", ".join(map(_in_short, findings[:_NAMED])) + more
 
 
 def _is_single(finding: Finding) -> bool:
@@ -135,6 +167,7 @@ def _in_short(finding: Finding) -> str:
             DRIFT: ("began to rise", "began to fall"),
             LIMIT: ("passed its limit", "passed its limit"),
             IMPOSSIBLE: ("has an impossible value", "has an impossible value"),
+            STUCK: ("is stuck", "is stuck"),
         }
         verb = verbs.get(finding.kind, ("rose", "fell"))[down]
     return f"{finding.metric} {verb}"

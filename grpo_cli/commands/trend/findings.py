@@ -15,6 +15,7 @@ from grpo_cli.commands.trend.detectors import (
     LIMIT,
     SHIFT,
     SPIKE,
+    STUCK,
     Change,
     changes,
 )
@@ -130,7 +131,7 @@ def _before(series: _Series, change: Change) -> str:
 
 def _moved(series: _Series, change: Change, step: int) -> str:
     """Of a shift or a drift."""
-    if math.isinf(change.score) and not series.values[change.at]:
+    if series.watch.is_log and not series.values[change.at : change.seen].any():
         return f"{series.name} is exactly 0 from step {step} on: {_before(series, change)} before"
     future = series.values[change.at : change.end][:FUTURE]
     after = shown(float(np.median(future if change.kind == SHIFT else future[-_LATEST:])))
@@ -183,7 +184,14 @@ def _impossible(series: _Series, change: Change, step: int) -> str:
     return f"{series.name} is {value} at step {step}: it cannot be {bound}"
 
 
+def _stuck(series: _Series, change: Change, step: int) -> str:
+    count = len(series.values) if change.end is None else change.end
+    value, steps = f"{series.watch.stuck:g}", f"all of the first {count:,} steps"
+    return f"{series.name} is {value} from step {step} on, in {steps}: nothing is learnt"
+
+
 _SENTENCES = {
+    STUCK: _stuck,
     SHIFT: _moved,
     DRIFT: _moved,
     SPIKE: _jumped,

@@ -49,7 +49,9 @@ def _named_in(event: Event, steps: Steps, run: Run) -> list[str]:
     if not pointed or (place := pointed[0].worst) is None:
         return []
     step = steps[steps.numbers.index(pointed[0].worst_step)]
-    reader = of_step(run.reader, step, run.step_source).only({}, [place.source])
+    reader = of_step(run.reader, step, run.step_source)
+    if place.source in reader.paths:  # standard input has another name in places
+        reader = reader.only({}, [place.source])
     reader.reading = replace(reader.reading, record=str(place.record))
     try:
         found = check(reader).findings
@@ -57,7 +59,8 @@ def _named_in(event: Event, steps: Steps, run: Run) -> list[str]:
         return []
     named: dict[str, str] = {}
     for row in found:
-        if row.severity != "info" and row.code not in _OF_SEVERAL:
+        wrong = row.severity != "info" and row.code not in _OF_SEVERAL
+        if wrong and row.record == place.record:  # not another one of that number
             named.setdefault(row.code, f"{row.code}: {row.message}")
     return [*named.values()]
 

@@ -32,15 +32,13 @@ PAST, FARTHEST = 30, 20  # steps compared, at most; FUTURE of those that follow 
 FUTURE, LEAST_PAST, LEAST_FUTURE = 12, 10, 4
 _SIZES = np.array([4, 5, 6, 7, 8, 10, 12, 16, 20])
 _KINDS = ("shift", "drift")
-_PERHAPS = 0.75
-"""The share of these bounds that information has to pass."""
 _FIRSTS = np.triu(np.ones((FARTHEST, FARTHEST)))[:, _SIZES - 1]
 """Adds up the first values of a future, for each of the sizes."""
 _TREND = (1.3, 2.0)  # Mann–Kendall's z from which a past of less, or more, than 20 steps slopes
 _LONG = 400  # steps from which on more is asked, as there are more places for a chance
 _AT_ONCE = 256  # places whose pasts and futures are in memory at once
 _ROWS = 256  # pasts whose pairs are in memory at once: 1 MB
-_SHIFT, _DRIFT = 8.5, 10.0  # standard errors, times 1 + 4/past: few values know their noise badly
+_SHIFT, _DRIFT = 7.8, 9.2  # standard errors, times 1 + 7/past: few values know their noise badly
 
 
 class Onset(NamedTuple):
@@ -51,14 +49,12 @@ class Onset(NamedTuple):
         seen: how many values of the series show it.
         kind: "shift" or "drift".
         score: by how many standard errors, above 0 where it went up.
-        sure: whether no noise is expected to do that; else it is information.
     """
 
     at: int
     seen: int
     kind: str
     score: float
-    sure: bool = True
 
 
 def onsets(rows: F64, least: F64, shares: F64) -> list[list[Onset]]:
@@ -67,7 +63,7 @@ def onsets(rows: F64, least: F64, shares: F64) -> list[list[Onset]]:
     Args:
         rows: [k, n] the series.
         least: [k, n] what the noise up to each value is at least.
-        shares: [k, 2] the shares of the bounds from which on a rise, and a fall, is sure.
+        shares: [k, 2] the shares of the bounds that a rise, and a fall, has to pass.
     """
     found: list[list[Onset]] = [[] for _ in rows]
     if rows.shape[1] < LEAST:
@@ -107,16 +103,14 @@ def _between(
         seen = chosen[:, None] + _SIZES
         scores = _scores(before, after, slopes, grains[:, seen - start - 1])
         strict = 1 + np.log(np.maximum(seen / _LONG, 1.0)) / 15
-        bounds = (1 + 4 / past) * strict[..., None] * (_SHIFT, _DRIFT)
+        bounds = (1 + 7 / past) * strict[..., None] * (_SHIFT, _DRIFT)
         bounds[seen - start > rows.shape[1]] = np.inf  # there is no such future yet
         own = np.where(scores > 0.0, shares[:, None, None, None, 0], shares[:, None, None, None, 1])
-        for sure, share in ((True, own), (False, _PERHAPS)):
-            passed = np.abs(scores) > share * bounds
-            for row, at in zip(*np.nonzero(passed.any(axis=(2, 3))), strict=True):
-                size, kind = divmod(int(passed[row, at].argmax()), 2)
-                score, begun = float(scores[row, at, size, kind]), int(chosen[at])
-                found = Onset(begun, int(seen[at, size]), _KINDS[kind], score, sure)
-                yield int(row), found
+        passed = np.abs(scores) > own * bounds
+        for row, at in zip(*np.nonzero(passed.any(axis=(2, 3))), strict=True):
+            size, kind = divmod(int(passed[row, at].argmax()), 2)
+            score, end = float(scores[row, at, size, kind]), int(seen[at, size])
+            yield int(row), Onset(int(chosen[at]), end, _KINDS[kind], score)
 
 
 def _cleaned(rows: F64) -> F64:
@@ -142,36 +136,42 @@ def _scores(past: F64, future: F64, slopes: NDArray[np.bool_], least: F64) -> F6
         least: [k, m, sizes] what the noise is at least.
     """
     level, slope, rests = _lines(past, slopes)
-    ahead = np.arange(1, FARTHEST + 1.0)
+    ahead, count, trend = np.arange(1, FARTHEST + 1.0), past.shape[2], (slope != 0.0)[..., None]
     rest = future - (level[..., None] + slope[..., None] * ahead)
-    products = rest[..., 1:] * rest[..., :-1]
-    sums, ramps, squares = (one @ _FIRSTS for one in (rest, rest * ahead, rest * rest))
-    pairs, first, end = products @ _FIRSTS[1:], rest[..., :1], rest[..., _SIZES - 1]
-    square, product = _dot(rests, rests), _dot(rests[..., 1:], rests[..., :-1])
-    trend, whole = (slope != 0.0)[..., None], _SIZES * (_SIZES + 1) / 2
+    square, product = _dot(rests, rests)[..., None], _dot(rests[..., 1:], rests[..., :-1])
+    turns = np.diff(future, axis=2) ** 2 @ _FIRSTS[1:]
+    turns -= (future[..., _SIZES - 1] - future[..., :1]) ** 2 / (_SIZES - 1)
+    variance, inflation = _noise(square, product[..., None], turns, count)
+    left = (square == 0.0) & (np.abs(rest[..., : _SIZES[1]]).min(axis=2, keepdims=True) > 0.0)
+    least = np.where(left & (_SIZES[1] <= _SIZES), 0.0, least)
+    error = np.sqrt(np.maximum(variance, np.maximum(least * least, 1e-300)) * inflation)
+    whole = _SIZES * (_SIZES + 1) / 2
     powers = whole * (2 * _SIZES + 1) / 3
-    step, ramp = sums / _SIZES, ramps / powers
-    shift = step / _noise(
-        square[..., None] + squares - _SIZES * step * step,
-        product[..., None] + pairs - step * (2 * sums - first - end) + (_SIZES - 1) * step * step,
-        past.shape[2] + _SIZES,
-        least,
-    )
-    drift = ramp / _noise(
-        square[..., None] + squares - powers * ramp * ramp,
-        product[..., None]
-        + pairs
-        - ramp * (2 * ramps - (_SIZES + 1) * end)
-        + ramp * ramp * (powers - whole),
-        past.shape[2] + _SIZES,
-        least,
-    )
-    lever = np.where(trend, 12 / past.shape[2] ** 3, 0.0)
-    shift /= np.sqrt(1 / past.shape[2] + 1 / _SIZES + lever * (past.shape[2] + _SIZES) ** 2 / 4)
-    level_error = np.where(trend, 4, 1) / past.shape[2]
+    lever = np.where(trend, 12 / count**3, 0.0)
+    level_error = np.where(trend, 4, 1) / count
+    shift = (rest @ _FIRSTS) / _SIZES / error
+    shift /= np.sqrt(1 / count + 1 / _SIZES + lever * (count + _SIZES) ** 2 / 4)
+    drift = ((rest * ahead) @ _FIRSTS) / powers / error
     drift /= np.sqrt(1 / powers + (whole / powers) ** 2 * level_error + lever)
     drift[..., _SIZES <= 2 * LEAST_FUTURE] = 0.0
     return np.stack((shift, drift), axis=3)
+
+
+def _noise(square: F64, product: F64, turns: F64, count: int) -> tuple[F64, F64]:
+    """[k, m, sizes] the variance of both sides, and what correlated neighbours add to it.
+
+    What follows a change may be a level, a slope or a curve, so its noise is that of neighbours
+    around their mean step. It is no less than the noise before: few values are equal by chance.
+
+    Args:
+        square, product: of what is left of the past, and of its neighbours.
+        turns: the squared differences of neighbours that follow, around their mean.
+        count: the values of the past.
+    """
+    correlation = product / np.where(square > 0.0, square, 1.0)
+    correlation = np.clip(correlation + (1 + 4 * correlation) / count, 0.0, 0.95)
+    both = (square + turns / 2 / (1 - correlation)) / (count + _SIZES - 5)
+    return np.maximum(both, square / (count - 3)), (1 + correlation) / (1 - correlation)
 
 
 def _lines(past: F64, slopes: NDArray[np.bool_]) -> tuple[F64, F64, F64]:
@@ -203,21 +203,6 @@ def _dot(left: F64, right: F64) -> F64:
     """[k, m] the products of rows [k, m, n]."""
     product: F64 = (left[..., None, :] @ right[..., :, None])[..., 0, 0]
     return product
-
-
-def _noise(squares: F64, pairs: F64, count: I64, least: F64) -> F64:
-    """The standard deviations of what is left, as if neighbours were not correlated.
-
-    Args:
-        squares, pairs: the sums of squares, and of the products of neighbours, of both sides.
-        count: how many values there are.
-        least: what it is at least.
-    """
-    square = np.maximum(squares / (count - 3), 0.0)
-    correlation = pairs / np.where(square > 0.0, square * (count - 3), 1.0)
-    correlation = np.clip(correlation + (1 + 4 * correlation) / count, 0.0, 0.95)
-    noise = np.sqrt(square * (1 + correlation) / (1 - correlation))
-    return np.maximum(np.where(square > least * least, noise, least), 1e-300)
 
 
 def mann_kendall(values: F64, places: I64) -> F64:

@@ -256,13 +256,18 @@ def print_answer(
     *,
     plot: bool,
     limit: int | None,
+    quiet: bool,
 ) -> None:
     """Prints the steps, as many as leave room on the screen for what they come to.
 
-    ``notes`` are going to be printed below; ``plot``: charts in the place of the table.
+    Args:
+        notes: that are going to be printed below.
+        plot: charts in the place of the table.
+        limit: the most steps; None: as many as there is room for.
+        quiet: without what was not computed, and the signature.
     """
     screen = screen_of(stream)
-    conclusion = _conclusion(screen, answer, covered)
+    conclusion = _conclusion(screen, answer, covered, quiet=quiet)
     below = lines_of(conclusion, screen)
 
     def draw(console: Console, screen: Screen) -> None:
@@ -280,13 +285,18 @@ def print_answer(
     print_page(stream, draw, "page" if asked or long else "print", notes=notes)
 
 
-def _conclusion(screen: Screen, answer: Trend, covered: Coverage) -> str:
+def _conclusion(screen: Screen, answer: Trend, covered: Coverage, *, quiet: bool) -> str:
     console = screen.console()
     print_events(console, screen, answer.events, logged=answer.steps.logged)
     print_outlook(console, screen, answer)
-    if answer.steps.logged:
+    if answer.steps.logged and not quiet:
         console.print(wrapped(Text(f"\n{_UNKNOWN}", "dim"), screen.reading, 2))
-    print_gaps(console, screen, covered)
+    if not quiet:
+        print_gaps(console, screen, covered)
+    for signature in () if quiet else answer.signatures:
+        console.print()
+        text = Text(f"signature  {visible(signature)}", "dim")
+        console.print(wrapped(text, screen.reading, 11, bars=True))
     if answer.log is not None:
         print_log_comparison(console, screen, answer.log)
     return written(console)

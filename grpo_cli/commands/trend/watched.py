@@ -56,6 +56,7 @@ class Watch(NamedTuple):
         spikes: the factor of what was usual from which a single step may be a finding; 0: none.
         bounds: the shares of the onset tests' bounds from which on a rise, and a fall, is
             sure: less than 1 where the metric of a healthy run is steady.
+        stuck: the value at which nothing is learnt, if it is that from the first step on.
         logged: other names, in logs: a whole name, or its end after a slash.
         fix: what to do about it, where only a log is there.
     """
@@ -69,6 +70,7 @@ class Watch(NamedTuple):
     span: tuple[float, float] = (-np.inf, np.inf)
     spikes: float = 0.0
     bounds: tuple[float, float] = (1.0, 1.0)
+    stuck: float | None = None
     logged: tuple[str, ...] = ()
     fix: str = ""
 
@@ -88,7 +90,11 @@ class Watch(NamedTuple):
         if self.scale == "below 1":
             return -_logarithms(distance)
         found = _logarithms(values)
-        return found - np.log(np.arange(1.0, len(values) + 1)) if self.scale == "growth" else found
+        return (
+            found - np.log(np.arange(1.0, len(values) + 1).clip(_EARLY))
+            if self.scale == "growth"
+            else found
+        )
 
     def noise(self, values: F64) -> F64:
         """[n] the least noise of the scaled values, from how fine the values so far are."""
@@ -100,6 +106,8 @@ class Watch(NamedTuple):
 
 
 _ROUNDING = 1e-12
+_EARLY = 12
+"""Steps from which on what a healthy run accumulates is a share of the steps so far."""
 _FEW_VALUES, _GLANCE = 12, 64
 """So many different values, or fewer, are shares of a few groups."""
 
@@ -116,13 +124,13 @@ def _grain(values: F64) -> F64:
 
 
 def _logarithms(values: F64) -> F64:
-    """Zeros as half the least that came so far."""
+    """Zeros as a twentieth of the least that came so far: no noise makes several of them."""
     least = np.minimum.accumulate(np.where(values > 0.0, values, np.inf))
     least = np.where(np.isfinite(least), least, values[values > 0.0][0])
-    return np.log(np.maximum(values, least / 2))
+    return np.log(np.maximum(values, least / 20))
 
 
-_STEADY, _STEADIER = (0.8, 0.8), (0.66, 0.66)
+_STEADY, _STEADIER = (0.8, 0.8), (1.0, 0.66)
 _SHARE = (0.0, 1.0)
 _POSITIVE = (0.0, np.inf)
 _NEMO = "NeMo-RL docs/guides/dtensor-tp-accuracy.md:31"
@@ -168,7 +176,7 @@ TABLE = (
           logged=("clip_ratio/high_mean", "clip_ratio/region_mean", "clip_ratio", "pg_clipfrac",
                   "clipfrac", "clip_frac", "clip_fraction", "policy/clipfrac")),
     Watch("gradient_norm", BOTH, UP, "log", bounds=_STEADY, span=_POSITIVE, spikes=3.0, fix=_AHEAD,
-          logged=("grad_norm", "optim/grad_norm", "gradient_norm")),
+          stuck=0.0,          logged=("grad_norm", "optim/grad_norm", "gradient_norm")),
     Watch("loss", spikes=3.0, fix=_AHEAD,
           logged=("pg_loss", "policy_loss", "loss/mean", "train_loss")),
     Watch(
@@ -177,19 +185,19 @@ TABLE = (
         fix="raise β, lower the learning rate, or go back to the previous step",
     ),
     Watch(
-        "entropy", BOTH, BOTH, "log", (Limit(0.5, above=False, times=True),), bounds=(0.7, 0.84),
+        "entropy", BOTH, BOTH, "log", (Limit(0.5, above=False, times=True),), bounds=(0.7, 0.74),
         span=_POSITIVE, spikes=3.0, logged=("entropy/all/mean", "entropy/mean", "policy_entropy"),
         fix="if entropy falls, raise ε_high (clip higher) or add an entropy bonus; if it rises, "
             "lower the learning rate",
     ),
-    Watch("nll", BOTH, BOTH, "log", (Limit(0.5, above=False, times=True),), bounds=(0.7, 0.84),
+    Watch("nll", BOTH, BOTH, "log", (Limit(0.5, above=False, times=True),), bounds=(0.7, 0.74),
           span=_POSITIVE, spikes=3.0),
     Watch(
         "repetition", UP, UP, "share", (Limit(0.25),), least=0.15, span=_SHARE,
         fix="stop loops: penalise repetition or truncated responses, or lower the learning rate",
     ),
     Watch(
-        "truncated", UP, UP, "share", (Limit(0.3, room=0.75),), least=0.1, span=_SHARE,
+        "truncated", UP, UP, "share", (Limit(0.3, room=0.75),), least=0.1, span=_SHARE, stuck=1.0,
         bounds=_STEADY,
         logged=("completions/clipped_ratio", "response_length/clip_ratio", "truncated_ratio",
                 "is_truncated/all/mean", "is_truncated/mean", "truncation_rate", "truncated"),
@@ -197,13 +205,13 @@ TABLE = (
     ),
     Watch("at_longest", span=_SHARE),
     Watch(
-        "length_mean", BOTH, BOTH, "log", bounds=(0.7, 0.9), span=_POSITIVE, spikes=3.0,
+        "length_mean", BOTH, BOTH, "log", bounds=(0.64, 1.0), span=_POSITIVE, spikes=3.0,
         logged=("completions/mean_length", "response_length/mean", "response_length",
                 "response_len/mean", "completion_length", "seq_len/all/mean"),
         fix="check whether the reward favours length; normalise the loss by tokens",
     ),
     Watch(
-        "groups_equal", UP, UP, "share", (Limit(0.7, room=0.3),), least=0.5, span=_SHARE,
+        "groups_equal", UP, UP, "share", (Limit(0.7, room=0.3),), least=0.5, span=_SHARE, stuck=1.0,
         bounds=_STEADY, fix=_GROUPS,
         logged=("frac_reward_zero_std", "zero_var_group_frac", "zero_std_frac"),
     ),

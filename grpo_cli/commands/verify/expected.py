@@ -15,7 +15,7 @@ from grpo_cli.commands.verify.quantities import KEYS, LOSSES, METRICS, QUANTITIE
 from grpo_cli.errors import InputError
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.records import Record
-from grpo_cli.records.parse.scores import is_number
+from grpo_cli.records.parse.columns import is_number
 from grpo_cli.records.places import got as shown
 
 Flags = NDArray[np.bool_]

@@ -26,7 +26,8 @@ from grpo_cli.objective.inputs import Inputs
 from grpo_cli.objective.terms import POLICY
 from grpo_cli.records import MicroBatch, Raw
 from grpo_cli.records.choose.batches import batch_of
-from grpo_cli.records.parse.scores import is_id, is_number
+from grpo_cli.records.parse.columns import is_number
+from grpo_cli.records.parse.scores import is_id
 from grpo_cli.records.places import got
 from grpo_cli.records.unread import FUNCTION, STEP_FIELDS
 from grpo_cli.variants.plan import Plan

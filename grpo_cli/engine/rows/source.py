@@ -113,11 +113,6 @@ class Source:
         return Trajectories(self.breakdown.batch)
 
     @cached_property
-    def turn_trajectories(self) -> I64:
-        """[turns] the trajectory of each turn."""
-        return self.turn_responses.spread(self.trajectories.index)
-
-    @cached_property
     def turn_numbers(self) -> I64:
         """[turns] each turn's number in its trajectory, 0-based."""
         batch = self.breakdown.batch

@@ -85,7 +85,12 @@ TURN = (
     Field("turn", lambda source: source.turn_numbers.tolist(), kind="whole"),
     Field(
         "trajectory",
-        lambda s: [*map(trajectory_names(s).__getitem__, s.turn_trajectories.tolist())],
+        lambda s: [
+            *map(
+                trajectory_names(s).__getitem__,
+                s.turn_responses.spread(s.trajectories.index).tolist(),
+            )
+        ],
         12,
         kind="any",
     ),

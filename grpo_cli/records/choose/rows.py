@@ -10,7 +10,8 @@ import numpy as np
 
 from grpo_cli.errors import InputError
 from grpo_cli.records.fields import TOKEN_COLUMNS, Fields, read_fields
-from grpo_cli.records.parse.scores import is_id, is_number
+from grpo_cli.records.parse.columns import is_number
+from grpo_cli.records.parse.scores import is_id
 from grpo_cli.records.parse.turns import names_trajectory
 from grpo_cli.records.places import Origin, Row, got
 from grpo_cli.records.record import BatchFields, Raw, listed, only_element

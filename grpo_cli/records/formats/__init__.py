@@ -11,7 +11,7 @@ from functools import lru_cache
 from importlib import import_module
 from pkgutil import iter_modules
 
-from grpo_cli.records.formats.format import Format, Object, Translated
+from grpo_cli.records.formats.format import Format, Translated
 
 
 def _stated() -> Iterator[Format]:
@@ -33,9 +33,4 @@ def candidates(keys: tuple[str, ...]) -> tuple[Format, ...]:
     return tuple(one for one in _ALL if any(wanted <= own for wanted in one.keys))
 
 
-def recognise(value: Object) -> Format | None:
-    """The format of an object; None for a canonical record, or one that nothing is known of."""
-    return next((one for one in candidates(tuple(value)) if one.fits(value)), None)
-
-
-__all__ = ["CANONICAL", "FORMATS", "Format", "Translated", "candidates", "recognise"]
+__all__ = ["CANONICAL", "FORMATS", "Format", "Translated", "candidates"]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from glob import glob, has_magic
 from pathlib import Path
 
 from grpo_cli.errors import InputError
-from grpo_cli.records.open.remote import addresses, is_remote
+from grpo_cli.records.open.remote import files as remote_files
+from grpo_cli.records.open.remote import is_remote
 from grpo_cli.records.open.streams import shown
 
 _KINDS = (
@@ -42,27 +43,27 @@ def files(paths: Iterable[str]) -> list[str]:
     Raises:
         InputError: for a folder or a pattern without such a file.
     """
-    return [file for path in paths for file in _files(path)]
+    found: list[str] = []
+    for path in paths:
+        if is_remote(path):
+            found += remote_files(path)
+        elif path != "-" and Path(path).is_dir():
+            found += _within(path)
+        elif path == "-" or not has_magic(path) or Path(path).exists():
+            found.append(path)
+        else:
+            matches = sorted(glob(path, recursive=True), key=natural)  # noqa: PTH207 - of any root
+            if not matches:
+                raise InputError("no file matches this pattern", source=shown(path))
+            plain = [one for one in matches if not Path(one).is_dir()]
+            found += plain or [file for one in matches for file in _within(one)]
+    return found
 
 
 def natural(path: str) -> list[tuple[bool, int | str]]:
     """What to sort by, so that numbers in names count as numbers."""
     parts = re.split(r"(\d+)", path)
     return [(False, int(one)) if one.isdecimal() else (True, one) for one in parts if one]
-
-
-def _files(path: str) -> Sequence[str]:
-    if is_remote(path):
-        return addresses(path)
-    if path != "-" and Path(path).is_dir():
-        return _within(path)
-    if path == "-" or not has_magic(path) or Path(path).exists():
-        return [path]
-    matches = sorted(glob(path, recursive=True), key=natural)  # noqa: PTH207 - a path of any root
-    if not matches:
-        raise InputError("no file matches this pattern", source=shown(path))
-    plain = [one for one in matches if not Path(one).is_dir()]
-    return plain or [file for one in matches for file in _within(one)]
 
 
 def _within(folder: str) -> list[str]:

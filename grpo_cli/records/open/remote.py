@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from grpo_cli.errors import GrpoError, InputError, UsageError
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future
+    from concurrent.futures import Future, ThreadPoolExecutor
 
 T = TypeVar("T")
 
@@ -81,15 +81,6 @@ def address(path: str) -> Address:
         InputError: where there is none, or a package is missing.
     """
     return path if isinstance(path, Address) else Address(path, version(path))
-
-
-def addresses(path: str) -> list[str]:
-    """The files that a path names: itself, or with a scheme those in a folder, or that fit.
-
-    Raises:
-        InputError: where there are none.
-    """
-    return [*files(path)] if is_remote(path) else [path]
 
 
 def read_many(path: Address, start: int, end: int) -> bytes:
@@ -231,12 +222,6 @@ def _as_grpo_error(error: Exception, path: str, attempts: int) -> GrpoError:
     return InputError(f"cannot be read: {reason}{tried}", source=path)
 
 
-def _one_thread() -> Any:
-    from concurrent.futures import ThreadPoolExecutor  # slow to import
-
-    return ThreadPoolExecutor(1)
-
-
 class _Stream(io.RawIOBase):
     """A remote file; where all of it is read, the next part is fetched during the work."""
 
@@ -245,7 +230,11 @@ class _Stream(io.RawIOBase):
         self._step = _STEP if whole else _FEW
         self._at = 0
         self._start, self._part = 0, path.head if whole else b""
-        self._thread = _one_thread() if whole else None
+        self._thread: ThreadPoolExecutor | None = None
+        if whole:
+            from concurrent.futures import ThreadPoolExecutor  # slow to import
+
+            self._thread = ThreadPoolExecutor(1)
         self._next: tuple[int, Future[bytes]] | None = None
 
     def readable(self) -> bool:

@@ -172,7 +172,7 @@ def _other_turns(record: Record, name: str, packed: Packed, number: int) -> Inpu
             kept = int(counted_turns(ids[own], packed.mask[own], kept).sum())
         if lengths[at] and turns[at] not in (len(row), kept):
             cut = "; without turn_ids, masked tokens separate turns" if ids is None else ""
-            wanted = places.count(int(turns[at]), TURN_FIELDS[name])
+            wanted = places.count(int(turns[at]), TURN_FIELDS[name].word)
             message = f"expected {wanted} (one per turn{cut})"
             path = f"{record.names[name]}{places.response(at, record.shape)}"
             return _placed(InputError(f"{message}, got {len(row)}", path=path), record, number)

@@ -173,7 +173,7 @@ def _pack_carefully(key: str, flat: list[Any], shape: Shape, mask: bytes | None)
     numbers = []
     for at, value in enumerate(flat):
         masked = mask is not None and not mask[at]
-        if not _is_number(value) and not (masked and (value is None or type(value) is bool)):
+        if not is_number(value) and not (masked and (value is None or type(value) is bool)):
             message = f"expected a number, got {got(value)}"
             if set(map(type, flat)) == {list}:
                 message += guess_rows(key, flat, [*map(len, flat)], deep=True)
@@ -182,8 +182,9 @@ def _pack_carefully(key: str, flat: list[Any], shape: Shape, mask: bytes | None)
     return struct.pack(f"{len(numbers)}d", *numbers)
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, float | int) and type(value) is not bool
+def is_number(value: object) -> bool:
+    """Whether a decoded value is a number (true and false are not)."""
+    return isinstance(value, float | int) and not isinstance(value, bool)
 
 
 def read_mask(key: str, value: object, shape: Shape) -> bytes | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from grpo_cli.errors import InputError
@@ -14,13 +15,13 @@ from grpo_cli.records.parse.columns import (
     check_nesting,
     derive,
     flatten,
+    is_number,
     read_column,
     read_mask,
     read_shape,
 )
 from grpo_cli.records.parse.scores import (
     finite,
-    is_number,
     per_response,
     read_advantages,
     read_groups,
@@ -148,7 +149,8 @@ def _shape(
     if key is None and log.is_logged(record):
         raise InputError(log.advice(source))
     if key is None:
-        looked = fields.names_of(("log_probs_new", "ratios"))
+        every = ((name, *fields.ALIASES[name]) for name in ("log_probs_new", "ratios"))
+        looked = ", ".join(chain.from_iterable(every))
         left = fields.unknown_keys("log_probs_new", unknown)
         raise InputError(f"expected log_probs_new, found none of {looked}, {fields.ACTION}{left}")
     shape = read_shape(key, record[key])

@@ -9,7 +9,7 @@ from typing import Any
 
 from grpo_cli.errors import InputError
 from grpo_cli.records.packed import LARGEST
-from grpo_cli.records.parse.columns import Shape, read_column
+from grpo_cli.records.parse.columns import Shape, is_number, read_column
 from grpo_cli.records.places import as_float, count, got, response
 
 WITHIN = f"a number between {-LARGEST:g} and {LARGEST:g}"
@@ -18,11 +18,6 @@ _FLOATS, _NUMBERS = {float}, {float, int}
 Place = Callable[[int], str]
 Rewards = list[float] | list[list[float]]
 Groups = tuple[list[int] | None, list[Any] | None]
-
-
-def is_number(value: object) -> bool:
-    """Whether a decoded value is a number (true and false are not)."""
-    return isinstance(value, float | int) and not isinstance(value, bool)
 
 
 def finite(values: list[Any], place: Place) -> list[float]:
@@ -63,7 +58,7 @@ def per_response(key: str, value: object, shape: Shape, what: str) -> tuple[list
         if responses == 1:
             return [value], lambda _: key
         size, came = 1, got(value)
-    elif outer is not None and value and _is_nested(value, outer):
+    elif outer is not None and outer == [len(one) if type(one) is list else 0 for one in value]:
         flat = [one for group in value for one in group]
         return flat, lambda at: f"{key}{response(at, outer)}"
     elif len(value) == responses:
@@ -72,10 +67,6 @@ def per_response(key: str, value: object, shape: Shape, what: str) -> tuple[list
         size, came = len(value), str(len(value))
     wanted = f"{count(responses, what)} (one per response)"
     raise InputError(f"expected {wanted}, got {came}{_doubt(shape, size, what)}", path=key)
-
-
-def _is_nested(value: list[Any], outer: list[int]) -> bool:
-    return all(type(one) is list for one in value) and list(map(len, value)) == outer
 
 
 def _doubt(shape: Shape, size: int, what: str) -> str:

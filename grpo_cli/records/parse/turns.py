@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -12,8 +11,8 @@ import numpy as np
 from grpo_cli.batch import I64
 from grpo_cli.errors import InputError
 from grpo_cli.records.fields import Fields
-from grpo_cli.records.parse.columns import Shape
-from grpo_cli.records.parse.scores import finite, is_id, is_number, per_response, read_ids
+from grpo_cli.records.parse.columns import Shape, is_number
+from grpo_cli.records.parse.scores import finite, is_id, per_response, read_ids
 from grpo_cli.records.places import got
 from grpo_cli.records.record import listed
 from grpo_cli.records.unread import STEP_FIELDS, VERSIONS
@@ -102,8 +101,26 @@ def _number(labels: Sequence[Any], groups: Sequence[int]) -> Trajectories:
     return Trajectories([numbers[pair] for pair in pairs], [label for _, label in numbers])
 
 
-TURN_FIELDS = {"turn_rewards": "reward", "state_ids": "state"}
-"""What a record says of its turns → what each is."""
+class TurnField(NamedTuple):
+    """What a record says of its turns.
+
+    Attributes:
+        word: what each of them is.
+        fits: whether a value may be one.
+        kinds: the types that JSON files have of them.
+        is_id: whether it names something, and is numbered.
+    """
+
+    word: str
+    fits: Callable[[object], bool]
+    kinds: frozenset[type]
+    is_id: bool
+
+
+TURN_FIELDS = {
+    "turn_rewards": TurnField("reward", is_number, frozenset((float, int)), is_id=False),
+    "state_ids": TurnField("state", is_id, frozenset((str, int)), is_id=True),
+}
 
 
 def read_of_turns(
@@ -118,35 +135,27 @@ def read_of_turns(
     """
     single = shape.single or (len(shape.widths) == 1 and shape.nested < 3)
     numbers: dict[Any, int] = {}
-    found = {}
-    for name, word in TURN_FIELDS.items():
+    found: dict[str, list[list[float]]] = {}
+    for name, turn in TURN_FIELDS.items():
         if name not in names:
             continue
         key, value = names[name], record[names[name]]
-        read = finite if name == "turn_rewards" else partial(_read_states, numbers)
-        fits = is_number if name == "turn_rewards" else is_id
-        if single and isinstance(value, list) and all(map(fits, value)):
+        if single and isinstance(value, list) and all(map(turn.fits, value)):
             value = [value]
-        rows, place = per_response(key, value, shape, f"turn {word} list")
-        found[name] = [_read_turns(row, place(number), read) for number, row in enumerate(rows)]
+        rows, place = per_response(key, value, shape, f"turn {turn.word} list")
+        found[name] = []
+        for number, row in enumerate(rows):
+            values, own = row if isinstance(row, list) else [row], place(number)
+            paths = [f"{own}[{at}]" if isinstance(row, list) else own for at in range(len(values))]
+            if not turn.is_id:
+                found[name].append(finite(values, paths.__getitem__))
+                continue
+            for one, path in zip(values, paths, strict=True):
+                if not is_id(one):
+                    message = f"expected a state id (text or a number), got {got(one)}"
+                    raise InputError(message, path=path)
+            found[name].append([float(numbers.setdefault(one, len(numbers))) for one in values])
     return found
-
-
-def _read_turns(row: Any, path: str, read: Callable[..., list[float]]) -> list[float]:
-    if isinstance(row, list):
-        return read(row, lambda at: f"{path}[{at}]")
-    return read([row], lambda _: path)
-
-
-def _read_states(
-    numbers: dict[Any, int], row: list[Any], place: Callable[[int], str]
-) -> list[float]:
-    for at, one in enumerate(row):
-        if not is_id(one):
-            raise InputError(
-                f"expected a state id (text or a number), got {got(one)}", path=place(at)
-            )
-    return [float(numbers.setdefault(one, len(numbers))) for one in row]
 
 
 def read_roles(value: Any, widths: Sequence[int]) -> list[list[str]] | None:

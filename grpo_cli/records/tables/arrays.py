@@ -44,19 +44,14 @@ def raws(piece: Rows) -> Iterator[Raw | InputError]:
     path, budget = piece.path, piece.budget
     try:
         found = _npz(path, budget) if piece.kind == "npz" else _safetensors(path)
-        _check(found, budget)
+        shapes = [array.shape for array in found.values()]  # the rows of some may be empty
+        budget.check(sum(map(prod, shapes)), "values", VALUE)
+        budget.check(sum(sum(accumulate(shape[:-1], mul)) for shape in shapes), "rows", ROW)
         value = {name: _field(array) for name, array in found.items()}
         size = sum(array.nbytes for array in found.values())
     except _DAMAGE as error:
         raise InputError(f"the file is damaged: {damage_of(error, path)}") from None
     yield Raw(value, piece.source, None, "", size, arrays=True)
-
-
-def _check(found: dict[str, Any], budget: Budget) -> None:
-    """Refuses arrays of more values, or of more rows, which may be empty, than the budget."""
-    shapes = [array.shape for array in found.values()]
-    budget.check(sum(map(prod, shapes)), "values", VALUE)
-    budget.check(sum(sum(accumulate(shape[:-1], mul)) for shape in shapes), "rows", ROW)
 
 
 def _npz(path: str, budget: Budget) -> dict[str, Any]:

@@ -69,7 +69,8 @@ def _counts(pa: Any, path: str, kind: str, budget: Budget) -> list[int]:
     """The rows of each part, all of which the budget allows."""
     if kind == "parquet":
         counts, longest = [], [0]
-        for group in _row_groups(parquet_file(path).metadata):
+        meta = parquet_file(path).metadata
+        for group in map(meta.row_group, range(meta.num_row_groups)):
             chunks = map(group.column, range(group.num_columns))
             longest.append(max((chunk.num_values for chunk in chunks), default=0))
             counts.append(group.num_rows)
@@ -80,10 +81,6 @@ def _counts(pa: Any, path: str, kind: str, budget: Budget) -> list[int]:
     with mapped(pa, path) as stream:
         check_messages(pa, stream, kind, budget)
     return [batch.num_rows for batch in _batches(pa, path, kind, None)]
-
-
-def _row_groups(meta: Any) -> Iterator[Any]:
-    return (meta.row_group(part) for part in range(meta.num_row_groups))
 
 
 def raws(piece: Rows) -> Iterator[Raw | InputError]:

@@ -126,10 +126,10 @@ def listed(pa: Any, column: Any, name: str) -> list[Any]:
         except ValueError:
             values = column.cast(_in_text(pa, column.type)).to_pylist()
     except (pa.ArrowException, ValueError, OverflowError) as error:
-        what, advice = str(error).partition("\n")[0], "cast the column or leave it out"
-        raise InputError(
-            f"cannot read {_brief(column.type)} ({what}); {advice}", path=name
-        ) from None
+        what, kind = str(error).partition("\n")[0], str(column.type)
+        kind = kind if len(kind) <= _LONGEST else f"{kind[:_LONGEST]}…"
+        message = f"cannot read {kind} ({what}); cast the column or leave it out"
+        raise InputError(message, path=name) from None
     return values
 
 
@@ -148,11 +148,6 @@ def _in_text(pa: Any, kind: Any) -> Any:
     of_text = types.is_dictionary(kind) and _in_text(pa, kind.value_type) == pa.string()
     fine = types.is_temporal(kind) and getattr(kind, "unit", "") == "ns"
     return pa.string() if of_text or fine else kind
-
-
-def _brief(kind: Any) -> str:
-    text = str(kind)
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
 def _is_number(pa: Any, kind: Any) -> bool:

@@ -54,11 +54,6 @@ class Rows(NamedTuple):
         """The row groups or batches that it has rows of; None for all."""
         return None if self.part is None else (self.part,)
 
-    @property
-    def is_table(self) -> bool:
-        """Whether it has columns of several records."""
-        return self.kind not in WHOLE
-
 
 def package() -> Any:
     """Pyarrow, imported when it is needed.

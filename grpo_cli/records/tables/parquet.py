@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import Any, BinaryIO, Self
 
 from grpo_cli.errors import InputError
@@ -51,17 +50,12 @@ class Table:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         if kind is None:
             self._flush()
             if self._schema is None:
                 raise InputError("no records to write")
-        self._sink.__exit__(kind, error, traceback)
+        self._sink.__exit__(kind, *rest)
 
     def add(self, record: dict[str, Any]) -> None:
         """Appends a record.
@@ -69,17 +63,13 @@ class Table:
         Raises:
             InputError: for what JSON cannot hold; its path is the key.
         """
-        row, size = _row(record, self._columns(record))
+        if self._schema is None:  # the first of all records decides on the columns
+            self._schema = _schema(self._pa, record)
+        row, size = _row(record, self._schema)
         self._waiting.append(row)
         self._size += size
         if self._size >= _WAITING:
             self._flush()
-
-    def _columns(self, first: dict[str, Any]) -> Any:
-        """The columns, which the first of all records decides on."""
-        if self._schema is None:
-            self._schema = _schema(self._pa, first)
-        return self._schema
 
     def _flush(self) -> None:
         if self._waiting:
@@ -88,12 +78,7 @@ class Table:
 
 
 def _schema(pa: Any, first: dict[str, Any]) -> Any:
-    made = {
-        "float64": pa.float64(),
-        "int8": pa.int8(),
-        "int64": pa.int64(),
-        "string": pa.string(),
-    }
+    made = {"float64": pa.float64(), "int8": pa.int8(), "int64": pa.int64(), "string": pa.string()}
     fields = []
     for name, value in first.items():
         kind = _TYPES.get(name, _FLOATS if name in ("rewards", "advantages") else "")
@@ -112,7 +97,8 @@ def _row(record: dict[str, Any], schema: Any) -> tuple[dict[str, Any], int]:
     for name, value in record.items():
         at = schema.get_field_index(name)
         if at >= 0 and _fits(value, str(schema.field(at).type)):
-            row[name] = _bits(value) if name == "mask" else value
+            is_mask = name == "mask"  # Arrow takes no boolean for a number
+            row[name] = [list(map(int, one)) for one in value] if is_mask else value
             size += 8 * sum(len(one) if isinstance(one, list) else 1 for one in value)
         else:
             rest[name] = value
@@ -120,11 +106,6 @@ def _row(record: dict[str, Any], schema: Any) -> tuple[dict[str, Any], int]:
         row[JSON] = dumps(rest).decode()
         size += len(row[JSON])
     return row, size
-
-
-def _bits(mask: list[list[Any]]) -> list[list[int]]:
-    """Arrow takes no boolean for a number."""
-    return [list(map(int, row)) for row in mask]
 
 
 def _fits(value: Any, kind: str) -> bool:

@@ -24,7 +24,7 @@ def raws(piece: Rows) -> Iterator[Raw | InputError]:
             from grpo_cli.records.tables import torch_file
 
             yield from torch_file.raws(piece)
-        elif not piece.is_table:
+        elif piece.kind in WHOLE:
             from grpo_cli.records.tables import arrays
 
             yield from arrays.raws(piece)

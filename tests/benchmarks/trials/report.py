@@ -7,10 +7,8 @@ from typing import Any
 
 from trials import check, matches, threads, verify
 from trials.score import Count, shown, table, wilson
-from trials.strangers import checking, matching, verifying
-from trials.strangers2 import checking as checking2
-from trials.strangers2 import matching as matching2
-from trials.strangers2 import verifying as verifying2
+from trials.strangers import section as strangers
+from trials.strangers.exam import KIND
 from trials.turns import section as turns
 
 GOALS = (
@@ -33,28 +31,7 @@ GOALS = (
     (turns.MISLED, "≤ 2 %"),
     (turns.DIFFERS, "0"),
     (threads.NAMED, "≥ 9 of 10: 11 of 12"),
-    (verifying2.NAMED, "≥ 45 % held, 93 % to reach"),
-    (verifying2.MISLED, "≤ 14 % held, 0.5 % to reach"),
-    (verifying2.GUESSED, "≤ 12 % held, 1 % to reach"),
-    (verifying2.RIGHT, "0 %"),
-    (checking2.NAMED, "≥ 50 % held, 92 % to reach"),
-    (checking2.OTHER, "≤ 6 % held, 1.5 % to reach"),
-    (checking2.FALSE, "≤ 5 % held, 1 % to reach"),
-    (matching2.FIRST, "≥ 85 % held, 88 % to reach"),
-    (matching2.WRONG, "≤ 1 %"),
-    (matching2.OPEN, "≥ 75 % held, 88 % to reach"),
-    (matching2.OPEN_WRONG, "≤ 1 %"),
-    (verifying.NAMED, "≥ 70 % held, 93 % to reach"),
-    (verifying.MISLED, "≤ 3 % held, 0.5 % to reach"),
-    (verifying.GUESSED, "≤ 3 % held, 1 % to reach"),
-    (verifying.RIGHT, "0 %"),
-    (checking.NAMED, "≥ 84 % held, 92 % to reach"),
-    (checking.OTHER, "≤ 3 % held, 1.5 % to reach"),
-    (checking.FALSE, "≤ 5 % held, 1 % to reach"),
-    (matching.FIRST, "≥ 75 % held, 88 % to reach"),
-    (matching.WRONG, "≤ 1 %"),
-    (matching.OPEN, "≥ 60 % held, 88 % to reach"),
-    (matching.OPEN_WRONG, "≤ 1 %"),
+    *strangers.GOALS,
 )
 """The answers that are counted, and what is to be reached."""
 
@@ -66,7 +43,7 @@ def markdown(counts: dict[str, Count], seeds: tuple[int, int]) -> str:
     details = [
         (row, shown(count))
         for row, count in counts.items()
-        if row not in known and not row.startswith(verifying.KIND)
+        if row not in known and not row.startswith(KIND)
     ]
     use = "for building" if seeds[0] < 10_000 else "for reporting"
     return "\n\n".join(

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64
 from grpo_cli.commands.check.record_view import Trajectory, View
@@ -79,7 +80,10 @@ def find_wrong_advantages(view: View) -> Iterator[Finding]:
         return
     yield from _find_moved_rows(view)
     yield from _find_zeros(view)
+    plain = _are_plain(view)
     for record, given in records_with_scores(view):
+        if plain[record] and not np.ptp(given.groups):
+            continue
         shares = count_discordant(given)
         if shares is None:
             continue
@@ -298,6 +302,19 @@ class Lines(NamedTuple):
         return bool(some.any() and right[some].all())
 
 
+def _are_plain(view: View) -> NDArray[np.bool_]:
+    """Returns [M] which records have advantages on a rising line of mean 0 in every group."""
+    found = np.zeros(len(view.counts), dtype=np.bool_)
+    if view.summed is None or view.advantages is None or view.turned:
+        return found
+    with np.errstate(over="ignore", invalid="ignore"):
+        lines = Lines.fit(Scores(view.summed, view.advantages, view.groups), view.groups)
+    dead = (lines.std[:, 1] == 0.0) & (lines.mean == 0.0)
+    odd = ~((lines.slope > 0.0) & (lines.left <= _SHIFT) & (lines.offset <= _SHIFT) | dead)
+    of = np.unique(view.groups, return_inverse=True)[1]
+    return view.records.sum(odd[of].astype(np.int64)) == 0
+
+
 def _common_mean(given: Scores, lines: Lines) -> float:
     """Returns the mean of the advantages if it is not 0 in a complete group; else 0.
 
@@ -351,7 +368,7 @@ def find_counted_turns(view: View) -> Iterator[Finding]:
     read off the line through a group's trajectories. One group may have it by chance: two must
     have different baselines, or one the std of its turns too, or many different rewards.
     """
-    for record, given in records_with_scores(view):
+    for record, given in records_with_scores(view) if view.turned else ():
         found = [*_baselines(given, view.turned.get(record, ()))]
         hits = [one for one in found if one[3]]
         zeros = {round(zero, 2) for zero, _, _, _, _ in hits}

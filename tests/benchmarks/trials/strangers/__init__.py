@@ -1,1 +1,1 @@
-"""A second list of mistakes: written from merged fixes before anything was built for them."""
+"""Lists of mistakes from fixes and reports of trainers, and what judges the answers to them."""

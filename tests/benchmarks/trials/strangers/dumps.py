@@ -1,99 +1,131 @@
-"""Dumps of healthy runs, as a start for faults; and helpers that change their columns."""
+"""Records of a batch as trainers of agents and of single answers dump them, for ``check``."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from trials.product import Record
-from trials.simulate.batch import Batch
-from trials.simulate.noise import BFLOAT16, FLOAT32, Engine
-from trials.simulate.policy import Random
-from trials.simulate.run import simulate
-from trials.simulate.setup import Dump, Moves, Rewards, Sampling, Setup, Text
-from trials.simulate.write import KEYS, records
-
-Change = Callable[..., None]
+from trials.strangers.settings import KEYS
+from trials.strangers.world import PAD, Array, Random, Spec, World, drawn
 
 
-@dataclass(frozen=True)
-class Run:
-    """A batch before it is written; faults change it, or the records afterwards."""
-
-    setup: Setup
-    batch: Batch
-    random: Random
-
-    def written(self, name: str = "step-0") -> list[Record]:
-        return records(self.batch, self.setup.dump, self.random, name)
-
-
-def healthy(random: Random, **more: Any) -> Setup:
-    """A run that somebody may have: sizes, lengths, precision, rewards and names all drawn."""
-    words = str(random.choice(["own", "trl", "verl"]))
-    layout = str(random.choice(["record", "record", "group"]))
-    found = Setup(
-        prompts=int(random.integers(3, 7)),
-        group=int(random.choice([4, 8])),
-        engine=BFLOAT16,
-        trainer=BFLOAT16 if random.random() < 0.7 else FLOAT32,
-        moves=Moves(
-            update=float(random.choice([0.0, 0.05, 0.15])),
-            reference=float(random.uniform(0.05, 0.3)),
-            same_pass=False,
-        ),
-        rewards=Rewards(kind=str(random.choice(["binary", "continuous", "shaped"]))),
-        text=Text(length=float(random.uniform(50, 140)), spread=0.5, longest=300),
-        dump=Dump(
-            words=words,
-            rollout=True,
-            ids=True,
-            layout=layout,
-            padding=str(random.choice(["", "right"])),
-        ),
+def healthy(random: Random, **more: Any) -> World:
+    """A batch of a run that somebody may have."""
+    spec = Spec(
+        prompts=int(random.integers(3, 6)),
+        size=int(random.choice([4, 8])),
+        length=float(random.uniform(35, 90)),
+        engine=float(random.uniform(0.01, 0.03)),
+        trainer=float(random.choice([0.0, 0.015])),
+        update=float(random.choice([0.0, 0.05, 0.12])),
+        reference=float(random.uniform(0.1, 0.3)),
+        sure=float(random.uniform(0.5, 0.7)),
+        rewards=str(random.choice(["binary", "graded"])),
     )
-    if found.moves.update == 0.0:
-        found = replace(found, moves=replace(found.moves, same_pass=True))
-    return with_parts(found, **more)
+    return drawn(random, replace(spec, **more))
 
 
-def with_parts(setup: Setup, **more: Any) -> Setup:
-    """Parts of a setup replaced: ``moves={"update": 0.1}``, or a part as a whole."""
-    for name, value in more.items():
-        part = getattr(setup, name)
-        new = replace(part, **value) if isinstance(value, dict) else value
-        setup = replace(setup, **{name: new})
-    return setup
+def agent(random: Random, **more: Any) -> World:
+    """A batch of an agent with tools: a trajectory is a response with several turns."""
+    turns = {"turns": (2, 4), "length": float(random.uniform(14, 26)), "spread": 0.4}
+    return healthy(random, **{**turns, **more})
 
 
-def made(random: Random, setup: Setup) -> Run:
-    return Run(setup, simulate(setup, random), random)
+def steps(random: Random, **more: Any) -> World:
+    """A batch of an agent whose turns are rows."""
+    return agent(random, **{"rows": True, "turns": (1, 5), **more})
 
 
-def key(record: Record, name: str) -> str:
-    """The key of a canonical name in a record."""
-    for words in KEYS.values():
-        if words.get(name) in record:
-            return str(words[name])
-    return "token_ids" if name == "ids" else name
+def judged(world: World, *, std: bool = True, eps: float = 1e-6) -> Array:
+    """[R] advantages in which each trajectory of a group counts once."""
+    found = np.zeros(len(world.lengths))
+    at = np.unique(world.trajectories, return_index=True)[1]
+    for group in np.unique(world.groups):
+        once = world.rewards[at][world.groups[at] == group]
+        scale = once.std(ddof=1) + eps if std and len(once) > 1 else 1.0
+        own = world.groups == group
+        found[own] = (world.rewards[own] - once.mean()) / scale
+    return found.astype(np.float32).astype(float)
 
 
-def rowwise(records: Sequence[Record], name: str, change: Callable[[list[Any], int], Any]) -> None:
-    """Every row of a column of every record, changed."""
-    at = 0
-    for record in records:
-        column = record[key(record, name)]
-        for row, values in enumerate(column):
-            column[row] = change(values, at)
-            at += 1
+def written(
+    world: World,
+    *,
+    layout: str | None = None,
+    words: str | None = None,
+    columns: tuple[str, ...] = (),
+    advantages: Array | None = None,
+    mask: Array | None = None,
+    extra: dict[str, Array] | None = None,
+    name: str = "step-0",
+    padded: bool | None = None,
+) -> list[Record]:
+    """The records.
 
-
-def lengthened(run: Run, more: np.ndarray, fill: dict[str, Any]) -> Run:
-    """With more tokens at the end of each response."""
-    return replace(run, batch=run.batch.lengthened(more, fill))
-
-
-__all__ = ["Engine", "Run", "Sampling", "healthy", "key", "lengthened", "made", "rowwise"]
+    Args:
+        layout: "record" (all groups), "group" (a record a group), "rows" (a record a row).
+        words: whose keys: "own", "trl", "verl".
+        columns: "ref", "entropies", "turn_ids", "versions", "roles".
+        advantages: [R], or [N] for one a token.
+        mask: [N] where it is not that of the tools; extra: further columns [N].
+    """
+    random = world.random
+    words = words or str(random.choice(["own", "trl", "verl"]))
+    layout = layout or str(random.choice(["record", "group"]))
+    keys = KEYS[words]
+    mask = (~world.tool).astype(int) if mask is None else mask
+    if padded is None:
+        padded = bool(random.random() < 0.4)
+    rows = np.arange(len(world.lengths))
+    parts = {
+        "record": [rows],
+        "group": [rows[world.groups == group] for group in np.unique(world.groups)],
+        "rows": [rows[at : at + 1] for at in rows],
+    }[layout]
+    flat: dict[str, tuple[Array, Any]] = {
+        column: (values, 0.0)
+        for column, values in world.columns.items()
+        if column != "log_probs_ref" or "ref" in columns
+    }
+    flat["token_ids"] = (world.ids, PAD)
+    if padded or mask.min() == 0:
+        flat["mask"] = (mask, 0)
+    if "entropies" in columns:
+        flat["entropies"] = (world.entropies.astype(np.float32).astype(float), 0.0)
+    if "turn_ids" in columns:
+        flat["turn_ids"] = (world.turns, int(world.turns.max()))
+    if "versions" in columns:
+        flat["weight_versions"] = (world.versions, int(world.versions.max()))
+    if "roles" in columns:
+        flat["roles"] = (np.where(world.tool, "tool", "assistant"), "padding")
+    flat |= {key: (values, 0.0) for key, values in (extra or {}).items()}
+    if advantages is not None and len(advantages) == len(world.ids) != len(rows):
+        flat["advantages"] = (advantages, 0.0)
+        advantages = None
+    split = {column: (world.split(values), pad) for column, (values, pad) in flat.items()}
+    found = []
+    for at, part in enumerate(parts):
+        record: Record = {"id": f"{name}/{at}"}
+        width = max(int(world.lengths[row]) for row in part) + 2
+        for column, (values, pad) in split.items():
+            own = [list(values[row]) for row in part]
+            if padded:
+                own = [row + [pad] * (width - len(row)) for row in own]
+            record[keys.get(column, column)] = own
+        record["rewards"] = world.rewards[part].tolist()
+        if advantages is not None:
+            record["advantages"] = advantages[part].tolist()
+        groups = [f"q{group}" for group in world.groups[part]]
+        if layout == "rows":
+            record["uid"] = groups[0]
+            record["prompt"] = f"question {world.groups[part[0]]}"
+        elif layout == "record":
+            record[keys.get("group_ids", "group_ids")] = groups
+        if world.spec.rows:
+            own = [f"t{one}" for one in world.trajectories[part]]
+            record["trajectory_ids"] = own
+        found.append(record)
+    return found

@@ -1,4 +1,4 @@
-"""One entry of the list: a mistake that a trainer once made, and what an answer must say of it."""
+"""One entry of a list: what somebody's trainer got wrong, and what an answer must say of it."""
 
 from __future__ import annotations
 
@@ -7,39 +7,95 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from trials.strangers.batches import Wish
-from trials.strangers.plain import Case
+from trials.product import Record
+from trials.strangers.losses import Case
+from trials.strangers.settings import Wish
+from trials.strangers.world import Random
+
+MISMATCH = r"mismatch|outlier|ratio|off.?policy|noise|weights?\b|engine"
+STAGES = {
+    "advantage": r"advantage|baseline|reward|\bstd\b|whiten|standardi|normali",
+    "ratio": r"ratio|importance|\bold\b|on.?policy",
+    "clip": r"\bclip|epsilon|ε|surrogate|trust region|delta|δ|temperature|tau|τ",
+    "kl": r"\bkl\b|penalty|reference|\bbeta\b|β",
+    "correction": r"correct|engine|rollout|vllm|sampling|sampler|icepop|\btis\b",
+    "mask": r"mask|padd|truncat|not counted|left out|tool|quantile|end.of",
+    "aggregation": r"aggregat|denominat|divid|averag|\bmean\b|num_items|length|weigh",
+    "entropy": r"entrop",
+    "scale": r"accumulation|ranks?\b|process|scale|factor|times|twice|micro.?batch|dp_size",
+}
+"""What an answer that names the stage says, whatever cause it gives."""
 
 
 def both(*patterns: str) -> str:
-    """A pattern of texts in which all of these are found, in any order."""
+    """Finds texts in which all of these are found, in any order."""
     return "".join(rf"(?=.*(?:{pattern}))" for pattern in patterns)
 
 
 @dataclass(frozen=True)
-class Mistake:
-    """A wrong loss.
+class Entry:
+    """A mistake.
 
     Attributes:
-        name: the mistake, in a few words.
-        thread: owner/repository#number of the fix or of the confirmed report.
-        plant: the case with the mistake in it; with ``strengths`` it gets one of them.
-        wanted: what an answer that names it says, as a regular expression.
-        wish: the batches that it shows on.
-        strengths: how strongly; each is asked.
-        value: whether the loss itself differs; else the gradient alone.
+        name, thread: the mistake, and owner/repository#number of its fix or report.
+        plant: the case with the mistake (with ``strengths`` it gets one of them); for a fault, the
+            records with it.
+        wanted: finds an answer that names it.
+        agent: whether it concerns turns, trajectories, tools or versions of the weights.
     """
 
     name: str
     thread: str
-    plant: Callable[..., Case]
+    plant: Callable[..., Any]
     wanted: str
-    wish: Wish = field(default_factory=Wish)
-    strengths: tuple[Any, ...] = ()
-    value: bool = True
-
-    def planted(self, case: Case, strength: Any = None) -> Case:
-        return self.plant(case, strength) if self.strengths else self.plant(case)
 
     def named_by(self, text: str) -> bool:
         return re.search(self.wanted, text, re.IGNORECASE | re.DOTALL) is not None
+
+
+@dataclass(frozen=True)
+class Mistake(Entry):
+    """A wrong loss.
+
+    Attributes:
+        wish: the batches that it shows on.
+        value: whether the loss differs; else the gradient alone.
+        stage: one of ``STAGES``.
+    """
+
+    wish: Wish = field(default_factory=Wish)
+    strengths: tuple[Any, ...] = ()
+    value: bool = True
+    agent: bool = False
+    stage: str = ""
+
+    def planted(self, case: Case, strength: Any = None) -> Case:
+        found: Case = self.plant(case, strength) if self.strengths else self.plant(case)
+        return found
+
+    def places(self, text: str) -> bool:
+        return re.search(STAGES[self.stage], text, re.IGNORECASE) is not None
+
+
+@dataclass(frozen=True)
+class Fault(Entry):
+    """A wrong column.
+
+    Attributes:
+        also: finds errors that are honest consequences.
+        mild: whether a note (an info) is enough.
+        refused: whether an error of the input that names it is an answer.
+    """
+
+    strengths: tuple[Any, ...] = (None,)
+    also: str = MISMATCH
+    mild: bool = False
+    refused: bool = False
+    agent: bool = False
+
+    def records(self, random: Random, strength: Any) -> list[Record]:
+        found: list[Record] = self.plant(random, strength)
+        return found
+
+    def excused(self, text: str) -> bool:
+        return self.named_by(text) or re.search(self.also, text, re.IGNORECASE) is not None

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from trials.strangers2.losses import Array, Case, Recipe, Rows, normalised
-from trials.strangers2.mistake import Mistake, both
-from trials.strangers2.settings import Wish
+from trials.strangers.losses import Array, Case, Recipe, Rows, normalised
+from trials.strangers.mistake import Mistake, both
+from trials.strangers.settings import Wish
 
 SPAN, ROWS = ("span",), ("rows",)
 RETURNS = ("-v", "dapo", "--advantage", "returns", "-p", "gamma=1")

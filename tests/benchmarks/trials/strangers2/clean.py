@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from trials.product import Record
-from trials.strangers2.dumps import agent, healthy, judged, steps, written
-from trials.strangers2.world import Random
+from trials.strangers.dumps import agent, healthy, judged, steps, written
+from trials.strangers.world import Random
 
 Clean = Callable[[Random], list[Record]]
 

@@ -2,50 +2,16 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from trials.product import Record
-from trials.strangers2.dumps import agent, healthy, judged, steps, written
-from trials.strangers2.settings import KEYS
-from trials.strangers2.world import Random
-
-MISMATCH = r"mismatch|outlier|ratio|off.?policy|noise|weights?\b|engine"
-
-
-@dataclass(frozen=True)
-class Fault:
-    """A wrong column.
-
-    Attributes:
-        name, thread: the fault, and owner/repository#number of its fix or report.
-        make: records with it, at one of the ``strengths``.
-        wanted: finds a code and message that name it.
-        also: finds errors that are honest consequences.
-        mild: whether a note (an info) is enough.
-        refused: whether an error of the input that names it is an answer.
-        agent: whether it concerns turns, trajectories, tools or versions of the weights.
-    """
-
-    name: str
-    thread: str
-    make: Callable[[Random, Any], list[Record]]
-    wanted: str
-    strengths: tuple[Any, ...] = (None,)
-    also: str = MISMATCH
-    mild: bool = False
-    refused: bool = False
-    agent: bool = False
-
-    def named_by(self, text: str) -> bool:
-        return re.search(self.wanted, text, re.IGNORECASE | re.DOTALL) is not None
-
-    def excused(self, text: str) -> bool:
-        return self.named_by(text) or re.search(self.also, text, re.IGNORECASE) is not None
+from trials.strangers.dumps import agent, healthy, judged, steps, written
+from trials.strangers.mistake import MISMATCH, Fault
+from trials.strangers.settings import KEYS
+from trials.strangers.world import Random
 
 
 def last_label(random: Random, share: float) -> list[Record]:

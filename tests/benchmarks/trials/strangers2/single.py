@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from trials.strangers2.losses import (
+from trials.strangers.losses import (
     Array,
     Case,
     Recipe,
@@ -15,8 +15,8 @@ from trials.strangers2.losses import (
     penalty,
     whitened,
 )
-from trials.strangers2.mistake import Mistake, both
-from trials.strangers2.settings import Wish
+from trials.strangers.mistake import Mistake, both
+from trials.strangers.settings import Wish
 
 ENGINE = r"correction|importance.sampling|\btis\b|rollout|vllm|engine|sampling|sampler"
 KL = r"\b(kl|penalty|k3)\b"
@@ -404,7 +404,9 @@ MISTAKES = [
             r"|zero.{0,20}(advantage|signal|std|reward)|advantages? (is |are |of )?(0\b|zero)",
             r"denominat|divid|count|token|averag|\bmean\b",
         ),
-        Wish(("paper", "trl", "verl"), ("token",), beta=False, spec={"sizes": (4, 4, 4)}),
+        Wish(
+            ("paper", "trl", "verl"), ("token",), beta=False, spec={"sizes": (4, 4, 4)}, tied=True
+        ),
     ),
     Mistake(
         "own mean of each response for Dr. GRPO's sum",

@@ -1,7 +1,6 @@
 """Losses of trainers in plain numpy on padded arrays, a stage each; a mistake replaces one.
 
-The gradient is a complex step (Squire and Trapp, 1998): every log-prob of the new policy gets an
-imaginary 1e-30, and the imaginary part of the loss is its derivative.
+``np.real`` stops the gradient of what it is applied to (``tape.py``).
 """
 
 from __future__ import annotations
@@ -12,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-Array = np.ndarray
-TINY = 1e-30
+from trials.strangers.tape import Array, Var
+
 LOW, HIGH = 0.6, 1.6
 """Bounds of verl's rejection by token, ``token_k1``, on π_rollout/π_old."""
 
@@ -33,6 +32,7 @@ class Rows:
     turns: Array
     versions: Array
     entropies: Array
+    ends: Array
     finished: Array
     rewards: Array
     functions: Array | None = None
@@ -50,11 +50,17 @@ class Recipe:
     """A trainer's settings, and how ``grpo`` is told of them.
 
     Attributes:
-        advantage: "group", "trajectory", "returns", "gae", "turn-returns", "slime".
+        advantage: "group", "batch" (its std), "whitened" (over tokens), "trajectory", "returns",
+            "gae", "turn-returns", "slime".
         reduction: "response", "token", "sum" (mean of sums, over ``length`` if it is given),
             "items" (over ``items``), "trajectory".
-        surrogate: "clip", "cispo", "pg".
-        correction: "", "token", "sequence", "rejected" (by token, with its weight); up to ``cap``.
+        surrogate: "clip", "cispo", "pg", "sapo" with ``taus``; ``delta``: TRL's two-sided clip.
+        top: the share of the tokens that are kept, by their entropy.
+        scored: whether the KL's gradient has the term of the draw (NeMo-RL).
+        correction: "", "token", "sequence", "rejected" (by token, with its weight), "masked" (0
+            above the cap); up to ``cap``.
+        same_entropy: whether the bonus is reduced as the policy term is (verl).
+        kl_reduction: of the KL, where it is another.
         words, hyper, framework: the command's words, and what the record says.
     """
 
@@ -70,9 +76,14 @@ class Recipe:
     low: float = 0.2
     high: float = 0.2
     dual: float | None = None
+    delta: float | None = None
+    taus: tuple[float, float] = (1.0, 1.05)
+    top: float = 1.0
     beta: float = 0.0
     in_reward: bool = False
+    kl_reduction: str = ""
     weighted: bool = False
+    scored: bool = False
     correction: str = ""
     cap: float = 2.0
     opsm: float | None = None
@@ -81,6 +92,7 @@ class Recipe:
     items: float = 1.0
     steps: int = 1
     entropy: float = 0.0
+    same_entropy: bool = False
     words: tuple[str, ...] = ()
     hyper: dict[str, Any] = field(default_factory=dict)
     framework: dict[str, Any] | None = None
@@ -92,13 +104,16 @@ Stage = Callable[..., Array]
 
 @dataclass(frozen=True)
 class Case:
-    """A batch, its settings, and stages that are not the right ones."""
+    """A batch, its settings, stages that are not the right ones, and what of the loss is logged."""
 
     rows: Rows
     recipe: Recipe
     stages: dict[str, Stage] = field(default_factory=dict)
+    logged: Callable[[float], float] = float
 
     def stage(self, name: str) -> Stage:
+        if name == "reduce_kl" and name not in self.stages and not self.recipe.kl_reduction:
+            name = "reduce"
         return self.stages.get(name, RIGHT[name])
 
     def but(self, **stages: Stage) -> Case:
@@ -156,6 +171,12 @@ def advantages(rows: Rows, recipe: Recipe) -> Array:
         return rows.given
     if recipe.advantage == "group":
         return normalised(scores(rows, recipe), rows.groups, recipe)
+    if recipe.advantage == "batch":
+        plain = normalised(rows.rewards, rows.groups, replace(recipe, std=False))
+        return plain / (rows.rewards.std(ddof=1) + recipe.eps)
+    if recipe.advantage == "whitened":
+        plain = normalised(rows.rewards, rows.groups, replace(recipe, std=False))
+        return whitened(plain[:, None] * rows.mask, rows.mask)
     if recipe.advantage == "trajectory":
         at = firsts(rows)
         once = normalised(rows.rewards[at], rows.groups[at], recipe)
@@ -219,11 +240,21 @@ def surrogate(rows: Rows, recipe: Recipe, rho: Array, adv: Array) -> Array:
         return rows.new * adv
     if recipe.surrogate == "cispo":
         return np.minimum(np.real(rho), recipe.high) * adv * rows.new
-    kept = lower(rho * adv, clamp(rho, 1.0 - recipe.low, 1.0 + recipe.high) * adv)
+    if recipe.surrogate == "sapo":
+        tau = np.where(adv > 0, *recipe.taus)
+        return 4.0 / tau / (1.0 + np.exp(tau * (1.0 - rho))) * adv
+    bounded = rho if recipe.delta is None else clamp(rho, 0.0, recipe.delta)
+    kept = lower(bounded * adv, clamp(rho, 1.0 - recipe.low, 1.0 + recipe.high) * adv)
     if recipe.dual is None:
         return kept
     bound = recipe.dual * adv + 0.0 * kept
     return np.where((adv < 0) & (np.real(kept) < np.real(bound)), bound, kept)
+
+
+def informative(rows: Rows, recipe: Recipe) -> Array:
+    """[R, T] the tokens of high entropy."""
+    limit = np.quantile(rows.entropies[rows.mask > 0], 1.0 - recipe.top)
+    return rows.mask * (rows.entropies >= limit)
 
 
 def weights(rows: Rows, recipe: Recipe, adv: Array) -> Array:
@@ -234,8 +265,12 @@ def weights(rows: Rows, recipe: Recipe, adv: Array) -> Array:
         d = (np.real(rows.new) - rows.rollout) * rows.mask
     if recipe.correction == "sequence":
         d = d.sum(-1, keepdims=True) + 0.0 * d
-    if recipe.correction:
+    if recipe.correction == "masked":
+        found = np.exp(d) * (np.exp(d) <= recipe.cap)
+    elif recipe.correction:
         found = np.minimum(np.exp(d), recipe.cap)
+    if recipe.top < 1.0:
+        found = found * informative(rows, recipe)
     if recipe.opsm is not None:
         far = ((rows.rollout - np.real(rows.new)) * rows.mask).sum(-1) / rows.lengths
         found = found * ~((adv[..., :1] < 0) & (far[..., None] > recipe.opsm))
@@ -251,9 +286,13 @@ def kept(rows: Rows, recipe: Recipe) -> Array:
 
 
 def penalty(rows: Rows, recipe: Recipe, rho: Array) -> Array:
-    """[R, T] Schulman's k3."""
+    """[R, T] Schulman's k3; verl bounds it."""
     d = rows.ref - rows.new
     k3 = np.exp(d) - d - 1.0
+    if recipe.keys == "verl":
+        k3 = clamp(k3, -10.0, 10.0)
+    if recipe.scored:
+        return k3 * np.exp(rows.new - np.real(rows.new))
     return k3 * rho if recipe.weighted else k3
 
 
@@ -278,8 +317,11 @@ def reduce(rows: Rows, recipe: Recipe, values: Array, mask: Array) -> Array:
 
 
 def bonus(rows: Rows, recipe: Recipe) -> Array:
-    """The mean entropy of the tokens that count."""
-    return np.asarray((rows.entropies * rows.mask).sum() / rows.mask.sum() / recipe.steps)
+    """The entropy of the tokens that count (of those that are kept): their mean, or as reduced."""
+    if recipe.same_entropy:
+        return reduce(rows, recipe, rows.entropies, rows.mask)
+    mask = informative(rows, recipe) if recipe.top < 1.0 else rows.mask
+    return np.asarray((rows.entropies * mask).sum() / mask.sum() / recipe.steps)
 
 
 RIGHT: dict[str, Stage] = {
@@ -290,22 +332,25 @@ RIGHT: dict[str, Stage] = {
     "kept": kept,
     "penalty": penalty,
     "reduce": reduce,
+    "reduce_kl": lambda rows, recipe, values, mask: reduce(
+        rows, replace(recipe, reduction=recipe.kl_reduction), values, mask
+    ),
     "bonus": bonus,
 }
 
 
-def loss(case: Case) -> Array:
+def loss(case: Case) -> Any:
     rows, recipe = case.rows, case.recipe
     adv = np.asarray(case.stage("advantages")(rows, recipe), dtype=float)
     adv = adv[:, None] if adv.ndim == 1 else adv
     rho = np.exp(case.stage("log_ratio")(rows, recipe))
     policy = -case.stage("surrogate")(rows, recipe, rho, adv)
-    policy = policy * case.stage("weights")(rows, recipe, adv)
+    weights = case.stage("weights")(rows, recipe, adv)
     mask = case.stage("kept")(rows, recipe)
-    found = case.stage("reduce")(rows, recipe, policy, mask)
+    found = case.stage("reduce")(rows, recipe, policy * weights, mask)
     if recipe.beta and not recipe.in_reward:
         kl = case.stage("penalty")(rows, recipe, rho)
-        found = found + recipe.beta * case.stage("reduce")(rows, recipe, kl, mask)
+        found = found + recipe.beta * case.stage("reduce_kl")(rows, recipe, kl, mask)
     if recipe.entropy:
         found = found - recipe.entropy * case.stage("bonus")(rows, recipe)
     return found
@@ -313,11 +358,7 @@ def loss(case: Case) -> Array:
 
 def evaluated(case: Case) -> tuple[float, Array]:
     """The loss and ∂loss/∂new [R, T]."""
-    written = case.rows.written
-    at = np.flatnonzero(written)
-    steps = np.zeros((len(at), written.size), dtype=complex)
-    steps[np.arange(len(at)), at] = TINY * 1j
-    moved = case.rows.new + steps.reshape(len(at), *written.shape)
-    slopes = np.zeros(written.size)
-    slopes[at] = np.imag(loss(case.of(new=moved))) / TINY
-    return float(np.real(loss(case))), slopes.reshape(written.shape)
+    new = Var(case.rows.new)
+    found = loss(case.of(new=new))
+    found.backward()
+    return case.logged(float(found.value)), new.slope * (case.rows.written > 0)

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from trials.product import Record
-from trials.strangers2.losses import Array, Case, Recipe, Rows, evaluated
-from trials.strangers2.world import PAD, Random, Spec, World, drawn
+from trials.strangers.losses import Case, Recipe, Rows, advantages, evaluated
+from trials.strangers.tape import Array
+from trials.strangers.world import END, PAD, Random, Spec, World, drawn
 
 FAMILIES = {
     "paper": ("response", "token", "sum"),
@@ -53,9 +54,12 @@ class Wish:
         families, reductions: whose losses, and which denominators.
         beta: whether there is a KL penalty.
         spec, recipe, words, framework: changes of the run and of the trainer.
-        columns: further columns: "rollout", "entropies", "values", "versions", "turn_ids".
+        columns: further columns: "rollout", "entropies", "values", "versions", "turn_ids",
+            "token_ids".
         masked: whether a mask leaves out rows that were cut ("cut"), with two of them at least.
         given: whether the record has advantages in the place of rewards.
+        tied: whether the first group's rewards are all the same.
+        large: whether the batch is as large as those of a small run, and some columns bfloat16.
     """
 
     families: tuple[str, ...] = ("paper", "trl", "verl", "slime")
@@ -70,6 +74,8 @@ class Wish:
     masked: str = ""
     given: bool = False
     functions: bool = False
+    tied: bool = False
+    large: bool = False
 
 
 @dataclass(frozen=True)
@@ -99,7 +105,8 @@ def asked(random: Random, wish: Wish, count: int = 1) -> list[Drawn]:
     family, reduction = pick(random, options)
     beta = bool(random.random() < 0.4) if wish.beta is None else wish.beta
     beta = beta and family in ("paper", "trl", "verl")
-    spec = replace(_spec(random, family), **wish.spec)
+    made = _large(random, family) if wish.large else _spec(random, family)
+    spec = replace(made, **wish.spec)
     recipe = _recipe(random, family, reduction, beta, wish)
     found = []
     for at in range(count):
@@ -108,6 +115,12 @@ def asked(random: Random, wish: Wish, count: int = 1) -> list[Drawn]:
             cut = int((~world.finished).sum())
             if wish.masked != "cut" or 2 <= cut < len(world.lengths) - 2:
                 break
+        if wish.tied:
+            own = world.groups == 0
+            world.rewards[own] = world.rewards[own].max()
+        if wish.large:
+            for name in COARSE[: int(random.integers(6))]:
+                world.columns[name] = bfloat16(world.columns[name])
         found.append(_drawn(random, world, recipe, wish, f"batch-{at}"))
     return found
 
@@ -129,6 +142,40 @@ def _spec(random: Random, family: str) -> Spec:
         trainer=0.0,
         update=float(random.uniform(0.2, 0.5)),
         rewards=str(pick(random, ("binary", "graded"))),
+    )
+
+
+COARSE = ("log_probs_rollout", "log_probs_ref", "log_probs_old")
+"""Columns that trainers keep in bfloat16: none, or the first of these."""
+
+
+def bfloat16(values: Array) -> Array:
+    """Rounded to 8 bits, ties to even."""
+    bits = values.astype(np.float32).view(np.uint32)
+    bits = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000
+    return bits.astype(np.uint32).view(np.float32).astype(float)
+
+
+def _large(random: Random, family: str) -> Spec:
+    agent = family in ("rows", "span")
+    size = int(pick(random, (4, 6, 8, 16)))
+    prompts = int(random.integers(2, 5)) if size < 16 else 2
+    length = float(random.uniform(25, 80)) * min(1.0, 24 / (size * prompts))
+    return Spec(
+        prompts=prompts,
+        size=size,
+        length=max(length, 22.0) / (2 if agent else 1),
+        spread=float(random.uniform(0.3, 0.7)),
+        shortest=2,
+        longest=200,
+        turns=(1, 1) if not agent else (2, 3),
+        tools=(4, 16),
+        rows=family == "rows",
+        sure=float(random.uniform(0.4, 0.7)),
+        engine=float(random.uniform(0.0, 0.03)),
+        trainer=0.0,
+        update=float(random.uniform(0.1, 0.4)),
+        rewards=str(pick(random, ("binary", "binary", "graded"))),
     )
 
 
@@ -200,7 +247,7 @@ def _drawn(random: Random, world: World, recipe: Recipe, wish: Wish, name: str) 
         write(column, world.columns[column])
     if padded:
         write("mask", mask, 0)
-    if random.random() < 0.5:
+    if random.random() < 0.5 or "token_ids" in wish.columns:
         write("token_ids", world.ids, PAD)
     values = _values(random, world)
     if "values" in wish.columns:
@@ -235,8 +282,6 @@ def _drawn(random: Random, world: World, recipe: Recipe, wish: Wish, name: str) 
 
 
 def normalise(rows: Rows, recipe: Recipe) -> Array:
-    from trials.strangers2.losses import advantages
-
     return np.asarray(advantages(rows, recipe)).astype(np.float32).astype(float)
 
 
@@ -281,7 +326,8 @@ def _padded(world: World, width: int, mask: Array, values: Array, functions: Arr
         trajectories=world.trajectories,
         turns=laid(world.turns),
         versions=laid(world.versions),
-        entropies=laid(world.entropies),
+        entropies=laid(world.entropies.astype(np.float32)),
+        ends=laid(world.ids == END) > 0,
         finished=world.finished,
         rewards=world.rewards,
         functions=functions,
@@ -296,6 +342,10 @@ def _settings(record: Record, recipe: Recipe, wish: Wish) -> None:
     hyper |= {"beta": recipe.beta} if recipe.beta or recipe.words[1:2] == ("grpo",) else {}
     if recipe.entropy:
         hyper["entropy_coef"] = recipe.entropy
+    if recipe.delta:
+        hyper["delta"] = recipe.delta
+    if recipe.top < 1.0:
+        hyper["top_entropy_quantile"] = recipe.top
     if recipe.keys == "trl":
         hyper |= {
             "beta": recipe.beta,

@@ -36,7 +36,8 @@ class Spec:
         update, reference: how far the new policy and the reference are from the old one; at an
             update of 0 the new log-probs are the old ones to the last bit.
         rewards: "binary", "graded", "scores" (−100 to 0), "solved".
-        entropy_heat, reference_heat: the temperature of these columns, where it is another.
+        entropy_heat, reference_heat, engine_heat: the temperature of these columns, where it is
+            another.
     """
 
     prompts: int = 4
@@ -63,6 +64,7 @@ class Spec:
     rewards: str = "binary"
     entropy_heat: float | None = None
     reference_heat: float | None = None
+    engine_heat: float | None = None
 
 
 @dataclass
@@ -143,7 +145,7 @@ def drawn(random: Random, spec: Spec) -> World:
             logits + spec.reference * random.standard_normal((count, WORDS)),
             spec.reference_heat or hot,
         ),
-        "log_probs_rollout": np.where(plan["tool"], 0.0, taken(served, hot)),
+        "log_probs_rollout": np.where(plan["tool"], 0.0, taken(served, spec.engine_heat or hot)),
     }
     sure = log_softmax(moved / (spec.entropy_heat or hot))
     ids = (random.integers(300, 90_000, count) * 7 + words * 1_009) % 150_000
