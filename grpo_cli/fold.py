@@ -225,13 +225,10 @@ def _of_arrow(table: Any, source: str, first: int) -> Iterator[Raw | InputError]
 def _of_objects(records: Iterable[Any], source: str, first: int) -> Iterator[Raw | InputError]:
     for line, one in enumerate(records, first):
         try:
-            value = decode(_text(one)) if isinstance(one, str | bytes) else one
+            one = one.encode() if isinstance(one, str) else one
+            value = decode(one) if isinstance(one, bytes) else one
         except InputError as error:
             error.source, error.line = source, line
             yield error
             continue
         yield Raw(value, source, line, "", _ABOUT)
-
-
-def _text(line: str | bytes) -> bytes:
-    return line.encode() if isinstance(line, str) else line

@@ -143,9 +143,8 @@ class Evaluated:
         """
         frame = _package("polars").DataFrame
         # Of texts among NaN polars makes objects; of lists, texts and nulls.
-        return frame(
-            {name: _listed(one) for name, one in self.columns(level, having=having).items()}
-        )
+        found = self.columns(level, having=having)
+        return frame({n: one.tolist() if one.dtype == object else one for n, one in found.items()})
 
     # ---- one array per response ---------------------------------------------------------------
 
@@ -230,10 +229,6 @@ def _package(name: str) -> Any:
         return import_module(name)
     except ImportError:
         raise UsageError(f"{name} is not installed: pip install {name}") from None
-
-
-def _listed(values: Array) -> Any:
-    return values.tolist() if values.dtype == object else values
 
 
 # ---- rows as arrays, which pandas, polars and pyarrow take ------------------------------

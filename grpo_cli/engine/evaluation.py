@@ -226,20 +226,17 @@ class Evaluation:
         if evaluator.wants_first_pass:
             self._keep_input()
             evaluator = measured(evaluator, reader)
+        show = self._progress
         for sums in fold_pieces(
             reader,
             partial(EvaluationSums, evaluator, self._encode, self._look, self._having),
-            progress=None if self._progress is None else self._advance,
+            progress=show and (lambda size, part: show(size, part.batches.tokens)),
             part_folder=self._part_folder,
             together=self._encode is None,
         ):
             self._sums = sums
             rows, sums.pieces = sums.pieces, Pieces()
             yield rows
-
-    def _advance(self, size: int, part: EvaluationSums) -> None:
-        assert self._progress is not None
-        self._progress(size, part.batches.tokens)
 
     def _keep_input(self) -> None:
         """Keeps what can be read only once in files, and notes it."""
@@ -262,14 +259,8 @@ class Evaluation:
     def count(self, level: Level) -> int:
         """How many rows of a level, which is not ``batch``, the records have."""
         totals = self._sums.totals
-        counts = {
-            "record": totals.records,
-            "trajectory": totals.trajectories,
-            "response": totals.responses,
-            "turn": totals.turns,
-            "token": totals.tokens,
-        }
-        return counts[level]
+        names = {"record": "records", "trajectory": "trajectories", "response": "responses"}
+        return int(getattr(totals, names.get(level, f"{level}s")))
 
     @property
     def batches(self) -> list[dict[str, object]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -111,7 +112,7 @@ class InputFacts:
         """
         for chunk in decoded:
             if self.named is None:
-                self.named, self.group_key = _named_row(chunk), _group_key(chunk)
+                self.named, self.group_key = _name_and_group(chunk)
             self._add_unread(chunk, used)
             self._add_steps(steps_in(chunk))
             yield chunk
@@ -121,54 +122,27 @@ class InputFacts:
             self.steps.setdefault(name, set()).update(steps)
 
     def _add_unread(self, chunk: DecodedChunk, used: Container[str]) -> None:
-        if chunk.keys is not None:
-            if self._is_new(chunk.keys):
-                self._look(chunk.keys, chunk.items[0], used)
-        else:
-            for raw in chunk.items:
-                if isinstance(raw, Raw) and isinstance(raw.row, dict):
-                    keys = tuple(raw.row)
-                    if self._is_new(keys):
-                        self._look(keys, raw, used)
-
-    def _is_new(self, keys: tuple[str, ...]) -> bool:
-        return _has_unread(keys) and not self.unread.has(keys)
-
-    def _look(
-        self, keys: tuple[str, ...], raw: Raw | InputError | None, used: Container[str]
-    ) -> None:
-        if not isinstance(raw, Raw):
-            return
-        try:
-            fields = read_fields(raw.row)
-        except InputError:
-            return  # reported where the record is read
-        unread = [key for key in candidates(fields.unknown) if key not in used]
-        found = look(raw.row, fields.names, unread, fields.misnamed, raw.line)
-        self.unread.add(keys, found)
+        """Adds the keys that no part reads, of the first record with each set of keys."""
+        for raw in chunk.items if chunk.keys is None else chunk.items[:1]:
+            row = raw.row if isinstance(raw, Raw) else None
+            if not isinstance(raw, Raw) or not isinstance(row, dict):
+                continue
+            keys = chunk.keys or tuple(row)
+            known = fields_of(keys)
+            if known is None or not candidates(known.unknown) or self.unread.has(keys):
+                continue
+            with suppress(InputError):  # reported where the record is read
+                fields = read_fields(row)
+                unread = [key for key in candidates(fields.unknown) if key not in used]
+                found = look(row, fields.names, unread, fields.misnamed, raw.line)
+                self.unread.add(keys, found)
 
 
-def _has_unread(keys: tuple[str, ...]) -> bool:
-    """Whether there are any that no part reads."""
-    fields = fields_of(keys)
-    return fields is not None and bool(candidates(fields.unknown))
-
-
-def _named_row(chunk: DecodedChunk) -> str:
-    if chunk.keys is not None and "framework" not in chunk.keys:
-        return ""
-    first = chunk.items[0]
-    return (named_row(first.value) if isinstance(first, Raw) else None) or ""
-
-
-def _group_key(chunk: DecodedChunk) -> str:
-    if chunk.keys is not None:
-        fields = fields_of(chunk.keys)
-        return "" if fields is None else fields.names.get("group_ids", "")
+def _name_and_group(chunk: DecodedChunk) -> tuple[str, str]:
+    """The row that the first object names, and the key under which it says its group."""
     value = getattr(chunk.items[0], "value", None)
-    if not isinstance(value, dict):
-        return ""
-    try:
-        return read_fields(value).names.get("group_ids", "")
-    except InputError:
-        return ""
+    key = ""
+    if isinstance(value, dict):
+        with suppress(InputError):
+            key = read_fields(value).names.get("group_ids", "")
+    return named_row(value) or "", key

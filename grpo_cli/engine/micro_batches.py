@@ -68,7 +68,8 @@ class MicroBatches:
         Args:
             whole: the totals of the batch.
         """
-        if len(self.given) != 1 or not self._is_separate:
+        places = {(place.rank, place.number) for place in self.losses}
+        if len(self.given) != 1 or len(places) < len(self.losses):  # one number in several files
             return dict.fromkeys(ACCUMULATED)
         count = sum(map(len, self.losses.values()))
         return dict(zip(ACCUMULATED, (count, *self._loss(whole)), strict=True))
@@ -84,12 +85,6 @@ class MicroBatches:
             return None, None
         loss = -added([value for value in values if value is not None])
         return _words(rules[POLICY], whole), loss + 0.0
-
-    @property
-    def _is_separate(self) -> bool:
-        """Whether no micro-batch number without a rank comes from several files."""
-        places = {(place.rank, place.number) for place in self.losses}
-        return len(places) == len(self.losses)
 
     def _value(self, term: str, rule: Rule | None, whole: Totals) -> float | None:
         """What the micro-batches' values of a term come to in J."""

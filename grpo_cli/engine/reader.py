@@ -52,10 +52,10 @@ G = TypeVar("G")
 
 _EACH = "--batch FIELD evaluates each step as a batch of its own"
 ONE_STEP = "--where 'FIELD==N' selects the records of one step"
+_KEPT = 64
+"""Small files whose bytes a reader keeps for another pass."""
 _WORTH_IT = 4
 """Blocks that an input must have for worker processes to be started unasked."""
-_TOGETHER = 4
-"""Blocks that a single process reads at once, so that records of equal settings meet."""
 
 
 class Reader:
@@ -96,6 +96,8 @@ class Reader:
         self.skipped = Skipped(most_errors)
         self.facts = InputFacts()
         self._sources = [Source.of(path) for path in paths]
+        for source in self._sources[_KEPT:]:
+            source.keep = False
         self._jobs = jobs
         self._block_bytes = block_bytes
         self._on = on
@@ -290,7 +292,7 @@ class Reader:
 
         Args:
             work: adds up a piece; it travels between processes.
-            together: whether sums of pieces that follow each other may come merged.
+            together: whether a cluster may merge the sums of pieces that follow each other.
             bundles: whether small pieces, as of small files, are read together.
             part_folder: the folder to which workers of a cluster write the output.
         """
@@ -310,16 +312,12 @@ class Reader:
         faults: list[Exception] = []
         each = _until_error(self._pieces(as_spans=self._jobs != 1), faults)
         pieces = bundled(each, self._block_bytes) if bundles else each
-        yield from self._share_out(work, pieces, together=together and not bundles)
+        yield from self._share_out(work, pieces)
         if faults:
             raise faults[0]
 
     def _share_out(
-        self,
-        work: Callable[[Piece | Bundle], T],
-        pieces: Iterator[Piece | Bundle],
-        *,
-        together: bool,
+        self, work: Callable[[Piece | Bundle], T], pieces: Iterator[Piece | Bundle]
     ) -> Iterator[tuple[Piece | Bundle, T]]:
         jobs = self._jobs
         if jobs is None:
@@ -332,9 +330,6 @@ class Reader:
             jobs = jobs or cores()
             if jobs > 1:
                 return in_order(work, pieces, jobs)
-        if together:
-            size = 2 * _TOGETHER * self._block_bytes
-            pieces = bundled(pieces, size)  # type: ignore[arg-type]  # none is a bundle yet
         return ((piece, work(piece)) for piece in pieces)
 
     def _pieces(self, *, as_spans: bool) -> Iterator[Piece]:

@@ -177,20 +177,16 @@ class Totals(TermSums):
         self.dead_groups += int(summary.dead_groups[cut.records].sum())
         self.empty_responses += int(np.count_nonzero(summary.responses.lengths[cut.responses] == 0))
         self.on_policy += int(np.count_nonzero(summary.on_policy[cut.records]))
-        self._add_ratios(summary, cut)
+        ratio = breakdown.ratio[cut.tokens]
+        if len(ratio):
+            self.ratio_min = min(self.ratio_min, float(ratio.min()))
+            self.ratio_max = max(self.ratio_max, float(ratio.max()))
+            self.ratio.add(summary.ratio_sums[cut.responses])
         self.of.add(weights.of)
         self.counts &= weights.counts is not None
         self.divisors.update(np.unique(weights.divisor).astype(np.float64).tolist())
         self.kl_known &= not breakdown.kl_unknown
         self._sign(breakdown.objective.parts)
-
-    def _add_ratios(self, summary: Summary, cut: Cut) -> None:
-        ratio = summary.breakdown.ratio[cut.tokens]
-        if not len(ratio):
-            return
-        self.ratio_min = min(self.ratio_min, float(ratio.min()))
-        self.ratio_max = max(self.ratio_max, float(ratio.max()))
-        self.ratio.add(summary.ratio_sums[cut.responses])
 
     def _add_terms(self, summary: Summary, cut: Cut) -> None:
         if self.batch != "record":

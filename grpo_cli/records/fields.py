@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -143,6 +143,7 @@ _CANONICAL = {name: name for name in ALIASES} | {
     alias: name for name, aliases in ALIASES.items() for alias in aliases
 }
 _KNOWN = sorted({*_CANONICAL, ACTION, *hyperparameters.KNOWN})
+_LONGEST_TYPO = max(map(len, _KNOWN)) + 1
 _SHORTEST_TYPO = 4
 
 
@@ -253,11 +254,27 @@ def fields_of(keys: tuple[str, ...]) -> Fields | None:
 
 
 def _refuse_slip(key: str) -> None:
-    if len(key) < _SHORTEST_TYPO or key in _INNOCENT:
+    if not _SHORTEST_TYPO <= len(key) <= _LONGEST_TYPO or key in _INNOCENT:
         return
-    near = next((name for name in _KNOWN if _one_slip(key, name)), None)
-    if near is not None:
-        raise InputError(f"unknown key; did you mean {near}?", path=key)
+    possible = {name for part in _shortened(key) for name in _names_by_part().get(part, ())}
+    near = [name for name in possible if _one_slip(key, name)]
+    if near:
+        raise InputError(f"unknown key; did you mean {min(near)}?", path=key)
+
+
+@cache
+def _names_by_part() -> Mapping[str, Sequence[str]]:
+    """Known names by what they are without a letter: what is one slip off shares such a part."""
+    found: dict[str, list[str]] = {}
+    for name in _KNOWN:
+        for part in _shortened(name):
+            found.setdefault(part, []).append(name)
+    return found
+
+
+def _shortened(word: str) -> set[str]:
+    """A word, and what it is without each of its letters."""
+    return {word, *(word[:at] + word[at + 1 :] for at in range(len(word)))}
 
 
 def _one_slip(a: str, b: str) -> bool:

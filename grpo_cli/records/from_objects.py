@@ -74,7 +74,7 @@ def _pack_all(objects: Objects) -> Packed:
     _check_words(objects, names, counts, widths)
     scores = {"rewards": names["rewards"]} if "rewards" in names else {}
     if "advantages" in names:
-        if _is_row(objects[0][names["advantages"]][0]):
+        if type(objects[0][names["advantages"]][0]) in (list, np.ndarray):
             flat = _flat(objects, names["advantages"], counts, widths)
             columns["token_advantages"] = _numbers(flat)
         else:
@@ -101,10 +101,6 @@ def _pack_all(objects: Objects) -> Packed:
         settings=_settings(objects, fields),
         fields=fields,
     )
-
-
-def _is_row(value: object) -> bool:
-    return type(value) is list or type(value) is np.ndarray
 
 
 def _rows(objects: Objects, key: str, counts: list[int]) -> list[Any]:

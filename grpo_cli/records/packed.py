@@ -170,9 +170,9 @@ def lay(parts: Sequence[Packed]) -> Batch | None:
     lengths, positions = kept_lengths(widths, mask)
     responses = Segments(lengths)
     if "turn_ids" in columns:
-        columns["turn_ids"] = _turn_ids(responses, columns["turn_ids"])
-        if columns["turn_ids"] is None:
+        if wrong_turns(responses, columns["turn_ids"]).any():
             return None
+        columns["turn_ids"] = columns["turn_ids"].astype(np.int64)
     for name in first.of_turns:
         turns = cut_turns(responses, columns.get("turn_ids"), positions)
         columns[name] = _of_turns(parts, name, responses, turns)
@@ -188,7 +188,9 @@ def lay(parts: Sequence[Packed]) -> Batch | None:
             ]
         )
     if any(one.versions is not None for one in parts):
-        versions = join([_versions(one) for one in parts])
+        unknown = (np.full(one.widths.sum(), -1) for one in parts)
+        each = zip(parts, unknown, strict=True)
+        versions = join([old if one.versions is None else one.versions for one, old in each])
         columns["weight_versions"] = versions if mask is None else versions[mask]
     return Batch(
         responses=responses,
@@ -209,16 +211,6 @@ def _numbered(parts: Sequence[tuple[I64, int]]) -> tuple[I64, int]:
     before = np.cumsum([0, *(count for _, count in parts)]).tolist()
     numbers = [one + at if at else one for (one, _), at in zip(parts, before, strict=False)]
     return join(numbers), before[-1]
-
-
-def _versions(part: Packed) -> I64:
-    return np.full(part.widths.sum(), -1) if part.versions is None else part.versions
-
-
-def _turn_ids(responses: Segments, given: F64) -> I64 | None:
-    """[N] the number of each token's turn; None where it is no turn's, or goes back."""
-    ids = given.astype(np.int64)
-    return None if wrong_turns(responses, given).any() else ids
 
 
 def wrong_turns(responses: Segments, given: F64) -> Mask:

@@ -26,7 +26,7 @@ from grpo_cli.records.objects import decoded, raws
 from grpo_cli.records.open.blocks import Block, Source, Span, cut, first_line, spans
 from grpo_cli.records.open.ranges import Range, ranges
 from grpo_cli.records.open.remote import is_remote
-from grpo_cli.records.open.streams import BLOCK, is_whole, read_head
+from grpo_cli.records.open.streams import BLOCK, is_whole
 from grpo_cli.records.record import DecodedChunk, Raw, in_chunks, one_by_one
 from grpo_cli.records.tables import pieces as tables
 from grpo_cli.records.tables.files import Rows
@@ -78,17 +78,17 @@ class Reading:
             as_spans: whether other processes will read them, and may fetch them themselves.
         """
         source = Source.of(source) if isinstance(source, str) else source
-        head = read_head(source.path)
-        rows = tables.slices(source, head, whole=self.grouping is not None, most=self.unpack)
+        rows = tables.slices(source, whole=self.grouping is not None, most=self.unpack)
         if rows is not None:
             return rows
         if self.grouping is not None:
-            return self._groups(source, size, head)
-        if as_spans and not is_remote(source.path) and not (is_whole(head) and len(head) <= size):
-            first = first_line(source.path, head)
+            return self._groups(source, size)
+        small = is_whole(source.head) and len(source.head) <= size
+        if as_spans and not small and not is_remote(source.path):
+            first = first_line(source)
             if first is not None and not header_of(first):
                 return spans(source, size)
-        return with_header(cut(source, size, head, self.unpack))
+        return with_header(cut(source, size, self.unpack))
 
     def ranges(self, source: Source, size: int) -> list[Range] | list[Rows] | None:
         """Cuts a file for workers that read it from anywhere; None where it cannot be cut.
@@ -99,11 +99,10 @@ class Reading:
         """
         if self.grouping is not None:
             return None
-        head = read_head(source.path)
-        rows = tables.slices(source, head, whole=False, most=self.unpack)
+        rows = tables.slices(source, whole=False, most=self.unpack)
         if rows is not None:
             return list(rows)
-        first = first_line(source.path, head)
+        first = first_line(source)
         return None if first is None or header_of(first) else ranges(source, size)
 
     @property
@@ -212,10 +211,10 @@ class Reading:
                     continue
             yield one
 
-    def _groups(self, source: Source, size: int, head: bytes) -> Iterator[Block]:
+    def _groups(self, source: Source, size: int) -> Iterator[Block]:
         """Blocks that end where a group ends."""
         assert self.grouping is not None
-        blocks = with_header(cut(source, size, head, self.unpack))
+        blocks = with_header(cut(source, size, self.unpack))
         first = next(blocks)
         if first.document:
             yield first

@@ -97,14 +97,20 @@ def fitting(
     Returns:
         The columns to show, and the names of those left out.
     """
-    kept, hidden = list(columns), []
+    if width is None:
+        return [*columns], []
+    widths: dict[str, int] = {}
+    for one in columns:
+        widths[one.name] = widths.get(one.name, 0) + one.width + GAP
+    used = sum(widths.values()) - GAP
+    hidden: dict[str, None] = {}
     for name in spare:
-        if width is None or total_width(kept) <= width:
+        if used <= width:
             break
-        if any(one.name == name for one in kept):
-            kept = [one for one in kept if one.name != name]
-            hidden.append(name)
-    return kept, hidden
+        if name in widths and name not in hidden:
+            used -= widths[name]
+            hidden[name] = None
+    return [one for one in columns if one.name not in hidden], [*hidden]
 
 
 def total_width(columns: Collection[Column]) -> int:
@@ -145,12 +151,13 @@ def grid(columns: Sequence[Column]) -> Table:
 def print_hidden(console: Console, screen: Screen, names: Collection[str], remedy: str) -> None:
     """Says which columns there was no room for, and where they are; on a terminal in a line."""
     if names:
+        names = [*map(visible, names)]
         listed = ", ".join(names)
         most = (screen.edge or 0) - len(
             f"hidden at {screen.width} columns:  and 99 more ({remedy})"
         )
         if screen.terminal and len(listed) > most:
-            first = [*names][-_TOLD:]
+            first = names[-_TOLD:]
             listed = f"{', '.join(reversed(first))} and {len(names) - len(first)} more"
         where = "not shown" if screen.width is None else f"hidden at {screen.width} columns"
         text = Text(f"{where}: {listed} (see {remedy})", "dim")

@@ -40,16 +40,13 @@ def say(text: str) -> None:
     """
     line = f"grpo: {visible(text)}"
     if sys.stderr is not None and sys.stderr.isatty():
-        line = _in_words(line)
+        from rich.text import Text  # imported here: most runs have nothing to say
+
+        from grpo_cli.terminal.prose import wrapped
+
+        width = shutil.get_terminal_size().columns
+        line = wrapped(Text(line), width, len("grpo: ")).plain
     _print(line)
-
-
-def _in_words(line: str) -> str:
-    from rich.text import Text  # imported here: most runs have nothing to say
-
-    from grpo_cli.terminal.prose import wrapped
-
-    return wrapped(Text(line), shutil.get_terminal_size().columns, len("grpo: ")).plain
 
 
 def _print(line: str) -> None:

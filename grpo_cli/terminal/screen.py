@@ -60,11 +60,13 @@ class Screen(NamedTuple):
             shades: whether colours are numbers: exactly those of the palette, as many as the
                 terminal has. Else they are the terminal's own sixteen, of its own theme.
         """
+        many = os.environ.get("COLORTERM") in ("truecolor", "24bit")
+        depth: Literal["256", "truecolor"] = "truecolor" if many else "256"
         return _Clean(
             file=StringIO(),
             width=_NO_EDGE,
             force_terminal=self.color,
-            color_system=(_depth() if shades else "standard") if self.color else None,
+            color_system=(depth if shades else "standard") if self.color else None,
             no_color=not self.color,
             highlight=False,
             markup=False,
@@ -80,10 +82,6 @@ class _Clean(Console):
         return super()._render_buffer(
             Segment(cleaned(one.text), one.style, one.control) for one in buffer
         )
-
-
-def _depth() -> Literal["256", "truecolor"]:
-    return "truecolor" if os.environ.get("COLORTERM") in ("truecolor", "24bit") else "256"
 
 
 def written(console: Console) -> str:
@@ -105,11 +103,8 @@ def screen_of(stream: BinaryIO) -> Screen:
     """The terminal behind the stream; or a page as wide as COLUMNS says, else 80 columns."""
     if not stream.isatty():
         to_stdout = stream is getattr(standard_output(), "buffer", None)
-        return Screen(_columns(), color=to_stdout and colored(terminal=False))
+        given = os.environ.get("COLUMNS", "")
+        width = int(given) if given.isdecimal() and int(given) else _USUAL_WIDTH
+        return Screen(width, color=to_stdout and colored(terminal=False))
     size = shutil.get_terminal_size()
     return Screen(size.columns, colored(terminal=True), size.lines)
-
-
-def _columns() -> int:
-    given = os.environ.get("COLUMNS", "")
-    return int(given) if given.isdecimal() and int(given) else _USUAL_WIDTH

@@ -7,8 +7,9 @@
 Each cell is the ratio of processor times (without what a tiny input takes) and of peak memory. It
 is marked where the time grows by more than 2.3, or the memory by more than 1.2 beyond 100 MB (by 2
 where the input is one record, which is in memory as a whole); then the exit code is 1. What takes
-less than half a second, or 100 MB, says nothing, and passes. A star marks a stated exception. Each
-cell's seconds and megabytes (of a tiny input, at n, at 2n) go to standard error.
+less than half a second, or 100 MB, says nothing, and passes. A cell beyond a limit is measured
+three times, and the least of each counts. A star marks a stated exception. Each cell's seconds and
+megabytes (of a tiny input, at n, at 2n) go to standard error.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ ROOT = Path(__file__).parent.parent.parent
 MOST_TIME, MOST_MEMORY, MOST_OF_ONE = 2.3, 1.2, 2.0
 SECONDS, MEGABYTES = 0.5, 100.0
 PATIENCE = 60  # seconds of the processor
+TIMES = 3
 
 Record = dict[str, Any]
 
@@ -144,14 +146,20 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "split": ("split", "FILE", "-v", "dr", "-n", "2"),
     "trend": ("trend", "FILE", "-v", "dr"),
     "report": ("report", "FILE", "-v", "dr", "-o", "OUT"),
-    "diff": ("diff", "FILE", "FILE", "-v", "dr"),
+    "diff": ("diff", "FILE", "FILE"),
     "convert": ("convert", "FILE"),
 }
+_VERIFIED = "1.2 kB a record: the answer lists what each record expects"
+_REPORTED = "1.8 kB a group: the page lists every group of the steps that it keeps"
 EXCEPTIONS = {
     (
         "settings",
         "match",
     ): "24 kB a record: each convention listed keeps the signatures of settings",
+    ("records", "verify"): _VERIFIED,
+    ("ids", "verify"): _VERIFIED,
+    ("records", "report"): _REPORTED,
+    ("ids", "report"): _REPORTED,
 }
 """Cells that are beyond a limit for a reason: shape and command → it. They pass."""
 _OF_ERRORS = {"eval", "eval tokens", "eval jobs", "check", "convert", "trend", "verify", "compare"}
@@ -199,6 +207,7 @@ def run(words: tuple[str, ...], folder: Path) -> Cost | None:
 
 def measured(name: str, shape: Shape, times: float, commands: list[str]) -> Iterator[str]:
     """The cells of a shape's row; those beyond a limit have a mark."""
+    most = MOST_OF_ONE if shape.alone else MOST_MEMORY
     with tempfile.TemporaryDirectory(prefix="scaling-") as place:
         folder = Path(place)
         size = int(shape.size * times)
@@ -209,10 +218,22 @@ def measured(name: str, shape: Shape, times: float, commands: list[str]) -> Iter
             if shape.flags and command not in _OF_ERRORS:
                 yield "–"
                 continue
-            costs = [run(_words(command, shape, path, folder), folder) for path in paths]
-            print(f"{name}, {command}: {costs}", file=sys.stderr, flush=True)
-            text = cell(costs, MOST_OF_ONE if shape.alone else MOST_MEMORY)
+            costs: list[Cost | None] = []
+            text = "!"
+            for _ in range(TIMES):
+                if text.endswith("!"):
+                    again = [run(_words(command, shape, path, folder), folder) for path in paths]
+                    costs = [_least(*both) for both in zip(costs or again, again, strict=True)]
+                    print(f"{name}, {command}: {costs}", file=sys.stderr, flush=True)
+                    text = cell(costs, most)
             yield text.replace("!", "*") if (name, command) in EXCEPTIONS else text
+
+
+def _least(first: Cost | None, second: Cost | None) -> Cost | None:
+    if first is None or second is None:
+        return first or second
+    seconds = min(first.seconds, second.seconds)
+    return Cost(seconds, min(first.megabytes, second.megabytes), second.code)
 
 
 def _words(command: str, shape: Shape, path: Path, folder: Path) -> tuple[str, ...]:
@@ -231,7 +252,7 @@ def cell(costs: list[Cost | None], most: float) -> str:
     if start is None or half is None or whole is None:
         return f"> {PATIENCE} s !"
     if whole.code in (2, 70) or whole.code < 0:
-        return f"code {whole.code}{'' if whole.code == 2 else ' !'}"
+        return f"code {whole.code} !"
     least = max(half.seconds - start.seconds, 0.05)
     slow = (whole.seconds - start.seconds) / least
     large = whole.megabytes / half.megabytes

@@ -592,7 +592,7 @@ def test_log_base_by_entropies():
     made = []
     for draw in drawn(150, 8):
         n = int(draw.choice([62, 63, 64, 65, 100, 400]))
-        entropies = draw.exponential(1.0, n)
+        entropies = 1.0 + draw.exponential(1.0, n)  # of unsure tokens: no temperature shows there
         noise = draw.normal(0.0, draw.choice([0.1, 0.4, 0.8]), n)
         off = draw.choice([0.88, 0.92, 1.0, 1.08, 1.12])
         new = -BASES[int(draw.choice([2, 10]))] * off * np.maximum(entropies + noise, 0.0)

@@ -115,6 +115,6 @@ def test_explain_the_first_seed(grpo, dump):
     }
     text = grpo("explain", str(dump(json.dumps(seed))), "-v", "dr").stdout
     assert "(1 + 0) / 2 = 0.5" in text
-    assert "J = 0.600000 + (-0.674929) = -0.074929" in text
+    assert "objective = 0.600000 + (-0.674929) = -0.074929" in text
     assert "the gradient is not zero" in text
     assert "denominator 2: responses" in text

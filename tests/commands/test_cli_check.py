@@ -6,6 +6,8 @@ import json
 import math
 from pathlib import Path
 
+import pytest
+
 DAPO = Path(__file__).parent.parent / "data" / "rollouts" / "trl-1.16.0-dapo.jsonl"
 
 
@@ -98,3 +100,17 @@ def test_records_that_are_chosen(grpo):
     chosen = json.loads(grpo("check", str(DAPO), "--json", "--record", "dapo/1").stdout)
     assert chosen["records"] == 1
     assert grpo("check", str(DAPO), "--record", "dapo/99").exit_code not in (0, 1)
+
+
+@pytest.mark.parametrize(("prompts", "found"), [("ab", True), ("aa", False)])
+def test_rows_of_one_group_have_one_prompt(grpo, tmp_path, prompts, found):
+    """Though rows are put together by another key, and only what they share is kept."""
+    path = tmp_path / "rows.jsonl"
+    rows = [
+        {"uid": "q", "prompt": one, "log_probs_new": [-1.0, -0.5], "rewards": 1.0}
+        for one in prompts
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    answer = json.loads(grpo("check", str(path), "--group-by", "uid", "--json").stdout)
+    codes = {one["code"]: one["evidence"] for one in answer["findings"]}
+    assert codes.get("mixed-prompts") == ({"key": "prompt"} if found else None)

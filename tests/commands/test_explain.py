@@ -160,7 +160,7 @@ def test_printed_numbers_add_up(tmp_path, seed):
     one = record(seed, lengths, [draw.random() for _ in lengths])
     shown = " ".join(run("explain", write(tmp_path / "a", [one]), "-v", "grpo").stdout.split())
     number = r"(-?[\d.]+)"
-    made = re.search(rf"J = {number} ([=≈]) (.*?) why", shown)
+    made = re.search(rf"objective = {number} ([=≈]) (.*?) why", shown)
     total, equals, parts = made[1], made[2], re.findall(r"([−+]? ?)([\d.]+) \(", made[3])
     found = sum(float(text) * (-1 if "−" in sign else 1) for sign, text in parts)
     terms = re.search(rf"= policy − β·kl = {number} ([−+]) {number}", shown)

@@ -66,7 +66,7 @@ def test_the_worked_arithmetic_has_the_bonus(grpo, file, flags):
     (line,) = (line for line in printed.splitlines() if line.startswith("    = policy"))
     terms = line.partition("   (")[0].rpartition(" = ")[2].replace("−", "-")
     shown = sum(map(float, terms.replace("- ", "-").replace("+ ", "").split()))
-    (whole,) = (line for line in printed.splitlines() if " = −J = " in line)
+    (whole,) = (line for line in printed.splitlines() if " = −objective = " in line)
     assert shown == pytest.approx(-float(whole.rpartition(" ")[2]), abs=1.5e-6)
 
 

@@ -146,6 +146,25 @@ def test_a_step_with_nan_is_a_row_and_a_finding(alone: bool, tmp_path: Path) -> 
     assert found["sentence"] == f"log_probs[0][1] is NaN ({path}:2, ignored) at step 2"
 
 
+def test_a_share_that_rounding_puts_above_1_is_no_finding(tmp_path: Path) -> None:
+    """Every ratio is e^0.04, and Σρ and Σρ² are rounded: the effective sample size is 1 + 2⁻⁵²."""
+    old = [[-0.5, -1.0], [-0.25], [-0.75, -0.5], [-1.5]]
+    rows = [
+        {
+            "step": step,
+            "log_probs_new": [[one + 0.01 * step for one in row] for row in old],
+            "log_probs_old": old,
+            "rewards": [1, 0, 0.5, step / 10],
+        }
+        for step in range(20)
+    ]
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps(one) + "\n" for one in rows))
+    document = answer("trend", path, "-v", "dr")
+    assert max(one["ess"] for one in document["steps"]) > 1
+    assert "ess" not in {one["metric"] for one in document["findings"]}
+
+
 def test_a_share_of_few_groups_is_no_limit_passed(tmp_path: Path) -> None:
     """One group a step is dead or not: three dead ones of five steps are chance."""
     dead = (np.random.default_rng(9).random(STEPS) < 0.4).astype(float)

@@ -158,6 +158,28 @@ def test_a_renamed_file_goes_on(tmp_path: Path) -> None:
     assert rewards(follow) == {0: 0.5, 1: 0.5, 2: 0.5}
 
 
+@pytest.mark.parametrize("later", [(), (6, 7, 8)])
+def test_a_file_that_is_rotated_is_finished_first(tmp_path: Path, later: tuple[int, ...]) -> None:
+    path = tmp_path / "a.jsonl"
+    follow = following(path)
+    path.write_text("".join(line(step) for step in range(3)))
+    while follow.poll():
+        pass
+    with path.open("a") as stream:
+        stream.write(line(3) + line(4))
+    path.rename(tmp_path / "a.jsonl.1")
+    follow.poll()
+    path.write_text("".join(line(step) for step in (4, 5, *later)))
+    while follow.poll():
+        pass
+    assert [*rewards(follow)] == [*range(6), *later]
+    assert not [note for note in follow.notices if "from the start" in note]
+    path.write_text(line(9))
+    while follow.poll():
+        pass
+    assert [*rewards(follow)] == [0, 1, 2, 3, 4, 9]
+
+
 def test_a_file_that_was_cut_short_says_everything_anew(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     follow = following(tmp_path)

@@ -92,6 +92,12 @@ def test_rows_stay_rows(grpo, evil, level):
     assert "<b>" not in "".join(marked).replace("\\<", "")
 
 
+def test_no_line_of_a_table_begins_with_what_a_name_says(grpo, evil, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")  # so that columns are hidden
+    lines = grpo("trend", evil).out.decode().splitlines()
+    assert not [line for line in lines if line.strip().startswith("::error")]
+
+
 def test_a_name_makes_no_link_or_image_of_markdown(grpo, folder):
     name = "![x](http://example.org/a.png)"
     Path("link.jsonl").write_text(json.dumps({**record(1), "id": name}) + "\n")

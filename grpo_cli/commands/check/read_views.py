@@ -57,9 +57,10 @@ def _place(raw: Raw, value: dict[str, Any]) -> Place:
 
 def _mixed(raw: Raw, value: Mapping[str, Any]) -> str:
     """Returns the key of the prompts in which rows that were put together differ; else ""."""
-    first = None if raw.first is None else raw.first.value
-    differing = (key for key in (*PROMPT_IDS, *PROMPTS) if first and key in first)
-    return next((key for key in differing if key not in value), "")
+    if raw.first is None:
+        return ""
+    first = raw.first.value.keys()
+    return next((key for key in (*PROMPT_IDS, *PROMPTS) if key in first - value.keys()), "")
 
 
 _ONCE = (("num_iterations", 1), ("ppo_epochs", 1))

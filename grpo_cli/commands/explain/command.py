@@ -20,6 +20,7 @@ from grpo_cli.commands.options.objective import ObjectiveOptions
 from grpo_cli.commands.options.output import PageOptions
 from grpo_cli.commands.options.source import RESPONSE, LoadingOptions, finish, paths
 from grpo_cli.commands.vectors.view import print_vector
+from grpo_cli.terminal.display import chosen
 from grpo_cli.terminal.messages import failures
 from grpo_cli.terminal.screen import Screen
 
@@ -65,7 +66,8 @@ def explain_topic(
             return
         places = paths(None if topic is None else [topic])
         source, plan = loading.reader(places), objective.plan()
-        found = explain(plan, source, response, last_step=objective.batch is None)
+        last_step, full = objective.batch is None, chosen().full
+        found = explain(plan, source, response, last_step=last_step, full=full)
 
         def draw(console: Console, screen: Screen) -> None:
             print_why(console, screen, found)

@@ -47,7 +47,12 @@ class Explained(Answer):
 
 
 def explain(
-    plan: Plan, source: Reader, response: int | None = None, *, last_step: bool = False
+    plan: Plan,
+    source: Reader,
+    response: int | None = None,
+    *,
+    last_step: bool = False,
+    full: bool = False,
 ) -> Explained:
     """The totals, the reasons, and the arithmetic of the first record.
 
@@ -58,18 +63,19 @@ def explain(
         source: the data.
         response: the only response whose tokens are shown.
         last_step: whether to explain the last step alone where records are of several.
+        full: whether to show all tokens of the record.
 
     Raises:
         InputError: where the data lack what the plan needs.
         UsageError: for a response that there is not.
     """
     source.batch_by(plan.batch)
-    whole, batches = _explained(plan, source, response)
+    whole, batches = _explained(plan, source, response, full=full)
     of_last = _last_batch(batches) if batches else _last_step(source) if last_step else {}
     if not of_last:
         return whole
     count = len(batches) or max(map(len, source.facts.steps.values()))
-    found, _ = _explained(plan, source.only(of_last), response)
+    found, _ = _explained(plan, source.only(of_last), response, full=full)
     named = ", ".join(f"{name} {value}" for name, value in of_last.items())
     text = (
         f"this explains only {named}, the last of {count:,} batches in the input: grpo trend "
@@ -103,7 +109,7 @@ def _order(step: Any) -> tuple[bool, float, str]:
 
 
 def _explained(
-    plan: Plan, source: Reader, response: int | None
+    plan: Plan, source: Reader, response: int | None, *, full: bool
 ) -> tuple[Explained, dict[Hashable, Mapping[str, Any]]]:
     """The answer of all records, and key → field → value of the batches that fields name."""
     batches: dict[Hashable, Mapping[str, Any]] = {}
@@ -128,7 +134,7 @@ def _explained(
     count = first.batch.responses.count
     if response is not None and not 0 <= response < count:
         raise UsageError(f"--response {response}: the record only has responses 0 to {count - 1}")
-    steps = worked(first, first.run(evaluator.evaluate), response)
+    steps = worked(first, first.run(evaluator.evaluate), response, full=full)
     total = totals.row()
     own = plan.row.advantage
     computes = "group-std" if own.choice.given else own.name

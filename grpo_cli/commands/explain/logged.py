@@ -10,10 +10,10 @@ from rich.console import Console
 from rich.text import Text
 
 from grpo_cli.batch import F64
-from grpo_cli.commands.trend.detectors import changes
-from grpo_cli.commands.trend.logs import Log, LogFile, not_finite
-from grpo_cli.commands.trend.onsets import FUTURE, PAST
-from grpo_cli.commands.trend.watched import BOTH, Watch
+from grpo_cli.commands.trend.detectors import IMPOSSIBLE
+from grpo_cli.commands.trend.findings import findings
+from grpo_cli.commands.trend.logs import Log, LogFile, LogRun, not_finite, read_log
+from grpo_cli.commands.trend.step import WARNING
 from grpo_cli.terminal.numbers import shown
 from grpo_cli.terminal.prose import wrapped
 from grpo_cli.terminal.screen import Screen
@@ -37,8 +37,9 @@ UNKNOWN = (
 """Questions that no log answers."""
 
 
-def explain_log(file: LogFile) -> dict[str, Any]:
-    """The explanation of a log, as a document."""
+def explain_log(path: str) -> dict[str, Any]:
+    """The explanation of a log, as a document; its changes are what ``grpo trend`` finds."""
+    file = read_log(path)
     log, nonfinite = file
     steps = sorted({step for part in file for series in part.values() for step in series})
     return {
@@ -47,7 +48,11 @@ def explain_log(file: LogFile) -> dict[str, Any]:
         "last": steps[-1],
         "series": list({**log, **nonfinite}),
         "meaning": [*_not_finite(file), *_meaning(file)],
-        "onsets": [*_onsets(log)],
+        "onsets": [
+            {"series": one.metric, "step": one.onset, "kind": one.kind, "text": one.sentence}
+            for one in findings(LogRun([path]).read())
+            if one.severity == WARNING and one.kind != IMPOSSIBLE
+        ],
         "unknown": list(UNKNOWN),
     }
 
@@ -141,19 +146,6 @@ def _of(count: int, values: F64) -> str:
     return f"{count} of {len(values)} steps"
 
 
-def _onsets(log: Log) -> Iterator[Mapping[str, Any]]:
-    for name, series in log.items():
-        steps = sorted(series)
-        values = np.array([series[step] for step in steps])
-        for one in changes([(Watch(name, BOTH), values)])[0][:1]:
-            yield {
-                "series": name,
-                "step": steps[one.at],
-                "before": float(np.median(values[max(0, one.at - PAST) : one.at])),
-                "after": float(np.median(values[one.at : one.at + FUTURE])),
-            }
-
-
 def print_log(console: Console, screen: Screen, document: Mapping[str, Any]) -> None:
     """Prints what the log says, and what it cannot."""
     span = f"steps {document['first']} to {document['last']}"
@@ -164,9 +156,8 @@ def print_log(console: Console, screen: Screen, document: Mapping[str, Any]) -> 
     for sentence in document["meaning"]:
         lines += [Text(), Text(sentence)]
     for one in document["onsets"]:
-        change = f"{shown(one['before'])} before, {shown(one['after'])} after"
         head = (f"step {one['step']}", "bold magenta")
-        lines += [Text(), Text.assemble(head, f"  {one['series']} shifted: {change}")]
+        lines += [Text(), Text.assemble(head, f"  {one['kind']}  {one['text']}")]
     lines += [Text(), Text("a log does not show", "bold")]
     lines += [Text(f"  {sentence}") for sentence in document["unknown"]]
     for line in lines:

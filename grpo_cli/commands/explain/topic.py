@@ -12,7 +12,7 @@ from grpo_cli.commands.explain.choice import describe_choice, is_choice
 from grpo_cli.commands.explain.logged import explain_log
 from grpo_cli.commands.explain.variant import describe_variant
 from grpo_cli.commands.help.words import look_up
-from grpo_cli.commands.trend.logs import is_log, read_log
+from grpo_cli.commands.trend.logs import is_log
 from grpo_cli.errors import UsageError
 from grpo_cli.variants import NAMES
 from grpo_cli.variants.plan import plan
@@ -53,7 +53,7 @@ def describe_topic(topic: str, *, of_record: bool = False) -> Described | None:
     if not exists and (topic.lower() in NAMES or is_choice(topic.lower())):
         topic = topic.lower()  # papers write GSPO
     if is_log(topic):
-        return Described("log", explain_log(read_log(topic)))
+        return Described("log", explain_log(topic))
     found = _named(topic)
     if found is not None:
         if of_record and found.kind != "word":

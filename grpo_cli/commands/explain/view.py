@@ -10,6 +10,7 @@ from rich.text import Text
 
 from grpo_cli.commands.explain.explain import Explained
 from grpo_cli.objective.kl import NO_REFERENCE
+from grpo_cli.terminal.display import chosen
 from grpo_cli.terminal.grid import Column, column, fitting, grid, print_hidden
 from grpo_cli.terminal.numbers import (
     adding_up,
@@ -36,7 +37,7 @@ def print_why(console: Console, screen: Screen, found: Explained) -> None:
     batch = f" of the batch: {counts}" if total["records"] > 1 else ""
     console.print(Text.assemble(("loss ", "cyan"), (loss, "bold"), batch))
     width = screen.reading
-    console.print(wrapped(Text(_made_of(parts, total["objective"])), width, len("J  = ")))
+    console.print(wrapped(Text(_made_of(parts, total["objective"])), width, len("objective = ")))
     console.print(Text("\nwhy", "bold"))
     for reason in found.why:
         console.print(wrapped(Text(f"  · {reason['text']}"), width, 4))
@@ -51,7 +52,7 @@ _PARTS = {
 
 
 def _made_of(parts: Mapping[str, float], objective: float) -> str:
-    """J as the sum of its parts, as printed."""
+    """The objective as the sum of its parts, as printed."""
     named = {name: value for name, value in parts.items() if value or name != "kl_penalty"}
     places = decimals([*named.values(), objective])
     texts = adding_up([*named.values()], objective, places)
@@ -60,7 +61,7 @@ def _made_of(parts: Mapping[str, float], objective: float) -> str:
         for name, text in zip(named, texts, strict=True)
     ]
     total = fixed(objective, places)
-    return f"J  = {total} {equality(texts, total)} {' '.join(terms).removeprefix('+ ')}"
+    return f"objective = {total} {equality(texts, total)} {' '.join(terms).removeprefix('+ ')}"
 
 
 def _signed(value: float, places: int) -> str:
@@ -99,9 +100,12 @@ def print_worked(console: Console, screen: Screen, record: Entry, records: int) 
     console.print(wrapped(Text(_title(record, records), "bold"), screen.width, 2))
     _heading(console, "1  advantages")
     _step(console, screen, record["stages"]["advantage"])
-    for group in record["groups"]:
+    listed = record["groups"] if chosen().full else record["groups"][:_LISTED]
+    for group in listed:
         for line in _group(group, len(record["groups"])):
             console.print(wrapped(Text(f"  {line}"), screen.width, 6))
+    if more := len(record["groups"]) - len(listed):
+        console.print(Text(f"  … {counted(more, 'more group')} (--full)"))
     if not record["groups"]:
         console.print(Text("  given by the record"))
     _heading(console, "2  tokens")
@@ -118,6 +122,9 @@ def print_worked(console: Console, screen: Screen, record: Entry, records: int) 
             own = float(parts[response["index"]])
             hidden |= dict.fromkeys(_print_tokens(console, screen, response, own, places))
     print_hidden(console, screen, hidden, "--json")
+    if more := sum(not response.get("tokens") for response in record["responses"]):
+        text = f"  … tokens of {counted(more, 'more response')} (--full, or --response N)"
+        console.print(Text(f"\n{text}"))
     _heading(console, "3  responses")
     _step(console, screen, record["stages"]["aggregate"])
     _print_responses(console, record, parts)
@@ -221,18 +228,18 @@ def _total(texts: Sequence[str], total: str) -> str:
 
 def _print_responses(console: Console, record: Entry, parts: Sequence[str]) -> None:
     order = sorted(record["responses"], key=lambda one: -abs(one["contribution"]))
-    chosen = sorted(one["index"] for one in order[:_LISTED])
-    rows = [record["responses"][at] for at in chosen]
-    rest = [at for at in range(len(parts)) if at not in set(chosen)]
+    listed = sorted(one["index"] for one in order[: None if chosen().full else _LISTED])
+    rows = [record["responses"][at] for at in listed]
+    rest = sorted({*range(len(parts))} - {*listed})
     places = len(parts[0].partition(".")[2])
     last = [fixed(sum(float(parts[at]) for at in rest), places)] if rest else []
     tail = [*([f"{len(rest):,} others"] if rest else []), "sum"]
     total = _total(parts, fixed(record["objective"], places))
-    columns = [column("response", [*map(str, chosen), *tail], show=str)]
+    columns = [column("response", [*map(str, listed), *tail], show=str)]
     for header, name in _response_columns(record):
         show = _weight if name == "weight" else shown
         columns.append(_numbers(header, [*(show(row[name]) for row in rows), *[""] * len(tail)]))
-    columns.append(_numbers("contribution", [*(parts[at] for at in chosen), *last, total]))
+    columns.append(_numbers("contribution", [*(parts[at] for at in listed), *last, total]))
     console.print(grid(columns))
 
 
@@ -264,12 +271,12 @@ def _sum(record: Entry, parts: Sequence[str], places: int, records: int) -> Iter
     total = fixed(record["objective"], places)
     if len(parts) <= _MOST:
         listed = " + ".join(f"({part})" if part.startswith("-") else part for part in parts)
-        yield f"J = {listed} {equality(parts, total)} {total}"
+        yield f"objective = {listed} {equality(parts, total)} {total}"
     else:
-        yield f"J = Σ contributions = {total}"
+        yield f"objective = Σ contributions = {total}"
     yield from _terms(record, places)
     alone = " of this record alone" if records > 1 else ""
-    yield f"loss{alone} = −J = {fixed(record['loss'], places)}"
+    yield f"loss{alone} = −objective = {fixed(record['loss'], places)}"
 
 
 def _terms(record: Entry, places: int) -> Iterator[str]:

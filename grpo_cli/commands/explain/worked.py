@@ -24,16 +24,20 @@ TOP = 5
 Row = dict[str, Any]
 
 
-def worked(chunk: Chunk, breakdown: Breakdown, response: int | None = None) -> Row:
+def worked(
+    chunk: Chunk, breakdown: Breakdown, response: int | None = None, *, full: bool = False
+) -> Row:
     """The arithmetic of a chunk that is one record.
 
     Args:
         chunk: the record.
         breakdown: what it evaluates to, as a batch of its own.
         response: show this one alone; the others are still counted.
+        full: show all tokens.
     """
     record, objective = chunk.records[0], breakdown.objective
-    chosen = _chosen(breakdown, response)
+    full = full or breakdown.batch.responses.total <= SMALL
+    chosen = _chosen(breakdown, response, full=full)
     return {
         "id": record.id,
         "source": record.source,
@@ -42,7 +46,7 @@ def worked(chunk: Chunk, breakdown: Breakdown, response: int | None = None) -> R
         "stages": {name: bound.choice.summary for name, bound in objective.stages.items()},
         "groups": [*_groups(chunk, breakdown)],
         "responses": [
-            _response(chunk, breakdown, at, shown=at in chosen)
+            _response(chunk, breakdown, at, shown=at in chosen, full=full)
             for at in range(chunk.batch.responses.count)
         ],
         "denominator": float(breakdown.denominator[0]),
@@ -65,11 +69,11 @@ def _bonus(breakdown: Breakdown) -> Row:
     return {"entropy": value, "entropy_coef": term.coefficient}
 
 
-def _chosen(breakdown: Breakdown, response: int | None) -> set[int]:
+def _chosen(breakdown: Breakdown, response: int | None, *, full: bool) -> set[int]:
     """The responses whose tokens are shown: all, the one asked for, or those that matter most."""
     if response is not None:
         return {response}
-    if breakdown.batch.responses.total <= SMALL:
+    if full:
         return set(range(breakdown.batch.responses.count))
     sizes = breakdown.batch.responses.sum(np.abs(breakdown.gradient))
     return set(np.argsort(-sizes, kind="stable")[:TOP].tolist())
@@ -86,8 +90,9 @@ def _groups(chunk: Chunk, breakdown: Breakdown) -> Iterator[Row]:
         whole = summed(rewards.reshape(len(whole), -1), values_of[WEIGHTS])
     ddof = values_of.get("std_ddof")
     labels, own = chunk.records[0].group_labels, breakdown.response_advantage
-    for group in range(chunk.batch.group_count):
-        members = np.flatnonzero(chunk.batch.groups == group)
+    order = np.argsort(chunk.batch.groups, kind="stable")
+    ends = np.cumsum(np.bincount(chunk.batch.groups, minlength=chunk.batch.group_count))
+    for group, members in enumerate(np.split(order, ends[:-1])):
         values = whole[members].tolist()
         mean = math.fsum(values) / len(values)
         yield {
@@ -106,7 +111,7 @@ def _std(values: list[float], mean: float, ddof: int) -> float | None:
     return math.sqrt(math.fsum((x - mean) ** 2 for x in values) / free) if free > 0 else None
 
 
-def _response(chunk: Chunk, breakdown: Breakdown, at: int, *, shown: bool) -> Row:
+def _response(chunk: Chunk, breakdown: Breakdown, at: int, *, shown: bool, full: bool) -> Row:
     responses = chunk.batch.responses
     start, length = int(responses.starts[at]), int(responses.lengths[at])
     own = breakdown.response_advantage
@@ -127,16 +132,18 @@ def _response(chunk: Chunk, breakdown: Breakdown, at: int, *, shown: bool) -> Ro
         "gradient_norm": float(np.linalg.norm(breakdown.gradient[start : start + length])),
     }
     if shown:
-        row["tokens"], row["rest"] = _tokens(chunk, breakdown, at)
+        row["tokens"], row["rest"] = _tokens(chunk, breakdown, at, full=full)
     return row
 
 
-def _tokens(chunk: Chunk, breakdown: Breakdown, at: int) -> tuple[list[Row], Row | None]:
+def _tokens(
+    chunk: Chunk, breakdown: Breakdown, at: int, *, full: bool
+) -> tuple[list[Row], Row | None]:
     """The tokens of a response that matter, in order, and the sum of the others."""
     responses = chunk.batch.responses
     start, length = int(responses.starts[at]), int(responses.lengths[at])
     columns = {name: values[start : start + length] for name, values in _columns(breakdown).items()}
-    all_shown = responses.total <= SMALL or length <= 2 * TOP
+    all_shown = full or length <= 2 * TOP
     size = np.abs(columns["gradient"]) + np.abs(columns["contribution"])
     order = np.argsort(-size, kind="stable")
     kept = np.arange(length) if all_shown else np.sort(order[:TOP])

@@ -206,15 +206,20 @@ class KeptGroups(Accumulator[None]):
             for raw in chunk.items:
                 step = self._step(raw)
                 if step is not None and isinstance(raw, Raw):
-                    made.setdefault(step, []).extend(self._groups(raw, step))
-        for step, several in made.items():
-            groups = [group for group, _ in several]
-            chosen = {id(group) for group in sample(groups, self.choice.groups)}
+                    new = [*self._groups(raw, step)]
+                    self.steps.setdefault(step, []).extend(group for group, _ in new)
+                    made[step] = self._sampled([*made.get(step, []), *new])
+        for several in made.values():
             for group, draw in several:
-                if id(group) in chosen and draw is not None:
+                if draw is not None:
                     group.block = draw()
-            self.steps.setdefault(step, []).extend(groups)
         yield from ()
+
+    def _sampled(self, several: list[tuple[Group, Draw | None]]) -> list[tuple[Group, Draw | None]]:
+        """The groups whose tokens may be kept; what draws the others holds their records."""
+        draws = {id(group): draw for group, draw in several}
+        found = sample([group for group, _ in several], self.choice.groups)
+        return [(group, draws[id(group)]) for group in found]
 
     def merge(self, later: KeptGroups) -> None:
         """Adds the groups of the input that follows."""

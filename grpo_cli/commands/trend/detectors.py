@@ -324,9 +324,14 @@ def _earlier(values: F64, usual: Usual, lag: int, least: int) -> tuple[NDArray[n
     return known, usual.level[places], usual.spread[places]
 
 
+_ROUNDED = 1e-9
+"""What rounding adds to a share of 1."""
+
+
 def _impossible(watch: Watch, values: F64) -> Iterator[Change]:
     low, high = watch.span
-    for at in np.flatnonzero((values < low) | (values > high)).tolist()[:1]:
+    wrong = (values < low - _ROUNDED) | (values > high + _ROUNDED)
+    for at in np.flatnonzero(wrong).tolist()[:1]:
         yield Change(at, at + 1, IMPOSSIBLE, up=bool(values[at] > high))
 
 

@@ -1,12 +1,14 @@
 """``--follow``: the steps of files that grow; ``watch.py`` prints them.
 
 A file is known by its path, and by the bytes at both ends of what was read of it: truncated,
-rewritten, replaced or renamed, it is read again from its start, in place of what was read
-before. A file whose steps go back (a run that was resumed from a checkpoint) replaces those steps.
+rewritten or replaced, it is read again from its start, in place of what was read before. A file
+that was rotated (renamed within its folder) is read to its end first, and goes on counting. A file
+whose steps go back (a run that was resumed from a checkpoint) replaces those steps.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -32,7 +34,7 @@ from grpo_cli.variants.plan import Plan
 from grpo_cli.variants.trainer import other_row
 
 _AT_ONCE = 16 << 20
-_KNOWN_BY = 256
+_KNOWN_BY = 4096
 """Bytes at either end of what was read of a file, by which it is recognised."""
 
 
@@ -42,6 +44,8 @@ class _File:
 
     Attributes:
         path: where it is.
+        name: what notes and steps call it; it stays where the file is rotated.
+        inode: the number of what was read; 0 before that.
         read: bytes that were read, up to the end of a line.
         lines: how many lines those are.
         header: settings that all lines have from its first one.
@@ -53,6 +57,8 @@ class _File:
     """
 
     path: str
+    name: str
+    inode: int = 0
     read: int = 0
     lines: int = 0
     header: bytes = b""
@@ -71,6 +77,13 @@ class _File:
             head = stream.read(len(self.head))
             stream.seek(self.read - len(self.tail))
             return (head, stream.read(len(self.tail))) == (self.head, self.tail)
+
+    def rotated(self) -> _File | None:
+        """The file where it is now that another one is under its path; None where it is gone."""
+        with os.scandir(Path(self.path).parent) as entries:
+            places = [one.path for one in entries if one.inode() == self.inode and self.read]
+        moved = [replace(self, path=path) for path in places]
+        return next((one for one in moved if one.goes_on(Path(one.path).stat().st_size)), None)
 
     def add_lines(self, data: bytes, count: int) -> None:
         """Counts lines that were read."""
@@ -104,6 +117,7 @@ class Follow:
         self._origins = Origins()
         self._references = References()
         self._files: dict[str, _File] = {}
+        self._rotated: set[str] = set()
         self.notices: Notices = {}
         self._facts = InputFacts()
         self._broken: dict[int, InputError] = {}
@@ -117,21 +131,38 @@ class Follow:
         """
         changed, present = False, self._present()
         for path in [one for one in self._files if one not in present]:
-            self._note(f"{shown(path)} was deleted: its records no longer count")
-            del self._files[path]
+            gone = self._files.pop(path)
+            if not self._finish(gone):
+                self._note(f"{gone.name} was deleted: its records no longer count")
             changed = True
         for path in present:
             with suppress(FileNotFoundError):
                 state = Path(path).stat()
-                known = self._files.setdefault(path, _File(path))
+                known = self._files.setdefault(path, _File(path, shown(path)))
+                if known.inode not in (0, state.st_ino) and self._finish(known):
+                    known = self._files[path] = _File(path, known.name)
+                    changed = True
+                known.inode = state.st_ino
                 changed |= self._read(known, (state.st_size, state.st_mtime_ns))
         return changed
 
     def _present(self) -> list[str]:
+        rotated = [path for path in self._rotated if Path(path).exists()]
         try:
-            return files(self._paths)
+            return [*rotated, *files(self._paths)]
         except InputError:
-            return []  # nothing is there yet
+            return rotated  # nothing is there yet
+
+    def _finish(self, known: _File) -> bool:
+        """Reads the rest of a file that was rotated; whether it was."""
+        moved = known.rotated()
+        if moved is None or moved.path in self._present():  # renamed in a folder that is followed
+            return False
+        self._files[moved.path] = moved
+        self._rotated.add(moved.path)
+        while self._read(moved, (Path(moved.path).stat().st_size, 0)):
+            pass
+        return True
 
     def _read(self, known: _File, stamp: tuple[int, int]) -> bool:
         if stamp == known.stamp:
@@ -139,8 +170,8 @@ class Follow:
         known.stamp, (size, _) = stamp, stamp
         if not known.goes_on(size):
             how = "was cut short" if size < known.read else "was rewritten"
-            self._note(f"{shown(known.path)} {how}: grpo reads it again from the start")
-            self._files[known.path] = _File(known.path)
+            self._note(f"{known.name} {how}: grpo reads it again from the start")
+            self._files[known.path] = _File(known.path, known.name, known.inode)
             return True
         if size == known.read:
             return False
@@ -153,7 +184,7 @@ class Follow:
             while not (end := data.rfind(b"\n") + 1):
                 more, nul, _ = stream.read(_AT_ONCE).partition(b"\0")
                 if nul:  # room for a write that goes on
-                    self._note(f"{shown(known.path)} contains NUL bytes: waiting for the data")
+                    self._note(f"{known.name} contains NUL bytes: waiting for the data")
                 if not more:
                     return False  # a line that is being written
                 data += more
@@ -162,12 +193,12 @@ class Follow:
         if not known.lines:
             known.header = header_of(lines[0])
         lines = headed(lines, known.header)
-        self._add(known, Block(shown(known.path), known.lines + 1, lines))
+        self._add(known, Block(known.name, known.lines + 1, lines))
         known.add_lines(data[:end], len(lines))
         return True
 
     def _read_whole(self, known: _File) -> bool:
-        fresh = _File(known.path)
+        fresh = _File(known.path, known.name)
         source = Source.of(known.path)
         try:
             for piece in self._reading.pieces(source):
@@ -213,7 +244,7 @@ class Follow:
             step = int(sums.numbers[0])
             back = known.last is not None and step < known.last
             if back and known.ordered and step in known.steps:
-                self._note(f"{shown(known.path)}: the run was resumed: it goes back to step {step}")
+                self._note(f"{known.name}: the run was resumed: it goes back to step {step}")
                 known.steps = {number: one for number, one in known.steps.items() if number < step}
             elif back:
                 known.ordered = False

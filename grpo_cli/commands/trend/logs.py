@@ -19,7 +19,7 @@ from grpo_cli.commands.trend.sums import StepSums
 from grpo_cli.errors import InputError
 from grpo_cli.objective.inputs import MissingColumnError
 from grpo_cli.records.decode import decode
-from grpo_cli.records.open.streams import reason, unpacked
+from grpo_cli.records.open.streams import budget_of, reason, unpacked
 from grpo_cli.records.parse.log import NESTED, STEPS, is_logged
 
 Log = Mapping[str, Mapping[int, float]]
@@ -82,6 +82,7 @@ def _first_value(path: str) -> Any:
             return decode(line)
         except InputError:
             rest = stream.read(_DOCUMENT)
+        budget_of(stream).check_line(line + rest)
     if len(rest) == _DOCUMENT:
         raise InputError("too large for a log")
     return decode(line + rest)
@@ -95,7 +96,9 @@ def read_log(path: str) -> LogFile:
     """
     try:
         with _opened(path) as stream:
-            rows = list(_rows(stream.read(), path))
+            data = stream.read()
+            budget_of(stream).check_line(data)
+            rows = list(_rows(data, path))
     except InputError as error:
         raise InputError(error.message, source=path, line=error.line) from None
     except (UnicodeDecodeError, csv.Error, AttributeError) as error:

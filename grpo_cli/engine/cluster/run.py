@@ -10,7 +10,7 @@ import sys
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +91,7 @@ def _from_anywhere(source: Source) -> Source:
     """A file under its whole path: a worker runs in a folder of its own."""
     if isinstance(source.path, Address) or source.path == "-":
         return source
-    return source._replace(path=str(Path(source.path).absolute()))
+    return replace(source, path=str(Path(source.path).absolute()))
 
 
 @dataclass

@@ -29,7 +29,7 @@ from grpo_cli.engine.rows.source import (
     same,
     whole,
 )
-from grpo_cli.engine.rows.turns import TRAJECTORY, TURN
+from grpo_cli.engine.rows.turns import TRAJECTORY, TURN, kl_by
 from grpo_cli.engine.sizes import SIZED
 from grpo_cli.objective.breakdown import record_sums
 from grpo_cli.objective.terms import ENTROPY, KL, POLICY
@@ -149,15 +149,6 @@ RECORD = (
 )
 
 
-def _record_contribution(source: Source) -> list[Any]:
-    return plain(record_sums(source.breakdown.response_contribution, source.summary.records))
-
-
-def _indexes(source: Source) -> list[int]:
-    sizes = source.summary.records.lengths.tolist()
-    return [place for size in sizes for place in range(size)]
-
-
 def _advantages(source: Source) -> list[Any]:
     """[R] None where the tokens of a response have advantages of their own."""
     if source.breakdown.response_advantage is None:
@@ -165,22 +156,15 @@ def _advantages(source: Source) -> list[Any]:
     return plain(source.breakdown.response_advantage)
 
 
-def _response_kl(source: Source) -> list[Any]:
-    breakdown, term = source.breakdown, source.breakdown.term(KL)
-    if term is None:
-        return [None if breakdown.kl_unknown else 0.0] * source.responses_count
-    return plain(breakdown.term_weight(term) * term.sums)
-
-
 RESPONSE = (
-    Field("response", _indexes, kind="whole"),
+    Field("response", lambda source: source.summary.records.positions.tolist(), kind="whole"),
     Field("group", group_names, 5, same, kind="any"),
     Field("reward", rewards_of, kind="any"),
     Field("advantage", _advantages),
     Field("length", lambda source: source.response_lengths, 1, kind="whole"),
     Field("weight", lambda source: plain(source.breakdown.weight), 8),
     Field("policy", lambda s: plain(s.breakdown.weight * s.breakdown.policy.sums), 7),
-    Field("kl", _response_kl, 4),
+    Field("kl", kl_by("response", lambda s, kl: plain(s.breakdown.term_weight(kl) * kl.sums)), 4),
     Field("contribution", lambda source: plain(source.breakdown.response_contribution)),
     Field("clip_fraction", _clip_fraction("response", "low", "high"), 2),
     Field("clip_fraction_low", _clip_fraction("response", "low"), 11),
@@ -253,34 +237,30 @@ TABLE: Mapping[Level, tuple[Field, ...]] = {
 }
 
 
-def _share_of(size: int, level: str) -> Callable[[Source], Any]:
-    """The part that each row's tokens have in one of ``Sizes``; NaN where it is not known."""
+def _share_of(size: int, level: Level) -> Callable[[Source], Any]:
+    """The part of one of ``Sizes`` that each row's tokens have: NaN if unknown, 0 of nothing."""
 
     def read(source: Source) -> Any:
-        values = np.abs(getattr(source.breakdown, SIZED[size]))
-        summary, whole = source.summary, np.full(source.records_count, np.nan)
+        values: F64 = np.abs(getattr(source.breakdown, SIZED[size]))
+        whole = np.full(source.records_count, np.nan)
         whole = whole if source.sizes is None else source.sizes[:, size]
-        if level == "token":
-            return _parts(values, summary.record_tokens.spread(whole))
+        if level != "record":
+            whole = source.rows_of_records(level).spread(whole)
         if level == "turn":
-            return _parts(source.turns.sum(values), source.turn_records.spread(whole)).tolist()
-        values = summary.responses.sum(values)
-        if level == "response":
-            return _parts(values, summary.records.spread(whole)).tolist()
+            values = source.turns.sum(values)
+        elif level != "token":
+            values = source.summary.responses.sum(values)
         if level == "trajectory":
-            sums = np.array(source.trajectories.sum(values))
-            return _parts(sums, source.trajectories.records.spread(whole)).tolist()
-        return _parts(record_sums(values, summary.records), whole).tolist()
+            values = np.array(source.trajectories.sum(values))
+        elif level == "record":
+            values = record_sums(values, source.summary.records)
+        parts = np.divide(values, whole, out=np.zeros(len(values)), where=whole != 0.0)
+        return parts if level == "token" else parts.tolist()
 
     return read
 
 
-def _parts(values: F64, wholes: F64) -> F64:
-    """Each value's part of its whole; 0 of nothing."""
-    return np.divide(values, wholes, out=np.zeros(len(values)), where=wholes != 0.0)
-
-
-def _shares(level: str) -> tuple[Field, ...]:
+def _shares(level: Level) -> tuple[Field, ...]:
     return tuple(Field(name, _share_of(at, level)) for at, name in enumerate(SHARES))
 
 
@@ -289,7 +269,13 @@ SHARES = ("share", "contribution_share")
 
 EXTRA: Mapping[Level, tuple[Field, ...]] = {
     "batch": (),
-    "record": (Field("contribution", _record_contribution), *_shares("record")),
+    "record": (
+        Field(
+            "contribution",
+            lambda s: plain(record_sums(s.breakdown.response_contribution, s.summary.records)),
+        ),
+        *_shares("record"),
+    ),
     "trajectory": _shares("trajectory"),
     "response": _shares("response"),
     "turn": _shares("turn"),

@@ -8,7 +8,6 @@ that no loop runs over tokens.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from functools import partial
 from itertools import chain, compress, islice, pairwise, repeat
 from typing import Any, NamedTuple
 
@@ -23,24 +22,22 @@ from grpo_cli.engine.rows.fields import (
     RESPONSE,
     RESPONSE_CONTEXT,
     SIDES,
-    TOKEN,
+    TABLE,
     Field,
     Level,
 )
 from grpo_cli.engine.rows.source import Source, bounds
-from grpo_cli.engine.rows.turns import TRAJECTORY, TURN
 
 Row = dict[str, Any]
 
 
 def record_fields(source: Source) -> tuple[Field, ...]:
     """The fields of a record: those that name its batch, then ``RECORD``."""
-    by = (Field(name, partial(_of_batch, name), kind="any") for name in source.by)
-    return (*by, *RECORD)
 
+    def field(name: str) -> Field:
+        return Field(name, lambda s: [(one.batch or {}).get(name) for one in s.records], kind="any")
 
-def _of_batch(name: str, source: Source) -> list[Any]:
-    return [None if record.batch is None else record.batch[name] for record in source.records]
+    return (*map(field, source.by), *RECORD)
 
 
 def rows(source: Source, level: Level, asked: Collection[str] = ()) -> list[Row]:
@@ -61,26 +58,22 @@ def rows(source: Source, level: Level, asked: Collection[str] = ()) -> list[Row]
     extra = [field for field in EXTRA[level] if field.name in asked]
     if level == "record":
         return _wanted(_rows((*record_fields(source), *extra), source), source.mask)
-    contribution = EXTRA["record"][0]
-    result = _rows((*record_fields(source), contribution), source)
-    if level == "trajectory":
-        found = _rows((*TRAJECTORY, *extra), source)
-        _put(result, "trajectories", found, source.trajectories.records, source.mask)
-        return [row for row in result if source.mask is None or row["trajectories"]]
-    responses, wanted = _rows(RESPONSE, source), source.mask
-    if level == "response":
-        responses = _rows((*RESPONSE, *extra), source)
-    elif level == "turn":
-        owners = source.turn_responses
-        _put(responses, "turns", _rows((*TURN, *extra), source), owners, wanted)
+    fields, wanted = (*TABLE[level], *extra), source.mask
+    result = _rows((*record_fields(source), EXTRA["record"][0]), source)  # with its contribution
+    if level in ("turn", "token"):
+        inner, key, owners = _rows(RESPONSE, source), "responses", source.summary.records
+        if level == "turn":
+            _put(inner, "turns", _rows(fields, source), source.turn_responses, wanted)
+        else:
+            for row, columns in zip(inner, _tokens(source, fields), strict=True):
+                row["tokens"] = columns
+        if wanted is not None:
+            wanted = source.rows_of_responses(level).sum(wanted.astype(int)) > 0
     else:
-        owners = source.summary.responses
-        for row, columns in zip(responses, _tokens(source, (*TOKEN, *extra)), strict=True):
-            row["tokens"] = columns
-    if level != "response" and wanted is not None:
-        wanted = owners.sum(wanted.astype(int)) > 0
-    _put(result, "responses", responses, source.summary.records, wanted)
-    return [row for row in result if source.mask is None or row["responses"]]
+        inner, owners = _rows(fields, source), source.rows_of_records(level)
+        key = "responses" if level == "response" else "trajectories"
+    _put(result, key, inner, owners, wanted)
+    return [row for row in result if wanted is None or row[key]]
 
 
 def _put(
@@ -206,25 +199,9 @@ def _tables(source: Source, level: Level) -> Iterator[tuple[Sequence[Field], Seg
     if level == "record":
         yield (*records, *extra), None
         return
-    summary = source.summary
-    context = _named(records, (*source.by, *RECORD_CONTEXT))
-    if level == "response":
-        yield context, summary.records
-        yield (*RESPONSE, *extra), None
-        return
-    if level == "trajectory":
-        yield context, source.trajectories.records
-        yield (*TRAJECTORY, *extra), None
-        return
-    if level == "turn":
-        yield context, source.turn_records
-        yield _named(RESPONSE, RESPONSE_CONTEXT), source.turn_responses
-        yield (*TURN, *extra), None
-        return
-    yield context, summary.record_tokens
-    yield _named(RESPONSE, RESPONSE_CONTEXT), summary.responses
-    yield (*TOKEN, *extra), None
-
-
-def _named(table: Sequence[Field], names: Sequence[str]) -> list[Field]:
-    return [field for field in table if field.name in names]
+    known = (*source.by, *RECORD_CONTEXT)
+    yield [field for field in records if field.name in known], source.rows_of_records(level)
+    if level in ("turn", "token"):
+        context = [field for field in RESPONSE if field.name in RESPONSE_CONTEXT]
+        yield context, source.rows_of_responses(level)
+    yield (*TABLE[level], *extra), None

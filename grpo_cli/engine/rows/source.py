@@ -95,10 +95,17 @@ class Source:
         """The turns of each response."""
         return Segments(self.summary.turn_counts)
 
-    @cached_property
-    def turn_records(self) -> Segments:
-        """The turns of each record."""
-        return Segments(self.summary.records.sum(self.turn_responses.lengths))
+    def rows_of_records(self, level: Level) -> Segments:
+        """The rows of a level within records that each record has, wanted or not."""
+        if level == "trajectory":
+            return self.trajectories.records
+        if level == "turn":
+            return Segments(self.summary.records.sum(self.turn_responses.lengths))
+        return self.summary.records if level == "response" else self.summary.record_tokens
+
+    def rows_of_responses(self, level: Level) -> Segments:
+        """The turns or tokens that each response has, wanted or not."""
+        return self.turn_responses if level == "turn" else self.summary.responses
 
     @cached_property
     def trajectories(self) -> Trajectories:
@@ -118,10 +125,7 @@ class Source:
 
     def count(self, level: Level) -> int:
         """How many rows of a level there are, wanted or not."""
-        if level in ("turn", "trajectory"):
-            return self.turns.count if level == "turn" else self.trajectories.count
-        counts = {"record": self.records_count, "response": self.responses_count}
-        return counts.get(level, len(self.breakdown.ratio))
+        return self.records_count if level == "record" else self.rows_of_records(level).total
 
     @cached_property
     def positions(self) -> I64:

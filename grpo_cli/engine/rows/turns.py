@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from grpo_cli.batch import F64, Segments
-from grpo_cli.engine.rows.field import Field
+from grpo_cli.engine.rows.field import Field, Level
 from grpo_cli.engine.rows.source import (
     Source,
     extreme,
@@ -30,25 +30,25 @@ def _one_value(values: F64, segments: Segments) -> list[float | None]:
     ]
 
 
+def kl_by(level: Level, read: Callable[[Source, Term], list[Any]]) -> Callable[[Source], list[Any]]:
+    """The KL of each row of a level; 0 where the objective has none, None where it is unknown."""
+
+    def read_or_none(source: Source) -> list[Any]:
+        term = source.breakdown.term(KL)
+        if term is None:
+            return [None if source.breakdown.kl_unknown else 0.0] * source.count(level)
+        return read(source, term)
+
+    return read_or_none
+
+
 # ---- turns --------------------------------------------------------------------------------------
-
-
-def _turn_sums(values: Callable[[Source], F64]) -> Callable[[Source], list[Any]]:
-    """[turns] Σ of a number of each token."""
-    return lambda source: plain(source.turns.sum(values(source)))
 
 
 def _part_of(source: Source, term: Term) -> F64:
     """[N] w·value of a term."""
     spread = source.summary.responses.spread(source.breakdown.term_weight(term))
     return term.weights.times_own(spread) * term.values
-
-
-def _turn_kl(source: Source) -> list[Any]:
-    term = source.breakdown.term(KL)
-    if term is None:
-        return [None if source.breakdown.kl_unknown else 0.0] * source.turns.count
-    return plain(source.turns.sum(_part_of(source, term)))
 
 
 def _turn_rewards(source: Source) -> list[Any]:
@@ -69,10 +69,6 @@ def _turn_clips(*sides: int) -> Callable[[Source], list[float | None]]:
     return read
 
 
-def _turn_ratio(which: np.ufunc) -> Callable[[Source], list[float | None]]:
-    return lambda source: extreme(which, source.breakdown.ratio, source.turns)
-
-
 def _turn_ratio_means(source: Source) -> list[float | None]:
     with np.errstate(over="ignore"):
         sums = source.turns.sum(source.breakdown.ratio)
@@ -85,28 +81,27 @@ def _turn_gradients(source: Source) -> list[float]:
     return np.sqrt(squares).tolist()
 
 
-def _names_by_turn(source: Source) -> list[Any]:
-    """[turns] what the user calls the trajectory of each turn, or its number in its record."""
-    named = trajectory_names(source)
-    return [named[at] for at in source.turn_trajectories.tolist()]
-
-
 TURN = (
     Field("turn", lambda source: source.turn_numbers.tolist(), kind="whole"),
-    Field("trajectory", _names_by_turn, 12, kind="any"),
+    Field(
+        "trajectory",
+        lambda s: [*map(trajectory_names(s).__getitem__, s.turn_trajectories.tolist())],
+        12,
+        kind="any",
+    ),
     Field("tokens", lambda source: source.turns.lengths.tolist(), 1, kind="whole"),
     Field("turn_reward", _turn_rewards),
     Field("advantage", lambda s: _one_value(s.breakdown.advantage, s.turns)),
     Field("weight", lambda s: _one_value(s.breakdown.token_weight, s.turns), 8),
-    Field("policy", _turn_sums(lambda source: _part_of(source, source.breakdown.policy)), 7),
-    Field("kl", _turn_kl, 4),
-    Field("contribution", _turn_sums(lambda source: source.breakdown.contribution)),
+    Field("policy", lambda s: plain(s.turns.sum(_part_of(s, s.breakdown.policy))), 7),
+    Field("kl", kl_by("turn", lambda s, term: plain(s.turns.sum(_part_of(s, term)))), 4),
+    Field("contribution", lambda source: plain(source.turns.sum(source.breakdown.contribution))),
     Field("clip_fraction", _turn_clips(-1, 1), 2),
     Field("clip_fraction_low", _turn_clips(-1), 11),
     Field("clip_fraction_high", _turn_clips(1), 10),
     Field("ratio_mean", _turn_ratio_means, 6),
-    Field("ratio_min", _turn_ratio(np.minimum), 9),
-    Field("ratio_max", _turn_ratio(np.maximum), 3),
+    Field("ratio_min", lambda s: extreme(np.minimum, s.breakdown.ratio, s.turns), 9),
+    Field("ratio_max", lambda s: extreme(np.maximum, s.breakdown.ratio, s.turns), 3),
     Field("gradient_norm", _turn_gradients),
 )
 
@@ -158,13 +153,6 @@ def _part(*reads: Callable[[Source], Any]) -> Callable[[Source], list[float | No
     return read
 
 
-def _trajectory_kl(source: Source) -> list[Any]:
-    breakdown, term = source.breakdown, source.breakdown.term(KL)
-    if term is None:
-        return [None if breakdown.kl_unknown else 0.0] * source.trajectories.count
-    return source.trajectories.sum(breakdown.term_weight(term) * term.sums)
-
-
 def _extreme_ratio(which: np.ufunc) -> Callable[[Source], list[float | None]]:
     def read(source: Source) -> list[float | None]:
         found = extreme(which, source.breakdown.ratio, source.summary.responses)
@@ -187,10 +175,6 @@ def _common_advantage(source: Source) -> list[float | None]:
     return [one.pop() if len(one) == 1 else None for one in each]
 
 
-def _gradients(source: Source) -> list[float]:
-    return np.sqrt(_total(lambda s: np.square(s.summary.response_gradient_norms))(source)).tolist()
-
-
 TRAJECTORY = (
     Field("trajectory", trajectory_names, kind="any"),
     Field("group", _of_last(group_names), 5, same, kind="any"),
@@ -200,7 +184,13 @@ TRAJECTORY = (
     Field("turn_count", _count(lambda source: source.turn_responses.lengths), 1, kind="whole"),
     Field("tokens", _count(_lengths), 2, kind="whole"),
     Field("policy", _total(lambda s: s.breakdown.weight * s.breakdown.policy.sums), 7),
-    Field("kl", _trajectory_kl, 4),
+    Field(
+        "kl",
+        kl_by(
+            "trajectory", lambda s, kl: s.trajectories.sum(s.breakdown.term_weight(kl) * kl.sums)
+        ),
+        4,
+    ),
     Field("contribution", _total(lambda source: source.breakdown.response_contribution)),
     Field(
         "clip_fraction", _part(lambda s: s.summary.clipped_low, lambda s: s.summary.clipped_high), 3
@@ -210,5 +200,10 @@ TRAJECTORY = (
     Field("ratio_mean", _part(lambda source: source.summary.ratio_sums), 6),
     Field("ratio_min", _extreme_ratio(np.minimum), 9),
     Field("ratio_max", _extreme_ratio(np.maximum), 8),
-    Field("gradient_norm", _gradients),
+    Field(
+        "gradient_norm",
+        lambda s: np.sqrt(
+            s.trajectories.sum(np.square(s.summary.response_gradient_norms))
+        ).tolist(),
+    ),
 )

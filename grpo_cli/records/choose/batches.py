@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -115,7 +115,9 @@ def steps_in(chunk: DecodedChunk) -> dict[str, set[Any]]:
         steps = [raw.value[name] for raw in chunk.items if isinstance(raw, Raw)]
         return {name: set(_scalars(steps))}
     found: dict[str, set[Any]] = {}
-    for value in _objects(chunk):
+    for value in (item.value for item in chunk.items if isinstance(item, Raw)):
+        if not isinstance(value, dict):
+            continue
         for above, holder in (("", value), ("meta.", value.get("meta"))):
             known = holder if isinstance(holder, Mapping) else {}
             name = next((name for name in STEP_FIELDS if name in known), None)
@@ -126,13 +128,5 @@ def steps_in(chunk: DecodedChunk) -> dict[str, set[Any]]:
     return found
 
 
-def _objects(chunk: DecodedChunk) -> Iterator[Mapping[str, Any]]:
-    values = (item.value for item in chunk.items if isinstance(item, Raw))
-    return (value for value in values if isinstance(value, dict))
-
-
 def _scalars(values: Iterable[Any]) -> list[Any]:
-    return [value for value in values if isinstance(value, _SCALARS)]
-
-
-_SCALARS = (str, int, float)
+    return [value for value in values if isinstance(value, str | int | float)]

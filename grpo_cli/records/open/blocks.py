@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from io import BufferedIOBase, RawIOBase
 from itertools import chain
 from pathlib import Path
@@ -19,8 +20,10 @@ from grpo_cli.records.open.streams import (
     SHORTER,
     blocks,
     budget_of,
+    is_whole,
     plain,
     read_bytes,
+    read_head,
     shown,
     split,
     unpacked,
@@ -111,27 +114,39 @@ def _identity(stream: BufferedIOBase | RawIOBase) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-class Source(NamedTuple):
-    """An input: what the user calls it, and where it is (``-`` for standard input)."""
+@dataclass
+class Source:
+    """An input: what the user calls it, and where it is (``-`` for standard input).
+
+    Attributes:
+        keep: whether the bytes of a small file are kept, so that it is opened once.
+    """
 
     name: str
     path: str
+    keep: bool = field(default=True, compare=False)
+    _bytes: bytes = field(default=b"", init=False, repr=False, compare=False)
 
     @classmethod
     def of(cls, path: str) -> Source:
         """The input that a command line names."""
         return cls(shown(path), address(path) if is_remote(path) else path)
 
+    @property
+    def head(self) -> bytes:
+        """Its first bytes: of a small file all of them."""
+        head = self._bytes or read_head(self.path)
+        if self.keep and is_whole(head):
+            self._bytes = head
+        return head
 
-def cut(
-    source: str | Source, size: int = BLOCK, head: bytes = b"", most: int | None = None
-) -> Iterator[Block]:
+
+def cut(source: str | Source, size: int = BLOCK, most: int | None = None) -> Iterator[Block]:
     """Cuts a file (``-`` for standard input) into blocks; its content says whether it is JSONL.
 
     Args:
         source: the file.
         size: what is read for a block, in bytes.
-        head: its first bytes, where they were read.
         most: the budget of what is packed, as --unpack says; None: by the size of the file.
 
     Raises:
@@ -140,7 +155,7 @@ def cut(
     """
     source = Source.of(source) if isinstance(source, str) else source
     try:
-        with unpacked(source.path, head, most) as stream:
+        with unpacked(source.path, source.head, most) as stream:
             limit = budget_of(stream)
             yield from _blocks(source.name, blocks(stream, size, limit), limit)
     except InputError as error:
@@ -158,15 +173,12 @@ def _blocks(name: str, everything: Iterator[Lines], limit: Budget) -> Iterator[B
         yield Block(name, line, lines)
 
 
-def first_line(path: str, head: bytes) -> bytes | None:
+def first_line(source: Source) -> bytes | None:
     """The first line with anything in it; None where a file cannot be read at any place.
 
     That is what is packed, a pipe, not in UTF-8, one document, or no text.
-
-    Args:
-        path: the file.
-        head: its first bytes.
     """
+    head, path = source.head, source.path
     if not head or not plain(head) or foreign(head[:LOOKED_AT], path):
         return None
     size = version_of(path).size

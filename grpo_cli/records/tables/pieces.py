@@ -37,25 +37,18 @@ def raws(piece: Rows) -> Iterator[Raw | InputError]:
         yield error
 
 
-def slices(
-    source: Source,
-    head: bytes,
-    *,
-    whole: bool,
-    most: int | None = None,
-) -> Iterator[Rows] | None:
+def slices(source: Source, *, whole: bool, most: int | None = None) -> Iterator[Rows] | None:
     """The pieces of a binary file; None for text.
 
     Args:
         source: the file.
-        head: its first bytes.
         whole: whether all of it is one piece.
         most: what it may unpack to, as --unpack says; None: by its size.
 
     Raises:
         InputError: where the package that reads it is missing, or it is damaged.
     """
-    kind = kind_of(head[:9], source.path)
+    kind = kind_of(source.head[:9], source.path)
     if kind is None:
         return None
     size = version_of(source.path).size

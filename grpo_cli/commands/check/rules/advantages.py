@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64
 from grpo_cli.commands.check.record_view import Trajectory, View
@@ -79,7 +80,10 @@ def find_wrong_advantages(view: View) -> Iterator[Finding]:
         return
     yield from _find_moved_rows(view)
     yield from _find_zeros(view)
+    plain = _are_plain(view)
     for record, given in records_with_scores(view):
+        if plain[record] and not np.ptp(given.groups):
+            continue
         shares = count_discordant(given)
         if shares is None:
             continue
@@ -112,7 +116,7 @@ def find_wrong_advantages(view: View) -> Iterator[Finding]:
             )
         elif len(given.groups) < view.counts[record]:
             continue  # a statistic of turns is another rule's
-        elif mean := _common_mean(given):
+        elif mean := _common_mean(given, lines := Lines.fit(given, given.groups)):
             yield Finding(
                 f"the advantages are not centred: the mean of a group is {mean:.4g}. "
                 + (
@@ -127,7 +131,7 @@ def find_wrong_advantages(view: View) -> Iterator[Finding]:
                 record,
                 severity="warning",
             )
-        elif times := _extra_scale(given):
+        elif times := _extra_scale(given, lines):
             yield Finding(
                 f"the advantages are normalised twice: by the std of their group, then by {times}",
                 "normalise once, by the group's std or by the batch's: a second time enlarges the "
@@ -236,13 +240,13 @@ def count_discordant(given: Scores) -> tuple[float, int] | None:
 def find_stride(given: Scores) -> str:
     """Returns how rows were grouped by position, if that gives the advantages and ids do not."""
     count = len(given.groups)
-    if len(np.unique(given.groups)) < 2 or _follows(given, given.groups):
+    if len(np.unique(given.groups)) < 2 or Lines.fit(given, given.groups).follow():
         return ""
-    if _follows(given, np.zeros_like(given.groups)):
+    if Lines.fit(given, np.zeros_like(given.groups)).follow():
         return ""  # the mean of the batch is the baseline, and some stride may have the same
     rows = np.arange(count)
     for size in range(2, count):
-        if count % size == 0 and _follows(given, rows % (count // size)):
+        if count % size == 0 and Lines.fit(given, rows % (count // size)).follow():
             apart = count // size
             return f"groups of rows {apart} apart (sample-major), as if the rows were prompt-major"
         if count // size < 2:
@@ -250,90 +254,99 @@ def find_stride(given: Scores) -> str:
         blocks = rows // size
         whole = blocks < count // size
         part = given.part(whole)
-        if _follows(part, blocks[whole]):
+        if Lines.fit(part, blocks[whole]).follow():
             return f"groups of {size} consecutive rows"
     return ""
 
 
-class Fit(NamedTuple):
-    """The line from the rewards of a group to its advantages; nothing is left of a good one.
+class Lines(NamedTuple):
+    """The line from the rewards of each group to its advantages; nothing is left of a good one.
 
     Attributes:
-        slope: advantage per reward.
-        std: of the rewards (ddof 1 and 0).
-        mean: of the advantages.
-        most: the greatest |advantage|.
-        left: the greatest distance from the line, over that.
+        slope: [groups] advantage per reward; 0 where the rewards are equal.
+        std: [groups, 2] of the rewards (ddof 1 and 0).
+        mean: [groups] of the advantages.
+        left: [groups] the greatest distance from the line, over the greatest |advantage|.
+        offset: [groups] |mean| over the greatest |advantage|.
     """
 
-    slope: float
-    std: tuple[float, float]
-    mean: float
-    most: float
-    left: float
+    slope: F64
+    std: F64
+    mean: F64
+    left: F64
+    offset: F64
+
+    @classmethod
+    def fit(cls, given: Scores, groups: I64) -> Lines:
+        """Returns the lines of groups; of one response infinity is left."""
+        of = np.unique(groups, return_inverse=True)[1]
+        size = np.bincount(of).astype(np.float64)
+        mean = np.bincount(of, given.advantages) / size
+        away = given.rewards - (np.bincount(of, given.rewards) / size)[of]
+        power = np.bincount(of, away * away)
+        differs = power >= 1e-12
+        slope = np.where(
+            differs, np.bincount(of, away * given.advantages) / np.where(differs, power, 1.0), 0.0
+        )
+        most, left = np.full((2, len(size)), 1e-300)
+        np.maximum.at(most, of, np.abs(given.advantages))
+        np.maximum.at(left, of, np.abs(given.advantages - mean[of] - slope[of] * away))
+        left = np.where(size < 2, math.inf, left / most)
+        std = np.sqrt(power[:, None] / np.maximum(size[:, None] - [[1.0, 0.0]], 1.0))
+        return cls(slope, std, mean, left, np.abs(mean) / most)
+
+    def follow(self) -> bool:
+        """Whether the advantages are the rewards less the groups' means, each over some scale."""
+        some = (self.std[:, 1] > 0.0) | ~np.isfinite(self.left)
+        right = (self.slope > 0.0) & (self.left <= _SHIFT) & (self.offset <= _SHIFT)
+        return bool(some.any() and right[some].all())
 
 
-def _fits(given: Scores) -> Iterator[Fit]:
-    """Yields the fits of groups whose rewards differ; those of one response have none left."""
-    for group in np.unique(given.groups):
-        rewards, advantages, _ = given.part(given.groups == group)
-        away, mean = rewards - rewards.mean(), float(advantages.mean())
-        power, most = float(away @ away), max(float(np.abs(advantages).max()), 1e-300)
-        if len(rewards) < 2:
-            yield Fit(0.0, (0.0, 0.0), mean, most, math.inf)
-        elif power >= 1e-12:
-            slope = float(away @ advantages) / power
-            left = float(np.abs(advantages - mean - slope * away).max())
-            std = math.sqrt(power / (len(rewards) - 1)), math.sqrt(power / len(rewards))
-            yield Fit(slope, std, mean, most, left / most)
+def _are_plain(view: View) -> NDArray[np.bool_]:
+    """Returns [M] which records have advantages on a rising line of mean 0 in every group."""
+    found = np.zeros(len(view.counts), dtype=np.bool_)
+    if view.summed is None or view.advantages is None or view.turned:
+        return found
+    with np.errstate(over="ignore", invalid="ignore"):
+        lines = Lines.fit(Scores(view.summed, view.advantages, view.groups), view.groups)
+    dead = (lines.std[:, 1] == 0.0) & (lines.mean == 0.0)
+    odd = ~((lines.slope > 0.0) & (lines.left <= _SHIFT) & (lines.offset <= _SHIFT) | dead)
+    of = np.unique(view.groups, return_inverse=True)[1]
+    return view.records.sum(odd[of].astype(np.int64)) == 0
 
 
-def _follows(given: Scores, groups: I64) -> bool:
-    """Whether the advantages are the rewards less the groups' means, each over some scale."""
-    fits = [*_fits(given._replace(groups=groups))]
-    return bool(fits) and all(
-        fit.slope > 0.0 and max(fit.left, abs(fit.mean) / fit.most) <= _SHIFT for fit in fits
-    )
-
-
-def _is_complete(fit: Fit) -> bool:
-    """Whether the slope is 1/(std + eps) of these very responses, so that none is missing."""
-    return fit.left <= _SHIFT and any(
-        abs(1.0 / fit.slope - std) <= 2.0 * _SHIFT * std for std in fit.std if fit.slope > 0.0
-    )
-
-
-def _common_mean(given: Scores) -> float:
+def _common_mean(given: Scores, lines: Lines) -> float:
     """Returns the mean of the advantages if it is not 0 in a complete group; else 0.
 
     Parts of groups, as in micro-batches, may have any mean. A group is complete if its advantages
     are over its own std, or if all have one mean; where the advantages are the rewards, the
     greatest group mean is returned.
     """
-    numbers = np.unique(given.groups)
-    means = np.array([given.advantages[given.groups == group].mean() for group in numbers])
-    scale = max(float(given.advantages.std()), 1e-6)
+    means, scale = lines.mean, max(float(given.advantages.std()), 1e-6)
     if np.abs(given.advantages - given.rewards).max() <= 1e-6 * max(1.0, scale):
         most = float(means[np.argmax(np.abs(means))])
-        several = len(numbers) > 1 or len(np.unique(given.rewards)) >= _KINDS
+        several = len(means) > 1 or len(np.unique(given.rewards)) >= _KINDS
         return most if abs(most) > 0.25 * scale and several else 0.0
-    if len(numbers) > 1 and np.ptp(means) <= _SHIFT * scale:
-        return float(means.mean()) if abs(float(means.mean())) > 0.02 * scale else 0.0
-    offsets = [fit.mean for fit in _fits(given) if _is_complete(fit) and len(numbers) == 1]
-    return offsets[0] if offsets and abs(offsets[0]) > 0.02 * scale else 0.0
+    if len(means) > 1:
+        mean = float(means.mean()) if np.ptp(means) <= _SHIFT * scale else 0.0
+    else:
+        slope = lines.slope[0] if lines.slope[0] > 0.0 else math.inf
+        own = np.abs(1.0 / slope - lines.std[0]) <= 2.0 * _SHIFT * lines.std[0]
+        mean = float(means[0]) if lines.left[0] <= _SHIFT and own.any() else 0.0
+    return mean if abs(mean) > 0.02 * scale else 0.0
 
 
-def _extra_scale(given: Scores) -> str:
+def _extra_scale(given: Scores, lines: Lines) -> str:
     """Returns by what advantages over their group's std were divided again; empty if by nothing.
 
     Groups must differ in their std, so that no other scale gives the same. A std of ddof 0 where
     all groups differ gives the batch a std of 1, with one division.
     """
-    fits = [fit for fit in _fits(given) if fit.left <= _SHIFT and fit.slope > 0.0]
-    stds = np.array([fit.std for fit in fits]).reshape(-1, 2)
+    straight = (lines.left <= _SHIFT) & (lines.slope > 0.0)
+    stds = lines.std[straight]
     if len(stds) < 2 or stds[:, 0].max() < 1.05 * stds[:, 0].min():
         return ""
-    scales = stds * np.array([[fit.slope] for fit in fits])
+    scales = stds * lines.slope[straight][:, None]
     again = (np.abs(scales * stds - 1.0).max(0) < 2.0 * _SHIFT) & (np.abs(stds - 1.0).max(0) > 0.05)
     if again.any():
         return "the same std again"
@@ -341,6 +354,62 @@ def _extra_scale(given: Scores) -> str:
     alike = bool((np.ptp(scales, 0) < 2.0 * _SHIFT).any())
     scaled = bool((np.abs(scales.mean(0) - 1.0) > 0.02).all())
     return "the std of the batch" if alike and scaled and whitened else ""
+
+
+_BASELINES_APART = 0.02
+"""Two baselines differ where they are this far apart, in ranges of the rewards."""
+
+
+@rule("turns-counted")
+def find_counted_turns(view: View) -> Iterator[Finding]:
+    """Finds advantages whose baseline is the mean over turns, not over trajectories.
+
+    All turns of a trajectory must have its reward and its advantage. The reward of advantage 0 is
+    read off the line through a group's trajectories. One group may have it by chance: two must
+    have different baselines, or one the std of its turns too, or many different rewards.
+    """
+    for record, given in records_with_scores(view) if view.turned else ():
+        found = [*_baselines(given, view.turned.get(record, ()))]
+        hits = [one for one in found if one[3]]
+        zeros = {round(zero, 2) for zero, _, _, _, _ in hits}
+        if not hits or len(hits) < len(found) or (len(zeros) < 2 and not any(h[4] for h in hits)):
+            continue
+        _, by_turn, by_trajectory, _, _ = hits[0]
+        yield Finding(
+            "trajectories count once for each of their turns: in all groups that show it "
+            f"({len(hits):,}) the baseline is the mean over turns ({by_turn:.4g} here), not "
+            f"over trajectories ({by_trajectory:.4g})",
+            "take mean and std over one reward per trajectory, and give its advantage to all its "
+            "turns; else long trajectories weigh more in the baseline",
+            {"groups": len(hits), "by_turn": by_turn, "by_trajectory": by_trajectory},
+            record,
+        )
+
+
+def _baselines(
+    given: Scores, every: Sequence[Trajectory]
+) -> Iterator[tuple[float, float, float, bool, bool]]:
+    """Yields what the groups show in which the mean over turns is not that over trajectories.
+
+    The reward of advantage 0 in ranges of the rewards, both means, whether the first is the
+    baseline, and whether this group alone proves it.
+    """
+    turns = np.array([len(one.rows) for one in every])
+    for group in np.unique(given.groups) if len(every) else ():
+        own = given.groups == group
+        part, spread = given.part(own), float(np.ptp(given.rewards[own]))
+        line = Lines.fit(part, part.groups)
+        mean = float(part.rewards.mean())
+        by_turn = float(turns[own] @ part.rewards / turns[own].sum())
+        straight = line.slope[0] > 0.0 and line.left[0] <= _SHIFT
+        if straight and abs(by_turn - mean) >= _BASELINES_APART * spread:
+            rows = np.repeat(part.rewards, turns[own])
+            stds = line.slope[0] * np.array([rows.std(ddof=1), rows.std()])
+            alone = (np.abs(stds - 1.0) <= 10.0 * _SHIFT).any()
+            alone |= len(np.unique(part.rewards)) >= _KINDS
+            zero = mean - float(line.mean[0]) / float(line.slope[0])
+            hit = abs(zero - by_turn) <= _SHIFT * spread
+            yield zero / spread, by_turn, mean, hit, bool(alone)
 
 
 @rule("advantage-scale")

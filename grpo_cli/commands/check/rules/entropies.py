@@ -14,9 +14,9 @@ from grpo_cli.commands.check.rule import Finding, rule
 
 _LEAST_TOKENS = 64
 _COPIED, _COPY = 0.99, 1e-4
-_BELOW, _OFTEN = 0.5, 0.1
+_BELOW, _OFTEN, _TOO_OFTEN = 0.5, 0.1, 0.3
 _SIGMAS, _AWAY, _WITHIN = 6.0, 1.2, 0.1
-_SURE = 0.3
+_SURE, _TEMPERED = 0.3, 0.8
 _STRAIGHT, _SPREAD, _SLOPES = 0.8, 1.2, (0.6, 1.1)
 _BASES = {2: 1.0 / math.log(2.0), 10: 1.0 / math.log(10.0)}
 
@@ -39,6 +39,13 @@ class _Sample(NamedTuple):
         error = float(over.std(ddof=1)) / math.sqrt(len(over))
         sure = mean > 0.0 and abs(float(over.mean())) > _SIGMAS * error
         return float(self.cost.mean()) / mean if sure and self.agree else 1.0
+
+    @property
+    def low(self) -> float:
+        """The share of tokens whose entropy is below half of the least that their p allows."""
+        p = np.exp(-self.cost)
+        least = self.cost * p - (1.0 - p) * np.log(np.maximum(1.0 - p, 1e-300))
+        return float(np.mean((self.entropy < _BELOW * least) & (least > 1e-3)))
 
     @property
     def slope(self) -> float:
@@ -87,25 +94,23 @@ def find_log_bases_by_entropy(view: View) -> Iterator[Finding]:
 
 def _base_of(one: _Sample) -> int:
     fits = [base for base, per_nat in _BASES.items() if abs(one.factor / per_nat - 1.0) < _WITHIN]
-    return fits[0] if fits and _SLOPES[0] < one.slope < _SLOPES[1] else 0
+    right = _SLOPES[0] < one.slope < _SLOPES[1] and one.low < _TOO_OFTEN
+    return fits[0] if fits and right else 0
 
 
 @rule("entropies")
 def find_wrong_entropies(view: View) -> Iterator[Finding]:
     """Finds entropies that are not of the distribution from which the tokens were drawn.
 
-    They are −log p at 99 of 100 tokens; or their mean is not that of −log p, by 6
-    standard errors and a fifth; or 1 of 10 is less than half of −p·log p − (1 − p)·log(1 − p), the
-    least that a distribution with a word of probability p has.
+    They are −log p at 99 of 100 tokens. Or their mean is not that of −log p, by 6 standard errors
+    and a fifth, which is an info where top-p may have cut unlikely words off. Or 1 of 10 is less
+    than half of −p·log p − (1 − p)·log(1 − p), the least where a word has probability p.
     """
     for one in _samples(view):
         size = np.maximum(one.cost, one.entropy)
-        p = np.exp(-one.cost)
-        least = one.cost * p - (1.0 - p) * np.log(np.maximum(1.0 - p, 1e-300))
-        low = float(np.mean((one.entropy < _BELOW * least) & (least > 1e-3)))
         equal = np.mean(np.abs(one.cost - one.entropy) <= _COPY * size + 1e-9)
-        factor, slope = one.factor, one.slope
-        name, evidence = view.key("entropies"), {"factor": factor, "slope": slope}
+        factor, low = one.factor, one.low
+        name, evidence = view.key("entropies"), {"factor": factor, "slope": one.slope}
         if equal > _COPIED:
             yield Finding(
                 f"{name} equal −log p of the token that was taken, at {equal:.0%} of the tokens",
@@ -123,13 +128,14 @@ def find_wrong_entropies(view: View) -> Iterator[Finding]:
                 "log-probs; top-p or top-k sampling has this effect too",
                 evidence,
                 one.record,
+                severity="warning" if factor > 1.0 or one.slope < _TEMPERED else "info",
             )
         elif low > _OFTEN:
             yield Finding(
-                f"{name} are too small for their tokens at {low:.0%} of {len(p):,} tokens: a "
-                "distribution in which the token has this probability has a greater entropy",
+                f"{name} are too small at {low:.0%} of {len(one.cost):,} tokens: a distribution in "
+                "which the token has this probability has a greater entropy",
                 "compute entropy and log-prob of a token from the same logits: look for a shift, "
                 "another order of rows, or another temperature",
-                {"share": low, "tokens": len(p)},
+                {"share": low, "tokens": len(one.cost)},
                 one.record,
             )

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from grpo_cli.batch import F64
-from grpo_cli.commands.check.record_view import View
+from grpo_cli.commands.check.record_view import View, flat
 from grpo_cli.commands.check.rule import Finding, rule
 from grpo_cli.commands.check.rules.padding import edges, special_ids
 from grpo_cli.commands.trend.metadata import cut_off
-from grpo_cli.records.unread import PROMPT_IDS, PROMPTS, VERSIONS
+from grpo_cli.records.unread import ENDINGS, PROMPT_IDS, PROMPTS, VERSIONS
 
 _LEAST = 3
 """Responses that must agree, where one may be an accident."""
@@ -82,10 +83,12 @@ def find_wrong_versions(view: View) -> Iterator[Finding]:
     versions = view.packed.versions
     if key is not None and versions is None:
         for record, value in enumerate(view.values):
-            given = np.ravel(np.array(_flat(value.get(key)), dtype=object))
-            if len(given) and all(type(one) is int for one in given):
+            given = value.get(key)
+            given = flat(given) if hasattr(given, "__len__") else [given]
+            if given and all(type(one) is int for one in given):
                 yield Finding(
-                    f"{key} is {given.max()} at the most: no token has a version of the weights",
+                    f"{key} are all below 0 (at most {max(given)}): no token has a version of the "
+                    "weights",
                     "record the engine's version when a token is sampled; filters by age and "
                     "corrections see no stale token otherwise",
                     {"key": key},
@@ -116,13 +119,6 @@ def find_wrong_versions(view: View) -> Iterator[Finding]:
         )
 
 
-def _flat(value: Any) -> list[Any]:
-    found = value.tolist() if hasattr(value, "tolist") else value
-    while isinstance(found, list) and any(isinstance(one, list) for one in found):
-        found = [one for row in found for one in (row if isinstance(row, list) else [row])]
-    return found if isinstance(found, list) else [] if found is None else [found]
-
-
 @rule("turn-order")
 def find_falling_turns(view: View) -> Iterator[Finding]:
     """Finds responses along which the number of the turn falls."""
@@ -150,13 +146,14 @@ def find_mixed_prompts(view: View) -> Iterator[Finding]:
 
     Not where a trajectory's turns are responses, each of which has a prompt of its own.
     """
+    keys = [key for key in (*PROMPT_IDS, *PROMPTS) if key in view.values[0]]
     for record, value in enumerate(view.values):
         if record in view.turned:
             continue
         if key := view.places[record].mixed:
             yield _describe_mixed_prompts(key, {}, {"record": record})
             continue
-        for key in (*PROMPT_IDS, *PROMPTS):
+        for key in keys:
             prompts = value.get(key)
             if not isinstance(prompts, list) or len(prompts) != view.counts[record] or not prompts:
                 continue
@@ -193,29 +190,34 @@ def find_wrong_endings(view: View) -> Iterator[Finding]:
     are those that were cut, not just the others. None is longer than the limit, unless turns of
     tools are between its tokens.
     """
-    holes = np.zeros(len(view.lengths), dtype=np.bool_)
+    settings = view.packed.settings
+    limits = np.array([one.get("max_completion_length", np.inf) for one in settings])
+    above = view.lengths > np.repeat(limits.astype(np.float64), view.counts)
+    tools = np.zeros(len(view.counts), dtype=np.bool_)
     inside = np.diff(view.responses.index) == 0
-    holes[view.responses.index[1:][inside & (np.diff(view.positions) > 1)]] = True
-    ids = view.counted_ids
-    ends = np.zeros(len(view.lengths), dtype=np.bool_)
-    if ids is not None and len(ids):
-        last = ids[edges(view.responses, end=True)]
-        ends = np.isin(last, list(special_ids(view)[0])) & (view.lengths > 0)
-    for record, value in enumerate(view.values):
+    gaps = view.responses.index[1:][inside & (np.diff(view.positions) > 1)]
+    tools[view.records.index[gaps]] = True
+    for record in np.unique(view.records.index[above]).tolist():
         mine = view.rows_of(record)
-        limit = view.packed.settings[record].get("max_completion_length")
-        long = view.lengths[mine] > (limit if isinstance(limit, int | float) else np.inf)
-        if long.any() and not holes[mine].any() and record not in view.turned:
-            count = int(long.sum())
+        if not tools[record] and record not in view.turned:
+            count = int(above[mine].sum())
             yield Finding(
-                f"{count:,} of {len(long):,} responses have more tokens than max_completion_length "
-                f"({limit}), the longest {int(view.lengths[mine].max()):,}",
+                f"{count:,} of {int(view.counts[record]):,} responses have more tokens than "
+                f"max_completion_length ({limits[record]:g}), the longest "
+                f"{int(view.lengths[mine].max()):,}",
                 "look for tokens of the prompt or padding that count, or rows of two responses",
-                {"responses": count, "limit": limit},
-                **view.at(mine.start + int(np.argmax(long))),
+                {"responses": count, "limit": limits[record]},
+                **view.at(mine.start + int(np.argmax(above[mine]))),
             )
+    ends = np.zeros(len(view.lengths), dtype=np.bool_)
+    declared = [at for at, value in enumerate(view.values) if not value.keys().isdisjoint(ENDINGS)]
+    if declared and view.counted_ids is not None and len(view.counted_ids):
+        last = view.counted_ids[edges(view.responses, end=True)]
+        ends = np.isin(last, list(special_ids(view)[0])) & (view.lengths > 0)
+    for record in declared:
+        mine, value = view.rows_of(record), view.values[record]
         cut = np.array(cut_off(value) or (), dtype=np.bool_)
-        if len(cut) != len(long) or not cut.any() or cut.all():
+        if len(cut) != view.counts[record] or not cut.any() or cut.all():
             continue
         wrong = cut & ends[mine]
         empty = (view.lengths == 0)[mine] & (view.widths > 0)[mine]
@@ -249,22 +251,16 @@ def find_wrong_text(view: View) -> Iterator[Finding]:
     """
     if not {"tokens", "token_ids"} <= view.names.keys():
         return
-    words, ids = view.strings("tokens"), view.ids
-    if words is None or ids is None:
-        return
-    texts = np.array(words, dtype=str)
-    for record in range(len(view.counts)):
-        rows = view.rows_of(record)
-        part = slice(
-            int(view.written.starts[rows.start]),
-            int(view.written.starts[rows.start] + view.widths[rows].sum()),
-        )
-        number = np.unique(texts[part], return_inverse=True)[1]
-        known, of, count = np.unique(ids[part], return_inverse=True, return_counts=True)
-        pairs, times = np.unique(of * (len(number) + 1) + number, return_counts=True)
-        most = np.zeros(len(known), dtype=np.int64)
-        np.maximum.at(most, pairs // (len(number) + 1), times)
-        total, usual = int(count[count > 1].sum()), int(most[count > 1].sum())
+    for record, value in enumerate(view.values):
+        ids, words = (flat(value[view.names[name]]) for name in ("token_ids", "tokens"))
+        if len(ids) != len(words) or [*map(dict(zip(ids, words, strict=True)).get, ids)] == words:
+            continue
+        texts: dict[Any, Counter[Any]] = {}
+        for one, word in zip(ids, words, strict=True):
+            texts.setdefault(one, Counter())[word] += 1
+        several = [count for count in texts.values() if count.total() > 1]
+        total = sum(count.total() for count in several)
+        usual = sum(max(count.values()) for count in several)
         if total >= _TEXT_TOKENS and usual < _ALIKE * total:
             yield Finding(
                 f"{view.key('tokens')} are not the strings of {view.key('token_ids')}: an id has "

@@ -311,20 +311,22 @@ def _find_other_text(view: View, ids: I64, ends: frozenset[int], behind: I64) ->
     if turns is not None:
         inside &= np.diff(turns) == 0
     inside &= np.isin(ids[:-1], list(ends)) & (ids[1:] != ids[:-1])
-    last = np.where(view.lengths > 0, ids[edges(view.responses, end=True)], -1)
+    usual, counts = np.unique(ids[edges(view.responses, end=True)], return_counts=True)
+    inside &= np.isin(ids[:-1], usual[counts >= _SEVERAL])
     at = np.flatnonzero(inside) + 1
-    at = at[(behind[view.responses.index[at]] == 0) & _ends_others(view, ids[at - 1], last, at)]
+    at = at[behind[view.responses.index[at]] == 0]
     negative = np.flatnonzero(ids < 0) if "token_ids" in view.names else at[:0]
     for places, words, advice in (
         (
             negative,
-            "{tokens:,} token ids that count are below 0, here {id}: no vocabulary has them",
+            "token ids below 0 count in {responses:,} of {of:,} responses, here {id}: no "
+            "vocabulary has them",
             "mask these tokens: -100 is the label of what is not trained, -1 often padding",
         ),
         (
             at,
-            "text goes on after the end of text in {responses:,} responses: the end counts as a "
-            "token inside of them",
+            "text goes on after the end of text in {responses:,} of {of:,} responses: the end "
+            "counts as a token inside of them",
             "end the response there, and mask what tools or users wrote before the next turn",
         ),
     ):
@@ -333,22 +335,12 @@ def _find_other_text(view: View, ids: I64, ends: frozenset[int], behind: I64) ->
             mine = places[view.records.index[rows] == record]
             count = {"tokens": len(mine), "responses": len(np.unique(view.responses.index[mine]))}
             yield Finding(
-                words.format(**count, id=int(ids[mine[0]])),
+                words.format(**count, of=int(view.counts[record]), id=int(ids[mine[0]])),
                 advice,
                 count,
                 **view.place(int(mine[0])),
                 severity="error" if places is negative else "warning",
             )
-
-
-def _ends_others(view: View, words: I64, last: I64, at: I64) -> NDArray[np.bool_]:
-    """Returns whether each word ends at least two responses of the record that a token is in."""
-    owner, row_owner = view.records.index[view.responses.index[at]], view.records.index
-    pairs = zip(owner.tolist(), words.tolist(), strict=True)
-    found = [
-        np.count_nonzero((row_owner == one) & (last == word)) >= _SEVERAL for one, word in pairs
-    ]
-    return np.array(found, dtype=np.bool_)
 
 
 def _repeats_the_end(view: View, ids: I64, ends: frozenset[int]) -> NDArray[np.bool_]:

@@ -154,7 +154,8 @@ def find_repeated_beginnings(view: View) -> Iterator[Finding]:
         longer = sum(view.lengths[a] < view.lengths[b] for a, b in pairs)
         first = one - int(view.records.starts[record])
         yield Finding(
-            f"{len(pairs):,} responses repeat the token ids of another response of their group"
+            f"{len(pairs):,} of {int(view.counts[record]):,} responses repeat the token ids of "
+            "another one of their group"
             + (f", {longer:,} of them go on after it" if longer else "")
             + f": here those of response {first}",
             "tokens of a turn count once: cut the turns before off, or mask them"

@@ -256,7 +256,9 @@ def find_missing_turns(view: View) -> Iterator[Finding]:
 
 
 def _numbers(view: View, ids: I64, rows: I64) -> I64:
-    """Returns the numbers of a trajectory's turns, in order."""
-    starts, widths = view.written.starts[rows], view.widths[rows]
-    parts = [ids[start : start + width] for start, width in zip(starts, widths, strict=True)]
-    return np.unique(np.concatenate(parts))
+    """Returns the numbers of a trajectory's turns up to its last token that counts, in order."""
+    rows = rows[view.lengths[rows] > 0]
+    last = view.positions[view.responses.starts[rows] + view.lengths[rows] - 1]
+    pairs = zip(view.written.starts[rows], last, strict=True)
+    parts = [ids[start : start + size + 1] for start, size in pairs]
+    return np.unique(np.concatenate([*parts, ids[:0]]))

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
 from grpo_cli.batch import F64, Segments, cut_turns
-from grpo_cli.commands.check.record_view import Trajectory, View
+from grpo_cli.commands.check.record_view import View
 from grpo_cli.commands.check.rule import Finding, rule
 
 _LEAST = 3
 """Responses, or trajectories, that must agree before a finding on their turns."""
 _EXACT = 1e-3
-_SEVERAL = 4
-_APART = 0.02
-"""Two baselines differ where they are this far apart, in ranges of the rewards."""
 
 
 def turns_of(view: View) -> Segments:
@@ -67,84 +64,6 @@ def find_groups_of_turns(view: View) -> Iterator[Finding]:
             **view.at(int(alone[0].rows[0])),
             severity="error" if dead and named else "warning",
         )
-
-
-class _Baseline(NamedTuple):
-    """Where the advantages of a group are 0, and what its baseline may be.
-
-    Attributes:
-        zero: the reward of advantage 0.
-        by_trajectory, by_turn: the mean over trajectories, and over turns.
-        spread: the range of the rewards.
-        alone: whether this group cannot have such a baseline by chance.
-    """
-
-    zero: float
-    by_trajectory: float
-    by_turn: float
-    spread: float
-    alone: bool
-
-    @property
-    def is_by_turn(self) -> bool:
-        """Whether the mean over turns is the baseline."""
-        return abs(self.zero - self.by_turn) <= _EXACT * self.spread
-
-
-@rule("turns-counted")
-def find_counted_turns(view: View) -> Iterator[Finding]:
-    """Finds advantages whose baseline is the mean over turns, not over trajectories.
-
-    All turns of a trajectory must have its reward and its advantage. The reward of advantage 0 is
-    read off the line through a group's trajectories. One group may have it by chance: two must
-    have different baselines, or one the std of its turns too, or many different rewards.
-    """
-    rewards, advantages = view.summed, view.advantages
-    if rewards is None or advantages is None:
-        return
-    for record in view.turned:
-        groups = view.attempts[record].values()
-        found = [*_baselines(groups, rewards, advantages)]
-        hits = [one for one in found if one.is_by_turn]
-        zeros = {round(one.zero / one.spread, 2) for one in hits}
-        if len(hits) < len(found) or not (len(zeros) > 1 or any(one.alone for one in hits)):
-            continue
-        one = hits[0]
-        yield Finding(
-            "trajectories count once for each of their turns: in all groups that show it "
-            f"({len(hits):,}) the baseline is the mean over turns ({one.by_turn:.4g} here), not "
-            f"over trajectories ({one.by_trajectory:.4g})",
-            "take mean and std over one reward per trajectory, and give its advantage to all its "
-            "turns; else long trajectories weigh more in the baseline",
-            {"groups": len(hits), "by_turn": one.by_turn, "by_trajectory": one.by_trajectory},
-            record,
-        )
-
-
-def _baselines(
-    groups: Iterable[Sequence[Trajectory]], rewards: F64, advantages: F64
-) -> Iterator[_Baseline]:
-    """Yields what the groups show in which the two baselines differ."""
-    for some in groups:
-        r = np.array([outcome(rewards[one.rows]) for one in some])
-        a = np.array([advantages[one.rows[0]] for one in some])
-        alike = all(np.ptp(advantages[one.rows]) <= 1e-6 for one in some)
-        turns = np.array([len(one.rows) for one in some], dtype=np.float64)
-        if not alike or len(some) < 2 or not np.isfinite(r).all() or np.ptp(r) <= 0.0:
-            continue
-        away = r - r.mean()
-        slope = float(away @ a) / float(away @ away)
-        left = np.abs(a - a.mean() - slope * away).max()
-        by_turn, spread = float(turns @ r / turns.sum()), float(np.ptp(r))
-        if slope <= 0.0 or left > _EXACT * np.abs(a).max():
-            continue
-        if abs(by_turn - float(r.mean())) >= _APART * spread:
-            rows = np.repeat(r, turns.astype(np.int64))
-            stds = slope * np.array([rows.std(ddof=1), rows.std()])
-            scaled = bool((np.abs(stds - 1.0) <= 10.0 * _EXACT).any())
-            zero = float(r.mean() - a.mean() / slope)
-            alone = scaled or len(np.unique(r)) >= _SEVERAL
-            yield _Baseline(zero, float(r.mean()), by_turn, spread, alone)
 
 
 # ---- advantages on the tokens of another turn ----------------------------------------------------
