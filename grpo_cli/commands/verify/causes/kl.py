@@ -264,11 +264,13 @@ def policy_strength(case: Case) -> Iterator[Cause]:
 
 
 def _policy_times(case: Case, factor: float) -> Breakdown:
-    return case.with_terms(
-        lambda term: (
-            term._replace(coefficient=factor * term.coefficient) if term.name == POLICY else term
-        )
-    )
+    def scaled(term: Term) -> Term:
+        if term.name != POLICY:
+            return term
+        slope = None if term.slope is None else factor * term.slope
+        return term._replace(values=factor * term.values, sums=factor * term.sums, slope=slope)
+
+    return case.with_terms(scaled)
 
 
 def clamped(case: Case) -> Iterator[Cause]:
