@@ -27,6 +27,7 @@ RECORD: dict[str, Any] = {
 def environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("NO_COLOR", "GITHUB_ACTIONS", "FORCE_COLOR", "PY_COLORS", "CLICOLOR_FORCE"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("GRPO_STRICT", "1")  # a source of causes that fails is seen
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("TERM", "xterm-256color")
 

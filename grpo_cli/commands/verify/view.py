@@ -79,12 +79,20 @@ def _paragraph(row: Verdict, first: Difference) -> Iterator[Text]:
     yield Text.assemble(("  grpo     ", "cyan"), f"{first.got!r}")
     if first.pattern:
         yield Text.assemble(("  where    ", "cyan"), first.pattern)
-    yield Text.assemble(("  cause    ", "cyan"), joined(first.causes) or "not recognised")
+    yield Text.assemble(("  cause    ", "cyan"), _simplest(first.causes) or "not recognised")
     if first.possible:
-        yield Text.assemble(("  possible ", "cyan"), joined(first.possible))
+        yield Text.assemble(("  possible ", "cyan"), _simplest(first.possible))
     if row.also:
         differ = "differs" if len(row.also) == 1 else "differ"
         yield Text.assemble(("  then     ", "cyan"), f"{', '.join(row.also)} {differ} too")
+
+
+def _simplest(causes: Sequence[str]) -> str:
+    """The first of the causes that fit, and how many others do; with --full all of them."""
+    rest = len(causes) - 1
+    if chosen().full or rest < 1:
+        return joined(causes)
+    return f"{causes[0]} ({counted(rest, 'other')} {'fits' if rest == 1 else 'fit'} too: --full)"
 
 
 def joined(causes: Sequence[str]) -> str:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
 
-from grpo_cli.batch import F64, I64, Batch, Segments
+from grpo_cli.batch import F64, I64, Segments
 from grpo_cli.commands.verify.causes.case import Case, Cause, catalogued, round_number
 from grpo_cli.commands.verify.causes.inputs import rounded
 from grpo_cli.commands.verify.causes.solving import parametric
@@ -75,7 +75,7 @@ _SCALES: dict[str, tuple[bool, Statistic, str]] = {
     "root 1": (True, partial(std_of, ddof=1), "ε added to the variance, inside the root"),
     "root 0": (True, partial(std_of, ddof=0), "ε added to the variance, inside the root"),
 }
-_EPS = (0.0, 1e-9, 1e-8, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
+EPS = (0.0, 1e-9, 1e-8, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
 _NAMES = {
     ("none", "1"): "raw rewards instead of advantages",
     ("mean", "1"): "group-mean: advantages not divided by the std",
@@ -100,15 +100,14 @@ def formulas(case: Case, *, other_eps: bool = False) -> Iterator[Cause]:
     pairs.sort(key=lambda pair: (pair[0] != mine[0]) + (pair[1] != mine[1]))
     usual = 1e-8 if eps is None else eps
     for pair in pairs:
-        for epsilon in _EPS if other_eps else (usual,):
+        for epsilon in EPS if other_eps else (usual,):
             if epsilon == usual and (other_eps or pair == mine):
                 continue
             if other_eps and pair[1] == "1":  # has no eps
                 continue
             words = _formula_words(pair, mine, epsilon, eps)
-            yield Cause(
-                _mistake(pair, mine), words, partial(by_formula, pair=pair, epsilon=epsilon)
-            )
+            made = partial(by_formula, pair=pair, epsilon=epsilon)
+            yield Cause(_mistake(pair, mine), words, made, equal=not mine[0])
 
 
 def _own_formula(
@@ -117,7 +116,7 @@ def _own_formula(
     """Finds the pair and the ε that give the record's own advantages; no names where none do."""
     own = case.breakdown.response_advantage
     stated = case.objective.advantage.values.get("std_eps")
-    for epsilon in _EPS if stated is None else (float(stated),):
+    for epsilon in EPS if stated is None else (float(stated),):
         for pair in pairs:
             if own is not None and np.allclose(_by_formula(case, pair, epsilon), own, rtol=1e-12):
                 return pair, None if pair[1] == "1" else epsilon
@@ -196,8 +195,8 @@ def by_formula(case: Case, pair: tuple[str, str], epsilon: float) -> Breakdown:
 
 def _by_formula(case: Case, pair: tuple[str, str], epsilon: float) -> F64:
     rewards = _rewards(case)
-    offsets = rewards - _statistic(pair[0], case.batch)
-    scale = _statistic(pair[1], case.batch)
+    offsets = rewards - _statistic(pair[0], case)
+    scale = _statistic(pair[1], case)
     if pair[1].startswith("root"):
         scale = np.sqrt(scale * scale + epsilon)
     elif pair[1] != "1":
@@ -205,9 +204,11 @@ def _by_formula(case: Case, pair: tuple[str, str], epsilon: float) -> F64:
     return np.divide(offsets, scale, out=np.zeros_like(offsets), where=(offsets != 0) & (scale > 0))
 
 
-@lru_cache(maxsize=32)  # of a record at a time, for each of the numbers that a std may have added
-def _statistic(name: str, batch: Batch) -> F64:
+def _statistic(name: str, case: Case) -> F64:
     """[R] of each response's group, or of its record, which is a batch of its own here."""
+    if name in case.statistics:
+        return case.statistics[name]
+    batch = case.batch
     grouped, statistic, _ = (_CENTRES | _SCALES)[name]
     rewards = np.asarray(batch.rewards, np.float64)
     sets = batch.groups if grouped else batch.records.index
@@ -220,6 +221,7 @@ def _statistic(name: str, batch: Batch) -> F64:
         if len(own) and same not in known:
             known[same] = statistic(own)
         values[members] = known.get(same, 0.0)
+    case.statistics[name] = values
     return values
 
 

@@ -169,6 +169,11 @@ class Case:
         return len(self.columns) == 1 and self.columns[0].expectation.level == "record"
 
     @cached_property
+    def statistics(self) -> dict[str, F64]:
+        """Name → [R] a statistic of the rewards, computed when it is first asked for."""
+        return {}
+
+    @cached_property
     def has_one_number(self) -> bool:
         """Whether one number is all that differs: what agrees says nothing about a mistake."""
         wrong = [each for each in self.columns if not self.tolerance.agree(each, each.found).all()]

@@ -272,6 +272,39 @@ def entropies(case: Case) -> Iterator[Cause]:
             yield Cause(mistake, words, partial(_bonus_times, factor=factor))
 
 
+def averaged_entropies(case: Case) -> Iterator[Cause]:
+    """Yields an entropy bonus over other tokens, or over another denominator."""
+    term, given = case.breakdown.term(ENTROPY), case.record.columns.get("entropies")
+    if term is None or given is None or len(case.batch.records.lengths) != 1:
+        return
+    values, own = np.frombuffer(given), float(case.breakdown.record_value(ENTROPY)[0])
+    written = case.written.positions < case.written.spread(case.unpadded)
+    items = case.record.hyperparameters.get("num_items_in_batch")
+    sets = {
+        "the tokens that count": case.mask,
+        "all tokens, including masked ones": written,
+        "all positions, including padding": np.ones_like(case.mask),
+    }
+    for name, tokens in sets.items():
+        if tokens is not case.mask and np.array_equal(tokens, case.mask):
+            continue
+        total = float(values[tokens].sum())
+        counts = {
+            f"averaged over {name}": float(tokens.sum()),
+            f"the sum over {name}, divided by num_items_in_batch": items,
+            f"the sum over {name}, divided by the number of responses": len(case.record.widths),
+        }
+        for words, count in counts.items():
+            for divided, steps in case.accumulations.items():
+                if not own or not isinstance(count, int | float) or not count:
+                    continue
+                factor = total / (float(count) * steps) / own
+                mistake = "entropy-denominator" if tokens is case.mask else "entropy-masked"
+                if abs(factor - 1.0) > 1e-9:
+                    made = partial(_bonus_times, factor=factor)
+                    yield Cause(mistake, f"entropy bonus: {words}{divided}", made)
+
+
 def _bonus_times(case: Case, factor: float) -> Breakdown:
     return case.with_terms(
         lambda term: (

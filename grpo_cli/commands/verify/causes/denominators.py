@@ -83,6 +83,18 @@ def _filled(case: Case) -> float:
     return float(filled) if filled < case.batch.responses.count else np.nan
 
 
+def _of_live_groups(case: Case) -> float:
+    """Counts the tokens of groups whose rewards differ; not a number where all of them do."""
+    rewards, groups = case.batch.rewards, case.batch.groups
+    if rewards is None or rewards.ndim > 1 or case.objective.advantage.choice.given:
+        return np.nan
+    low, high = np.full(case.batch.group_count, np.inf), np.full(case.batch.group_count, -np.inf)
+    np.minimum.at(low, groups, rewards)
+    np.maximum.at(high, groups, rewards)
+    live = (high > low)[groups]
+    return np.nan if live.all() else float(case.batch.responses.lengths[live].sum())
+
+
 def _tokens(case: Case) -> float:
     return float(case.batch.responses.total)
 
@@ -107,6 +119,7 @@ _EQUAL: Mapping[str, Divisor] = {
     "one-less.each": lambda case: _tokens(case) - float((case.batch.responses.lengths > 0).sum()),
     "root-length.tokens": lambda case: _tokens(case) ** 0.5,
     "empty-response-counted": _filled,
+    "tied-left-out": _of_live_groups,
 }
 # what tokens that are divided by their response's length are also divided by
 _MEANS: Mapping[str, Divisor] = {
@@ -195,6 +208,26 @@ def micro_batches(case: Case) -> Iterator[Cause]:
             yield Cause("mean-of-means", meant, weighed)
 
 
+def copied(case: Case) -> Iterator[Cause]:
+    """Yields a response that is there twice, in the sum and in the denominator."""
+    if case.gradient is None:
+        return
+    factor = _factors(case, case.gradient, case.breakdown.gradient)
+    if factor is None:
+        return
+    known = np.flatnonzero(np.isfinite(factor))
+    usual = float(np.median(factor[known]))
+    twice = known[np.abs(factor[known] - 2.0 * usual) <= 1e-3 * usual]
+    once = known[np.abs(factor[known] - usual) <= 1e-3 * usual]
+    if len(twice) != 1 or len(once) < 2 or len(once) + 1 < len(known) or usual >= 1.0:
+        return
+    shape = np.full(case.batch.responses.count, usual) * case.breakdown.weight
+    shape[twice] *= 2.0
+    words = f"response {twice[0]} counts twice, in the sum and in the denominator (a copy of it)"
+    made = partial(_with_weights, numerator=lambda _: shape, divisor=lambda _: 1.0)
+    yield Cause("response-lost", words, made)
+
+
 _MOST_RESPONSES = 65
 """Of a micro-batch, and micro-batches that are dealt out in turn."""
 _CUTS: Mapping[str, Callable[[I64, int], I64]] = {
@@ -250,13 +283,16 @@ def _causes(case: Case, form: str, divisor: float, factor: F64) -> Iterator[Caus
     """Yields the weights under every name that their denominator has here, else as a number."""
     numerator = _FORMS[form]
     meant = f"this row's denominator: {case.breakdown.counted}"
-    names = [*named_counts(case, form, divisor)]
+    names, equal = [*named_counts(case, form, divisor)], True
+    constant = bool(np.ptp(factor) <= 1e-3 * np.abs(factor).max())
     kind = "a sum instead of a mean, or another " if factor.min() > 2.0 else "another "
     for mistake, name, of in names:
         words = f"{kind}denominator: your loss {_divided(form)}{name}; {meant}"
         made = partial(_with_weights, numerator=numerator, divisor=of)
-        yield Cause(_MISTAKES.get(form, mistake), words, made)
-    if names:
+        small = mistake == "group-count" and constant  # a factor that many other counts are
+        equal &= small
+        yield Cause(_MISTAKES.get(form, mistake), words, made, equal=small)
+    if not equal or case.gradient is None:
         return
     usual = float(np.median(factor))
     if abs(factor - usual).max() <= 3e-4 * abs(usual):

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import permutations
+from typing import Any
 
 import numpy as np
 
-from grpo_cli.batch import F64
 from grpo_cli.commands.verify.causes.case import (
+    IMPOSSIBLE,
     Case,
     Cause,
     bound_to,
@@ -21,7 +22,7 @@ from grpo_cli.commands.verify.causes.case import (
 from grpo_cli.commands.verify.causes.denominators import denominators
 from grpo_cli.commands.verify.causes.solving import bounding, roundest
 from grpo_cli.objective.breakdown import Breakdown
-from grpo_cli.objective.choice import Bound, Choice
+from grpo_cli.objective.choice import Bound, Choice, Composed, call, parameters
 from grpo_cli.objective.inputs import Inputs
 from grpo_cli.objective.results import Kl
 from grpo_cli.objective.terms import KL, POLICY, Term
@@ -106,17 +107,16 @@ def _weights(own: Bound) -> Iterator[Cause]:
 
 def _weighted(own: Bound, *, moving: bool) -> Bound:
     """Multiplies an estimate that has no weight of its own by the ratio."""
+    takes = parameters(own.choice.function)
+    more = () if "ratio" in takes.columns else ("ratio",)
 
-    def kl(
-        log_ratio_ref: F64, ratio: F64, token_log_ratio: F64 | None = None, *, beta: float
-    ) -> Kl:
-        plain: Kl = tapped(own, lambda kl: kl).choice.function(
-            log_ratio_ref, ratio, token_log_ratio, beta=beta
-        )
-        value = ratio * plain.value
-        return Kl(value, ratio * plain.grad_log_prob, value if moving else None)
+    def weighted(columns: Mapping[str, Any], values: Mapping[str, Any]) -> Kl:
+        plain: Kl = call(own.choice.function, columns, values)
+        value = columns["ratio"] * plain.value
+        return Kl(value, columns["ratio"] * plain.grad_log_prob, value if moving else None)
 
-    return Bound(own.name, Choice(kl), {"beta": own.values["beta"]})
+    function = Composed(takes._replace(columns=(*takes.columns, *more)), weighted, "")
+    return Bound(own.name, Choice(function), own.values)
 
 
 _POLICIES = {
@@ -211,7 +211,10 @@ def weights_and_denominators(case: Case) -> Iterator[Cause]:
     if not case.objective.beta:
         return
     for weight in _weights(case.objective.kl):
-        again = replace(case, breakdown=weight.evaluate(case))
+        try:
+            again = replace(case, breakdown=weight.evaluate(case))
+        except IMPOSSIBLE:
+            continue
         for cause in denominators(again, unnamed=False):
             words = f"{weight.words}, and {cause.words}"
             yield Cause(cause.mistake, words, partial(_both, first=weight, second=cause))
@@ -255,15 +258,19 @@ def policy_strength(case: Case) -> Iterator[Cause]:
     near = roundest(*sorted((factor * (1.0 - 1e-5), factor * (1.0 + 1e-5))))
     if abs(factor - 1.0) > 1e-4:
         words = f"advantages times {near:.5g}: the policy term is scaled, the KL is not"
+        if abs(factor + 1.0) <= 1e-4:
+            words = "wrong sign of the policy term (advantages times -1); the KL is right"
         yield Cause("advantage-scaled", words, partial(_policy_times, factor=near))
 
 
 def _policy_times(case: Case, factor: float) -> Breakdown:
-    return case.with_terms(
-        lambda term: (
-            term._replace(coefficient=factor * term.coefficient) if term.name == POLICY else term
-        )
-    )
+    def scaled(term: Term) -> Term:
+        if term.name != POLICY:
+            return term
+        slope = None if term.slope is None else factor * term.slope
+        return term._replace(values=factor * term.values, sums=factor * term.sums, slope=slope)
+
+    return case.with_terms(scaled)
 
 
 def clamped(case: Case) -> Iterator[Cause]:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from grpo_cli.commands.verify.causes.case import Case, Cause, catalogued
 from grpo_cli.mistakes import worded
 from grpo_cli.objective.breakdown import Breakdown
+from grpo_cli.objective.terms import ENTROPY
 from grpo_cli.records import assemble
 
 Flags = NDArray[np.bool_]
@@ -218,6 +219,8 @@ def _in_place(case: Case, mask: Callable[[Case], Flags], place: Place) -> Breakd
     tokens = {term: other if term in place.parts else own for term in terms}
     _refuse_outside(case, np.logical_or.reduce([*tokens.values()]))
     more, policy = bool((other & ~own).any()), "policy" in place.parts
+    if case.breakdown.term(ENTROPY) is not None:
+        raise ValueError("an entropy bonus would depend on both masks")
     foreign = (own & ~other).any() if policy else more
     if foreign and case.objective.ratio.choice.per_response:
         raise ValueError("a sequence ratio would depend on both masks")

@@ -17,6 +17,8 @@ from grpo_cli.commands.verify.causes import (
     inputs,
     kl,
     masks,
+    returns,
+    statistics,
     tokens,
     turns,
 )
@@ -48,6 +50,7 @@ TIERS: Sequence[Sequence[tuple[Source, int]]] = (
         (kl.penalties, 3),
         (choices.corrections, 2),
         (choices.entropies, 2),
+        (choices.averaged_entropies, 2),
         (choices.neutral, 1),
         (denominators.denominators, 2),
         (denominators.micro_batches, 1),
@@ -60,6 +63,8 @@ TIERS: Sequence[Sequence[tuple[Source, int]]] = (
         (kl.estimates, 2),
         (advantages.other_eps, 1),
         (advantages.other_groups, 2),
+        (statistics.statistics, 3),
+        (returns.returns, 2),
         (advantages.whitened, 2),
         (advantages.solved_changes, 1),
         (advantages.discounted, 1),
@@ -69,6 +74,7 @@ TIERS: Sequence[Sequence[tuple[Source, int]]] = (
         (choices.clamped, 1),
         (kl.reductions, 1),
         (denominators.of_the_kl, 1),
+        (denominators.copied, 1),
         (kl.clamped, 1),
         (kl.strength, 3),
         (kl.policy_strength, 1),
@@ -91,8 +97,8 @@ SURE = 1.5e-6
 BY_CHANCE = 0.1
 """Where more mistakes than that are expected to give a lone loss by chance, none is named."""
 
-STRICT = "GRPO_STRICT" in environ
-"""Whether a source that fails ends the command, as in tests, or its own causes alone."""
+_STRICT = "GRPO_STRICT"
+"""The variable with which a source that fails ends the command; without it only its own causes."""
 
 FITS = 1e-4
 """What an answer to another record may leave here."""
@@ -162,7 +168,7 @@ def locate(case: Case) -> Located:
     try:
         return located(case)
     except IMPOSSIBLE:
-        if STRICT:
+        if _STRICT in environ:
             raise
         return Located("")
 
@@ -172,7 +178,7 @@ def _possible(case: Case, source: Source) -> Iterator[Cause]:
     try:
         yield from source(case)
     except IMPOSSIBLE:
-        if STRICT:
+        if _STRICT in environ:
             raise
         return
 

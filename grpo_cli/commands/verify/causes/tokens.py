@@ -77,11 +77,21 @@ def solved_tokens(case: Case) -> Iterator[Cause]:
     for times, suffix in _TIMES:
         if some and case.near(wanted, np.where(wrong, times, 1.0) * ours).all():
             picked = _with_silent(case, wrong)
-            yield _cause(_words(case, picked, suffix), picked, times)
+            equal = not times and _may_be_advantages(case, picked)
+            yield _cause(_words(case, picked, suffix), picked, times)._replace(equal=equal)
             if not np.array_equal(picked, wrong):
                 yield _cause(_words(case, wrong, suffix), wrong, times)
     if not wrong.any():
         yield from _silent(case)
+
+
+def _may_be_advantages(case: Case, picked: Picked) -> bool:
+    """Whether these are responses whose advantage may be 0: several, or alone in their group."""
+    rows = np.unique(case.batch.responses.index[picked])
+    if case.batch.rewards is None or case.objective.advantage.choice.given or case.objective.beta:
+        return False
+    lone = np.bincount(case.batch.groups)[case.batch.groups[rows]] == 1
+    return len(rows) > 1 or bool(lone.all())
 
 
 def _cause(words: str, picked: Picked, times: float) -> Cause:
