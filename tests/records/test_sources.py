@@ -105,7 +105,6 @@ def test_closed_standard_input(monkeypatch):
             zstandard.compress(LINE * 9)[:-2],
             "the compressed data end too early; is the file cut off?",
         ),
-        (bytes.fromhex("28b52ffd00a0a50100c4027b"), "pack it again without --long"),
         (zstandard.compress(LINE)[:4] + b"\xff" * 30, "the zstd data are corrupt"),
         (
             LINE.decode().encode("utf-16"),
