@@ -14,7 +14,7 @@ from grpo_cli.commands.trend.detectors import IMPOSSIBLE
 from grpo_cli.commands.trend.findings import findings
 from grpo_cli.commands.trend.logs import Log, LogFile, LogRun, not_finite, read_log
 from grpo_cli.commands.trend.step import WARNING
-from grpo_cli.terminal.numbers import shown
+from grpo_cli.terminal.numbers import shown, visible
 from grpo_cli.terminal.prose import wrapped
 from grpo_cli.terminal.screen import Screen
 
@@ -151,13 +151,13 @@ def print_log(console: Console, screen: Screen, document: Mapping[str, Any]) -> 
     span = f"steps {document['first']} to {document['last']}"
     lines = [
         Text(f"a log of {document['steps']} steps ({span})", "bold"),
-        Text(", ".join(document["series"]), "dim"),
+        Text(", ".join(map(visible, document["series"])), "dim"),
     ]
     for sentence in document["meaning"]:
         lines += [Text(), Text(sentence)]
     for one in document["onsets"]:
         head = (f"step {one['step']}", "bold magenta")
-        lines += [Text(), Text.assemble(head, f"  {one['kind']}  {one['text']}")]
+        lines += [Text(), Text.assemble(head, f"  {one['kind']}  {visible(one['text'])}")]
     lines += [Text(), Text("a log does not show", "bold")]
     lines += [Text(f"  {sentence}") for sentence in document["unknown"]]
     for line in lines:

@@ -216,7 +216,9 @@ def _unzstd(stream: BinaryIO) -> Iterator[bytes]:
                     unpacker = zstandard.ZstdDecompressor().decompressobj()
                 yield unpacker.decompress(packed)
                 packed = unpacker.unused_data
-    except zstandard.ZstdError:
+    except zstandard.ZstdError as error:
+        if "too much memory" in str(error):
+            raise InputError("zstd --long packed it; pack it again without --long") from None
         raise InputError("the zstd data are corrupt") from None
     if not unpacker.eof:
         raise EOFError
