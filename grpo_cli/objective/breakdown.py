@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -96,9 +96,9 @@ class Breakdown:
         return self.term(KL) is None and self.objective.has_kl
 
     @property
-    def beta(self) -> float:
-        """β, or 0.0 where no KL is in the loss."""
-        return self.objective.beta
+    def beta(self) -> Any:
+        """β, or 0.0 where no KL is in the loss; [M] where records differ in it."""
+        return 0.0 - self.objective.kl_coefficient
 
     @property
     def counted(self) -> str:
