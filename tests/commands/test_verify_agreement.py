@@ -371,3 +371,18 @@ def test_verls_ppo_kl(row, rows, wanted) -> None:
     for name in rows:
         found = metrics(row, f"verl/{name}", ("actor/ppo_kl",))["actor/ppo_kl"]
         assert found == pytest.approx(wanted, rel=1e-12), name
+
+
+@each(
+    ("loss", "agrees"),
+    [
+        (0.1234, True),  # 0.12344, as a log of 4 decimals has it
+        (0.1235, False),  # 0.00006 off: half of the last decimal is 0.00005
+        (0.12339, False),  # 0.00005 off, where 5 decimals leave half of that
+        (0.123, False),  # fewer decimals than any log writes
+        (0.1234001, False),  # too many digits to be a log's
+    ],
+)
+def test_a_loss_is_compared_to_the_decimals_of_a_log(loss, agrees) -> None:
+    row = {"log_probs_new": [[-1.0]], "advantages": [-0.12344], "expected": {"loss": loss}}
+    assert judge(row, rtol=1e-7).agrees is agrees

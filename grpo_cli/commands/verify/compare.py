@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import NamedTuple
 
 import numpy as np
@@ -37,7 +38,8 @@ class Column(NamedTuple):
         counts: [M] how many of the values each record has.
         scale: [n] how large the numbers are that each value is made of; or one for all.
         noise: how much of the scale is noise, in terms of the relative tolerance.
-        precision: [M] "bfloat16" or "float16" where a record's values were rounded to that.
+        precision: [M] "bfloat16", "float16" or "4 decimals" where a record's values were rounded
+            to that.
         slack: [n] what that rounding may have moved each value by; None where none was rounded.
         written: cuts the tokens as written into responses; None where masked ones are left out.
     """
@@ -174,6 +176,8 @@ def column_of(
     scale = np.repeat(_scale(first.stage, values, counts, breakdown), counts)
     noise = 1.0 if first.stage == "gradient" else 0.1
     rounded = precisions(values if written is None else np.where(counted, values, 0.0), counts)
+    if first.level == "record":
+        rounded = [name or _decimals(one) for name, one in zip(rounded, values, strict=True)]
     slack = None
     if any(rounded):
         steps = zip(rounded, np.split(values, np.cumsum(counts)[:-1]), strict=True)
@@ -310,9 +314,22 @@ def _has_digits(values: F64) -> bool:
     )
 
 
+_LOGGED_DECIMALS = range(4, 7)
+
+
+def _decimals(value: float) -> str:
+    """The decimals that a trainer's log left of a number, as "4 decimals"; "" for any other."""
+    _, digits, exponent = Decimal(repr(float(value))).as_tuple()
+    if not isinstance(exponent, int) or len(digits) > _DIGITS or -exponent not in _LOGGED_DECIMALS:
+        return ""
+    return f"{-exponent} decimals"
+
+
 def half_steps(name: str, values: F64) -> F64:
     """How far each number may be from what it was rounded from; 0 without a format."""
     if not name:
         return np.zeros_like(values)
+    if name not in _FORMATS:
+        return np.full_like(values, 0.5 * 10.0 ** -int(name.split()[0]))
     finite = np.where(np.isfinite(values), values, 0.0)
     return 0.5 * _FORMATS[name][1](finite)
