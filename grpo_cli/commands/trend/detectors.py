@@ -176,7 +176,15 @@ def _repeats(before: Change, sign: Change) -> bool:
 
 
 def _counts(watch: Watch, values: F64, scaled: F64, usual: Usual, sign: Change) -> bool:
-    """Whether a shift or drift is large enough to matter, and no mere end of a trend."""
+    """Whether a shift or drift is large enough to matter, and no mere end of a trend.
+
+    What came since it began is beyond the last values before by what these usually vary.
+    """
+    begun = _since(sign, scaled, usual)
+    before = np.median(scaled[max(begun.at - _RECENT, 0) : begun.at])
+    move = float(np.median(scaled[begun.at : begun.seen]) - before)
+    if (move if sign.up else -move) <= usual.spread[sign.at]:
+        return False
     after = slice(max(sign.at, sign.seen - LEAST_FUTURE), sign.seen)
     level, recent = (
         float(np.median(values[part]))
