@@ -379,7 +379,7 @@ def trend(
     """
     from grpo_cli.commands.trend.answer import trend_of
     from grpo_cli.commands.trend.comparison import framework_of
-    from grpo_cli.commands.trend.logs import LogRun, logs_among, read_finite
+    from grpo_cli.commands.trend.logs import logs_among, read_finite
     from grpo_cli.commands.trend.origins import StepSource
     from grpo_cli.commands.trend.run import Run
     from grpo_cli.commands.trend.step import Flags
@@ -388,10 +388,10 @@ def trend(
         values = checked(hyperparameters)
         plan = planned(variant, stages, values, batch)
         reader, words = reader_of(data, where=where, group_by=group_by)
-        if log is None and (logs := logs_among(words)):
-            alone = LogRun(logs)
-            return trend_of(alone, alone.read(), Flags())[0]
-        logged, _ = read_finite(None if log is None else os.fspath(log))
+        alone = logs_among(reader, words) if log is None else None
+        if alone is not None:
+            return trend_of(None, alone, Flags())[0]
+        logged, _ = read_finite(None if log is None else os.fspath(log), reader.reading.unpack)
         framework = framework_of(logged)
         source = StepSource.of_flag(step, reader.paths)
         run = Run(reader, plan, source, framework, one_run=one_run)

@@ -73,6 +73,7 @@ class Reader:
 
     Attributes:
         paths: the files, as the user named them.
+        sources: the files, and the bytes of small ones.
         skipped: the errors of records that were left out.
         facts: what commands say once of the input.
     """
@@ -95,8 +96,8 @@ class Reader:
         self.most_errors = most_errors
         self.skipped = Skipped(most_errors)
         self.facts = InputFacts()
-        self._sources = [Source.of(path) for path in paths]
-        for source in self._sources[_KEPT:]:
+        self.sources = [Source.of(path) for path in paths]
+        for source in self.sources[_KEPT:]:
             source.keep = False
         self._jobs = jobs
         self._block_bytes = block_bytes
@@ -142,9 +143,9 @@ class Reader:
         """A reader of the records that have these values of fields, in these files or in all."""
         narrowed = copy(self)
         if paths is not None:
-            pairs = zip(self.paths, self._sources, strict=True)
+            pairs = zip(self.paths, self.sources, strict=True)
             chosen = [(path, source) for path, source in pairs if path in paths]
-            narrowed.paths, narrowed._sources = (
+            narrowed.paths, narrowed.sources = (
                 [one[0] for one in chosen],
                 [one[1] for one in chosen],
             )
@@ -212,7 +213,7 @@ class Reader:
     def beginning(self) -> Iterator[Raw | InputError]:
         """The first objects of all; of standard input only where it was kept."""
         reading = self.reading.everything
-        for source in self._sources:
+        for source in self.sources:
             if source.path != "-":
                 for piece in reading.pieces(source):
                     yield from reading.raws(piece, {})
@@ -236,7 +237,7 @@ class Reader:
         """The files, each with its size and what tells this version of it from others."""
         known = [
             (one.name, Version(0, "") if _only_once(one.path) else version_of(one.path))
-            for one in self._sources
+            for one in self.sources
             if _only_once(one.path) or is_remote(one.path) or Path(one.path).exists()
         ]
         return [(name, *version) for name, version in known]
@@ -258,10 +259,10 @@ class Reader:
 
     def keep_input(self) -> list[str]:
         """Keeps what can be read only once in files that can be read again; the names of these."""
-        once = [at for at, one in enumerate(self._sources) if _only_once(one.path)]
+        once = [at for at, one in enumerate(self.sources) if _only_once(one.path)]
         for at in once:
-            self._sources[at] = Source(self._sources[at].name, self._copy(self._sources[at].path))
-        return [self._sources[at].name for at in once]
+            self.sources[at] = Source(self.sources[at].name, self._copy(self.sources[at].path))
+        return [self.sources[at].name for at in once]
 
     def _copy(self, path: str) -> str:
         """The name of a temporary file with what comes from standard input or a pipe."""
@@ -299,7 +300,7 @@ class Reader:
             yield from on_ray(
                 self._on,
                 work,
-                self._sources,
+                self.sources,
                 jobs=self._jobs,
                 size=self._task_bytes,
                 together=together,
@@ -330,7 +331,7 @@ class Reader:
         return ((piece, work(piece)) for piece in pieces)
 
     def _pieces(self, *, as_spans: bool) -> Iterator[Piece]:
-        for source in self._sources:
+        for source in self.sources:
             yield from self.reading.pieces(source, self._block_bytes, as_spans=as_spans)
 
 

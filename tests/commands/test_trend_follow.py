@@ -334,6 +334,26 @@ def test_what_is_printed(tmp_path: Path) -> None:
     assert {len(row) for row in printed} == {18}
 
 
+@each("as_json", [False, True])
+def test_columns_that_are_asked_for_are_all_that_is_printed(as_json: bool, tmp_path: Path) -> None:
+    path, stream = tmp_path / "a.jsonl", io.BytesIO()
+    path.write_text(line(0) + line(1))
+    fields = ["nll", "file", "rewards/none/mean"]
+    conditions = [read_condition("nll>0")]
+    watch = Watch(
+        following(path), stream, fields=fields, as_json=as_json, conditions=conditions,
+        flags=Flags(),
+    )  # fmt: skip
+    assert watch.run(0.1, lambda seconds: None) == 1
+    first, *_ = stream.getvalue().decode().splitlines()[0 if as_json else 1 :]
+    if as_json:
+        row = json.loads(first)
+        assert [*row] == ["step", "file", "nll", "rewards/none/mean"]
+        assert (row["step"], row["file"], row["rewards/none/mean"]) == (0, str(path), None)
+    else:
+        assert [first.split()[at] for at in (0, 2, 3)] == ["0", str(path), "–"]
+
+
 class Flushed(io.BytesIO):
     """What was flushed."""
 

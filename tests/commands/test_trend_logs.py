@@ -6,6 +6,7 @@ import gzip
 import json
 import math
 import random
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -504,6 +505,31 @@ def test_what_is_no_log_is_told(name: str, text: str | None, told: str, tmp_path
         assert told in result.stderr
 
 
+@each("words", [("trend",), ("trend", HEALTHY, "--log"), ("explain",)])
+def test_what_a_packed_log_may_unpack_to_is_a_flag(words: tuple[str, ...], tmp_path: Path) -> None:
+    """A log is read within the budget that the flag says, as records are."""
+    log = tmp_path / "log.jsonl.gz"
+    rows = "".join(f'{{"step": {step}, "loss": 0.5}}\n' for step in range(400))
+    log.write_bytes(gzip.compress(rows.encode()))
+    for size in ("1K", "1M"):
+        result = run(*words, log, "--unpack", size)
+        assert (result.exit_code == 0) == (size == "1M")
+        assert (f"{log}: 10,690 bytes, unpacked" in result.stderr) == (size == "1K")
+
+
+@each("words", [("trend",), ("report", "-o", "PAGE"), ("explain",)])
+def test_a_small_file_is_opened_once(words: tuple[str, ...], tmp_path: Path) -> None:
+    log = log_of(tmp_path / "log.json", {"kl": dict(enumerate([0.1] * 20))})
+    records = write(tmp_path / "a.jsonl", [PLAIN | {"step": 1}])
+    opened: list[str] = []
+    sys.addaudithook(lambda event, about: opened.append(str(about[0])) if event == "open" else None)
+    words = tuple(str(tmp_path / "page.html") if one == "PAGE" else one for one in words)
+    for path in (log, records)[: 2 if words[0] != "explain" else 1]:
+        opened.clear()
+        assert run(words[0], path, *words[1:]).exit_code == 0
+        assert opened.count(str(path)) == 1
+
+
 def test_report_says_where_its_log_is_not_finite(tmp_path: Path) -> None:
     log = log_of(tmp_path / "trainer_state.json", {"kl": {1: 0.1, 2: math.nan, 3: 0.1}})
     words = [HEALTHY, "-v", "trl/grpo", "--log", log, "-o", tmp_path / "page.html"]
@@ -609,6 +635,26 @@ def test_a_rise_that_goes_on_is_found_in_a_short_run(tmp_path: Path) -> None:
         log = log_of(tmp_path / "log.json", {"kl": dict(enumerate([*before, *rest], 1))})
         findings = answer("trend", log)["findings"]
         assert [(one["metric"], one["onset"]) for one in findings] == found
+
+
+def learning(seed: int) -> list[float]:
+    """A reward that rises by its noise and slowly, of which neighbours are alike."""
+    draw, noise, found = random.Random(seed), 0.0, list[float]()
+    for at in range(60):
+        noise = 0.6 * noise + 0.024 * draw.gauss(0, 1)
+        found.append(round(0.3 + 0.002 * at + noise, 4))
+    return found
+
+
+@each("seed", [121, 457, 1013])
+def test_a_reward_that_is_back_where_it_was_has_not_fallen(seed: int, tmp_path: Path) -> None:
+    """Its line goes on above it, but the last values are as those just before."""
+    values = learning(seed)
+    log = log_of(tmp_path / "log.json", {"reward": dict(enumerate(values))})
+    assert answer("trend", log)["findings"] == []
+    fallen = [*values[:45], *(one - 0.25 for one in values[45:])]
+    log = log_of(tmp_path / "fallen.json", {"reward": dict(enumerate(fallen))})
+    assert 45 in [one["onset"] for one in answer("trend", log)["findings"]]
 
 
 @each(

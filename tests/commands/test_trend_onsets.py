@@ -478,7 +478,7 @@ def test_a_condition_on_findings_counts_them(tmp_path: Path) -> None:
 
 @each("text", ["nothing", "rewards/>1", "k3>1", "mismatch.k3>x", "loss=1"])
 def test_conditions_that_cannot_be_read(text: str, tmp_path: Path) -> None:
-    result = run("trend", tmp_path, "--fail-on", text)
+    result = run("trend", write(tmp_path / "a.jsonl", [PLAIN | {"step": 1}]), "--fail-on", text)
     assert (result.exit_code, "--fail-on" in result.stderr) == (2, True)
 
 

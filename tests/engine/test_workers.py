@@ -215,7 +215,7 @@ def test_a_fork_leaves_what_was_kept_of_standard_input(monkeypatch: pytest.Monke
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"{}\n")))
     reader = Reader(["-"])
     reader.keep_input()
-    (path,) = (source.path for source in reader._sources)
+    (path,) = (source.path for source in reader.sources)
     child = os.fork()
     if not child:
         del reader

@@ -20,6 +20,7 @@ from grpo_cli.commands.options.objective import ObjectiveOptions
 from grpo_cli.commands.options.output import PageOptions
 from grpo_cli.commands.options.source import RESPONSE, LoadingOptions, finish, paths
 from grpo_cli.commands.vectors.view import print_vector
+from grpo_cli.records.open.budget import read_size
 from grpo_cli.terminal.display import chosen
 from grpo_cli.terminal.messages import failures
 from grpo_cli.terminal.screen import Screen
@@ -59,8 +60,9 @@ def explain_topic(
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=page.json):
         asked = loading.record is not None or response is not None
-        described = None if topic is None else describe_topic(topic, of_record=asked)
-        if described is not None:
+        unpack = read_size(loading.unpack)
+        described = topic and describe_topic(topic, of_record=asked, unpack=unpack)
+        if described:
             show, content = _SHOW[described.kind], described.content
             page.write(described, lambda console, screen: show(console, screen, content))
             return

@@ -12,8 +12,9 @@ from rich.text import Text
 from grpo_cli.batch import F64
 from grpo_cli.commands.trend.detectors import IMPOSSIBLE
 from grpo_cli.commands.trend.findings import findings
-from grpo_cli.commands.trend.logs import Log, LogFile, LogRun, not_finite, read_log
+from grpo_cli.commands.trend.logs import Log, LogFile, not_finite, read_log, steps_of
 from grpo_cli.commands.trend.step import WARNING
+from grpo_cli.records import Source
 from grpo_cli.terminal.numbers import shown, visible
 from grpo_cli.terminal.prose import wrapped
 from grpo_cli.terminal.screen import Screen
@@ -37,20 +38,19 @@ UNKNOWN = (
 """Questions that no log answers."""
 
 
-def explain_log(path: str) -> dict[str, Any]:
+def explain_log(source: Source, most: int | None) -> dict[str, Any]:
     """The explanation of a log, as a document; its changes are what ``grpo trend`` finds."""
-    file = read_log(path)
-    log, nonfinite = file
-    steps = sorted({step for part in file for series in part.values() for step in series})
+    file = read_log(source, most)
+    steps = steps_of([file])
     return {
         "steps": len(steps),
-        "first": steps[0],
-        "last": steps[-1],
-        "series": list({**log, **nonfinite}),
+        "first": steps.numbers[0],
+        "last": steps.numbers[-1],
+        "series": [*steps.metrics],
         "meaning": [*_not_finite(file), *_meaning(file)],
         "onsets": [
             {"series": one.metric, "step": one.onset, "kind": one.kind, "text": one.sentence}
-            for one in findings(LogRun([path]).read())
+            for one in findings(steps)
             if one.severity == WARNING and one.kind != IMPOSSIBLE
         ],
         "unknown": list(UNKNOWN),

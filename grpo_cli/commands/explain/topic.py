@@ -14,6 +14,7 @@ from grpo_cli.commands.explain.variant import describe_variant
 from grpo_cli.commands.help.words import look_up
 from grpo_cli.commands.trend.logs import is_log
 from grpo_cli.errors import UsageError
+from grpo_cli.records import Source
 from grpo_cli.variants import NAMES
 from grpo_cli.variants.plan import plan
 from grpo_cli.vectors import describe
@@ -37,7 +38,9 @@ class Described(Answer):
         return dict(self.content)
 
 
-def describe_topic(topic: str, *, of_record: bool = False) -> Described | None:
+def describe_topic(
+    topic: str, *, of_record: bool = False, unpack: int | None = None
+) -> Described | None:
     """The page of a name or of a log; None where the topic is a file of records.
 
     A name that is a variant's means the variant, unless it is the path of a file.
@@ -45,6 +48,7 @@ def describe_topic(topic: str, *, of_record: bool = False) -> Described | None:
     Args:
         topic: a name or a path.
         of_record: whether a record or a response is asked for, which only files have.
+        unpack: what a packed log may unpack to, as --unpack says; None: by its size.
 
     Raises:
         UsageError: for a record of what is no file, or a variant that there is not.
@@ -52,8 +56,8 @@ def describe_topic(topic: str, *, of_record: bool = False) -> Described | None:
     exists = Path(topic).exists()
     if not exists and (topic.lower() in NAMES or is_choice(topic.lower())):
         topic = topic.lower()  # papers write GSPO
-    if is_log(topic):
-        return Described("log", explain_log(topic))
+    if exists and is_log(source := Source.of(topic), unpack):
+        return Described("log", explain_log(source, unpack))
     found = _named(topic)
     if found is not None:
         if of_record and found.kind != "word":

@@ -14,7 +14,6 @@ from grpo_cli.commands.report.groups import KeptGroups, choose, limit_tokens
 from grpo_cli.commands.trend.comparison import LogComparison, Trend
 from grpo_cli.commands.trend.events import Event
 from grpo_cli.commands.trend.inspection import with_mismatches
-from grpo_cli.commands.trend.logs import LogRun
 from grpo_cli.commands.trend.metrics import metric
 from grpo_cli.commands.trend.options import StoredOptions, TrendOptions
 from grpo_cli.commands.trend.questions.parts import PartSteps, answer_by, windows
@@ -25,8 +24,8 @@ from grpo_cli.engine.fold import first_pass
 
 
 def page_of(
-    run: Run | LogRun,
-    other: Run | LogRun | None,
+    run: Run | Steps,
+    other: Run | Steps | None,
     answer: Trend,
     places: Sequence[str],
     options: TrendOptions,
@@ -35,7 +34,7 @@ def page_of(
     """The page of a run that was read, in parts; its records are read again for their groups.
 
     Args:
-        run: the run.
+        run: the run, or the steps of a log.
         other: another run, whose series are drawn as well.
         answer: what happened in it.
         places: its files.
@@ -43,12 +42,12 @@ def page_of(
         stored: what it stores.
     """
     blocks: list[tuple[str, str]] = []
-    if isinstance(run, LogRun):
+    if isinstance(run, Steps):
         whole = _head(answer, answer.events) | {"lost": 0}
     else:
         whole, blocks = _of_records(run, answer, options.by, stored)
     if other is not None:
-        steps = other.read()
+        steps = other if isinstance(other, Steps) else other.read()
         places_of = {number: at for at, number in enumerate(steps.numbers)}
         for one in whole["metrics"]:
             if one["name"] in steps.metrics:

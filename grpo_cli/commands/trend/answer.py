@@ -9,13 +9,13 @@ from grpo_cli.commands.trend.coverage import Coverage
 from grpo_cli.commands.trend.events import events, verdict
 from grpo_cli.commands.trend.findings import findings
 from grpo_cli.commands.trend.inspection import with_checks
-from grpo_cli.commands.trend.logs import Log, LogRun
+from grpo_cli.commands.trend.logs import Log
 from grpo_cli.commands.trend.run import Run
 from grpo_cli.commands.trend.step import Flags, Steps
 
 
 def trend_of(
-    run: Run | LogRun,
+    run: Run | None,
     steps: Steps,
     flags: Flags,
     *,
@@ -26,7 +26,7 @@ def trend_of(
     """What happened in a run, and what that is based on.
 
     Args:
-        run: the run, read.
+        run: the run, read; None where the steps are of a log.
         steps: its steps.
         flags: what it was read with, for the commands that findings name.
         columns: the metrics that were asked for; None for those shown unasked.
@@ -35,8 +35,11 @@ def trend_of(
     """
     found = findings(steps, flags)
     happened = events(found)
-    if isinstance(run, Run):
-        happened = with_checks(happened, steps, run)
+    if run is None:
+        covered = Coverage(steps, columns)
+        sentence = verdict(steps, happened, covered)
+        return Trend("", [], steps, found, happened, sentence, None), covered
+    happened = with_checks(happened, steps, run)
     covered = Coverage(steps, columns, run.missing, on_policy=not run.moved)
     sentence = verdict(steps, happened, covered)
     compared = compare_log(framework, log, run.logged, steps)

@@ -26,7 +26,7 @@ from grpo_cli.commands.trend.comparison import Trend
 from grpo_cli.commands.trend.conditions import Condition, read_condition
 from grpo_cli.commands.trend.coverage import Coverage
 from grpo_cli.commands.trend.follow import Follow
-from grpo_cli.commands.trend.logs import LogRun, logs_among, read_finite
+from grpo_cli.commands.trend.logs import logs_among, read_finite
 from grpo_cli.commands.trend.metrics import METRICS, functions, metric
 from grpo_cli.commands.trend.options import StoredOptions, TrendOptions, flags_of
 from grpo_cli.commands.trend.origins import StepSource
@@ -37,6 +37,7 @@ from grpo_cli.commands.trend.view import print_answer, write
 from grpo_cli.commands.trend.watch import Watch
 from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.errors import InputError, UsageError
+from grpo_cli.records.open.budget import read_size
 from grpo_cli.records.open.folders import files as expanded
 from grpo_cli.terminal.messages import failures, say
 from grpo_cli.variants.plan import Plan
@@ -85,19 +86,19 @@ def answer_run(
     with failures(as_json=options.json or options.format == "json"):
         if options.asked:
             options.refuse_others()
-        logs = [] if options.follow else logs_among(files or [])
-        conditions = [read_condition(one, logged=bool(logs)) for one in options.fail_on or ()]
-        columns = options.columns(logged=bool(logs))
         plan = objective.of_one_batch()
         if options.follow:
-            raise typer.Exit(_follow(files or [], plan, conditions, objective, reading, options))
-        log, unread = read_finite(options.log)
+            raise typer.Exit(_follow(files or [], plan, objective, reading, options))
+        log, unread = read_finite(options.log, read_size(reading.unpack))
         whose = options.framework(log)
         run, places = _opened(files, plan, reading, options, whose, command)
+        logged = isinstance(run, Steps)
+        conditions = [read_condition(one, logged=logged) for one in options.fail_on or ()]
+        columns = options.columns(logged=logged)
         other = None
         if options.against:
             other, _ = _opened(options.against, plan, reading, options, None, command)
-        flags = Flags() if isinstance(run, LogRun) else flags_of(objective, reading)
+        flags = Flags() if logged else flags_of(objective, reading)
         found: Sequence[Finding] = ()
         steps: Steps | None = None
         if options.asked:
@@ -105,27 +106,27 @@ def answer_run(
                 options, run, other, flags, files or ["-"]
             )
         else:
-            steps = run.read()
+            records, steps = (None, run) if isinstance(run, Steps) else (run, run.read())
             for condition in conditions:
                 condition.check(steps)
             of_records = columns if options.names == "grpo" else ()
             answer, covered = trend_of(
-                run, steps, flags, columns=of_records, log=log, framework=whose
+                records, steps, flags, columns=of_records, log=log, framework=whose
             )
             found = answer.findings
             _check_fields(columns, steps)
             drawn = None
             if options.html is not None:
                 drawn = page_of(run, other, answer, places, options, stored)
-            if options.names != "grpo":
-                answer = replace(answer, steps=steps.with_metrics(run.logged))
             notes = unread
-            if isinstance(run, Run):
+            if records is not None:
                 missing = {
                     f"loss, KL and ratios are not computed: {one}": None
-                    for one in run.missing.values()
+                    for one in records.missing.values()
                 }
-                notes = {**run.reader.notes(plan), **missing, **run.notices, **unread}
+                notes = {**records.reader.notes(plan), **missing, **records.notices, **unread}
+                if options.names != "grpo":
+                    answer = replace(answer, steps=steps.with_metrics(records.logged))
             _write_answer(answer, columns, covered, [*notes], options, drawn)
         tell_notes(notes, quiet=options.quiet)
         skipped = [one.reader.skipped for one in (run, other) if isinstance(one, Run)]
@@ -143,16 +144,17 @@ def _opened(
     options: TrendOptions,
     names: str | None,
     command: str,
-) -> tuple[Run | LogRun, Sequence[str]]:
-    """A run, of records or of logs alone, and its files."""
-    if logs := logs_among(files or []):
+) -> tuple[Run | Steps, Sequence[str]]:
+    """A run of records that are to be read, or the steps of logs alone; and its files."""
+    places = paths(files)
+    reader = reading.reader(places, None)
+    logs = logs_among(reader, files or [])
+    if logs is not None:
         if options.log is not None or options.names != "grpo":
             logged = "--log and --names compare a log with records"
             raise UsageError(f"{logged}: name the records' files")
-        return LogRun(logs), logs
-    places = paths(files)
+        return logs, places
     source = StepSource.of_flag(options.step, places)
-    reader = reading.reader(places, None)
     return Run(reader, plan, source, names, one_run=options.one_run, command=command), places
 
 
@@ -189,12 +191,12 @@ def _write_answer(
 def _follow(
     files: list[str],
     plan: Plan,
-    conditions: Sequence[Condition],
     objective: ObjectiveOptions,
     reading: ReadingOptions,
     options: TrendOptions,
 ) -> int:
     """Watches files until --fail-on holds; Ctrl-C ends it as any command."""
+    conditions = [read_condition(one) for one in options.fail_on or ()]
     compares = options.names != "grpo" or options.log
     if options.kind not in ("table", "jsonl") or compares or options.html:
         only = "not with --names, --log or --html"

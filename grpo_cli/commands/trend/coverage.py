@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from types import MappingProxyType
 
 import numpy as np
 
@@ -29,9 +30,9 @@ class Coverage:
         self,
         steps: Steps,
         fields: Collection[str] | None,
-        missing: Mapping[str, MissingColumnError],
+        missing: Mapping[str, MissingColumnError] = MappingProxyType({}),
         *,
-        on_policy: bool,
+        on_policy: bool = False,
     ) -> None:
         counts = {name: np.count_nonzero(~np.isnan(each)) for name, each in steps.metrics.items()}
         computed = [] if steps.logged else [*ALL]

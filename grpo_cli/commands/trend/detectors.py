@@ -176,7 +176,12 @@ def _repeats(before: Change, sign: Change) -> bool:
 
 
 def _counts(watch: Watch, values: F64, scaled: F64, usual: Usual, sign: Change) -> bool:
-    """Whether a shift or drift is large enough to matter, and no mere end of a trend."""
+    """Whether a shift or drift is large enough to matter, and no mere end of a trend.
+
+    What came since it began is beyond the last values before by what these usually vary.
+    """
+    if not _is_beyond(_since(sign, scaled, usual), scaled, usual.spread[sign.at]):
+        return False
     after = slice(max(sign.at, sign.seen - LEAST_FUTURE), sign.seen)
     level, recent = (
         float(np.median(values[part]))
@@ -191,8 +196,18 @@ def _counts(watch: Watch, values: F64, scaled: F64, usual: Usual, sign: Change) 
     return watch.scale not in ("log", "growth") or bool(change > _LEAST_FACTOR)
 
 
+def _is_beyond(sign: Change, scaled: F64, least: float) -> bool:
+    """Whether the values since a change are beyond the last ones before it, the way it states."""
+    before = np.median(scaled[max(sign.at - _RECENT, 0) : sign.at])
+    move = float(np.median(scaled[sign.at : sign.seen]) - before)
+    return (move if sign.up else -move) > least
+
+
 def _since(sign: Change, scaled: F64, usual: Usual) -> Change:
-    """The sign, at the step since which the series has been outside of what was usual."""
+    """The sign, at the step since which the series has been outside of what was usual.
+
+    It stays where it is if a value that is back by chance hides that.
+    """
     timed = sign.kind in (SHIFT, DRIFT) or (sign.limit is not None and sign.limit.times)
     if not timed:
         return sign
@@ -202,7 +217,9 @@ def _since(sign: Change, scaled: F64, usual: Usual) -> Change:
     inside = away <= max(_INSIDE * usual.spread[first], _NEARER * float(np.median(away[-3:])))
     last = np.flatnonzero(inside)
     begun = first + int(last[-1]) + 1 if len(last) else first
-    return sign._replace(at=min(begun, max(sign.at, sign.seen - 2)))
+    later = sign._replace(at=min(begun, max(sign.at, sign.seen - 2)))
+    shows = sign.limit is not None or _is_beyond(later, scaled, usual.spread[sign.at])
+    return later if shows else sign
 
 
 def _until_back(change: Change, scaled: F64, usual: Usual) -> Change:

@@ -10,7 +10,6 @@ from grpo_cli.commands.answer import Answer
 from grpo_cli.commands.trend.coverage import Coverage
 from grpo_cli.commands.trend.detectors import DRIFT, IMPOSSIBLE, LIMIT, SPIKE, STUCK
 from grpo_cli.commands.trend.onsets import FARTHEST
-from grpo_cli.commands.trend.run import Run
 from grpo_cli.commands.trend.step import INFO, WARNING, Finding, Steps
 from grpo_cli.commands.trend.watched import DOWN, RANKS, watch, watch_logged
 
@@ -171,12 +170,6 @@ def _in_short(finding: Finding) -> str:
         }
         verb = verbs.get(finding.kind, ("rose", "fell"))[down]
     return f"{finding.metric} {verb}"
-
-
-def verdict_of(steps: Steps, found: Sequence[Event], run: Run) -> str:
-    """The verdict on a run that was read."""
-    covered = Coverage(steps, None, run.missing, on_policy=not run.moved)
-    return verdict(steps, found, covered)
 
 
 def verdict(steps: Steps, found: Sequence[Event], covered: Coverage) -> str:

@@ -8,18 +8,17 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from grpo_cli.batch import F64
 from grpo_cli.commands.trend.step import NotFinite, Steps
 from grpo_cli.commands.trend.sums import StepSums
+from grpo_cli.engine import Reader
 from grpo_cli.errors import InputError
-from grpo_cli.objective.inputs import MissingColumnError
+from grpo_cli.records import Source
 from grpo_cli.records.decode import decode
-from grpo_cli.records.open.streams import budget_of, reason, unpacked
+from grpo_cli.records.open.streams import budget_of, is_whole, opened, reason, unpacked
 from grpo_cli.records.parse.log import NESTED, STEPS, is_logged
 
 Log = Mapping[str, Mapping[int, float]]
@@ -30,10 +29,12 @@ class LogFile(NamedTuple):
     """The series of a log.
 
     Attributes:
+        name: the file, as the user named it.
         series: the finite values.
         nonfinite: NaN, inf and −inf, likewise.
     """
 
+    name: str
     series: Log
     nonfinite: Log
 
@@ -46,14 +47,20 @@ _DOCUMENT = 64 << 20
 _TENSORBOARD = {"Wall time", "Step", "Value"}
 
 
-def is_log(path: str) -> bool:
-    """Whether a file is a log of a trainer: trainer_state.json, metrics as JSON lines, or a CSV."""
-    if not Path(path).is_file():
+def is_log(source: Source, most: int | None = None) -> bool:
+    """Whether a file is a log of a trainer: trainer_state.json, metrics as JSON lines, or a CSV.
+
+    Args:
+        source: the file.
+        most: what it may unpack to, as --unpack says; None: by its size.
+    """
+    path = Path(source.path)
+    if not path.is_file():
         return False
-    if Path(path).name.endswith((".csv", "trainer_state.json")):
+    if path.name.endswith((".csv", "trainer_state.json")):
         return True
     try:
-        value = _first_value(path)
+        value = _first_value(source, most)
     except InputError:
         return False
     row = value[0] if isinstance(value, list) and value else value
@@ -61,22 +68,25 @@ def is_log(path: str) -> bool:
 
 
 @contextmanager
-def _opened(path: str) -> Iterator[io.BufferedReader]:
+def _opened(source: Source, most: int | None) -> Iterator[io.BufferedReader]:
     """The bytes of a log, unpacked where it is packed as records may be."""
-    try:
-        with Path(path).open("rb") as stream:
-            if not stream.peek().startswith(_PACKED):
+    head = source.head
+    if head.startswith(_PACKED):
+        with unpacked(source.path, head, most) as stream:
+            yield stream
+    elif is_whole(head):
+        yield io.BufferedReader(io.BytesIO(head))
+    else:
+        try:
+            with opened(source.path) as stream:
                 yield stream
-                return
-    except OSError as error:
-        raise InputError(reason(error)) from None
-    with unpacked(path) as stream:
-        yield stream
+        except OSError as error:
+            raise InputError(reason(error)) from None
 
 
-def _first_value(path: str) -> Any:
+def _first_value(source: Source, most: int | None) -> Any:
     """The JSON of the first line, or of the whole file where a line holds no value."""
-    with _opened(path) as stream:
+    with _opened(source, most) as stream:
         line = stream.readline(_LINE)
         try:
             return decode(line)
@@ -88,21 +98,25 @@ def _first_value(path: str) -> Any:
     return decode(line + rest)
 
 
-def read_log(path: str) -> LogFile:
+def read_log(source: Source, most: int | None = None) -> LogFile:
     """The series of a log, and where they are not finite.
+
+    Args:
+        source: the file.
+        most: what it may unpack to, as --unpack says; None: by its size.
 
     Raises:
         InputError: where it cannot be read, or no row says its step.
     """
     try:
-        with _opened(path) as stream:
+        with _opened(source, most) as stream:
             data = stream.read()
             budget_of(stream).check_line(data)
-            rows = list(_rows(data, path))
+            rows = list(_rows(data, source.path))
     except InputError as error:
-        raise InputError(error.message, source=path, line=error.line) from None
+        raise InputError(error.message, source=source.name, line=error.line) from None
     except (UnicodeDecodeError, csv.Error, AttributeError) as error:
-        raise InputError(f"{_EXPECTED}: {error}", source=path) from None
+        raise InputError(f"{_EXPECTED}: {error}", source=source.name) from None
     finite: dict[str, dict[int, float]] = {}
     nonfinite: dict[str, dict[int, float]] = {}
     for step, values in _stepped(rows):
@@ -113,17 +127,16 @@ def read_log(path: str) -> LogFile:
                 series.setdefault(name, {})[step] = number
     if not finite and not nonfinite:
         named = ", ".join(STEPS[:3])
-        raise InputError(
-            f"no row of this log has both a step ({named}, …) and a number", source=path
-        )
-    return LogFile(finite, nonfinite)
+        reason = f"no row of this log has both a step ({named}, …) and a number"
+        raise InputError(reason, source=source.name)
+    return LogFile(source.name, finite, nonfinite)
 
 
-def read_finite(path: str | None) -> tuple[Log | None, dict[str, None]]:
+def read_finite(path: str | None, most: int | None) -> tuple[Log | None, dict[str, None]]:
     """The finite series of ``--log`` and notes about the others; None where no log is given."""
     if path is None:
         return None, {}
-    found = read_log(path)
+    found = read_log(Source.of(path), most)
     return found.series, {
         f"{path}: {one}; these steps are not compared": None for one in not_finite(found)
     }
@@ -197,44 +210,30 @@ def _number(value: Any) -> float | None:
         return None
 
 
-class LogRun:
-    """A run of which only a trainer's logs are there; it has what ``Run`` has of records."""
+def logs_among(reader: Reader, named: Sequence[str]) -> Steps | None:
+    """The steps of the one run that all files are logs of; None where they have records.
 
-    variant, moved = "", True
-    signatures: Mapping[str, int] = MappingProxyType({})
-    missing: Mapping[str, MissingColumnError] = MappingProxyType({})
-    logged: Mapping[str, F64] = MappingProxyType({})
-    notices: Mapping[str, None] = MappingProxyType({})
+    Args:
+        reader: of the files.
+        named: the files as the user named them: those of a folder are records.
 
-    def __init__(self, paths: Sequence[str]) -> None:
-        self.paths = paths
-
-    def read(self) -> Steps:
-        """The steps, under the names that the logs have.
-
-        Raises:
-            InputError: where a log cannot be read.
-        """
-        return _steps_of(self.paths)
-
-    def read_each(self) -> list[Steps]:
-        """The steps of the one run that all logs are of."""
-        return [self.read()]
+    Raises:
+        InputError: where a log cannot be read.
+    """
+    most = reader.reading.unpack
+    if reader.paths != [*named] or not all(is_log(one, most) for one in reader.sources):
+        return None
+    return steps_of([read_log(one, most) for one in reader.sources])
 
 
-def logs_among(files: Sequence[str]) -> list[str]:
-    """The files, where all of them are logs of a trainer, so that there are no records."""
-    return [*files] if files and all(map(is_log, files)) else []
-
-
-def _steps_of(paths: Sequence[str]) -> Steps:
+def steps_of(logs: Sequence[LogFile]) -> Steps:
+    """The steps of the one run that all logs are of, under the names that they have."""
     finite: dict[str, dict[int, float]] = {}
     nonfinite: dict[str, dict[int, float]] = {}
-    for path in paths:
-        found = read_log(path)
-        for name, values in found.series.items():
+    for log in logs:
+        for name, values in log.series.items():
             finite.setdefault(name, {}).update(values)
-        for name, values in found.nonfinite.items():
+        for name, values in log.nonfinite.items():
             nonfinite.setdefault(name, {}).update(values)
     every = (*finite.values(), *nonfinite.values())
     numbers = sorted({step for values in every for step in values})
@@ -249,7 +248,7 @@ def _steps_of(paths: Sequence[str]) -> Steps:
         )
         for name, values in nonfinite.items()
     }
-    sums = StepSums(np.array(numbers), [(paths[0], None)] * len(numbers), {})
+    sums = StepSums(np.array(numbers), [(logs[0].name, None)] * len(numbers), {})
     return Steps(sums, metrics, broken, logged=True)
 
 

@@ -6,7 +6,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import orjson
 
@@ -67,7 +67,7 @@ class Watch:
     ) -> None:
         self._follow, self._stream = follow, stream
         self._fields, self._hidden = [*(fields or _USUAL)], list[str]()
-        self._screen = screen_of(stream)
+        self._screen, self._asked = screen_of(stream), fields
         if fields is None:
             self._fields, self._hidden = _fitting(self._fields, self._screen.width)
         self._as_json, self._conditions, self._flags = as_json, conditions, flags
@@ -111,7 +111,7 @@ class Watch:
                 self._printed.add((one.metric, one.seen))
                 self._write({"finding": one}, self._text_of(one))
         if (last and not self._as_json) or any(one.severity == WARNING for one in found):
-            covered = Coverage(done, (), {}, on_policy=False)
+            covered = Coverage(done, ())
             self._write_verdict(verdict(done, events(found), covered))
         self._stream.flush()
         answers = (one.answer(done, found) for one in self._conditions)
@@ -125,15 +125,17 @@ class Watch:
             self._write({"verdict": sentence}, visible(sentence))
 
     def _write_step(self, step: Step) -> None:
-        values = [step.metrics[name] for name in self._fields]
+        row: dict[str, Any] = {"step": step.number, "file": step.file, **step.metrics}
+        values = [row.get(name) for name in self._fields]
         if not self._begun and not self._as_json:
             self._stream.write(self._head().encode())
         self._begun = True
         cells = [f"{step.number:>{_STEP}}"] + [
-            f"{'–' if value is None else f'{value:.4g}':>{_width(name)}}"
+            f"{_cell(value):>{_width(name)}}"
             for name, value in zip(self._fields, values, strict=True)
         ]
-        row = {"step": step.number, "file": step.file, **step.metrics}
+        if self._asked is not None:
+            row = {name: row.get(name) for name in ("step", "file", *self._asked)}
         self._write(row, _BETWEEN.join(cells))
 
     def _head(self) -> str:
@@ -153,6 +155,12 @@ class Watch:
     def _write(self, row: object, text: str) -> None:
         line = escaped_json(orjson.dumps(row)) if self._as_json else text.encode()
         self._stream.write(line + b"\n")
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, str):
+        return visible(value)
+    return "–" if value is None else f"{value:.4g}"
 
 
 def _width(name: str) -> int:

@@ -7,7 +7,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from grpo_cli.commands.trend.findings import findings
-from grpo_cli.commands.trend.logs import LogRun
 from grpo_cli.commands.trend.questions.against import compare_runs
 from grpo_cli.commands.trend.questions.at import place_of, step_at, unusual_at
 from grpo_cli.commands.trend.questions.correlation import ResponseColumns, correlate
@@ -19,7 +18,7 @@ from grpo_cli.commands.trend.questions.view import (
     print_step_answer,
 )
 from grpo_cli.commands.trend.run import Run
-from grpo_cli.commands.trend.step import Flags
+from grpo_cli.commands.trend.step import Flags, Steps
 from grpo_cli.commands.trend.view import usual
 from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.engine.fold import fold
@@ -32,8 +31,8 @@ if TYPE_CHECKING:
 
 def answer_question(
     options: TrendOptions,
-    run: Run | LogRun,
-    other: Run | LogRun | None,
+    run: Run | Steps,
+    other: Run | Steps | None,
     flags: Flags,
     named: Sequence[str],
 ) -> Notices:
@@ -41,7 +40,7 @@ def answer_question(
 
     Args:
         options: with the question, and how its answer is printed.
-        run: the run.
+        run: the run, or the steps of a log.
         other: the run that it is compared with.
         flags: what the commands of the answer go on with.
         named: the run's files and folders, as the command line has them.
@@ -55,36 +54,37 @@ def answer_question(
         return _answer_against(options, run, other, named)
     if options.at is not None and options.by is None:
         _answer_at(options, run, options.at, flags)
-    elif isinstance(run, LogRun):
+    elif isinstance(run, Steps):
         raise UsageError(f"{options.asked} needs records; a log can only answer --at and --against")
     elif options.correlate is not None:
         _answer_correlate(options, run, *options.correlate)
         return run.reader.notes()
     else:
         _answer_by(options, run, options.by or "", flags)
-    return {} if isinstance(run, LogRun) else run.reader.notes(run.plan) | run.notices
+    return {} if isinstance(run, Steps) else run.reader.notes(run.plan) | run.notices
 
 
 def _answer_against(
-    options: TrendOptions, run: Run | LogRun, other: Run | LogRun, named: Sequence[str]
+    options: TrendOptions, run: Run | Steps, other: Run | Steps, named: Sequence[str]
 ) -> Notices:
     """Prints which metrics differ from those of another run, or of others."""
-    answer = compare_runs(run.read_each(), other.read_each())
+    each, others = ([one] if isinstance(one, Steps) else one.read_each() for one in (run, other))
+    answer = compare_runs(each, others)
     names = named, options.against or ()
     options.page.write(
         answer,
         lambda console, screen: print_comparison(console, screen, answer, names),
         rows=answer.metrics,
     )
-    if isinstance(run, LogRun):
+    if isinstance(run, Steps):
         return {}
     return run.reader.notes(run.plan) | dict.fromkeys(answer.notes)
 
 
-def _answer_at(options: TrendOptions, run: Run | LogRun, number: int, flags: Flags) -> None:
+def _answer_at(options: TrendOptions, run: Run | Steps, number: int, flags: Flags) -> None:
     """Prints what happened at a step."""
-    steps = run.read()
-    answer = step_at(run, steps, number, findings(steps, flags))
+    records, steps = (None, run) if isinstance(run, Steps) else (run, run.read())
+    answer = step_at(records, steps, number, findings(steps, flags))
     step = steps[place_of(steps, number)]
     options.page.write(
         answer,

@@ -15,7 +15,6 @@ from grpo_cli.commands.check.answer import Checked
 from grpo_cli.commands.check.run import check
 from grpo_cli.commands.report.groups import Choice, KeptGroups, owners
 from grpo_cli.commands.trend.inspection import of_step
-from grpo_cli.commands.trend.logs import LogRun
 from grpo_cli.commands.trend.onsets import FUTURE, PAST
 from grpo_cli.commands.trend.questions.noise import robust_size
 from grpo_cli.commands.trend.run import Run
@@ -77,13 +76,11 @@ class StepAnswer(Answer):
     check: Checked | None
 
 
-def step_at(
-    run: Run | LogRun, steps: Steps, number: int, findings: Sequence[Finding]
-) -> StepAnswer:
+def step_at(run: Run | None, steps: Steps, number: int, findings: Sequence[Finding]) -> StepAnswer:
     """What happened at a step of a run.
 
     Args:
-        run: that was read; its records are read again, if it has any.
+        run: that was read; its records are read again. None where the steps are of a log.
         steps: all of the run.
         number: the step.
         findings: those of the run.
@@ -93,7 +90,7 @@ def step_at(
     """
     place = place_of(steps, number)
     step, groups, checked = steps[place], list[Mapping[str, Any]](), None
-    if isinstance(run, Run):
+    if run is not None:
         narrowed = of_step(run.reader, step, run.step_source)
         groups, checked = _groups(step, narrowed, run), check(narrowed)
     before, after = steps[max(0, place - PAST) : place], steps[place + 1 : place + 1 + FUTURE]
