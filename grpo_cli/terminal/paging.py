@@ -145,7 +145,7 @@ def _cut(text: str, screen: Screen, below: int, parts: Sequence[Part]) -> str:
     for one in parts:
         if one.end > kept:
             before = counts.get(one.noun) or 0
-            counts[one.noun] = None if one.count is None else before + one.count
+            counts[one.noun] = None if one.number is None else before + one.number
     more = [noun if n is None else counted(n, f"more {noun}") for noun, n in counts.items()]
     more = more or [counted(len(lines) - kept, "more line")]
     left_out = f"… {', '.join(more)} (use --full)"

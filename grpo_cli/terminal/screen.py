@@ -80,7 +80,7 @@ class Part(NamedTuple):
 
     end: int
     noun: str
-    count: int | None
+    number: int | None
 
 
 class _Clean(Console):
@@ -103,7 +103,8 @@ def mark(console: Console, noun: str, count: int | None = 1) -> None:
 
 def mark_rows(console: Console, noun: str, counts: Sequence[int | None]) -> None:
     """Names what the last lines show: one count a line, 0 where there is nothing to count."""
-    assert isinstance(console, _Clean) and isinstance(console.file, StringIO)
+    assert isinstance(console, _Clean)
+    assert isinstance(console.file, StringIO)
     first = console.file.getvalue().count("\n") - len(counts)
     console.parts += [Part(first + at, noun, one) for at, one in enumerate(counts, 1) if one != 0]
 
