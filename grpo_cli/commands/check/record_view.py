@@ -437,8 +437,8 @@ def _numbered(words: Iterable[str]) -> dict[str, int]:
 def flat(rows: Any) -> list[Any]:
     """Returns the elements of nested lists of any depth."""
     found = rows if isinstance(rows, list) else rows.tolist()
-    while any(map(_is_nested, found[:1])):
-        found = [word for row in found for word in (row if _is_nested(row) else [row])]
+    while found and _is_nested(found[0]):
+        found = [*chain.from_iterable(row if _is_nested(row) else [row] for row in found)]
     return found
 
 
