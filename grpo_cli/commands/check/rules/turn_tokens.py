@@ -48,8 +48,6 @@ def find_tool_tokens(view: View) -> Iterator[Finding]:
     tokens, rows = view.records.sum(hits), view.records.sum((hits > 0).astype(np.int64))
     holes = view.mask is not None and bool((np.diff(view.positions) > 1).any())
     known = holes or "roles" in view.names  # else most responses have to show it
-        view.mask is not None and len(view.holes) > 0
-    ) or "roles" in view.names  # else most responses have to show it
     least = np.ones(len(view.counts)) if known else np.maximum(_LEAST, 0.5 * view.counts)
     for record in np.flatnonzero(rows >= least).tolist():
         meant = "echo" in str(view.values[record].get("framework", "")).lower()
