@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from difflib import get_close_matches
 from functools import partial
 from typing import NamedTuple
 
-from grpo_cli.errors import GrpoError
+from grpo_cli.errors import GrpoError, nearest
 
 Value = float | int | str | None
 
@@ -524,7 +523,7 @@ def canonical(values: Mapping[str, object]) -> dict[str, Value]:
 
 def unknown(name: str, read: str = "") -> str:
     """What to say of a hyperparameter that nobody knows: a near one, else which are ``read``."""
-    near = get_close_matches(name, sorted(KNOWN), n=1, cutoff=0.6)
+    near = nearest(name, sorted(KNOWN))
     others = f"{read}; " if read else ""
     all_of_them = f"{others}grpo variants --hyperparameters lists all"
-    return f"unknown hyperparameter; {f'did you mean {near[0]}?' if near else all_of_them}"
+    return f"unknown hyperparameter; {f'did you mean {near}?' if near else all_of_them}"

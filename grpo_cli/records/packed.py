@@ -179,13 +179,13 @@ def lay(parts: Sequence[Packed]) -> Batch | None:
         columns[name] = _of_turns(parts, name, responses, turns)
         if columns[name] is None:
             return None
-    groups, group_count = _numbered([(one.groups, one.group_count) for one in parts])
+    groups, group_count = numbered([(one.groups, one.group_count) for one in parts])
     if any(one.trajectories is not None for one in parts):
         numbers = [(one.trajectories, one.trajectory_count) for one in parts]
-        columns["trajectories"], columns["trajectory_count"] = _numbered(
+        columns["trajectories"], columns["trajectory_count"] = numbered(
             [
-                (np.arange(len(one.widths)), len(one.widths)) if numbered is None else (numbered, n)
-                for one, (numbered, n) in zip(parts, numbers, strict=True)
+                (np.arange(len(one.widths)), len(one.widths)) if given is None else (given, n)
+                for one, (given, n) in zip(parts, numbers, strict=True)
             ]
         )
     if any(one.versions is not None for one in parts):
@@ -207,7 +207,7 @@ def lay(parts: Sequence[Packed]) -> Batch | None:
     )
 
 
-def _numbered(parts: Sequence[tuple[I64, int]]) -> tuple[I64, int]:
+def numbered(parts: Sequence[tuple[I64, int]]) -> tuple[I64, int]:
     """Numbers that no two parts share, and how many there are."""
     before = np.cumsum([0, *(count for _, count in parts)]).tolist()
     numbers = [one + at if at else one for (one, _), at in zip(parts, before, strict=False)]

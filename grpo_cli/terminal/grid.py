@@ -14,7 +14,7 @@ from rich.text import Text
 from grpo_cli.terminal.display import chosen
 from grpo_cli.terminal.numbers import aligned, shown, visible
 from grpo_cli.terminal.prose import wrapped
-from grpo_cli.terminal.screen import Screen
+from grpo_cli.terminal.screen import Screen, mark_rows
 
 GAP = 2
 """Spaces between columns."""
@@ -179,6 +179,16 @@ def grid(columns: Sequence[Column]) -> Table:
     for cells in zip(*(one.cells for one in columns), strict=True):
         table.add_row(*cells)
     return table
+
+
+def print_fitting(
+    console: Console, screen: Screen, columns: Sequence[Column], spare: Sequence[str], noun: str
+) -> None:
+    """Prints the columns that there is room for, a ``noun`` a row, and the names of the others."""
+    kept, hidden = fitting(columns, spare, screen.width)
+    console.print(grid(kept))
+    mark_rows(console, noun, [1] * len(columns[0].cells))
+    print_hidden(console, screen, hidden, "--json")
 
 
 def print_hidden(console: Console, screen: Screen, names: Collection[str], remedy: str) -> None:

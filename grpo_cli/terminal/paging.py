@@ -7,7 +7,7 @@ import re
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import BinaryIO, Literal
 
 from rich.cells import cell_len
@@ -15,8 +15,9 @@ from rich.console import Console
 from rich.text import Text
 
 from grpo_cli.terminal.display import chosen
+from grpo_cli.terminal.numbers import counted
 from grpo_cli.terminal.prose import wrapped
-from grpo_cli.terminal.screen import Screen, screen_of, written
+from grpo_cli.terminal.screen import Part, Screen, parts_of, screen_of, written
 
 Beyond = Literal["cut", "page", "print"]
 """What to do with a page that is higher than the terminal: its end is cut, since its answer comes
@@ -46,7 +47,8 @@ def print_page(
     screen = screen_of(stream)
     console = screen.console(shades=shades)
     draw(console, screen)
-    return deliver(written(console), stream, screen, beyond, below=_lines_of_notes(notes, screen))
+    below, parts = _lines_of_notes(notes, screen), parts_of(console)
+    return deliver(written(console), stream, screen, beyond, below=below, parts=parts)
 
 
 def draw_fitting(
@@ -87,17 +89,26 @@ def draw_fitting(
     draw_rows(console, screen, most)
 
 
-def deliver(text: str, stream: BinaryIO, screen: Screen, beyond: Beyond, *, below: int = 0) -> bool:
+def deliver(
+    text: str,
+    stream: BinaryIO,
+    screen: Screen,
+    beyond: Beyond,
+    *,
+    below: int = 0,
+    parts: Sequence[Part] = (),
+) -> bool:
     """Writes a page, and returns whether its end was cut.
 
-    ``below`` is how many lines are going to follow it on the terminal.
+    ``below`` is how many lines are going to follow it on the terminal; the ``parts`` of the page
+    are what a cut page counts.
     """
     if screen.height is not None and chosen().full:
         beyond = "page"
     high = screen.height is not None and _height(text, screen) >= screen.height - below
     cut = high and beyond == "cut"
     if cut:
-        stream.write(_cut(text, screen, below).encode())
+        stream.write(_cut(text, screen, below, parts).encode())
     elif not (high and beyond == "page" and chosen().pager and _paged(text)):
         stream.write(text.encode())
     stream.flush()
@@ -121,7 +132,7 @@ def _rows(line: str, screen: Screen) -> int:
     return max(1, -(-cell_len(_STYLE.sub("", line)) // (screen.width or 1)))
 
 
-def _cut(text: str, screen: Screen, below: int) -> str:
+def _cut(text: str, screen: Screen, below: int, parts: Sequence[Part]) -> str:
     """The lines that there is room for, one left for the prompt and one for what is missing."""
     assert screen.height is not None
     lines, kept = text.splitlines(), 0
@@ -130,8 +141,18 @@ def _cut(text: str, screen: Screen, below: int) -> str:
         room -= rows
         kept += 1
     kept = max(kept, 1)
-    more = len(lines) - kept
-    return "".join(f"{line}\n" for line in [*lines[:kept], f"… {more:,} more lines: --full"])
+    counts: dict[str, int | None] = {}
+    for one in parts:
+        if one.end > kept:
+            before = counts.get(one.noun) or 0
+            counts[one.noun] = None if one.number is None else before + one.number
+    more = [noun if n is None else counted(n, f"more {noun}") for noun, n in counts.items()]
+    more = more or [counted(len(lines) - kept, "more line")]
+    left_out = f"… {', '.join(more)} (use --full)"
+    while len(more) > 1 and cell_len(left_out) > (screen.width or 0):
+        more.pop()
+        left_out = f"… {', '.join(more)}, … (use --full)"
+    return "".join(f"{line}\n" for line in [*lines[:kept], left_out])
 
 
 def _paged(text: str) -> bool:

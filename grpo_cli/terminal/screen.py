@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from io import StringIO
-from typing import BinaryIO, Literal, NamedTuple
+from typing import Any, BinaryIO, Literal, NamedTuple
 
 from rich.console import Console
 from rich.segment import Segment
@@ -75,13 +75,43 @@ class Screen(NamedTuple):
         )
 
 
+class Part(NamedTuple):
+    """A part of a page: the line after it, what it is, and how many; None is not counted."""
+
+    end: int
+    noun: str
+    number: int | None
+
+
 class _Clean(Console):
     """A console that writes no control character but ends of lines, and those of its styles."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.parts: list[Part] = []
 
     def _render_buffer(self, buffer: Iterable[Segment]) -> str:
         return super()._render_buffer(
             Segment(cleaned(one.text), one.style, one.control) for one in buffer
         )
+
+
+def mark(console: Console, noun: str, count: int | None = 1) -> None:
+    """Names what was printed last, which a page that is cut counts if it is left out."""
+    mark_rows(console, noun, [count])
+
+
+def mark_rows(console: Console, noun: str, counts: Sequence[int | None]) -> None:
+    """Names what the last lines show: one count a line, 0 where there is nothing to count."""
+    assert isinstance(console, _Clean)
+    assert isinstance(console.file, StringIO)
+    first = console.file.getvalue().count("\n") - len(counts)
+    console.parts += [Part(first + at, noun, one) for at, one in enumerate(counts, 1) if one != 0]
+
+
+def parts_of(console: Console) -> list[Part]:
+    """The named parts of what was printed."""
+    return console.parts if isinstance(console, _Clean) else []
 
 
 def written(console: Console) -> str:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import asdict
-from difflib import get_close_matches
 from math import isfinite
 from typing import Any
 
-from grpo_cli.errors import UsageError
+from grpo_cli.errors import UsageError, nearest
 from grpo_cli.mistakes import flags
 from grpo_cli.vectors.case import FILES, VERSION, cases, stored
 from grpo_cli.vectors.likely import failing, shown
@@ -80,6 +79,6 @@ def _in_words(value: Any) -> Any:
 
 def _known(kind: str, word: str, known: tuple[str, ...]) -> None:
     if word not in known:
-        near = get_close_matches(word, known, 1)
-        hint = f"; did you mean {near[0]}?" if near else ""
+        near = nearest(word, known)
+        hint = f"; did you mean {near}?" if near else ""
         raise UsageError(f"there is no {kind} {word!r}{hint}")

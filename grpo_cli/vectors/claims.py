@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from grpo_cli.errors import nearest
 from grpo_cli.vectors.case import Case, cases
 
 STAGES = ("advantage", "ratio", "surrogate", "kl", "correction", "aggregate", "split")
@@ -116,8 +116,8 @@ def _choice(case: Case, claims: Claims, stage: str) -> str:
 def _known(name: str, word: str) -> None:
     words = vocabulary()[name]
     if word not in words:
-        near = get_close_matches(word, words, 1)
-        hint = f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(words)}"
+        near = nearest(word, words)
+        hint = f"; did you mean {near!r}?" if near else f"; there are {', '.join(words)}"
         raise ValueError(f"{name}: no vector has {word!r}{hint}")
 
 

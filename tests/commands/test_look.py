@@ -86,7 +86,7 @@ def delivered(beyond, *, full=False, pager=True, height=24, below=0):
 def test_an_answer_that_stands_first_is_on_the_screen():
     lines = delivered("cut").splitlines()
     assert lines[:22] == PAGE.splitlines()[:22]
-    assert lines[22:] == ["… 78 more lines: --full"]
+    assert lines[22:] == ["… 78 more lines (use --full)"]
     assert len(delivered("cut", below=3).splitlines()) == 20
     assert delivered("cut", full=True, pager=False) == PAGE
     assert delivered("print") == PAGE
@@ -387,3 +387,26 @@ def test_a_screen_of_24_lines_has_the_loss_rows_and_every_note(grpo, tmp_path, m
         said[1]
         == "grpo: note: this is grpo; the records were computed as trl/dapo: use -v trl/dapo"
     )
+
+
+_COMMANDS = {
+    "aggregations": ["split", "-v", "dr", "--micro-batch", "4"],
+    "variants": ["compare", "--variants", "all"],
+    "tokens": ["explain", "-v", "dr", "--response", "0"],
+}
+
+
+@pytest.mark.parametrize("noun", _COMMANDS)
+def test_a_page_that_is_cut_counts_what_is_left_out(grpo, dump, monkeypatch, noun):
+    words = [*_COMMANDS[noun], str(dump(*[{}] * 5))]
+    whole = grpo(*words).stdout.splitlines()
+    header = next(at for at, line in enumerate(whole) if line.startswith(("─", "  ─")))
+    rows = whole[header + 1 : whole.index("", header)]
+    monkeypatch.setattr(paging, "screen_of", lambda stream: Screen(80, height=header + 4))
+    *kept, last = grpo(*words).stdout.splitlines()
+    assert kept == whole[: header + 2]
+    others = len(rows) - 1
+    if noun == "tokens":  # the sum is none, and those of the other response are in no row
+        assert last == "… 2 more tokens, 2 more responses, the sum (use --full)"
+    else:
+        assert last.startswith(f"… {others} more {noun}, the legend, ")

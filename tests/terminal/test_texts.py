@@ -250,7 +250,7 @@ def test_a_page_that_is_higher_than_the_terminal_is_cut(height, kept):
     """A line is left for the prompt and one for what is missing; the first is always there."""
     stream = io.BytesIO()
     deliver("a\nb\nc\nd\ne\n", stream, Screen(40, height=height), "cut")
-    rest = [] if kept > 5 else [f"… {5 - kept} more lines: --full"]
+    rest = [] if kept > 5 else [f"… {5 - kept} more lines (use --full)"]
     assert stream.getvalue().decode().splitlines() == [*"abcde"[:kept], *rest]
 
 
@@ -365,7 +365,7 @@ def test_a_page_that_fits_is_printed(monkeypatch, beyond, height, below):
 def test_a_page_is_cut_by_what_follows_it(height, below, kept):
     stream = io.BytesIO()
     deliver("a\nb\nc\nd\ne\n", stream, Screen(40, height=height), "cut", below=below)
-    expected = [*"abcde"[:kept], f"… {5 - kept} more lines: --full"]
+    expected = [*"abcde"[:kept], f"… {5 - kept} more lines (use --full)"]
     assert stream.getvalue().decode().splitlines() == expected
 
 

@@ -70,7 +70,8 @@ def count_short(
 
 
 def _lacks_all(names: str, value: Mapping[str, Any]) -> bool:
-    return all(value.get(name) is None for name in names.split("|"))
+    keys = names.split("|")
+    return value.keys().isdisjoint(keys) or all(value.get(key) is None for key in keys)
 
 
 def _count_partly(needs: str, view: View) -> int:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 from grpo_cli.commands.check import answer
 from grpo_cli.commands.check.record_view import Place
 from grpo_cli.commands.check.rule import Finding, Rule
 
-Row = tuple[tuple[int, int, int, int], answer.Finding]
-"""What orders a finding (source, record, rule, response), and the finding as the answer has it."""
+Key = tuple[int, int, int, int]
+"""What orders findings: source, record, rule, response."""
+Row = tuple[Key, answer.Finding]
 
 
 @dataclass
@@ -32,34 +36,35 @@ class Findings:
         severity = finding.severity or rule.severities[0]
         self.counts[rule.code, severity] += 1
         response = -1 if finding.response is None else finding.response
-        row = answer.Finding(
-            code=rule.code,
-            severity=severity,
-            record=place.name,
-            response=finding.response,
-            token=finding.token,
-            source=place.source,
-            line=place.line,
-            message=finding.message,
-            evidence=dict(finding.evidence),
-            advice=finding.advice,
+        self._keep(
+            rule.code,
+            (source, place.number, rule.rank, response),
+            lambda: answer.Finding(
+                code=rule.code,
+                severity=severity,
+                record=place.name,
+                response=finding.response,
+                token=finding.token,
+                source=place.source,
+                line=place.line,
+                message=finding.message,
+                evidence=dict(finding.evidence),
+                advice=finding.advice,
+            ),
         )
-        self._keep(rule.code, [((source, place.number, rule.rank, response), row)])
 
     def merge(self, other: Findings, source: int) -> None:
         """Adds the findings of a piece of a source."""
         self.counts += other.counts
         for code, rows in other.kept.items():
-            self._keep(code, [((source, *key[1:]), row) for key, row in rows])
+            for key, row in rows:
+                self._keep(code, (source, *key[1:]), lambda: row)  # noqa: B023 - called at once
 
-    def _keep(self, code: str, rows: list[Row]) -> None:
+    def _keep(self, code: str, key: Key, make: Callable[[], answer.Finding]) -> None:
         kept = self.kept.setdefault(code, [])
-        in_order = not kept or kept[-1][0] <= rows[0][0]
-        if in_order and self.limit and len(kept) >= self.limit:
+        if self.limit and len(kept) >= self.limit and kept[-1][0] <= key:
             return
-        kept += rows
-        if not in_order:
-            kept.sort(key=lambda row: row[0])
+        insort(kept, (key, make()), key=itemgetter(0))
         if self.limit:
             del kept[self.limit :]
 

@@ -103,6 +103,12 @@ class Tokens:
         sizes = np.diff(self.sample_starts, append=len(self.counts))
         return np.repeat(np.arange(len(sizes)), sizes)
 
+    @cached_property
+    def holes(self) -> I64:
+        """The tokens before masked ones that others of their response follow."""
+        inside = np.diff(self.responses.index) == 0
+        return np.flatnonzero(inside & (np.diff(self.positions) > 1))
+
     def rows_of(self, record: int) -> slice:
         """Returns the responses of a record."""
         start = int(self.records.starts[record])
@@ -249,6 +255,12 @@ class View(Tokens):
     def widths(self) -> I64:
         """[R] tokens of each response as written."""
         return self.packed.widths
+
+    def count(self, tokens: NDArray[np.bool_]) -> I64:
+        """Returns [M] how many of the tokens that count, or of those as written, are marked."""
+        rows = self.responses if len(tokens) == self.responses.total else self.written
+        found: I64 = self.records.sum(rows.sum(tokens.astype(np.int64)))
+        return found
 
     @cached_property
     def written(self) -> Segments:
@@ -437,8 +449,8 @@ def _numbered(words: Iterable[str]) -> dict[str, int]:
 def flat(rows: Any) -> list[Any]:
     """Returns the elements of nested lists of any depth."""
     found = rows if isinstance(rows, list) else rows.tolist()
-    while any(map(_is_nested, found[:1])):
-        found = [word for row in found for word in (row if _is_nested(row) else [row])]
+    while found and _is_nested(found[0]):
+        found = [*chain.from_iterable(row if _is_nested(row) else [row] for row in found)]
     return found
 
 

@@ -17,10 +17,10 @@ from grpo_cli.commands.compare.answer import (
     Unserved,
 )
 from grpo_cli.objective.signature import instead, plain
-from grpo_cli.terminal.grid import column, fitting, grid, print_hidden
+from grpo_cli.terminal.grid import column, print_fitting
 from grpo_cli.terminal.numbers import counted, percent, shown_among, visible
 from grpo_cli.terminal.prose import wrapped
-from grpo_cli.terminal.screen import Screen
+from grpo_cli.terminal.screen import Screen, mark
 
 _COLUMNS = {
     "variant": "variant",
@@ -76,9 +76,7 @@ def _print_rows(console: Console, screen: Screen, rows: Sequence[ComparedVariant
             columns.append(column(header, texts, show=str, numeric=True))
         else:
             columns.append(column(header, values))
-    kept, hidden = fitting(columns, _SPARE, screen.width)
-    console.print(grid(kept))
-    print_hidden(console, screen, hidden, "--json")
+    print_fitting(console, screen, columns, _SPARE, "variant")
 
 
 def _naming(row: ComparedVariant) -> list[str]:
@@ -101,6 +99,7 @@ def _print_meaning(console: Console, screen: Screen, answer: Compared) -> None:
         "A>0, A<0: share of Σ|gradient| in tokens with a positive, a negative advantage",
     ):
         console.print(wrapped(Text(line, "dim"), screen.reading, 2))
+        mark(console, "the legend", None)
 
 
 def _print_differences(console: Console, screen: Screen, rows: Sequence[FamilyDifference]) -> None:
@@ -117,6 +116,7 @@ def _print_differences(console: Console, screen: Screen, rows: Sequence[FamilyDi
         more = f", and use different choices for {', '.join(row.stages)}" if row.stages else " only"
         line = Text(f"{first} and {', '.join(others)} differ in {listed}{more}")
         console.print(wrapped(line, screen.reading, 2))
+        mark(console, "difference")
 
 
 def _print_replaced(console: Console, screen: Screen, rows: Sequence[Replaced]) -> None:
@@ -133,6 +133,7 @@ def _print_replaced(console: Console, screen: Screen, rows: Sequence[Replaced]) 
         )
         console.print()
         console.print(wrapped(Text(line), screen.reading, 2))
+        mark(console, "replaced setting", len(lines))
 
 
 _MOST = 6
@@ -162,3 +163,4 @@ def _print_skipped(console: Console, screen: Screen, skipped: Sequence[Unserved]
         console.print(wrapped(Text(visible(reason)), screen.reading, 2))
         count = f"{len(names):,} variants: " if len(names) > 1 else ""
         console.print(wrapped(Text(f"  {count}{', '.join(names)}", "dim"), screen.reading, 4))
+        mark(console, "skipped variant", len(names))

@@ -30,11 +30,11 @@ from grpo_cli.errors import GrpoError, InputError
 from grpo_cli.records import Reading
 from grpo_cli.records.choose.where import read_path
 from grpo_cli.records.open.folders import files as expanded
-from grpo_cli.terminal.grid import column, fitting, grid, print_hidden
+from grpo_cli.terminal.grid import column, print_fitting
 from grpo_cli.terminal.messages import failures
 from grpo_cli.terminal.numbers import counted, shown
 from grpo_cli.terminal.prose import wrapped
-from grpo_cli.terminal.screen import Screen
+from grpo_cli.terminal.screen import Screen, mark
 
 NO = 1
 
@@ -164,9 +164,7 @@ def _print(console: Console, screen: Screen, answer: RunDiff) -> None:
         column("second", [_both(one)[1] for one in rows], show=str, numeric=False),
         column("largest_difference", [one.difference for one in rows]),
     ]
-    kept, hidden = fitting(columns, _SPARE, screen.width)
-    console.print(grid(kept))
-    print_hidden(console, screen, hidden, "--json")
+    print_fitting(console, screen, columns, _SPARE, "column")
 
 
 def _print_noise(console: Console, screen: Screen, answer: RunDiff) -> None:
@@ -179,11 +177,9 @@ def _print_noise(console: Console, screen: Screen, answer: RunDiff) -> None:
             else f"an engine's noise, {one.mean:.1g} in the mean"
         )
         text = f"{one.column} differs by ≤ {one.largest:.1g}{until}: {why}"
-        console.print(
-            wrapped(
-                Text(f"{text} ({one.differing:,} of {one.numbers:,})", "dim"), screen.reading, 2
-            )
-        )
+        text += f" ({one.differing:,} of {one.numbers:,})"
+        console.print(wrapped(Text(text, "dim"), screen.reading, 2))
+        mark(console, "noisy column")
 
 
 def _both(one: Parting) -> tuple[str, str]:

@@ -18,7 +18,7 @@ from grpo_cli.engine.fold import Accumulator, fold
 from grpo_cli.engine.packing import chunks
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.records import DecodedChunk
-from grpo_cli.records.packed import LARGEST
+from grpo_cli.records.packed import LARGEST, join, numbered
 
 A = TypeVar("A", bound="Pass")
 
@@ -230,22 +230,19 @@ def _joined(chunks: Sequence[Chunk]) -> Chunk:
     """Chunks of one kind as one."""
     if len(chunks) == 1:
         return chunks[0]
-    batches = [chunk.batch for chunk in chunks]
     made: dict[str, Any] = {}
     for name in (one.name for one in fields(Batch)):
-        values = [getattr(batch, name) for batch in batches]
+        values = [getattr(chunk.batch, name) for chunk in chunks]
         if isinstance(values[0], Segments):
-            made[name] = Segments(np.concatenate([one.lengths for one in values]))
-        elif name in _NUMBERED.values():
-            made[name] = sum(values)
-        elif isinstance(values[0], np.ndarray):
-            if name in _NUMBERED:
-                counts = [getattr(batch, _NUMBERED[name]) for batch in batches]
-                before = np.cumsum([0, *counts[:-1]]).tolist()
-                values = [one + start for one, start in zip(values, before, strict=True)]
-            made[name] = np.concatenate(values)
+            made[name] = Segments(join([one.lengths for one in values]))
+        elif isinstance(values[0], np.ndarray) and name not in _NUMBERED:
+            made[name] = join(values)
         else:
-            made[name] = values[0]
+            made.setdefault(name, values[0])
+    for name, count in _NUMBERED.items():
+        pairs = [(getattr(chunk.batch, name), getattr(chunk.batch, count)) for chunk in chunks]
+        if made[name] is not None:
+            made[name], made[count] = numbered(pairs)
     return replace(chunks[0], batch=Batch(**made))
 
 

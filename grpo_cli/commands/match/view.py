@@ -13,7 +13,7 @@ from grpo_cli.commands.match.answer import Convention, Matched
 from grpo_cli.terminal.display import chosen
 from grpo_cli.terminal.numbers import shown, visible
 from grpo_cli.terminal.prose import as_command, wrapped
-from grpo_cli.terminal.screen import Screen
+from grpo_cli.terminal.screen import Screen, mark
 
 _SHOWN = 12
 _COINCIDENCES = 3
@@ -25,6 +25,7 @@ def print_matches(console: Console, screen: Screen, answer: Matched) -> None:
     """Prints the answer, then each number: the rows that give it, and a command."""
     for line, style in _head(answer):
         console.print(wrapped(Text(line, style), screen.reading, 4 if line[:1] == " " else 2))
+        mark(console, "hint")
     if not answer.matches:
         console.print(Text("\nthe nearest", "bold"))
         for found in answer.nearest:
@@ -36,6 +37,7 @@ def print_matches(console: Console, screen: Screen, answer: Matched) -> None:
         _print(console, screen, same)
     if len(entries) > most:
         console.print(Text(f"\n… {len(entries) - most} more numbers fit (see --json)", "dim"))
+        mark(console, "convention", sum(map(len, entries[most:])))
 
 
 def _label(found: Convention) -> str:
@@ -157,6 +159,7 @@ def _print(console: Console, screen: Screen, same: Sequence[Convention]) -> None
             signature = Text(f"  {visible(one.signature)}")
             console.print(wrapped(signature, screen.edge, 4, bars=True))
         console.print(as_command(f"  {one.command}", screen.edge), style="dim")
+    mark(console, "convention", len(same))
 
 
 def _unknown(edges: Mapping[str, float]) -> Iterator[str]:

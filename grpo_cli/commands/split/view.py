@@ -8,10 +8,10 @@ from rich.console import Console
 from rich.text import Text
 
 from grpo_cli.commands.split.answer import SplitAggregate, SplitUp
-from grpo_cli.terminal.grid import column, fitting, grid, print_hidden
+from grpo_cli.terminal.grid import column, print_fitting
 from grpo_cli.terminal.numbers import counted, percent, shown, visible
 from grpo_cli.terminal.prose import wrapped
-from grpo_cli.terminal.screen import Screen
+from grpo_cli.terminal.screen import Screen, mark
 
 _SPARE = ("norm", "along_global")
 
@@ -28,6 +28,7 @@ def print_splits(console: Console, screen: Screen, answer: SplitUp) -> None:
         names = [visible(one.aggregate) for one in answer.skipped]
         text = f"skipped (missing inputs): {', '.join(names)} (--json says why)"
         console.print(wrapped(Text(text, "dim"), screen.width, 2))
+        mark(console, "skipped aggregation", len(names))
 
 
 def _print_rows(console: Console, screen: Screen, rows: Sequence[SplitAggregate]) -> None:
@@ -46,11 +47,10 @@ def _print_rows(console: Console, screen: Screen, rows: Sequence[SplitAggregate]
             numeric=True,
         ),
     ]
-    kept, hidden = fitting(columns, _SPARE, screen.width)
-    console.print(grid(kept))
-    print_hidden(console, screen, hidden, "--json")
+    print_fitting(console, screen, columns, _SPARE, "aggregation")
     own = next((_ADDED_UP[row.accumulation] for row in rows if row.own), "")
     console.print(Text(f"\n* the variant's own{own}{_MEANING}", "dim"))
+    mark(console, "the legend", None)
 
 
 _NOTHING = "every micro-batch is a whole step, so nothing is split: try a smaller --micro-batch"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.verify.quantities import KEYS, LOSSES, METRICS, QUANTITIES, Quantity, Values
-from grpo_cli.errors import InputError
+from grpo_cli.errors import InputError, nearest
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.records import Record
 from grpo_cli.records.parse.columns import is_number
@@ -98,8 +97,8 @@ def _object(value: object, path: str) -> Mapping[str, Any]:
 
 
 def _unknown(key: str) -> str:
-    close = get_close_matches(key, KEYS, cutoff=0.5)
-    near = f"did you mean {close[0]}?" if close else f"known keys: {', '.join(KEYS)}"
+    close = nearest(key, KEYS, cutoff=0.5)
+    near = f"did you mean {close}?" if close else f"known keys: {', '.join(KEYS)}"
     return f"verify does not know this key; {near} (put what a trainer logs under metrics)"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 from grpo_cli.engine.rows.fields import SHARES, SIDES, Level
 from grpo_cli.engine.rows.rows import all_columns
 from grpo_cli.engine.rows.source import Source
-from grpo_cli.errors import UsageError
+from grpo_cli.errors import UsageError, nearest
 from grpo_cli.records.choose.where import Condition, read_conditions, spelled
 
 
@@ -76,8 +75,8 @@ def read_having(
     for one in read_conditions(texts, flag):
         known = [name for name in names if name in (one.path[0], spelled(one.path))]
         if not known:
-            near = get_close_matches(spelled(one.path), names, n=1)
-            hint = f"; did you mean {near[0]}?" if near else ""
+            near = nearest(spelled(one.path), names)
+            hint = f"; did you mean {near}?" if near else ""
             raise UsageError(
                 f"{flag} at --level {level}: there is no column {spelled(one.path)!r}{hint} "
                 f"(there are {', '.join(names)})"

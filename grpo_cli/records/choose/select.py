@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from difflib import get_close_matches
 from typing import Any
 
+from grpo_cli.errors import nearest
 from grpo_cli.records.choose.where import Condition, Missing, look_up, spelled
 from grpo_cli.records.fields import read_fields
 from grpo_cli.records.record import Raw
@@ -112,6 +112,6 @@ def _near(beginning: str, wanted: str, names: Sequence[Any], most: int = _LISTED
     texts = list(dict.fromkeys(map(str, names)))
     if not texts:
         return ""
-    near = get_close_matches(wanted, texts, n=1)
-    listed = list(dict.fromkeys([*near, *texts]))[:most]
+    near = nearest(wanted, texts)
+    listed = list(dict.fromkeys([*filter(None, [near]), *texts]))[:most]
     return f"; {beginning} {', '.join(listed)}{', …' if len(texts) > most else ''}"

@@ -37,7 +37,7 @@ def find_certain_tokens(view: View) -> Iterator[Finding]:
     if not view.log_probs:
         return
     zero = np.logical_and.reduce([column == 0.0 for column in view.log_probs.values()])
-    count = view.records.sum(view.responses.sum(zero.astype(np.int64)))
+    count = view.count(zero)
     found = (view.tokens >= _CERTAIN_TOKENS) & (count >= _CERTAIN_SHARE * view.tokens)
     for record in np.flatnonzero(found).tolist():
         tokens, of = int(count[record]), int(view.tokens[record])

@@ -251,9 +251,12 @@ def find_wrong_text(view: View) -> Iterator[Finding]:
     """
     if not {"tokens", "token_ids"} <= view.names.keys() or view.ids is None:
         return
+    strings = view.strings("tokens")
+    if strings is not None and _agree(view.ids.tolist(), strings.tolist()):
+        return
     for record, value in enumerate(view.values):
         ids, words = (flat(value[view.names[name]]) for name in ("token_ids", "tokens"))
-        if len(ids) != len(words) or [*map(dict(zip(ids, words, strict=True)).get, ids)] == words:
+        if len(ids) != len(words) or _agree(ids, words):
             continue
         if not all(isinstance(word, str) for word in words):
             continue
@@ -271,6 +274,11 @@ def find_wrong_text(view: View) -> Iterator[Finding]:
                 {"share": usual / total, "tokens": total},
                 record,
             )
+
+
+def _agree(ids: list[Any], words: list[Any]) -> bool:
+    """Returns whether each id has one string."""
+    return [*map(dict(zip(ids, words, strict=True)).get, ids)] == words
 
 
 @rule("reward-sums")

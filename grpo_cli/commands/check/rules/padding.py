@@ -386,17 +386,32 @@ def _goes_on_after_the_end(view: View, ids: I64, last: I64) -> NDArray[np.bool_]
     found = np.zeros(len(last), dtype=np.bool_)
     at = edges(view.responses, end=True)
     before = np.where(view.lengths > 1, ids[np.maximum(at - 1, 0)], -1)
-    for record in np.flatnonzero(view.counts > _MANY).tolist():
+    end, most = _usual_values(view.records, last)
+    odd = (before == view.records.spread(end)) & (last != view.records.spread(end))
+    several = (view.counts > _MANY) & (most >= np.maximum(_MANY, 0.5 * view.counts))
+    for record in np.flatnonzero(several & (view.records.sum(odd.astype(np.int64)) > 0)).tolist():
         rows, mine = view.rows_of(record), ids[view.tokens_of(record)]
-        words, counts = np.unique(last[rows], return_counts=True)
-        end = words[np.argmax(counts)]
-        odd = (before[rows] == end) & (last[rows] != end)
-        if not odd.any() or counts.max() < max(_MANY, 0.5 * len(odd)):
-            continue
-        only_last = np.count_nonzero(mine == end) == counts.max() + np.count_nonzero(odd)
-        strange = np.isin(mine, last[rows][odd])
-        found[rows] = odd & only_last & (np.count_nonzero(strange) == np.count_nonzero(odd))
+        count = np.count_nonzero(odd[rows])
+        only_last = np.count_nonzero(mine == end[record]) == most[record] + count
+        strange = np.isin(mine, last[rows][odd[rows]])
+        found[rows] = odd[rows] & only_last & (np.count_nonzero(strange) == count)
     return found
+
+
+def _usual_values(segments: Segments, values: I64) -> tuple[I64, I64]:
+    """Returns [S] the most frequent value of each segment, the least of several; and its count."""
+    order = np.lexsort((values, segments.index))
+    sorted_values, index = values[order], segments.index[order]
+    begins = np.flatnonzero(
+        (np.diff(sorted_values, prepend=-1) != 0) | (np.diff(index, prepend=-1) != 0)
+    )
+    counts = np.diff(begins, append=len(values))
+    best = np.lexsort((-counts, index[begins]))  # stable: lower values first
+    first = best[np.flatnonzero(np.diff(index[begins][best], prepend=-1))]
+    usual, most = (np.zeros(segments.count, dtype=np.int64) for _ in range(2))
+    usual[index[begins][first]] = sorted_values[begins][first]
+    most[index[begins][first]] = counts[first]
+    return usual, most
 
 
 @rule("end-of-text")
@@ -495,14 +510,14 @@ def _find_open_ends(view: View, ids: I64) -> Iterator[Finding]:
     last = ids[np.maximum(view.written.starts + view.widths - 1, 0)]
     longest = view.by_group(view.widths.astype(np.float64), np.maximum)[view.groups]
     short = (view.widths < longest) & (view.widths > 0)
-    for record in np.flatnonzero(view.counts >= _OPEN).tolist():
+    for record in np.flatnonzero(view.records.sum(short.astype(np.int64)) >= _OPEN).tolist():
         part = view.rows_of(record)
         masked = view.mask is not None and (view.lengths < view.widths)[part].any()
         if masked or cut_off(view.values[record]) is not None:
             continue
         mine = last[part][short[part]]
         words, counts = np.unique(mine, return_counts=True)
-        if len(mine) < _OPEN or counts.max() >= _FINISHED * len(mine):
+        if counts.max() >= _FINISHED * len(mine):
             continue
         count = len(mine) - (int(counts.max()) if counts.max() > 2 else 0)
         row = part.start + int(

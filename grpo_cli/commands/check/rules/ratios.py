@@ -58,9 +58,7 @@ def find_extreme_given_ratios(view: View) -> Iterator[Finding]:
         return
     with np.errstate(divide="ignore", invalid="ignore"):
         bad = ~(np.abs(np.log(ratios)) <= _EXTREME)
-    for record in np.flatnonzero(
-        view.records.sum(view.responses.sum(bad.astype(np.int64)))
-    ).tolist():
+    for record in np.flatnonzero(view.count(bad)).tolist():
         part = view.tokens_of(record)
         at = part.start + int(np.argmax(bad[part]))
         yield Finding(
@@ -101,7 +99,7 @@ def find_on_policy(view: View) -> Iterator[Finding]:
     ]
     old = view.columns.get("log_probs_old")
     if old is not None:
-        differs = view.records.sum(view.responses.sum((new != old).astype(np.int64)))
+        differs = view.count(new != old)
         for record in np.flatnonzero(counted & (differs == 0)).tolist():
             n = int(view.tokens[record])
             words = f"old = new at all {n:,} tokens: every ratio is exactly 1"

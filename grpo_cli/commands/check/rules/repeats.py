@@ -88,7 +88,7 @@ def _compare_references(view: View, new: F64) -> tuple[Counter[str], tuple[str, 
     old = view.columns.get("log_probs_old", new)
 
     def differ(first: F64, second: F64) -> NDArray[np.bool_]:
-        return view.records.sum(view.responses.sum((first != second).astype(np.int64))) > 0
+        return view.count(first != second) > 0
 
     differs, moved = differ(view.columns["log_probs_ref"], new), differ(old, new)
     some, trained = (

@@ -28,16 +28,9 @@ def find_inverted_masks(view: View) -> Iterator[Finding]:
     if view.mask is None or not view.log_probs:
         return
     zero = _is_zero(view)
-    kept = _count_per_record(view, view.mask)
-    filled = _count_per_record(view, view.mask & zero)
-    taken = _count_per_record(view, ~view.mask)
-    empty = _count_per_record(view, ~view.mask & zero)
-    bad = (
-        (kept >= _LEAST_INVERTED)
-        & (filled == kept)
-        & (taken >= _LEAST_INVERTED)
-        & (2 * empty < taken)
-    )
+    marks = (view.mask, view.mask & zero, ~view.mask, ~view.mask & zero)
+    kept, filled, taken, empty = map(view.count, marks)
+    bad = (filled == kept) & (np.minimum(kept, taken) >= _LEAST_INVERTED) & (2 * empty < taken)
     for record in np.flatnonzero(bad).tolist():
         yield Finding(
             f"the mask is inverted: all {int(kept[record]):,} tokens that it keeps have log-prob "
@@ -55,10 +48,6 @@ def _is_zero(view: View) -> np.ndarray:
     for name in view.log_probs:
         found &= view.packed.columns[name] == 0.0
     return found
-
-
-def _count_per_record(view: View, tokens: np.ndarray) -> np.ndarray:
-    return view.records.sum(view.written.sum(tokens.astype(np.int64)))
 
 
 @rule("mask")
@@ -135,9 +124,7 @@ def _find_displaced_masks(view: View) -> Iterator[Finding]:
 
 
 def _find_holes(view: View) -> Iterator[Finding]:
-    edges = np.diff(view.positions) > 1
-    inside = np.diff(view.responses.index) == 0
-    holes = np.flatnonzero(edges & inside)
+    holes = view.holes
     rows = view.responses.index[holes]
     records = view.records.index[rows]
     for record in np.unique(records).tolist():

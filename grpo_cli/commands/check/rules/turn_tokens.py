@@ -73,7 +73,7 @@ def _foreign(view: View) -> NDArray[np.bool_] | None:
     if engine is not None and trainer is not None:
         return _unsampled(view, engine == 0.0, trainer)
     words = view.ids if "token_ids" in view.names else view.strings("tokens")
-    if words is None or (np.diff(view.positions)[np.diff(view.responses.index) == 0] > 1).any():
+    if words is None or len(view.holes):
         return None
     marked = np.isin(words, [*_HEADERS] if words.dtype.kind == "i" else _MARKS)[kept]
     often = view.records.sum((view.responses.sum(marked.astype(np.int64)) > 0).astype(np.int64))
@@ -112,7 +112,7 @@ def find_shifted_masks(view: View) -> Iterator[Finding]:
     if view.mask is None or engine is None or trainer is None:
         return
     foreign = (engine == 0.0) & (trainer < _DOUBT)
-    holes = np.flatnonzero((np.diff(view.positions) > 1) & (np.diff(view.responses.index) == 0))
+    holes = view.holes
     owner = view.records.index[view.responses.index[holes]]
     of = np.bincount(owner, minlength=len(view.counts))
     sides = {"late": foreign[holes], "early": foreign[holes + 1]}

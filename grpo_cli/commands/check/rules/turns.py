@@ -215,7 +215,7 @@ def _find_masked_rewards(view: View) -> Iterator[Finding]:
     lost = ~view.mask & (written != 0.0)
     inside = view.written.sum(lost.astype(np.int64))
     count, rows = view.records.sum(inside), view.records.sum((inside > 0).astype(np.int64))
-    tokens = view.records.sum(view.written.sum((~view.mask).astype(np.int64)))
+    tokens = view.count(~view.mask)
     for record in np.flatnonzero(rows >= _LEAST).tolist():
         many = count[record] > 2 * rows[record]
         yield Finding(
