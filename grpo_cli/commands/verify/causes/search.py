@@ -22,7 +22,7 @@ from grpo_cli.commands.verify.causes import (
     tokens,
     turns,
 )
-from grpo_cli.commands.verify.causes.case import IMPOSSIBLE, Case, Cause, Source
+from grpo_cli.commands.verify.causes.case import IMPOSSIBLE, STRICT, Case, Cause, Source
 from grpo_cli.commands.verify.causes.located import Located, located
 from grpo_cli.objective.objective import Objective
 
@@ -94,9 +94,6 @@ SURE = 1.5e-6
 BY_CHANCE = 0.1
 """Where more mistakes than that are expected to give a lone loss by chance, none is named."""
 
-_STRICT = "GRPO_STRICT"
-"""The variable with which a source that fails ends the command; without it only its own causes."""
-
 FITS = 1e-4
 """What an answer to another record may leave here."""
 
@@ -123,7 +120,7 @@ def explained(case: Case) -> Explained:
 
     Of several that fit, those that fit best by orders of magnitude, the simplest first.
     """
-    where = locate(case)
+    where = located(case)
     inside = _searched(case, lambda cause: not where.stages or cause.stage in where.stages)
     if inside.causes or inside.possible or not where.stages:
         return inside._replace(where=where)
@@ -160,22 +157,12 @@ def _searched(case: Case, wanted: Callable[[Cause], bool]) -> Explained:
     return Explained(where, named[:MOST], () if named else best[:MOST])
 
 
-def locate(case: Case) -> Located:
-    """Says where a record is wrong; nothing where its numbers make no sense."""
-    try:
-        return located(case)
-    except IMPOSSIBLE:
-        if _STRICT in environ:
-            raise
-        return Located("")
-
-
 def _possible(case: Case, source: Source) -> Iterator[Cause]:
     """Yields the causes of a source, until it can make no more of this record."""
     try:
         yield from source(case)
     except IMPOSSIBLE:
-        if _STRICT in environ:
+        if STRICT in environ:
             raise
         return
 
@@ -246,7 +233,7 @@ class Memory:
             fitting = [cause for cause in known if of == key and misfit(cause, case) <= FITS]
             if fitting:
                 self._known.insert(0, self._known.pop(at))
-                return Explained(locate(case), fitting)
+                return Explained(located(case), fitting)
         if self._left <= 0:
             self.left_out += 1
             return None

@@ -6,10 +6,10 @@ reward, the centre and the scale over which responses, ε, and what a response g
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import combinations, product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -263,7 +263,7 @@ def _others(own: Formula, most: int = 2) -> Iterator[tuple[int, Formula]]:
     """
     (centre, of), (_, by) = own.centre, own.scale
     usual = (own.scale[0], "std (ddof 1)", "std (ddof 0)")
-    choices = (
+    choices: Sequence[Sequence[Any]] = (
         [*_REWARDS],
         [own.centre, *product(_CENTRES, (of, _GROUP)), *product(("mean", centre), _SETS)],
         [own.scale, *product(_SCALES, (by, _GROUP)), *product(usual, _SETS)],
@@ -343,10 +343,11 @@ def statistics(case: Case) -> Iterator[Cause]:
     numbers = np.unique(np.round(np.abs(found[known]) / (1e-3 * (size or 1.0))))
     few = own is None or len(numbers[numbers > 0]) < 2
     fitting: list[tuple[int, float, Formula]] = []
+    room = min(1e-3, 0.1 * _off(tables, base, found)) if own else 1e-3
     for count, one in tried:
         if fitting and count > fitting[0][0]:
             break
-        if (off := _off(tables, one, found)) <= 1e-3:
+        if (off := _off(tables, one, found)) <= room:
             fitting.append((count, off, one))
     for _, _, one in sorted(fitting, key=lambda row: row[1]):
         yield _cause(one, base, equal=few and not _is_plain(one, base))
