@@ -378,7 +378,6 @@ def test_masked_tokens_are_no_positions() -> None:
 
 SUM = "a sum instead of a mean, or a mean instead of a sum: yours is grpo's"
 FACTOR = "off by a factor, perhaps of accumulation: yours is grpo's"
-WHOLE_FACTOR = "off by an integer factor: yours is grpo's times"
 
 
 def scaled(loss: float, gradient: float | None, **said: Any) -> list[str]:
@@ -404,9 +403,9 @@ def scaled(loss: float, gradient: float | None, **said: Any) -> list[str]:
          f"{FACTOR} divided by gradient_accumulation_steps = 5, with the wrong sign"),
         (8.0, {"steps_per_generation": 8}, f"{FACTOR} times steps_per_generation = 8"),
         (1 / 6, {"num_processes": 6}, f"{FACTOR} divided by num_processes = 6"),
-        (3.0, {}, f"{WHOLE_FACTOR} 3"),
-        (-3.0, {}, f"{WHOLE_FACTOR} -3"),
-        (1917.0, {}, f"{WHOLE_FACTOR} 1917"),
+        (3.0, {}, None),
+        (-3.0, {}, None),
+        (1917.0, {}, None),
         (1917.05, {}, None),
         (1 / 1917.05, {}, None),
         (1.5, {}, None),

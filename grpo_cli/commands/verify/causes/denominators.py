@@ -449,23 +449,6 @@ def named_factors(case: Case) -> Iterator[Cause]:
                     yield Cause(mistake, words, partial(everything_times, factor=sign * factor))
 
 
-_WHOLE = 2e-3
-"""Any number above 5,000 is whole at a tolerance of 1e-4; so near to one are 4 of 1,000."""
-
-
-def whole_factor(case: Case) -> Iterator[Cause]:
-    """Yields a whole factor without a name, or one over it, of a loss without its gradient."""
-    found = _loss_factor(case)
-    if not found or case.gradient is not None or 0.7 < abs(found) < 1.5:
-        return
-    verb, number = ("times", found) if abs(found) > 1.0 else ("divided by", 1.0 / found)
-    if abs(number) < 1e9 and abs(number - round(number)) <= min(
-        case.tolerance.rtol * abs(number), _WHOLE
-    ):
-        words = f"off by an integer factor: yours is grpo's {verb} {round(number)}"
-        yield Cause("factor", words, partial(everything_times, factor=found))
-
-
 def _accumulations(case: Case) -> Iterator[tuple[str, float]]:
     for name in _ACCUMULATION:
         value = case.record.hyperparameters.get(name)

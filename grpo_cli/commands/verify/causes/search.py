@@ -77,8 +77,8 @@ TIERS: Sequence[Sequence[tuple[Source, int]]] = (
         (kl.policy_strength, 1),
         (inputs.temperatures, 1),
     ),
-    ((kl.weights_and_denominators, 2), (kl.any_strength, 1)),
-    ((denominators.separate_factors, 1), (denominators.whole_factor, 3)),
+    ((kl.weights_and_denominators, 2),),
+    ((denominators.separate_factors, 1),),
     ((choices.any_choice, 1),),
 )
 """Sources of causes, and how many of each are named where several fit.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import combinations, product
+from itertools import combinations, groupby, product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -342,15 +342,21 @@ def statistics(case: Case) -> Iterator[Cause]:
     size = float(np.abs(found[known]).max(initial=0.0))
     numbers = np.unique(np.round(np.abs(found[known]) / (1e-3 * (size or 1.0))))
     few = own is None or len(numbers[numbers > 0]) < 2
-    fitting: list[tuple[int, float, Formula]] = []
     room = min(1e-3, 0.1 * _off(tables, base, found)) if own else 1e-3
-    for count, one in tried:
-        if fitting and count > fitting[0][0]:
-            break
-        if (off := _off(tables, one, found)) <= room:
-            fitting.append((count, off, one))
-    for _, _, one in sorted(fitting, key=lambda row: row[1]):
+    fitting: list[tuple[float, Formula]] = []
+    for _, alike in groupby(tried, lambda row: row[0]):
+        offs = ((_off(tables, one, found), one) for _, one in alike)
+        fitting += [(off, one) for off, one in offs if off <= room]
+        if fitting:  # other parts have to fit much better
+            room = 0.1 * min(off for off, _ in fitting)
+            if room <= _EXACT:
+                break
+    for _, one in sorted(fitting, key=lambda row: row[0]):
         yield _cause(one, base, equal=few and not _is_plain(one, base))
+
+
+_EXACT = 1e-5
+"""A formula that is so near may be the one."""
 
 
 def _may_be_clipped(case: Case, found: F64) -> Flags:
