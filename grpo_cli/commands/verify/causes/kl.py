@@ -229,12 +229,21 @@ def _both(case: Case, first: Cause, second: Cause) -> Breakdown:
 
 def strength(case: Case) -> Iterator[Cause]:
     """Yields the β that gives the gradient, which is linear in it, where somebody may type it."""
+    yield from _strength(case, unround=False)
+
+
+def any_strength(case: Case) -> Iterator[Cause]:
+    """Yields the β that gives the gradient, whatever it is."""
+    yield from _strength(case, unround=True)
+
+
+def _strength(case: Case, *, unround: bool) -> Iterator[Cause]:
     beta, ours = case.objective.beta, case.without_policy.gradient
     wanted = case.gradient
     if wanted is None or not beta or case.breakdown.term(KL) is None or not ours.any():
         return
     factor = float((wanted - case.policy_gradient) @ ours) / float(ours @ ours)
-    if abs(factor - 1.0) > 1e-4 and round_number(factor * beta):
+    if abs(factor - 1.0) > 1e-4 and unround != round_number(factor * beta):
         near = roundest(*sorted((factor * beta * (1.0 - 1e-5), factor * beta * (1.0 + 1e-5))))
         words = f"β is {near:.4g} instead of {beta:g}"
         yield Cause("kl-beta", words, partial(_times, factor=factor))
