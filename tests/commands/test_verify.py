@@ -446,7 +446,9 @@ def test_one_verdict_comes_first_and_then_the_first_record(tmp_path) -> None:
     path = write(tmp_path / "a.jsonl", rows)
     result = run("verify", path, "--quiet")
     lines = result.stdout.splitlines()
-    assert lines[0].startswith("3 of 4 records differ; 2 explained by: wrong sign: your loss")
+    assert lines[0].startswith(
+        "3 of 4 records differ, 2 of them explained by: wrong sign: your loss"
+    )
     assert "record dapo/1" in result.stdout
     assert "record dapo/2" not in result.stdout
     assert "  yours    " in result.stdout
@@ -461,6 +463,14 @@ def test_one_verdict_comes_first_and_then_the_first_record(tmp_path) -> None:
     write(path, rows[1:3])
     said = run("verify", path).stdout
     assert said.startswith("2 of 2 records differ, all explained by: wrong sign")
+    for row, number in zip(rows[1:3], (0.3, 0.7), strict=True):  # one mistake, two numbers
+        seen = evaluate(row)
+        slopes = [[number * x for x in one] for one in seen.gradient]
+        row["expected"] = {"objective": number * seen.objective, "gradient": slopes}
+    write(path, rows[1:3])
+    said = " ".join(run("verify", path).stdout.split())
+    words = "all by one mistake with other numbers in each, in the first: "
+    assert said.startswith(f"2 of 2 records differ, {words}")
 
 
 def test_no_more_is_said_of_records_that_are_not_searched(tmp_path) -> None:

@@ -124,7 +124,7 @@ def test_a_beta_is_solved_for_where_some_tokens_have_no_kl() -> None:
 # ---- denominators -------------------------------------------------------------------------------
 
 WIDTHS = [3, 2, 4, 6]
-STEPS = " × the accumulation steps"
+STEPS = " × 5, perhaps the accumulation steps"
 COUNTS = {
     "1 (sum over tokens: no denominator)": 1,
     "the number of tokens (token-mean over this micro-batch, its local count)": 10,
@@ -254,8 +254,8 @@ def test_a_denominator_that_two_names_have_is_said_once() -> None:
     assert found is not None
     assert found.cause == (
         "another denominator: your loss divides each token by its response's tokens × "
-        "the number of responses (response-mean: mean over responses of token means) × the "
-        "accumulation steps; this row's denominator: responses"
+        "the number of responses (response-mean: mean over responses of token means) × 2, "
+        "perhaps the accumulation steps; this row's denominator: responses"
     )
 
 
@@ -377,8 +377,7 @@ def test_masked_tokens_are_no_positions() -> None:
 # ---- factors ------------------------------------------------------------------------------------
 
 SUM = "a sum instead of a mean, or a mean instead of a sum: yours is grpo's"
-FACTOR = "off by the accumulation factor: yours is grpo's"
-WHOLE_FACTOR = "off by an integer factor: yours is grpo's times"
+FACTOR = "off by a factor, perhaps of accumulation: yours is grpo's"
 
 
 def scaled(loss: float, gradient: float | None, **said: Any) -> list[str]:
@@ -404,9 +403,9 @@ def scaled(loss: float, gradient: float | None, **said: Any) -> list[str]:
          f"{FACTOR} divided by gradient_accumulation_steps = 5, with the wrong sign"),
         (8.0, {"steps_per_generation": 8}, f"{FACTOR} times steps_per_generation = 8"),
         (1 / 6, {"num_processes": 6}, f"{FACTOR} divided by num_processes = 6"),
-        (3.0, {}, f"{WHOLE_FACTOR} 3"),
-        (-3.0, {}, f"{WHOLE_FACTOR} -3"),
-        (1917.0, {}, f"{WHOLE_FACTOR} 1917"),
+        (3.0, {}, None),
+        (-3.0, {}, None),
+        (1917.0, {}, None),
         (1917.05, {}, None),
         (1 / 1917.05, {}, None),
         (1.5, {}, None),
@@ -490,11 +489,22 @@ def test_what_is_known_of_other_differences() -> None:
     assert found.pattern == "4 of 4 advantages differ already, though the gradient agrees"
     assert found.located == ("advantage",)
     found = difference({"gradient": slopes, "loss": -1.2512 * j})
-    assert found.pattern == f"{agrees}, your loss is grpo's times 1.2512"
+    assert found.pattern == f"{agrees}; your loss is grpo's times 1.2512"
     hint = "one loss fits many mistakes: record loss_gradient as well to narrow them down"
     assert difference({("loss"): 1.0123}).pattern == (
-        f"{hint}, your loss is grpo's times {-1.0123 / j:.5g}"
+        f"your loss is grpo's times {-1.0123 / j:.5g}; {hint}"
     )
+
+
+def test_a_response_without_tokens_at_the_end_is_located_too() -> None:
+    """Factors by response, and two responses that are equally long; the last has no tokens."""
+    masks = [[1, 1], [1], [1, 1, 1, 1], [0, 0, 0]]
+    row = {**RECORD, "mask": masks}
+    again = evaluate({**row, "advantages": [1.37, -0.3, 0.21, -2.0]}, beta=0.0)
+    expected = {"gradient": [*again.gradient[:3], [0.0] * 3]}
+    found = verify([{**row, "expected": expected}], beta=0.0).records[0].first
+    assert found is not None
+    assert "advantage" in found.located
 
 
 @each("loss", [1e308, 5e-324, 0.0])

@@ -18,7 +18,8 @@ from grpo_cli.commands.verify.answer import (
     Verified,
 )
 from grpo_cli.commands.verify.causes.case import Case
-from grpo_cli.commands.verify.causes.search import Explained, Memory, locate
+from grpo_cli.commands.verify.causes.located import located
+from grpo_cli.commands.verify.causes.search import Explained, Memory
 from grpo_cli.commands.verify.compare import Tolerance
 from grpo_cli.commands.verify.judging import Judged, Judging
 from grpo_cli.commands.verify.replay import Bundle, stage_of
@@ -67,7 +68,8 @@ def shared_causes(differences: Sequence[Difference]) -> tuple[Sequence[str], int
     best = {name for name, count in counts.items() if count == most}
     first = next(each for each in differences if best & {*each.mistakes})
     words = Counter(text for each in differences for text in each.causes)
-    return tuple(text for text in first.causes if words[text] == most) or first.causes, most
+    shared = tuple(text for text in first.causes if words[text] == most)
+    return shared or first.causes[:1], most
 
 
 class Verification:
@@ -174,7 +176,7 @@ class Verification:
         """Adds why a record differs, or what is known of that."""
         assert verdict.first is not None
         with np.errstate(all="ignore"):  # what is tried need not make sense for this record
-            found = self._memory.explained(case) or Explained(locate(case))
+            found = self._memory.explained(case) or Explained(located(case))
         stages = tuple(dict.fromkeys(cause.stage for cause in found.causes))
         causes = tuple(cause.words for cause in found.causes)
         first = replace(

@@ -134,8 +134,12 @@ def _verdict(answer: Verified, differing: int) -> Text:
         differ = f"{differing:,} of {records} {'differs' if differing == 1 else 'differ'}"
         if not answer.explained or differing == 1:  # whose cause follows
             return Text(differ, "bold red")
-        every = answer.explained == differing
-        by = ", all explained by: " if every else f"; {answer.explained:,} explained by: "
+        rows = [row.first.causes for row in answer.records if row.first]
+        alike = min(sum(words in row for row in rows) for words in answer.causes)
+        every = "all" if answer.explained == differing else f"{answer.explained:,} of them"
+        by = f", {every} explained by: "
+        if alike < answer.explained:
+            by = f", {every} by one mistake with other numbers in each, in the first: "
         return Text.assemble((differ, "bold red"), by, joined(answer.causes))
     keys = [key for key in _compared(answer) if not key.startswith(METRIC)]
     agree = "agrees" if answer.verified == 1 else "agree"

@@ -426,6 +426,9 @@ class Cause(NamedTuple):
 IMPOSSIBLE = (GrpoError, ArithmeticError, LookupError, TypeError, ValueError)
 """What says that a mistake cannot have been made on a record."""
 
+STRICT = "GRPO_STRICT"
+"""The variable with which a test that fails ends the command; without it only its own answer."""
+
 Source = Callable[[Case], Iterator[Cause]]
 
 

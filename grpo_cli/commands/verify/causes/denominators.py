@@ -327,21 +327,29 @@ def _factors(case: Case, wanted: F64, ours: F64) -> F64 | None:
 def named_counts(case: Case, form: str, divisor: float) -> Iterator[tuple[str, str, Divisor]]:
     """Yields every count that the divisor is: some are equal on some records."""
     found, room = False, max(0.3 * case.tolerance.rtol, case.rounding)
-    for steps, suffix in ((False, ""), (True, " × the accumulation steps")):
+    for steps, suffix in ((False, ""), (True, " × {:g}, perhaps the accumulation steps")):
         for key, of in (_MEANS if form else _EQUAL).items():
             count = partial(_counted, of=of, steps=steps)
             if abs(count(case) - divisor) <= room * divisor:
                 found = True
                 mistake, name = worded(key)
-                yield ("accumulation-twice" if steps else mistake), name + suffix, count
+                yield (
+                    ("accumulation-twice" if steps else mistake),
+                    name + suffix.format(_steps(case)),
+                    count,
+                )
         if found:
             return
 
 
 def _counted(case: Case, of: Divisor, *, steps: bool) -> float:
-    accumulated = case.record.hyperparameters.get("gradient_accumulation_steps") or 1
-    assert isinstance(accumulated, int | float)
-    return of(case) * accumulated if steps else of(case)
+    return of(case) * _steps(case) if steps else of(case)
+
+
+def _steps(case: Case) -> float:
+    found = case.record.hyperparameters.get("gradient_accumulation_steps") or 1
+    assert isinstance(found, int | float)
+    return float(found)
 
 
 def _with_weights(
@@ -390,7 +398,7 @@ def separate_factors(case: Case) -> Iterator[Cause]:
         if round_number(loss):  # else it is fitted to the one number that it explains
             turned = "wrong sign: " if abs(loss + 1.0) <= case.tolerance.rtol else ""
             named = (name for name, value in _accumulations(case) if _is_times(loss, value))
-            of = "".join(f" ({name}: the accumulation factor)" for name in [*named][:1])
+            of = "".join(f" ({name}, so perhaps accumulation)" for name in [*named][:1])
             words = f"{turned}only the logged loss differs: yours is grpo's times {loss:.5g}{of}"
             yield Cause("loss-factor", words, partial(_scaled, loss=loss, gradient=1.0))
         if round_number(loss) and abs(gradient - 1.0) > 1e-3:
@@ -417,6 +425,7 @@ def _scaled(case: Case, loss: float, gradient: float) -> Breakdown:
 
 # ---- factors, where there is only one number to go by -------------------------------------------
 
+_PERHAPS = "off by a factor, perhaps of accumulation"
 _ACCUMULATION = ("gradient_accumulation_steps", "steps_per_generation", "dp_size", "num_processes")
 
 
@@ -425,7 +434,7 @@ def named_factors(case: Case) -> Iterator[Cause]:
     found = _loss_factor(case)
     if found is None:
         return
-    given = [("off by the accumulation factor", *each) for each in _accumulations(case)]
+    given = [(_PERHAPS, *each) for each in _accumulations(case)]
     if case.gradient is None:
         kind = "a sum instead of a mean, or a mean instead of a sum"
         given += [(kind, name, value) for name, value in _counts(case)]
@@ -438,23 +447,6 @@ def named_factors(case: Case) -> Iterator[Cause]:
                 if abs(found - sign * factor) <= max(case.tolerance.rtol, case.rounding) * factor:
                     words = f"{kind}: yours is grpo's {verb} {name} = {value:g}{suffix}"
                     yield Cause(mistake, words, partial(everything_times, factor=sign * factor))
-
-
-_WHOLE = 2e-3
-"""Any number above 5,000 is whole at a tolerance of 1e-4; so near to one are 4 of 1,000."""
-
-
-def whole_factor(case: Case) -> Iterator[Cause]:
-    """Yields a whole factor without a name, or one over it, of a loss without its gradient."""
-    found = _loss_factor(case)
-    if not found or case.gradient is not None or 0.7 < abs(found) < 1.5:
-        return
-    verb, number = ("times", found) if abs(found) > 1.0 else ("divided by", 1.0 / found)
-    if abs(number) < 1e9 and abs(number - round(number)) <= min(
-        case.tolerance.rtol * abs(number), _WHOLE
-    ):
-        words = f"off by an integer factor: yours is grpo's {verb} {round(number)}"
-        yield Cause("factor", words, partial(everything_times, factor=found))
 
 
 def _accumulations(case: Case) -> Iterator[tuple[str, float]]:

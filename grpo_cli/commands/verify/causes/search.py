@@ -22,7 +22,7 @@ from grpo_cli.commands.verify.causes import (
     tokens,
     turns,
 )
-from grpo_cli.commands.verify.causes.case import IMPOSSIBLE, Case, Cause, Source
+from grpo_cli.commands.verify.causes.case import IMPOSSIBLE, STRICT, Case, Cause, Source
 from grpo_cli.commands.verify.causes.located import Located, located
 from grpo_cli.objective.objective import Objective
 
@@ -39,7 +39,7 @@ TIERS: Sequence[Sequence[tuple[Source, int]]] = (
         (turns.credit, 2),
         (tokens.edges, 3),
         (tokens.solved_tokens, 1),
-        (advantages.formulas, 2),
+        (statistics.statistics, 3),
         (advantages.changed, 3),
         (advantages.other_sign, 3),
         (choices.ratios, 3),
@@ -61,9 +61,6 @@ TIERS: Sequence[Sequence[tuple[Source, int]]] = (
         (inputs.bases, 2),
         (inputs.exchanged, 1),
         (kl.estimates, 2),
-        (advantages.other_eps, 1),
-        (advantages.other_groups, 2),
-        (statistics.statistics, 3),
         (returns.returns, 2),
         (advantages.whitened, 2),
         (advantages.solved_changes, 1),
@@ -81,7 +78,7 @@ TIERS: Sequence[Sequence[tuple[Source, int]]] = (
         (inputs.temperatures, 1),
     ),
     ((kl.weights_and_denominators, 2), (kl.any_strength, 1)),
-    ((denominators.separate_factors, 1), (denominators.whole_factor, 3)),
+    ((denominators.separate_factors, 1),),
     ((choices.any_choice, 1),),
 )
 """Sources of causes, and how many of each are named where several fit.
@@ -96,9 +93,6 @@ SURE = 1.5e-6
 
 BY_CHANCE = 0.1
 """Where more mistakes than that are expected to give a lone loss by chance, none is named."""
-
-_STRICT = "GRPO_STRICT"
-"""The variable with which a source that fails ends the command; without it only its own causes."""
 
 FITS = 1e-4
 """What an answer to another record may leave here."""
@@ -126,7 +120,7 @@ def explained(case: Case) -> Explained:
 
     Of several that fit, those that fit best by orders of magnitude, the simplest first.
     """
-    where = locate(case)
+    where = located(case)
     inside = _searched(case, lambda cause: not where.stages or cause.stage in where.stages)
     if inside.causes or inside.possible or not where.stages:
         return inside._replace(where=where)
@@ -163,22 +157,12 @@ def _searched(case: Case, wanted: Callable[[Cause], bool]) -> Explained:
     return Explained(where, named[:MOST], () if named else best[:MOST])
 
 
-def locate(case: Case) -> Located:
-    """Says where a record is wrong; nothing where its numbers make no sense."""
-    try:
-        return located(case)
-    except IMPOSSIBLE:
-        if _STRICT in environ:
-            raise
-        return Located("")
-
-
 def _possible(case: Case, source: Source) -> Iterator[Cause]:
     """Yields the causes of a source, until it can make no more of this record."""
     try:
         yield from source(case)
     except IMPOSSIBLE:
-        if _STRICT in environ:
+        if STRICT in environ:
             raise
         return
 
@@ -249,7 +233,7 @@ class Memory:
             fitting = [cause for cause in known if of == key and misfit(cause, case) <= FITS]
             if fitting:
                 self._known.insert(0, self._known.pop(at))
-                return Explained(locate(case), fitting)
+                return Explained(located(case), fitting)
         if self._left <= 0:
             self.left_out += 1
             return None

@@ -1,29 +1,30 @@
 """Advantages by other statistics: of other rewards, over other sets of responses.
 
-An advantage is (reward − centre)/scale, and each of the four parts of that is a choice of its own:
-which reward, the centre and the scale over which responses, and what a response gets that is alone.
+An advantage is (reward − centre)/(scale + ε), and each part of that is a choice of its own: which
+reward, the centre and the scale over which responses, ε, and what a response gets that is alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import product
-from typing import NamedTuple
+from itertools import combinations, groupby, product
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64
-from grpo_cli.commands.verify.causes.advantages import EPS, mean_of_others, std_of
 from grpo_cli.commands.verify.causes.case import Case, Cause
+from grpo_cli.mistakes import worded
 from grpo_cli.objective.advantage.weighed import WEIGHTS, summed
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.inputs import Inputs
 
 Flags = NDArray[np.bool_]
+Statistic = Callable[[F64], F64 | float]
 
-# ---- the four parts ------------------------------------------------------------------------------
+# ---- the parts -----------------------------------------------------------------------------------
 
 
 def own_rewards(case: Case) -> F64 | None:
@@ -64,10 +65,6 @@ def _of(labels: I64, counted: Flags | None = None) -> Sets:
     return labels, np.ones(len(labels), dtype=np.bool_) if counted is None else counted
 
 
-def _groups(case: Case) -> Sets:
-    return _of(case.batch.groups)
-
-
 def _trajectories(case: Case) -> Sets | None:
     """The groups, in which a trajectory counts once."""
     of = case.batch.trajectories
@@ -93,18 +90,22 @@ def _filled(case: Case) -> Sets | None:
     return None if filled.all() else _of(case.batch.groups, filled)
 
 
+def _rows(case: Case) -> I64:
+    return np.arange(case.batch.responses.count)
+
+
 def _blocks(case: Case) -> Sets:
-    size = max(int(np.bincount(case.batch.groups).max(initial=1)), 1)
-    return _of(np.arange(case.batch.responses.count) // size)
+    return _of(_rows(case) // max(int(np.bincount(case.batch.groups).max(initial=1)), 1))
 
 
 def _halves(case: Case) -> Sets:
-    count = case.batch.responses.count
-    return _of(np.arange(count) // max((count + 1) // 2, 1))
+    return _of(_rows(case) // max((case.batch.responses.count + 1) // 2, 1))
 
 
+_GROUP, _BATCH, _STRIDE = "the group", "the batch, over all groups", "group-stride"
 _SETS: Mapping[str, tuple[Callable[[Case], Sets | None], str]] = {
-    "the group": (_groups, ""),
+    _GROUP: (lambda case: _of(case.batch.groups), ""),
+    _BATCH: (lambda case: _of(0 * _rows(case)), "batch-as-one-group"),
     "the group, in which each trajectory counts once": (_trajectories, "turn-counted"),
     "the group's responses that are not masked entirely (truncated ones are left out)": (
         _filled,
@@ -114,30 +115,76 @@ _SETS: Mapping[str, tuple[Callable[[Case], Sets | None], str]] = {
         _numbers,
         "turn-groups",
     ),
-    "all groups of the batch": (
-        lambda case: _of(np.zeros(case.batch.responses.count, dtype=np.int64)),
-        "batch-as-one-group",
-    ),
-    "consecutive rows, as many as the largest group has, across groups": (_blocks, "group-stride"),
     "each half of the batch (a rank's part)": (_halves, "batch-as-one-group"),
+    "group-stride.every": (
+        lambda case: _of(_rows(case) % max(case.batch.group_count, 1)),
+        "group-stride",
+    ),
+    "group-stride.blocks": (_blocks, "group-stride"),
+    "group-stride.later": (lambda case: _of(np.roll(case.batch.groups, 1)), "group-stride"),
 }
-"""Over what the centre and the scale are."""
+"""Over what the centre and the scale are; a key of the catalogue where that has the words."""
 
-_CENTRES: Mapping[str, Callable[[F64], F64 | float]] = {
-    "mean": np.mean,
-    "reward of the first response": lambda r: r[0],
-    "mean of the others": mean_of_others,
-    "median": np.median,
-    "least": np.min,
-    "greatest": np.max,
-    "": lambda _: 0.0,
+
+def _of_others(r: F64) -> F64:
+    return (r.sum() - r) / max(len(r) - 1, 1)
+
+
+def _std(r: F64, ddof: int) -> float:
+    return float(r.std(ddof=ddof)) if len(r) > ddof else 0.0
+
+
+_LOO = "leave-one-out: centred on the mean of the other responses"
+_CENTRES: Mapping[str, tuple[Statistic, str, str]] = {
+    "mean": (np.mean, "centred on the group's mean", "centre"),
+    "0": (lambda _: 0.0, "the rewards are not centred (no baseline)", "centre"),
+    "median": (np.median, "centred on the group's median", "centre"),
+    "mean of the others": (_of_others, _LOO, "leave-one-out"),
+    "reward of the first response": (lambda r: r[0], "", "centre"),
+    "least": (np.min, "", "centre"),
+    "greatest": (np.max, "", "centre"),
 }
-_SCALES: Mapping[str, Callable[[F64], F64 | float]] = {
-    "std (ddof 1)": partial(std_of, ddof=1),
-    "std (ddof 0)": partial(std_of, ddof=0),
-    "": lambda _: 1.0,
+_BY_STD = "divided by the group's std"
+_SCALES: Mapping[str, tuple[Statistic, str, str]] = {
+    "std (ddof 1)": (partial(_std, ddof=1), f"{_BY_STD} (ddof 1)", "std-or-not"),
+    "std (ddof 0)": (partial(_std, ddof=0), f"{_BY_STD} (ddof 0)", "std-or-not"),
+    "1": (lambda _: 1.0, "not divided by the std", "std-or-not"),
+    "variance": (
+        lambda r: _std(r, 1) ** 2,
+        "divided by the variance (std²) instead of the std",
+        "scale-other",
+    ),
+    "variance (ddof 0)": (
+        lambda r: _std(r, 0) ** 2,
+        "divided by the variance (ddof 0) instead of the std",
+        "scale-other",
+    ),
+    "range": (np.ptp, "divided by the range (max − min) instead of the std", "scale-other"),
+    "mean absolute deviation": (
+        lambda r: np.abs(r - r.mean()).mean(),
+        "divided by the mean absolute deviation instead of the std",
+        "scale-other",
+    ),
+    "largest deviation": (
+        lambda r: np.abs(r - r.mean()).max(),
+        "divided by the largest deviation instead of the std",
+        "scale-other",
+    ),
+    "root (ddof 1)": (
+        partial(_std, ddof=1),
+        "ε added to the variance, inside the root",
+        "std-eps",
+    ),
+    "root (ddof 0)": (
+        partial(_std, ddof=0),
+        "ε added to the variance, inside the root",
+        "std-eps",
+    ),
 }
+"""What a statistic is → how it is computed, what it is called of a group, and the mistake."""
+
 _LONE = ("advantage 0", "its reward as its advantage")
+EPS = (0.0, 1e-9, 1e-8, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
 
 
 class Formula(NamedTuple):
@@ -145,168 +192,263 @@ class Formula(NamedTuple):
 
     Attributes:
         rewards: what the rewards are.
-        centre, of: what is subtracted, and over which responses it is computed.
-        scale, by: what the difference is divided by, and over which responses it is computed.
+        centre: what is subtracted, and over which responses it is computed.
+        scale: what the difference is divided by, and over which responses it is computed.
         lone: what a response gets that is alone in its set.
+        eps: what is added to the scale.
     """
 
     rewards: str
-    centre: str
-    of: str
-    scale: str
-    by: str
+    centre: tuple[str, str]
+    scale: tuple[str, str]
     lone: str
-
-
-def _tabled(case: Case, name: str, rewards: F64, statistic: Callable[[F64], F64 | float]) -> F64:
-    """[R] a statistic of the rewards that count in each response's set; NaN of none."""
-    found = _SETS[name][0](case)
-    values = np.full(len(rewards), np.nan)
-    if found is None:
-        return values
-    labels, counted = found
-    for label in np.unique(labels):
-        members, own = counted & (labels == label), labels == label
-        if members.sum() < 1:
-            continue
-        got = statistic(rewards[members])
-        if np.ndim(got):
-            values[members] = got
-        else:
-            values[own] = got
-    return values
+    eps: float
 
 
 class _Tables:
     """The statistics of a record, each computed once."""
 
-    def __init__(self, case: Case, eps: float) -> None:
+    def __init__(self, case: Case) -> None:
         self.case = case
-        self.known: dict[tuple[str, ...], F64] = {}
-        self.eps = eps
+        self.known: dict[tuple[object, ...], F64] = {}
 
-    def rewards(self, name: str) -> F64 | None:
-        return _REWARDS[name][0](self.case)
-
-    def table(self, kind: str, rewards: str, name: str, of: str) -> F64 | None:
-        if (key := (kind, rewards, name, of)) not in self.known:
-            values = self.rewards(rewards)
-            if values is None:
-                return None
-            statistic = (_CENTRES if kind == "centre" else _SCALES)[name]
-            self.known[key] = _tabled(self.case, of, values, statistic)
-        return self.known[key]
+    def statistic(self, rewards: str, name: str, of: str) -> F64 | None:
+        """[R] a statistic of the rewards that count in each response's set; NaN of none."""
+        if (key := (rewards, name, of)) in self.known:
+            return self.known[key]
+        numbers, sets = _REWARDS[rewards][0](self.case), _SETS[of][0](self.case)
+        if numbers is None or sets is None:
+            return None
+        labels, counted = sets
+        function = {**_CENTRES, **_SCALES}[name][0]
+        values = np.full(len(numbers), np.nan)
+        order = np.argsort(labels, kind="stable")
+        seen: dict[bytes, F64 | float] = {}  # many groups have the rewards of another
+        for rows in np.split(order, np.flatnonzero(np.diff(labels[order])) + 1):
+            members = rows[counted[rows]]
+            own = numbers[members]
+            if not len(own):
+                continue
+            if (same := own.tobytes()) not in seen:
+                seen[same] = function(own)
+            values[members if np.ndim(seen[same]) else rows] = seen[same]
+        self.known[key] = values
+        return values
 
     def advantages(self, formula: Formula) -> F64 | None:
         """[R] by a formula; None where the record lacks what it reads."""
-        rewards, sets = self.rewards(formula.rewards), _SETS[formula.of][0](self.case)
-        if sets is None or _SETS[formula.by][0](self.case) is None:
+        (centre, of), (scale, by) = formula.centre, formula.scale
+        rewards, sets = _REWARDS[formula.rewards][0](self.case), _SETS[of][0](self.case)
+        middle = self.statistic(formula.rewards, centre, of)
+        spread = self.statistic(formula.rewards, scale, by)
+        if rewards is None or sets is None or middle is None or spread is None:
             return None
-        centre = self.table("centre", formula.rewards, formula.centre, formula.of)
-        scale = self.table("scale", formula.rewards, formula.scale, formula.by)
-        if rewards is None or centre is None or scale is None:
-            return None
-        eps = self.eps if formula.scale else 0.0
-        off = rewards - centre
+        eps = 0.0 if scale == "1" else formula.eps
+        off = rewards - middle
         with np.errstate(all="ignore"):
-            found = np.where(off == 0.0, 0.0, off / (scale + eps))
+            spread = np.sqrt(spread**2 + eps) if scale.startswith("root") else spread + eps
+            found = np.where((off == 0.0) | (spread == 0.0), 0.0, off / spread)
         labels, counted = sets
-        alone = np.bincount(labels, counted)[labels] == 1
+        if centre == "0" or not (alone := np.bincount(labels, counted)[labels] == 1).any():
+            return found
         lone = np.zeros_like(rewards) if formula.lone == _LONE[0] else rewards / (1.0 + eps)
         return np.where(alone, lone, found)
 
 
-def _other_parts(own: Formula, most: int) -> Iterator[tuple[int, Formula]]:
-    """Yields formulas and how many of their parts are other ones, those with the fewest first."""
-    parts = (_REWARDS, _CENTRES, _SETS, _SCALES, _SETS, _LONE)
+def _others(own: Formula, most: int = 2) -> Iterator[tuple[int, Formula]]:
+    """Yields formulas and how many of their parts are other ones, those with the fewest first.
+
+    Of the centre and the scale each is another statistic of the same set, or one of another set; a
+    set that both have is one part.
+    """
+    (centre, of), (_, by) = own.centre, own.scale
+    usual = (own.scale[0], "std (ddof 1)", "std (ddof 0)")
+    choices: Sequence[Sequence[Any]] = (
+        [*_REWARDS],
+        [own.centre, *product(_CENTRES, (of, _GROUP)), *product(("mean", centre), _SETS)],
+        [own.scale, *product(_SCALES, (by, _GROUP)), *product(usual, _SETS)],
+        [*_LONE],
+        [*EPS],
+    )
+    others = [
+        [x for x in dict.fromkeys(part) if x != mine]
+        for part, mine in zip(choices, own, strict=True)
+    ]
     counted = []
-    for one in map(Formula._make, product(*parts)):
-        count = sum(a != b for a, b in zip(own, one, strict=True))
-        count -= own.of != one.of and one.of == one.by and own.of == own.by  # one set for both
-        if count <= most:
-            counted.append((count, one))
+    for many in range(1, most + 2):
+        for parts in combinations(range(len(own)), many):
+            for values in product(*(others[part] for part in parts)):
+                one = own._replace(
+                    **dict(zip((own._fields[part] for part in parts), values, strict=True))
+                )
+                if _is_double(one, own):
+                    continue
+                moved = of != one.centre[1] == one.scale[1] != by
+                if many - (moved and {1, 2} <= {*parts}) <= most:
+                    counted.append((many - moved, one))
     yield from sorted(counted, key=lambda pair: pair[0])
 
 
-_MOST_GROUPS = 256
-"""Of a record that formulas are tried on: sets are compared one by one."""
+def _is_double(one: Formula, own: Formula) -> bool:
+    """Whether a set or ε is another one that nothing is computed with."""
+    return (
+        (one.centre[0] == "0" and one.centre[1] not in (own.centre[1], _GROUP))
+        or (one.scale[0] == "1" and one.scale[1] != own.scale[1])
+        or (one.scale[0] == "1" and one.eps != own.eps)
+    )
+
+
+# ---- the causes ----------------------------------------------------------------------------------
+
+
+def _own(tables: _Tables, mine: F64) -> Formula | None:
+    """The formula that gives the record's own advantages."""
+    stated = tables.case.objective.advantage.values.get("std_eps")
+    for eps in EPS if stated is None else (float(stated),):
+        base = Formula("", ("mean", _GROUP), ("std (ddof 1)", _GROUP), _LONE[0], eps)
+        for one in (base, *(one for _, one in _others(base) if one.eps == eps)):
+            if _off(tables, one, mine) <= 1e-11:
+                return one if one.scale[0] != "1" or stated is not None else one._replace(eps=1e-8)
+    return None
+
+
+def _off(tables: _Tables, formula: Formula, wanted: F64) -> float:
+    """How far a formula is at most from these advantages, where they are known."""
+    made, known = tables.advantages(formula), np.isfinite(wanted)
+    if made is None or not np.isfinite(made[known]).all():
+        return np.inf
+    size = float(np.abs(wanted[known]).max(initial=0.0))
+    return float(np.abs(made - wanted)[known].max(initial=0.0)) / (size or 1.0)
 
 
 def statistics(case: Case) -> Iterator[Cause]:
-    """Yields the formulas of the fewest other parts that give the advantages of the gradients."""
-    found, mine = case.effective_advantages, case.breakdown.response_advantage
-    rewards = own_rewards(case)
-    if found is None or mine is None or rewards is None or case.objective.advantage.choice.given:
+    """Yields formulas that differ in the fewest parts; of gradients, those that they speak for."""
+    mine, rewards = case.breakdown.response_advantage, own_rewards(case)
+    if mine is None or rewards is None or case.objective.advantage.choice.given:
         return
+    if not case.other_advantages:
+        return
+    tables = _Tables(case)
+    own, found = _own(tables, mine), case.effective_advantages
+    base = own or Formula("", ("mean", _GROUP), ("1", _GROUP), _LONE[0], 1e-8)
+    tried = _others(base)
+    if found is None:
+        for count, one in tried:
+            if count < 2 or (one.rewards, one.lone, one.eps) == (base.rewards, base.lone, base.eps):
+                yield _cause(one, base, equal=own is None)
+        return
+    found = np.where(_may_be_clipped(case, found), np.nan, found)
     known = np.isfinite(found)
     size = float(np.abs(found[known]).max(initial=0.0))
-    if known.sum() < 3 or not size or case.batch.group_count > _MOST_GROUPS:
-        return
-    base = Formula("", "mean", "the group", "std (ddof 1)", "the group", _LONE[0])
-    stated = case.objective.advantage.values.get("std_eps")
-    tried = (_Tables(case, eps) for eps in (EPS if stated is None else (float(stated),)))
-    given = (
-        (tables, one)
-        for tables in tried
-        for _, one in _other_parts(base, 2)
-        if _is(tables, one, mine, 1e-9)
-    )
-    if (row := next(given, None)) is None:
-        return
-    tables, own = row
-    numbers = np.unique(np.round(np.abs(found[known]) / (1e-3 * size)))
-    fitting: list[Formula] = []
-    fewest = 2
-    for count, one in _other_parts(own, 2):
-        if count > fewest:
-            break
-        if one != own and _is(tables, one, np.where(known, found, np.nan), 1e-3):
-            fitting.append(one)
-            fewest = count
-    for one in fitting:
-        mistake, words = _words(own, one)
-        equal = len(numbers[numbers > 0]) < 2
-        yield Cause(mistake, words, partial(_with, formula=one, eps=tables.eps), "advantage", equal)
+    numbers = np.unique(np.round(np.abs(found[known]) / (1e-3 * (size or 1.0))))
+    few = own is None or len(numbers[numbers > 0]) < 2
+    room = min(1e-3, 0.1 * _off(tables, base, found)) if own else 1e-3
+    fitting: list[tuple[float, Formula]] = []
+    for _, alike in groupby(tried, lambda row: row[0]):
+        offs = ((_off(tables, one, found), one) for _, one in alike)
+        fitting += [(off, one) for off, one in offs if off <= room]
+        if fitting:  # other parts have to fit much better
+            room = 0.1 * min(off for off, _ in fitting)
+            if room <= _EXACT:
+                break
+    for _, one in sorted(fitting, key=lambda row: row[0]):
+        yield _cause(one, base, equal=few and not _is_plain(one, base))
 
 
-def _is(tables: _Tables, formula: Formula, wanted: F64, rtol: float) -> bool:
-    """Whether a formula gives these advantages, where they are known."""
-    made = tables.advantages(formula)
-    if made is None:
-        return False
-    known = np.isfinite(wanted)
-    if not np.isfinite(made[known]).all():
-        return False
-    room = rtol * float(np.abs(wanted[known]).max(initial=0.0))
-    return bool((np.abs(made - wanted)[known] <= room + 1e-12).all())
+_EXACT = 1e-5
+"""A formula that is so near may be the one."""
 
 
-def _with(case: Case, formula: Formula, eps: float) -> Breakdown:
-    made = _Tables(case, eps).advantages(formula)
+def _may_be_clipped(case: Case, found: F64) -> Flags:
+    """[R] whether a response without gradient may have an advantage, of a sign that is clipped."""
+    slopes = (case.batch.responses.sum(np.abs(slope)) for slope in case.unit_slopes)
+    silent: Flags = np.logical_or.reduce([slope <= case.quiet for slope in slopes])
+    return silent & (np.abs(found) <= 1e-6 * float(np.nanmax(np.abs(found), initial=0.0)))
+
+
+def _is_plain(one: Formula, own: Formula) -> bool:
+    return one.rewards == own.rewards and one.lone == own.lone
+
+
+def _cause(formula: Formula, own: Formula, *, equal: bool) -> Cause:
+    mistake, words = _words(own, formula)
+    return Cause(mistake, words, partial(_with, formula=formula), "advantage", equal)
+
+
+def _with(case: Case, formula: Formula) -> Breakdown:
+    made = _Tables(case).advantages(formula)
     if made is None or not np.isfinite(made).all():
         raise ValueError("the record lacks what the formula reads")
     return case.with_advantages(made)
 
 
+_WHOLE = {
+    (("0", _GROUP), ("1", _GROUP)): ("centre", "raw rewards instead of advantages"),
+    (("mean", _GROUP), ("1", _GROUP)): (
+        "std-or-not",
+        "group-mean: advantages not divided by the std",
+    ),
+    (("mean", _BATCH), ("std (ddof 1)", _BATCH)): (
+        "batch-as-one-group",
+        "batch-whiten: mean and std of the batch, groups ignored",
+    ),
+}
+"""Centre and scale → the mistake and its words, of formulas that have a name."""
+
+
 def _words(own: Formula, other: Formula) -> tuple[str, str]:
     """The mistake, and what it is called: the parts that are other ones."""
-    parts, mistakes = [], []
+    rows: list[tuple[str, str]] = []
     if own.rewards != other.rewards:
-        parts.append(other.rewards)
-        mistakes.append(_REWARDS[other.rewards][1])
-    moved = own.of != other.of
-    if moved and other.of == other.by and own.by != other.by:
-        parts.append(f"mean and std of the advantages are over {other.of}")
-    elif moved or own.centre != other.centre:
-        what = f"baseline: the {other.centre} of {other.of}" if other.centre else "no baseline"
-        parts.append(f"{what}{'' if moved else ' instead of the ' + (own.centre or 'reward')}")
-    if moved or own.centre != other.centre:
-        mistakes.append(_SETS[other.of][1] or ("turn-counted" if moved else "centre"))
-    if own.scale != other.scale or (own.by != other.by and not (moved and other.of == other.by)):
-        over = f"divided by the {other.scale} of {other.by}" if other.scale else "not divided"
-        parts.append(f"{over}{'' if other.scale else ' by the std'}")
-        mistakes.append(_SETS[other.by][1] or "std-or-not")
+        rows.append((_REWARDS[other.rewards][1], other.rewards))
+    (centre, of), (scale, by) = other.centre, other.scale
+    both = of == by and of != own.centre[1] and by != own.scale[1]
+    same = centre == own.centre[0] and scale in (own.scale[0], "1")
+    if own[1:3] != other[1:3] and other[1:3] in _WHOLE:
+        rows.append(_WHOLE[other[1:3]])
+    elif both and same:
+        words = f"mean and std of the advantages are over {of}"
+        rows.append(worded(of) if of.startswith(_STRIDE) else (_SETS[of][1], words))
+    else:
+        if own.centre != other.centre:
+            rows.append(_of_centre(own, other))
+        if own.scale != other.scale:
+            rows.append(_of_scale(own, other))
     if own.lone != other.lone:
-        parts.append(f"a response that is alone in its group has {other.lone}")
-        mistakes.append("singleton-group")
-    return mistakes[0], ", and ".join(parts)
+        rows.append(("singleton-group", f"a response that is alone in its group has {other.lone}"))
+    if own.eps != other.eps and scale != "1":
+        rows.append(("std-eps", f"std_eps {other.eps:g} instead of {own.eps:g}"))
+    return rows[0][0], ", ".join(words for _, words in rows)
+
+
+def _called(of: str) -> str:
+    return worded(of)[1] if of.startswith(_STRIDE) else of
+
+
+def _of_centre(own: Formula, other: Formula) -> tuple[str, str]:
+    (name, of), moved = other.centre, other.centre[1] != own.centre[1]
+    _, words, mistake = _CENTRES[name]
+    if of.startswith(_STRIDE) and moved and name == own.centre[0]:
+        return worded(of)
+    if name == "mean" and own.centre[0] == "mean of the others":
+        mistake = "leave-one-out"
+    if name != "0" and moved:
+        mistake = _SETS[of][1] or mistake
+    if of == _GROUP and words:
+        return mistake, words
+    if of == _BATCH and name == "mean":
+        return mistake, f"centred on the mean of {of}"
+    return mistake, f"baseline: the {name} of {_called(of)} instead of the {own.centre[0]}"
+
+
+def _of_scale(own: Formula, other: Formula) -> tuple[str, str]:
+    (name, by), ddof = other.scale, other.scale[0][-2:-1]
+    _, words, mistake = _SCALES[name]
+    if by == _BATCH and name.startswith("std"):
+        more = ", ddof 0" if ddof == "0" else ""
+        return "std-level", f"batch-std: divided by the std of the batch{more}"
+    if name.startswith("std") and own.scale[0].startswith("std") and by == own.scale[1]:
+        return "std-ddof", f"ddof {ddof} instead of {own.scale[0][-2]}"
+    if by == _GROUP or name == "1":
+        return mistake, words
+    return _SETS[by][1] or mistake, f"divided by the {name} of {_called(by)}"
