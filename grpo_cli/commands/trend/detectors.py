@@ -46,7 +46,7 @@ _INSIDE = 2.0
 """Robust deviations from the old level that a value which is as before may have."""
 _NEARER = 0.25
 """The share of a change by which such a value may be away from the old level."""
-_RECENT = 8
+RECENT = 8
 """Values before a change from which it has to have moved the way that it states."""
 _LEAST_MOVE = 0.06
 """The share of these values that what is positive has to have moved by."""
@@ -184,8 +184,7 @@ def _counts(watch: Watch, values: F64, scaled: F64, usual: Usual, sign: Change) 
         return False
     after = slice(max(sign.at, sign.seen - LEAST_FUTURE), sign.seen)
     level, recent = (
-        float(np.median(values[part]))
-        for part in (after, slice(max(sign.at - _RECENT, 0), sign.at))
+        float(np.median(values[part])) for part in (after, slice(max(sign.at - RECENT, 0), sign.at))
     )
     past = values[max(sign.at - PAST, 0) : sign.at]
     share = _QUARTER if (past == past[0]).all() else _LEAST_MOVE if watch.is_log else 0.0
@@ -198,7 +197,7 @@ def _counts(watch: Watch, values: F64, scaled: F64, usual: Usual, sign: Change) 
 
 def _is_beyond(sign: Change, scaled: F64, least: float) -> bool:
     """Whether the values since a change are beyond the last ones before it, the way it states."""
-    before = np.median(scaled[max(sign.at - _RECENT, 0) : sign.at])
+    before = np.median(scaled[max(sign.at - RECENT, 0) : sign.at])
     move = float(np.median(scaled[sign.at : sign.seen]) - before)
     return (move if sign.up else -move) > least
 

@@ -13,6 +13,7 @@ from grpo_cli.commands.trend.detectors import (
     DRIFT,
     IMPOSSIBLE,
     LIMIT,
+    RECENT,
     SHIFT,
     SPIKE,
     STUCK,
@@ -125,8 +126,8 @@ def _not_finite(steps: Steps, name: str, found: NotFinite, flags: Flags) -> Find
 # ---- sentences ----------------------------------------------------------------------------------
 
 
-def _before(series: _Series, change: Change) -> str:
-    return shown(float(np.median(series.values[max(0, change.at - PAST) : change.at])))
+def _before(series: _Series, change: Change, most: int = PAST) -> str:
+    return shown(float(np.median(series.values[max(0, change.at - most) : change.at])))
 
 
 def _moved(series: _Series, change: Change, step: int) -> str:
@@ -134,7 +135,9 @@ def _moved(series: _Series, change: Change, step: int) -> str:
     if series.watch.is_log and not series.values[change.at : change.seen].any():
         return f"{series.name} is exactly 0 from step {step} on: {_before(series, change)} before"
     future = series.values[change.at : change.end][:FUTURE]
-    after = shown(float(np.median(future if change.kind == SHIFT else future[-_LATEST:])))
+    after = float(np.median(future if change.kind == SHIFT else future[-_LATEST:]))
+    usual = float(np.median(series.values[max(0, change.at - PAST) : change.at]))
+    most = PAST if (after > usual) == change.up else RECENT  # it had moved the other way before
     verb = {
         (SHIFT, True): "rose",
         (SHIFT, False): "fell",
@@ -142,7 +145,7 @@ def _moved(series: _Series, change: Change, step: int) -> str:
         (DRIFT, False): "began to fall",
     }[change.kind, change.up]
     of = "it was constant" if math.isinf(change.score) else f"{change.score:.0f} standard errors"
-    before = f"{_before(series, change)} before, {after} after"
+    before = f"{_before(series, change, most)} before, {shown(after)} after"
     return f"{series.name} {verb} at step {step}: {before} ({of})"
 
 
