@@ -154,7 +154,7 @@ def test_usage_is_one_line(shell, arguments):
     assert result.returncode == 2
     (line,) = result.stderr.splitlines()
     assert line.startswith("grpo: ")
-    assert line.endswith("--help)")
+    assert line.endswith(("--help)", "did you mean grpo eval?"))
 
 
 def test_bare_is_help_and_usage(shell):

@@ -690,7 +690,8 @@ def test_what_a_narrow_table_goes_without(tmp_path: Path, monkeypatch: pytest.Mo
     row["rewards"] = {"a": row["rewards"], "b": [0.0, 1.0, 1.0, 0.0]}
     path = write(tmp_path / "a.jsonl", [row])
     monkeypatch.setenv("COLUMNS", "18")
-    shown = " ".join(run("trend", path, *NO_KL, "-p", "reward_weights=1,0").stdout.split())
+    flags = ("--full", *NO_KL, "-p", "reward_weights=1,0")
+    shown = " ".join(run("trend", path, *flags).stdout.split())
     assert shown.partition("hidden at 18 columns: ")[2].partition(" (see")[0].split(", ") == [
         "rewards/b/mean", "rewards/a/mean", "repetition", "longest_quarter", "staleness",
         "ratio_mean", "ess", "mismatch.k1", "ratio_p999", "clip_low", "clip_high", "reward_std",

@@ -28,7 +28,7 @@ from grpo_cli.terminal.messages import failures, say
 from grpo_cli.terminal.numbers import shell_line
 
 Names = Annotated[
-    str | None,
+    list[str] | None,
     option(
         "--variants -v",
         "A,B,…",
@@ -79,7 +79,8 @@ def compare(
                 raise typer.Exit(0 if same else NO)
             tell_notes([_ONE.format(shell_line(["grpo", "diff", *two]))], quiet=page.quiet)
         batch = "input" if stages.batch is None else stages.batch
-        made, notes = plans(names(variants or USUAL), stages.stages, stages.hyperparameters, batch)
+        wanted = names(",".join(variants or [USUAL]))
+        made, notes = plans(wanted, stages.stages, stages.hyperparameters, batch)
         for note in () if page.quiet else notes:
             say(f"note: {note}")
         source = loading.reader(paths(files), work)

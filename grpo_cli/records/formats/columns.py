@@ -36,6 +36,12 @@ def _read(value: Object) -> Iterator[Translated]:
     record = dict(value)
     known = {_KNOWN.get(key, "log_probs_new") for key in value if key in _KNOWN or key == ACTION}
     if not known & {"log_probs_new", "ratios"}:
+        others = sorted(one for one in known if one.startswith("log_probs_"))
+        if others:
+            raise InputError(
+                f"this dump has {' and '.join(others)}, but not log_probs_new: have the trainer "
+                "write the policy's own log-probs as well, one list per response"
+            )
         raise InputError(
             "this dump has texts and rewards but no log-probs, so nothing can be evaluated: have "
             "the trainer write the log-probs as well, one list per response"

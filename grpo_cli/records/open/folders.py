@@ -32,6 +32,7 @@ _TWICE = (
 )
 """Folders whose siblings have the same rollouts again, or those of an evaluation."""
 _FEW = 3
+_TRAINER_LOG = "trainer_state.json"
 
 
 def files(paths: Iterable[str]) -> list[str]:
@@ -71,6 +72,13 @@ def _within(folder: str) -> list[str]:
     kept = [one for one in everything if _is_of_records(Path(one).name)]
     if kept:
         return kept
+    logs = sorted(map(str, Path(folder).rglob(_TRAINER_LOG)), key=natural)
+    if logs:
+        raise InputError(
+            "this folder has no file of records, but a trainer's log: grpo trend "
+            f"{shown(logs[-1])}",
+            source=shown(folder),
+        )
     if not everything:
         raise InputError("is an empty folder", source=shown(folder))
     names = ", ".join(os.path.relpath(one, folder) for one in everything[:_FEW])

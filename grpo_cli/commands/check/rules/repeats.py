@@ -173,18 +173,19 @@ _NEARER, _APART = 2.0, 0.02
 def find_engines_with_reference_weights(view: View) -> Iterator[Finding]:
     """Finds an engine whose log-probs are nearer to the reference than to the policy.
 
-    The mean difference from the reference is below half of that from the old policy, which is
-    0.02 nats or more.
+    The mean difference from the reference is below half of those from the old and the new policy,
+    which are 0.02 nats or more: where one of the two alone is far, that column is at fault.
     """
     columns = view.log_probs
-    old = columns.get("log_probs_old", columns.get("log_probs_new"))
+    policies = [columns[one] for one in ("log_probs_old", "log_probs_new") if one in columns]
     engine, reference = columns.get("log_probs_rollout"), columns.get("log_probs_ref")
-    if old is None or engine is None or reference is None:
+    if not policies or engine is None or reference is None:
         return
-    far, near = (
+    near, *others = (
         view.records.sum(view.responses.sum(np.abs(engine - one))) / np.maximum(view.tokens, 1)
-        for one in (old, reference)
+        for one in (reference, *policies)
     )
+    far = np.minimum.reduce(others)
     hit = (view.tokens >= _LEAST_TOKENS) & (far >= _APART) & (_NEARER * near < far)
     for record in np.flatnonzero(hit).tolist():
         yield Finding(

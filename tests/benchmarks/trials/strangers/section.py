@@ -22,17 +22,17 @@ EXAMS = {exam.name: exam for exam in (SECOND, THIRD)}
 _MODULES = {"verify": verifying, "check": checking, "match": matching}
 
 HELD = {
-    verifying.NAMED: ("≥ 45 %", "≥ 40 %"),
-    verifying.MISLED: ("≤ 14 %", "≤ 20 %"),
-    verifying.GUESSED: ("≤ 12 %", "≤ 20 %"),
+    verifying.NAMED: ("≥ 70 %", "≥ 50 %"),
+    verifying.MISLED: ("≤ 7 %", "≤ 10 %"),
+    verifying.GUESSED: ("≤ 8 %", "≤ 10 %"),
     verifying.RIGHT: ("0 %", "0 %"),
-    checking.NAMED: ("≥ 50 %", "≥ 40 %"),
-    checking.OTHER: ("≤ 6 %", "≤ 12 %"),
-    checking.FALSE: ("≤ 5 %", "≤ 15 %"),
-    matching.FIRST: ("≥ 85 %", "≥ 70 %"),
-    matching.WRONG: ("≤ 1 %", "≤ 5 %"),
-    matching.OPEN: ("≥ 75 %", "≥ 60 %"),
-    matching.OPEN_WRONG: ("≤ 1 %", "≤ 5 %"),
+    checking.NAMED: ("≥ 92 %", "≥ 72 %"),
+    checking.OTHER: ("≤ 3 %", "≤ 8 %"),
+    checking.FALSE: ("≤ 3 %", "≤ 6 %"),
+    matching.FIRST: ("≥ 85 %", "≥ 85 %"),
+    matching.WRONG: ("≤ 1 %", "≤ 1 %"),
+    matching.OPEN: ("≥ 75 %", "≥ 80 %"),
+    matching.OPEN_WRONG: ("≤ 1 %", "≤ 1 %"),
 }
 """What of the two lists must not be missed; the figures are on the page of answers."""
 
