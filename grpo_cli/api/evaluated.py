@@ -77,7 +77,8 @@ class Evaluated:
         """Every number as flat arrays, of records that were evaluated together.
 
         Raises:
-            UsageError: where they were not, since they differ in layout or hyperparameters.
+            UsageError: where they were not, since their layouts, or settings that cannot be arrays,
+                differ.
         """
         if len(self.parts) != 1:
             raise UsageError(

@@ -184,9 +184,11 @@ class Totals(TermSums):
             self.ratio.add(summary.ratio_sums[cut.responses])
         self.of.add(weights.of)
         self.counts &= weights.counts is not None
-        self.divisors.update(np.unique(weights.divisor).astype(np.float64).tolist())
+        divisor = weights.divisor
+        divisor = divisor[cut.responses] if isinstance(divisor, np.ndarray) else divisor
+        self.divisors.update(np.unique(divisor).astype(np.float64).tolist())
         self.kl_known &= not breakdown.kl_unknown
-        self._sign(breakdown.objective.parts)
+        self._sign(breakdown.objective.parts_of(cut.records))
 
     def _add_terms(self, summary: Summary, cut: Cut) -> None:
         if self.batch != "record":

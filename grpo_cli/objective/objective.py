@@ -132,6 +132,22 @@ class Objective:
             {stage: dict.fromkeys(one.varied, MIXED) for stage, one in self.stages.items()}
         )
 
+    def parts_of(self, records: slice) -> Parts:
+        """The pieces of the signature of some of the records; what differs among them is mixed."""
+        if not any(one.varied for one in self.stages.values()):
+            return self.parts
+
+        def shared(column: NDArray[Any]) -> Value:
+            own = column[records]
+            return own[0].item() if len(own) and (own == own[0]).all() else MIXED
+
+        return self._parts(
+            {
+                stage: {name: shared(column) for name, column in one.varied.items()}
+                for stage, one in self.stages.items()
+            }
+        )
+
     def _parts(self, instead: Mapping[str, Mapping[str, Value]]) -> Parts:
         """The pieces, with other values in some stages."""
         stages = [

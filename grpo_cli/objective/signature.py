@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from grpo_cli.hyperparameters import Value
@@ -39,11 +39,15 @@ def _common(pieces: tuple[Part, ...]) -> Part:
     first = pieces[0]
     if len({piece.name for piece in pieces}) > 1:
         return Part(first.key, MIXED)
-    values = []
-    for name, value in first.values:
-        same = all(dict(piece.values)[name] == value for piece in pieces)
-        values.append((name, value if same else MIXED))
-    return Part(first.key, first.name, tuple(values))
+    found = [dict(piece.values) for piece in pieces]
+    names = dict.fromkeys(name for values in found for name in values)
+    return Part(first.key, first.name, tuple((name, _shared(name, found)) for name in names))
+
+
+def _shared(name: str, found: Sequence[Mapping[str, Value]]) -> Value:
+    """The value that all have, where one that is not there is None."""
+    value = found[0].get(name)
+    return value if all(values.get(name) == value for values in found) else MIXED
 
 
 def _text(part: Part) -> str:

@@ -329,3 +329,46 @@ def test_record_by_record_the_totals_are_means_over_the_records() -> None:
     assert found["gradient_norm"] == pytest.approx(sum(squares) ** 0.5 / 2, rel=1e-14)
     assert found["denominator"] == 2
     assert found["denominator_of"] == "records, of means over tokens"
+
+
+def test_a_batch_has_the_signature_and_denominator_of_its_own_records(tmp_path: Path) -> None:
+    """Batches are evaluated together; what is equal in one of them is not mixed."""
+    own = [
+        {"epsilon": 0.1, "max_completion_length": 5},
+        {"epsilon": 0.3, "max_completion_length": 6},
+    ]
+    records = [{**RECORD, "step": at // 2, "hyperparameters": own[at // 2]} for at in range(4)]
+    words = (
+        "-v",
+        "dr",
+        "--aggregate",
+        "token-sum-norm",
+        "--level",
+        "batch",
+        "--batch",
+        "step",
+        "-q",
+    )
+    both = answer("eval", write(tmp_path / "all.jsonl", records), *words)["batches"]
+    for step, found in enumerate(both):
+        path = write(tmp_path / "one.jsonl", records[2 * step : 2 * step + 2])
+        assert [found] == answer("eval", path, *words)["batches"]
+        assert "mixed" not in found["signature"]
+        assert found["denominator"] == 4 * (5 + step)
+
+
+@each("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
+def test_weights_of_rewards_that_some_records_lack_are_mixed(tmp_path: Path, order: Any) -> None:
+    settings: list[dict[str, Any]] = [
+        {"reward_weights": "1", "std_eps": 1e-4},
+        {"reward_weights": "1", "std_eps": 1e-6},
+        {},
+    ]
+    records = [{**RECORD, "advantages": None, "hyperparameters": settings[at]} for at in order]
+    words = ("-v", "grpo")
+    found = answer("eval", write(tmp_path / "all.jsonl", records), *words, "-q")
+    assert "reward_weights=mixed" in found["signature"]
+    for at, row in zip(order, found["records"], strict=True):
+        alone = {**RECORD, "advantages": None, "hyperparameters": settings[at]}
+        (one,) = answer("eval", write(tmp_path / "one.jsonl", [alone]), *words, "-q")["records"]
+        assert row["loss"] == one["loss"]

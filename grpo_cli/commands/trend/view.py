@@ -293,9 +293,11 @@ def _conclusion(screen: Screen, answer: Trend, covered: Coverage, *, quiet: bool
         console.print(wrapped(Text(f"\n{_UNKNOWN}", "dim"), screen.reading, 2))
     if not quiet:
         print_gaps(console, screen, covered)
-    for signature in () if quiet else answer.signatures:
+    if answer.signatures and not quiet:
+        first, *others = answer.signatures
+        more = f" and {len(others):,} more (see --json)" if others else ""
         console.print()
-        text = Text(f"signature  {visible(signature)}", "dim")
+        text = Text(f"signature  {visible(first)}{more}", "dim")
         console.print(wrapped(text, screen.reading, 11, bars=True))
     if answer.log is not None:
         print_log_comparison(console, screen, answer.log)

@@ -60,6 +60,7 @@ def _weighed(function: Callable[..., Any]) -> Composed:
         (own.optional - {*_SUMS, _EACH, WEIGHTS}) | {_PENALTIES},
         (*own.hyperparameters, WEIGHTS),
         own.nullable,
+        own.levels,
     )
 
     def run(columns: Mapping[str, Any], values: Mapping[str, Any]) -> Any:
