@@ -374,15 +374,17 @@ def test_verls_ppo_kl(row, rows, wanted) -> None:
 
 
 @each(
-    ("loss", "agrees"),
+    ("ours", "loss", "agrees"),
     [
-        (0.1234, True),  # 0.12344, as a log of 4 decimals has it
-        (0.1235, False),  # 0.00006 off: half of the last decimal is 0.00005
-        (0.12339, False),  # 0.00005 off, where 5 decimals leave half of that
-        (0.123, False),  # fewer decimals than any log writes
-        (0.1234001, False),  # too many digits to be a log's
+        (0.12344, 0.1234, True),  # as a log of 4 decimals has it
+        (0.12344, 0.1235, False),  # 0.00006 off: half of the last decimal is 0.00005
+        (0.12344, 0.12339, False),  # 0.00005 off, where 5 decimals leave a tenth of that
+        (0.12344, 0.1234001, False),  # too many digits to be a log's
+        (0.12304, 0.123, True),  # 0.1230
+        (0.12306, 0.123, False),
+        (0.00004, 0.0, False),  # 0 has no digits
     ],
 )
-def test_a_loss_is_compared_to_the_decimals_of_a_log(loss, agrees) -> None:
-    row = {"log_probs_new": [[-1.0]], "advantages": [-0.12344], "expected": {"loss": loss}}
+def test_a_loss_is_compared_to_the_decimals_of_a_log(ours, loss, agrees) -> None:
+    row = {"log_probs_new": [[-1.0]], "advantages": [-ours], "expected": {"loss": loss}}
     assert judge(row, rtol=1e-7).agrees is agrees

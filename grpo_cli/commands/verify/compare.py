@@ -177,7 +177,8 @@ def column_of(
     noise = 1.0 if first.stage == "gradient" else 0.1
     rounded = precisions(values if written is None else np.where(counted, values, 0.0), counts)
     if first.level == "record":
-        rounded = [name or _decimals(one) for name, one in zip(rounded, values, strict=True)]
+        pairs = zip(rounded, values.tolist(), found.tolist(), strict=True)
+        rounded = [name or _decimals(one, ours) for name, one, ours in pairs]
     slack = None
     if any(rounded):
         steps = zip(rounded, np.split(values, np.cumsum(counts)[:-1]), strict=True)
@@ -314,15 +315,21 @@ def _has_digits(values: F64) -> bool:
     )
 
 
-_LOGGED_DECIMALS = range(4, 7)
+_LOGGED_DECIMALS = 4
 
 
-def _decimals(value: float) -> str:
-    """The decimals that a trainer's log left of a number, as "4 decimals"; "" for any other."""
-    _, digits, exponent = Decimal(repr(float(value))).as_tuple()
-    if not isinstance(exponent, int) or len(digits) > _DIGITS or -exponent not in _LOGGED_DECIMALS:
+def _decimals(value: float, found: float) -> str:
+    """The decimals that a trainer's log left of a number, as "4 decimals"; "" for any other.
+
+    A log's 0.0120 is read as 0.012, so fewer decimals count as four. A number that rounding does
+    not explain is not taken for a log's.
+    """
+    _, digits, exponent = Decimal(repr(value)).as_tuple()
+    if not value or not isinstance(exponent, int) or len(digits) > _DIGITS:
         return ""
-    return f"{-exponent} decimals"
+    places = max(-exponent, _LOGGED_DECIMALS)
+    left = 0.5 * 10.0**-places
+    return f"{places} decimals" if 1e-6 * abs(value) < abs(value - found) <= left else ""
 
 
 def half_steps(name: str, values: F64) -> F64:
