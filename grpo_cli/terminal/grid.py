@@ -19,8 +19,9 @@ from grpo_cli.terminal.screen import Screen, mark_rows
 GAP = 2
 """Spaces between columns."""
 
-_READABLE, _LEAST, _MOST = 44, 32, 64
-"""Cells that a column of words has, if others can be left out; at least; and at most."""
+_READABLE, _LEAST, _MOST, _WIDEST = 44, 32, 64, 100
+"""Cells that a column of words has, if others can be left out; at least; at most; and the most of
+all columns."""
 
 _TOLD = 2
 """Hidden columns that are named where a line has no room for all: those that went last."""
@@ -160,7 +161,7 @@ def with_words(
     kept, hidden = fitting(others, spare, room)
     if width is None:
         return [*kept, last], hidden
-    left = min(max(width - total_width(kept) - GAP, _LEAST), _MOST)
+    left = min(max(min(width, _WIDEST) - total_width(kept) - GAP, _LEAST), _MOST)
     texts = [wrapped(cell, left).plain for cell in last.cells]
     return [*kept, column(last.name, texts, show=str, numeric=False)], hidden
 

@@ -68,7 +68,8 @@ def print_steps(
         values: Sequence[Any] = steps.files if name == "file" else steps.values(name)
         columns.append(_column(name, [values[at] for at in places], line))
     columns = [_parted(one, places) for one in columns]
-    kept, hidden = fitting(columns, () if fields else sparing(names), screen.width)
+    spare = () if fields else sparing(names, {one.metric for one in findings})
+    kept, hidden = fitting(columns, spare, screen.width)
     console.print(grid(kept))
     if len(places) < len(steps):
         between = len(steps) - len(places)
@@ -77,12 +78,18 @@ def print_steps(
     print_hidden(console, screen, hidden, "--fields")
 
 
-def sparing(names: Sequence[str]) -> list[str]:
-    """The columns that a narrow terminal goes without, the first to go first."""
+def sparing(names: Sequence[str], found: Collection[str] = ()) -> list[str]:
+    """The columns that a narrow terminal goes without, the first to go first.
+
+    Args:
+        names: all of them.
+        found: those with a finding, which go last.
+    """
     order = [one.name for one in sorted(ALL, key=lambda one: -one.spare)]
     others = [name for name in reversed(names) if name not in METRICS]
     order = [*(name for name in others if metric(name)), *order]
-    return [*order, *(name for name in others if name not in order)]
+    order += [name for name in others if name not in order]
+    return sorted(order, key=lambda name: name in found)
 
 
 def _column(name: str, values: Sequence[Any], line: str) -> Column:
