@@ -161,6 +161,10 @@ def _everywhere(case: Case) -> tuple[str, ...]:
     return (("correction",) if engine else ()) + (("ratio", "surrogate") if sequence else ())
 
 
+_NOTHING = 1e-6
+"""A term whose factor is at most this is not there."""
+
+
 def _by_one_factor(case: Case) -> Found | None:
     policy, rest = _parts(case)
     wanted, ours = case.gradient, case.breakdown.gradient
@@ -185,6 +189,8 @@ def _by_one_factor(case: Case) -> Found | None:
     if abs(a - 1.0) <= 1e-4:
         name = "KL" if case.breakdown.term(KL) is not None else "other"
         words = f"the policy term agrees, and the {name} term is grpo's times {b:.5g}"
+        if abs(b) <= _NOTHING:
+            words = f"the policy term agrees, and your gradient has no {name} term"
         return words, "kl", "mask", "entropy"
     if abs(a) <= 1e-4:
         lost = ("advantage", "ratio", "surrogate", "correction", "mask")
