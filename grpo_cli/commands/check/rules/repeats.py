@@ -287,9 +287,10 @@ def find_copies(copies: list[Copy], of: int) -> Iterator[Finding]:
 def find_torn_groups(label: object, first: Place, facts: Facts, count: int) -> Iterator[Finding]:
     """Yields the first group of which several records have a response each."""
     given = "; the given advantages are used as they are" if facts.given else ""
+    go_on = "1 record goes" if count == 1 else f"{count:,} records go"
     yield Finding(
-        f"group split across records: {label!r} is in record {first.name} and in others "
-        f"({count:,} records){given}",
+        f"groups split across records: {go_on} on with a group of an earlier one, such as "
+        f"{label!r} of record {first.name}{given}",
         f"--group-by {facts.label_key} joins the rows of one {facts.label_key} so that they "
         "share a baseline",
         {"records": count, "key": facts.label_key},
