@@ -60,11 +60,12 @@ _TABLES = (b"PAR1", b"ARRO", b"PK\x03\x04", b"\xff\xff\xff\xff")
 
 def _unnamed(outcome: Outcome) -> Outcome:
     """Without the name, what pipes need, and which ids there are: files are read again for that."""
-    spooled = b"grpo: note: standard input was stored in a temporary file, "
-    spooled += b"because two passes are needed\n"
+    spooled = b"standard input was stored in a temporary file, because two passes are needed"
+    noted = re.sub(rb',\s*"%b"|"%b",?\s*' % (spooled, spooled), b"", outcome.out)  # in JSON
+    noted = re.sub(rb'("notices": \[)\s*\]', rb"\1]", noted)
     out, err = (
         text.replace(STDIN.encode(), b"-").replace(b"'-'", b"-")
-        for text in (outcome.out, outcome.err.replace(spooled, b""))
+        for text in (noted, outcome.err.replace(b"grpo: note: %b\n" % spooled, b""))
     )
     return replace(
         outcome, out=out, err=re.sub(rb"(no record matches [^;\"\n]*);[^\"\n]*", rb"\1", err)
