@@ -335,8 +335,9 @@ def test_a_long_run_keeps_what_matters_and_a_sample(grpo, tmp_path):
     found = kept()
     assert len(found) == 40
     assert [*map(int, found)] == sorted(map(int, found))
-    assert {n for n, why in found.items() if why == "finding"} == {"199", "200", "250"}
-    assert {n for n, why in found.items() if why == "end"} == {"0", "299"}
+    # in none of its steps there is a gradient: the first is where that is found
+    assert {n for n, why in found.items() if why == "finding"} == {"0", "199", "200", "250"}
+    assert {n for n, why in found.items() if why == "end"} == {"299"}
     assert kept() == found
     assert kept("--seed", "1") != found
     assert [*kept("--steps", "1")] == ["0", "199", "200", "250", "299"]
@@ -344,6 +345,6 @@ def test_a_long_run_keeps_what_matters_and_a_sample(grpo, tmp_path):
     inner = [int(n) for seed in range(8) for n, why in kept("--seed", str(seed)).items()
              if why == "sampled"]  # fmt: skip
     assert statistics.mean(inner) == pytest.approx(150, abs=20)  # ± 87/√280 = 5
-    short = str(series(tmp_path / "short.jsonl", {"x": shift[:5]}))
+    short = str(series(tmp_path / "short.jsonl", {"x": shift[:4]}))
     path = short
-    assert [*kept().values()] == ["end", "all", "all", "all", "end"]
+    assert [*kept().values()] == ["end", "all", "all", "end"]
