@@ -670,3 +670,10 @@ def test_a_constant_that_becomes_another_is_found(
     assert way in found["sentence"] or "exactly 0" in found["sentence"]
     same = log_of(tmp_path / "same.json", {name: dict(enumerate([before] * 30))})
     assert answer("trend", same)["findings"] == []
+
+
+def test_a_kl_that_grew_and_then_is_exactly_0_has_a_finding(tmp_path: Path) -> None:
+    """The reference follows the policy: as TRL's runs in tests/parity have it."""
+    kl = {step: 0.005 * step if step < 30 else 0.0 for step in range(1, 60)}
+    found = answer("trend", log_of(tmp_path / "log.json", {"kl": kl}))["findings"]
+    assert [(one["onset"], "exactly 0" in one["sentence"]) for one in found] == [(30, True)]

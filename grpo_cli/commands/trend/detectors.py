@@ -140,6 +140,7 @@ def _followed(watch: Watch, values: F64, scaled: F64, shifted: Sequence[Change])
     signs = [
         *_impossible(watch, values),
         *_stuck(watch, values),
+        *_vanished(watch, values),
         *(one for limit in watch.limits for one in _beyond(watch, limit, values, scaled, usual)),
         *kept,
     ]
@@ -352,6 +353,21 @@ def _stuck(watch: Watch, values: F64) -> Iterator[Change]:
     count = int(others[0]) if len(others) else len(values)
     if count >= _OF:
         yield Change(0, _OF, STUCK, up=watch.stuck != 0.0, end=count if len(others) else None)
+
+
+def _vanished(watch: Watch, values: F64) -> Iterator[Change]:
+    """Where numbers that were never 0 become exactly 0 and stay so: no noise does that.
+
+    The onset test takes the growth before it for noise.
+    """
+    if not watch.is_log:
+        return
+    runs = np.convolve(values == 0.0, np.ones(LEAST_FUTURE))[: len(values)]
+    for last in np.flatnonzero(runs == LEAST_FUTURE).tolist():
+        at = last - LEAST_FUTURE + 1
+        if at >= LEAST_PAST and (values[at - LEAST_PAST : at] != 0.0).all():
+            yield Change(at, last + 1, SHIFT, up=False)
+            return
 
 
 def is_info(watch: Watch, change: Change) -> bool:
