@@ -324,12 +324,20 @@ def _decimals(value: float, found: float) -> str:
     A log's 0.0120 is read as 0.012, so fewer decimals count as four. A number that rounding does
     not explain is not taken for a log's.
     """
-    _, digits, exponent = Decimal(repr(value)).as_tuple()
-    if not value or not isinstance(exponent, int) or len(digits) > _DIGITS:
+    off = abs(value - found)
+    if not 1e-6 * abs(value) < off <= 0.5 * 10.0**-_LOGGED_DECIMALS:  # nearly all agree
         return ""
-    places = max(-exponent, _LOGGED_DECIMALS)
-    left = 0.5 * 10.0**-places
-    return f"{places} decimals" if 1e-6 * abs(value) < abs(value - found) <= left else ""
+    digits, places = digits_of(value)
+    places = max(places, _LOGGED_DECIMALS)
+    few = value != 0.0 and digits <= _DIGITS
+    return f"{places} decimals" if few and off <= 0.5 * 10.0**-places else ""
+
+
+def digits_of(value: float) -> tuple[int, int]:
+    """How many digits a finite number is written with, and how many decimals; below 0 for tens."""
+    _, digits, exponent = Decimal(repr(value)).as_tuple()
+    assert isinstance(exponent, int)
+    return len(digits), -exponent
 
 
 def half_steps(name: str, values: F64) -> F64:

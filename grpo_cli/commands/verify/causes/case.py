@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from decimal import Decimal
 from functools import cached_property, wraps
 from typing import Any, NamedTuple
 
@@ -12,7 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64, Batch, Segments
-from grpo_cli.commands.verify.compare import Column, Tolerance, as_written, column_of, deciding
+from grpo_cli.commands.verify.compare import (
+    Column,
+    Tolerance,
+    as_written,
+    column_of,
+    deciding,
+    digits_of,
+)
 from grpo_cli.commands.verify.expected import read_expectations
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import Evaluator
@@ -188,10 +194,8 @@ class Case:
     @cached_property
     def loss_room(self) -> float:
         """What a loss that was written with few digits leaves open; 0 where it has many."""
-        number = Decimal(repr(abs(self.loss or 0.0))).as_tuple()
-        if not self.loss or len(number.digits) > _TYPED or not isinstance(number.exponent, int):
-            return 0.0
-        return 0.5 * 10.0**number.exponent
+        digits, places = digits_of(self.loss or 0.0)
+        return 0.5 * 10.0**-places if self.loss and digits <= _TYPED else 0.0
 
     @property
     def rounding(self) -> float:
