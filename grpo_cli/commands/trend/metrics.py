@@ -93,7 +93,7 @@ class StepValues:
     def extreme(self, name: str) -> F64:
         """The largest number of a name."""
         found = self.table.columns.get(("largest", name))
-        return np.full(len(self.table), np.nan) if found is None else found.values
+        return np.full(len(self.table), np.nan) if found is None else found.reduced(np.fmax, np.nan)
 
     def quantile(self, name: str, share: float) -> F64:
         """A quantile of a distribution."""

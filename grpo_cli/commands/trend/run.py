@@ -12,7 +12,7 @@ import numpy as np
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.trend.measure import ChunkSums, rewards_of, sums_of_rewards
-from grpo_cli.commands.trend.metadata import has_metadata, metadata_of
+from grpo_cli.commands.trend.metadata import is_metadata, metadata_of
 from grpo_cli.commands.trend.metrics import StepValues, functions
 from grpo_cli.commands.trend.names import logged_values
 from grpo_cli.commands.trend.origins import (
@@ -206,7 +206,7 @@ def with_steps(
 
     Those that have only rewards are left out. They are added to the run, as the files of all are.
     """
-    metadata = decoded.keys is None or has_metadata(decoded.keys)
+    metadata = decoded.keys is None or any(map(is_metadata, decoded.keys))
     kept: list[Raw | InputError] = []
     rewards: list[tuple[RecordStep, NoLogProbsError]] = []
     before = None
