@@ -231,12 +231,7 @@ ALL = (
     _of_answers("pass_at_1", lambda step: step.responses.pass_at_1, 28),
     _of_answers("pass_at_k", lambda step: step.responses.pass_at_k, 12),
     _of_length("length_mean", lambda step: step.responses.length_mean, 0),
-    _of_length(
-        "length_p95",
-        lambda step: step.responses.length_quantile(0.95),
-        24,
-        whole=True,
-    ),
+    _of_length("length_p95", lambda step: step.responses.length_quantile(0.95), 24, whole=True),
     _of_length("at_longest", lambda step: step.responses.at_longest, 27),
     Metric(
         "truncated",
@@ -245,13 +240,7 @@ ALL = (
         9,
         needs="finish_reasons",
     ),
-    Metric(
-        "repetition",
-        "signal",
-        mean_of("repetition"),
-        22,
-        needs="tokens or token_ids",
-    ),
+    Metric("repetition", "signal", mean_of("repetition"), 22, needs="tokens or token_ids"),
     Metric("entropy", "signal", mean_of("entropy"), 5, needs="entropies"),
     Metric(
         "nll",
@@ -273,11 +262,7 @@ ALL = (
     _of_update("longest_quarter", lambda step: step.responses.longest_quarter, 21),
     _of_ratio("ratio_mean", mean_of("ratio", "evaluated_tokens"), 19),
     _of_ratio("ratio_p999", _ratio_tail, 16),
-    _of_ratio(
-        "ess",
-        lambda step: step.effective("ratio", "ratio_squared", "evaluated_tokens"),
-        18,
-    ),
+    _of_ratio("ess", lambda step: step.effective("ratio", "ratio_squared", "evaluated_tokens"), 18),
     # ---- the trainer against the engine
     Metric(
         "staleness",
@@ -288,15 +273,9 @@ ALL = (
     ),
     _of_mismatch("k1", lambda step: 0.0 - step.mean("mismatch_d", "mismatch"), 17),
     _of_mismatch("k3", _mismatch_k3, 4),
+    _of_mismatch("chi2", lambda step: step.mean("mismatch_square", "mismatch") - 1.0, 29),
     _of_mismatch(
-        "chi2",
-        lambda step: step.mean("mismatch_square", "mismatch") - 1.0,
-        29,
-    ),
-    _of_mismatch(
-        "ess",
-        lambda step: step.effective("mismatch_weight", "mismatch_square", "mismatch"),
-        23,
+        "ess", lambda step: step.effective("mismatch_weight", "mismatch_square", "mismatch"), 23
     ),
     _of_mismatch("mean_abs", mean_of("mismatch_size", "mismatch"), 8),
     _of_mismatch("mult", mean_of("mismatch_both", "mismatch"), 30),
