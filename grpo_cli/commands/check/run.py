@@ -131,11 +131,14 @@ class Check(Accumulator[Any]):
         if any(code == "torn-group" for code, _, _ in found):
             self.findings.drop("singleton-group")
         self._add_located(found, 0)
+        constants = self.findings.count_by(0, 1)["advantages", "constant"]
+        if 2 * constants <= self._memory.straight:
+            self.findings.drop("advantages", "constant")
 
     def result(self) -> Checked:
         """Returns the answer."""
         rows, counts = self.findings.rows, self.findings.count_by(0)
-        limit, severities = self.findings.limit, self.findings.count_by(1)
+        limit, severities = self.findings.limit, self.findings.count_by(2)
         kinds = dict.fromkeys(row.code for row in rows)
         short = count_short(self.skipped_rules, kinds, self.records, self.tokens)
         return Checked(

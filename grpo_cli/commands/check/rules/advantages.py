@@ -262,6 +262,21 @@ def _are_plain(view: View) -> NDArray[np.bool_]:
     return view.count_rows(odd[of]) == 0
 
 
+def count_straight(view: View) -> int:
+    """Returns how many records of one group have advantages on a rising line over the rewards.
+
+    Advantages over their own group's std, with a constant added, are such lines in all records;
+    those that were whitened over a batch have the std of their group in few, by chance.
+    """
+    if view.summed is None or view.advantages is None or view.turned:
+        return 0
+    with np.errstate(over="ignore", invalid="ignore"):
+        lines = Lines.fit(Scores(view.summed, view.advantages, view.groups), view.groups)
+    groups = np.bincount(view.records.index[view.first_members], minlength=len(view.counts))
+    alone = groups[view.records.index[view.first_members]] == 1
+    return int(np.count_nonzero(alone & (lines.slope > 0.0) & (lines.left <= _SHIFT)))
+
+
 def _common_mean(given: Scores, lines: Lines) -> float:
     """Returns the mean of the advantages if it is not 0 in a complete group; else 0.
 
