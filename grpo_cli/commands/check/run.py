@@ -11,16 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.commands.check.answer import Checked
-from grpo_cli.commands.check.coverage import (
+from grpo_cli.commands.check.findings import Findings
+from grpo_cli.commands.check.notes import (
+    LossCount,
     SkippedRules,
     count_short,
     count_skipped,
+    count_zero_gradient,
+    denominators,
+    judge,
     missing_needs,
     not_checked,
 )
-from grpo_cli.commands.check.denominators import LossCount, count_zero_gradient, denominators
-from grpo_cli.commands.check.findings import Findings
-from grpo_cli.commands.check.floors import judge
 from grpo_cli.commands.check.read_views import views
 from grpo_cli.commands.check.record_view import Tokens, View
 from grpo_cli.commands.check.rule import ORDER, rule_named, rules_of

@@ -14,7 +14,7 @@ from grpo_cli.commands.check.answer import (
     MismatchFound,
     NotChecked,
 )
-from grpo_cli.commands.check.coverage import FEWER_THAN
+from grpo_cli.commands.check.notes import FEWER_THAN
 from grpo_cli.objective.mismatch import Cause
 from grpo_cli.terminal.numbers import counted, shown, visible
 from grpo_cli.terminal.prose import wrapped
