@@ -60,7 +60,11 @@ def count_skipped(view: View) -> Counter[SkippedRules]:
             found[SkippedRules(topic.topic, "", missing)] = count
         if wanted := topic.full_coverage_needs:
             partly = SkippedRules(topic.topic, topic.fallback, (wanted,))
-            found[partly] = _count_partly(wanted, view)
+            setting, _, keys = wanted.partition("|")
+            found[partly] = sum(
+                setting not in settings and _lacks_all(keys, value)
+                for settings, value in zip(view.packed.settings, view.values, strict=True)
+            )
     return +found
 
 
@@ -85,15 +89,6 @@ def count_short(
 def _lacks_all(names: str, value: Mapping[str, Any]) -> bool:
     keys = names.split("|")
     return value.keys().isdisjoint(keys) or all(value.get(key) is None for key in keys)
-
-
-def _count_partly(needs: str, view: View) -> int:
-    """Counts the records without the setting, the first name of ``needs``, and without the keys."""
-    setting, _, keys = needs.partition("|")
-    return sum(
-        setting not in settings and _lacks_all(keys, value)
-        for settings, value in zip(view.packed.settings, view.values, strict=True)
-    )
 
 
 def not_checked(counts: Mapping[SkippedRules, int]) -> tuple[NotChecked, ...]:

@@ -15,7 +15,6 @@ from grpo_cli.commands.check.answer import (
     NotChecked,
 )
 from grpo_cli.commands.check.notes import FEWER_THAN
-from grpo_cli.objective.mismatch import Cause
 from grpo_cli.terminal.numbers import counted, shown, visible
 from grpo_cli.terminal.prose import wrapped
 from grpo_cli.terminal.screen import Screen
@@ -72,7 +71,11 @@ def mismatch_lines(found: MismatchFound, findings: Sequence[Finding] = ()) -> li
         f"  {found.floor}; {found.source}",
     ]
     causes = sorted(found.causes, key=lambda one: (one.name != found.named, -one.explains))
-    lines += [f"  {_explained(one)}" for one in causes if one.counts]
+    for cause in causes:
+        if cause.counts:
+            top = cause.kinds[0]
+            where = f"{top.name}: {counted(top.tokens, 'token')}, {top.share:.0%} of the KL"
+            lines.append(f"  {cause.name} explains {cause.explains:.0%} of the KL ({where})")
     if found.named is None:
         engine = [one for one in findings if "log_probs_rollout" in one.evidence.get("columns", ())]
         codes = dict.fromkeys(one.code for one in engine if one.code != "rollout-mismatch")
@@ -84,12 +87,6 @@ def mismatch_lines(found: MismatchFound, findings: Sequence[Finding] = ()) -> li
     return lines
 
 
-def _explained(cause: Cause) -> str:
-    top = cause.kinds[0]
-    where = f"{top.name}: {counted(top.tokens, 'token')}, {top.share:.0%} of the KL"
-    return f"{cause.name} explains {cause.explains:.0%} of the KL ({where})"
-
-
 def _denominator(row: Denominator) -> str:
     """Says whether responses and groups without a gradient count in a loss's denominator."""
     names_by_verb: dict[str, list[str]] = {}
@@ -97,8 +94,7 @@ def _denominator(row: Denominator) -> str:
         count = getattr(row, kind)
         if count:
             verb = "count in it" if getattr(row, f"{kind}_count") else "do not count"
-            plural = "" if count == 1 else "s"
-            names_by_verb.setdefault(verb, []).append(f"{count:,} {name}{plural}")
+            names_by_verb.setdefault(verb, []).append(counted(count, name))
     listed = ", ".join(f"{' and '.join(names)} {verb}" for verb, names in names_by_verb.items())
     return f"denominator of {row.variant} ({row.denominator}): {listed}"
 

@@ -35,7 +35,7 @@ def why(total: Mapping[str, Any], facts: Facts, computes: str) -> list[Reason]:
         computes: the choice that would compute advantages where the records give them.
     """
     value = [*_value(total, facts, computes), *rising(facts.steps)]
-    return [*value, *_conditions(total, facts, computes), _gradient(total)]
+    return [*value, *_conditions(total, facts, computes)]
 
 
 def _value(total: Mapping[str, Any], facts: Facts, computes: str) -> Iterator[Reason]:
@@ -61,7 +61,7 @@ def _zero(total: Mapping[str, Any], facts: Facts, computes: str) -> Iterator[Rea
         yield Reason(
             "centred",
             "the loss is 0: every ratio is exactly 1, and the advantages of each group add up to 0"
-            + (", over responses of equal length" if _one_length(facts) else ""),
+            + (", over responses of equal length" if len({*facts.lengths}) == 1 else ""),
         )
     else:
         adding, taking = ("A > 0", "A < 0") if facts.above.value() > 0 else ("A < 0", "A > 0")
@@ -205,6 +205,11 @@ def _conditions(total: Mapping[str, Any], facts: Facts, computes: str) -> Iterat
         yield Reason("reference", "the policy still equals the reference, so the KL is 0")
     if _on_policy(total) and total["tokens"]:
         yield Reason("on-policy", "every ratio is exactly 1, so nothing is clipped")
+    if norm := float(total["gradient_norm"]):
+        yield Reason("gradient", f"the gradient is not zero: its norm is {shown(norm)}")
+    else:
+        text = "the gradient is zero as well: this batch changes nothing"
+        yield Reason("no-gradient", text)
 
 
 def _some_dead(total: Mapping[str, Any], dead: DeadGroups, computes: str) -> str:
@@ -217,19 +222,8 @@ def _some_dead(total: Mapping[str, Any], dead: DeadGroups, computes: str) -> str
     return f"{count} only advantages of 0; {still}{differ}{_remedy(': ', dead, computes)}"
 
 
-def _gradient(total: Mapping[str, Any]) -> Reason:
-    norm = float(total["gradient_norm"])
-    if norm:
-        return Reason("gradient", f"the gradient is not zero: its norm is {shown(norm)}")
-    return Reason("no-gradient", "the gradient is zero as well: this batch changes nothing")
-
-
 def _on_policy(total: Mapping[str, Any]) -> bool:
     return bool(total["ratio_min"] == 1.0 == total["ratio_max"])
-
-
-def _one_length(facts: Facts) -> bool:
-    return len({*facts.lengths}) == 1
 
 
 # ---- why does the loss rise while the reward rises? ----------------------------------------------

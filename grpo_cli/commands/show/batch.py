@@ -60,7 +60,11 @@ class FirstTokens:
         mask[chosen] = True
         found = columns(source.only(lambda _: mask), "token", (*source.by, *_NAMES))
         listed = [
-            SIDES[column.values].tolist() if name == "clip" else _listed(column, len(chosen))
+            [None] * len(chosen)
+            if column.values is None
+            else SIDES[column.values].tolist()
+            if name == "clip"
+            else [one.item() if isinstance(one, np.generic) else one for one in column.spread()]
             for name, column in found.items()
         ]
         rows = [dict(zip(found, row, strict=True)) for row in zip(*listed, strict=True)]
@@ -88,12 +92,6 @@ class FirstTokens:
             parts = words[begin:position], words[position + 1 : position + 1 + self.around]
             before, after = ("".join(map(decoders[at], part)) for part in parts)
             yield {"before": before, "after": after}
-
-
-def _listed(column: Any, count: int) -> list[Any]:
-    if column.values is None:
-        return [None] * count
-    return [one.item() if isinstance(one, np.generic) else one for one in column.spread()]
 
 
 def first(sizes: NDArray[Any], count: int) -> NDArray[np.int64]:
@@ -189,7 +187,10 @@ def show_rows(
         rows = [row for row in rows if wanted is None or wanted.holds(row)]
         count = len(rows)
     else:
-        _complete(rows, run)
+        for row in rows:
+            if row["share"] != row["share"]:  # its batch is only known now
+                sizes = zip(SHARES, ("gradient", "contribution"), run.size(row), strict=True)
+                row |= {name: abs(row[of]) / size if size else 0.0 for name, of, size in sizes}
         count = run.total["tokens"] if wanted is None else run.shown
         if not rows and top and count:
             raise UsageError(f"--by {by}: {LACKING.get(by, 'no token has it')}")
@@ -199,11 +200,3 @@ def show_rows(
     of: Literal["string", "token"] = "string" if strings else "token"
     head = (plan.variant, run.signature, of, by, count, carried, total)
     return Shown(*head, rows[:top], run.notices), run
-
-
-def _complete(rows: Sequence[dict[str, Any]], run: Evaluation) -> None:
-    """Fills in the shares of tokens, whose batch is only known now."""
-    for row in rows:
-        if row["share"] != row["share"]:
-            sizes = zip(SHARES, ("gradient", "contribution"), run.size(row), strict=True)
-            row |= {name: abs(row[of]) / size if size else 0.0 for name, of, size in sizes}
