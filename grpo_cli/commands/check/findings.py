@@ -14,8 +14,8 @@ from grpo_cli.commands.check import answer
 from grpo_cli.commands.check.record_view import Place
 from grpo_cli.commands.check.rule import Finding, Rule, plain
 
-Key = tuple[int, int, int, int]
-"""What orders findings: source, record, rule, response."""
+Key = tuple[int, int, int, int, int]
+"""What orders findings: source, record, rule, response, and the order in which they came."""
 Row = tuple[Key, answer.Finding]
 
 
@@ -27,11 +27,13 @@ class Findings:
         limit: how many of each code are shown; 0 for all.
         kept: (code, kind) → those that are kept, as many as are shown of a code.
         counts: (code, kind, severity) → how many.
+        added: how many were added here.
     """
 
     limit: int
     kept: dict[tuple[str, str], list[Row]] = field(default_factory=dict)
     counts: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    added: int = 0
 
     def add(self, rule: Rule, finding: Finding, place: Place, source: int = 0) -> None:
         """Adds a rule's finding in a record of a source."""
@@ -46,7 +48,8 @@ class Findings:
                 rule.code, severity, *where, message, plain(finding.evidence), advice
             )
 
-        key = (source, place.number, rule.rank, response)
+        self.added += 1
+        key = (source, place.number, rule.rank, response, self.added)
         self._keep((rule.code, finding.kind), key, make)
 
     def merge(self, other: Findings, source: int) -> None:
