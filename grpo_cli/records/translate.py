@@ -25,14 +25,7 @@ _WRONG = (TypeError, LookupError, ValueError, AttributeError, OverflowError)
 def translated(
     raws: Iterable[Raw | InputError], insisted: str | None, mapped: Mapped, notices: Notices
 ) -> Iterator[Raw | InputError]:
-    """The records of objects in any format; canonical ones pass as they are.
-
-    Args:
-        raws: decoded objects.
-        insisted: the only format that they may be of; None: recognised by their content.
-        mapped: canonical name → the place that is read instead.
-        notices: sentences to print once are added here.
-    """
+    """The records of objects in any format; canonical ones pass as they are."""
     for raw in raws:
         if isinstance(raw, InputError) or type(raw.value) is not dict:
             yield raw

@@ -147,11 +147,6 @@ class Source:
 def cut(source: str | Source, size: int = BLOCK, most: int | None = None) -> Iterator[Block]:
     """Cuts a file (``-`` for standard input) into blocks; its content says whether it is JSONL.
 
-    Args:
-        source: the file.
-        size: what is read for a block, in bytes.
-        most: the budget of what is packed, as --unpack says; None: by the size of the file.
-
     Raises:
         InputError: for a file that cannot be read, has nothing in it, or is one document of more
             than 1 GiB.

@@ -58,11 +58,6 @@ def is_whole(head: bytes) -> bool:
 def unpacked(path: str, head: bytes = b"", most: int | None = None) -> Iterator[io.BufferedReader]:
     """The unpacked bytes of a file, or of standard input for ``-``.
 
-    Args:
-        path: the file.
-        head: its first bytes, where they were read; one that is all in them is not opened again.
-        most: the budget of what is packed, as --unpack says; None: by the size of the file.
-
     Raises:
         InputError: (without its source) for a file that cannot be opened, read or unpacked.
     """
@@ -80,7 +75,7 @@ def opened(path: str, *, whole: bool = False) -> io.BufferedReader:
     """The bytes of a file, here or elsewhere; ``whole`` where all of them will be read."""
     if isinstance(path, Address):
         return remote.opened(path, whole=whole)
-    return Path(path).open("rb", _BUFFER)
+    return io.BufferedReader(Path(path).open("rb", 0), _BUFFER)
 
 
 def version_of(path: str) -> Version:
@@ -124,11 +119,14 @@ def _opened(path: str) -> Iterator[io.BufferedReader]:
 
 def _unpacked(stream: io.BufferedReader, path: str, most: int | None) -> io.BufferedReader:
     head = stream.peek()
-    for magic, unpacking in ((_GZIP, _ungzip), (_ZSTD, _unzstd)):
-        if head.startswith(magic):
-            packed, budget = _Counted(stream), Budget.of(path, most)
-            pieces = _within(budget, packed, unpacking(io.BufferedReader(packed, _STEP)))
-            return io.BufferedReader(Pieces(pieces, budget), _BUFFER)
+    if head.startswith((_GZIP, _ZSTD)):
+        counted, budget = _Counted(stream), Budget.of(path, most)
+        packed = io.BufferedReader(counted, _STEP)
+        if head.startswith(_ZSTD):
+            pieces = _unzstd(packed)
+        else:
+            pieces = iter(partial(gzip.GzipFile(fileobj=packed).read1, _STEP), b"")
+        return io.BufferedReader(Pieces(_within(budget, counted, pieces), budget), _BUFFER)
     if message := foreign(head[:LOOKED_AT], path):
         raise InputError(message)
     if head.startswith(_UTF16_BOMS):
@@ -194,10 +192,6 @@ class Pieces(io.RawIOBase):
         room[:size] = self._rest[:size]
         self._rest = self._rest[size:]
         return size
-
-
-def _ungzip(stream: io.BufferedReader) -> Iterator[bytes]:
-    return iter(partial(gzip.GzipFile(fileobj=stream).read1, _STEP), b"")
 
 
 def _unzstd(stream: BinaryIO) -> Iterator[bytes]:

@@ -53,13 +53,6 @@ def parse(
 
     Log-probs are checked for being numbers here, and for their values when they are assembled.
 
-    Args:
-        value: the decoded object.
-        source: the file as the user named it.
-        line: its 1-based line, if it has one.
-        prefix: what is put before paths in messages, as ``"[4]."``.
-        origin: where its parts stand in the file, where it was made from something else.
-
     Raises:
         InputError: with the place, for anything that is missing, inconsistent or no number.
     """

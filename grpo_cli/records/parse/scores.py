@@ -23,10 +23,6 @@ Groups = tuple[list[int] | None, list[Any] | None]
 def finite(values: list[Any], place: Place) -> list[float]:
     """Numbers as floats.
 
-    Args:
-        values: what should be numbers.
-        place: the path of the element with an index.
-
     Raises:
         InputError: at the first that is no number, not finite, or beyond ``LARGEST``.
     """
@@ -195,12 +191,6 @@ def read_ids(
     key: str, value: object, shape: Shape, what: str, nested: list[int] | None = None
 ) -> tuple[list[Any], Place]:
     """[R] the id of what each response belongs to, and its place; a single id is that of all.
-
-    Args:
-        key, value: the ids.
-        shape: the record's.
-        what: what they are, for messages.
-        nested: [R] the number of each response's group, where groups are nested and may have ids.
 
     Raises:
         InputError: for another number of them than responses, or one that is no id.

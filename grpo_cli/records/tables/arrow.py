@@ -35,13 +35,6 @@ def slices(
 ) -> Iterator[Rows]:
     """The row groups of a Parquet file, the batches of an Arrow file.
 
-    Args:
-        source: the file.
-        kind: how it is read.
-        size: how many bytes it has.
-        whole: whether all of it is one piece.
-        most: what it may unpack to, as --unpack says; None: by its size.
-
     Raises:
         InputError: where it is damaged, or holds more.
     """

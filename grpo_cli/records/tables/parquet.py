@@ -135,10 +135,6 @@ def canonical(raw: Raw, place: int) -> dict[str, Any]:
 
     It keeps everything else that the object has, and is given the id that reports
     call it by its new place otherwise.
-
-    Args:
-        raw: a record that can be read.
-        place: its 0-based number where it will be written.
     """
     value = raw.plain()
     fields = read_fields(value)

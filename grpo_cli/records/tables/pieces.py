@@ -49,11 +49,6 @@ def raws(piece: Rows) -> Iterator[Raw | InputError]:
 def slices(source: Source, *, whole: bool, most: int | None = None) -> Iterator[Rows] | None:
     """The pieces of a binary file; None for text.
 
-    Args:
-        source: the file.
-        whole: whether all of it is one piece.
-        most: what it may unpack to, as --unpack says; None: by its size.
-
     Raises:
         InputError: where the package that reads it is missing, or it is damaged.
     """
@@ -127,15 +122,12 @@ def _npz(path: str, budget: Budget) -> dict[str, Any]:
         return {name: file[name] for name in file.files}
 
 
-def _bytes(path: str) -> Any:
-    if not isinstance(path, Address):
-        return np.memmap(path, dtype=np.uint8, mode="r")
-    with opened(path, whole=True) as stream:
-        return np.frombuffer(stream.read(), dtype=np.uint8)
-
-
 def _safetensors(path: str) -> dict[str, Any]:
-    file = _bytes(path)
+    if isinstance(path, Address):
+        with opened(path, whole=True) as stream:
+            file: Any = np.frombuffer(stream.read(), dtype=np.uint8)
+    else:
+        file = np.memmap(path, dtype=np.uint8, mode="r")
     size = int(file[:8].view("<u8")[0])
     if size > len(file) - 8:
         raise ValueError(f"a header of {size} bytes, but only {len(file) - 8} are left; {_CUT_OFF}")
