@@ -27,17 +27,15 @@ def finite(values: list[Any], place: Place) -> list[float]:
         InputError: at the first that is no number, not finite, or beyond ``LARGEST``.
     """
     kinds = set(map(type, values))
-    if kinds <= _NUMBERS and all(map(_is_usable, values)):
+    if kinds <= _NUMBERS and all(-LARGEST <= one <= LARGEST for one in values):
         return values if kinds == _FLOATS else list(map(float, values))
-    at = next(at for at, one in enumerate(values) if not (is_number(one) and _is_usable(one)))
+    at = next(
+        at for at, one in enumerate(values) if not (is_number(one) and -LARGEST <= one <= LARGEST)
+    )
     wanted = "a number"
     if is_number(values[at]):
         wanted = WITHIN if isfinite(as_float(values[at])) else "a finite number"
     raise InputError(f"expected {wanted}, got {got(values[at])}", path=place(at))
-
-
-def _is_usable(value: float) -> bool:
-    return -LARGEST <= value <= LARGEST  # a NaN is not
 
 
 def per_response(key: str, value: object, shape: Shape, what: str) -> tuple[list[Any], Place]:

@@ -49,12 +49,12 @@ def slices(
     if not sum(counts):
         raise InputError("no records: the table has no rows", source=source.name)
     if whole or kind == "arrow-stream":
-        yield Rows(source.name, source.path, kind, None, 0, size)
+        yield Rows(source.name, source.path, kind, None, 0, size, most)
         return
     first = 0
     for part, count in enumerate(counts):
         if count:
-            yield Rows(source.name, source.path, kind, part, first, size // len(counts))
+            yield Rows(source.name, source.path, kind, part, first, size // len(counts), most)
         first += count
 
 
