@@ -114,11 +114,7 @@ def _join(cells: Sequence[Cells], count: int, fields: Sequence[str], lines: Text
     line = lines.line([text if isinstance(text, str) else _CELL for text in cells], fields) + "\n"
     between = line.encode().split(_CELL.encode())
     columns = [column for column in cells if not isinstance(column, str)]
-    parts = [
-        part
-        for text, column in zip(between, columns, strict=False)
-        for part in (repeat(text), column)
-    ]
+    parts = chain.from_iterable(zip(map(repeat, between), columns, strict=False))
     return b"".join(chain.from_iterable(zip(*parts, repeat(between[-1], count), strict=False)))
 
 
