@@ -50,6 +50,8 @@ RECENT = 8
 """Values before a change from which it has to have moved the way that it states."""
 _LEAST_MOVE = 0.06
 """The share of these values that what is positive has to have moved by."""
+_FALLEN = 0.7
+"""The share of its level before to which what accumulates has to fall."""
 _QUARTER = 0.25
 """That of a constant."""
 _PERIODS = 3
@@ -192,8 +194,17 @@ def _counts(watch: Watch, values: F64, scaled: F64, usual: Usual, sign: Change) 
     least = share * abs(recent)
     if (level - recent) * (1 if sign.up else -1) <= least or (sign.up and level < watch.least):
         return False
+    if watch.scale == "growth" and not sign.up and not _has_fallen(values, sign):
+        return False
     change = abs(float(np.median(scaled[after])) - usual.level[sign.at])
     return watch.scale not in ("log", "growth") or bool(change > _LEAST_FACTOR)
+
+
+def _has_fallen(values: F64, sign: Change) -> bool:
+    """Whether what accumulates became less, and did not only grow more slowly."""
+    before, since = np.median(values[max(sign.at - PAST // 2, 0) : sign.at]), values[sign.at :]
+    since = since[: sign.seen - sign.at]
+    return bool(since.max() < before and np.median(since) < _FALLEN * before)
 
 
 def _is_beyond(sign: Change, scaled: F64, least: float) -> bool:

@@ -180,7 +180,7 @@ TABLE = (
     Watch("loss", spikes=3.0, fix=_AHEAD,
           logged=("pg_loss", "policy_loss", "loss/mean", "train_loss")),
     Watch(
-        "kl_k3", UP, UP, "growth", limits=(Limit(4.0, times=True),), span=_POSITIVE, spikes=3.0,
+        "kl_k3", UP, UP, "growth", bounds=(1.0, 0.6), limits=(Limit(4.0, times=True),), span=_POSITIVE, spikes=3.0,
         logged=("kl", "kl_loss", "kl/mean", "kl_ent_ratio/mean", "objective/kl", "kl_div"),
         fix="raise β, lower the learning rate, or go back to the previous step",
     ),
