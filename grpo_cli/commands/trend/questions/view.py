@@ -183,9 +183,11 @@ def print_comparison(
     about = f"{found}, over {count:,} steps ({first} to {last})"
     runs = f"; {mine} runs against {yours}" if mine + yours > 2 else ""
     console.print(wrapped(Text(about + runs, "bold"), screen.reading, 2))
+    since = "; of KL, lengths and the like by their factor; since: from which step on"
     explained = (
         "difference: second − first, ± half of its 95 % interval; at the end: over the last "
         "quarter (at least 30 steps); ≠: beyond noise, corrected for the number of metrics"
+        + (since if differ else "")
     )
     console.print(wrapped(Text(explained, "dim"), screen.reading))
     first_run, second_run = (visible(_listed(one)) for one in named)
@@ -202,7 +204,9 @@ def print_comparison(
         column("difference", whole, show=str, numeric=False),
         column("at the end", ends, show=str, numeric=False),
     ]
-    kept, hidden = fitting(columns, ("second", "first"), screen.width)
+    if differ:
+        columns.append(column("since", [one.since for one in rows]))
+    kept, hidden = fitting(columns, ("second", "first", "since"), screen.width)
     console.print(grid(kept))
     if equal := [one.name for one in answer.metrics if one not in rows]:
         console.print(wrapped(Text(f"\nequal: {', '.join(equal)}", "dim"), screen.reading, 2))
