@@ -143,10 +143,11 @@ def _rank(finding: Finding) -> int:
 
 
 def _listed(findings: Sequence[Finding]) -> str:
-    """The first of them in a few words each, and how many more there are."""
-    count = len(findings) - _NAMED
-    more = f" and {count} more finding{'s' if count > 1 else ''}" if count > 0 else ""
-    return ", ".join(map(_in_short, findings[:_NAMED])) + more
+    """The first of them in short, and how many more there are; what repeats is said once."""
+    clauses = [*dict.fromkeys(map(_in_short, findings))]
+    count = sum(_in_short(one) in clauses[_NAMED:] for one in findings)
+    more = f" and {count} more finding{'s' if count > 1 else ''}" if count else ""
+    return ", ".join(clauses[:_NAMED]) + more
 
 
 def _is_single(finding: Finding) -> bool:
