@@ -9,8 +9,8 @@ import numpy as np
 
 from trials.product import Record
 from trials.strangers.losses import Case, Recipe, Rows, advantages, evaluated
-from trials.strangers.tape import Array
 from trials.strangers.world import END, PAD, Random, Spec, World, drawn
+from trials.tape import Array
 
 FAMILIES = {
     "paper": ("response", "token", "sum"),

@@ -11,8 +11,8 @@ from trials.strangers.dumps import agent, healthy, written
 from trials.strangers.losses import Recipe, Rows, advantages, reduce
 from trials.strangers.mistake import Fault, Mistake, both
 from trials.strangers.settings import Wish
-from trials.strangers.tape import Array
 from trials.strangers.world import Random
+from trials.tape import Array
 
 KL = r"\b(kl|penalty|k3)\b"
 ENGINE = r"correction|importance.sampling|\btis\b|rollout|vllm|engine|sampling|sampler"

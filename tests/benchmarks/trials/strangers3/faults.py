@@ -11,8 +11,8 @@ from trials.product import Record
 from trials.strangers.dumps import agent, healthy, judged, written
 from trials.strangers.mistake import MISMATCH, Fault
 from trials.strangers.settings import KEYS, bfloat16
-from trials.strangers.tape import Array
 from trials.strangers.world import END, Random, World
+from trials.tape import Array
 
 TRAINER = ("log_probs_new", "log_probs_old")
 SHIFT = r"shift|align|displac|off.by|unrelated|another token|neighbou?r|one token"

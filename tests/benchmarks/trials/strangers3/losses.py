@@ -23,7 +23,7 @@ from trials.strangers.losses import (
 )
 from trials.strangers.mistake import Mistake, both
 from trials.strangers.settings import Wish
-from trials.strangers.tape import Array
+from trials.tape import Array
 
 ENGINE = r"correction|importance.sampling|\btis\b|rollout|vllm|engine|sampler|icepop"
 KL = r"\b(kl|penalty|k3|k1|beta)\b|β"
