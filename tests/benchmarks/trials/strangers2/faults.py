@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from trials.product import Record
+from trials.product import KEYS, Record
 from trials.strangers.dumps import agent, healthy, judged, steps, written
 from trials.strangers.mistake import MISMATCH, wrong_column
-from trials.strangers.settings import KEYS
 from trials.strangers.world import Random
 
 

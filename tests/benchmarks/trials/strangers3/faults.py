@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from trials.product import Record
+from trials.product import KEYS, Record
 from trials.strangers.dumps import agent, healthy, judged, written
 from trials.strangers.mistake import MISMATCH, wrong_column
-from trials.strangers.settings import KEYS, bfloat16
+from trials.strangers.settings import bfloat16
 from trials.strangers.world import END, Random, World
 from trials.tape import Array
 
