@@ -271,9 +271,15 @@ def _compare_tokens(first: Any, second: Any) -> Found | None:
     return None
 
 
+def _first_seen(groups: Sequence[int]) -> list[int]:
+    """The group of each response, numbered in the order in which groups first come."""
+    number = {name: at for at, name in enumerate(dict.fromkeys(groups))}
+    return [number[name] for name in groups]
+
+
 def _compare_groups(first: Sequence[int], second: Sequence[int]) -> Found | None:
     """The first response that is in another group, whatever groups are called."""
-    mine, yours = ([*map(list(dict.fromkeys(one)).index, one)] for one in (first, second))
+    mine, yours = map(_first_seen, (first, second))
     for response, (a, b) in enumerate(zip(mine, yours, strict=True)):
         if a != b:
             names = (f"with response {each.index(each[response])}" for each in (mine, yours))
