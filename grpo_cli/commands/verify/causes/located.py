@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64
-from grpo_cli.commands.verify.causes import tokens
+from grpo_cli.commands.verify.causes import masks
 from grpo_cli.commands.verify.causes.case import IMPOSSIBLE, STRICT, Case
 from grpo_cli.objective.inputs import Inputs
 from grpo_cli.objective.terms import ENTROPY, KL
@@ -399,8 +399,8 @@ _PLACES: Sequence[tuple[str, Callable[[Case], Flags], tuple[str, ...]]] = (
     ("the responses that are alone in their group", _lone, ("advantage", "tokens")),
     ("the clipped tokens", lambda case: case.breakdown.clip != 0, _CLIP),
     ("the tokens whose ratio is outside of the clip range", _beyond, _CLIP),
-    ("the last token of each response", tokens.last, _EDGE),
-    ("the first token of each response", tokens.first, _EDGE),
+    ("the last token of each response", masks.last, _EDGE),
+    ("the first token of each response", masks.first, _EDGE),
     ("the tokens of older weights", _older, ("mask", "correction", "ratio")),
     ("all turns but the first", _late, ("mask", "advantage", "tokens")),
     ("all turns but the last", _early, ("mask", "advantage", "tokens")),
