@@ -176,9 +176,9 @@ class Verification:
     def tell(self, *, as_json: bool, quiet: bool) -> None:
         """Prints the errors, and notes on what was assumed, skipped and ignored."""
         skipped = self._reader.skipped
-        count = self._good + len(skipped)
+        total = self._good + len(skipped)
         tell_errors(skipped, as_json=as_json)
-        tell_skipped(skipped, count)
+        tell_skipped(skipped, total)
         tell_notes(self._reader.notes() | without_kl(self._without_kl), quiet=quiet)
         if quiet:
             return
@@ -188,8 +188,8 @@ class Verification:
                 say(f"note: {counted(count, 'record')} evaluated as {words}")
             if more := sum(count for _, count in rows[_ROWS:]):
                 say(f"note: … and {more} more with other settings (see the signatures in --json)")
-        if self.without_expected and self.without_expected < count:
-            say(f'note: {self.without_expected} of {count} records have no "expected"')
+        if self.without_expected and self.without_expected < total:
+            say(f'note: {self.without_expected} of {total} records have no "expected"')
         if self.undefined:
             records = counted(self.undefined, "record")
             why = "not compared, since your loss is NaN (0/0) and grpo's is 0"
@@ -202,7 +202,5 @@ class Verification:
             records = f"{counted(count, 'record')} ({self.first_metrics[key]})"
             say(f"note: {key} differs in {records}; metrics are noted, not judged")
         if left := self._memory.left_out:
-            say(
-                f"note: {left} differing records were not searched for a cause (--causes N "
-                "searches more)"
-            )
+            searched = "were not searched for a cause (--causes N searches more)"
+            say(f"note: {left} differing records {searched}")
