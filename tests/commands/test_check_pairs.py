@@ -40,7 +40,7 @@ def agrees(
     bounds: Bounds = (),
     claims: bool = False,
 ) -> None:
-    """The rule says of each sample what its definition does: evidence, place and words.
+    """The rule says of each sample what its definition does: evidence and place.
 
     Samples of which an earlier rule speaks are passed over, but not those at the bounds, of which
     it is given whether the rule finds something.
@@ -203,8 +203,7 @@ def drift(one: Sample) -> Said | None:
     times, sigmas = after.mean() / max(before.mean(), 1e-12), (after.mean() - before.mean()) / error
     if times <= 1.8 or sigmas <= 5.0:
         return None
-    said = f"from token {middle:.0f} on it is {times:.1f} times as far"
-    return {"times": times, "sigmas": sigmas, "position": middle, "words": said}
+    return {"times": times, "sigmas": sigmas, "position": middle}
 
 
 def growing(draw: np.random.Generator) -> Sample:
@@ -273,15 +272,12 @@ def mean_weight(one: Sample) -> Said | None:
     with_tail = (tail.mean() - 1.0) * math.sqrt(n) / (tail.std() or math.inf)
     if n < 48 or min(abs(away), with_tail * np.sign(away)) <= 4.4 or abs(mean - 1.0) <= 0.004:
         return None
-    side = "below" if mean < 1.0 else "above"
     return {
         "mean_weight": mean,
         "standard_error": sigma / math.sqrt(n),
         "sigmas": away,
         "higher": np.sum(change > 0) / np.sum(change != 0),
         "tokens": n,
-        "words": f"exp(old_logps − rollout_logprobs) is {mean:.4f} ± "
-        f"{sigma / math.sqrt(n):.2g}, not 1; old_logps is {side}",
     }
 
 
@@ -327,10 +323,9 @@ def unrelated(one: Sample) -> Said | None:
     all_of, logs = correlation(p, q), correlation(one.a, one.b)
     z = math.atanh(0.8) - math.atanh(min(max(all_of, -0.999), 0.999))
     far = len(p) >= 24 and z * math.sqrt(max(len(p) - 3, 0)) > 4.5
-    words = "in these tokens their probabilities correlate by"
     if far and all_of < 0.3 and logs < 0.3:
         rows = len(one.widths)
-        return {"correlation": all_of, "tokens": len(p), "rows": rows, "words": words}
+        return {"correlation": all_of, "tokens": len(p), "rows": rows}
     ends = np.cumsum(one.widths)
     parts = [slice(end - width, end) for end, width in zip(ends, one.widths, strict=True)]
     each = [correlation(p[part], q[part]) for part in parts]
@@ -345,14 +340,7 @@ def unrelated(one: Sample) -> Said | None:
     if rows <= expected or rows * (1 + math.log(expected / rows)) >= math.log(1e-6):
         return None
     at = low.index(True)
-    said = f"this response ({rows} like it) their probabilities correlate by {each[at]:.2f}"
-    return {
-        "correlation": each[at],
-        "tokens": one.widths[at],
-        "rows": rows,
-        "response": at,
-        "words": said,
-    }
+    return {"correlation": each[at], "tokens": one.widths[at], "rows": rows, "response": at}
 
 
 def foreign(draw: np.random.Generator) -> Sample:
@@ -434,18 +422,8 @@ def last_token(one: Sample) -> Said | None:
     rate = (far.sum() - k + 1) / max(len(far) - count, 1)
     if k * (1 + math.log(count * rate / k)) >= math.log(1e-6):
         return None
-    words = (
-        f"logps and old_logps differ by more than 1 nat at the last token of {k} of {count} "
-        f"responses, but elsewhere at only {rate:.1%} of the tokens"
-    )
-    return {
-        "responses": k,
-        "of": count,
-        "elsewhere": rate,
-        "words": words,
-        "response": rows[0],
-        "token": one.widths[rows[0]] - 1,
-    }
+    place = {"response": rows[0], "token": one.widths[rows[0]] - 1}
+    return {"responses": k, "of": count, "elsewhere": rate} | place
 
 
 def rolled(draw: np.random.Generator) -> Sample:
@@ -481,7 +459,7 @@ def shifted(one: Sample) -> list[Said]:
     ends = np.cumsum(one.widths)
     rows = [slice(end - width, end) for end, width in zip(ends, one.widths, strict=True)]
     findings: list[Said] = []
-    for lag, where in ((1, "next"), (-1, "previous")):
+    for lag in (1, -1):
         counts = []
         for row in rows:
             a, b = one.a[row], one.b[row]
@@ -493,11 +471,7 @@ def shifted(one: Sample) -> list[Said]:
             (row, of) for row, of in enumerate(counts) if beyond(*of, 5.0)
         ]  # fmt: skip
         for row, (wins, of) in chosen:
-            words = (
-                f"logps agrees better with the {where} token's old_logps than with its own "
-                f"({wins / of:.0%} of {of} tokens)"
-            )
-            said = {"lag": lag, "share": wins / of, "tokens": of, "words": words}
+            said = {"lag": lag, "share": wins / of, "tokens": of}
             findings.append(said | ({} if row is None else {"response": row}))
     return findings
 
@@ -545,10 +519,7 @@ def log_base(one: Sample) -> Said | None:
     for base, per_nat in BASES.items():
         for at, wanted in ((1, per_nat), (0, 1 / per_nat)):
             if abs(factor / wanted - 1) <= 0.04:
-                words = (
-                    f"{KEYS[UPDATE[at]]} is in base {base}: old_logps is {factor:.4f} times logps"
-                )
-                return {"base": base, "factor": factor, "culprit": UPDATE[at], "words": words}
+                return {"base": base, "factor": factor, "culprit": UPDATE[at]}
     return None
 
 
@@ -582,9 +553,8 @@ def entropic(entropies: F64, new: F64, others: F64) -> Said | None:
     error = (cost - entropies).std(ddof=1) / math.sqrt(len(new))
     for base, per_nat in BASES.items():
         if abs(factor / per_nat - 1) < 0.1 and abs(factor - 1) * mean > 6 * error:
-            words = f"the mean −log p is {factor:.3f} times the mean entropy: base {base}"
             columns = ["log_probs_new", "entropies"]
-            return {"columns": columns, "base": base, "factor": factor, "words": words}
+            return {"columns": columns, "base": base, "factor": factor}
     return None
 
 
@@ -655,7 +625,6 @@ def test_constant_log_ratio():
 def filler(one: Sample) -> list[Said]:
     findings: list[Said] = []
     for key, values, other in (("old_logps", one.b, one.a), ("logps", one.a, one.b)):
-        beside = "logps" if key == "old_logps" else "old_logps"
         low, counts = np.unique(values[values < -50.0], return_counts=True)
         for value in [0.0, *low[(counts >= 3) | (low < -1000.0)]]:
             hit = (values == value) & (other < -0.3 if value == 0.0 else other > value / 2)
@@ -664,15 +633,9 @@ def filler(one: Sample) -> list[Said]:
                 continue
             if value == 0.0 and not most and not missing(values, other, hit):
                 continue
-            words = f"{key} is filled with {value:g} at {hit.sum()} of {len(hit)} tokens"
-            if value == 0.0:
-                words = (
-                    f"{key} is filled with 0.0: {hit.sum()} of {len(hit)} tokens have exactly this "
-                    f"value where {beside} is not certain"
-                )
             place = {"response": 0, "token": int(np.flatnonzero(hit)[0])}
             said = {"column": key, "value": value, "tokens": hit.sum(), "of": len(hit)}
-            findings.append(said | place | {"words": words})
+            findings.append(said | place)
     return findings
 
 
@@ -732,7 +695,6 @@ def extreme(one: Sample) -> Said | None:
     zeros = int(np.sum(one.a[bad] == 0.0) + np.sum(one.b[bad] == 0.0))
     ends = np.cumsum(one.widths)
     row = int(np.searchsorted(ends, at, side="right"))
-    words = f"beyond 20 at {bad.sum()} of {len(bad)} tokens, at most {change[at]:.4g}"
     return {
         "tokens": bad.sum(),
         "of": len(bad),
@@ -740,7 +702,6 @@ def extreme(one: Sample) -> Said | None:
         "zeros": zeros,
         "response": row,
         "token": at - int(ends[row] - one.widths[row]),
-        "words": words,
         "ends": f"; {zeros} of them are exactly 0.0" if zeros else f"{change[at]:.4g}",
     }
 
@@ -768,7 +729,6 @@ def outliers(one: Sample) -> Said | None:
     if not out.any() or middling > out.sum():
         return None
     at = int(np.argmax(size))
-    words = f"{out.sum()} of {len(size)} tokens differ far more than the rest, the worst by"
     return {
         "tokens": out.sum(),
         "of": len(size),
@@ -776,7 +736,6 @@ def outliers(one: Sample) -> Said | None:
         "p98": near,
         "response": 0,
         "token": at,
-        "words": f"{words} {size[at]:.3g} nats",
     }
 
 
@@ -820,10 +779,6 @@ def mismatch(one: Sample) -> Said | None:
     mean, k3 = weights.mean(), (weights - 1 - change).mean()
     p50, p99, p999 = np.quantile(np.abs(change), [0.5, 0.99, 0.999])
     bad = mean < 0.5 or mean > 2.0 or effective < 0.3
-    words = (
-        f"is {np.abs(change).mean():.3g} nats per token, mean exp|·| {error:.4g} (bound 1.05), KL "
-        f"{k3:.3g}, effective sample size {effective:.0%}, 99 % of tokens within {p99:.3g}"
-    )
     return {
         "mean_abs": np.abs(change).mean(),
         "mean_exp_abs": error,
@@ -836,7 +791,6 @@ def mismatch(one: Sample) -> Said | None:
         "p999": p999,
         "max": np.abs(change).max(),
         "tokens": len(change),
-        "words": words,
         "ends": "; the weights exceed what verl corrects" if bad else f"within {p99:.3g}",
     }
 
@@ -875,7 +829,6 @@ def noise(one: Sample) -> Said | None:
         "outside": outside,
         "claim": "ppo_epochs 1",
         "severity": "warning" if mean > 0.01 else "info",
-        "words": f"mean |log ratio| {mean:.3g}, {outside:.1%} of the ratios outside [0.9, 1.1]",
     }
 
 
