@@ -7,10 +7,9 @@ from grpo_cli.api.questions import check, compare, diff, explain, match, show, s
 from grpo_cli.commands.check.answer import Checked, Finding
 from grpo_cli.commands.compare.answer import Compared, ComparedVariant, Unserved
 from grpo_cli.commands.diff.diff import RunDiff
-from grpo_cli.commands.explain.explain import Explained
-from grpo_cli.commands.explain.topic import Described
+from grpo_cli.commands.explain.explain import Described, Explained
 from grpo_cli.commands.match.answer import Convention, Matched
-from grpo_cli.commands.show.answer import Shown
+from grpo_cli.commands.show.batch import Shown
 from grpo_cli.commands.split.answer import SplitAggregate, SplitUp
 from grpo_cli.commands.trend.comparison import Trend
 from grpo_cli.commands.verify.answer import Difference, Verdict, Verified

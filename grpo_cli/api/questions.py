@@ -15,10 +15,9 @@ from grpo_cli.api.words import speaking_of_arguments
 from grpo_cli.commands.check.answer import Checked
 from grpo_cli.commands.compare.answer import Compared
 from grpo_cli.commands.diff.diff import RunDiff
-from grpo_cli.commands.explain.explain import Explained
-from grpo_cli.commands.explain.topic import Described
+from grpo_cli.commands.explain.explain import Described, Explained
 from grpo_cli.commands.match.answer import Matched
-from grpo_cli.commands.show.answer import Shown
+from grpo_cli.commands.show.batch import Shown
 from grpo_cli.commands.split.answer import SplitUp
 from grpo_cli.commands.trend.comparison import Trend
 from grpo_cli.commands.verify.answer import Verified
@@ -425,8 +424,8 @@ def explain(
         UsageError: for an unknown name, or a response that there is not.
         InputError: for data that cannot be read.
     """
+    from grpo_cli.commands.explain.explain import describe_topic
     from grpo_cli.commands.explain.explain import explain as explain_loss
-    from grpo_cli.commands.explain.topic import describe_topic
 
     with speaking_of_arguments():
         if isinstance(topic, str | os.PathLike):

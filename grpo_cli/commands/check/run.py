@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.commands.check.answer import Checked
-from grpo_cli.commands.check.findings import Findings
 from grpo_cli.commands.check.notes import (
     LossCount,
     SkippedRules,
@@ -27,7 +26,7 @@ from grpo_cli.commands.check.read_views import views
 from grpo_cli.commands.check.record_view import Tokens, View
 from grpo_cli.commands.check.rule import ORDER, rule_named, rules_of
 from grpo_cli.commands.check.rules.repeats import Facts, InputMemory, Located, collect_facts
-from grpo_cli.commands.check.samples import Samples, compare_samples
+from grpo_cli.commands.check.samples import Findings, Samples, compare_samples
 from grpo_cli.engine import Reader
 from grpo_cli.engine.fold import Accumulator, fold_pieces
 from grpo_cli.errors import InputError

@@ -8,9 +8,8 @@ import typer
 from rich.console import Console
 
 from grpo_cli.commands.explain.choice import print_choice
-from grpo_cli.commands.explain.explain import explain
+from grpo_cli.commands.explain.explain import describe_topic, explain
 from grpo_cli.commands.explain.logged import print_log
-from grpo_cli.commands.explain.topic import describe_topic
 from grpo_cli.commands.explain.variant import print_variant
 from grpo_cli.commands.explain.view import print_why, print_worked
 from grpo_cli.commands.help.words import print_word

@@ -9,8 +9,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from grpo_cli.commands.answer import Answer
 from grpo_cli.commands.eval.run import Run
-from grpo_cli.commands.show.answer import Shown
 from grpo_cli.commands.show.picture import decoder, flowing
 from grpo_cli.commands.show.strings import RANKS, ROW, StringSums, StringTables
 from grpo_cli.engine import Evaluation, Reader
@@ -22,6 +22,34 @@ from grpo_cli.errors import UsageError
 from grpo_cli.records.choose.grouping import batch_fields
 from grpo_cli.records.choose.where import spelled
 from grpo_cli.variants.plan import Plan
+
+
+@dataclass(frozen=True)
+class Shown(Answer):
+    """The tokens, or token strings, of a batch that stand out, the first the most.
+
+    Attributes:
+        variant, signature: the objective.
+        of: what a row is.
+        by: the number that ranks the rows, by its size.
+        count: how many tokens or token strings there are, of those that ``having`` keeps.
+        carried: the part of Σ |contribution| of the batch (of Σ |gradient|, unless ranked by
+            contribution) that the rows have; None where there are several batches.
+        total: the batch's numbers by name.
+        rows: the tokens or the token strings.
+        notices: notes on the input and the numbers.
+    """
+
+    variant: str
+    signature: str
+    of: Literal["token", "string"]
+    by: str
+    count: int
+    carried: float | None
+    total: Mapping[str, Any]
+    rows: Sequence[Mapping[str, Any]]
+    notices: Sequence[str] = ()
+
 
 Row = dict[str, Any]
 

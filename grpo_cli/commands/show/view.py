@@ -9,8 +9,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from grpo_cli.commands.show.answer import Shown
-from grpo_cli.commands.show.batch import COLUMN, readable_token
+from grpo_cli.commands.show.batch import COLUMN, Shown, readable_token
 from grpo_cli.commands.show.picture import (
     COLORS,
     MARKS,
