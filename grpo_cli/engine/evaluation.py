@@ -17,9 +17,8 @@ from grpo_cli.engine.fold import Accumulator, first_pass, fold_pieces
 from grpo_cli.engine.pieces import Pieces
 from grpo_cli.engine.reader import Reader
 from grpo_cli.engine.references import References, ReferenceSearch, lacks_kl, without_kl
-from grpo_cli.engine.rows.field import Level
 from grpo_cli.engine.rows.having import Having
-from grpo_cli.engine.rows.source import Source
+from grpo_cli.engine.rows.source import Level, Source
 from grpo_cli.engine.totals import Totals
 from grpo_cli.errors import InputError
 from grpo_cli.hyperparameters import Value

@@ -9,11 +9,9 @@ import numpy as np
 
 from grpo_cli.batch import F64
 from grpo_cli.engine.chunk import Chunk
+from grpo_cli.engine.rows.source import SIZED
 from grpo_cli.objective.arithmetic.exact_sums import ExactSum
 from grpo_cli.objective.breakdown import Breakdown
-
-SIZED = ("gradient", "contribution")
-"""What is summed: the columns of ``Sizes.read`` and of ``record_sizes``."""
 
 
 @dataclass
