@@ -13,8 +13,7 @@ from grpo_cli.engine.batches import BatchTotals
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import BatchStatistics, Evaluator
 from grpo_cli.engine.facts import Skipped
-from grpo_cli.engine.fold import Accumulator, first_pass, fold_pieces
-from grpo_cli.engine.pieces import Pieces
+from grpo_cli.engine.fold import Accumulator, Pieces, first_pass, fold_pieces
 from grpo_cli.engine.reader import Reader
 from grpo_cli.engine.references import References, ReferenceSearch, lacks_kl, without_kl
 from grpo_cli.engine.rows.having import Having

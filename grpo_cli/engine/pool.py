@@ -23,12 +23,11 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from grpo_cli.engine import memory
-from grpo_cli.engine.pieces import Bundle
 from grpo_cli.errors import GrpoError
 from grpo_cli.records import Block, Piece
 
 T = TypeVar("T")
-Work = Piece | Bundle
+Work = Sequence[Piece]
 
 _AHEAD = 2  # pieces a worker is given at once: it has the next when it is done with one
 _WAITING = 4  # results per worker that may wait for a slower one before them
@@ -74,7 +73,8 @@ class _Worker:
     @property
     def wants_more(self) -> bool:
         """Whether it has less than it should; a large message must not wait for its attention."""
-        return len(self.given) < _AHEAD and not any(_is_large(piece) for _, piece in self.given)
+        large = any(isinstance(one, Block) for _, some in self.given for one in some)  # the text
+        return len(self.given) < _AHEAD and not large
 
     def give(self, number: int, piece: Work) -> None:
         """Hands over a piece."""
@@ -96,12 +96,6 @@ class _Worker:
             return number, piece, receive(self.connection)
         except (EOFError, OSError):
             raise _died(piece) from None
-
-
-def _is_large(piece: Work) -> bool:
-    """Whether it is the text itself, not its place."""
-    parts = piece.pieces if isinstance(piece, Bundle) else (piece,)
-    return any(isinstance(part, Block) for part in parts)
 
 
 def in_order(
@@ -169,8 +163,8 @@ def _without_sigpipe() -> Iterator[None]:
         signal.signal(name, signal.SIG_DFL)
 
 
-def _died(piece: Work) -> WorkerError:
-    place = f"{piece.source}, at or after line {piece.line}"
+def _died(pieces: Work) -> WorkerError:
+    place = f"{pieces[0].source}, at or after line {pieces[0].line}"
     return WorkerError(
         f"a worker process died on {place} (killed or out of memory?); everything before it is "
         "evaluated; --jobs 1 uses a single process"

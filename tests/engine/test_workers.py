@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from command import run
@@ -254,8 +255,9 @@ def test_results_come_in_the_order_of_their_pieces_and_errors_behind_them(
     seen = []
 
     def read() -> None:
-        work = fails_at if bad == 39 else double
-        seen.extend(result for _, result in pool.in_order(work, range(bad + 1), jobs))  # type: ignore[type-var]
+        work: Any = fails_at if bad == 39 else double
+        pieces: Any = [(at,) for at in range(bad + 1)]
+        seen.extend(result for _, result in pool.in_order(work, pieces, jobs))
 
     if bad == 39:
         with pytest.raises(InputError, match="bad"):
@@ -265,14 +267,14 @@ def test_results_come_in_the_order_of_their_pieces_and_errors_behind_them(
     assert seen == [2 * at for at in range(bad + (bad != 39))]
 
 
-def double(piece: int) -> int:
-    return 2 * piece
+def double(piece: tuple[int]) -> int:
+    return 2 * piece[0]
 
 
-def fails_at(piece: int) -> int:
-    if piece == 39:
+def fails_at(piece: tuple[int]) -> int:
+    if piece == (39,):
         raise InputError("bad")
-    return 2 * piece
+    return 2 * piece[0]
 
 
 @each(

@@ -13,9 +13,8 @@ import orjson
 from grpo_cli.commands.convert.bundling import Unsealed, bundle_line, write_bundle
 from grpo_cli.commands.options.source import tell_errors, tell_skipped
 from grpo_cli.engine import Reader
-from grpo_cli.engine.fold import Accumulator, fold_pieces
+from grpo_cli.engine.fold import Accumulator, Pieces, fold_pieces
 from grpo_cli.engine.packing import alike
-from grpo_cli.engine.pieces import Pieces
 from grpo_cli.errors import InputError
 from grpo_cli.records import DecodedChunk, Raw, assemble, record
 from grpo_cli.records.record import blaming
