@@ -13,7 +13,7 @@ from grpo_cli.engine.batches import BatchTotals
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import BatchStatistics, Evaluator
 from grpo_cli.engine.facts import Skipped
-from grpo_cli.engine.fold import Accumulator, Pieces, first_pass, fold_pieces
+from grpo_cli.engine.fold import Accumulator, first_pass, fold_pieces
 from grpo_cli.engine.reader import Reader
 from grpo_cli.engine.references import References, ReferenceSearch, lacks_kl, without_kl
 from grpo_cli.engine.rows.having import Having
@@ -58,7 +58,7 @@ class EvaluationSums(Accumulator[Breakdown]):
     look: Look | None = None
     having: Having | None = None
     batches: BatchTotals = field(init=False)
-    pieces: Pieces = field(default_factory=Pieces)
+    pieces: list[Any] = field(default_factory=list)
     shown: int = 0
     notices: Notices = field(default_factory=dict)
     of_first: Notices | None = None
@@ -233,7 +233,7 @@ class Evaluation:
             together=self._encode is None,
         ):
             self._sums = sums
-            rows, sums.pieces = sums.pieces, Pieces()
+            rows, sums.pieces = sums.pieces, []
             yield rows
 
     def _keep_input(self) -> None:

@@ -12,7 +12,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
-from pickle import PickleBuffer
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from grpo_cli.engine.chunk import Chunk
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 A = TypeVar("A", bound="Accumulator[Any]")
-
-_LARGE = 1 << 16  # bytes of a text that are worth a call of the system
 
 
 class Accumulator(ABC, Generic[T]):
@@ -277,17 +274,3 @@ def first_pass(reader: Reader, make: Callable[[], A]) -> A:
         if whole.complete:
             break
     return whole
-
-
-class Pieces(list[Any]):
-    """Output in order, whose large texts are sent to another process without a copy."""
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        large = [protocol >= 5 and isinstance(one, bytes) and len(one) >= _LARGE for one in self]
-        each = zip(self, large, strict=True)
-        return _pieces, ([PickleBuffer(one) if is_large else one for one, is_large in each],)
-
-
-def _pieces(received: list[Any]) -> Pieces:
-    """Pieces of what came, which some engines hand over as views of their own memory."""
-    return Pieces(bytes(one) if isinstance(one, memoryview) else one for one in received)

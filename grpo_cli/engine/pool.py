@@ -1,4 +1,4 @@
-"""Blocks to worker processes and their outcomes back, in the blocks' order.
+"""Pieces to worker processes and their outcomes back, in the pieces' order.
 
 The standard library's ``ProcessPoolExecutor`` in its place was 18 to 25 % slower at token level,
 and left its workers behind where the parent was killed with SIGKILL; these end with it.
@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import pickle
 import signal
-import socket
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -42,15 +39,11 @@ class WorkerError(GrpoError):
 def cores() -> int:
     """The cores this process may use: its affinity, and its control group's quota."""
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return min(count or 1, _quota())
-
-
-def _quota() -> int:
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        return max(1, -(-int(quota) // int(period)))
+        return min(count or 1, max(1, -(-int(quota) // int(period))))
     except (OSError, ValueError):  # no control group, or "max"
-        return sys.maxsize
+        return count or 1
 
 
 class _Failed(NamedTuple):
@@ -93,7 +86,7 @@ class _Worker:
         """
         number, piece = self.given.popleft()
         try:
-            return number, piece, receive(self.connection)
+            return number, piece, self.connection.recv()
         except (EOFError, OSError):
             raise _died(piece) from None
 
@@ -182,15 +175,12 @@ def _serve(work: Callable[[Work], object], connection: Connection) -> None:
             piece = connection.recv()
         except (EOFError, OSError):
             return
-        send(connection, _outcome(work, piece))
-
-
-def _outcome(work: Callable[[Work], object], piece: Work) -> object:
-    try:
-        with np.errstate(all="ignore"):  # as in the process that started it
-            return work(piece)
-    except (GrpoError, MemoryError) as error:
-        return _Failed(error)
+        try:
+            with np.errstate(all="ignore"):  # as in the process that started it
+                found: object = work(piece)
+        except (GrpoError, MemoryError) as error:
+            found = _Failed(error)
+        connection.send(found)
 
 
 def _end_with_parent() -> None:
@@ -202,52 +192,3 @@ def _end_with_parent() -> None:
     assert parent is not None
     parent.join()
     os._exit(1)
-
-
-_SOCKETS = hasattr(socket, "AF_UNIX")  # whether that is what connections are
-
-
-def send(connection: Connection, result: object) -> None:
-    """Sends a result, its large texts without a copy (pickle's protocol 5).
-
-    Pickled as usual, a text of some megabytes is copied once here and three times in the parent: a
-    fifth of the time of a run that writes its tokens from two processes. Arrays, which may be
-    written to, are copied, so that they may be written to in the parent.
-    """
-    views: list[memoryview] = []
-
-    def goes_along(buffer: pickle.PickleBuffer) -> bool:
-        view = buffer.raw()
-        if view.readonly:
-            views.append(view)
-        return not view.readonly
-
-    message = pickle.dumps(result, 5, buffer_callback=goes_along if _SOCKETS else None)
-    connection.send((message, [len(view) for view in views]))
-    if views:
-        with _socket(connection) as stream:
-            for view in views:
-                stream.sendall(view)
-
-
-def receive(connection: Connection) -> Any:
-    """What ``send`` sent, each buffer read into its place by one call."""
-    message, sizes = connection.recv()
-    if not sizes:
-        return pickle.loads(message)
-    with _socket(connection) as stream:
-        return pickle.loads(message, buffers=[_read(stream, size) for size in sizes])
-
-
-def _read(stream: socket.socket, size: int) -> bytes:
-    read = stream.recv(size, socket.MSG_WAITALL)
-    while len(read) < size:  # a signal came
-        more = stream.recv(size - len(read), socket.MSG_WAITALL)
-        if not more:
-            raise EOFError
-        read += more
-    return read
-
-
-def _socket(connection: Connection) -> socket.socket:
-    return socket.socket(fileno=os.dup(connection.fileno()))

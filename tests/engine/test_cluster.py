@@ -88,7 +88,7 @@ def held(count: int) -> int:
     tracemalloc.start()
     played = MadeUp(None, 8, 1_016)
     answers = run.Flow(played, made_up(count))  # type: ignore[arg-type]
-    assert sum(result.done.size for answer in answers for result in answer.results) == count
+    assert sum(size for answer in answers for size, _ in answer.results) == count
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert not played.work

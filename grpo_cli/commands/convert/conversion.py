@@ -13,7 +13,7 @@ import orjson
 from grpo_cli.commands.convert.bundling import Unsealed, bundle_line, write_bundle
 from grpo_cli.commands.options.source import tell_errors, tell_skipped
 from grpo_cli.engine import Reader
-from grpo_cli.engine.fold import Accumulator, Pieces, fold_pieces
+from grpo_cli.engine.fold import Accumulator, fold_pieces
 from grpo_cli.engine.packing import alike
 from grpo_cli.errors import InputError
 from grpo_cli.records import DecodedChunk, Raw, assemble, record
@@ -55,7 +55,7 @@ class Converted(Accumulator[None]):
 
     as_table: bool
     as_bundle: bool = False
-    pieces: Pieces = field(default_factory=Pieces)
+    pieces: list[Any] = field(default_factory=list)
     records: int = 0
 
     settings: ClassVar[tuple[str, ...]] = ("as_table", "as_bundle")
@@ -206,7 +206,7 @@ class Conversion:
         make = partial(Converted, self._as_table, self._whole.as_bundle)
         for whole in fold_pieces(self._reader, make, part_folder=listed):
             self._whole = whole
-            pieces, whole.pieces = whole.pieces, Pieces()
+            pieces, whole.pieces = whole.pieces, []
             self._reported = tell_errors(
                 self._reader.skipped, self._reported, as_json=self._as_json
             )
