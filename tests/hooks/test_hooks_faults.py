@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from grpo_cli.hooks import lines, trl_record
+from grpo_cli.hooks import trl_record, writer
 from grpo_cli.hooks.trl import record
 from grpo_cli.hooks.writer import WAITING, Writer
 
@@ -112,7 +112,7 @@ class TestTheWriter:
             return real(file, data)
 
         real = os.write
-        monkeypatch.setattr(lines.os, "write", write)
+        monkeypatch.setattr(writer.os, "write", write)
         recording = Writer(tmp_path / "r.jsonl")
         for number in range(10):
             recording.write(numbered(number))

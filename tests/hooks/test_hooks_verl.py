@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from grpo_cli.hooks import verl, verl_record
+from grpo_cli.hooks import verl
 from grpo_cli.hooks.writer import WAITING, Writer
 
 from .stand_ins import Tensor
@@ -213,7 +213,7 @@ def test_the_settings_of_a_loss(tmp_path: Path) -> None:
         policy_loss=SimpleNamespace(**POLICY_LOSS, unknown=1),
         global_batch_info={"dp_size": 2, "batch_num_tokens": Tensor(9), "global_batch_size": 4},
     )
-    found = verl_record.hyperparameters(config, np.ones((2, 5)))
+    found = verl.hyperparameters(config, np.ones((2, 5)))
     assert found == POLICY_LOSS | {
         "epsilon_low": 0.2,
         "epsilon_high": 0.28,
@@ -227,7 +227,7 @@ def test_the_settings_of_a_loss(tmp_path: Path) -> None:
         "batch_num_tokens": 9,
         "global_batch_size": 4,
     }
-    assert verl_record.hyperparameters(None, np.ones((2, 5))) == {"beta": 0.0, "response_length": 5}
+    assert verl.hyperparameters(None, np.ones((2, 5))) == {"beta": 0.0, "response_length": 5}
 
 
 OLD, NEW = -np.arange(1.0, 7.0).reshape(2, 3), -np.arange(2.0, 8.0).reshape(2, 3)
