@@ -9,7 +9,6 @@ from itertools import accumulate, chain, groupby
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from grpo_cli.engine.chunk import Chunk, Mixed, carefully
 from grpo_cli.errors import InputError
@@ -85,15 +84,12 @@ class _Run:
         given = "advantages" in first.fields.names
         if batch is None:
             return None
-        own = first.settings[0], given, self.raws, self.of_batches, self._varied()
-        return Chunk(self.headers, batch, *own)
-
-    def _varied(self) -> dict[str, NDArray[Any]]:
-        """Hyperparameter → [M] the value of each record, where they differ."""
         each = [one for packed in self.packed for one in packed.settings]
         names = [name for name, value in self.settings if value is _VARIES]
         columns = {name: np.array([one[name] for one in each]) for name in names}
-        return {name: one for name, one in columns.items() if (one != one[0]).any()}
+        varied = {name: one for name, one in columns.items() if (one != one[0]).any()}
+        own = first.settings[0], given, self.raws, self.of_batches, varied
+        return Chunk(self.headers, batch, *own)
 
 
 def chunks(

@@ -42,8 +42,8 @@ from grpo_cli.variants.plan import Plan
 from grpo_cli.variants.trainer import other_row
 
 if TYPE_CHECKING:
+    from grpo_cli.engine.accumulator import A, Folded, FoldPiece
     from grpo_cli.engine.cluster.parts import PartFolder
-    from grpo_cli.engine.fold import A, Folded, FoldPiece
 
 G = TypeVar("G")
 
@@ -181,7 +181,14 @@ class Reader:
         Raises:
             InputError: at the first bad record, unless it is to be skipped.
         """
-        found = (_with_record(raw) for decoded in self._decoded() for raw in one_by_one(decoded))
+
+        def read(raw: Raw | InputError) -> tuple[Raw, Record] | InputError:
+            if isinstance(raw, InputError):
+                return raw
+            found = record(raw)
+            return found if isinstance(found, InputError) else (raw.with_lists(), found)
+
+        found = (read(raw) for decoded in self._decoded() for raw in one_by_one(decoded))
         return self._good(found, needed=True)
 
     def _decoded(self) -> Iterator[Iterator[DecodedChunk]]:
@@ -307,14 +314,6 @@ class Reader:
     def _pieces(self, *, as_spans: bool) -> Iterator[Piece]:
         for source in self.sources:
             yield from self.reading.pieces(source, self._block_bytes, as_spans=as_spans)
-
-
-def _with_record(raw: Raw | InputError) -> tuple[Raw, Record] | InputError:
-    found = raw if isinstance(raw, InputError) else record(raw)
-    if isinstance(found, InputError):
-        return found
-    assert isinstance(raw, Raw)
-    return raw.with_lists(), found
 
 
 def _remove(path: str, owner: int) -> None:

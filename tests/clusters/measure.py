@@ -20,10 +20,10 @@ import numpy as np
 import orjson
 
 from grpo_cli.engine import Evaluation, Reader, memory
+from grpo_cli.engine.accumulator import FoldPiece
 from grpo_cli.engine.cluster import session
 from grpo_cli.engine.cluster.run import Cluster, Flow
 from grpo_cli.engine.cluster.tasks import Answer, Files, Job, versions
-from grpo_cli.engine.fold import FoldPiece
 from grpo_cli.engine.pool import cores
 from grpo_cli.engine.totals import Totals
 from grpo_cli.records import PLAIN, Source
