@@ -29,11 +29,9 @@ class TermTotal:
 
     sums: dict[float, ExactSum] = field(default_factory=dict)
     counted: float = 0.0
-    _read: dict[float, float] = field(default_factory=dict, compare=False, repr=False)
 
     def add(self, coefficient: float | F64, values: F64) -> None:
         """Adds values that this coefficient multiplies, or each its own."""
-        self._read = {}
         if not isinstance(coefficient, np.ndarray):
             self.sums.setdefault(coefficient, ExactSum()).add(values)
             return
@@ -45,28 +43,21 @@ class TermTotal:
 
     def merge(self, other: TermTotal) -> None:
         """Adds the sums of other records."""
-        self._read = {}
         self.counted += other.counted
         for coefficient, part in other.sums.items():
             self.sums.setdefault(coefficient, ExactSum()).merge(part)
 
     def value(self, count: float) -> float:
         """Σ w·value over the batch."""
-        return added([*self._values().values()]) / count
+        return added([part.value() for part in self.sums.values()]) / count
 
     def part(self, count: float) -> float:
         """Its part of J: coefficient · Σ w·value."""
         if len(self.sums) == 1:
             (coefficient,) = self.sums
             return coefficient * self.value(count) if coefficient else 0.0
-        parts = [factor * value for factor, value in self._values().items() if factor]
+        parts = [factor * part.value() for factor, part in self.sums.items() if factor]
         return math.fsum(parts) / count
-
-    def _values(self) -> dict[float, float]:
-        """Coefficient → the sum of its values, rounded once."""
-        if not self._read:
-            self._read = {own: part.value() for own, part in self.sums.items()}
-        return self._read
 
 
 @dataclass(kw_only=True)
@@ -196,13 +187,14 @@ class Totals(TermSums):
         if self.batch != "record":
             super()._add_terms(summary, cut)
             for name, other, product in summary.products:
-                self._product(name, other).add(product[cut.responses])
+                self.products.setdefault((name, other), ExactSum()).add(product[cut.responses])
             return
         for term, values in zip(summary.breakdown.terms, summary.record_values, strict=True):
             own = term.coefficient
             own = own[cut.records] if isinstance(own, np.ndarray) else own
             self._term(term.name).add(own, values[cut.records])
-        self._product(POLICY, POLICY).add(summary.record_gradient_squares[cut.records])
+        squares = self.products.setdefault((POLICY, POLICY), ExactSum())
+        squares.add(summary.record_gradient_squares[cut.records])
 
     def add_batch(self, other: Totals) -> None:
         """Adds the totals of one more batch to those of which these are the mean."""
@@ -213,17 +205,15 @@ class Totals(TermSums):
             for coefficient, part in term.sums.items():
                 value = np.array([part.value() / other.count(name)])
                 self._term(name).add(coefficient, value)
-        self._product(POLICY, POLICY).add(np.array([other.gradient_norm**2]))
-
-    def _product(self, name: str, other: str) -> ExactSum:
-        return self.products.setdefault((name, other), ExactSum())
+        squares = self.products.setdefault((POLICY, POLICY), ExactSum())
+        squares.add(np.array([other.gradient_norm**2]))
 
     def merge(self, other: Totals) -> None:
         """Adds the totals of other records."""
         super().merge(other)
         self.units += other.units
         for pair, product in other.products.items():
-            self._product(*pair).merge(product)
+            self.products.setdefault(pair, ExactSum()).merge(product)
         self._add_facts_of(other)
 
     def _add_facts_of(self, other: Totals) -> None:
