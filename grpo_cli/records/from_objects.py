@@ -34,8 +34,7 @@ from grpo_cli.records.packed import (
     pack_bits,
     pack_floats,
 )
-from grpo_cli.records.parse.record import record_id
-from grpo_cli.records.parse.settings import NO_SETTINGS, read_settings
+from grpo_cli.records.parse.record import NO_SETTINGS, read_settings, record_id
 from grpo_cli.records.parse.turns import (
     TURN_FIELDS,
     TurnField,

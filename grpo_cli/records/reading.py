@@ -9,22 +9,20 @@ from itertools import chain, islice
 from typing import Any
 
 from grpo_cli.errors import InputError
-from grpo_cli.records.choose import select, where
-from grpo_cli.records.choose.batches import batch_of
+from grpo_cli.records.choose import where
 from grpo_cli.records.choose.grouping import (
     Grouping,
     Items,
+    batch_of,
     cut_between_groups,
     group_rows,
     merge_groups,
     split_block,
 )
 from grpo_cli.records.choose.where import Condition, Missing, Path, hashable, look_up, spelled
-from grpo_cli.records.decode import decode
 from grpo_cli.records.formats.unipo import header_of, with_header
-from grpo_cli.records.objects import decoded, raws
-from grpo_cli.records.open.blocks import Block, Source, Span, cut, first_line, spans
-from grpo_cli.records.open.ranges import Range, ranges
+from grpo_cli.records.objects import decode, decoded, raws
+from grpo_cli.records.open.blocks import Block, Range, Source, Span, cut, first_line, ranges, spans
 from grpo_cli.records.open.remote import is_remote
 from grpo_cli.records.open.streams import BLOCK, is_whole
 from grpo_cli.records.record import DecodedChunk, Raw, in_chunks, one_by_one
@@ -163,8 +161,8 @@ class Reading:
         flags = ["--where"] if self.where else []
         flags += [f"--record {self.record}"] if self.record is not None else []
         flags += [f"--group {self.group}"] if self.group is not None else []
-        raws = [raw for raw in islice(beginning, select.LOOKED_AT) if isinstance(raw, Raw)]
-        there = select.hint(raws, self.where, self.record, self.group)
+        raws = [raw for raw in islice(beginning, where.LOOKED_AT) if isinstance(raw, Raw)]
+        there = where.hint(raws, self.where, self.record, self.group)
         return InputError(f"no record matches {' and '.join(flags)}{there}")
 
     @property
@@ -287,13 +285,13 @@ class Reading:
             if isinstance(raw, InputError) or not isinstance(raw.value, dict):
                 yield raw
                 continue
-            if self.record is not None and not select.is_record(raw, self.record):
+            if self.record is not None and not where.is_record(raw, self.record):
                 continue
             if self.group is None:
                 yield raw
                 continue
             try:
-                value = select.only_group(raw.plain(), self.group)
+                value = where.only_group(raw.plain(), self.group)
             except InputError:
                 yield raw  # parsing says what is wrong with it
                 continue

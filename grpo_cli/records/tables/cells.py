@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from grpo_cli.errors import InputError
-from grpo_cli.records.decode import as_object, decode
 from grpo_cli.records.fields import TOKEN_COLUMNS, canonical_name
+from grpo_cli.records.objects import as_object, decode
 from grpo_cli.records.places import got
 from grpo_cli.records.record import Raw, Texts
 
