@@ -226,12 +226,11 @@ class Reader:
     @property
     def inputs(self) -> list[tuple[str, int, str]]:
         """The files, each with its size and what tells this version of it from others."""
-        known = [
-            (one.name, Version(0, "") if _only_once(one.path) else version_of(one.path))
+        return [
+            (one.name, *(Version(0, "") if _only_once(one.path) else version_of(one.path)))
             for one in self.sources
             if _only_once(one.path) or is_remote(one.path) or Path(one.path).exists()
         ]
-        return [(name, *version) for name, version in known]
 
     def bad(self, error: InputError) -> None:
         """Stops at a bad record, or remembers it.

@@ -115,8 +115,14 @@ class PartFolder:
         for name in _names(self.parts.folder):
             number = name.removeprefix("part-").partition("-")[0]
             behind = not complete and number.isdecimal() and int(number) >= self._end
-            if name.startswith(".part-") or behind:
-                _remove(self.parts.folder, name)
+            if not (name.startswith(".part-") or behind):
+                continue
+            if is_remote(self.parts.folder):
+                from grpo_cli.records.open import upload
+
+                upload.remove(f"{self.parts.folder}/{name}")
+            else:
+                (Path(self.parts.folder) / name).unlink(missing_ok=True)
 
 
 def _names(folder: str) -> list[str]:
@@ -147,12 +153,3 @@ def _writing(folder: str, name: str) -> Iterator[BinaryIO]:
         written.replace(Path(folder) / name)
     finally:
         written.unlink(missing_ok=True)
-
-
-def _remove(folder: str, name: str) -> None:
-    if is_remote(folder):
-        from grpo_cli.records.open import remote
-
-        remote.remove(f"{folder}/{name}")
-    else:
-        (Path(folder) / name).unlink(missing_ok=True)
