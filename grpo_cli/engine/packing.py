@@ -48,21 +48,6 @@ class _Run:
     size: int
     of_batches: list[BatchFields]
 
-    @classmethod
-    def of(
-        cls,
-        settings: Settings,
-        raws: list[Raw],
-        packed: Packed,
-        shown: list[Record],
-    ) -> _Run:
-        """Records with some settings in common; their values are dropped."""
-        for raw in raws:
-            raw.drop()
-        of_batches = [raw.batch for raw in raws if raw.batch]
-        size = sum([raw.size for raw in raws])
-        return cls(settings, raws, [packed], shown, size, of_batches)
-
     @property
     def key(self) -> Hashable:
         """What records that are evaluated together have in common: settings, and their fields."""
@@ -196,8 +181,12 @@ def _parts(
         ]
         ends = list(accumulate(length for _, length in runs))
         for (own, length), end, kept in zip(runs, ends, packed.cut(ends), strict=True):
-            part = slice(end - length, end)
-            yield _Run.of(own, raws[part], kept, shown[part])
+            some = raws[end - length : end]
+            for raw in some:
+                raw.drop()
+            of_batches = [raw.batch for raw in some if raw.batch]
+            size = sum([raw.size for raw in some])
+            yield _Run(own, some, [kept], shown[end - length : end], size, of_batches)
 
 
 _VARIES = "varies"

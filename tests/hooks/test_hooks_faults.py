@@ -252,47 +252,29 @@ class Faulty(Trainer):
         return self.losses[-1]
 
 
-def spoil(trainer: Any, what: str) -> None:
-    """Makes something fail that the recording alone looks at."""
-    if what == "settings":
-        trainer.args = None
-    elif what == "metrics":
-        trainer._metrics["train"]["kl"] = 7.0
-    elif what == "columns":
-        trainer._get_per_token_logps_and_entropies = lambda *_: ("no tensor", None, None)
-    elif what == "no forward pass":  # a fused loss, as Liger's
-        trainer._compute_loss = lambda *_: Tensor(0.25)
-    elif what == "tokenizer":
-        trainer.processing_class.decode = None
-    elif what == "groups":
-        trainer.num_generations = None
-    elif what == "reward weights":
-        trainer.reward_weights = None
-    elif what == "rewards":
-        trainer._calculate_rewards = lambda *_: [0.0] * 4
-    elif what == "fewer rewards":
-        trainer._calculate_rewards = lambda *_: _Short(np.arange(3.0)[:, None])
-    elif what == "model":
-        trainer.model = None
-
-
 class _Short(Tensor):
     def __len__(self) -> int:
         return 4
 
 
-SPOILT = (
-    "settings",
-    "metrics",
-    "columns",
-    "no forward pass",
-    "tokenizer",
-    "groups",
-    "reward weights",
-    "rewards",
-    "fewer rewards",
-    "model",
-)
+SPOILT: dict[str, Any] = {
+    "settings": lambda one: setattr(one, "args", None),
+    "metrics": lambda one: one._metrics["train"].update(kl=7.0),
+    "columns": lambda one: setattr(
+        one, "_get_per_token_logps_and_entropies", lambda *_: ("no tensor", None, None)
+    ),
+    # a fused loss, as Liger's
+    "no forward pass": lambda one: setattr(one, "_compute_loss", lambda *_: Tensor(0.25)),
+    "tokenizer": lambda one: setattr(one.processing_class, "decode", None),
+    "groups": lambda one: setattr(one, "num_generations", None),
+    "reward weights": lambda one: setattr(one, "reward_weights", None),
+    "rewards": lambda one: setattr(one, "_calculate_rewards", lambda *_: [0.0] * 4),
+    "fewer rewards": lambda one: setattr(
+        one, "_calculate_rewards", lambda *_: _Short(np.arange(3.0)[:, None])
+    ),
+    "model": lambda one: setattr(one, "model", None),
+}
+"""Makes something fail that the recording alone looks at."""
 
 
 class TestTheHookOfTRL:
@@ -302,7 +284,7 @@ class TestTheHookOfTRL:
         self, what: str, strict: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         trainer = Faulty()
-        spoil(trainer, what)
+        SPOILT[what](trainer)
         with warnings.catch_warnings(record=not strict) as caught:
             warnings.simplefilter("error" if strict else "always")
             recording = record(trainer, tmp_path / "r.jsonl", gradient=False)
