@@ -75,24 +75,6 @@ def started(
         process.stderr.close()
 
 
-def test_large_texts_come_as_they_were_sent(tmp_path: Path, cut: Callable[..., None]) -> None:
-    """Several for a block of the input, each of a megabyte."""
-    path = tmp_path / "a.jsonl"
-    rows = [[-0.5 - at / 1e4] * 60 for at in range(2_000)]
-    one = {"log_probs_old": [[-0.6] * 60] * 20, "rewards": [1, 0] * 10}
-    path.write_text(
-        "".join(
-            json.dumps(one | {"log_probs_new": rows[at : at + 20]}) + "\n"
-            for at in range(0, 2_000, 20)
-        )
-    )
-    cut(block=1 << 19)
-    words = ("eval", path, "-v", "dr", "--level", "token", "-f", "csv", "-q")
-    alone = run(*words, "--jobs", "1").stdout
-    assert len(alone) > 8 * 2**20
-    assert run(*words, "--jobs", "2").stdout == alone
-
-
 def test_a_worker_that_dies(large: Path) -> None:
     times = 5  # so many blocks that the one that dies has one, however slow the other is
     with started(large, *[str(large)] * (times - 1), *TOKENS) as process:
@@ -189,18 +171,8 @@ def test_an_output_that_was_interrupted_is_not_there(large: Path, tmp_path: Path
 
 def test_rows_come_while_the_input_still_does() -> None:
     """``grpo eval RUN | head`` has the first rows while others are computed."""
-    words = [
-        sys.executable,
-        "-m",
-        "grpo_cli",
-        "eval",
-        "-v",
-        "dr",
-        "--jobs",
-        "1",
-        "--only",
-        "tokens",
-    ]
+    flags = ("eval", "-v", "dr", "--jobs", "1", "--only", "tokens")
+    words = [sys.executable, "-m", "grpo_cli", *flags]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         process.stdin.write((LINE + "\n").encode() * 2_000)  # more than a block
         process.stdin.flush()
