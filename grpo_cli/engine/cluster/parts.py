@@ -17,6 +17,7 @@ from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from grpo_cli.errors import UsageError
+from grpo_cli.records.open import remote
 from grpo_cli.records.open.remote import is_remote
 
 if TYPE_CHECKING:
@@ -118,9 +119,7 @@ class PartFolder:
             if not (name.startswith(".part-") or behind):
                 continue
             if is_remote(self.parts.folder):
-                from grpo_cli.records.open import upload
-
-                upload.remove(f"{self.parts.folder}/{name}")
+                remote.remove(f"{self.parts.folder}/{name}")
             else:
                 (Path(self.parts.folder) / name).unlink(missing_ok=True)
 
@@ -128,8 +127,6 @@ class PartFolder:
 def _names(folder: str) -> list[str]:
     """The files in a folder, which is made if it is not there."""
     if is_remote(folder):
-        from grpo_cli.records.open import remote
-
         return remote.names(folder)
     Path(folder).mkdir(parents=True, exist_ok=True)
     return [path.name for path in Path(folder).iterdir()]
@@ -139,8 +136,6 @@ def _names(folder: str) -> list[str]:
 def _writing(folder: str, name: str) -> Iterator[BinaryIO]:
     """The stream of a file that is there, whole, when the block ends well."""
     if is_remote(folder):
-        from grpo_cli.records.open import remote
-
         with TemporaryFile() as stream:
             yield stream
             remote.send(stream, f"{folder}/{name}")
