@@ -37,7 +37,7 @@ from grpo_cli.engine.references import lacks_kl, without_kl
 from grpo_cli.engine.rows.fields import extras
 from grpo_cli.engine.rows.rows import rows
 from grpo_cli.engine.rows.source import Source, differences_of
-from grpo_cli.engine.sizes import record_sizes
+from grpo_cli.engine.totals import record_sizes
 from grpo_cli.errors import GrpoError, UsageError
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.records import Raw, Record
