@@ -13,7 +13,7 @@ from grpo_cli.commands.verify.compare import LOGGED
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.errors import GrpoError, InputError
 from grpo_cli.records import Raw, record
-from grpo_cli.records.tables.canonical import canonical, dumps, has_id, named
+from grpo_cli.records.tables.parquet import canonical, dumps, has_id, named
 from grpo_cli.terminal.numbers import escaped_json
 from grpo_cli.variants.trainer import Reading, choose, completed
 

@@ -19,7 +19,7 @@ from grpo_cli.engine.pieces import Pieces
 from grpo_cli.errors import InputError
 from grpo_cli.records import DecodedChunk, Raw, assemble, record
 from grpo_cli.records.record import blaming
-from grpo_cli.records.tables.canonical import canonical, dumps, has_id, named
+from grpo_cli.records.tables.parquet import canonical, dumps, has_id, named
 from grpo_cli.terminal.numbers import escaped_json
 
 if TYPE_CHECKING:

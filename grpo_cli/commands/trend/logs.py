@@ -17,9 +17,9 @@ from grpo_cli.commands.trend.sums import StepSums
 from grpo_cli.engine import Reader
 from grpo_cli.errors import InputError
 from grpo_cli.records import Source
-from grpo_cli.records.decode import decode
+from grpo_cli.records.objects import decode
 from grpo_cli.records.open.streams import budget_of, is_whole, opened, reason, unpacked
-from grpo_cli.records.parse.log import NESTED, STEPS, is_logged
+from grpo_cli.records.parse.record import NESTED, STEPS, is_logged
 
 Log = Mapping[str, Mapping[int, float]]
 """Name → step → value."""

@@ -25,7 +25,7 @@ from grpo_cli.objective import statistics
 from grpo_cli.objective.inputs import Inputs
 from grpo_cli.objective.terms import POLICY
 from grpo_cli.records import MicroBatch, Raw
-from grpo_cli.records.choose.batches import batch_of
+from grpo_cli.records.choose.grouping import batch_of
 from grpo_cli.records.parse.columns import is_number
 from grpo_cli.records.parse.scores import is_id
 from grpo_cli.records.places import got

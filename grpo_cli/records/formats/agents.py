@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from grpo_cli.errors import InputError
 from grpo_cli.records.formats.format import Format, Object, Translated, keys
+from grpo_cli.records.formats.texts import NoLogProbsError, Signal, number
 from grpo_cli.records.packed import Unusual, pack_floats
 
 _COMPACT = {
@@ -32,7 +33,7 @@ _PARTIAL = "partial"
 """The key of a row for the columns that some of its tokens have."""
 
 
-def _fits(value: Object) -> bool:
+def _is_verifiers(value: Object) -> bool:
     traces = _traces(value)
     return bool(traces) and all(isinstance(one.get("nodes"), list) for one in traces)
 
@@ -41,18 +42,19 @@ def _traces(value: Object) -> list[Object]:
     return list(value["traces"]) if "traces" in value else [value]
 
 
-def _read(value: Object) -> Iterator[Translated]:
+def _read_verifiers(value: Object) -> Iterator[Translated]:
     rows: list[Object] = []
     rewards: list[float] = []
     traces: list[str] = []
-    for number, trace in enumerate(_traces(value)):
+    for at, trace in enumerate(_traces(value)):
         seen: set[int] = set()
         for path in _paths(trace["nodes"]):
             row = _row(trace["nodes"], path, seen)
             if row is not None:
                 rows.append(row)
-                rewards.append(_reward(trace))
-                traces.append(f"{value.get('id')}.{number}")
+                given = [one for one in (trace.get("rewards") or {}).values() if one is not None]
+                rewards.append(float(sum(one["score"] * one.get("weight", 1.0) for one in given)))
+                traces.append(f"{value.get('id')}.{at}")
     if not rows:
         raise InputError(
             "no sampled token has a log-prob (the client did not ask for them), so nothing can "
@@ -117,13 +119,13 @@ def _row(nodes: list[Object], path: list[int], seen: set[int]) -> Object | None:
     """A path's tokens from the first that counts on; a node that two paths share counts once."""
     ids: list[Any] = []
     sampled, mask, turns, widths = bytearray(), bytearray(), [], []
-    known = [own for own in _COLUMNS if any(nodes[number].get(own) for number in path)]
+    known = [own for own in _COLUMNS if any(nodes[at].get(own) for at in path)]
     columns: dict[str, list[Any]] = {own: [] for own in known}
     turn = -1
-    for number in path:
-        node = nodes[number]
+    for at in path:
+        node = nodes[at]
         bits = _bits(node)
-        counts = 1 in bits and number not in seen and bool(node.get("logprobs"))
+        counts = 1 in bits and at not in seen and bool(node.get("logprobs"))
         ids += node.get("token_ids") or [0] * len(bits)
         for own, column in columns.items():
             column += _sampled(own, bits, node.get(own))
@@ -132,7 +134,7 @@ def _row(nodes: list[Object], path: list[int], seen: set[int]) -> Object | None:
         turn += counts
         turns.append(max(turn, 0))
         widths.append(len(bits))
-        seen |= {number} if 1 in bits else set()
+        seen |= {at} if 1 in bits else set()
     first = mask.find(1)
     if first < 0:
         return None
@@ -142,7 +144,10 @@ def _row(nodes: list[Object], path: list[int], seen: set[int]) -> Object | None:
     row[_PARTIAL] = []
     places = np.frombuffer(sampled, np.bool_)
     for own, values in columns.items():
-        spread = _spread(_as_array(values), places)[first:]
+        numbers = _as_array(values)
+        spread = np.zeros(len(places), numbers.dtype)
+        spread[places] = numbers
+        spread = spread[first:]
         if spread.dtype == object:
             counted = [one is not None for one in compress(spread, kept)]
             if any(counted) and not all(counted):
@@ -184,25 +189,14 @@ def _as_array(values: list[Any]) -> NDArray[Any]:
         return np.fromiter(values, object, len(values))
 
 
-def _spread(values: NDArray[Any], places: NDArray[np.bool_]) -> NDArray[Any]:
-    """The values at their places among zeros."""
-    found = np.zeros(len(places), values.dtype)
-    found[places] = values
-    return found
-
-
-def _reward(trace: Object) -> float:
-    """Σ score·weight; a reward that was not scored has no part."""
-    given = [one for one in (trace.get("rewards") or {}).values() if one is not None]
-    return float(sum(one["score"] * one.get("weight", 1.0) for one in given))
-
-
 VERIFIERS = Format(
     name="verifiers",
     title="verifiers' traces.jsonl, prime-rl's rollouts/step_{N}/train/effective/traces.jsonl",
     keys=(keys("traces", "task"), keys("nodes", "task", "agent")),
-    fits=_fits,
-    read=_read,
+    fits=lambda value: (
+        bool(found := _traces(value)) and all(isinstance(one.get("nodes"), list) for one in found)
+    ),
+    read=_read_verifiers,
     lacks=(
         "the policy of the trainer, unless the trainer added trainer_logprobs to the nodes",
         "one episode per object: the rest of its group is on other lines (--group-by group.id)",
@@ -211,4 +205,127 @@ VERIFIERS = Format(
     "prime-rl 559b447 src/prime_rl/monitors/file.py:50",
 )
 
-FORMATS = (VERIFIERS,)
+
+def _read_atif(value: Object) -> Iterator[Translated]:
+    turns = [
+        (at, step.get("metrics") or {})
+        for at, step in enumerate(value["steps"])
+        if step.get("source") == "agent"
+    ]
+    sampled = [(at, metrics) for at, metrics in turns if metrics.get("logprobs")]
+    if not sampled:
+        raise _without_log_probs(value, [metrics for _, metrics in turns])
+    log_probs: list[Any] = []
+    ids: list[Any] = []
+    turn_ids: list[int] = []
+    for at, metrics in sampled:
+        _check(at, metrics["logprobs"], metrics.get("completion_token_ids"))
+        log_probs += metrics["logprobs"]
+        turn_ids += [at] * len(metrics["logprobs"])
+        ids += metrics.get("completion_token_ids") or []
+    record: Object = {"id": value.get("session_id"), "log_probs_new": [log_probs]}
+    record |= {"token_ids": [ids]} if len(ids) == len(log_probs) else {}
+    record["turn_ids"] = [turn_ids]
+    record["log_probs_rollout"] = [log_probs]
+    reward = _session_reward(value)
+    record |= {} if reward is None else {"rewards": [reward]}
+    left_out = [one for _, one in turns if one.get("completion_tokens") and not one.get("logprobs")]
+    note = f"atif: {len(left_out)} turns have no log-probs and are skipped"
+    notes = (note,) if left_out else ()
+    yield Translated(record, {"log_probs_new": f"steps[{sampled[0][0]}].metrics.logprobs"}, notes)
+
+
+def _check(at: int, log_probs: list[Any], ids: list[Any] | None) -> None:
+    if ids and len(ids) != len(log_probs):
+        raise InputError(
+            f"expected {len(ids)} log-probs (as completion_token_ids has), got {len(log_probs)}",
+            path=f"steps[{at}].metrics.logprobs",
+        )
+
+
+def _session_reward(value: Object) -> float | None:
+    """What the session was worth, where the writer put it there: the format has no field for it."""
+    for holder in (value, value.get("final_metrics") or {}):
+        extra = holder.get("extra") or {}
+        if number(extra.get("reward")) is not None:
+            return number(extra["reward"])
+    return None
+
+
+def _without_log_probs(value: Object, turns: list[Object]) -> NoLogProbsError:
+    lengths = [metrics["completion_tokens"] for metrics in turns if "completion_tokens" in metrics]
+    known = bool(lengths) and all(type(one) is int for one in lengths)
+    error = NoLogProbsError(
+        "the turns of this ATIF trajectory have no metrics.logprobs, so nothing can be "
+        "evaluated: have the agent collect rollout details"
+    )
+    error.signal = Signal([_session_reward(value)], [sum(lengths) if known else None])
+    return error
+
+
+ATIF = Format(
+    name="atif",
+    title="ATIF trajectory.json, of Harbor",
+    keys=(keys("schema_version", "agent", "steps"),),
+    fits=lambda value: (
+        isinstance(value["steps"], list) and str(value["schema_version"]).upper().startswith("ATIF")
+    ),
+    read=_read_atif,
+    lacks=(
+        "only the agent's policy: it is read as log_probs_new, so every ratio is 1",
+        "a trajectory is one response without a group; it only has a reward if "
+        "extra.reward has one",
+    ),
+    source="ATIF v1.4, laude-institute/harbor docs/rfcs/0001-trajectory-format.md, MetricsSchema",
+)
+
+
+_STEPS = "trajectories[].steps[]"
+
+
+def _read_rllm(value: Object) -> Iterator[Translated]:
+    steps = [
+        (trajectory, step)
+        for trajectory in value["trajectories"]
+        for step in trajectory["steps"]
+        if step.get("logprobs")
+    ]
+    if not steps:
+        raise InputError(
+            "no step of this rLLM episode has logprobs: nothing can be evaluated; write "
+            "Episode.to_dict(), where EpisodeLogger saves only texts"
+        )
+    log_probs = [step["logprobs"] for _, step in steps]
+    record: Object = {"id": value.get("id"), "log_probs_new": log_probs}
+    record["log_probs_rollout"] = log_probs
+    record["trajectory_ids"] = [trajectory["uid"] for trajectory, _ in steps]
+    record["turn_rewards"] = [[step["reward"]] for _, step in steps]
+    if all(trajectory.get("reward") is not None for trajectory, _ in steps):
+        record["rewards"] = [trajectory["reward"] for trajectory, _ in steps]
+    for own, name in (("response_ids", "token_ids"), ("advantage", "advantages")):
+        column = [step.get(own) for _, step in steps]
+        if all(one is not None for one in column):
+            record[name] = column
+    record["weight_versions"] = [step.get("weight_version") for _, step in steps]
+    spelled = {"log_probs_new": f"{_STEPS}.logprobs", "advantages": f"{_STEPS}.advantage"}
+    yield Translated(record, spelled | {"turn_rewards": f"{_STEPS}.reward"})
+
+
+RLLM = Format(
+    name="rllm",
+    title="rLLM's episodes, Episode.to_dict() as JSON",
+    keys=(keys("trajectories", "task", "is_correct"),),
+    fits=lambda value: (
+        isinstance(value["trajectories"], list)
+        and all("steps" in one for one in value["trajectories"])
+    ),
+    read=_read_rllm,
+    lacks=(
+        "the engine's policy only: it is read as log_probs_new, so every ratio is 1",
+        "one episode per object, whose trajectories are one group; --group-by task joins episodes",
+        "no tool tokens: a step holds only its own response",
+    ),
+    source="rLLM 9beb6e0 rllm/types.py:88-190, 222-290, 349",
+)
+
+FORMATS = (VERIFIERS, ATIF, RLLM)
