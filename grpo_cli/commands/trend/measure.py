@@ -111,7 +111,7 @@ class ChunkSums:
         rows = {
             "reward": unknown if rewards is None else rewards,
             "length": batch.responses.lengths,
-            "gradient": _gradients(summary, unknown),
+            "gradient": unknown if summary is None or not summary.shared else _gradients(summary),
             "group": batch.groups - responses.spread(groups.starts),
         }
         self.sums = StepSums(
@@ -121,8 +121,8 @@ class ChunkSums:
         )
         self._columns = self.sums.columns
         self._columns["row", "label"] = Ragged(groups.lengths, _objects([*_labels(chunk)]))
-        self._count("tokens", tokens.lengths)
-        self._count("samples", responses.lengths)
+        self.sums.add_count("tokens", tokens.lengths)
+        self.sums.add_count("samples", responses.lengths)
         if summary is not None:
             self._add_totals(summary, by)
         if functions := functions_of(chunk):
@@ -138,9 +138,6 @@ class ChunkSums:
 
     # ---- adding up --------------------------------------------------------------------------
 
-    def _count(self, name: str, counts: NDArray[Any]) -> None:
-        self.sums.add_count(name, counts)
-
     def _sum(
         self, name: Any, unit: Unit, values: F64, family: str = "sum", kept: Kept | None = None
     ) -> Ragged:
@@ -153,13 +150,13 @@ class ChunkSums:
 
     def _average(self, name: str, unit: Unit, values: F64, kept: Kept | None = None) -> None:
         """Adds numbers to a sum, and how many these are to the count of its name."""
-        self._count(name, self._sum(name, unit, values, kept=kept).widths)
+        self.sums.add_count(name, self._sum(name, unit, values, kept=kept).widths)
 
     def _by_token(self, name: str, values: F64, count: str = "") -> None:
         """Adds a number of each token, and how many tokens there are to a count."""
         self._sum(name, "responses", self._chunk.batch.responses.sum(values))
         if count:
-            self._count(count, self._units["tokens"].lengths)
+            self.sums.add_count(count, self._units["tokens"].lengths)
 
     def _with_tokens(self, unit: Unit) -> Kept:
         """Which responses or records are of steps that have a token."""
@@ -170,12 +167,12 @@ class ChunkSums:
     def _add_totals(self, summary: Summary, by: str) -> None:
         breakdown, records = summary.breakdown, self._units["records"]
         responses, tokens = self._units["responses"], self._units["tokens"]
-        self._count("records", records.lengths)
-        self._count("evaluated_tokens", tokens.lengths)
-        self._count("clipped_low", tokens.sum((breakdown.clip < 0).astype(np.int64)))
-        self._count("clipped_high", tokens.sum((breakdown.clip > 0).astype(np.int64)))
-        self._count("kl_unknown", records.lengths * breakdown.kl_unknown)
-        self._count("kl_records", records.lengths * (breakdown.kl is not None))
+        self.sums.add_count("records", records.lengths)
+        self.sums.add_count("evaluated_tokens", tokens.lengths)
+        self.sums.add_count("clipped_low", tokens.sum((breakdown.clip < 0).astype(np.int64)))
+        self.sums.add_count("clipped_high", tokens.sum((breakdown.clip > 0).astype(np.int64)))
+        self.sums.add_count("kl_unknown", records.lengths * breakdown.kl_unknown)
+        self.sums.add_count("kl_records", records.lengths * (breakdown.kl is not None))
         self._sum("ratio", "responses", summary.ratio_sums)
         if by == "record":
             for term, values in zip(breakdown.terms, summary.record_values, strict=True):
@@ -183,14 +180,14 @@ class ChunkSums:
             squares = summary.record_gradient_squares
             self._sum((POLICY, POLICY), "records", squares, "product")
             for name in (POLICY, KL, ENTROPY):
-                self._count(f"{name}_counted", records.lengths)
+                self.sums.add_count(f"{name}_counted", records.lengths)
             return
         for term in breakdown.terms:
             self._sum((term.name, term.coefficient), "responses", term.weighted, "term")
         weights = {term.name: term.weights for term in breakdown.terms} | dict(breakdown.absent)
         for name, one in weights.items():
             if one.counts is not None:
-                self._count(f"{name}_counted", responses.sum(one.counts).astype(np.float64))
+                self.sums.add_count(f"{name}_counted", responses.sum(one.counts).astype(np.float64))
         for first, second, product in summary.products:
             self._sum((first, second), "responses", product, "product")
 
@@ -253,15 +250,12 @@ class ChunkSums:
         responses, tenths = self._chunk.batch.responses, len(DECILES)
         cuts = -(-(np.arange(tenths + 1) * responses.lengths[:, None]) // tenths)
         counts: I64 = np.diff(cuts)
-        edges = (responses.starts[:, None] + cuts[:, :-1]).ravel()
-        sums = np.zeros(counts.size)
-        filled = counts.ravel() > 0
+        sums, filled = np.zeros(counts.shape), counts > 0
+        edges = responses.starts[:, None] + cuts[:, :-1]
         sums[filled] = np.add.reduceat(size, edges[filled])
-        for name, count, values in zip(
-            DECILES, counts.T, sums.reshape(counts.shape).T, strict=True
-        ):
+        for name, count, values in zip(DECILES, counts.T, sums.T, strict=True):
             self._sum(name, "responses", values)
-            self._count(name, self._units["responses"].sum(count))
+            self.sums.add_count(name, self._units["responses"].sum(count))
 
     # ---- what frameworks log ----------------------------------------------------------------
 
@@ -279,20 +273,15 @@ class ChunkSums:
     def _measure_logged(self, summary: Summary) -> None:
         batch, breakdown = self._chunk.batch, summary.breakdown
         bound = breakdown.clip * (np.sign(breakdown.advantage) == breakdown.clip)
-        columns = {
-            "clip_low": (bound < 0).astype(np.float64),
-            "clip_high": (bound > 0).astype(np.float64),
-            "clip_region": (bound != 0).astype(np.float64),
-            "clip": (breakdown.clip != 0).astype(np.float64),
-            "kl": breakdown.kl,
-            "entropy": batch.entropies,
-        }
+        clipped = {"low": bound < 0, "high": bound > 0, "region": bound != 0}
+        columns = {f"clip_{name}": side.astype(np.float64) for name, side in clipped.items()}
+        columns["clip"] = (breakdown.clip != 0).astype(np.float64)
+        optional = {"kl": breakdown.kl, "entropy": batch.entropies}
+        columns |= {name: values for name, values in optional.items() if values is not None}
         if batch.log_probs_old is not None and batch.log_probs_new is not None:
             columns["ppo_kl"] = batch.log_probs_old - batch.log_probs_new
         tokens, with_tokens = summary.record_tokens, self._with_tokens("responses")
         for name, values in columns.items():
-            if values is None:
-                continue
             means = batch.responses.mean(values)
             self._average(f"sample_{name}", "responses", means, with_tokens)
             if name == "ppo_kl":  # as verl's compute_policy_loss has it; slime does not clamp
@@ -310,15 +299,11 @@ class ChunkSums:
         """
         breakdown = summary.breakdown
         objective = breakdown.objective
-        aggregates = {
-            POLICY: objective.aggregate,
-            KL: objective.kl_aggregate or objective.aggregate,
-            ENTROPY: objective.entropy_aggregate or objective.aggregate,
-        }
+        own = {KL: objective.kl_aggregate, ENTROPY: objective.entropy_aggregate}
         averaged, summed_up = np.zeros((2, breakdown.batch.records.count))
         scaled = False
         for term in breakdown.active:
-            counts: Mapping[str, Any] = aggregates[term.name].values
+            counts: Mapping[str, Any] = (own.get(term.name) or objective.aggregate).values
             part = -term.coefficient * breakdown.record_value(term.name)
             if "num_items_in_batch" in counts:
                 ranks = counts.get("num_processes") or 1
@@ -370,16 +355,12 @@ class ChunkSums:
 def _k3(difference: F64) -> F64:
     """k3 = e^d − d − 1, where ``difference`` is d, from the policy that sampled to the other."""
     with np.errstate(over="ignore"):
-        found = np.exp(difference)
-    found -= difference
-    found -= 1.0
+        found: F64 = np.exp(difference) - difference - 1.0
     return found
 
 
-def _gradients(summary: Summary | None, unknown: F64) -> F64:
+def _gradients(summary: Summary) -> F64:
     """[R] Σ |∂J/∂log π_θ| without the denominators that all responses share."""
-    if summary is None or not summary.shared:
-        return unknown
     (part,) = summary.breakdown.gradient_parts
     factor = part.weights.numerator / part.weights.divisor
     return np.abs(factor) * summary.responses.sum(np.abs(part.slope))
@@ -413,8 +394,7 @@ def _repetition(chunk: Chunk) -> F64:
 
     Tokens that are masked out, such as padding, are none of the response's.
     """
-    batch, known = chunk.batch, list[bool]()
-    rows: list[Sequence[Any]] = []
+    batch, known, rows = chunk.batch, list[bool](), list[Sequence[Any]]()
     for record, count in zip(chunk.records, batch.records.lengths.tolist(), strict=True):
         given = (record.token_ids if record.tokens is None else record.tokens) or ()
         known += [len(given) == count] * count
@@ -426,10 +406,10 @@ def _repetition(chunk: Chunk) -> F64:
     words = np.fromiter(map(numbers.__getitem__, every), dtype=np.uint64, count=len(every))
     widths = np.array([*map(len, rows)], dtype=np.int64)
     if batch.positions is not None or (widths != lengths).any():
-        places = np.arange(len(batch.responses.index)) - batch.responses.spread(
-            batch.responses.starts
-        )
-        inside = places if batch.positions is None else batch.positions
+        inside = batch.positions
+        if inside is None:
+            firsts = batch.responses.spread(batch.responses.starts)
+            inside = np.arange(len(firsts)) - firsts
         starts = np.repeat(np.cumsum(widths) - widths, lengths)
         words = words[starts + inside[batch.responses.spread(kept)]]
     owners = np.repeat(np.arange(len(lengths), dtype=np.uint64), lengths)
