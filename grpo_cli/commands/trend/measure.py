@@ -8,14 +8,13 @@ token that counts as 0. The numbers for that are computed only where their names
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64, Segments, borders
-from grpo_cli.commands.trend.metadata import add_metadata
+from grpo_cli.commands.trend.metadata import add_metadata, repetition
 from grpo_cli.commands.trend.origins import RecordStep
 from grpo_cli.commands.trend.sums import (
     DECILES,
@@ -33,10 +32,6 @@ from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.summary import Summary
 from grpo_cli.objective.terms import ENTROPY, KL, POLICY
 from grpo_cli.records.formats.texts import NoLogProbsError
-
-_GRAM = 4
-_PRIME, _OWNERS = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F)
-"""4-grams are compared by 64 bits of a hash of them and of their response."""
 
 Unit = Literal["records", "groups", "responses", "tokens"]
 Kept = NDArray[np.bool_]
@@ -129,7 +124,7 @@ class ChunkSums:
             self.sums.functions[*functions] = int(self.sums.numbers.min())
         for name, values in functions.items():
             self._average(name, "responses", values, ~np.isnan(values))
-        shares = _repetition(chunk)
+        shares = repetition(chunk)
         if not np.isnan(shares).all():
             self._average("repetition", "responses", shares, ~np.isnan(shares))
         if batch.responses.total:
@@ -387,41 +382,3 @@ def _labels(chunk: Chunk) -> Iterator[Any]:
 
 def _objects(values: Sequence[Any]) -> NDArray[Any]:
     return np.fromiter(values, dtype=object, count=len(values))
-
-
-def _repetition(chunk: Chunk) -> F64:
-    """[R] the share of each response's 4-grams that it had before; NaN where it has none.
-
-    Tokens that are masked out, such as padding, are none of the response's.
-    """
-    batch, known, rows = chunk.batch, list[bool](), list[Sequence[Any]]()
-    for record, count in zip(chunk.records, batch.records.lengths.tolist(), strict=True):
-        given = (record.token_ids if record.tokens is None else record.tokens) or ()
-        known += [len(given) == count] * count
-        rows += given if len(given) == count else ()
-    kept = np.array(known, dtype=np.bool_)
-    lengths = batch.responses.lengths[kept]
-    every = [*chain.from_iterable(rows)]
-    numbers = {word: number for number, word in enumerate(dict.fromkeys(every))}
-    words = np.fromiter(map(numbers.__getitem__, every), dtype=np.uint64, count=len(every))
-    widths = np.array([*map(len, rows)], dtype=np.int64)
-    if batch.positions is not None or (widths != lengths).any():
-        inside = batch.positions
-        if inside is None:
-            firsts = batch.responses.spread(batch.responses.starts)
-            inside = np.arange(len(firsts)) - firsts
-        starts = np.repeat(np.cumsum(widths) - widths, lengths)
-        words = words[starts + inside[batch.responses.spread(kept)]]
-    owners = np.repeat(np.arange(len(lengths), dtype=np.uint64), lengths)
-    grams = np.zeros(max(len(words) - _GRAM + 1, 0), dtype=np.uint64)
-    for at in range(_GRAM):
-        grams = (grams + words[at : at + len(grams)]) * _PRIME
-    whole = owners[: len(grams)] == owners[len(owners) - len(grams) :]
-    owners = owners[: len(grams)][whole]
-    _, firsts = np.unique(grams[whole] + owners * _OWNERS, return_index=True)
-    distinct = np.bincount(owners[firsts].astype(np.int64), minlength=len(lengths))
-    shares = np.full(len(kept), NO_NUMBER)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        share = 1.0 - distinct / (lengths - _GRAM + 1)
-    shares[kept] = np.where(lengths >= _GRAM, share, NO_NUMBER)
-    return shares
