@@ -249,7 +249,8 @@ class Follow:
     def steps(self) -> Steps:
         """The steps so far, by number."""
         files = sorted(self._files.values(), key=lambda one: one.path)
-        tables = [one.copied() for known in files for one in known.steps.values()]
+        every = (one for known in files for one in known.steps.values())
+        tables = [replace(one, columns=dict(one.columns)) for one in every]  # which are emptied
         steps = Steps.of(joined(tables or [sums_of_rewards([])]))
         steps.not_finite = broken_columns(steps.numbers, self._broken)
         return steps
