@@ -36,7 +36,7 @@ def of_step(reader: Reader, step: Step, step_source: StepSource) -> Reader:
 def with_checks(events: Sequence[Event], steps: Steps, run: Run) -> list[Event]:
     """The events, the first two that are wrong with what ``grpo check`` names in their records."""
     wrong = [one for one in events if one.severity == WARNING][:_MOST]
-    if run.reader.on_cluster:
+    if run.reader.on is not None:
         return [*events]
     return [
         replace(one, check=_named_in(one, steps, run)) if one in wrong else one for one in events
