@@ -189,8 +189,8 @@ def find_stride(given: Scores) -> str:
     count = len(given.groups)
     if len(np.unique(given.groups)) < 2 or Lines.fit(given, given.groups).follow():
         return ""
-    whole = Lines.fit(given, np.zeros_like(given.groups))
-    if whole.slope[0] > 0.0 and whole.left[0] <= _SHIFT:
+    line = Lines.fit(given, np.zeros_like(given.groups))
+    if line.slope[0] > 0.0 and line.left[0] <= _SHIFT:
         return ""  # a mean of the batch is the baseline, and some stride may have the same
     rows = np.arange(count)
     for size in range(2, count):
