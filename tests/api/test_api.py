@@ -370,5 +370,5 @@ def test_where_and_group_by_choose_records_for_every_function(tmp_path: Path) ->
 
 def test_an_answer_is_short_in_a_shell() -> None:
     found = check([ONE, ONE])
-    assert repr(found).startswith("Checked(ok=")
+    assert repr(found).startswith("Checked(ok: nothing found in 2 records")
     assert len(repr(found)) < 400

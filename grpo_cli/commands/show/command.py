@@ -21,17 +21,15 @@ from grpo_cli.commands.options.place import destination, drawings
 from grpo_cli.commands.options.source import RESPONSE, Files, ReadingOptions, paths, tell_notes
 from grpo_cli.commands.page.block import block
 from grpo_cli.commands.page.page import html
-from grpo_cli.commands.show.batch import LACKING, show_rows
+from grpo_cli.commands.show.batch import COLUMN, LACKING, FirstTokens, Ranked, show_rows
 from grpo_cli.commands.show.figure import figure
-from grpo_cli.commands.show.heat import left_out, print_heat
 from grpo_cli.commands.show.picture import (
     COLORS,
     Picture,
     moves_clipped,
     picture,
 )
-from grpo_cli.commands.show.ranking import COLUMN, FirstTokens, Ranked
-from grpo_cli.commands.show.view import print_shown
+from grpo_cli.commands.show.view import left_out, print_heat, print_shown
 from grpo_cli.engine import Reader
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import Evaluator

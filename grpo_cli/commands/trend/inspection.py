@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from grpo_cli.commands.check.floors import judge
+from grpo_cli.commands.check.notes import judge
 from grpo_cli.commands.check.run import check
 from grpo_cli.commands.check.view import mismatch_lines
 from grpo_cli.commands.report.groups import steps_of_mismatch
