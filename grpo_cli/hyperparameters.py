@@ -101,7 +101,10 @@ class Hyperparameter(NamedTuple):
         elif isinstance(value, str) and self.form and re.fullmatch(self.form, value):
             return ",".join(map(_shortest, value.split(","))) if self.several else value
         elif isinstance(value, int | float) and not isinstance(value, bool):
-            value = _within_floats(value)
+            try:
+                float(value)
+            except OverflowError:  # an integer beyond all floats
+                value = math.inf if value > 0 else -math.inf
             inside = self.low < value if self.open_low else self.low <= value
             if math.isfinite(value) and inside and value <= self.high:
                 if not self.integer:
@@ -112,15 +115,6 @@ class Hyperparameter(NamedTuple):
                         raise HyperparameterError(name, f"expected {wanted}, got {_show(value)}")
                     return int(value)
         raise HyperparameterError(name, f"expected {self.wanted}, got {_show(value)}")
-
-
-def _within_floats(value: int | float) -> int | float:
-    """The same number; an infinite one for an integer beyond all floats."""
-    try:
-        float(value)
-    except OverflowError:
-        return math.inf if value > 0 else -math.inf
-    return value
 
 
 def _shortest(number: str) -> str:

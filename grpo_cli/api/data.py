@@ -120,7 +120,12 @@ def reader_of(
     how["grouping"] = _grouping(listed(group_by), None)
     if isinstance(data, Mapping):
         return Reader([_MEMORY], Held(objects=(data,), alone=True, **how)), [_NAMELESS]
-    given = [data] if isinstance(data, str | os.PathLike) else _listed(data)
+    if hasattr(data, "columns"):
+        raise _no_data(f'{type(data).__name__}; give its rows, as df.to_dict("records")')
+    try:
+        given: list[Any] = [data] if isinstance(data, str | os.PathLike) else list(data)
+    except TypeError:
+        raise _no_data(type(data).__name__) from None
     paths = [os.fspath(one) for one in given if isinstance(one, str | os.PathLike)]
     if given and len(paths) == len(given):
         return Reader(expanded(paths), Reading(**how), jobs=jobs), paths
@@ -129,15 +134,6 @@ def reader_of(
         odd = next((one for one in given if not isinstance(one, Mapping)), None)
         raise _no_data("nothing" if odd is None else type(odd).__name__)
     return Reader([_MEMORY], Held(objects=records, **how)), [_NAMELESS]
-
-
-def _listed(data: Iterable[Any]) -> list[Any]:
-    if hasattr(data, "columns"):
-        raise _no_data(f'{type(data).__name__}; give its rows, as df.to_dict("records")')
-    try:
-        return list(data)
-    except TypeError:
-        raise _no_data(type(data).__name__) from None
 
 
 def _no_data(got: str) -> UsageError:

@@ -92,7 +92,10 @@ def _evaluated(
         pass
     notices = [of_arguments(note) for note in run.notices]
     if made.batch != "record":  # whose sizes each part has
-        parts = [one.sized(partial(_sizes, run if rows else None, one)) for one in parts]
+        parts = [
+            Source(one.records, one.breakdown, partial(_sizes, run if rows else None, one))
+            for one in parts
+        ]
     return Evaluated(run.total, run.signature, notices, parts, run.batches)
 
 

@@ -109,23 +109,18 @@ def match(
     with speaking_of_arguments():
         plan = planned(variant, stages, hyperparameters, batch)
         reader, words = reader_of(data, jobs=None, where=where, group_by=group_by)
+        flags = [word for test in listed(where) for word in ("--where", test)]
+        fields = listed(group_by)
         return ask(
             plan,
             reader,
             words,
-            _flags(where, group_by),
+            [*flags, *(["--group-by", ",".join(fields)] if fields else [])],
             numbers={n: _digits(n, x) for n, x in given.items() if x is not None},
             at=() if logged is None else (logged,),
             rtol=rtol,
             betas=betas,
         )
-
-
-def _flags(where: str | Sequence[str], group_by: str | Sequence[str]) -> list[str]:
-    """What a command line would have for them."""
-    words = [word for test in listed(where) for word in ("--where", test)]
-    fields = listed(group_by)
-    return [*words, *(["--group-by", ",".join(fields)] if fields else [])]
 
 
 def _digits(name: str, number: float | str) -> str:

@@ -71,13 +71,14 @@ class MicroBatches:
         return sum(loss.records for several in self.losses.values() for loss in several)
 
     def row(self, whole: Totals) -> dict[str, Any]:
-        """The fields of ``ACCUMULATED``; None for what is unknown.
+        """The fields of ``ACCUMULATED``; None for what is unknown, as some records name no place.
 
         Args:
             whole: the totals of the batch.
         """
         places = {(place.rank, place.number) for place in self.losses}
-        if len(self.given) != 1 or len(places) < len(self.losses):  # one number in several files
+        twice = len(places) < len(self.losses)  # one number in several files
+        if self.records != whole.records or len(self.given) != 1 or twice:
             return dict.fromkeys(ACCUMULATED)
         count = sum(map(len, self.losses.values()))
         return dict(zip(ACCUMULATED, (count, *self._loss(whole)), strict=True))
@@ -172,12 +173,10 @@ class BatchTotals:
             key = chunk.keys[cut.records.start]
             self.names.setdefault(key, chunk.of_batches[cut.records.start])
             self._of(key).add_some(summary, cut)
-        if any(any(one.micro_batch.given) for one in chunk.of_batches):
-            self._add_micro_batches(chunk, summary)
-
-    def _add_micro_batches(self, chunk: Chunk, summary: Summary) -> None:
-        rules = rules_of(summary.breakdown.objective)
-        cuts = summary.breakdown.batch.cuts(range(len(chunk.keys) + 1))
+        if not any(any(one.micro_batch.given) for one in chunk.of_batches):
+            return
+        rules = rules_of(breakdown.objective)
+        cuts = breakdown.batch.cuts(range(len(chunk.keys) + 1))
         for key, of, cut in zip(chunk.keys, chunk.of_batches, cuts, strict=True):
             loss = TermSums()
             loss.add_some(summary, cut)
@@ -246,20 +245,13 @@ class BatchTotals:
         """
         if not self.by_field:
             return []
-        named = any(totals.names_turns for totals in self.totals.values())
+        named, none = any(one.names_turns for one in self.totals.values()), MicroBatches()
         return [
             {
                 **self.names[key],
                 "signature": totals.signature(),
                 **totals.row(names_turns=named),
+                **(self.micro_batches.get(key, none).row(totals) if self.micro_batches else {}),
             }
-            | (self._accumulated(key, totals) if self.micro_batches else {})
             for key, totals in self.totals.items()
         ]
-
-    def _accumulated(self, key: Hashable, totals: Totals) -> dict[str, Any]:
-        """What the trainer makes of the batch's micro-batches."""
-        micro_batches = self.micro_batches.get(key, MicroBatches())
-        if micro_batches.records != totals.records:
-            return dict.fromkeys(ACCUMULATED)
-        return micro_batches.row(totals)

@@ -63,12 +63,6 @@ class _Worker:
         theirs.close()  # so that its end is seen here
         self.given: deque[tuple[int, Work]] = deque()
 
-    @property
-    def wants_more(self) -> bool:
-        """Whether it has less than it should; a large message must not wait for its attention."""
-        large = any(isinstance(one, Block) for _, some in self.given for one in some)  # the text
-        return len(self.given) < _AHEAD and not large
-
     def give(self, number: int, piece: Work) -> None:
         """Hands over a piece."""
         self.given.append((number, piece))
@@ -134,8 +128,11 @@ def in_order(
 
 
 def _feed(workers: Sequence[_Worker], rest: Iterator[tuple[int, Work]]) -> None:
+    """Gives pieces to workers that have few; a large message must not wait for their attention."""
     for worker in sorted(workers, key=lambda worker: len(worker.given)):
-        while worker.wants_more:
+        while len(worker.given) < _AHEAD and not any(
+            isinstance(one, Block) for _, some in worker.given for one in some
+        ):
             following = next(rest, None)
             if following is None:
                 return

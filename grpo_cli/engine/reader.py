@@ -298,13 +298,12 @@ class Reader:
             beginning = list(islice(pieces, _WORTH_IT))
             pieces = chain(beginning, pieces)
             jobs = 1 if len(beginning) < _WORTH_IT else 0
-        found: Iterator[tuple[Sequence[Piece], Folded[A]]]
-        if jobs == 1:
-            found = ((some, work(some)) for some in pieces)
-        else:
+        found: Iterator[tuple[Sequence[Piece], Folded[A]]] = ((some, work(some)) for some in pieces)
+        if jobs != 1:
             from grpo_cli.engine.pool import cores, in_order  # processes are slow to import too
 
-            found = in_order(work, pieces, jobs or cores())
+            jobs = jobs or cores()
+            found = in_order(work, pieces, jobs) if jobs > 1 else found
         for some, part in found:
             yield sum(piece.size for piece in some), part
         if faults:

@@ -45,16 +45,8 @@ def folder(text, records, tmp_path_factory) -> Path:
 def test_an_example_says_what_the_command_says(example, folder):
     assert len(example.splitlines()) <= 25
     file = re.search(r"a\.(jsonl|parquet)", example)[0]
-    expected = run(
-        [
-            sys.executable,
-            "-m",
-            "grpo_cli",
-            *f"eval {file} -v dr -q".split(),
-            *["--level", "batch", "--only", "loss"],
-        ],
-        folder,
-    )
+    words = f"eval {file} -v dr -q --level batch --only loss".split()
+    expected = run([sys.executable, "-m", "grpo_cli", *words], folder)
     (folder / "example.py").write_text(example)
     printed = run([sys.executable, "example.py"], folder)
     assert float(printed.splitlines()[-1]) == json.loads(expected)

@@ -22,9 +22,11 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trl_record, "version", lambda name: f"{name} as installed")
 
 
-def recorded(trainer: Trainer, path: Path) -> list[dict[str, Any]]:
-    record(trainer, path, gradient=False)
-    assert trainer.train() == "trained"
+def recorded(trainer: Trainer, path: Path, *, times: int = 1, **how: bool) -> list[dict[str, Any]]:
+    record(trainer, path, **{"gradient": False, **how})
+    for step in range(times):
+        trainer.state.global_step = step
+        assert trainer.train() == "trained"
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
@@ -69,11 +71,7 @@ def test_a_record_is_what_the_loss_saw(tmp_path: Path) -> None:
 def test_micro_batches_are_numbered_within_their_step(tmp_path: Path) -> None:
     trainer = Trainer()
     trainer.micro_batches = 2
-    record(trainer, tmp_path / "r.jsonl", gradient=False)
-    trainer.train()
-    trainer.state.global_step = 1
-    trainer.train()
-    found = [json.loads(line) for line in (tmp_path / "r.jsonl").read_text().splitlines()]
+    found = recorded(trainer, tmp_path / "r.jsonl", times=2)
     assert [one["id"] for one in found] == ["0/0", "0/1", "1/0", "1/1"]
     assert [min(one["group_ids"]) for one in found] == [0, 0, 2, 2]
 
@@ -294,17 +292,12 @@ def test_log_probs_of_which_a_trainer_keeps_the_sums_travel_with_their_rows(tmp_
 def test_groups_of_a_generation_that_they_do_not_fill_are_numbered_on(tmp_path: Path) -> None:
     trainer = Trainer()
     trainer.num_generations = 3  # 4 rows: a group of three, and one of a row
-    record(trainer, tmp_path / "r.jsonl", gradient=False)
-    trainer.train()
-    trainer.train()
-    found = [json.loads(line) for line in (tmp_path / "r.jsonl").read_text().splitlines()]
+    found = recorded(trainer, tmp_path / "r.jsonl", times=2)
     assert [one["group_ids"] for one in found] == [[0, 0, 1, 0], [2, 2, 3, 2]]
 
 
 def test_the_gradient_is_recorded_unless_it_is_not_wanted(tmp_path: Path) -> None:
-    record(trainer := Trainer(), tmp_path / "r.jsonl")
-    trainer.train()
-    (one,) = [json.loads(line) for line in (tmp_path / "r.jsonl").read_text().splitlines()]
+    (one,) = recorded(Trainer(), tmp_path / "r.jsonl", gradient=True)
     assert one["expected"]["loss_gradient"] == [[0.0], [0.0] * 3, [0.0] * 3, [0.0] * 2]
 
 

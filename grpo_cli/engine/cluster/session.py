@@ -159,7 +159,9 @@ def session(on: str, jobs: int | None) -> Session:
         UsageError: where that is not understood, or the package is missing.
         ClusterError: where it cannot be reached, or has other versions.
     """
-    address = address_of(on)
+    if on != "ray" and not (on.startswith("ray://") and on.rpartition(":")[2].isdecimal()):
+        raise UsageError(f"--on: expected ray or ray://HOST:PORT, got {on!r}")
+    address = (os.environ.get("RAY_ADDRESS") or None) if on == "ray" else on
     if address not in _SESSIONS:
         for other in list(_SESSIONS.values()):
             other.close()
@@ -171,19 +173,6 @@ def session(on: str, jobs: int | None) -> Session:
 def nodes() -> int:
     """How many machines the cluster has that is connected; none where none is."""
     return sum(connected.size()[1] for connected in _SESSIONS.values())
-
-
-def address_of(on: str) -> str | None:
-    """The address of a cluster; None where Ray is to be started here.
-
-    Raises:
-        UsageError: where it is none.
-    """
-    if on.startswith("ray://") and on.rpartition(":")[2].isdecimal():
-        return on
-    if on != "ray":
-        raise UsageError(f"--on: expected ray or ray://HOST:PORT, got {on!r}")
-    return os.environ.get("RAY_ADDRESS") or None
 
 
 def _package() -> Any:

@@ -72,10 +72,6 @@ class Source:
         """The same records, of which other rows are wanted."""
         return Source(self.records, self.breakdown, self._sizes, wanted)
 
-    def sized(self, sizes: Callable[[], F64 | None]) -> Source:
-        """The same records, with what their batches add up to."""
-        return Source(self.records, self.breakdown, sizes, self._wanted)
-
     @cached_property
     def sizes(self) -> F64 | None:
         """[M, 2] Σ |gradient| and Σ |contribution| over the batch of each record."""
