@@ -20,6 +20,7 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
         "logp_per_token",
         "new_log_probs",
         "trainer_logprobs",
+        "log_prob",  # verl workers/actor/dp_actor.py: of the pass that trains
     ),
     "log_probs_old": (
         "old_log_probs",
@@ -59,7 +60,7 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
         "generation_log_probs",  # NeMo-RL nemo_rl/models/generation/vllm/utils.py:429
         "rollout_action_logprobs",  # SkyRL workers/megatron/megatron_worker.py:1063
     ),
-    "entropies": ("entropy", "token_entropies"),
+    "entropies": ("entropy", "token_entropies", "entropys"),  # the last: verl workers/actor
     "values": ("critic_values", "value_estimates"),
     "sum_pi_squared": (),
     "ratios": ("rhos", "importance_ratios"),

@@ -249,10 +249,7 @@ def _check_fields(columns: Sequence[str] | None, steps: Steps) -> None:
 
 
 def _conclude(
-    conditions: Sequence[Condition],
-    found: Sequence[Finding],
-    steps: Steps,
-    options: TrendOptions,
+    conditions: Sequence[Condition], found: Sequence[Finding], steps: Steps, options: TrendOptions
 ) -> int:
     """The exit code of the conditions, which are printed where they hold."""
     answers = [one.answer(steps, found) for one in conditions]
