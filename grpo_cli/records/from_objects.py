@@ -36,8 +36,6 @@ from grpo_cli.records.packed import (
 )
 from grpo_cli.records.parse.record import NO_SETTINGS, read_settings, record_id
 from grpo_cli.records.parse.turns import (
-    TURN_FIELDS,
-    TurnField,
     find_trajectories,
     read_roles,
     read_versions,
@@ -95,11 +93,6 @@ def _pack_all(objects: Objects) -> Packed:
         group_count=group_count,
         trajectories=trajectories,
         trajectory_count=trajectory_count,
-        of_turns={
-            name: _of_turns(objects, names[name], counts, turn)
-            for name, turn in TURN_FIELDS.items()
-            if name in names
-        },
         versions=_versions(objects, counts, widths),
         misnamed={column: each[0] for column, each in fields.misnamed.items()},
         settings=_settings(objects, fields),
@@ -219,18 +212,6 @@ def _trajectories(
         for one, count in zip(each, counts, strict=True)
     )
     return number_groups([*numbers], integers(counts))
-
-
-def _of_turns(objects: Objects, key: str, counts: list[int], turn: TurnField) -> tuple[I64, F64]:
-    """[R] how many turns of each response have a reward, or a state, and these."""
-    rows = _rows(objects, key, counts)
-    lists = set(map(type, rows)) == {list}  # else each response is a turn
-    flat = reduce(iconcat, rows, []) if lists else rows
-    if not set(map(type, flat)) <= turn.kinds:
-        raise Unusual
-    if turn.is_id:
-        flat = number_labels(flat) or [0] * len(flat)
-    return integers(map(len, rows)) if lists else np.ones(len(rows), np.int64), pack_floats(flat)
 
 
 def _versions(objects: Objects, counts: list[int], widths: list[int]) -> I64 | None:

@@ -34,7 +34,7 @@ PLAIN_COLUMNS = (
 PLAIN = {
     *PLAIN_COLUMNS,
     *("rewards", "advantages", "mask", "group_ids", "tokens", "token_ids"),
-    *("turn_rewards", "state_ids", "trajectory_ids", "roles"),
+    *("trajectory_ids", "roles"),
     *("id", "expected", "hyperparameters"),
 }
 """Fields of records that are packed many at once."""
@@ -101,7 +101,7 @@ class Packed:
         return _BOUNDS.get(name, _ANY) if name not in self.derived else _ANY
 
     def cut(self, ends: Sequence[int]) -> Iterator[Packed]:
-        """The records up to each end, from the end before it."""
+        """The records up to each end, from the end before it; turns have no fields of theirs."""
         if len(ends) == 1:
             yield self
             return
@@ -115,16 +115,11 @@ class Packed:
             if self.trajectories is not None:
                 own = self.trajectories[of_rows] - self.trajectories[of_rows.start]
                 more |= {"trajectories": own, "trajectory_count": int(own.max()) + 1}
-            own_turns = {}
-            for name, (turns, values) in self.of_turns.items():
-                first, last = _before(turns)[[of_rows.start, of_rows.stop]].tolist()
-                own_turns[name] = turns[of_rows], values[first:last]
             if self.versions is not None:
                 more["versions"] = self.versions[of_tokens]
             yield replace(
                 self,
                 **more,
-                of_turns=own_turns,
                 counts=self.counts[records],
                 widths=self.widths[of_rows],
                 columns={name: one[of_tokens] for name, one in self.columns.items()},

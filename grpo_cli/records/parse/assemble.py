@@ -13,7 +13,6 @@ from grpo_cli.errors import InputError
 from grpo_cli.records import places
 from grpo_cli.records.packed import (
     LOG_PROBS,
-    Mask,
     Packed,
     counted_turns,
     integers,
@@ -132,7 +131,9 @@ def find_faults(records: Sequence[Record]) -> dict[int, InputError]:
         low, high = packed.range_of(name)
         bad = ~((column >= low) & (column <= high) & np.isfinite(column))
         if name == "turn_ids":
-            bad |= _wrong_turns(packed, column)
+            lengths, _ = kept_lengths(packed.widths, packed.mask)
+            counted = slice(None) if packed.mask is None else packed.mask
+            bad[counted] |= wrong_turns(Segments(lengths), column[counted])
         at = np.flatnonzero(bad if packed.mask is None else bad & packed.mask)
         owners, first = np.unique(np.searchsorted(ends, at, side="right"), return_index=True)
         for record, token in zip(owners.tolist(), at[first].tolist(), strict=True):
@@ -145,15 +146,6 @@ def find_faults(records: Sequence[Record]) -> dict[int, InputError]:
             fault = _other_turns(record, name, pack_records([record]), number)
             found = found if fault is None else {number: fault} | found
     return found
-
-
-def _wrong_turns(packed: Packed, column: F64) -> Mask:
-    """[N] the tokens as written whose turn has no whole number, or a lower one than before."""
-    lengths, _ = kept_lengths(packed.widths, packed.mask)
-    counted = np.ones(len(column), np.bool_) if packed.mask is None else packed.mask
-    bad = np.zeros(len(column), np.bool_)
-    bad[counted] = wrong_turns(Segments(lengths), column[counted])
-    return bad
 
 
 def _other_turns(record: Record, name: str, packed: Packed, number: int) -> InputError | None:
