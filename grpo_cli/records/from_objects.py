@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64
 from grpo_cli.errors import InputError
-from grpo_cli.hyperparameters import Value
 from grpo_cli.records.fields import Fields, read_fields
 from grpo_cli.records.packed import (
     PLAIN,
@@ -34,7 +33,7 @@ from grpo_cli.records.packed import (
     pack_bits,
     pack_floats,
 )
-from grpo_cli.records.parse.record import NO_SETTINGS, read_settings, record_id
+from grpo_cli.records.parse.record import read_settings, record_id
 from grpo_cli.records.parse.turns import (
     find_trajectories,
     read_roles,
@@ -95,7 +94,7 @@ def _pack_all(objects: Objects) -> Packed:
         trajectory_count=trajectory_count,
         versions=_versions(objects, counts, widths),
         misnamed={column: each[0] for column, each in fields.misnamed.items()},
-        settings=_settings(objects, fields),
+        settings=[read_settings(one, fields) for one in objects],
         fields=fields,
     )
 
@@ -225,12 +224,6 @@ def _versions(objects: Objects, counts: list[int], widths: list[int]) -> I64 | N
         return None
     unknown = (np.full(sum(row), -1) for row in own)
     return join([old if one is None else one for one, old in zip(each, unknown, strict=True)])
-
-
-def _settings(objects: Objects, fields: Fields) -> Sequence[Mapping[str, Value]]:
-    if "hyperparameters" not in fields.names and not fields.hyperparameters:
-        return [NO_SETTINGS] * len(objects)
-    return [read_settings(one, fields) for one in objects]
 
 
 def headers(raws: Sequence[Raw], packed: Packed) -> list[Record]:
