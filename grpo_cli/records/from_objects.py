@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64
 from grpo_cli.errors import InputError
-from grpo_cli.hyperparameters import Value
 from grpo_cli.records.fields import Fields, read_fields
 from grpo_cli.records.packed import (
     PLAIN,
@@ -34,10 +33,8 @@ from grpo_cli.records.packed import (
     pack_bits,
     pack_floats,
 )
-from grpo_cli.records.parse.record import NO_SETTINGS, read_settings, record_id
+from grpo_cli.records.parse.record import read_settings, record_id
 from grpo_cli.records.parse.turns import (
-    TURN_FIELDS,
-    TurnField,
     find_trajectories,
     read_roles,
     read_versions,
@@ -95,14 +92,9 @@ def _pack_all(objects: Objects) -> Packed:
         group_count=group_count,
         trajectories=trajectories,
         trajectory_count=trajectory_count,
-        of_turns={
-            name: _of_turns(objects, names[name], counts, turn)
-            for name, turn in TURN_FIELDS.items()
-            if name in names
-        },
         versions=_versions(objects, counts, widths),
         misnamed={column: each[0] for column, each in fields.misnamed.items()},
-        settings=_settings(objects, fields),
+        settings=[read_settings(one, fields) for one in objects],
         fields=fields,
     )
 
@@ -221,18 +213,6 @@ def _trajectories(
     return number_groups([*numbers], integers(counts))
 
 
-def _of_turns(objects: Objects, key: str, counts: list[int], turn: TurnField) -> tuple[I64, F64]:
-    """[R] how many turns of each response have a reward, or a state, and these."""
-    rows = _rows(objects, key, counts)
-    lists = set(map(type, rows)) == {list}  # else each response is a turn
-    flat = reduce(iconcat, rows, []) if lists else rows
-    if not set(map(type, flat)) <= turn.kinds:
-        raise Unusual
-    if turn.is_id:
-        flat = number_labels(flat) or [0] * len(flat)
-    return integers(map(len, rows)) if lists else np.ones(len(rows), np.int64), pack_floats(flat)
-
-
 def _versions(objects: Objects, counts: list[int], widths: list[int]) -> I64 | None:
     """[N] the weights that sampled each token; None where no record says it."""
     if objects[0].keys().isdisjoint((*VERSIONS, "meta")):
@@ -244,12 +224,6 @@ def _versions(objects: Objects, counts: list[int], widths: list[int]) -> I64 | N
         return None
     unknown = (np.full(sum(row), -1) for row in own)
     return join([old if one is None else one for one, old in zip(each, unknown, strict=True)])
-
-
-def _settings(objects: Objects, fields: Fields) -> Sequence[Mapping[str, Value]]:
-    if "hyperparameters" not in fields.names and not fields.hyperparameters:
-        return [NO_SETTINGS] * len(objects)
-    return [read_settings(one, fields) for one in objects]
 
 
 def headers(raws: Sequence[Raw], packed: Packed) -> list[Record]:

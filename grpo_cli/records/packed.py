@@ -34,7 +34,7 @@ PLAIN_COLUMNS = (
 PLAIN = {
     *PLAIN_COLUMNS,
     *("rewards", "advantages", "mask", "group_ids", "tokens", "token_ids"),
-    *("turn_rewards", "state_ids", "trajectory_ids", "roles"),
+    *("trajectory_ids", "roles"),
     *("id", "expected", "hyperparameters"),
 }
 """Fields of records that are packed many at once."""
@@ -101,7 +101,7 @@ class Packed:
         return _BOUNDS.get(name, _ANY) if name not in self.derived else _ANY
 
     def cut(self, ends: Sequence[int]) -> Iterator[Packed]:
-        """The records up to each end, from the end before it."""
+        """The records up to each end, from the end before it; turns have no fields of theirs."""
         if len(ends) == 1:
             yield self
             return
@@ -115,16 +115,11 @@ class Packed:
             if self.trajectories is not None:
                 own = self.trajectories[of_rows] - self.trajectories[of_rows.start]
                 more |= {"trajectories": own, "trajectory_count": int(own.max()) + 1}
-            own_turns = {}
-            for name, (turns, values) in self.of_turns.items():
-                first, last = _before(turns)[[of_rows.start, of_rows.stop]].tolist()
-                own_turns[name] = turns[of_rows], values[first:last]
             if self.versions is not None:
                 more["versions"] = self.versions[of_tokens]
             yield replace(
                 self,
                 **more,
-                of_turns=own_turns,
                 counts=self.counts[records],
                 widths=self.widths[of_rows],
                 columns={name: one[of_tokens] for name, one in self.columns.items()},
@@ -145,26 +140,72 @@ _NOTHING = np.zeros(1, np.int64)
 _ANY = (-np.inf, np.inf)
 
 
+def join_packed(parts: Sequence[Packed]) -> Packed:
+    """The records of several that have one layout."""
+    first = parts[0]
+    if len(parts) == 1:
+        return first
+    groups, group_count = numbered([(one.groups, one.group_count) for one in parts])
+    more: dict[str, Any] = {}
+    if any(one.trajectories is not None for one in parts):
+        more["trajectories"], more["trajectory_count"] = numbered(
+            [
+                (np.arange(len(one.widths)), len(one.widths))
+                if one.trajectories is None
+                else (one.trajectories, one.trajectory_count)
+                for one in parts
+            ]
+        )
+    return replace(
+        first,
+        **more,
+        counts=join([one.counts for one in parts]),
+        widths=join([one.widths for one in parts]),
+        columns={name: join([one.columns[name] for one in parts]) for name in first.columns},
+        mask=_filled([one.mask for one in parts], parts, value=True),
+        scores={name: join([one.scores[name] for one in parts]) for name in first.scores},
+        groups=groups,
+        group_count=group_count,
+        of_turns={
+            name: (
+                join([one.of_turns[name][0] for one in parts]),
+                join([one.of_turns[name][1] for one in parts]),
+            )
+            for name in first.of_turns
+        },
+        versions=_filled([one.versions for one in parts], parts, value=-1),
+        settings=[*chain.from_iterable(one.settings for one in parts)],
+    )
+
+
+def _filled(each: Sequence[NDArray[Any] | None], parts: Sequence[Packed], *, value: Any) -> Any:
+    """[N] numbers by token, of which some parts have none; None where no part has them."""
+    if all(one is None for one in each):
+        return None
+    return join(
+        [
+            np.full(part.widths.sum(), value) if one is None else one
+            for one, part in zip(each, parts, strict=True)
+        ]
+    )
+
+
 def lay(parts: Sequence[Packed]) -> Batch | None:
     """Lays packed records of one layout side by side, without the tokens that do not count.
 
     Returns:
         Their batch; None where a value that counts is out of its range.
     """
-    first = parts[0]
-    counts, widths = (join([getattr(one, name) for one in parts]) for name in ("counts", "widths"))
-    mask = _join_masks(parts)
-    columns: dict[str, Any] = {}
-    for name in first.columns:
-        column = join([one.columns[name] for one in parts])
+    packed = join_packed(parts)
+    widths, mask = packed.widths, packed.mask
+    columns: dict[str, Any] = dict(packed.scores)
+    for name, column in packed.columns.items():
         columns[name] = column if mask is None else column[mask]
-        if not is_inside(columns[name], *first.range_of(name)):
+        if not is_inside(columns[name], *packed.range_of(name)):
             return None
-    scores: dict[str, Any] = {
-        name: join([one.scores[name] for one in parts]) for name in first.scores
-    }
     # Of several reward functions some may be missing; what else is there is finite.
-    if not all(one.ndim > 1 or is_inside(one, -LARGEST, LARGEST) for one in scores.values()):
+    scores = packed.scores.values()
+    if not all(one.ndim > 1 or is_inside(one, -LARGEST, LARGEST) for one in scores):
         return None
     if "log_probs_new" in columns:
         columns.setdefault("log_probs_old", columns["log_probs_new"])
@@ -177,35 +218,25 @@ def lay(parts: Sequence[Packed]) -> Batch | None:
         if wrong_turns(responses, columns["turn_ids"]).any():
             return None
         columns["turn_ids"] = columns["turn_ids"].astype(np.int64)
-    for name in first.of_turns:
+    for name in packed.of_turns:
         turns = cut_turns(responses, columns.get("turn_ids"), positions)
-        columns[name] = _of_turns(parts, name, responses, turns)
+        columns[name] = _of_turns(packed, name, responses, turns)
         if columns[name] is None:
             return None
-    groups, group_count = numbered([(one.groups, one.group_count) for one in parts])
-    if any(one.trajectories is not None for one in parts):
-        numbers = [(one.trajectories, one.trajectory_count) for one in parts]
-        columns["trajectories"], columns["trajectory_count"] = numbered(
-            [
-                (np.arange(len(one.widths)), len(one.widths)) if given is None else (given, n)
-                for one, (given, n) in zip(parts, numbers, strict=True)
-            ]
-        )
-    if any(one.versions is not None for one in parts):
-        unknown = (np.full(one.widths.sum(), -1) for one in parts)
-        each = zip(parts, unknown, strict=True)
-        versions = join([old if one.versions is None else one.versions for one, old in each])
-        columns["weight_versions"] = versions if mask is None else versions[mask]
+    if packed.trajectories is not None:
+        columns["trajectories"] = packed.trajectories
+        columns["trajectory_count"] = packed.trajectory_count
+    if packed.versions is not None:
+        columns["weight_versions"] = packed.versions if mask is None else packed.versions[mask]
     return Batch(
         responses=responses,
-        records=Segments(counts),
-        groups=groups,
-        group_count=group_count,
+        records=Segments(packed.counts),
+        groups=packed.groups,
+        group_count=packed.group_count,
         positions=positions,
         last_masked=last_masked if last_masked is not None and last_masked.any() else None,
-        reward_names=first.reward_names,
-        misnamed=first.misnamed,
-        **scores,
+        reward_names=packed.reward_names,
+        misnamed=packed.misnamed,
         **columns,
     )
 
@@ -226,25 +257,22 @@ def wrong_turns(responses: Segments, given: F64) -> Mask:
     return bad
 
 
-def _of_turns(
-    parts: Sequence[Packed], name: str, responses: Segments, turns: Segments
-) -> F64 | None:
+def _of_turns(packed: Packed, name: str, responses: Segments, turns: Segments) -> F64 | None:
     """[turns] the reward or state of each; None where a response has another number of them.
 
     Those of a turn, or a response, of which no token counts are left out.
     """
-    counts, values = (join([one.of_turns[name][at] for one in parts]) for at in (0, 1))
+    counts, values = packed.of_turns[name]
     if not is_inside(values, -LARGEST, LARGEST):
         return None
     found = count_turns(responses, turns)
     kept = np.repeat(responses.lengths > 0, counts)
     other = np.flatnonzero((counts != found) & (responses.lengths > 0))
     if len(other):
-        mask = _join_masks(parts)
-        if mask is None or not all("turn_ids" in one.columns for one in parts):
+        mask, ids = packed.mask, packed.columns.get("turn_ids")
+        if mask is None or ids is None:
             return None
-        ids = join([one.columns["turn_ids"] for one in parts])
-        written, given = Segments(join([one.widths for one in parts])), Segments(counts)
+        written, given = Segments(packed.widths), Segments(counts)
         for at in other.tolist():
             tokens = slice(written.starts[at], written.starts[at] + written.lengths[at])
             turn = slice(given.starts[at], given.starts[at] + counts[at])
@@ -312,13 +340,6 @@ def is_inside(values: F64, low: float, high: float) -> bool:
     # A NaN makes both extremes NaN, of which no comparison holds.
     least, greatest = values.min(), values.max()
     return bool(least >= low and greatest <= high and np.isfinite(least) and np.isfinite(greatest))
-
-
-def _join_masks(parts: Sequence[Packed]) -> Mask | None:
-    if all(one.mask is None for one in parts):
-        return None
-    whole = [np.ones(one.widths.sum(), np.bool_) if one.mask is None else one.mask for one in parts]
-    return join(whole)
 
 
 def kept_lengths(widths: I64, mask: Mask | None) -> tuple[I64, I64 | None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 from grpo_cli.errors import InputError
@@ -43,18 +43,10 @@ def translated(
 
 def worth_a_look(raw: Raw, notices: Notices) -> bool:
     """Whether an object may be of some format, by its keys; else it is a record as it is."""
-    known, notice = _known(tuple(raw.value))
-    if notice and raw.value[MASKS[0]] is not None:
-        notices.setdefault(notice, raw.line)
-    return known
-
-
-@lru_cache(maxsize=1024)
-def _known(keys: tuple[str, ...]) -> tuple[bool, str]:
-    """Whether keys may be of some format, and the notice on them."""
-    both = MASKS[0] in keys and MASKS[1] in keys
-    notice = f"{MASKS[0]} was used instead of {MASKS[1]}, which also exists" if both else ""
-    return bool(candidates(keys)), notice
+    used, other = MASKS
+    if other in raw.value and raw.value.get(used) is not None:
+        notices.setdefault(f"{used} was used instead of {other}, which also exists", raw.line)
+    return bool(candidates(tuple(raw.value)))
 
 
 def format_of(value: dict[str, Any], insisted: str | None) -> Format | None:
@@ -73,7 +65,14 @@ def _translate(raw: Raw, insisted: str | None, mapped: Mapped, notices: Notices)
     if chosen is None and not mapped:
         yield raw
         return
-    made = [Translated(value)] if chosen is None else _read(chosen, value)
+    try:
+        made = [Translated(value)] if chosen is None else list(chosen.read(value))
+    except _WRONG as error:
+        assert chosen is not None
+        raise InputError(
+            f"this does not look like {chosen.title} ({type(error).__name__}: {error}); grpo "
+            "formats lists the supported formats"
+        ) from None
     if mapped and len(made) != 1:
         raise InputError(f"--map needs one record per object; this object has {len(made)}")
     source = None if raw.again is None else raw.dropped()
@@ -101,17 +100,6 @@ def _translate(raw: Raw, insisted: str | None, mapped: Mapped, notices: Notices)
 def _again(raw: Raw, insisted: str | None, mapped: Mapped, number: int) -> Any:
     """The value of one of the records that an object was translated to."""
     return list(_translate(raw, insisted, mapped, {}))[number].kept
-
-
-def _read(chosen: Format, value: dict[str, Any]) -> list[Translated]:
-    try:
-        return list(chosen.read(value))
-    except _WRONG as error:
-        what = f"{type(error).__name__}: {error}"
-        raise InputError(
-            f"this does not look like {chosen.title} ({what}); grpo formats lists the "
-            "supported formats"
-        ) from None
 
 
 def _map(one: Translated, value: dict[str, Any], mapped: Mapped) -> None:

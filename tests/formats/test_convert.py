@@ -201,7 +201,7 @@ def test_records_that_wait_to_be_written_are_few(monkeypatch):
     waiting = []
     with parquet.Table(stream) as table:
         for at in range(200):
-            table.add({"id": at, "log_probs_new": [[-1.0] * 9], "rewards": [1.0]})
+            table.add_record({"id": at, "log_probs_new": [[-1.0] * 9], "rewards": [1.0]})
             waiting.append(len(table._waiting))
     assert 1 < max(waiting) < 20
     assert waiting.count(0) > 10

@@ -13,7 +13,8 @@ from grpo_cli.engine.packing import packed_runs
 from grpo_cli.errors import InputError
 from grpo_cli.records import DecodedChunk, Raw, Record, record
 from grpo_cli.records.fields import read_fields
-from grpo_cli.records.parse.assemble import layout, pack_records
+from grpo_cli.records.packed import join_packed
+from grpo_cli.records.parse.assemble import layout, pack_record
 from grpo_cli.records.parse.record import record_id
 from grpo_cli.records.unread import PROMPT_IDS, PROMPTS
 
@@ -88,7 +89,7 @@ def _of_records(found: Sequence[tuple[dict[str, Any], Place, Record]]) -> View:
     names = dict(records[0].names)
     if records[0].shape is not None:
         names.setdefault("group_ids", "")
-    return View.of(pack_records(records), places, values, names)
+    return View.of(join_packed([*map(pack_record, records)]), places, values, names)
 
 
 def _kind(found: Record) -> object:

@@ -222,7 +222,7 @@ def _add(table: Table, raws: Iterable[Raw], place: int) -> int:
     """Appends records, the first of them in some place of the file; returns the next place."""
     for raw in raws:
         with blaming(raw):
-            table.add(canonical(raw, place))
+            table.add_record(canonical(raw, place))
         place += 1
     return place
 

@@ -111,18 +111,16 @@ def _by_key(
             yield group
         group, current = Group([item], _label(key)), key
         if key in seen:
-            group.fault = _again(key, line, seen[key], grouping)
+            shown = orjson.dumps(_label(key), default=str).decode()
+            place = "earlier" if seen[key] is None else f"on line {seen[key]}"
+            group.fault = InputError(
+                f"the group {grouping.named} = {shown} is not contiguous: it began {place} and "
+                "continues here; --group-anywhere joins them",
+                line=line,
+            )
         seen.setdefault(key, line)
     if group is not None:
         yield group
-
-
-def _again(key: Key, line: int | None, before: int | None, grouping: Grouping) -> InputError:
-    """The error for a group whose key was there before."""
-    name, shown = grouping.named, orjson.dumps(_label(key), default=str).decode()
-    place = f"on line {before}" if before is not None else "earlier"
-    message = f"the group {name} = {shown} is not contiguous: it began {place} and continues here"
-    return InputError(f"{message}; --group-anywhere joins them", line=line)
 
 
 def _anywhere(items: Iterable[tuple[int | None, T]], key_of: KeyOf[T]) -> Iterator[Group[T]]:

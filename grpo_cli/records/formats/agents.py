@@ -33,11 +33,6 @@ _PARTIAL = "partial"
 """The key of a row for the columns that some of its tokens have."""
 
 
-def _is_verifiers(value: Object) -> bool:
-    traces = _traces(value)
-    return bool(traces) and all(isinstance(one.get("nodes"), list) for one in traces)
-
-
 def _traces(value: Object) -> list[Object]:
     return list(value["traces"]) if "traces" in value else [value]
 

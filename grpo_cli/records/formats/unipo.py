@@ -35,21 +35,20 @@ def _fits(value: Object) -> bool:
 
 
 def _read(value: Object) -> Iterator[Translated]:
-    settings = _settings(value.get("header"))
+    header = value.get("header")
+    hparams = header.get("hparams") if isinstance(header, dict) else None
+    given = hparams if isinstance(hparams, dict) else {}
+    settings = {
+        known: one
+        for name, one in given.items()
+        if (known := _SETTINGS.get(name, name)) in hyperparameters.KNOWN
+    }
     if "entries" not in value:
         if value["type"] == "step":
             yield from _entry(value, "", settings)
         return
     for number, entry in enumerate(value["entries"]):
         yield from _entry(entry, f"entries[{number}].", settings)
-
-
-def _settings(header: Any) -> Object:
-    hparams = header.get("hparams") if isinstance(header, dict) else None
-    if not isinstance(hparams, dict):
-        return {}
-    named = {_SETTINGS.get(name, name): one for name, one in hparams.items()}
-    return {name: one for name, one in named.items() if name in hyperparameters.KNOWN}
 
 
 def header_of(first: bytes) -> bytes:

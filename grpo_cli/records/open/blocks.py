@@ -37,8 +37,6 @@ from grpo_cli.records.open.streams import (
 
 Lines = tuple[int, list[bytes]]
 
-_JOINED = 1 << 16
-
 
 class Cut(NamedTuple):
     """A group of rows in a block: how many lines it has, its name, and what is wrong with it."""
@@ -155,20 +153,22 @@ def cut(source: str | Source, size: int = BLOCK, most: int | None = None) -> Ite
     try:
         with unpacked(source.path, source.head, most) as stream:
             limit = budget_of(stream)
-            yield from _blocks(source.name, blocks(stream, size, limit), limit)
+            each = blocks(stream, size, limit)
+            for first in each:
+                begins = next(filter(bytes.strip, first[1]), None)
+                if begins is not None:
+                    break
+            else:
+                raise InputError(NOTHING)
+            each = chain((first,), each)
+            if is_document(begins):
+                yield Block(source.name, first[0], _whole(each, limit), document=True)
+                return
+            for line, lines in each:
+                yield Block(source.name, line, lines)
     except InputError as error:
         error.source = source.name
         raise
-
-
-def _blocks(name: str, everything: Iterator[Lines], limit: Budget) -> Iterator[Block]:
-    first, begun = _beginning(everything)
-    if is_document(first):
-        line, lines = _whole(begun, limit)
-        yield Block(name, line, lines, document=True)
-        return
-    for line, lines in begun:
-        yield Block(name, line, lines)
 
 
 def first_line(source: Source) -> bytes | None:
@@ -205,15 +205,6 @@ def spans(source: Source, size: int = BLOCK) -> Iterator[Span]:
         raise InputError(SHORTER, source=source.name)
 
 
-def _beginning(everything: Iterator[Lines]) -> tuple[bytes, Iterator[Lines]]:
-    """The first line with anything in it, and all blocks from its own on."""
-    for block in everything:
-        for line in block[1]:
-            if line and not line.isspace():
-                return line, chain((block,), everything)
-    raise InputError(NOTHING)
-
-
 def is_document(line: bytes) -> bool:
     """Whether the first line is only the beginning of a value, or a whole array of records.
 
@@ -223,22 +214,15 @@ def is_document(line: bytes) -> bool:
     return line.startswith(b"[") or (line.startswith(b"{") and not line.endswith(b"}"))
 
 
-def _whole(everything: Iterator[Lines], limit: Budget) -> Lines:
-    """The first line's number, and the text; many short lines are not kept as so many objects."""
-    numbers, whole, size = [], [], 0
-    for number, lines in everything:
-        numbers.append(number)
-        whole.append(_joined(lines))
+def _whole(each: Iterator[Lines], limit: Budget) -> list[bytes]:
+    """The text of all blocks, one string for each: many short lines would be as many objects."""
+    whole, size = [], 0
+    for _, lines in each:
+        whole.append(b"\n".join(lines))
         size += len(whole[-1])
         if size > limit.line:
             raise InputError(limit.too_large())
-    return numbers[0], whole
-
-
-def _joined(lines: list[bytes]) -> bytes:
-    """Lines as one text; by so many, since ``join`` takes 80 bytes for each until it is done."""
-    parts = range(0, len(lines), _JOINED)
-    return b"\n".join(b"\n".join(lines[start : start + _JOINED]) for start in parts)
+    return whole
 
 
 Bytes = NDArray[np.uint8]

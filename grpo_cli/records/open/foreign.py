@@ -54,15 +54,11 @@ def foreign(head: bytes, name: str = "") -> str | None:
             return f"this is {advice} FILE | grpo eval"
     if head.startswith(b"\x93NUMPY"):
         return "this is a single numpy array without a name: save named arrays with np.savez"
-    return _misnamed(head, name) or _text(head)
-
-
-def _misnamed(head: bytes, name: str) -> str | None:
     ending = name[name.rfind(".") :].lower()
     start = head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1]
-    if ending not in _NAMED or start in (b"", b"{", b"["):
-        return None
-    return f"is named {ending} but does not start with {_NAMED[ending]}"
+    if ending in _NAMED and start not in (b"", b"{", b"["):
+        return f"is named {ending} but does not start with {_NAMED[ending]}"
+    return _text(head)
 
 
 def _text(head: bytes) -> str | None:

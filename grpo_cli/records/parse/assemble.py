@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from itertools import chain
-from typing import Any
 
 import numpy as np
 
@@ -13,13 +12,11 @@ from grpo_cli.errors import InputError
 from grpo_cli.records import places
 from grpo_cli.records.packed import (
     LOG_PROBS,
-    Mask,
     Packed,
     counted_turns,
     integers,
     kept_lengths,
     lay,
-    number_groups,
     wrong_turns,
 )
 from grpo_cli.records.parse.columns import guess_values
@@ -62,98 +59,65 @@ def assemble(records: Sequence[Record]) -> Batch:
         InputError: for the first record with a value that counts and is out of range; its
             ``record`` is the index in ``records``.
     """
-    batch = lay([pack_records(records)])
+    batch = lay([pack_record(record) for record in records])
     if batch is None:
         raise min(find_faults(records).items())[1]
     return batch
 
 
-def pack_records(records: Sequence[Record]) -> Packed:
-    """The columns of records of one layout, masked tokens included."""
-    first = records[0]
-    counts = integers([len(record.widths) for record in records])
-    columns = {name: _join([record.columns[name] for record in records]) for name in first.columns}
-    if isinstance(first.advantages, bytes):
-        columns["token_advantages"] = _join([record.advantages for record in records])
-    mask = None
-    if any(record.mask is not None for record in records):
-        whole = [record.mask or b"\1" * sum(record.widths) for record in records]
-        mask = np.frombuffer(b"".join(whole), dtype=np.bool_)
-    groups, group_count = number_groups([record.groups for record in records], counts)
-    trajectories: tuple[Any, int] = (None, 0)
-    if any(record.trajectories is not None for record in records):
-        each = [record.trajectories or [*range(len(record.widths))] for record in records]
-        trajectories = number_groups(each, counts)
-    of_turns = {}
-    for name in first.of_turns:
-        rows = [row for record in records for row in record.of_turns[name]]
-        of_turns[name] = integers(map(len, rows)), np.array([*chain.from_iterable(rows)], float)
-    versions = None
-    if any(record.versions is not None for record in records):
-        versions = np.concatenate(
-            [
-                np.full(sum(record.widths), -1) if record.versions is None else record.versions
-                for record in records
-            ]
-        )
+def pack_record(record: Record) -> Packed:
+    """The columns of a record, masked tokens included."""
+    columns = {name: np.frombuffer(data) for name, data in record.columns.items()}
+    if isinstance(record.advantages, bytes):
+        columns["token_advantages"] = np.frombuffer(record.advantages)
+    groups = record.groups or [0] * len(record.widths)
+    trajectories = record.trajectories
     return Packed(
-        counts=counts,
-        widths=integers(chain.from_iterable([record.widths for record in records])),
+        counts=integers([len(record.widths)]),
+        widths=integers(record.widths),
         columns=columns,
-        mask=mask,
+        mask=None if record.mask is None else np.frombuffer(record.mask, np.bool_),
         scores={
-            name: np.array([one for record in records for one in getattr(record, name)], np.float64)
+            name: np.array(values, np.float64)
             for name in ("rewards", "reward_baselines", "advantages")
-            if isinstance(getattr(first, name), list)
+            if isinstance(values := getattr(record, name), list)
         },
-        groups=groups,
-        group_count=group_count,
-        trajectories=trajectories[0],
-        trajectory_count=trajectories[1],
-        of_turns=of_turns,
-        versions=versions,
-        reward_names=first.reward_names,
-        derived=first.derived,
-        misnamed=first.misnamed,
-        settings=[record.hyperparameters for record in records],
+        groups=integers(groups),
+        group_count=max(groups) + 1,
+        trajectories=None if trajectories is None else integers(trajectories),
+        trajectory_count=0 if trajectories is None else max(trajectories) + 1,
+        of_turns={
+            name: (integers(map(len, rows)), np.array([*chain.from_iterable(rows)], float))
+            for name, rows in record.of_turns.items()
+        },
+        versions=record.versions,
+        reward_names=record.reward_names,
+        derived=record.derived,
+        misnamed=record.misnamed,
+        settings=[record.hyperparameters],
     )
-
-
-def _join(parts: Sequence[Any]) -> F64:
-    return np.frombuffer(b"".join(parts))
 
 
 def find_faults(records: Sequence[Record]) -> dict[int, InputError]:
     """The errors of those of some records of one layout whose values are out of range."""
-    packed = pack_records(records)
-    ends = np.cumsum([sum(record.widths) for record in records])
-    found: dict[int, InputError] = {}
+    faults = {at: _find_fault(record, at) for at, record in enumerate(records)}
+    return {at: fault for at, fault in faults.items() if fault is not None}
+
+
+def _find_fault(record: Record, number: int) -> InputError | None:
+    packed = pack_record(record)
     for name, column in packed.columns.items():
         low, high = packed.range_of(name)
         bad = ~((column >= low) & (column <= high) & np.isfinite(column))
         if name == "turn_ids":
-            bad |= _wrong_turns(packed, column)
+            lengths, _ = kept_lengths(packed.widths, packed.mask)
+            counted = slice(None) if packed.mask is None else packed.mask
+            bad[counted] |= wrong_turns(Segments(lengths), column[counted])
         at = np.flatnonzero(bad if packed.mask is None else bad & packed.mask)
-        owners, first = np.unique(np.searchsorted(ends, at, side="right"), return_index=True)
-        for record, token in zip(owners.tolist(), at[first].tolist(), strict=True):
-            if record not in found:
-                own = column[ends[record - 1] if record else 0 : ends[record]]
-                begin = int(ends[record]) - len(own)
-                found[record] = _fault(records[record], record, name, own, token - begin, packed)
-    for number, record in enumerate(records):
-        for name in record.of_turns:
-            fault = _other_turns(record, name, pack_records([record]), number)
-            found = found if fault is None else {number: fault} | found
-    return found
-
-
-def _wrong_turns(packed: Packed, column: F64) -> Mask:
-    """[N] the tokens as written whose turn has no whole number, or a lower one than before."""
-    lengths, _ = kept_lengths(packed.widths, packed.mask)
-    counted = np.ones(len(column), np.bool_) if packed.mask is None else packed.mask
-    bad = np.zeros(len(column), np.bool_)
-    bad[counted] = wrong_turns(Segments(lengths), column[counted])
-    return bad
+        if len(at):
+            return _fault(record, number, name, column, int(at[0]), packed)
+    each = (_other_turns(record, name, packed, number) for name in record.of_turns)
+    return next((fault for fault in each if fault is not None), None)
 
 
 def _other_turns(record: Record, name: str, packed: Packed, number: int) -> InputError | None:

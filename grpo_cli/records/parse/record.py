@@ -36,47 +36,37 @@ from grpo_cli.records.parse.turns import (
     read_trajectories,
     read_versions,
 )
-from grpo_cli.records.places import Origin, got
+from grpo_cli.records.places import got
 from grpo_cli.records.record import Raw, Record
 from grpo_cli.records.unread import misnamed_in
 
 
-def parse(
-    value: object,
-    *,
-    source: str = "",
-    line: int | None = None,
-    prefix: str = "",
-    origin: Origin | None = None,
-) -> Record:
-    """Reads one record.
-
-    Log-probs are checked for being numbers here, and for their values when they are assembled.
+def parse(value: object) -> Record:
+    """The record that an object of no file is.
 
     Raises:
-        InputError: with the place, for anything that is missing, inconsistent or no number.
+        InputError: as ``record`` returns it.
     """
-    try:
-        record = _read(as_object(value), source, line, prefix)
-    except InputError as error:
-        error.source, error.line = source, line
-        error.path = (prefix + error.path).rstrip(".")
-        if origin is not None:
-            origin.place(error, prefix)
-        raise
-    record.origin = origin
-    return record
+    made = record(Raw(value, "", None, "", 0))
+    if isinstance(made, InputError):
+        raise made
+    return made
 
 
 def record(raw: Raw) -> Record | InputError:
-    """The record that was decoded, or what is wrong with it."""
+    """The record that was decoded, or what is missing, inconsistent or no number in it.
+
+    Log-probs are checked for being numbers here, and for their values when they are assembled.
+    """
     try:
-        made = parse(
-            raw.plain(), source=raw.source, line=raw.line, prefix=raw.prefix, origin=raw.origin
-        )
+        made = _read(as_object(raw.plain()), raw.source, raw.line, raw.prefix)
     except InputError as error:
+        error.source, error.line = raw.source, raw.line
+        error.path = (raw.prefix + error.path).rstrip(".")
+        if raw.origin is not None:
+            raw.origin.place(error, raw.prefix)
         return error
-    made.batch = raw.batch
+    made.origin, made.batch = raw.origin, raw.batch
     return made
 
 

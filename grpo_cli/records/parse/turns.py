@@ -107,19 +107,17 @@ class TurnField(NamedTuple):
     Attributes:
         word: what each of them is.
         fits: whether a value may be one.
-        kinds: the types that JSON files have of them.
         is_id: whether it names something, and is numbered.
     """
 
     word: str
     fits: Callable[[object], bool]
-    kinds: frozenset[type]
     is_id: bool
 
 
 TURN_FIELDS = {
-    "turn_rewards": TurnField("reward", is_number, frozenset((float, int)), is_id=False),
-    "state_ids": TurnField("state", is_id, frozenset((str, int)), is_id=True),
+    "turn_rewards": TurnField("reward", is_number, is_id=False),
+    "state_ids": TurnField("state", is_id, is_id=True),
 }
 
 

@@ -33,42 +33,72 @@ _PLAIN: dict[str, set[type]] = {
 _LARGEST = {_BITS: 1, _IDS: 2**63 - 1, _FLOATS: 2**53}
 
 
-class Table:
+class Sink:
+    """A Parquet file that is written as batches come; all need the first one's columns."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self._writer: Any = None
+        self._held: list[Any] = []
+        self._bytes = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self._write()
+        with nullcontext() if kind is None else suppress(Exception):  # an error is on its way
+            if self._writer is not None:
+                self._writer.close()
+
+    def add(self, batch: Any) -> None:
+        """Appends rows."""
+        self._held.append(batch)
+        self._bytes += batch.nbytes
+        if self._bytes >= GROUP_BYTES:
+            self._write()
+
+    def _write(self) -> None:
+        pa = package()
+        if not self._held:
+            return
+        table = pa.Table.from_batches(self._held)
+        if self._writer is None:
+            self._writer = _writer(pa, self._stream, table.schema, **_packing(pa, table))
+        self._writer.write_table(table, row_group_size=max(1, table.num_rows))
+        self._held, self._bytes = [], 0
+
+
+class Table(Sink):
     """A Parquet file of canonical records, written in row groups as they come.
 
     A field has a column of its own where each of its values is lists of lists of tokens' numbers,
     or a list with a number for each response; what else there is goes to ``grpo_json``. The first
     record says which fields these are.
-
-    Args:
-        stream: where its bytes go.
     """
 
     def __init__(self, stream: BinaryIO) -> None:
-        self._pa = package()
-        self._sink = Sink(stream)
+        super().__init__(stream)
         self._schema: Any = None
         self._waiting: list[dict[str, Any]] = []
         self._size = 0
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         if kind is None:
             self._flush()
             if self._schema is None:
                 raise InputError("no records to write")
-        self._sink.__exit__(kind, *rest)
+        super().__exit__(kind, *rest)
 
-    def add(self, record: dict[str, Any]) -> None:
+    def add_record(self, record: dict[str, Any]) -> None:
         """Appends a record.
 
         Raises:
             InputError: for what JSON cannot hold; its path is the key.
         """
         if self._schema is None:  # the first of all records decides on the columns
-            self._schema = _schema(self._pa, record)
+            self._schema = _schema(package(), record)
         row, size = _row(record, self._schema)
         self._waiting.append(row)
         self._size += size
@@ -77,7 +107,7 @@ class Table:
 
     def _flush(self) -> None:
         if self._waiting:
-            self._sink.add(self._pa.RecordBatch.from_pylist(self._waiting, schema=self._schema))
+            self.add(package().RecordBatch.from_pylist(self._waiting, schema=self._schema))
         self._waiting, self._size = [], 0
 
 
@@ -204,47 +234,6 @@ _SAMPLE = 1 << 16
 _WORTH_IT = 0.9
 """The share of its bytes to which packing must bring a column that is packed: others are noise,
 and packing those is half of what writing costs."""
-
-
-class Sink:
-    """A Parquet file that is written as batches come; all need the first one's columns.
-
-    Args:
-        stream: where its bytes go.
-    """
-
-    def __init__(self, stream: BinaryIO) -> None:
-        self._stream = stream
-        self._writer: Any = None
-        self._held: list[Any] = []
-        self._bytes = 0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            self._write()
-        with nullcontext() if kind is None else suppress(Exception):  # an error is on its way
-            if self._writer is not None:
-                self._writer.close()
-
-    def add(self, batch: Any) -> None:
-        """Appends rows."""
-        self._held.append(batch)
-        self._bytes += batch.nbytes
-        if self._bytes >= GROUP_BYTES:
-            self._write()
-
-    def _write(self) -> None:
-        pa = package()
-        if not self._held:
-            return
-        table = pa.Table.from_batches(self._held)
-        if self._writer is None:
-            self._writer = _writer(pa, self._stream, table.schema, **_packing(pa, table))
-        self._writer.write_table(table, row_group_size=max(1, table.num_rows))
-        self._held, self._bytes = [], 0
 
 
 def _writer(pa: Any, stream: BinaryIO, schema: Any, **packing: Any) -> Any:
