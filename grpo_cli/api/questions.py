@@ -9,9 +9,8 @@ from typing import Literal
 
 import numpy as np
 
-from grpo_cli.api.data import Data, listed, reader_of
+from grpo_cli.api.data import Data, listed, reader_of, speaking_of_arguments
 from grpo_cli.api.evaluation import Hyperparameter, checked, planned
-from grpo_cli.api.words import speaking_of_arguments
 from grpo_cli.commands.check.answer import Checked
 from grpo_cli.commands.compare.answer import Compared
 from grpo_cli.commands.diff.diff import RunDiff
@@ -251,8 +250,7 @@ def split(
         UsageError: for an unknown name, or a cut that cannot be made.
         InputError: for data that cannot be read. What an aggregation lacks is in ``skipped``.
     """
-    from grpo_cli.commands.split.microbatches import cut
-    from grpo_cli.commands.split.responses import gather
+    from grpo_cli.commands.split.responses import cut, gather
     from grpo_cli.commands.split.split import split as split_up
 
     with speaking_of_arguments():

@@ -11,20 +11,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.commands.check.answer import Checked
-from grpo_cli.commands.check.coverage import (
+from grpo_cli.commands.check.findings import Findings
+from grpo_cli.commands.check.notes import (
+    LossCount,
     SkippedRules,
     count_short,
     count_skipped,
+    count_zero_gradient,
+    denominators,
+    judge,
     missing_needs,
     not_checked,
 )
-from grpo_cli.commands.check.denominators import LossCount, count_zero_gradient, denominators
-from grpo_cli.commands.check.findings import Findings
-from grpo_cli.commands.check.floors import judge
 from grpo_cli.commands.check.read_views import views
 from grpo_cli.commands.check.record_view import Tokens, View
-from grpo_cli.commands.check.rule import ORDER
-from grpo_cli.commands.check.rules import rule_named, rules_of
+from grpo_cli.commands.check.rule import ORDER, rule_named, rules_of
 from grpo_cli.commands.check.rules.repeats import Facts, InputMemory, Located, collect_facts
 from grpo_cli.commands.check.samples import Samples, compare_samples
 from grpo_cli.engine import Reader
@@ -132,11 +133,14 @@ class Check(Accumulator[Any]):
         if any(code == "torn-group" for code, _, _ in found):
             self.findings.drop("singleton-group")
         self._add_located(found, 0)
+        constants = self.findings.count_by(0, 1)["advantages", "constant"]
+        if 2 * constants <= self._memory.straight:
+            self.findings.drop("advantages", "constant")
 
     def result(self) -> Checked:
         """Returns the answer."""
         rows, counts = self.findings.rows, self.findings.count_by(0)
-        limit, severities = self.findings.limit, self.findings.count_by(1)
+        limit, severities = self.findings.limit, self.findings.count_by(2)
         kinds = dict.fromkeys(row.code for row in rows)
         short = count_short(self.skipped_rules, kinds, self.records, self.tokens)
         return Checked(
@@ -165,7 +169,7 @@ def check_records(view: View, findings: Findings) -> NDArray[np.bool_]:
         for rule in rules_of("record"):
             for finding in rule.find(view) if not missing_needs(rule.topic, view) else ():
                 if not (rule.suppressible and explained[finding.record]):
-                    explained[finding.record] |= rule.explains and finding.severity != "info"
+                    explained[finding.record] |= rule.explains and rule.severity(finding) != "info"
                     findings.add(rule, finding, view.places[finding.record])
     return explained
 

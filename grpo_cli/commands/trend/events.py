@@ -74,9 +74,9 @@ class Event(Answer):
 
     @property
     def fix(self) -> str:
-        """What is usually done about it."""
+        """What is usually done about it; nothing where it is information alone."""
         row = _row(self.first)
-        return "" if row is None else row.fix
+        return "" if row is None or self.severity == INFO else row.fix
 
     def fields(self) -> dict[str, Any]:
         """What the JSON has of it; its findings are under ``findings``."""

@@ -41,26 +41,23 @@ class Having(NamedTuple):
         found = all_columns(source, self.level, self.names)
         wanted = np.ones(source.count(self.level), dtype=np.bool_)
         for name, condition in zip(self.names, self.conditions, strict=True):
-            column = found[name]
-            if column.values is None:
+            column, within = found[name], condition._replace(path=condition.path[1:])
+            values = column.values
+            if values is None:
                 wanted &= condition.compares(None)
                 continue
-            fits = _fits(name, condition._replace(path=condition.path[1:]), column.values)
+            if not isinstance(values, np.ndarray):
+                fits = np.array([within.holds(value) for value in values], dtype=np.bool_)
+            elif name == "clip":
+                fits = np.array([within.compares(side) for side in SIDES.tolist()])[values]
+            else:
+                fits = within.fits(values)
             wanted &= fits if column.owners is None else column.owners.spread(fits)
         return wanted
 
     def holds(self, row: Mapping[str, Any]) -> bool:
         """Whether a row that is complete is wanted."""
         return all(one.holds(row) for one in self.conditions)
-
-
-def _fits(name: str, condition: Condition, values: Any) -> NDArray[np.bool_]:
-    """Whether each value of a column compares so."""
-    if not isinstance(values, np.ndarray):
-        return np.array([condition.holds(value) for value in values], dtype=np.bool_)
-    if name == "clip":
-        return np.array([condition.compares(side) for side in SIDES.tolist()])[values]
-    return condition.fits(values)
 
 
 def read_having(

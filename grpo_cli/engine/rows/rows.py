@@ -23,10 +23,9 @@ from grpo_cli.engine.rows.fields import (
     RESPONSE_CONTEXT,
     SIDES,
     TABLE,
-    Field,
     Level,
 )
-from grpo_cli.engine.rows.source import Source, bounds
+from grpo_cli.engine.rows.source import Field, Source, bounds
 
 Row = dict[str, Any]
 

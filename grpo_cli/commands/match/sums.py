@@ -1,0 +1,256 @@
+"""What all conventions need of the data, added up chunk by chunk.
+
+J = Σᵢ wᵢ·(Pᵢ − β·Kᵢ), with P and K sums over the tokens of response i and w its weight. A policy
+term that is |A| times what it is for A = ±1 needs one look at the tokens, whatever the advantage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grpo_cli.batch import F64, Batch
+from grpo_cli.commands.match.question import Data, Pass
+from grpo_cli.commands.match.space.options import DIRECT, Key, Options, key
+from grpo_cli.commands.match.terms import Measured, Terms, distinct
+from grpo_cli.engine.chunk import Chunk
+from grpo_cli.engine.evaluator import BatchStatistics, Evaluator
+from grpo_cli.errors import GrpoError
+from grpo_cli.objective.inputs import Inputs
+from grpo_cli.variants.plan import Plan
+
+# ---- features of the data ------------------------------------------------------------------------
+
+
+@dataclass
+class Features:
+    """Which of ``probe.FEATURES`` the data has.
+
+    Attributes:
+        ranges: feature → the least and the greatest value; the data has it where they differ.
+        found: the names of the others that hold.
+    """
+
+    ranges: dict[str, set[float]] = field(default_factory=dict)
+    found: set[str] = field(default_factory=set)
+
+    def add(self, batch: Batch) -> None:
+        """Adds records; features that are known to hold are skipped."""
+        for name, values in _RANGES.items():
+            known = self.ranges.setdefault(name, set())
+            if len(known) < 2 and len(every := values(batch)):
+                known.update((every.min().item(), every.max().item()))
+        for name, holds in _HOLD.items():
+            if name not in self.found and holds(batch):
+                self.found.add(name)
+
+    def merge(self, other: Features) -> None:
+        """Adds other records."""
+        for name, values in other.ranges.items():
+            self.ranges[name] = self.ranges.get(name, set()) | values
+        self.found |= other.found
+
+    @property
+    def names(self) -> set[str]:
+        """Those that hold on the data."""
+        return self.found | {name for name, values in self.ranges.items() if len(values) > 1}
+
+
+def _spreads(batch: Batch) -> F64:
+    """The range of the rewards (or else the advantages) in each group, but for rounding."""
+    values = Inputs(batch).get("rewards")
+    values = batch.advantages if values is None else values
+    if values is None:
+        return np.zeros(0)
+    low, high = np.full(batch.group_count, np.inf), np.full(batch.group_count, -np.inf)
+    np.minimum.at(low, batch.groups, values)
+    np.maximum.at(high, batch.groups, values)
+    spreads: F64 = np.round(high - low, 6)
+    return spreads
+
+
+def _moved(column: str, batch: Batch) -> bool:
+    log_ratio = Inputs(batch).get(column)
+    return log_ratio is not None and bool(log_ratio.any())
+
+
+def _engine_differs(batch: Batch) -> bool:
+    if batch.log_probs_rollout is None or batch.log_probs_old is None:
+        return False
+    return not np.array_equal(batch.log_probs_rollout, batch.log_probs_old)
+
+
+_RANGES: Mapping[str, Callable[[Batch], NDArray[np.generic]]] = {
+    "lengths": lambda batch: batch.responses.lengths,
+    "sizes": lambda batch: np.bincount(batch.groups),
+    "spreads": _spreads,
+}
+_HOLD: Mapping[str, Callable[[Batch], bool]] = {
+    "ratios": partial(_moved, "token_log_ratio"),
+    "reference": partial(_moved, "log_ratio_ref"),
+    "rollout": _engine_differs,
+}
+
+
+_NUMBERS = 1 << 21
+"""Sums of responses that are in memory at a time."""
+
+
+# ---- sums ----------------------------------------------------------------------------------------
+
+
+def add_up(options: Options, measured: Measured, data: Data) -> Sums:
+    """The sums of all options over the data."""
+    return data.fold(partial(Sums, options, measured))
+
+
+class Sums(Pass):
+    """Over the input, for W aggregations, before the denominators that count.
+
+    Attributes:
+        policy: [pairs, W] Σ w·P; nan where it cannot be evaluated.
+        size: [pairs, W] the magnitude that it is made of.
+        direct: [D, W] Σ w·P of direct terms.
+        kl: [K, W].
+        entropy: [E, W].
+        counted: [W] what the denominators count.
+        records: how many.
+        left_out: the corrections that took tokens out of a denominator, or of the KL.
+        features: which of the probe's features the records have.
+        references: whether records have a reference; both where only some have.
+    """
+
+    settings = (*Pass.settings, "_options", "_measured")
+
+    def __init__(self, options: Options, measured: Measured) -> None:
+        self._options, self._measured = options, measured
+        if options.directs.plans:  # hundreds of columns of tokens
+            self.together = 1 << 20
+        weights = len(options.weights.plans)
+        self.policy, self.size = np.zeros((2, len(options.pairs), weights))
+        self.direct = np.zeros((len(options.directs.plans), weights))
+        self.kl = np.zeros((len(options.kls.plans), weights))
+        self.entropy = np.zeros((len(options.entropies.plans), weights))
+        self.counted = np.zeros(weights)
+        self.records = 0
+        self.left_out: set[Key] = set()
+        self.features = Features()
+        self.references: set[bool] = set()
+
+    def merge(self, later: Sums) -> None:
+        """Adds other records."""
+        for name in ("policy", "size", "direct", "kl", "entropy", "counted"):
+            total, more = getattr(self, name), getattr(later, name)
+            if self.records:
+                total += more
+            else:  # arrays from another process cannot be written to
+                setattr(self, name, np.require(more, requirements="W"))
+        self.records += later.records
+        self.left_out |= later.left_out
+        self.features.merge(later.features)
+        self.references |= later.references
+
+    def add(self, chunk: Chunk, found: None) -> None:
+        """Adds a chunk's records."""
+        del found
+        with np.errstate(all="ignore"):
+            terms = Terms(self._options, chunk, self._measured)
+            classes, member, divisors, counted = terms.weights()
+            self.counted += counted
+            self._add_policies(terms, classes, member, divisors)
+            for into, rows in (
+                (self.direct, terms.directs(classes)),
+                (self.kl, _by_class(terms.kls(), classes)),
+                (self.entropy, _by_class(terms.entropies(), classes)),
+            ):
+                into += rows[:, member] / divisors
+            self.features.add(chunk.batch)
+        self.references.add(chunk.has_reference)
+        self.records += chunk.batch.records.count
+        self.left_out |= terms.left_out
+
+    def _add_policies(
+        self, terms: Terms, classes: F64, member: NDArray[np.int64], divisors: F64
+    ) -> None:
+        which, advantages = distinct(terms.advantages())
+        gaining, losing = advantages > 0.0, advantages < 0.0
+        most = max(_NUMBERS // max(terms.batch.responses.count, 1), 8)
+        for chosen, policies in self._options.blocks(most):
+            own, back = np.unique(which[chosen], return_inverse=True)
+            sides = (np.asarray(side[own].any(axis=0)) for side in (gaining, losing))
+            places, gain, loss = terms.sides(policies, *sides)
+            gains = _products(np.maximum(advantages[own], 0.0), gain, classes)
+            losses = _products(np.maximum(-advantages[own], 0.0), loss, classes)
+            numbers = [self._options.pairs[a, s] for a in chosen for s in policies]
+            every = np.ix_(member, back, places)
+            for into, found in (
+                (self.policy, gains + losses),
+                (self.size, np.abs(gains) + np.abs(losses)),
+            ):
+                into[numbers] += found[every].reshape(len(divisors), -1).T / divisors
+
+
+def _by_class(rows: Iterable[F64], classes: F64) -> F64:
+    """[n, C] Σ w·row of rows [R] by the weights [C, R]."""
+    return np.array([classes @ row for row in rows]).reshape(-1, len(classes))
+
+
+def _products(advantages: F64, values: F64, classes: F64) -> F64:
+    """[C, A, S] Σ |A|·s·w of [A, R], [S, R], [C, R]; nan where a term that counts is not finite."""
+    broken = ~np.isfinite(values)
+    wrong = np.flatnonzero(broken.any(axis=1))
+    finite = np.where(broken, 0.0, values) if len(wrong) else values
+    if len(finite) < len(advantages):  # the weights multiply whatever is less
+        products = np.stack([advantages @ (finite * weights).T for weights in classes])
+    else:
+        products = np.stack([(advantages * weights) @ finite.T for weights in classes])
+    for s in wrong:
+        products[:, (advantages[:, broken[s]] > 0).any(axis=1), s] = np.nan
+    return products
+
+
+# ---- statistics of the whole input ---------------------------------------------------------------
+
+
+def measure(options: Options, data: Data) -> Measured:
+    """The statistics of the whole input that some advantages need, by their numbers."""
+    plans = dict(enumerate(options.advantages.plans))
+    plans |= {DIRECT + at: plan for at, plan in enumerate(options.directs.plans)}
+    plans = {at: one for at, one in plans.items() if one.batch == "input" and one.wants_moments}
+    return data.fold(partial(_Statistics, plans)).found if plans else {}
+
+
+class _Statistics(Pass):
+    """The statistics of the whole input that plans need, by the plans' numbers."""
+
+    settings = (*Pass.settings, "_plans")
+
+    def __init__(self, plans: Mapping[int, Plan]) -> None:
+        self._plans = plans
+        self.found: dict[int, BatchStatistics] = {}
+
+    def add(self, chunk: Chunk, found: None) -> None:
+        """Adds a chunk's statistics; plans with one sample share them."""
+        del found
+        known: dict[object, BatchStatistics] = {}
+        for at, plan in self._plans.items():
+            evaluator = Evaluator(plan)
+            with suppress(GrpoError):
+                objective = evaluator.objective(chunk)
+                bound = objective.advantage
+                values = tuple(bound.values[name] for name in bound.choice.measured.hyperparameters)
+                penalty = key(objective.kl) if objective.kl_in_reward else None
+                same = bound.choice.measure, values, penalty
+                if same not in known:
+                    known[same] = evaluator.measure(chunk)
+                self.found.setdefault(at, BatchStatistics()).merge(known[same])
+
+    def merge(self, later: _Statistics) -> None:
+        """Adds the statistics of other records."""
+        for at, moments in later.found.items():
+            self.found.setdefault(at, BatchStatistics()).merge(moments)

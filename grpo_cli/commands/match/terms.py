@@ -1,0 +1,316 @@
+"""Sums over the tokens of each response, which all conventions are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grpo_cli.batch import F64
+from grpo_cli.commands.match.space.options import (
+    DIRECT,
+    Key,
+    Options,
+    advantage_key,
+    correction_key,
+    key,
+)
+from grpo_cli.engine.chunk import Chunk
+from grpo_cli.engine.evaluator import BatchStatistics
+from grpo_cli.errors import InputError, UsageError
+from grpo_cli.hyperparameters import HyperparameterError
+from grpo_cli.objective.arithmetic.groups import Remembered
+from grpo_cli.objective.inputs import Inputs, missing, take_penalty
+from grpo_cli.objective.objective import Objective
+from grpo_cli.objective.results import Correction, Kl, PerToken, Ratio, Surrogate, of_tokens
+from grpo_cli.objective.statistics import moments
+from grpo_cli.variants.plan import Plan
+
+Flags = NDArray[np.bool_]
+Measured = Mapping[int, BatchStatistics]
+"""The statistics of the whole input, by the numbers of the advantages that need them."""
+
+
+_MANY = 1 << 18
+"""Tokens from which on memory matters more than ratios that are computed again."""
+
+
+_CLAMPED = ("token", "sequence", "product")
+"""Ratios whose ``log_ratio_clamp`` does nothing where no token's log ratio exceeds it."""
+
+
+class Sides(NamedTuple):
+    """Policy terms for A = 1 and for A = −1.
+
+    Attributes:
+        places: [S] the row of each term; equal terms share one.
+        gain, loss: [n, R].
+    """
+
+    places: NDArray[np.int64]
+    gain: F64
+    loss: F64
+
+
+class Terms:
+    """The terms of all options on a chunk; what two of them share is computed once.
+
+    Attributes:
+        left_out: the corrections that took tokens out of a denominator, or of the KL.
+    """
+
+    def __init__(self, options: Options, chunk: Chunk, measured: Measured) -> None:
+        self._options = options
+        self._chunk = chunk
+        self._measured = measured
+        self.batch = chunk.batch
+        self.left_out: set[Key] = set()
+        self._groups = _Rounded(chunk.batch.groups, chunk.batch.group_count)
+        self._inputs = self._columns()
+        self._penalised: dict[Key, Inputs] = {}
+        self._ratios: dict[Key, Ratio] = {}
+        self._advantages: dict[Key, F64 | PerToken] = {}
+        self._kls: dict[Key, F64] = {}
+
+    def weights(self) -> tuple[F64, NDArray[np.int64], F64, F64]:
+        """[C, R] distinct weights; [W] which of them, divisor and count of each aggregation."""
+        rows, divisors, counted = [], [], []
+        table, records = self._options.weights, self.batch.records
+        for plan, stage in zip(table.plans, table.details, strict=True):
+            bound = getattr(self._chunk.objective(plan), stage)
+            found = self._inputs.call(bound, "aggregate")
+            numerator = np.asarray(found.numerator, dtype=np.float64)
+            if plan.batch == "record" and found.counts is not None:
+                counts = np.maximum(records.sum(found.counts), 1)
+                numerator = numerator / np.repeat(counts, records.lengths)
+            rows.append(numerator)
+            divisors.append(float(found.divisor))
+            counted.append(0.0 if found.counts is None else float(found.counts.sum()))
+        member, classes = distinct(rows)
+        return classes, member, np.array(divisors), np.array(counted)
+
+    def advantages(self) -> Iterator[F64]:
+        """[R] each, by response."""
+
+        def one(at: int, objective: Objective) -> F64:
+            found = self._advantage(at, objective)
+            if isinstance(found, PerToken):
+                raise UsageError(
+                    "match: some records give advantages per token, but the first record does "
+                    "not; match these records alone (--where), or put one of them first"
+                )
+            return np.asarray(found, dtype=np.float64)
+
+        return self._rows(self._options.advantages.plans, one)
+
+    def sides(self, policies: Sequence[int], gaining: Flags, losing: Flags) -> Sides:
+        """Σ c·s of policy terms for A = 1, and for A = −1.
+
+        Args:
+            policies: the numbers of the terms.
+            gaining: [R] the responses whose sum for A = 1 is needed.
+            losing: [R] those whose sum for A = −1 is. Where no response is both, one look at the
+                tokens is enough.
+        """
+        if (gaining & losing).any():
+            signs = [np.ones(len(losing)), np.full(len(losing), -1.0)]
+        else:
+            signs = [np.where(losing, -1.0, 1.0)]
+        both = [(one, self.batch.responses.spread(one)) for one in signs]
+        places, rows = distinct(self._for_signs(at, both) for at in policies)
+        return Sides(places, rows[:, 0], rows[:, -1])
+
+    def _for_signs(self, at: int, signs: Sequence[tuple[F64, F64]]) -> F64:
+        """[1 or 2, R] a policy term with these advantages; nan where it cannot be evaluated."""
+        objective, inputs = self._chunk.objective(self._options.policies.plans[at]), self._inputs
+        found = np.full((len(signs), self.batch.responses.count), np.nan)
+        with suppress(InputError, HyperparameterError):
+            self._set_ratio(inputs, objective)
+            sums = []
+            for of_responses, tokens in signs:
+                inputs["advantage"], inputs["response_advantage"] = tokens, of_responses
+                sums.append(self._policy_sums(inputs, objective))
+            found[:] = sums
+        return found
+
+    def directs(self, classes: F64) -> F64:
+        """[D, C] Σ w·c·s with their own advantages, by the weights [C, R]."""
+        plans = self._options.directs.plans
+        found = np.full((len(plans), len(classes)), np.nan)
+        for at in self._options.directs_by_policy:
+            objective = self._chunk.objective(plans[at])
+            with suppress(InputError, HyperparameterError):
+                inputs = self._inputs_of(objective)
+                self._set_ratio(inputs, objective)
+                self._set_advantage(inputs, self._advantage(DIRECT + at, objective))
+                found[at] = classes @ self._policy_sums(inputs, objective)
+        return found
+
+    def kls(self) -> Iterator[F64]:
+        """[R] Σ k, or β·Σ k, of each."""
+
+        def one(_: int, objective: Objective) -> F64:
+            if self._options.solve:
+                return self._kl(objective)
+            if not objective.beta:
+                return np.zeros(self.batch.responses.count)
+            return objective.beta * self._kl(objective)
+
+        return self._rows(self._options.kls.plans, one)
+
+    def entropies(self) -> Iterator[F64]:
+        """[R] coefficient · Σ H of each."""
+
+        def one(_: int, objective: Objective) -> F64:
+            assert objective.entropy is not None
+            values = self._inputs.call(objective.entropy, "entropy")
+            bonus: F64 = objective.entropy_coef * self.batch.responses.sum(values)
+            return bonus
+
+        return self._rows(self._options.entropies.plans, one)
+
+    def _rows(
+        self, plans: Sequence[Plan], compute: Callable[[int, Objective], F64]
+    ) -> Iterator[F64]:
+        """[R] of each plan; nan where the records lack what it needs."""
+        for at, plan in enumerate(plans):
+            try:
+                yield compute(at, self._chunk.objective(plan))
+            except (InputError, HyperparameterError):
+                yield np.full(self.batch.responses.count, np.nan)
+
+    # ---- stages ----------------------------------------------------------------------------------
+
+    def _columns(self) -> Inputs:
+        inputs = Inputs(self.batch)
+        inputs["groups"] = self._groups
+        return inputs
+
+    def _inputs_of(self, objective: Objective) -> Inputs:
+        """The columns, less a KL in the reward where the objective has one."""
+        if not objective.kl_in_reward:
+            return self._inputs
+        same = objective.advantage.choice.given, key(objective.kl)
+        if same not in self._penalised:
+            inputs = self._columns()
+            take_penalty(inputs, objective)
+            self._penalised[same] = inputs
+        return self._penalised[same]
+
+    def _advantage(self, at: int, objective: Objective) -> F64 | PerToken:
+        wanted = advantage_key(objective)
+        if wanted not in self._advantages:
+            inputs, measured = self._inputs_of(objective), self._measured.get(at)
+            whole = None if measured is None else measured.single(self.batch)
+            inputs["moments"] = moments(self.batch, objective, whole)
+            self._advantages[wanted] = inputs.call(objective.advantage, "advantage")
+        return self._advantages[wanted]
+
+    def _set_advantage(self, inputs: Inputs, given: F64 | PerToken) -> None:
+        inputs["advantage"] = of_tokens(given, self.batch.responses)
+        inputs["response_advantage"] = None if isinstance(given, PerToken) else given
+
+    def _set_ratio(self, inputs: Inputs, objective: Objective) -> None:
+        bound = objective.ratio
+        clamp = bound.values.get("log_ratio_clamp")
+        if isinstance(clamp, float) and bound.name in _CLAMPED and self._farthest <= clamp:
+            # The same ratio, but for its last bits: its conventions are one value.
+            bound = replace(bound, values={**bound.values, "log_ratio_clamp": None})
+        if key(bound) not in self._ratios:
+            if self.batch.responses.total > _MANY:  # the last one alone: options adjoin by ratio
+                self._ratios.clear()
+            found: Ratio = inputs.call(bound, "ratio")
+            if self.batch.ratios is not None and bound.choice.given:
+                found = found._replace(ratio=self.batch.ratios)
+            self._ratios[key(bound)] = found
+        ratio = self._ratios[key(bound)]
+        inputs["log_ratio"], inputs["ratio"] = ratio.log_ratio, ratio.ratio
+
+    @cached_property
+    def _farthest(self) -> float:
+        """The greatest |log ratio| of a token."""
+        return float(np.abs(self._inputs.get("token_log_ratio")).max(initial=0.0))
+
+    def _policy_sums(self, inputs: Inputs, objective: Objective) -> F64:
+        """[R] Σ c·s with the advantage that is set."""
+        # The correction first: where it fails, no surrogate was evaluated in vain.
+        correction: Correction | None = inputs.call(objective.correction, "correction")
+        if leaves_out(correction, of_kl=not _weighs_kl(objective)):
+            self.left_out.add(correction_key(objective.correction))
+        surrogate: Surrogate = inputs.call(objective.surrogate, "surrogate")
+        values = surrogate.value if correction is None else correction.weight * surrogate.value
+        sums, empty = self.batch.responses.sum(values), surrogate.empty
+        return sums if empty is None else np.where(self.batch.responses.lengths > 0, sums, empty)
+
+    def _kl(self, objective: Objective) -> F64:
+        """[R] Σ k."""
+        weighed = _weighs_kl(objective)
+        correction = (key(objective.correction), advantage_key(objective)) if weighed else None
+        same = key(objective.kl, "beta"), key(objective.ratio), correction
+        if same not in self._kls:
+            self._set_ratio(self._inputs, objective)
+            weight = self._kl_weight(objective) if weighed else None
+            kl: Kl | None = self._inputs.call(objective.kl, "kl")
+            if kl is None:  # left out here, though the first record has a reference
+                raise missing("log_ratio_ref", objective.kl, "kl")
+            values = kl.value if weight is None else weight * kl.value
+            self._kls[same] = self.batch.responses.sum(values)
+        return self._kls[same]
+
+    def _kl_weight(self, objective: Objective) -> F64 | None:
+        """[N] what a correction multiplies the KL by; a mask may depend on the advantages."""
+        inputs = self._inputs
+        inputs["moments"] = moments(self.batch, objective, None)
+        self._set_advantage(inputs, inputs.call(objective.advantage, "advantage"))
+        correction: Correction | None = inputs.call(objective.correction, "correction")
+        return None if correction is None else correction.kl_weight
+
+
+class _Rounded(Remembered):
+    """Groups whose sums are rounded as they come, for a search: what it finds is summed again."""
+
+    def offsets(self, values: F64) -> F64:
+        """As ``Groups`` has it, but for rounding; exactly 0 where all of a group are equal."""
+        return self._once("offsets", values, lambda wanted: self.map(_offsets, wanted)).copy()
+
+    def sum(self, values: F64) -> F64:
+        """As ``Groups`` has it, but for rounding."""
+        return np.bincount(self.index, weights=values, minlength=self.count).astype(np.float64)
+
+
+def _offsets(rows: F64) -> F64:
+    rough = rows - rows.mean(axis=1, keepdims=True)
+    offsets: F64 = rough - rough.mean(axis=1, keepdims=True)
+    offsets[(rows == rows[:, :1]).all(axis=1)] = 0.0
+    return offsets
+
+
+def _weighs_kl(objective: Objective) -> bool:
+    """Whether the search weighs the KL as the correction does."""
+    return objective.correction.name.startswith("ms-swift/")
+
+
+def leaves_out(correction: Correction | None, *, of_kl: bool) -> bool:
+    """Whether a correction takes tokens out of a denominator, or of the KL."""
+    if correction is None:
+        return False
+    kept, weight = correction.kept, correction.kl_weight
+    left_out = kept is not None and not kept.all()
+    return left_out or (of_kl and weight is not None and not (weight == 1.0).all())
+
+
+def distinct(rows: Iterable[F64]) -> tuple[NDArray[np.int64], F64]:
+    """Which of the distinct arrays each is, and those, stacked."""
+    kept: dict[bytes, F64] = {}
+    numbers: dict[bytes, int] = {}
+    places = []
+    for row in rows:
+        bits = row.tobytes()
+        places.append(numbers.setdefault(bits, len(kept)))
+        kept.setdefault(bits, row)
+    return np.array(places, np.int64), np.array([*kept.values()])
