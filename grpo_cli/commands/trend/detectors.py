@@ -54,6 +54,8 @@ _FALLEN = 0.7
 """The share of its level before to which what accumulates has to fall."""
 _QUARTER = 0.25
 """That of a constant."""
+_STAYS = 0.5
+"""The share of a single step's distance from what was usual that those after it have as well."""
 _PERIODS = 3
 """Equal distances between single steps that are a period."""
 _BACK = 4
@@ -276,9 +278,9 @@ def _single(
     for at in (at for at, before in zip(free, (-2, *free), strict=False) if at > before + 1):
         if stays is not None and _within(stays, at):
             continue
-        if {*range(at, at + LEAST_FUTURE)} <= {*free}:
-            away = scaled[at : at + LEAST_FUTURE] - usual.level[at]
-            off, spread = float(np.median(np.abs(away))), float(usual.spread[at])
+        away = scaled[at : at + LEAST_FUTURE] - usual.level[at]
+        if len(away) == LEAST_FUTURE and (away / away[0] > _STAYS).all():
+            off, spread = abs(float(np.median(away))), float(usual.spread[at])
             score = off / spread * math.sqrt(LEAST_FUTURE) if spread else math.inf
             sign = Change(at, at + LEAST_FUTURE, SHIFT, up=bool(away[0] > 0.0), score=score)
             stays = _until_back(sign, scaled, usual)
