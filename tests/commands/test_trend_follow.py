@@ -19,11 +19,10 @@ from typer.testing import CliRunner
 
 from grpo_cli import InputError, UsageError
 from grpo_cli.commands.trend import follow as follow_module
-from grpo_cli.commands.trend.conditions import read_condition
 from grpo_cli.commands.trend.follow import Follow, _is_lines
 from grpo_cli.commands.trend.origins import StepSource
 from grpo_cli.commands.trend.step import Flags
-from grpo_cli.commands.trend.watch import Watch
+from grpo_cli.commands.trend.watch import Watch, read_condition
 from grpo_cli.records import PLAIN
 from grpo_cli.variants.plan import plan
 

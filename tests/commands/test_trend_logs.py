@@ -677,3 +677,44 @@ def test_a_kl_that_grew_and_then_is_exactly_0_has_a_finding(tmp_path: Path) -> N
     kl = {step: 0.005 * step if step < 30 else 0.0 for step in range(1, 60)}
     found = answer("trend", log_of(tmp_path / "log.json", {"kl": kl}))["findings"]
     assert [(one["onset"], "exactly 0" in one["sentence"]) for one in found] == [(30, True)]
+
+
+def test_what_changes_in_one_of_two_logs(tmp_path: Path) -> None:
+    """A KL that grows 2,000-fold from step 60 on and a loss of another level, against neither."""
+    draw = random.Random(5)
+
+    def noisy(level: float, wide: float) -> list[float]:
+        return [level * math.exp(wide * draw.gauss(0, 1)) for _ in range(100)]
+
+    counter = {at: 1000.0 * at * at for at in range(100)}
+    runs = [[noisy(0.03, 0.3), noisy(0.01, 0.1)] for _ in range(2)]
+    grown = [one * min(math.exp(max(at - 59, 0) / 5), 2000.0) for at, one in enumerate(runs[1][0])]
+    runs[1] = [grown, [one * (60 if at >= 60 else 1) for at, one in enumerate(runs[1][1])]]
+    first, second = (
+        log_of(
+            tmp_path / name,
+            {"kl": dict(enumerate(kl)), "loss": dict(enumerate(loss)), "num_tokens": counter},
+        )
+        for name, (kl, loss) in zip(("first.json", "second.json"), runs, strict=True)
+    )
+    compared = answer("trend", first, "--against", second)["metrics"]
+    since = {one["name"]: one["since"] for one in compared if one["differs_at_end"]}
+    assert since["loss"] == 60
+    assert 59 <= since["kl"] <= 66
+    found = {one["metric"]: one for one in answer("trend", second)["findings"]}
+    kind, onset, end = (found["loss"][name] for name in ("kind", "onset", "end"))
+    assert (kind, onset, end) == ("shift", 60, None)
+    assert answer("trend", second)["last_good_step"] == 59
+    names = [one["name"] for one in answer("trend", second, "--at", 60)["metrics"]]
+    assert names[-1] == "num_tokens"
+
+
+def test_a_kl_that_fell_and_stays_lower_is_information(tmp_path: Path) -> None:
+    """One that only grows more slowly has no finding."""
+    draw = random.Random(8)
+    noise = [math.exp(0.2 * draw.gauss(0, 1)) for _ in range(100)]
+    for after, severities in ((0.45, ["info"]), (1.0, [])):
+        kl = [0.001 * min(at + 1, 60) * one for at, one in enumerate(noise)]
+        kl = [one * after if at >= 60 else one for at, one in enumerate(kl)]
+        found = answer("trend", log_of(tmp_path / "log.json", {"kl": dict(enumerate(kl))}))
+        assert [one["severity"] for one in found["findings"]] == severities

@@ -24,7 +24,6 @@ from grpo_cli.commands.options.source import (
 from grpo_cli.commands.report.page import page_of
 from grpo_cli.commands.trend.answer import trend_of
 from grpo_cli.commands.trend.comparison import Trend
-from grpo_cli.commands.trend.conditions import read_condition
 from grpo_cli.commands.trend.coverage import Coverage
 from grpo_cli.commands.trend.follow import Follow
 from grpo_cli.commands.trend.logs import logs_among, read_finite
@@ -35,7 +34,7 @@ from grpo_cli.commands.trend.questions.answer import answer_question
 from grpo_cli.commands.trend.run import Run
 from grpo_cli.commands.trend.step import Finding, Flags, Steps
 from grpo_cli.commands.trend.view import print_answer, write
-from grpo_cli.commands.trend.watch import Watch
+from grpo_cli.commands.trend.watch import Watch, read_condition
 from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.records.open.budget import read_size

@@ -54,6 +54,8 @@ _FALLEN = 0.7
 """The share of its level before to which what accumulates has to fall."""
 _QUARTER = 0.25
 """That of a constant."""
+_STAYS = 0.5
+"""The share of a single step's distance from what was usual that those after it have as well."""
 _PERIODS = 3
 """Equal distances between single steps that are a period."""
 _BACK = 4
@@ -110,65 +112,63 @@ def changes(series: Sequence[tuple[Watch, F64]]) -> list[list[Change]]:
     """The changes of each series, in their order. Values are finite."""
     scaled = [watch.scaled(values) for watch, values in series]
     shifted: list[list[Change]] = [[] for _ in series]
-    for count in {len(one) for one in scaled}:
-        alike = [
-            at
-            for at, (watch, _) in enumerate(series)
-            if len(scaled[at]) == count >= LEAST and (watch.shift or watch.drift)
-        ]
-        rows, least = (
-            np.array([each[at] for at in alike]).reshape(len(alike), count)
-            for each in (scaled, [watch.noise(values) for watch, values in series])
-        )
-        shares = np.array([series[at][0].bounds for at in alike]).reshape(len(alike), 2)
-        for at, found in zip(alike, onsets(rows, least, shares), strict=True):
+    alike: dict[int, list[int]] = {}
+    for at, (watch, values) in enumerate(series):
+        if len(values) >= LEAST and (watch.shift or watch.drift):
+            alike.setdefault(len(values), []).append(at)
+    for places in alike.values():
+        rows = np.array([scaled[at] for at in places])
+        least = np.array([series[at][0].noise(series[at][1]) for at in places])
+        shares = np.array([series[at][0].bounds for at in places])
+        for at, found in zip(places, onsets(rows, least, shares), strict=True):
             shifted[at] = [Change(o.at, o.seen, o.kind, o.score > 0, abs(o.score)) for o in found]
     return [
-        _followed(*one, each, found)
+        _followed(*one, each, found) if len(each) else []
         for one, each, found in zip(series, scaled, shifted, strict=True)
     ]
 
 
 def _followed(watch: Watch, values: F64, scaled: F64, shifted: Sequence[Change]) -> list[Change]:
     """The changes of one series, without what repeats them while they last."""
-    if len(values) == 0:
-        return []
     usual = Usual.of(scaled)
-    kept, other = list[Change](), list[Change]()
-    for one in shifted:
-        if _counts(watch, values, scaled, usual, one):
-            (other if is_info(watch, one) else kept).append(one)
-    single = [*_spikes(watch, scaled, usual)] if watch.spikes else []
+    shifted = [one for one in shifted if _counts(watch, values, scaled, usual, one)]
     signs = [
         *_impossible(watch, values),
         *_stuck(watch, values),
         *_vanished(watch, values),
         *(one for limit in watch.limits for one in _beyond(watch, limit, values, scaled, usual)),
-        *kept,
+        *(one for one in shifted if not is_info(watch, one)),
     ]
     found = _lasting(signs, scaled, usual)
-    infos = _lasting(other, scaled, usual)
-    infos = [one._replace(info=True) for one in infos if not any(_tells(i, one) for i in found)]
+    other = _lasting([one for one in shifted if is_info(watch, one)], scaled, usual)
+    infos = (
+        one._replace(info=True)
+        for one in other
+        if not any(
+            _within(each, one.at) or (each.up == one.up and one.at < each.at < one.seen)
+            for each in found
+        )
+    )
+    single = _spikes(watch, scaled, usual) if watch.spikes else []
     return sorted([*found, *_single(single, found, scaled, usual), *infos], key=lambda one: one.at)
 
 
 def _lasting(signs: Sequence[Change], scaled: F64, usual: Usual) -> list[Change]:
-    """Changes with their ends, without those that repeat the one before."""
+    """Changes with their ends, without those that repeat the one before.
+
+    Where a sign of the next few values shows a change more clearly, it has that score.
+    """
     found: list[Change] = []
     for sign in sorted(signs, key=lambda one: (one.seen, -one.score)):
-        known = next((at for at, before in enumerate(found) if _repeats(before, sign)), None)
-        if known is None:
+        at = next((at for at, before in enumerate(found) if _repeats(before, sign)), None)
+        if at is None:
             found.append(_until_back(_since(sign, scaled, usual), scaled, usual))
-        elif _confirms(found[known], sign):
-            found[known] = found[known]._replace(score=sign.score, kind=sign.kind)
+            continue
+        known = found[at]
+        both = {sign.kind, known.kind} <= {SHIFT, DRIFT} and sign.up == known.up
+        if both and sign.score > known.score and sign.seen <= known.seen + LEAST_FUTURE:
+            found[at] = known._replace(score=sign.score, kind=sign.kind)
     return found
-
-
-def _confirms(change: Change, sign: Change) -> bool:
-    """Whether a sign of the next few values shows the change more clearly."""
-    clearer = sign.up == change.up and sign.score > change.score
-    both = {sign.kind, change.kind} <= {SHIFT, DRIFT}
-    return clearer and both and sign.seen <= change.seen + LEAST_FUTURE
 
 
 def _repeats(before: Change, sign: Change) -> bool:
@@ -186,18 +186,17 @@ def _counts(watch: Watch, values: F64, scaled: F64, usual: Usual, sign: Change) 
     if not _is_beyond(_since(sign, scaled, usual), scaled, usual.spread[sign.at]):
         return False
     after = slice(max(sign.at, sign.seen - LEAST_FUTURE), sign.seen)
-    level, recent = (
-        float(np.median(values[part])) for part in (after, slice(max(sign.at - RECENT, 0), sign.at))
-    )
+    level = float(np.median(values[after]))
+    recent = float(np.median(values[max(sign.at - RECENT, 0) : sign.at]))
     past = values[max(sign.at - PAST, 0) : sign.at]
     share = _QUARTER if (past == past[0]).all() else _LEAST_MOVE if watch.is_log else 0.0
-    least = share * abs(recent)
-    if (level - recent) * (1 if sign.up else -1) <= least or (sign.up and level < watch.least):
+    moved = level - recent if sign.up else recent - level
+    if moved <= share * abs(recent) or (sign.up and level < watch.least):
         return False
     if watch.scale == "growth" and not sign.up and not _has_fallen(values, sign):
         return False
     change = abs(float(np.median(scaled[after])) - usual.level[sign.at])
-    return watch.scale not in ("log", "growth") or bool(change > _LEAST_FACTOR)
+    return not watch.is_log or bool(change > _LEAST_FACTOR)
 
 
 def _has_fallen(values: F64, sign: Change) -> bool:
@@ -219,15 +218,12 @@ def _since(sign: Change, scaled: F64, usual: Usual) -> Change:
 
     It stays where it is if a value that is back by chance hides that.
     """
-    timed = sign.kind in (SHIFT, DRIFT) or (sign.limit is not None and sign.limit.times)
-    if not timed:
+    if sign.kind not in (SHIFT, DRIFT) and not (sign.limit is not None and sign.limit.times):
         return sign
     first = max(sign.at - (0 if sign.limit is None else _LAG), LEAST_PAST)
-    away = scaled[first : sign.seen] - usual.level[first]
-    away = away if sign.up else -away
+    away = (scaled[first : sign.seen] - usual.level[first]) * (1 if sign.up else -1)
     inside = away <= max(_INSIDE * usual.spread[first], _NEARER * float(np.median(away[-3:])))
-    last = np.flatnonzero(inside)
-    begun = first + int(last[-1]) + 1 if len(last) else first
+    begun = first + int(np.flatnonzero(np.append(True, inside))[-1])
     later = sign._replace(at=min(begun, max(sign.at, sign.seen - 2)))
     shows = sign.limit is not None or _is_beyond(later, scaled, usual.spread[sign.at])
     return later if shows else sign
@@ -249,20 +245,21 @@ def _until_back(change: Change, scaled: F64, usual: Usual) -> Change:
 # ---- single steps -------------------------------------------------------------------------------
 
 
-def _spikes(watch: Watch, scaled: F64, usual: Usual) -> Iterator[int]:
+def _spikes(watch: Watch, scaled: F64, usual: Usual) -> list[int]:
     """The places of values that are far above all that is usual."""
-    values = np.abs(scaled) if watch.scale == "linear" else scaled
-    if watch.scale == "linear":
-        usual = Usual.of(values)
-        factor = values > _OUTSIDE * np.maximum.accumulate(np.append(0.0, values))[:-1]
-    else:
-        factor = values - usual.level[:-1] > math.log(watch.spikes)
-    away, spread = np.abs(values - usual.level[:-1]), usual.spread[:-1]
+    linear = watch.scale == "linear"
+    values = np.abs(scaled) if linear else scaled
+    usual = Usual.of(values) if linear else usual
+    level, spread = usual.level[:-1], usual.spread[:-1]
+    away = np.abs(values - level)
     far = away > _SPIKE * spread
-    if watch.scale != "linear":
+    if linear:
+        far &= values > _OUTSIDE * np.maximum.accumulate(np.append(0.0, values))[:-1]
+    else:
         far |= (away > _TENFOLD * spread) & (away > math.log(10.0))
+        far &= values - level > math.log(watch.spikes)
     far[:_BEFORE] = False
-    yield from np.flatnonzero(far & factor).tolist()
+    return list(map(int, np.flatnonzero(far)))
 
 
 def _single(
@@ -281,20 +278,15 @@ def _single(
     for at in (at for at, before in zip(free, (-2, *free), strict=False) if at > before + 1):
         if stays is not None and _within(stays, at):
             continue
-        if {*range(at, at + LEAST_FUTURE)} <= {*free}:
-            away = scaled[at : at + LEAST_FUTURE] - usual.level[at]
-            off, spread = float(np.median(np.abs(away))), float(usual.spread[at])
+        away = scaled[at : at + LEAST_FUTURE] - usual.level[at]
+        if len(away) == LEAST_FUTURE and (away / away[0] > _STAYS).all():
+            off, spread = abs(float(np.median(away))), float(usual.spread[at])
             score = off / spread * math.sqrt(LEAST_FUTURE) if spread else math.inf
             sign = Change(at, at + LEAST_FUTURE, SHIFT, up=bool(away[0] > 0.0), score=score)
             stays = _until_back(sign, scaled, usual)
             yield stays
         else:
             yield Change(at, at + 1, SPIKE, up=True)
-
-
-def _tells(change: Change, info: Change) -> bool:
-    """Whether a change says what information does: in its course, or at its beginning."""
-    return _within(change, info.at) or (change.up == info.up and info.at < change.at < info.seen)
 
 
 def _within(change: Change, at: int) -> bool:

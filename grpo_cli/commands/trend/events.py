@@ -11,7 +11,7 @@ from grpo_cli.commands.trend.coverage import Coverage
 from grpo_cli.commands.trend.detectors import DRIFT, IMPOSSIBLE, LIMIT, SPIKE, STUCK
 from grpo_cli.commands.trend.onsets import FARTHEST
 from grpo_cli.commands.trend.step import INFO, WARNING, Finding, Steps
-from grpo_cli.commands.trend.watched import DOWN, RANKS, watch, watch_logged
+from grpo_cli.commands.trend.watched import DOWN, RANKS, Watch, watch, watch_logged
 
 _TOGETHER = 8
 """Steps after its last finding within which what goes wrong is of an event that is over."""
@@ -51,7 +51,7 @@ class Event(Answer):
     @property
     def end(self) -> int | None:
         """The step from which on all is as before; None while it lasts."""
-        ends = [_end(one) for one in self.findings]
+        ends = [one.onset if _is_single(one) else one.end for one in self.findings]
         return None if None in ends else max(filter(None, ends), default=None)
 
     @property
@@ -64,8 +64,8 @@ class Event(Answer):
         cause = f"{', '.join(codes)}: " if codes else ""
         last = "" if self.end is None or _is_single(self.first) else f", until step {self.end}"
         others = [one for one in self.others if one.severity == WARNING]
+        others.sort(key=lambda one: max(one.onset, self.step + _AT_ONCE))  # "then": in their order
         later = [one for one in others if one.onset > self.step + _AT_ONCE]
-        later.sort(key=lambda one: one.onset)
         together = _listed([one for one in others if one not in later])
         follows = f"; at the same time {together}" if together else ""
         follows += f"; then {_listed(later)}" if later else ""
@@ -74,9 +74,9 @@ class Event(Answer):
 
     @property
     def fix(self) -> str:
-        """What is usually done about it."""
-        row = watch(self.first.metric) or watch_logged(self.first.metric)
-        return "" if row is None else row.fix
+        """What is usually done about it; nothing where it is information alone."""
+        row = _row(self.first)
+        return "" if row is None or self.severity == INFO else row.fix
 
     def fields(self) -> dict[str, Any]:
         """What the JSON has of it; its findings are under ``findings``."""
@@ -101,7 +101,7 @@ def events(findings: Sequence[Finding]) -> list[Event]:
             near[-1].append(one)
         else:
             grouped.append([one])
-    return sorted((_event(each) for each in grouped), key=lambda one: one.step)
+    return sorted(map(_event, grouped), key=lambda one: one.step)
 
 
 def _reach(event: Sequence[Finding], one: Finding) -> int:
@@ -116,11 +116,16 @@ def _reach(event: Sequence[Finding], one: Finding) -> int:
 def _event(together: Sequence[Finding]) -> Event:
     """The event of findings, with the clearest of those at its beginning as the likely first.
 
-    What engine and update do comes before what it does to the policy and its responses.
+    What engine and update do comes before what it does to the policy and its responses, which are
+    equal in this. Where a run is stuck, the responses are the cause of what the update lacks.
     """
+
+    def place(one: Finding) -> tuple[bool, int, float]:
+        rank = -_rank(one) if one.kind == STUCK else min(_rank(one), _POLICY)
+        return one.severity == INFO, rank, -one.score
+
     begun = min(one.onset for one in together)
-    likely = [one for one in together if one.onset <= begun + _AT_ONCE]
-    first = min(likely, key=lambda one: (one.severity == INFO, _place(one), -one.score))
+    first = min((one for one in together if one.onset <= begun + _AT_ONCE), key=place)
     others = sorted(
         (one for one in together if one is not first),
         key=lambda one: (one.severity == INFO, _rank(one), one.onset),
@@ -128,18 +133,15 @@ def _event(together: Sequence[Finding]) -> Event:
     return Event(first.onset, first, others)
 
 
-def _place(finding: Finding) -> int:
-    """The place in the order of causes, the same for all that describes the policy.
-
-    Where a run is stuck, the responses are the cause of what the update lacks.
-    """
-    return -_rank(finding) if finding.kind == STUCK else min(_rank(finding), _POLICY)
-
-
 def _rank(finding: Finding) -> int:
     """The place in the order in which faults spread; what is no number comes before all."""
-    row = watch(finding.metric) or watch_logged(finding.metric)
+    row = _row(finding)
     return -1 if row is None else RANKS[row.name]
+
+
+def _row(finding: Finding) -> Watch | None:
+    """How the metric is watched, of records or of a log."""
+    return watch(finding.metric) or watch_logged(finding.metric)
 
 
 def _listed(findings: Sequence[Finding]) -> str:
@@ -154,25 +156,22 @@ def _is_single(finding: Finding) -> bool:
     return finding.kind == SPIKE and not finding.period
 
 
-def _end(finding: Finding) -> int | None:
-    return finding.onset if _is_single(finding) else finding.end
+_VERBS = {
+    SPIKE: "jumped",
+    LIMIT: "passed its limit",
+    IMPOSSIBLE: "has an impossible value",
+    STUCK: "is stuck",
+}
 
 
 def _in_short(finding: Finding) -> str:
     """A finding's metric and what it did."""
     down = finding.direction == DOWN
     if not finding.direction or finding.score == 0.0:
-        verb = "is not finite"
-    else:
-        verbs = {
-            SPIKE: ("jumped", "jumped"),
-            DRIFT: ("began to rise", "began to fall"),
-            LIMIT: ("passed its limit", "passed its limit"),
-            IMPOSSIBLE: ("has an impossible value", "has an impossible value"),
-            STUCK: ("is stuck", "is stuck"),
-        }
-        verb = verbs.get(finding.kind, ("rose", "fell"))[down]
-    return f"{finding.metric} {verb}"
+        return f"{finding.metric} is not finite"
+    moved = ("began to fall" if down else "began to rise") if finding.kind == DRIFT else None
+    moved = moved or _VERBS.get(finding.kind, "fell" if down else "rose")
+    return f"{finding.metric} {moved}"
 
 
 def verdict(steps: Steps, found: Sequence[Event], covered: Coverage) -> str:

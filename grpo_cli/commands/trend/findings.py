@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +11,6 @@ from grpo_cli.batch import F64, I64
 from grpo_cli.commands.trend.detectors import (
     DRIFT,
     IMPOSSIBLE,
-    LIMIT,
     RECENT,
     SHIFT,
     SPIKE,
@@ -27,7 +25,6 @@ from grpo_cli.commands.trend.step import (
     WARNING,
     Finding,
     Flags,
-    NotFinite,
     Place,
     Step,
     Steps,
@@ -35,7 +32,6 @@ from grpo_cli.commands.trend.step import (
 from grpo_cli.commands.trend.watched import DOWN, PRACTICE, UP, Watch
 from grpo_cli.terminal.numbers import shell_line, shown
 
-_NO_FLAGS = Flags()
 _LATEST = 4
 """The values of a drift's future of which the median is shown."""
 
@@ -49,45 +45,47 @@ class _Series(NamedTuple):
     values: F64
 
 
-def findings(steps: Steps, flags: Flags = _NO_FLAGS) -> list[Finding]:
+def findings(steps: Steps, flags: Flags = Flags()) -> list[Finding]:  # noqa: B008
     """Where a run changed, the earliest first.
 
     Args:
         steps: by number.
         flags: what goes into the commands.
     """
-    series = [*_watched(steps)]
+    series = []
+    for name, column in steps.metrics.items():
+        if (watch := steps.watch(name)) is not None:
+            places = np.flatnonzero(~np.isnan(column))
+            series.append(_Series(name, watch, places, column[places]))
     found = [
         _finding(one, steps, change, flags)
         for one, each in zip(series, changes([(s.watch, s.values) for s in series]), strict=True)
         for change in each
     ]
-    found += [_not_finite(steps, name, one, flags) for name, one in steps.not_finite.items()]
+    for name, wrong in steps.not_finite.items():
+        begun, later = steps[wrong.places[0]], len(wrong.places) - 1
+        many = f" and at {later:,} of the steps that follow" if later else ""
+        sentence = f"{wrong.words} at step {begun.number}{many}"
+        commands = _commands(name, begun, begun, flags)
+        commands["command"], at = commands["cause"], begun.number
+        one = Finding(name, IMPOSSIBLE, at, sentence, worst_step=at, seen=at, **commands)
+        found.append(one)
     return sorted(found, key=lambda one: one.onset)
 
 
-def _watched(steps: Steps) -> Iterator[_Series]:
-    for name, column in steps.metrics.items():
-        watch = steps.watch(name)
-        if watch is not None:
-            places = np.flatnonzero(~np.isnan(column))
-            yield _Series(name, watch, places, column[places])
-
-
 def _finding(series: _Series, steps: Steps, change: Change, flags: Flags) -> Finding:
-    values = series.values
+    values, numbers = series.values, steps.numbers
     end = len(values) if change.end is None or change.period else max(change.end, change.at + 1)
     after = values[change.at : change.at + 1 if change.kind == SPIKE and not change.period else end]
     worst = change.at + int(after.argmax() if change.up else after.argmin())
     begun, farthest = (int(series.places[at]) for at in (change.at, worst))
-    number, numbers = steps.numbers[begun], steps.numbers
     ended = None if change.end is None else numbers[series.places[change.end]]
     until = "" if ended is None else f", until step {ended}"
     return Finding(
         series.name,
         change.kind,
-        number,
-        _SENTENCES[change.kind](series, change, number) + until,
+        numbers[begun],
+        _sentence(series, change, numbers[begun]) + until,
         worst_step=numbers[farthest],
         score=change.score,
         direction=UP if change.up else DOWN,
@@ -99,31 +97,25 @@ def _finding(series: _Series, steps: Steps, change: Change, flags: Flags) -> Fin
     )
 
 
-def _commands(name: str, begun: Step, worst: Step, flags: Flags) -> dict[str, Any]:
-    """A finding's commands, of the steps where it began and where it is worst; and that place."""
-    column = METRICS.get(name)
-    kind = None if column is None else column.worst
-    at_first, at_worst = (None if kind is None else one.worst.get(kind) for one in (begun, worst))
-    return {
-        "command": command(begun, at_first, kind, flags),
-        "worst": at_worst,
-        "cause": _cause(name, begun, at_first, flags),
-        "worst_command": command(worst, at_worst, kind, flags),
-    }
-
-
-def _not_finite(steps: Steps, name: str, found: NotFinite, flags: Flags) -> Finding:
-    """Of what is NaN or infinite at some steps."""
-    begun, later = steps[found.places[0]], len(found.places) - 1
-    many = f" and at {later:,} of the steps that follow" if later else ""
-    sentence = f"{found.words} at step {begun.number}{many}"
-    commands = _commands(name, begun, begun, flags)
-    commands["command"] = commands["cause"]
-    number = begun.number
-    return Finding(name, IMPOSSIBLE, number, sentence, worst_step=number, seen=number, **commands)
-
-
 # ---- sentences ----------------------------------------------------------------------------------
+
+
+def _sentence(series: _Series, change: Change, step: int) -> str:
+    """What happened, in numbers."""
+    name, value = series.name, shown(float(series.values[change.at]))
+    if change.kind == SPIKE:
+        often = f" and every {change.period} steps from then on" if change.period else ""
+        before = f"{_before(series, change)} before"
+        return f"{name} jumped at step {step}{often}: {before}, {value} at that step"
+    if change.kind == IMPOSSIBLE:
+        low, high = series.watch.span
+        bound = f"above {high:g}" if change.up else f"below {low:g}"
+        return f"{name} is {value} at step {step}: it cannot be {bound}"
+    if change.kind == STUCK:
+        count = len(series.values) if change.end is None else change.end
+        stuck = f"{name} is {series.watch.stuck:g} from step {step} on"
+        return f"{stuck}, in all of the first {count:,} steps: nothing is learnt"
+    return (_moved if change.limit is None else _passed)(series, change, step)
 
 
 def _before(series: _Series, change: Change, most: int = PAST) -> str:
@@ -138,74 +130,58 @@ def _moved(series: _Series, change: Change, step: int) -> str:
     after = float(np.median(future if change.kind == SHIFT else future[-_LATEST:]))
     usual = float(np.median(series.values[max(0, change.at - PAST) : change.at]))
     most = PAST if (after > usual) == change.up else RECENT  # it had moved the other way before
-    verb = {
-        (SHIFT, True): "rose",
-        (SHIFT, False): "fell",
-        (DRIFT, True): "began to rise",
-        (DRIFT, False): "began to fall",
-    }[change.kind, change.up]
+    verb = _VERBS[change.kind][not change.up]
     of = "it was constant" if math.isinf(change.score) else f"{change.score:.0f} standard errors"
     before = f"{_before(series, change, most)} before, {shown(after)} after"
     return f"{series.name} {verb} at step {step}: {before} ({of})"
 
 
-def _jumped(series: _Series, change: Change, step: int) -> str:
-    often = f" and every {change.period} steps from then on" if change.period else ""
-    return (
-        f"{series.name} jumped at step {step}{often}: {_before(series, change)} before, "
-        f"{shown(float(series.values[change.at]))} at that step"
-    )
+_VERBS = {SHIFT: ("rose", "fell"), DRIFT: ("began to rise", "began to fall")}
 
 
 def _passed(series: _Series, change: Change, step: int) -> str:
+    """Of a limit."""
     limit, values = change.limit, series.values[change.at :]
     assert limit is not None
     extreme = shown(float(values.max() if limit.above else values.min()))
+    source = f"{limit.source} publishes this limit"
+    if limit.source == PRACTICE:  # passed from a level that was known
+        source = f"{_before(series, change)} before"
     if limit.times:
-        verb = "rose" if limit.above else "fell"
-        factor = f"{limit.bound:g} times" if limit.above else f"{limit.bound:g} of"
+        verb, end = ("rose", "highest") if limit.above else ("fell", "lowest")
+        factor = f"{limit.bound:g} {'times' if limit.above else 'of'}"
         return (
-            f"{series.name} {verb} from step {step} on: {_before(series, change)} before, "
-            f"{extreme} at its {'highest' if limit.above else 'lowest'}, beyond {factor} its "
-            "usual value"
+            f"{series.name} {verb} from step {step} on: {source}, {extreme} at its {end}, beyond "
+            f"{factor} its usual value"
         )
-    source = (
-        f"{_before(series, change)} before"
-        if limit.source == PRACTICE
-        else f"{limit.source} publishes this limit"
-    )
+    side = "above" if limit.above else "below"
     return (
-        f"{series.name} is {'above' if limit.above else 'below'} {limit.bound} from step {step} "
-        f"on, {extreme} at its worst; {source}"
+        f"{series.name} is {side} {limit.bound} from step {step} on, {extreme} at its worst; "
+        f"{source}"
     )
-
-
-def _impossible(series: _Series, change: Change, step: int) -> str:
-    low, high = series.watch.span
-    bound = f"above {high:g}" if change.up else f"below {low:g}"
-    value = shown(float(series.values[change.at]))
-    return f"{series.name} is {value} at step {step}: it cannot be {bound}"
-
-
-def _stuck(series: _Series, change: Change, step: int) -> str:
-    count = len(series.values) if change.end is None else change.end
-    value, steps = f"{series.watch.stuck:g}", f"all of the first {count:,} steps"
-    return f"{series.name} is {value} from step {step} on, in {steps}: nothing is learnt"
-
-
-_SENTENCES = {
-    STUCK: _stuck,
-    SHIFT: _moved,
-    DRIFT: _moved,
-    SPIKE: _jumped,
-    LIMIT: _passed,
-    IMPOSSIBLE: _impossible,
-}
 
 
 # ---- commands -----------------------------------------------------------------------------------
 
-_COLORS = {"nll": "log_prob"}
+
+def _commands(name: str, begun: Step, worst: Step, flags: Flags) -> dict[str, Any]:
+    """A finding's commands, of the steps where it began and where it is worst; and that place."""
+    column = METRICS.get(name)
+    kind = None if column is None else column.worst
+    at_first, at_worst = (None if kind is None else one.worst.get(kind) for one in (begun, worst))
+    if begun.logged:
+        cause = shell_line(["grpo", "explain", begun.file])
+    else:  # faults of the data, or why the loss is what it is
+        explains = name == "loss" and at_first is not None
+        taken = flags.words if explains else flags.reading
+        words = ["grpo", "explain" if explains else "check", *_there(begun, at_first), *taken]
+        cause = shell_line(words)
+    return {
+        "command": command(begun, at_first, kind, flags),
+        "worst": at_worst,
+        "cause": cause,
+        "worst_command": command(worst, at_worst, kind, flags),
+    }
 
 
 def command(step: Step, place: Place | None, kind: str | None, flags: Flags) -> str:
@@ -215,30 +191,19 @@ def command(step: Step, place: Place | None, kind: str | None, flags: Flags) -> 
     """
     if step.logged:
         return shell_line(["grpo", "explain", step.file])
-    words, token = flags.words, place is not None and place.token is not None
-    comment = f"  # step {step.number}"
+    comment, there = f"  # step {step.number}", _there(step, place)
+    token = place is not None and place.token is not None
     if place is not None and token:
         comment += f", token #{place.token} of response {place.response}: {shown(place.value)}"
     if step.metrics.get("objective", 0.0) is None:
-        return shell_line(["grpo", "check", *_there(step, place), *flags.reading]) + comment
-    if place is None or not token:
-        there = [*_there(step, place), "--level", "response"]
-        return shell_line(["grpo", "eval", *there, *words]) + comment
-    color = ["--color-by", _COLORS.get(kind or "", kind or "ratio")]
-    response = ["--response", str(place.response)]
-    return shell_line(["grpo", "show", *_there(step, place), *response, *color, *words]) + comment
-
-
-def _cause(metric: str, step: Step, place: Place | None, flags: Flags) -> str:
-    """What may explain the finding: faults of the data, or why the loss is what it is."""
-    if step.logged:
-        return shell_line(["grpo", "explain", step.file])
-    explains = "explain" if metric in _OF_LOSS and place is not None else "check"
-    taken = flags.words if explains == "explain" else flags.reading
-    return shell_line(["grpo", explains, *_there(step, place), *taken])
-
-
-_OF_LOSS = ("loss",)
+        words = ["check", *there, *flags.reading]
+    elif place is None or not token:
+        words = ["eval", *there, "--level", "response", *flags.words]
+    else:
+        color = {"nll": "log_prob", None: "ratio"}.get(kind, kind) or "ratio"
+        token_of = ["--response", str(place.response), "--color-by", color]
+        words = ["show", *there, *token_of, *flags.words]
+    return shell_line(["grpo", *words]) + comment
 
 
 def _there(step: Step, place: Place | None) -> list[str]:

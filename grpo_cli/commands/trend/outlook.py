@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from grpo_cli.batch import F64
 from grpo_cli.commands.answer import Answer
 from grpo_cli.commands.trend.events import Event
 from grpo_cli.commands.trend.questions.noise import line
@@ -62,57 +61,42 @@ def forecasts(steps: Steps) -> list[Forecast]:
     No forecast where noise may explain the slope, where a limit is passed already, or where
     it is farther away than the run is long.
     """
-    found = [
-        one
+    found = (
+        _forecast(row, limit, steps)
         for row in TABLE
         for limit in row.limits
         if row.name in steps.metrics
-        for one in _forecast(row, limit, steps)
-    ]
-    return sorted(found, key=lambda one: one.step)
+    )
+    return sorted(filter(None, found), key=lambda one: one.step)
 
 
-def _forecast(row: Watch, limit: Limit, steps: Steps) -> Iterator[Forecast]:
+def _forecast(row: Watch, limit: Limit, steps: Steps) -> Forecast | None:
     kept = ~np.isnan(steps.metrics[row.name])
     values, numbers = steps.metrics[row.name][kept], np.array(steps.numbers)[kept]
     if len(values) < _LEAST:
-        return
+        return None
     bound = limit.bound * (float(np.median(values[:_FIRST])) if limit.times else 1.0)
-    recent = values[-_RECENT:]
-    sign = 1.0 if limit.above else -1.0
-    if (sign * (recent - bound) >= 0.0).any():
-        return
-    level, slope, width = _line(row, recent, bound)
-    if width is None or sign * slope <= width[1]:
-        return
+    recent, sign = values[-_RECENT:], 1.0 if limit.above else -1.0
+    both = np.append(recent, bound)
+    if (sign * (recent - bound) >= 0.0).any() or (row.is_log and (both <= 0.0).any()):
+        return None
+    scaled = np.log(both) if row.is_log else row.scaled(both)
+    slope = line(scaled[:-1])
+    sure = slope.half_width(2 * _SURE - 1)
+    if sign * slope.value <= sure:
+        return None
+    left, half = float(scaled[-1] - scaled[:-1].mean()), sign * slope.half_width()
     middle = (len(recent) - 1) / 2
     ahead = [
-        middle + level / one - (len(recent) - 1)
-        for one in (slope, slope + sign * width[0], slope - sign * width[0])
+        middle + left / one - (len(recent) - 1)
+        for one in (slope.value, slope.value + half, slope.value - half)
     ]
     if not 0.0 < ahead[0] <= len(values):
-        return
+        return None
     pace = float(np.median(np.diff(numbers))) or 1.0
     at, low, high = (int(numbers[-1] + max(math.ceil(one), 1) * pace) for one in ahead)
     sentence = (
         f"{row.name} will pass {bound:.3g} at about step {at:,} ({low:,} to {high:,}) if the "
         f"last {len(recent)} steps continue"
     )
-    yield Forecast(row.name, bound, at, low, high, sentence)
-
-
-def _line(row: Watch, values: F64, bound: float) -> tuple[float, float, tuple[float, float] | None]:
-    """How far a bound is from the middle of a line, its slope, and how sure that is.
-
-    On the metric's scale; both widths of the slope's interval: 95 %, and that of ``_SURE``.
-    """
-    both = np.append(values, bound)
-    if row.is_log:
-        if (both <= 0.0).any():
-            return 0.0, 0.0, None
-        scaled = np.log(both)
-    else:
-        scaled = row.scaled(both)
-    slope = line(scaled[:-1])
-    widths = slope.half_width(), slope.half_width(2 * _SURE - 1)
-    return float(scaled[-1] - scaled[:-1].mean()), slope.value, widths
+    return Forecast(row.name, bound, at, low, high, sentence)

@@ -28,28 +28,20 @@ def bins(values: F64) -> NDArray[np.int32]:
 
 def quantiles(found: Ragged, share: float) -> F64:
     """[S] the number that ``share`` of each step's do not exceed; NaN where there are none."""
-    places = np.maximum(np.ceil(share * found.widths), 1) - 1
-    if found.times is None and (places >= found.widths - 1).all():  # the largest of each
-        keys = found.reduced(np.maximum, 0).tolist()
-        widths = found.widths.tolist()
-        return np.array([_middle(k) if n else NO_NUMBER for k, n in zip(keys, widths, strict=True)])
-    begin, made = 0, []
+    made, begin = [], 0
     for width in found.widths.tolist():
-        part = slice(begin, begin + width)
-        times = None if found.times is None else found.times[part]
-        made.append(_quantile(found.values[part], times, share) if width else NO_NUMBER)
-        begin += width
+        part, begin = slice(begin, begin + width), begin + width
+        if not width:
+            made.append(NO_NUMBER)
+            continue
+        keys = found.values[part]
+        order = np.argsort(keys)
+        reached = np.arange(1, width + 1)
+        if found.times is not None:
+            reached = np.cumsum(found.times[part][order])
+        place = max(math.ceil(share * int(reached[-1])), 1) - 1
+        made.append(_middle(int(keys[order[np.searchsorted(reached, place, side="right")]])))
     return np.array(made)
-
-
-def _quantile(keys: NDArray[np.int32], times: NDArray[np.int64] | None, share: float) -> float:
-    total = len(keys) if times is None else int(times.sum())
-    place = max(math.ceil(share * total), 1) - 1
-    if times is None:
-        return _middle(int(np.partition(keys, place)[place]))
-    order = np.argsort(keys)
-    reached = np.cumsum(times[order])
-    return _middle(int(keys[order[np.searchsorted(reached, place, side="right")]]))
 
 
 def _middle(key: int) -> float:

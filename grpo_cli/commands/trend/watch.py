@@ -1,35 +1,99 @@
-"""What ``--follow`` prints: a line for each step that is done, and each finding once."""
+"""What makes the answer no (``--fail-on``), and what ``--follow`` prints until it does."""
 
 from __future__ import annotations
 
+import operator
+import re
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
+import numpy as np
 import orjson
+from numpy.typing import NDArray
 
-from grpo_cli.commands.trend.conditions import Condition
+from grpo_cli.batch import F64
+from grpo_cli.commands.options import complete
 from grpo_cli.commands.trend.coverage import Coverage
 from grpo_cli.commands.trend.events import events, verdict
 from grpo_cli.commands.trend.findings import findings
 from grpo_cli.commands.trend.follow import Follow
+from grpo_cli.commands.trend.metrics import METRICS
+from grpo_cli.commands.trend.metrics import metric as metric_of
 from grpo_cli.commands.trend.step import WARNING, Finding, Flags, Step, Steps
 from grpo_cli.commands.trend.view import print_command, print_finding, sparing
+from grpo_cli.errors import UsageError
 from grpo_cli.terminal.grid import print_hidden
 from grpo_cli.terminal.messages import say
-from grpo_cli.terminal.numbers import escaped_json, visible
+from grpo_cli.terminal.numbers import escaped_json, shown, visible
 from grpo_cli.terminal.screen import screen_of, written
 
+_TESTS: Mapping[str, Callable[[F64, float], NDArray[np.bool_]]] = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    ">": operator.gt,
+    "<": operator.lt,
+}
+_CONDITION = re.compile(r"\s*([\w./-]+)\s*(>=|<=|>|<)\s*(\S+)\s*")
+FINDINGS = "findings"
 
-def finished(before: Sequence[Step], now: Steps, *, last: bool) -> Iterator[Step]:
-    """The steps that are new, or other than they were; the last one when it will not change."""
-    known = {step.number: step.metrics for step in before}
-    for step in now if last else now[:-1]:
-        if known.get(step.number) != step.metrics:
-            yield step
 
+class Condition(NamedTuple):
+    """A test of ``--fail-on``; without a metric it holds where anything was found."""
+
+    text: str
+    metric: str = ""
+    test: str = ""
+    bound: float = 0.0
+
+    def answer(self, steps: Steps, findings: Sequence[Finding]) -> str | None:
+        """Why it holds, in a sentence; None if it does not."""
+        if not self.metric:
+            wrong = sum(one.severity == WARNING for one in findings)
+            return ("one finding" if wrong == 1 else f"{wrong} findings") if wrong else None
+        values = steps.metrics.get(self.metric, np.zeros(0))
+        for at in np.flatnonzero(_TESTS[self.test](values, self.bound)).tolist():
+            value = steps.values(self.metric)[at]
+            return f"{self.text}: {shown(value)} at step {steps.numbers[at]}"
+        return None
+
+    def check(self, steps: Steps) -> None:
+        """Refuses a metric that no step has: no value of it would ever fail.
+
+        Raises:
+            UsageError: with what the metric needs.
+        """
+        values = steps.metrics.get(self.metric)
+        if not self.metric or not steps or (values is not None and not np.isnan(values).all()):
+            return
+        column = metric_of(self.metric)
+        needs = f"; it needs {column.needs}" if column is not None and column.needs else ""
+        raise UsageError(f"--fail-on {self.text}: no step has {self.metric}{needs}")
+
+
+def read_condition(text: str, *, logged: bool = False) -> Condition:
+    """The condition that a flag spells; of a log's series any name may be that of one.
+
+    Raises:
+        UsageError: for text that is no condition, or an unknown metric.
+    """
+    if text.strip() == FINDINGS:
+        return Condition(text)
+    found = _CONDITION.fullmatch(text)
+    if found is None:
+        raise UsageError(f"--fail-on: expected METRIC>NUMBER or {FINDINGS}, got {text!r}")
+    name = found[1]
+    metric = name if logged or metric_of(name) else complete.known("--fail-on", name, METRICS)
+    try:
+        bound = float(found[3])
+    except ValueError:
+        raise UsageError(f"--fail-on: expected a number after {found[2]}, got {found[3]}") from None
+    return Condition(text.strip(), metric, found[2], bound)
+
+
+# ---- what is printed as a run grows -------------------------------------------------------------
 
 _USUAL = (
     *("reward_mean", "length_mean", "nll", "loss", "kl_k3", "gradient_norm", "ratio_p999"),
@@ -98,9 +162,11 @@ class Watch:
                 say(f"note: {note}")
                 self._printed.add(note)
         steps = self._follow.steps()
-        done = steps if last else steps[:-1]
-        for step in finished(self._before, steps, last=last):
-            self._write_step(step)
+        done = steps if last else steps[:-1]  # the last one may still change
+        known = {step.number: step.metrics for step in self._before}
+        for step in done:
+            if known.get(step.number) != step.metrics:
+                self._write_step(step)
         self._before = done
         if len(done) >= _KNOWN_AFTER:
             for condition in self._conditions:
@@ -109,26 +175,29 @@ class Watch:
         for one in found:
             if (one.metric, one.seen) not in self._printed and one.severity == WARNING:
                 self._printed.add((one.metric, one.seen))
-                self._write({"finding": one}, self._text_of(one))
+                console = self._screen.console()
+                print_finding(console, self._screen, one)
+                print_command(console, self._screen, one)
+                self._write({"finding": one}, written(console).removesuffix("\n"))
         if (last and not self._as_json) or any(one.severity == WARNING for one in found):
-            covered = Coverage(done, ())
-            self._write_verdict(verdict(done, events(found), covered))
+            sentence = verdict(done, events(found), Coverage(done, ()))
+            claim = sentence.rpartition("; ")[0]
+            if claim not in self._printed:
+                self._printed.add(claim)
+                self._write({"verdict": sentence}, visible(sentence))
         self._stream.flush()
         answers = (one.answer(done, found) for one in self._conditions)
         return next(filter(None, answers), None)
-
-    def _write_verdict(self, sentence: str) -> None:
-        """Writes what the run comes to so far, where that is another sentence than before."""
-        claim = sentence.rpartition("; ")[0]
-        if claim not in self._printed:
-            self._printed.add(claim)
-            self._write({"verdict": sentence}, visible(sentence))
 
     def _write_step(self, step: Step) -> None:
         row: dict[str, Any] = {"step": step.number, "file": step.file, **step.metrics}
         values = [row.get(name) for name in self._fields]
         if not self._begun and not self._as_json:
-            self._stream.write(self._head().encode())
+            console = self._screen.console()
+            print_hidden(console, self._screen, self._hidden, "--fields")
+            names = [f"{visible(name):>{_width(name)}}" for name in self._fields]
+            head = _BETWEEN.join(["step".rjust(_STEP), *names])
+            self._stream.write(f"{written(console).lstrip(chr(10))}{head}\n".encode())
         self._begun = True
         cells = [f"{step.number:>{_STEP}}"] + [
             f"{_cell(value):>{_width(name)}}"
@@ -137,20 +206,6 @@ class Watch:
         if self._asked is not None:
             row = {name: row.get(name) for name in ("step", "file", *self._asked)}
         self._write(row, _BETWEEN.join(cells))
-
-    def _head(self) -> str:
-        """The names of the columns, and of those that there is no room for."""
-        console = self._screen.console()
-        print_hidden(console, self._screen, self._hidden, "--fields")
-        names = [f"{visible(name):>{_width(name)}}" for name in self._fields]
-        above = written(console).lstrip("\n")
-        return f"{above}{_BETWEEN.join(['step'.rjust(_STEP), *names])}\n"
-
-    def _text_of(self, finding: Finding) -> str:
-        console = self._screen.console()
-        print_finding(console, self._screen, finding)
-        print_command(console, self._screen, finding)
-        return written(console).removesuffix("\n")
 
     def _write(self, row: object, text: str) -> None:
         line = escaped_json(orjson.dumps(row)) if self._as_json else text.encode()

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from grpo_cli.batch import F64
 from grpo_cli.commands.answer import Answer
 from grpo_cli.commands.check.answer import Checked
 from grpo_cli.commands.check.run import check
@@ -19,7 +18,7 @@ from grpo_cli.commands.trend.onsets import FUTURE, PAST
 from grpo_cli.commands.trend.questions.noise import robust_size
 from grpo_cli.commands.trend.run import Run
 from grpo_cli.commands.trend.step import Finding, Place, Step, Steps
-from grpo_cli.commands.trend.watched import Watch, is_watched
+from grpo_cli.commands.trend.watched import is_watched
 from grpo_cli.engine import Reader
 from grpo_cli.engine.fold import first_pass
 from grpo_cli.errors import UsageError
@@ -148,23 +147,14 @@ def _metrics(steps: Steps, place: int) -> Iterator[MetricAt]:
         value = steps.values(name)[place]
         if value is None and not len(past) and not len(future):
             continue
-        size = None
-        if value is not None:
-            others = past if len(past) >= _LEAST else future
-            size = _size(known, float(value), others) if len(others) >= _LEAST else None
-        yield MetricAt(name, _median(past), value, _median(future), size)
-
-
-def _size(row: Watch | None, value: float, others: F64) -> float | None:
-    """By how many robust standard deviations of other steps a value is away, on its scale."""
-    values = np.append(others, value)
-    scaled = values if row is None else row.scaled(values)
-    least = 0.0 if row is None else float(row.noise(values)[-1])
-    return robust_size(float(scaled[-1]), scaled[:-1], least)
-
-
-def _median(values: F64) -> float | None:
-    return float(np.median(values)) if len(values) else None
+        others, size = past if len(past) >= _LEAST else future, None
+        if value is not None and len(others) >= _LEAST:
+            values = np.append(others, float(value))
+            scaled = values if known is None else known.scaled(values)
+            least = 0.0 if known is None else float(known.noise(values)[-1])
+            size = robust_size(float(scaled[-1]), scaled[:-1], least)
+        before, after = (float(np.median(one)) if len(one) else None for one in (past, future))
+        yield MetricAt(name, before, value, after, size)
 
 
 def _by_size(one: MetricAt) -> float:
@@ -178,7 +168,8 @@ def _groups(step: Step, reader: Reader, run: Run) -> list[Mapping[str, Any]]:
     make = partial(KeptGroups, run.plan, run.step_source, choice, run.statistics)
     found = first_pass(reader, make).steps
     rows: list[Mapping[str, Any]] = []
-    for facts in (group.facts for group in found.get(step.number, ())):
+    for group in found.get(step.number, ()):
+        facts = group.facts
         kinds = [
             kind
             for kind, place in step.worst.items()

@@ -92,14 +92,10 @@ class ResponseColumns(RunSums):
 
     def joined(self) -> tuple[dict[str, F64], I64]:
         """[R] every quantity, NaN where a response has none; and the group of every response."""
+        each = [*zip(self.columns, self.groups, strict=True)]
         names = dict.fromkeys(name for one in self.columns for name in one)
         found = {
-            name: np.concatenate(
-                [
-                    one.get(name, np.full(len(groups), np.nan))
-                    for one, groups in zip(self.columns, self.groups, strict=True)
-                ]
-            )
+            name: np.concatenate([one.get(name, np.full(len(of), np.nan)) for one, of in each])
             for name in names
         }
         starts = np.cumsum([0, *(int(one.max(initial=-1)) + 1 for one in self.groups)])
@@ -159,23 +155,22 @@ def correlate(found: ResponseColumns, first: str, second: str) -> CorrelationAns
     """
     known, owners = found.joined()
     quantities = [name for name in known if name != _STEP]
-    names = [_known(name, quantities) for name in (first, second)]
+    names = [
+        complete.known(
+            "--correlate", EACH + name if EACH + name in quantities else name, quantities
+        )
+        for name in (first, second)
+    ]
     columns = [known[name] for name in names]
-    kept = ~np.isnan(columns[0]) & ~np.isnan(columns[1])
-    first_values, second_values = (one[kept] for one in columns)
-    groups, steps = owners[kept], known[_STEP][kept]
-    numbers = np.unique(steps)
-    spans = [numbers, *(one for one in np.array_split(numbers, _THIRDS) if len(numbers) >= _LEAST)]
-    rows = []
-    for span in spans if len(numbers) else ():
+    kept = ~np.isnan(columns).any(axis=0)
+    values, groups, steps = [one[kept] for one in columns], owners[kept], known[_STEP][kept]
+    numbers, rows = np.unique(steps), []
+    thirds = (one for one in np.array_split(numbers, _THIRDS) if len(numbers) >= _LEAST)
+    for span in (numbers, *thirds) if len(numbers) else ():
         inside = (steps >= span[0]) & (steps <= span[-1])
-        parts = (one[inside] for one in (first_values, second_values, groups))
+        parts = (one[inside] for one in (*values, groups))
         rows.append(_correlation(int(span[0]), int(span[-1]), *parts))
     return CorrelationAnswer(names[0], names[1], _verdict(names, rows), rows)
-
-
-def _known(name: str, names: Sequence[str]) -> str:
-    return complete.known("--correlate", EACH + name if EACH + name in names else name, names)
 
 
 def _correlation(begun: int, ended: int, first: F64, second: F64, groups: I64) -> Correlation:
@@ -187,7 +182,9 @@ def _correlation(begun: int, ended: int, first: F64, second: F64, groups: I64) -
     varies = spread[0] & spread[1]
     inside, count = varies[places], int(varies.sum())
     about = begun, ended, count, int(inside.sum())
-    between = _pearson(*(_ranks(one, np.zeros(len(one), dtype=np.int64)) for one in means))
+    u, v = (_ranks(one, np.zeros(len(one), dtype=np.int64)) for one in means)
+    size = float(np.sqrt((u @ u) * (v @ v)))
+    between = float(u @ v) / size if size else None
     if count < _LEAST_GROUPS:
         return Correlation(*about, None, None, None, None, between)
     x, y = (one[inside] for one in values)
@@ -212,11 +209,6 @@ def _ranks(values: F64, groups: I64) -> F64:
     sizes = np.bincount(groups)
     centred: F64 = ranks - (np.bincount(groups, ranks) / np.maximum(sizes, 1))[groups]
     return centred
-
-
-def _pearson(x: F64, y: F64) -> float | None:
-    size = float(np.sqrt((x @ x) * (y @ y)))
-    return float(x @ y) / size if size else None
 
 
 def _verdict(names: Sequence[str], rows: Sequence[Correlation]) -> str:

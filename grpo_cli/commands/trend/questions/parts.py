@@ -151,11 +151,11 @@ class PartSteps:
         of_part, of_step: [n] of each row, its part's place in ``parts`` and its step.
     """
 
-    def __init__(self, reader: Reader, plan: Plan, source: StepSource, by: str, **how: Any) -> None:
+    def __init__(self, reader: Reader, plan: Plan, source: StepSource, by: str) -> None:
         path = read_path(by, "--by")
         reader = reader.only({})
         reader.reading = replace(reader.reading, batch=(path,))
-        run = Run(reader, plan, replace(source, by=path), **how)
+        run = Run(reader, plan, replace(source, by=path))
         self._rows = run.read()
         known = [run.parts[number] for number in self._rows.numbers]
         names = dict.fromkeys(part for part, _ in run.parts.values())
@@ -173,7 +173,11 @@ class PartSteps:
         found = []
         for at, part in enumerate(self.parts):
             rows = np.flatnonzero(self.of_part == at)
-            medians = {name: _median(self.values(name)[rows]) for name in names}
+            values = {name: self.values(name)[rows] for name in names}
+            medians = {
+                name: None if np.isnan(one).all() else float(np.nanmedian(one))
+                for name, one in values.items()
+            }
             responses = int(self._rows.counted("samples")[rows].sum())
             found.append(Part(part, len(rows), responses, medians))
         return found
@@ -184,41 +188,34 @@ class PartSteps:
         """What each part did in a window, those that carry most of the run's change first."""
         values, spans = self.values(window.metric), (window.before, window.after)
         chosen = [np.isin(self.of_step, span) & ~np.isnan(values) for span in spans]
-        ends = [_mean_at(whole, window.metric, span) for span in spans]
-        by_unit = (
-            self._moves(values, self._rows.counted(unit), chosen) for unit in ("samples", "tokens")
+        series = whole.metrics[window.metric]
+        ends = (series[np.isin(whole.numbers, span)] for span in spans)
+        first, last = (math.nan if np.isnan(one).all() else float(np.nanmean(one)) for one in ends)
+        change = last - first
+        moves = min(
+            (self._moves(values, self._rows.counted(u), chosen) for u in ("samples", "tokens")),
+            key=lambda one: abs(one.carried.sum() - change),
         )
-        change = ends[1] - ends[0]
-        moves = min(by_unit, key=lambda one: abs(one.carried.sum() - change))
         fits = abs(moves.carried.sum() - change) <= _ADDS_UP * abs(change)
         rows = []
-        for at, part in enumerate(self.parts):
-            if not moves.weights[:, at].any():
-                continue
-            before, after = (_plain(one) for one in moves.means[:, at])
+        for at in np.flatnonzero(moves.weights.any(axis=0)).tolist():
+            before, after = (None if math.isnan(one) else float(one) for one in moves.means[:, at])
             size = self._size(values, [one & (self.of_part == at) for one in chosen])
             share = float(moves.carried[at] / change) if fits and change else None
-            low, high = (float(one) for one in moves.weights[:, at])
-            rows.append(
-                PartChange(
-                    window.metric, window.after[0], part, before, after, size, low, high, share
-                )
-            )
+            about = window.metric, window.after[0], self.parts[at]
+            low, high = map(float, moves.weights[:, at])
+            rows.append(PartChange(*about, before, after, size, low, high, share))
         return sorted(rows, key=lambda one: (-abs(one.share or 0.0), -abs(one.size or 0.0)))
 
     def _moves(self, values: F64, weights: F64, chosen: Sequence[Any]) -> _Moves:
         """The means of parts before and after, and what each adds to the change of their mean."""
-        count = len(self.parts)
         sums = [
-            [
-                np.bincount(self.of_part[rows], one[rows], count)
-                for one in (weights, weights * values)
-            ]
-            for rows in chosen
+            [np.bincount(self.of_part[rows], one[rows], len(self.parts)) for rows in chosen]
+            for one in (weights, weights * values)
         ]
+        weight, total = (np.array(one) for one in sums)
         with np.errstate(invalid="ignore", divide="ignore"):
-            means = np.array([total / weight for weight, total in sums])
-            shares = np.array([weight / weight.sum() for weight, _ in sums])
+            means, shares = total / weight, weight / weight.sum(axis=1, keepdims=True)
         filled = np.where(np.isnan(means), means[::-1], means)  # a part that came or went
         middle = np.nansum(shares * filled, axis=1).mean()
         within = shares.mean(axis=0) * (filled[1] - filled[0])
@@ -278,19 +275,6 @@ class _Moves(NamedTuple):
     carried: F64
 
 
-def _mean_at(steps: Steps, metric: str, numbers: Sequence[int]) -> float:
-    values = steps.metrics[metric][np.isin(steps.numbers, numbers)]
-    return float(np.nanmean(values)) if not np.isnan(values).all() else math.nan
-
-
-def _median(values: F64) -> float | None:
-    return None if np.isnan(values).all() else float(np.nanmedian(values))
-
-
-def _plain(value: float) -> float | None:
-    return None if math.isnan(value) else float(value)
-
-
 def answer_by(
     field: str, parts: PartSteps, whole: Steps, around: Sequence[_Window], names: Sequence[str]
 ) -> PartsAnswer:
@@ -322,19 +306,18 @@ def _verdict(field: str, rows: Sequence[PartChange], count: int) -> str:
     about = f"{first.metric} from step {first.step} on"
     largest = max((abs(one.size or 0.0) for one in rows), default=0.0)
     moved = [one for one in rows if abs(one.size or 0.0) >= max(_MOVED, _SMALL * largest)]
-    mixed = sum(abs(one.weight_after - one.weight_before) for one in rows) / 2
     if not moved:
-        if mixed > _MIXED:
-            most = max(rows, key=lambda one: one.weight_after - one.weight_before)
-            part, old, new = shown(most.part), most.weight_before, most.weight_after
-            mix = f"the share of {field} {part} grew from {old:.0%} to {new:.0%} of the responses"
-            return f"{about}: no single {field} changed, but {mix}"
-        return f"{about}: no single {field} changed"
+        if sum(abs(one.weight_after - one.weight_before) for one in rows) / 2 <= _MIXED:
+            return f"{about}: no single {field} changed"
+        most = max(rows, key=lambda one: one.weight_after - one.weight_before)
+        grew = f"{most.weight_before:.0%} to {most.weight_after:.0%} of the responses"
+        mix = f"the share of {field} {shown(most.part)} grew from {grew}"
+        return f"{about}: no single {field} changed, but {mix}"
     if len(moved) == count:
         return f"{about}: all {count:,} changed, so {field} does not explain it"
     shares = [one.share for one in moved if one.share is not None]
-    carried = sum(shares)
     names = ", ".join(shown(one.part) for one in moved[:3])
     more = f" and {len(moved) - 3:,} more" if len(moved) > 3 else ""
-    share = f", which carry {carried:.0%} of the change" if shares and carried <= _WHOLE else ""
+    whole = shares and sum(shares) <= _WHOLE
+    share = f", which carry {sum(shares):.0%} of the change" if whole else ""
     return f"{about}: only {field} {names}{more} of {count:,} changed{share}"
