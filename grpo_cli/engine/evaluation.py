@@ -304,12 +304,12 @@ class Evaluation:
             yield sentence
 
     def _replaced(self) -> Iterator[str]:
-        """Says which of the variant's own values the records replace by some of another scale."""
+        """Says which of the variant's own values the records replace; of grpo's, those far off."""
         plan = self._evaluator.plan
         values = [
             instead(name, own, used)
             for name, (own, used) in plan.replaced(self._sums.totals.signed).items()
-            if _of_another_scale(own, used)
+            if plan.variant != "grpo" or _of_another_scale(own, used)
         ]
         if values:
             yield f"taken from the records instead of {plan.variant}'s own: {', '.join(values)}"
