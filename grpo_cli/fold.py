@@ -29,8 +29,8 @@ from grpo_cli.engine.facts import InputFacts, Skipped
 from grpo_cli.engine.references import lacks_kl, without_kl
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.records import PLAIN, Block, DecodedChunk, Piece, Raw, Reading, Span
-from grpo_cli.records.choose.batches import batch_fields
-from grpo_cli.records.decode import decode
+from grpo_cli.records.choose.grouping import batch_fields
+from grpo_cli.records.objects import decode
 from grpo_cli.records.record import in_chunks
 from grpo_cli.records.tables.files import Rows
 from grpo_cli.records.translate import Notices

@@ -29,7 +29,7 @@ from grpo_cli.records import (
     record,
     spans,
 )
-from grpo_cli.records.open import ranges
+from grpo_cli.records.open import blocks
 from grpo_cli.variants.plan import Plan
 
 T = TypeVar("T")
@@ -104,10 +104,10 @@ def numbered_lines(path: object, size: int, way: str = "blocks") -> tuple[list[A
     source, before = Source.of(str(path)), 0
     try:
         if way == "ranges":
-            for wanted in ranges.ranges(source, size):
-                for block in ranges.blocks_of(wanted, before):
+            for wanted in blocks.ranges(source, size):
+                for block in blocks.blocks_of(wanted, before):
                     found += enumerate(block.lines, block.line)
-                before += ranges.look(wanted)[0]
+                before += blocks.look(wanted)[0]
             return found, None
         for piece in spans(source, size) if way == "spans" else cut(source, size):
             block = piece if isinstance(piece, Block) else piece.fetch()

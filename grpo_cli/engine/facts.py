@@ -9,7 +9,7 @@ from typing import Any
 
 from grpo_cli.errors import InputError
 from grpo_cli.records import DecodedChunk, Raw
-from grpo_cli.records.choose.batches import steps_in
+from grpo_cli.records.choose.grouping import steps_in
 from grpo_cli.records.fields import fields_of, read_fields
 from grpo_cli.records.translate import Notices
 from grpo_cli.records.unread import Unread, candidates, look

@@ -33,7 +33,7 @@ from grpo_cli.records import (
     Source,
     record,
 )
-from grpo_cli.records.choose.batches import batch_fields
+from grpo_cli.records.choose.grouping import batch_fields
 from grpo_cli.records.choose.where import Condition, read_path, spelled
 from grpo_cli.records.open.remote import Version, is_remote
 from grpo_cli.records.open.streams import BLOCK, version_of

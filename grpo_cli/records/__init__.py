@@ -1,12 +1,12 @@
 """Bytes → records → batches. Whatever leaves this package is float64, finite and consistent."""
 
-from grpo_cli.records.choose.batches import key_of
+from grpo_cli.records.choose.grouping import key_of
 from grpo_cli.records.from_objects import headers, pack
-from grpo_cli.records.objects import raws, record
+from grpo_cli.records.objects import raws
 from grpo_cli.records.open.blocks import Block, Source, Span, cut, spans
 from grpo_cli.records.packed import Packed, lay
 from grpo_cli.records.parse.assemble import assemble, find_faults, layout
-from grpo_cli.records.parse.record import parse
+from grpo_cli.records.parse.record import parse, record
 from grpo_cli.records.reading import PLAIN, Piece, Reading
 from grpo_cli.records.record import BatchFields, DecodedChunk, MicroBatch, Raw, Record
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cache, lru_cache
+from functools import lru_cache
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -20,6 +20,7 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
         "logp_per_token",
         "new_log_probs",
         "trainer_logprobs",
+        "log_prob",  # verl workers/actor/dp_actor.py: of the pass that trains
     ),
     "log_probs_old": (
         "old_log_probs",
@@ -59,7 +60,7 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
         "generation_log_probs",  # NeMo-RL nemo_rl/models/generation/vllm/utils.py:429
         "rollout_action_logprobs",  # SkyRL workers/megatron/megatron_worker.py:1063
     ),
-    "entropies": ("entropy", "token_entropies"),
+    "entropies": ("entropy", "token_entropies", "entropys"),  # the last: verl workers/actor
     "values": ("critic_values", "value_estimates"),
     "sum_pi_squared": (),
     "ratios": ("rhos", "importance_ratios"),
@@ -248,25 +249,9 @@ def fields_of(keys: tuple[str, ...]) -> Fields | None:
 def _refuse_slip(key: str) -> None:
     if not _SHORTEST_TYPO <= len(key) <= _LONGEST_TYPO or key in _INNOCENT:
         return
-    possible = {name for part in _shortened(key) for name in _names_by_part().get(part, ())}
-    near = [name for name in possible if _one_slip(key, name)]
+    near = [name for name in _KNOWN if _one_slip(key, name)]
     if near:
         raise InputError(f"unknown key; did you mean {min(near)}?", path=key)
-
-
-@cache
-def _names_by_part() -> Mapping[str, Sequence[str]]:
-    """Known names by what they are without a letter: what is one slip off shares such a part."""
-    found: dict[str, list[str]] = {}
-    for name in _KNOWN:
-        for part in _shortened(name):
-            found.setdefault(part, []).append(name)
-    return found
-
-
-def _shortened(word: str) -> set[str]:
-    """A word, and what it is without each of its letters."""
-    return {word, *(word[:at] + word[at + 1 :] for at in range(len(word)))}
 
 
 def _one_slip(a: str, b: str) -> bool:
@@ -289,12 +274,7 @@ _SOUND: Mapping[str, tuple[str, ...]] = {
 
 
 def unknown_keys(name: str, unknown: Sequence[str]) -> str:
-    """For a message about a missing column: the keys that were not understood, the near ones first.
-
-    Args:
-        name: the column that is missing.
-        unknown: the keys.
-    """
+    """The end of a message on a missing column: unknown keys, those that resemble it first."""
     sounds = _SOUND.get(name, (name,))
     near = [
         key

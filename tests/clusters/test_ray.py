@@ -31,7 +31,7 @@ from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.engine.fold import fold
 from grpo_cli.records import Reading
 from grpo_cli.records.choose.grouping import Grouping
-from grpo_cli.records.open import ranges
+from grpo_cli.records.open import blocks
 from grpo_cli.records.open.remote import HEAD
 from grpo_cli.records.open.remote import files as addresses
 from grpo_cli.variants.plan import plan
@@ -141,7 +141,7 @@ def test_a_store_whose_connections_fail(cluster, store, files, text, variant):
     assert answer(paths, variant, on="ray", task_bytes=70_000) == expected
     passes = 2 if variant == "lite-ppo" else 1
     tasks = 1 + len(text) // 70_000  # each reads on to the end of its last line
-    assert sum(store.sent.values()) <= passes * (len(text) + HEAD + tasks * ranges._BEYOND)
+    assert sum(store.sent.values()) <= passes * (len(text) + HEAD + tasks * blocks._BEYOND)
     store.share = 0.3
     assert answer(paths, variant, on="ray", task_bytes=70_000) == expected
     assert store.faults["drop"] + store.faults["throttle"] + store.faults["truncate"]

@@ -91,20 +91,6 @@ def test_a_mask_may_be_another_in_one_place_only() -> None:
     assert words in found(expected(summed, summed), mask=MASK)
 
 
-def test_advantages_normalised_over_padded_tokens() -> None:
-    """Their mean takes in the padding, which is 0; their std is over the tokens that count."""
-    tokens = [a for a, n in zip(A, LENGTHS, strict=True) for _ in range(n)]
-    mean = sum(tokens) / (max(LENGTHS) * len(A))
-    std = math.sqrt(sum((x - mean) ** 2 for x in tokens) / len(tokens))
-    weight = mean_over(EVERY)
-    causes = found(expected(weight, weight, [(x - mean) / (std + 1e-8) for x in A]))
-    words = (
-        "advantages normalised again: mean over the padded tokens, which are 0 where masked, "
-        "std (ddof 0) over the tokens that count"
-    )
-    assert words in causes
-
-
 def test_groups_that_are_counted_off_the_rows() -> None:
     """Two prompts one after the other, read as every second row."""
     rewards = [1.0, 0.2, 0.6, 0.1]
@@ -184,18 +170,6 @@ def test_corrections_at_another_level(level: Any, words: str) -> None:
 
     causes = moved(policy, stages={"correction": "token-truncate"}, log_probs_rollout=ENGINE)
     assert f"correction by π_old/π_engine, {words}" in causes
-
-
-def test_kl_between_other_policies() -> None:
-    """k1 from the current policy to the engine's, where k3 to the reference is meant."""
-    weight, total, slopes = mean_over(EVERY), 0.0, []
-    for row, n in enumerate(LENGTHS):
-        slopes.append([weight(row, at) * (A[row] - BETA) for at in range(n)])
-        for at in range(n):
-            d = NEW[row][at] - ENGINE[row][at]
-            total += weight(row, at) * (A[row] - BETA * d)
-    causes = found({"objective": total, "gradient": slopes}, log_probs_rollout=ENGINE)
-    assert "KL by k1 of log π_θ − log the engine" in causes
 
 
 def test_a_rounded_loss_that_many_mistakes_give_has_no_cause() -> None:

@@ -52,6 +52,10 @@ ADDED = "β with the wrong sign (−β): the KL is added to the objective"
 TO_OLD = "KL to the old policy instead of the reference"
 REVERSED = "KL direction reversed: log π_ref − log π_θ instead of log π_θ − log π_ref"
 STILL = "KL without gradient (detached)"
+KL_OVER = (
+    "KL over another denominator: your loss divides each token by {}; this row's denominator: "
+    "responses, of token means"
+)
 STILL_WEIGHT = "KL's weight detached: no gradient flows through the ratio"
 PLAIN = {
     MISSING: compute(beta=0.0),
@@ -73,11 +77,11 @@ PLAIN = {
     "β is 0.1 instead of 0.05": compute(beta=0.1),
     "β is 0.025 instead of 0.05": compute(beta=0.025),
     "β is 0.0502 instead of 0.05": compute(beta=0.0502),
-    "KL aggregated separately as token-mean, instead of response-mean": compute(
-        kl_weight=lambda _: 0.1
+    KL_OVER.format("the number of tokens (token-mean over this micro-batch, its local count)"): (
+        compute(kl_weight=lambda _: 0.1)
     ),
-    "KL aggregated separately as token-sum, instead of response-mean": compute(
-        kl_weight=lambda _: 0.25
+    KL_OVER.format("the number of responses (token-sum: sum over tokens, mean over responses)"): (
+        compute(kl_weight=lambda _: 0.25)
     ),
     # the sum over responses is four times their mean: a β that somebody may have typed
     "β is 0.2 instead of 0.05": compute(kl_weight=lambda row: 1.0 / LENGTHS[row]),
@@ -108,11 +112,8 @@ def test_wrong_penalties(weight, words, numbers) -> None:
 
 def test_a_kl_with_weights_of_its_own_and_a_beta_that_nobody_typed() -> None:
     numbers = compute(kl_weight=lambda row: 1.0 / LENGTHS[row], beta=0.0512345)
-    words = "KL aggregated separately as response-sum, instead of response-mean"
+    words = KL_OVER.format("its response's tokens × 1 (a sum over responses)")
     check(words, numbers, flags={"beta": 0.0512345})
-    small = compute(kl_weight=lambda _: 1 / 400_000)
-    words = "KL aggregated separately as token-sum-norm, instead of response-mean"
-    check(words, small, hyperparameters={"max_completion_length": 100_000})
 
 
 def test_a_beta_is_solved_for_where_some_tokens_have_no_kl() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from grpo_cli.engine.cluster import tasks
 from grpo_cli.engine.cluster.tasks import Answer, Job
 from grpo_cli.errors import GrpoError
-from grpo_cli.records.open import ranges
+from grpo_cli.records.open import blocks
 
 
 class Played:
@@ -30,7 +30,7 @@ class Played:
         return self.count
 
     def look(self, wanted: Any) -> tuple[int, int]:
-        ref = self.later(ranges.look, wanted)
+        ref = self.later(blocks.look, wanted)
         return ref, -ref
 
     def evaluate(self, number: int, portion: Any, *before: Any) -> int:

@@ -16,7 +16,7 @@ from played import Played
 from grpo_cli.engine.cluster import run, tasks
 from grpo_cli.engine.cluster.tasks import Answer, Done, Files, Result, portions
 from grpo_cli.records import PLAIN, Source
-from grpo_cli.records.open import ranges
+from grpo_cli.records.open import blocks
 
 WORDS = ("-v", "dr", "--on", "ray", "--on-error", "skip", "--level", "batch")
 
@@ -26,7 +26,7 @@ def test_a_file_that_changes_is_an_error(
 ) -> None:
     files = mixed.files(tmp_path)
     cut(task=900, room=2)
-    look = ranges.look
+    look = blocks.look
     seen = []
 
     def changing(wanted: Any) -> Any:
@@ -36,7 +36,7 @@ def test_a_file_that_changes_is_an_error(
                 stream.write(b"\n")
         return look(wanted)
 
-    monkeypatch.setattr(ranges, "look", changing)
+    monkeypatch.setattr(blocks, "look", changing)
     told = grpo("eval", *files, *WORDS).stderr.splitlines()[-1]
     assert told == (
         f"grpo: {files[0]}: the file changed while grpo read it; start again when it is complete"

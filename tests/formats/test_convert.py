@@ -238,9 +238,8 @@ def test_what_has_a_column_of_its_own(grpo, tmp_path):
 
 def test_row_groups_of_some_megabytes(grpo, tmp_path, monkeypatch):
     parquet = pytest.importorskip("pyarrow.parquet")
-    from grpo_cli.records.tables import sink
 
-    monkeypatch.setattr(sink, "GROUP_BYTES", 1 << 14)
+    monkeypatch.setattr("grpo_cli.records.tables.parquet.GROUP_BYTES", 1 << 14)
     path = tmp_path / "in.jsonl"
     path.write_bytes(lines([{"logps": [[-0.5] * 100] * 4, "reward": REWARDS}] * 2000))
     assert grpo("convert", path, "-o", tmp_path / "out.parquet").exit_code == 0

@@ -19,7 +19,7 @@ from files import evaluation
 
 from grpo_cli import GrpoError, InputError, UsageError
 from grpo_cli.engine import Evaluation, Reader
-from grpo_cli.records.open import ranges, remote, streams, upload
+from grpo_cli.records.open import blocks, remote, streams
 from grpo_cli.records.open import remote as addressing
 from grpo_cli.records.open.blocks import Source, cut
 from grpo_cli.records.open.remote import CHANGED, Address, Version, address
@@ -344,17 +344,17 @@ def test_what_is_known_of_a_file_before_it_is_read(store, place):
 @pytest.mark.parametrize("size", [7, 41, 42, 43, 84, 1000])
 def test_ranges_of_a_file_in_a_store_are_its_lines(store, small, monkeypatch, size):
     monkeypatch.setattr(remote, "_AT_ONCE", 16)
-    monkeypatch.setattr(ranges, "_BEYOND", 5)
+    monkeypatch.setattr(blocks, "_BEYOND", 5)
     data = LINE * 3 + LINE[:-1]
     place = address(store.put("runs/a", data))
-    made = ranges.ranges(Source.of(place), size)
+    made = blocks.ranges(Source.of(place), size)
     assert [one.start for one in made] == list(range(0, len(data), size))
     assert [b.start for b in made[1:]] == [a.end for a, b in pairwise(made)][: len(made) - 1]
     first = store.asked[:]
     found, before = [], 0
     for one in made:
-        count, kept = ranges.look(one)
-        for block in ranges.blocks_of(one, before, kept):
+        count, kept = blocks.look(one)
+        for block in blocks.blocks_of(one, before, kept):
             assert block.line == len(found) + 1
             found += block.lines
         before += count
@@ -367,7 +367,7 @@ def test_ranges_of_a_file_in_a_store_are_its_lines(store, small, monkeypatch, si
 
 def test_a_file_is_there_when_it_is_whole(store):
     store.put("runs/a", b"before")
-    with upload.uploading("s3://runs/b") as stream:
+    with remote.uploading("s3://runs/b") as stream:
         stream.write(DATA)
         stream.flush()
         assert [one.data for one in store.opened] == [DATA]
@@ -382,7 +382,7 @@ def test_what_is_not_whole_is_given_up(store, error):
     store.put("runs/a", b"before")
 
     def broken():
-        with upload.uploading("s3://runs/a") as stream:
+        with remote.uploading("s3://runs/a") as stream:
             stream.write(DATA)
             raise error
 
@@ -394,7 +394,7 @@ def test_what_is_not_whole_is_given_up(store, error):
 
 
 def write(data):
-    with upload.uploading("s3://runs/b", "--out") as stream:
+    with remote.uploading("s3://runs/b", "--out") as stream:
         stream.write(data)
 
 
@@ -420,22 +420,22 @@ def test_a_container_has_to_be_there(store):
     words = "--out: cannot write s3://runs/b: cannot be read: reset (8 attempts)"
     store.faults = [OSError("reset")] * 8
     assert told(write, DATA) == (UsageError, words)
-    with upload.uploading("file:///b") as stream:  # no container in such a name
+    with remote.uploading("file:///b") as stream:  # no container in such a name
         stream.write(DATA)
     assert store.kept["/b"] == DATA
 
 
 def test_what_is_sent_is_all_of_a_stream(store, monkeypatch):
-    monkeypatch.setattr(upload, "_COPIED", 4)
+    monkeypatch.setattr(remote, "_COPIED", 4)
     store.put("runs/a", b"")
     stream = io.BytesIO(DATA)
     store.faults = [None, None, None, None, OSError("reset")]
-    upload.send(stream, "s3://runs/a")
+    remote.send(stream, "s3://runs/a")
     assert (store.kept["runs/a"], stream.tell(), store.faults) == (DATA, 25, [])
     stream.seek(3)
     store.faults = [None, *[PermissionError()]] * 8
     words = "cannot write s3://runs/a: no permission"
-    assert told(upload.send, stream, "s3://runs/a") == (UsageError, words)
+    assert told(remote.send, stream, "s3://runs/a") == (UsageError, words)
     assert (stream.tell(), len(store.faults)) == (25, 14)
 
 
@@ -443,10 +443,10 @@ def test_the_names_in_a_folder(store):
     for name in ("a", "b"):
         store.put(f"runs/x/{name}", DATA)
     store.faults = [OSError("reset")]
-    assert upload.names("s3://runs/x") == ["a", "b"]
-    assert upload.names("s3://runs/y") == []
-    assert (upload.is_folder("s3://runs"), upload.is_folder("s3://none")) == (True, False)
+    assert remote.names("s3://runs/x") == ["a", "b"]
+    assert remote.names("s3://runs/y") == []
+    assert (remote.is_folder("s3://runs"), remote.is_folder("s3://none")) == (True, False)
     store.faults = [OSError("reset")]
-    upload.remove("s3://runs/x/a")
-    upload.remove("s3://runs/x/a")
-    assert upload.names("s3://runs/x") == ["b"]
+    remote.remove("s3://runs/x/a")
+    remote.remove("s3://runs/x/a")
+    assert remote.names("s3://runs/x") == ["b"]

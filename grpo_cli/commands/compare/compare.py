@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
+from typing import Any
 
-from grpo_cli.commands.compare.answer import Compared, Unserved
-from grpo_cli.commands.compare.families import differences, replaced
+from grpo_cli.commands.compare.answer import Compared, FamilyDifference, Replaced, Unserved
 from grpo_cli.commands.compare.sides import S, Side, Sides, VariantStatistics, VariantSums
 from grpo_cli.engine import Reader
 from grpo_cli.engine.evaluator import BatchStatistics, Evaluator
 from grpo_cli.engine.fold import fold
 from grpo_cli.engine.references import lacks_kl, without_kl
 from grpo_cli.errors import InputError, UsageError
-from grpo_cli.hyperparameters import HyperparameterError, canonical
+from grpo_cli.hyperparameters import HyperparameterError, Value, canonical
+from grpo_cli.objective.signature import Part
 from grpo_cli.variants import VARIANTS
 from grpo_cli.variants.plan import Plan, plan
 
@@ -33,7 +34,16 @@ def compare_plans(plans: Sequence[Plan], reader: Reader) -> Compared:
     skipped: dict[str, InputError] = {}
     reader.keep_input()
     reader.batch_by(plans[0].batch if plans else "input")
-    evaluators = _measured([Evaluator(plan) for plan in plans], reader, skipped)
+    evaluators = [Evaluator(plan) for plan in plans]
+    wanting = [one for one in evaluators if one.wants_first_pass]
+    moments: dict[str, BatchStatistics] = {}
+    if wanting:
+        moments = _served(fold(reader, partial(VariantStatistics, wanting)), skipped)
+    evaluators = [
+        one.after(moments[one.plan.variant]) if one.wants_first_pass else one
+        for one in evaluators
+        if one.plan.variant not in skipped
+    ]
     sides: list[Side] = []
     while evaluators:
         first = evaluators[0].plan.variant
@@ -50,36 +60,20 @@ def compare_plans(plans: Sequence[Plan], reader: Reader) -> Compared:
     return Compared(
         variants=tuple(line for batch in zip(*lines, strict=True) for line in batch),
         differences=tuple(differences(sides)),
-        replaced=tuple(replaced(sides)),
+        replaced=tuple(
+            Replaced(side.plan.variant, {name: list(both) for name, both in values.items()})
+            for side in sides
+            if (values := side.plan.replaced(side.signed))
+        ),
         skipped=tuple(_unserved(variant, skipped[variant]) for variant in order),
         **{name: sum(getattr(batch.totals, name) for batch in batches) for name in counts},
     )
 
 
-def _measured(
-    evaluators: Sequence[Evaluator], reader: Reader, skipped: dict[str, InputError]
-) -> list[Evaluator]:
-    """The variants with the statistics of the whole input, for those that need some."""
-    wanting = [one for one in evaluators if one.wants_first_pass]
-    moments: dict[str, BatchStatistics] = {}
-    if wanting:
-        moments = _served(fold(reader, partial(VariantStatistics, wanting)), skipped)
-    return [
-        one.after(moments[one.plan.variant]) if one.wants_first_pass else one
-        for one in evaluators
-        if one.plan.variant not in skipped
-    ]
-
-
 def _served(found: VariantSums[S], skipped: dict[str, InputError]) -> dict[str, S]:
     """The sums of each variant that the data can serve; why it cannot goes to ``skipped``."""
-    served: dict[str, S] = {}
-    for name, sums in found.sums.items():
-        if isinstance(sums, InputError):
-            skipped[name] = sums
-        else:
-            served[name] = sums
-    return served
+    skipped |= {name: one for name, one in found.sums.items() if isinstance(one, InputError)}
+    return {name: one for name, one in found.sums.items() if not isinstance(one, InputError)}
 
 
 def _unserved(variant: str, reason: InputError) -> Unserved:
@@ -96,6 +90,70 @@ _IN_ARRAY = r"(?s)(?:(\[\d+\])\.)?(.*)"
 """The path of a field: the record's place, where records are in an array or a table; its name."""
 
 
+# ---- rows of one family, as ``gspo`` and ``verl/gspo`` ------------------------------------------
+
+_STAGES = {
+    "adv": "advantage",
+    "ratio": "ratio",
+    "surrogate": "surrogate",
+    "kl": "kl",
+    "corr": "correction",
+    "agg": "aggregate",
+    "kl_agg": "kl aggregate",
+    "ent": "entropy",
+    "ent_agg": "entropy aggregate",
+}
+_OFF = {"kl": ("beta", ("kl", "kl_agg")), "ent": ("entropy_coef", ("ent", "ent_agg"))}
+"""The term → the coefficient with which it has no part in J, and what is then of no account."""
+
+
+def differences(sides: Sequence[Side]) -> Iterator[FamilyDifference]:
+    """For each family what its rows have at the same choice, against the first of them.
+
+    Only the surrogate's hyperparameters are compared, unless rows differ in hyperparameters alone.
+    """
+    families: dict[str, list[Side]] = {}
+    for side in sides:
+        families.setdefault(side.plan.variant.rpartition("/")[2], []).append(side)
+    for first, *others in families.values():
+        alike: dict[tuple[Any, ...], tuple[list[str], set[str]]] = {}
+        for other in others:
+            values, stages = _difference(_pieces(first), _pieces(other))
+            if values:
+                names, differing = alike.setdefault(tuple(values.items()), ([], set()))
+                names.append(other.plan.variant)
+                differing |= stages
+        for pairs, (names, differing) in alike.items():
+            yield FamilyDifference(
+                variants=[first.plan.variant, *names],
+                hyperparameters={name: list(pair) for name, pair in pairs},
+                stages=[words for key, words in _STAGES.items() if key in differing],
+            )
+
+
+def _pieces(side: Side) -> dict[str, Part]:
+    """The pieces of the signature that have a part in J, by key."""
+    found = {part.key: part for part in side.signed}
+    for key, (coefficient, without) in _OFF.items():
+        if key in found and not dict(found[key].values).get(coefficient):
+            found = {name: part for name, part in found.items() if name not in without}
+    return {key: part for key, part in found.items() if key in _STAGES}
+
+
+def _difference(
+    one: Mapping[str, Part], other: Mapping[str, Part]
+) -> tuple[dict[str, tuple[Value, Value]], set[str]]:
+    """Hyperparameters of the same choices that differ, and the stages that have other choices."""
+    every = one.keys() | other.keys()
+    same = {key for key in one.keys() & other.keys() if one[key].name == other[key].name}
+    values: dict[str, tuple[Value, Value]] = {}
+    for key in _STAGES:
+        if key in same and (key == "surrogate" or same == every):
+            pairs = zip(one[key].values, other[key].values, strict=True)
+            values |= {name: (mine, yours) for (name, mine), (_, yours) in pairs if mine != yours}
+    return values, every - same
+
+
 # ---- which variants -----------------------------------------------------------------------------
 
 USUAL = "grpo,dr,dapo,bnpo,gspo,cispo"
@@ -105,21 +163,17 @@ def names(given: str) -> list[str]:
     """The variants that are asked for, each once, under the names that they are listed by."""
     found: dict[str, None] = {}
     for name in filter(None, (part.strip() for part in given.split(","))):
-        found |= dict.fromkeys(_matching(name))
+        pattern = "*" if name == "all" else name
+        if not set(pattern) & set("*?["):
+            found[plan(name).variant] = None
+            continue
+        matching = [one for one in VARIANTS if fnmatchcase(one, pattern)]
+        if not matching:
+            raise UsageError(f"--variants: no variant matches {name!r} (grpo variants lists all)")
+        found |= dict.fromkeys(matching)
     if not found:
         raise UsageError("--variants: expected at least one name")
     return list(found)
-
-
-def _matching(name: str) -> Iterable[str]:
-    if name == "all":
-        return VARIANTS
-    if any(mark in name for mark in "*?["):
-        matching = [one for one in VARIANTS if fnmatchcase(one, name)]
-        if not matching:
-            raise UsageError(f"--variants: no variant matches {name!r} (grpo variants lists all)")
-        return matching
-    return [plan(name).variant]
 
 
 def plans(
@@ -145,8 +199,7 @@ def plans(
             raise UsageError(f"{flag}: none of the variants uses it")
         if without:
             notes.append(f"{flag} does not apply to {', '.join(without)}")
-    made = []
-    for name, one in zip(names, bare, strict=True):
-        own = {flag: value for flag, value in flags.items() if flag in one.takes()}
-        made.append(plan(name, stages=stages, hyperparameters=own, batch=batch))
+    own = [{name: flags[name] for name in flags if name in one.takes()} for one in bare]
+    pairs = zip(names, own, strict=True)
+    made = [plan(name, stages=stages, hyperparameters=each, batch=batch) for name, each in pairs]
     return made, notes

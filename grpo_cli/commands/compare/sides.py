@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, ClassVar, Generic, TypeVar
 
+import numpy as np
+
 from grpo_cli.batch import F64
 from grpo_cli.commands.compare.answer import ComparedVariant
-from grpo_cli.commands.compare.shares import Shares
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import BatchStatistics, Evaluator
 from grpo_cli.engine.fold import Accumulator
@@ -30,21 +31,99 @@ NUMBERS = (
 )
 """The totals that a row of the comparison has."""
 
+_ABOVE, _BELOW, _NONE, _RESPONSES, _TOKENS = range(5)
+_SMALLEST = 1074
+_UNITS = 1 << _SMALLEST  # every double is a whole number of 2^-1074
+
+
+class Shares:
+    """Σ|gradient| by length of the response and by sign of the advantage, exactly.
+
+    Memory grows with the number of distinct lengths alone. Where the KL has a denominator of its
+    own, its part of a token's gradient and the policy's are counted separately.
+    """
+
+    def __init__(self) -> None:
+        # part and length → sums in units of the smallest double, by sign; then how many responses
+        self._rows: dict[tuple[str, int], list[int]] = {}
+        self._broken = 0.0
+
+    def add(self, breakdown: Breakdown, parts: Mapping[str, F64]) -> None:
+        """Adds the parts of a gradient, which have different denominators."""
+        responses = breakdown.batch.responses
+        positive, negative = breakdown.advantage > 0, breakdown.advantage < 0
+        signs = (positive, negative, ~(positive | negative))
+        for name, part in parts.items():
+            sums = [responses.sum(np.abs(part) * sign).tolist() for sign in signs]
+            for length, *values in zip(responses.lengths.tolist(), *sums, strict=True):
+                row = self._rows.setdefault((name, length), [0, 0, 0, 0])
+                row[_RESPONSES] += 1
+                for sign, value in enumerate(values):
+                    if math.isfinite(value):
+                        whole, divisor = value.as_integer_ratio()
+                        row[sign] += whole << (_SMALLEST + 1 - divisor.bit_length())
+                    else:
+                        self._broken += value
+
+    def merge(self, later: Shares) -> None:
+        """Adds those of data that follow."""
+        self._broken += later._broken
+        for key, row in later._rows.items():
+            mine = self._rows.get(key, [0, 0, 0, 0])
+            self._rows[key] = [one + other for one, other in zip(mine, row, strict=True)]
+
+    def read(self, scale: Callable[[str], float]) -> dict[str, float | None]:
+        """The shares of Σ|gradient|; None where there is no gradient.
+
+        The longest quarter of the responses takes 25 % of a gradient that is blind to length;
+        among responses of one length that the quarter cuts through, it takes its part of each.
+
+        Args:
+            scale: the factor that a part of the gradient still lacks.
+        """
+        rows: dict[int, F64] = {}
+        for (name, length), (*units, count) in sorted(self._rows.items()):
+            row = rows.setdefault(length, np.array([0.0, 0.0, 0.0, count, count * length]))
+            factor = abs(scale(name))
+            row[:_RESPONSES] += [one / _UNITS * factor + self._broken for one in units]
+        table = np.array([rows[length] for length in sorted(rows, reverse=True)]).reshape(-1, 5)
+        quarter, room = np.zeros(5), 0.25 * table[:, _RESPONSES].sum()
+        for row in table:  # the longest first
+            part = min(1.0, max(room, 0.0) / row[_RESPONSES])
+            quarter += part * row
+            room -= part * row[_RESPONSES]
+
+        def share(part: np.floating[Any], whole: np.floating[Any]) -> float | None:
+            return float(part) / float(whole) if whole else None
+
+        whole = table[:, :_RESPONSES].sum()
+        return {
+            "longest_quarter": share(quarter[:_RESPONSES].sum(), whole),
+            "longest_quarter_tokens": share(quarter[_TOKENS], table[:, _TOKENS].sum()),
+            "positive_advantage": share(table[:, _ABOVE].sum(), whole),
+            "negative_advantage": share(table[:, _BELOW].sum(), whole),
+        }
+
 
 class BatchSide:
     """One variant's sums over a batch."""
 
-    def __init__(self, evaluator: Evaluator) -> None:
-        self.plan = evaluator.plan
-        of_one = self.plan.batch if self.plan.batch in ("input", "record") else "input"
-        self.totals = Totals(of_one)
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.totals = Totals(plan.batch if plan.batch in ("input", "record") else "input")
         self.shares = Shares()
         self.dots: dict[tuple[str, str], ExactSum] = {}
 
     def add(self, breakdown: Breakdown) -> Mapping[str, F64]:
-        """Adds a breakdown; returns the parts of its gradient."""
+        """Adds a breakdown; returns [N] its gradient, without the denominators that count.
+
+        It is in parts where those differ.
+        """
         self.totals.add(breakdown)
-        parts = _gradient(breakdown, self.plan.batch)
+        parts = {POLICY: breakdown.gradient}
+        if self.plan.batch != "record":
+            responses = breakdown.batch.responses
+            parts = {one.name: one.without_count(responses) for one in breakdown.gradient_parts}
         self.shares.add(breakdown, parts)
         return parts
 
@@ -68,19 +147,15 @@ class BatchSide:
 
     def cosine(self, first: BatchSide) -> float | None:
         """The cosine of this gradient with the first one's; None where either is 0."""
-        own, other = self._norm, first._norm
+        norms = [side.totals.row()["gradient_norm"] for side in (self, first)]
+        own, other = (norm if isinstance(norm, float) else 0.0 for norm in norms)
         if not own or not other:
             return None
         dot = math.fsum(
-            total.value() * self.scale(name) * first.scale(other)
-            for (name, other), total in self.dots.items()
+            total.value() * self.scale(mine) * first.scale(theirs)
+            for (mine, theirs), total in self.dots.items()
         )
         return max(-1.0, min(1.0, dot / own / other))
-
-    @property
-    def _norm(self) -> float:
-        norm = self.totals.row()["gradient_norm"]
-        return float(norm) if isinstance(norm, float) else 0.0
 
     def result(self, first: BatchSide, batch: Mapping[str, Any]) -> ComparedVariant:
         """The variant's line of the comparison; ``batch`` has the fields that name the batch."""
@@ -105,8 +180,7 @@ class Side:
     """
 
     def __init__(self, evaluator: Evaluator) -> None:
-        self.plan = evaluator.plan
-        self.evaluator = evaluator
+        self.plan, self.evaluator = evaluator.plan, evaluator
         self.references = References()
         self.batches: dict[Hashable, BatchSide] = {}
         self.names: dict[Hashable, Mapping[str, Any]] = {}
@@ -128,9 +202,7 @@ class Side:
 
     def of(self, key: Hashable) -> BatchSide:
         """The sums of a batch."""
-        if key not in self.batches:
-            self.batches[key] = BatchSide(self.evaluator)
-        return self.batches[key]
+        return self.batches.setdefault(key, BatchSide(self.plan))
 
     def merge(self, later: Side) -> None:
         """Adds the sums over data that follow.
@@ -155,14 +227,6 @@ class Side:
             batch.result(first.of(key), self.names.get(key, {}))
             for key, batch in self.batches.items()
         ]
-
-
-def _gradient(breakdown: Breakdown, batch: str) -> dict[str, F64]:
-    """[N] the gradient without the denominators that count, in parts where those differ."""
-    if batch == "record":
-        return {POLICY: breakdown.gradient}
-    responses = breakdown.batch.responses
-    return {part.name: part.without_count(responses) for part in breakdown.gradient_parts}
 
 
 S = TypeVar("S", Side, BatchStatistics)

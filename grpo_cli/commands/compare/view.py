@@ -22,42 +22,26 @@ from grpo_cli.terminal.numbers import counted, percent, shown_among, visible
 from grpo_cli.terminal.prose import wrapped
 from grpo_cli.terminal.screen import Screen, mark
 
-_COLUMNS = {
-    "variant": "variant",
-    "objective": "objective",
-    "loss": "loss",
-    "policy": "policy",
-    "kl": "kl",
-    "clip_fraction": "clip_fraction",
-    "clip_fraction_low": "clip_fraction_low",
-    "clip_fraction_high": "clip_fraction_high",
-    "gradient_norm": "gradient_norm",
-    "cosine": "cosine",
-    "longest_quarter": "longest_quarter",
-    "positive_advantage": "A>0",
-    "negative_advantage": "A<0",
-    "denominator": "denominator",
-}
+_COLUMNS = (
+    *("variant", "objective", "loss", "policy", "kl", "clip_fraction", "clip_fraction_low"),
+    *("clip_fraction_high", "gradient_norm", "cosine", "longest_quarter", "positive_advantage"),
+    *("negative_advantage", "denominator"),
+)
+_HEADERS = {"positive_advantage": "A>0", "negative_advantage": "A<0"}
 _SPARE: Sequence[str] = (
     *("denominator", "clip_fraction_low", "clip_fraction_high", "A<0", "policy", "objective"),
     *("A>0", "kl", "longest_quarter", "clip_fraction"),
 )
 _SUMS = ("objective", "loss", "policy")
-_PERCENT = (
-    "clip_fraction",
-    "clip_fraction_low",
-    "clip_fraction_high",
-    "longest_quarter",
-    "A>",
-    "A<",
-)
+_PERCENT = ("clip_fraction", "longest_quarter", "positive_advantage", "negative_advantage")
+_MOST = 6
+"""Replaced settings that are named."""
 
 
 def print_comparison(console: Console, screen: Screen, answer: Compared) -> None:
     """Prints one line per variant, what the shares mean, and the variants left out."""
-    rows = answer.variants
-    if rows:
-        _print_rows(console, screen, rows)
+    if answer.variants:
+        _print_rows(console, screen, answer.variants)
         _print_meaning(console, screen, answer)
         _print_differences(console, screen, answer.differences)
         _print_replaced(console, screen, answer.replaced)
@@ -66,10 +50,12 @@ def print_comparison(console: Console, screen: Screen, answer: Compared) -> None
 
 
 def _print_rows(console: Console, screen: Screen, rows: Sequence[ComparedVariant]) -> None:
-    columns = [column(name, [row.batch[name] for row in rows]) for name in _naming(rows[0])]
-    for field, header in _COLUMNS.items():
-        values = [getattr(row, field) for row in rows]
-        if header.startswith(_PERCENT):
+    totals = {one.name for one in fields(ComparedVariant)} - {"batch"}
+    naming = [name for name in rows[0].batch if name not in totals]
+    columns = [column(name, [row.batch[name] for row in rows]) for name in naming]
+    for field in _COLUMNS:
+        values, header = [getattr(row, field) for row in rows], _HEADERS.get(field, field)
+        if field.startswith(_PERCENT):
             columns.append(column(header, values, show=percent, numeric=True))
         elif field in _SUMS:
             texts = [shown_among(getattr(row, field), row.gradient_norm) for row in rows]
@@ -77,14 +63,6 @@ def _print_rows(console: Console, screen: Screen, rows: Sequence[ComparedVariant
         else:
             columns.append(column(header, values))
     print_fitting(console, screen, columns, _SPARE, "variant")
-
-
-def _naming(row: ComparedVariant) -> list[str]:
-    """The fields that name its batch, without those that have the name of a total."""
-    return [name for name in row.batch if name not in _ROW]
-
-
-_ROW = {one.name for one in fields(ComparedVariant)} - {"batch"}
 
 
 def _print_meaning(console: Console, screen: Screen, answer: Compared) -> None:
@@ -134,9 +112,6 @@ def _print_replaced(console: Console, screen: Screen, rows: Sequence[Replaced]) 
         console.print()
         console.print(wrapped(Text(line), screen.reading, 2))
         mark(console, "replaced setting", len(lines))
-
-
-_MOST = 6
 
 
 def _distance(row: Replaced) -> float:

@@ -21,7 +21,7 @@ from grpo_cli.engine.pieces import Pieces
 from grpo_cli.errors import GrpoError, InputError
 from grpo_cli.records import DecodedChunk, Raw, assemble, record
 from grpo_cli.records.record import blaming
-from grpo_cli.records.tables.canonical import canonical, dumps, has_id, named
+from grpo_cli.records.tables.parquet import canonical, dumps, has_id, named
 from grpo_cli.terminal.numbers import escaped_json
 from grpo_cli.variants.trainer import Reading, choose, completed
 

@@ -1,17 +1,21 @@
-"""The columns of two records: the first number, token or setting that differs."""
+"""The columns of two records: the first number, token or setting that differs, and by what.
+
+Numbers may differ by rounding, by the noise of an engine, or by a fault.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, zip_longest
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from grpo_cli.batch import F64, I64, Segments
-from grpo_cli.commands.diff.noise import Noise
+from grpo_cli.batch import F64
+from grpo_cli.commands.answer import Answer
 from grpo_cli.records import Record
 
 COLUMNS: dict[str, str] = {
@@ -31,6 +35,87 @@ COLUMNS: dict[str, str] = {
 }
 """What is compared, causes before effects: if columns differ together, the first is named."""
 _FLOATS = {column for column in COLUMNS if column.startswith("log_probs") or column == "entropies"}
+_EXACT = ("mask", "hyperparameters", "expected")
+_ROUNDING = 2.0**-18
+"""Of the larger of 1 and the number: what single precision leaves of a sum over a vocabulary."""
+_MEAN = 0.05
+"""The largest mean distance, in nats, that engines in bfloat16 have been reported to have."""
+_MOST, _LEAST_FAR, _FLOOR = 100.0, 0.5, 1e-3
+"""Times the median distance, and nats: a token that is farther away is no noise, whose tails are
+heavy. Distances are divided by 1 − p, as noise of the logits moves a log-prob by so much of it."""
+_LEAST = 0.5
+"""Of the numbers: noise is nearly everywhere, a fault is somewhere."""
+_KNOWN, _GROWN = 200, 4.0
+"""Numbers by which the median distance is known, and times that: more is another noise."""
+_CENTRED = 5.0
+"""Standard errors by which the mean of noise may be away from 0."""
+
+
+@dataclass
+class Noise(Answer):
+    """How far a column differs where nothing stands out.
+
+    Attributes:
+        column: its name.
+        kind: "rounding" where single precision explains it, else "engine".
+        numbers, differing: how many were compared, and how many of these differ.
+        mean, largest: distance.
+    """
+
+    column: str
+    kind: Literal["rounding", "engine"] = "rounding"
+    numbers: int = 0
+    differing: int = 0
+    mean: float = 0.0
+    largest: float = 0.0
+    median: float = 0.0
+
+    def fields(self) -> dict[str, object]:
+        """What JSON has of it."""
+        return {name: value for name, value in super().fields().items() if name != "median"}
+
+    def outlier(self, first: F64, second: F64, *, engine: bool) -> int | None:
+        """The place of the first number that is no noise; else they are added, and None.
+
+        Args:
+            first, second: of a record.
+            engine: whether they may have an engine's noise: log-probs.
+        """
+        alike = (first == second) | (np.isnan(first) & np.isnan(second))
+        difference = np.where(alike, 0.0, first - second)
+        size = np.abs(difference)
+        room = _ROUNDING * np.maximum(1.0, np.maximum(np.abs(first), np.abs(second)))
+        beyond = ~alike & ~(size <= room)  # NaN is far from every number
+        scaled = size / (_FLOOR - np.expm1(np.minimum(first, 0.0)))
+        median = float(np.median(scaled)) if len(scaled) else 0.0
+        known = self.numbers >= _KNOWN
+        if beyond.any():
+            grew = known and median > _GROWN * self.median
+            if grew or not engine or not _is_noise(difference, first):
+                return int(beyond.argmax())
+            far = (scaled > _MOST * (self.median if known else median)) & (size > _LEAST_FAR)
+            if far.any():
+                return int(far.argmax())
+            self.kind = "engine"
+        self.median += (median - self.median) / (4 if self.numbers else 1)
+        total = self.mean * self.numbers + float(size.sum())
+        self.numbers += len(size)
+        self.differing += int(np.count_nonzero(size))
+        self.mean = total / self.numbers if self.numbers else 0.0
+        self.largest = max(self.largest, float(size.max(initial=0.0)))
+        return None
+
+
+def _is_noise(difference: F64, log_probs: F64) -> bool:
+    """Whether differences are nearly everywhere, small, around 0, and know no log-prob."""
+    count = len(difference)
+    if not np.isfinite(difference).all() or np.count_nonzero(difference) < _LEAST * count:
+        return False
+    square = float(difference @ difference)
+    offsets = log_probs - log_probs.mean()
+    follows = float(offsets @ difference) ** 2 > _CENTRED**2 * float(offsets**2 @ difference**2)
+    centred = abs(float(difference.sum())) <= _CENTRED * math.sqrt(square)
+    return float(np.abs(difference).mean()) <= _MEAN and centred and not follows
 
 
 class Found(NamedTuple):
@@ -45,6 +130,11 @@ class Found(NamedTuple):
 def there(one: object, other: object) -> Found:
     """What only one of the runs has."""
     return Found(tuple("absent" if each is None else "present" for each in (one, other)))
+
+
+def groups_of(record: Record) -> Sequence[int]:
+    """The number of each response's group."""
+    return record.groups or [0] * len(record.widths)
 
 
 @dataclass
@@ -68,21 +158,32 @@ class Comparer:
 
         A column that a run never had is none, but counted.
         """
-        values = tuple(_value(record, column) for record in both)
-        for run, value in enumerate(values, 1):
-            if value is not None:
-                self.had.add((column, run))
+        values = [_value(record, column) for record in both]
+        self.had |= {(column, run) for run, value in enumerate(values, 1) if value is not None}
         if None not in values:
-            return _compare_column(column, both, values, self._first_place)
+            return self._first_difference(column, both, *values)
         lacks = 1 if values[0] is None else 2
-        if values == (None, None) or column == "expected":
+        if values == [None, None] or column == "expected":
             return None
         if (column, lacks) in self.had:
             return there(*values)
         self.lacking[column] = lacks, self.lacking.get(column, (lacks, 0))[1] + 1
         return None
 
-    def _first_place(self, column: str, first: F64, second: F64) -> Place | None:
+    def _first_difference(
+        self, column: str, both: tuple[Record, Record], first: Any, second: Any
+    ) -> Found | None:
+        if column in ("token_ids", "tokens"):
+            return _compare_tokens(first, second)
+        if column == "groups":
+            return _compare_groups(first, second)
+        if column in ("hyperparameters", "expected"):
+            return self._compare_mappings(column, first, second)
+        if isinstance(first, list) and isinstance(second, list):
+            return self._compare_scores(column, first, second)
+        return self._compare_numbers(column, both, first, second)
+
+    def _first_place(self, column: str, first: F64, second: F64) -> tuple[int, float | None] | None:
         """The first place that differs by more than it may, and the largest difference of all."""
         if self.tolerance is not None or column in _EXACT:
             far = ~_near(first, second, self.tolerance or 0.0)
@@ -95,10 +196,58 @@ class Comparer:
         size = np.where(_near(first, second, 0.0), 0.0, np.abs(first - second))
         return place, None if np.isnan(size).any() else float(size.max())
 
+    def _compare_mappings(
+        self, column: str, first: Mapping[str, Any], second: Mapping[str, Any]
+    ) -> Found | None:
+        """Settings, or what the trainer computed: the names that differ."""
 
-Place = tuple[int, float | None]
-FirstPlace = Callable[[str, F64, F64], Place | None]
-_EXACT = ("mask", "hyperparameters", "expected")
+        def differ(a: Any, b: Any) -> bool:
+            if a == b or not all(isinstance(one, int | float) for one in (a, b)):
+                return bool(a != b)
+            values = np.array([a], dtype=np.float64), np.array([b], dtype=np.float64)
+            return self._first_place(column, *values) is not None
+
+        names = [name for name in {**first, **second} if differ(first.get(name), second.get(name))]
+        short = (
+            {name: "a list" if isinstance(v := one.get(name), list | dict) else v for name in names}
+            for one in (first, second)
+        )
+        return Found(tuple(short)) if names else None
+
+    def _compare_scores(self, column: str, first: Any, second: Any) -> Found | None:
+        """A number, or several, for each response."""
+        mine, yours = (np.array(value, dtype=np.float64) for value in (first, second))
+        if mine.shape != yours.shape:
+            return Found((f"shape {mine.shape}", f"shape {yours.shape}"))
+        place = self._first_place(column, mine.ravel(), yours.ravel())
+        if place is None:
+            return None
+        at, size = place
+        values = float(mine.ravel()[at]), float(yours.ravel()[at])
+        return Found(values, at // (mine.size // len(mine)), difference=size)
+
+    def _compare_numbers(
+        self, column: str, both: tuple[Record, Record], first: Any, second: Any
+    ) -> Found | None:
+        """A number for each token; one of a response is that of each of its tokens."""
+        widths, others = (record.widths for record in both)
+        if widths != others:
+            pairs = enumerate(zip(widths, others, strict=True))
+            at, (a, b) = next(one for one in pairs if one[1][0] != one[1][1])
+            return Found((f"{a} tokens", f"{b} tokens"), at)
+        kind = np.uint8 if column == "mask" else np.float64
+        mine, yours = (
+            np.repeat(one, widths) if isinstance(one, list) else np.frombuffer(one, dtype=kind)
+            for one in (first, second)
+        )
+        place = self._first_place(column, mine.astype(np.float64), yours.astype(np.float64))
+        if place is None:
+            return None
+        at, size = place
+        ends = [*accumulate(widths)]
+        response = next(number for number, end in enumerate(ends) if at < end)
+        token = at - (ends[response] - widths[response])
+        return Found((float(mine[at]), float(yours[at])), response, token, size)
 
 
 def _near(first: F64, second: F64, tolerance: float) -> NDArray[np.bool_]:
@@ -107,30 +256,10 @@ def _near(first: F64, second: F64, tolerance: float) -> NDArray[np.bool_]:
     return near
 
 
-def _compare_column(
-    column: str, both: tuple[Record, Record], values: tuple[Any, ...], first_place: FirstPlace
-) -> Found | None:
-    first, second = values
-    if column in ("token_ids", "tokens"):
-        return _compare_tokens(first, second)
-    if column == "groups":
-        return _compare_groups(first, second)
-    if column in ("hyperparameters", "expected"):
-        return _compare_mappings(column, first, second, first_place)
-    if isinstance(first, list) and isinstance(second, list):
-        return _compare_scores(column, first, second, first_place)
-    return _compare_numbers(column, both, (first, second), first_place)
-
-
 def _value(record: Record, column: str) -> Any:
     if column == "groups":
         return groups_of(record)
     return record.columns.get(column) if column in _FLOATS else getattr(record, column)
-
-
-def groups_of(record: Record) -> Sequence[int]:
-    """The number of each response's group."""
-    return record.groups or [0] * len(record.widths)
 
 
 def _compare_tokens(first: Any, second: Any) -> Found | None:
@@ -142,9 +271,15 @@ def _compare_tokens(first: Any, second: Any) -> Found | None:
     return None
 
 
+def _first_seen(groups: Sequence[int]) -> list[int]:
+    """The group of each response, numbered in the order in which groups first come."""
+    number = {name: at for at, name in enumerate(dict.fromkeys(groups))}
+    return [number[name] for name in groups]
+
+
 def _compare_groups(first: Sequence[int], second: Sequence[int]) -> Found | None:
     """The first response that is in another group, whatever groups are called."""
-    mine, yours = ([*map(list(dict.fromkeys(one)).index, one)] for one in (first, second))
+    mine, yours = map(_first_seen, (first, second))
     for response, (a, b) in enumerate(zip(mine, yours, strict=True)):
         if a != b:
             names = (f"with response {each.index(each[response])}" for each in (mine, yours))
@@ -152,65 +287,9 @@ def _compare_groups(first: Sequence[int], second: Sequence[int]) -> Found | None
     return None
 
 
-def _compare_mappings(
-    column: str, first: Mapping[str, Any], second: Mapping[str, Any], first_place: FirstPlace
-) -> Found | None:
-    """Settings, or what the trainer computed: the names that differ."""
-    both = ((name, first.get(name), second.get(name)) for name in {**first, **second})
-    names = [name for name, a, b in both if not _equal(column, a, b, first_place)]
-    if not names:
-        return None
-    return Found(tuple({name: _short(one.get(name)) for name in names} for one in (first, second)))
-
-
-def _equal(column: str, a: Any, b: Any, first_place: FirstPlace) -> bool:
-    if a == b or not all(isinstance(one, int | float) for one in (a, b)):
-        return bool(a == b)
-    return first_place(column, np.array([a], dtype=np.float64), np.array([b])) is None
-
-
-def _short(value: Any) -> Any:
-    return "a list" if isinstance(value, list | dict) else value
-
-
-def _compare_scores(column: str, first: Any, second: Any, first_place: FirstPlace) -> Found | None:
-    """A number, or several, for each response."""
-    mine, yours = (np.array(value, dtype=np.float64) for value in (first, second))
-    if mine.shape != yours.shape:
-        return Found((f"shape {mine.shape}", f"shape {yours.shape}"))
-    place = first_place(column, mine.ravel(), yours.ravel())
-    if place is None:
-        return None
-    at, size = place
-    values = float(mine.ravel()[at]), float(yours.ravel()[at])
-    return Found(values, at // (mine.size // len(mine)), difference=size)
-
-
-def _compare_numbers(
-    column: str, both: tuple[Record, Record], values: tuple[Any, Any], first_place: FirstPlace
-) -> Found | None:
-    """A number for each token; one of a response is that of each of its tokens."""
-    widths, others = (record.widths for record in both)
-    if widths != others:
-        pairs = enumerate(zip(widths, others, strict=True))
-        at, (a, b) = next(one for one in pairs if one[1][0] != one[1][1])
-        return Found((f"{a} tokens", f"{b} tokens"), at)
-    kind = np.uint8 if column == "mask" else np.float64
-    mine, yours = (
-        np.repeat(value, widths) if isinstance(value, list) else np.frombuffer(value, dtype=kind)
-        for value in values
-    )
-    place = first_place(column, mine.astype(np.float64), yours.astype(np.float64))
-    if place is None:
-        return None
-    at, size = place
-    ends = [*accumulate(widths)]
-    response = next(number for number, end in enumerate(ends) if at < end)
-    token = at - (ends[response] - widths[response])
-    return Found((float(mine[at]), float(yours[at])), response, token, size)
-
-
 # ---- responses in another order -----------------------------------------------------------------
+
+_BY_RESPONSE = ("groups", "rewards", "reward_baselines", "advantages", "tokens", "token_ids")
 
 
 def reordered(first: Record, second: Record) -> Record | None:
@@ -225,7 +304,8 @@ def reordered(first: Record, second: Record) -> Record | None:
     order = [places.get(repr(row), -1) for row in mine]
     if len(places) < len(yours) or sorted(order) != [*range(len(yours))]:
         return None
-    taken = _tokens_of(second.widths, order)
+    ends = np.cumsum(second.widths)
+    taken = np.concatenate([np.arange(ends[at] - second.widths[at], ends[at]) for at in order])
     changed: dict[str, Any] = {"widths": [second.widths[at] for at in order]}
     for name in _BY_RESPONSE:
         value = getattr(second, name)
@@ -240,14 +320,3 @@ def reordered(first: Record, second: Record) -> Record | None:
         for name, value in second.columns.items()
     }
     return replace(second, **changed)
-
-
-_BY_RESPONSE = ("groups", "rewards", "reward_baselines", "advantages", "tokens", "token_ids")
-
-
-def _tokens_of(widths: Sequence[int], order: Sequence[int]) -> I64:
-    """The places of the tokens of responses, in another order of these."""
-    segments = Segments(np.array(widths, dtype=np.int64))
-    starts = segments.starts.tolist()
-    parts = [np.arange(starts[at], starts[at] + widths[at]) for at in order]
-    return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)

@@ -24,15 +24,16 @@ from grpo_cli.commands.options.source import (
     refuse_unopened,
     tell_notes,
 )
+from grpo_cli.commands.trend.logs import is_log
 from grpo_cli.commands.trend.origins import StepSource, run_of
 from grpo_cli.engine import Reader
 from grpo_cli.errors import GrpoError, InputError
-from grpo_cli.records import Reading
+from grpo_cli.records import Reading, Source
 from grpo_cli.records.choose.where import read_path
 from grpo_cli.records.open.folders import files as expanded
 from grpo_cli.terminal.grid import column, print_fitting
 from grpo_cli.terminal.messages import failures
-from grpo_cli.terminal.numbers import counted, shown
+from grpo_cli.terminal.numbers import counted, shell_line, shown
 from grpo_cli.terminal.prose import wrapped
 from grpo_cli.terminal.screen import Screen, mark
 
@@ -92,6 +93,10 @@ def diff_runs(
     """Prints where two runs first differ; returns whether they are identical."""
     places = [paths([run]) for run in runs]
     refuse_unopened([*chain(*places)])
+    if all(len(one) == 1 and is_log(Source.of(one[0])) for one in places):
+        against = shell_line(["grpo", "trend", runs[0], "--against", runs[1]])
+        reason = f"both files are trainers' logs, which have no tokens: {against} compares them"
+        raise InputError(reason, source=runs[0])
     reading, skip = loading.reading(loading.record), loading.on_error == "skip"
     step_source = StepSource(None if step is None else read_path(step, "--step"))
     alone = step is None and all(len(one) == 1 and Path(one[0]).is_file() for one in places)
@@ -134,23 +139,21 @@ def _print(console: Console, screen: Screen, answer: RunDiff) -> None:
     if len(answer.only) > 3:
         console.print(Text(f"… and {counted(len(answer.only) - 3, 'more step')}", "magenta"))
     if not answer.partings:
-        text = (
-            "identical at the steps that both runs have"
-            if answer.only
-            else "the runs are identical"
-        )
+        both = "identical at the steps that both runs have"
+        text = both if answer.only else "the runs are identical"
         text += " except for noise" if answer.noise else ""
         console.print(Text(f"{text}: {counted(answer.steps, 'step')}, {looked}", "bold green"))
         _print_noise(console, screen, answer)
         return
     first = answer.partings[0]
-    before = (
-        "from the first step"
-        if answer.agreed_until is None
-        else f"after step {answer.agreed_until}"
-    )
+    until = answer.agreed_until
+    before = "from the first step" if until is None else f"after step {until}"
     console.print(Text(f"the runs differ {before} ({looked} compared)", "bold red"))
-    console.print(Text(f"{_place(first)}: {first.column}, {first.meaning}", "bold"))
+    parts = [f"step {first.step}", f"record {shown(first.record)}"]
+    parts += [] if first.group is None else [f"group {shown(first.group)}"]
+    parts += [] if first.response is None else [f"response {first.response}"]
+    parts += [] if first.token is None else [f"token {first.token}"]
+    console.print(Text(f"{', '.join(parts)}: {first.column}, {first.meaning}", "bold"))
     console.print(Text("  {} against {}".format(*_both(first))))
     _print_noise(console, screen, answer)
     console.print()
@@ -171,11 +174,8 @@ def _print_noise(console: Console, screen: Screen, answer: RunDiff) -> None:
     """Says how far columns differ where nothing stands out."""
     until = "" if answer.agreed_until is None else f" up to step {answer.agreed_until}"
     for one in answer.noise:
-        why = (
-            "rounding"
-            if one.kind == "rounding"
-            else f"an engine's noise, {one.mean:.1g} in the mean"
-        )
+        engine = f"an engine's noise, {one.mean:.1g} in the mean"
+        why = "rounding" if one.kind == "rounding" else engine
         text = f"{one.column} differs by ≤ {one.largest:.1g}{until}: {why}"
         text += f" ({one.differing:,} of {one.numbers:,})"
         console.print(wrapped(Text(text, "dim"), screen.reading, 2))
@@ -186,11 +186,3 @@ def _both(one: Parting) -> tuple[str, str]:
     """The values in either run; with all digits, where fewer show no difference."""
     short = shown(one.first), shown(one.second)
     return short if short[0] != short[1] else (repr(one.first), repr(one.second))
-
-
-def _place(one: Parting) -> str:
-    parts = [f"step {one.step}", f"record {shown(one.record)}"]
-    parts += [] if one.group is None else [f"group {shown(one.group)}"]
-    parts += [] if one.response is None else [f"response {one.response}"]
-    parts += [] if one.token is None else [f"token {one.token}"]
-    return ", ".join(parts)

@@ -8,8 +8,15 @@ from itertools import chain, groupby, zip_longest
 from typing import Any
 
 from grpo_cli.commands.answer import Answer
-from grpo_cli.commands.diff.columns import COLUMNS, Comparer, Found, groups_of, reordered, there
-from grpo_cli.commands.diff.noise import Noise
+from grpo_cli.commands.diff.columns import (
+    COLUMNS,
+    Comparer,
+    Found,
+    Noise,
+    groups_of,
+    reordered,
+    there,
+)
 from grpo_cli.commands.trend.origins import Origins, StepSource, two_runs
 from grpo_cli.engine import Reader
 from grpo_cli.engine.chunk import located
@@ -18,10 +25,7 @@ from grpo_cli.records import Raw, Record
 from grpo_cli.records.unread import OLD
 from grpo_cli.terminal.numbers import counted
 
-_COUNTS = {
-    "records": "the set of records",
-    "responses": "the number of responses",
-}
+_COUNTS = {"records": "the set of records", "responses": "the number of responses"}
 
 
 @dataclass(frozen=True)
@@ -120,27 +124,26 @@ def compare(
 # ---- the steps of both runs ---------------------------------------------------------------------
 
 
-def _comparable(reader: Reader) -> Iterator[tuple[Raw, Record]]:
-    """The records; one whose old log-probs have a name that nothing reads is bad."""
-    for raw, record in reader.records():
-        if OLD in record.misnamed:
-            reader.bad(located(MisnamedColumnError.of(OLD, "diff", record.misnamed[OLD]), record))
-        else:
-            yield raw, record
-
-
 def _by_step(reader: Reader, step_source: StepSource, answer: RunDiff, run: int) -> Steps:
     """The steps of a run, in the order of its files.
+
+    A record whose old log-probs have a name that nothing reads is bad.
 
     Raises:
         UsageError: where its files are of several runs.
     """
     origins = Origins()
-    numbered = (
-        (step_source.of_record(raw).number, raw, record) for raw, record in _comparable(reader)
-    )
+
+    def numbered() -> Iterator[tuple[int, Raw, Record]]:
+        for raw, record in reader.records():
+            if OLD in record.misnamed:
+                misnamed = MisnamedColumnError.of(OLD, "diff", record.misnamed[OLD])
+                reader.bad(located(misnamed, record))
+            else:
+                yield step_source.of_record(raw).number, raw, record
+
     before, noted = None, False
-    for step, same in groupby(numbered, key=lambda one: one[0]):
+    for step, same in groupby(numbered(), key=lambda one: one[0]):
         records = []
         for _, raw, record in same:
             origins.add(step, raw.source, raw.line)
@@ -236,6 +239,19 @@ def _compare_step(
     answer: RunDiff, step: int, ours: list[Record], theirs: list[Record], comparer: Comparer
 ) -> None:
     found: dict[str, Parting] = {}
+
+    def add(column: str, one: Record, other: Record, differs: Found) -> None:
+        group = None
+        if differs.response is not None and one.group_labels:
+            group = one.group_labels[groups_of(one)[differs.response]]
+        place = differs.response, differs.token, group
+        first, second = differs.values
+        meaning, names = (COLUMNS | _COUNTS)[column], (one.name, other.name)
+        found.setdefault(
+            column,
+            Parting(column, meaning, step, *names, *place, first, second, differs.difference),
+        )
+
     pairs, note = _pair(ours, theirs)
     if note and note not in answer.notes:
         answer.notes.append(note)
@@ -243,14 +259,12 @@ def _compare_step(
         if one is None or other is None:
             known = one or other
             assert known is not None
-            where = there(one, other)
-            found.setdefault("records", _parting("records", step, (known, known), where))
+            add("records", known, known, there(one, other))
             continue
         answer.records += 1
         answer.tokens += sum(one.widths)
         if len(one.widths) != len(other.widths):
-            where = Found((len(one.widths), len(other.widths)))
-            found.setdefault("responses", _parting("responses", step, (one, other), where))
+            add("responses", one, other, Found((len(one.widths), len(other.widths))))
             continue
         if (changed := reordered(one, other)) is not None:
             other = changed
@@ -259,21 +273,9 @@ def _compare_step(
         for column in COLUMNS:
             differs = None if column in found else comparer.compare(column, (one, other))
             if differs is not None:
-                found[column] = _parting(column, step, (one, other), differs)
+                add(column, one, other, differs)
     answer.partings = [found[name] for name in (*_COUNTS, *COLUMNS) if name in found]
 
 
 _SAMPLED = {*_COUNTS, "tokens", "token_ids"}
 _REORDERED = "responses of a record are paired by what was sampled, because their order differs"
-
-
-def _parting(column: str, step: int, both: tuple[Record, Record], found: Found) -> Parting:
-    one, other = both
-    group = None
-    if found.response is not None and one.group_labels:
-        group = one.group_labels[groups_of(one)[found.response]]
-    meaning = (COLUMNS | _COUNTS)[column]
-    place = found.response, found.token, group
-    first, second = found.values
-    names = one.name, other.name
-    return Parting(column, meaning, step, *names, *place, first, second, found.difference)

@@ -12,7 +12,7 @@ from grpo_cli.commands.options.everywhere import bundled
 from grpo_cli.commands.options.objective import ObjectiveOptions
 from grpo_cli.commands.options.place import check_parts, destination
 from grpo_cli.commands.options.source import Files, ReadingOptions, RecordOption, paths
-from grpo_cli.records.choose.batches import batch_fields
+from grpo_cli.records.choose.grouping import batch_fields
 from grpo_cli.records.choose.where import spelled
 from grpo_cli.terminal.messages import failures
 from grpo_cli.terminal.progress import Bar

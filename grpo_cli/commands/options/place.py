@@ -31,7 +31,7 @@ def destination(path: str | None, flag: str = "--output") -> AbstractContextMana
     """
     if path is None or not is_remote(path):
         return here.destination(path, flag)
-    from grpo_cli.records.open.upload import uploading  # an extra
+    from grpo_cli.records.open.remote import uploading  # an extra
 
     return uploading(path, flag)
 
@@ -69,7 +69,7 @@ def to_folder(output: str | None) -> bool:
         return bool(output)
     if not is_remote(output):
         return Path(output).is_dir()
-    from grpo_cli.records.open.upload import is_folder  # an extra
+    from grpo_cli.records.open.remote import is_folder  # an extra
 
     return is_folder(output)
 

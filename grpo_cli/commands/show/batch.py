@@ -13,7 +13,7 @@ from grpo_cli.engine import Evaluation, Reader
 from grpo_cli.engine.rows.fields import FIELDS, SHARES
 from grpo_cli.engine.rows.having import read_having
 from grpo_cli.errors import UsageError
-from grpo_cli.records.choose.batches import batch_fields
+from grpo_cli.records.choose.grouping import batch_fields
 from grpo_cli.records.choose.where import spelled
 from grpo_cli.variants.plan import Plan
 

@@ -21,8 +21,7 @@ from grpo_cli.commands.trend.sums import (
     DECILES,
     EACH,
     NO_NUMBER,
-    Numbers,
-    Places,
+    PLACE,
     Ragged,
     StepSums,
     first_largest,
@@ -107,7 +106,6 @@ class ChunkSums:
         records, groups, responses, tokens = (Segments(each) for each in counts.T)
         self._units = {"records": records, "responses": responses, "tokens": tokens}
         self._filled = tokens.lengths > 0
-        self._records: dict[int, tuple[str, int | None, str | int | float]] = {}
         summary = None if breakdown is None else Summary(breakdown)
         unknown = np.full(batch.responses.count, NO_NUMBER)
         rows = {
@@ -143,29 +141,25 @@ class ChunkSums:
     def _count(self, name: str, counts: NDArray[Any]) -> None:
         self.sums.add_count(name, counts)
 
-    def _sum(self, name: Any, unit: Unit, values: F64, family: str = "sum") -> None:
-        """Adds numbers of tokens, responses or records to a sum."""
-        self._columns[family, name] = Ragged(self._units[unit].lengths, values)
-
-    def _average(self, name: str, unit: Unit, values: F64, kept: Kept | None = None) -> None:
-        """Adds numbers to a sum, and how many these are to the count of its name."""
+    def _sum(
+        self, name: Any, unit: Unit, values: F64, family: str = "sum", kept: Kept | None = None
+    ) -> Ragged:
+        """Adds numbers of tokens, responses or records, those that are kept, to a column."""
         widths = self._units[unit].lengths
         if kept is not None and not kept.all():
             widths, values = self._units[unit].sum(kept.astype(np.int64)), values[kept]
-        self._columns["sum", name] = Ragged(widths, values)
-        self._count(name, widths)
+        column = self._columns[family, name] = Ragged(widths, values)
+        return column
+
+    def _average(self, name: str, unit: Unit, values: F64, kept: Kept | None = None) -> None:
+        """Adds numbers to a sum, and how many these are to the count of its name."""
+        self._count(name, self._sum(name, unit, values, kept=kept).widths)
 
     def _by_token(self, name: str, values: F64, count: str = "") -> None:
         """Adds a number of each token, and how many tokens there are to a count."""
         self._sum(name, "responses", self._chunk.batch.responses.sum(values))
         if count:
             self._count(count, self._units["tokens"].lengths)
-
-    def _extreme(self, name: str, unit: Unit, values: F64, kept: Kept | None = None) -> None:
-        known = values if kept is None else np.where(kept, values, -np.inf)
-        found = Ragged(self._units[unit].lengths, known).reduced(np.maximum, NO_NUMBER)
-        found = np.where(self._filled, found, NO_NUMBER)
-        self._columns["largest", name] = Numbers(found, np.fmax)
 
     def _with_tokens(self, unit: Unit) -> Kept:
         """Which responses or records are of steps that have a token."""
@@ -233,8 +227,8 @@ class ChunkSums:
             self._by_token("ratio_squared", breakdown.ratio * breakdown.ratio)
         self._columns["bins", "log_ratio"] = Ragged(tokens.lengths, bins(breakdown.log_ratio))
         self._find("gradient", "records", summary.record_gradient_squares)
-        steepest = self._columns["worst", "gradient"]
-        self._columns["worst", "gradient"] = steepest._replace(values=np.sqrt(steepest.values))
+        steepest = self._columns["worst", "gradient"].values
+        steepest["value"] = np.sqrt(steepest["value"])
         moved = tokens.sum((breakdown.ratio != 1.0).astype(np.int64)) > 0
         self._find("ratio", "tokens", np.abs(breakdown.log_ratio), moved)
 
@@ -279,8 +273,8 @@ class ChunkSums:
         self._by_token("new_k3", _k3(new - rollout), "new_k3")
         means = self._chunk.batch.responses.mean(size)
         self._average("sample_logp_difference", "responses", means, self._with_tokens("responses"))
-        self._extreme("probs_diff_max", "tokens", distance)
-        self._extreme("logp_difference_max", "tokens", size)
+        self._sum("probs_diff_max", "tokens", distance, "largest")
+        self._sum("logp_difference_max", "tokens", size, "largest")
 
     def _measure_logged(self, summary: Summary) -> None:
         batch, breakdown = self._chunk.batch, summary.breakdown
@@ -347,17 +341,16 @@ class ChunkSums:
         if "sequence" in breakdown.objective.correction.name:
             unit, weights, kept = "responses", responses.mean(weights), responses.lengths > 0
         self._average("weights", unit, weights, kept)
-        self._extreme("weights_max", unit, weights, kept)
-        self._extreme("weights_min", unit, -weights, kept)
+        self._sum("weights_max", unit, weights, "largest", kept)
+        self._sum("weights_min", unit, -weights, "largest", kept)
 
     # ---- places -----------------------------------------------------------------------------
 
     def _find(self, name: str, unit: Unit, sizes: F64, noted: Kept | None = None) -> None:
         """The largest of each step that has tokens, where it is to be noted."""
-        batch, segments = self._chunk.batch, self._units[unit]
+        batch, records = self._chunk.batch, self._chunk.records
         noted = self._filled if noted is None else self._filled & noted
-        places = first_largest(sizes, segments)
-        values = np.where(noted, sizes[places], NO_NUMBER)
+        places = first_largest(sizes, self._units[unit])[noted]
         inside = np.full(len(places), -1)
         if unit == "tokens":
             responses = np.searchsorted(batch.responses.starts, places, side="right") - 1
@@ -365,20 +358,13 @@ class ChunkSums:
             inside = inside if batch.positions is None else batch.positions[places]
         else:
             responses = batch.records.starts[places] if unit == "records" else places
-        records = np.searchsorted(batch.records.starts, responses, side="right") - 1
-        where = [
-            self._place(record) if some else None
-            for record, some in zip(records.tolist(), noted.tolist(), strict=True)
-        ]
-        first = responses - batch.records.starts[records]
-        self._columns["worst", name] = Places(values, first, inside, where)
-
-    def _place(self, number: int) -> tuple[str, int | None, str | int | float]:
-        known = self._records.get(number)
-        if known is None:
-            found = self._chunk.records[number]
-            known = self._records[number] = (found.source, found.line, found.name)
-        return known
+        found = np.empty(len(places), PLACE)
+        owners = np.searchsorted(batch.records.starts, responses, side="right") - 1
+        found["value"], found["token"] = sizes[places], inside
+        found["response"] = responses - batch.records.starts[owners]
+        whose = (records[owner] for owner in owners.tolist())
+        found["record"] = _objects([(one.source, one.line, one.name) for one in whose])
+        self._columns["worst", name] = Ragged(noted.astype(np.int64), found)
 
 
 def _k3(difference: F64) -> F64:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -33,11 +35,6 @@ def is_metadata(key: str) -> bool:
     return key in _READ or key.startswith(EACH)
 
 
-def has_metadata(keys: Iterable[str]) -> bool:
-    """Whether ``add_metadata`` reads any of a record's keys."""
-    return any(map(is_metadata, keys))
-
-
 def metadata_of(value: Any) -> dict[str, Any] | None:
     """The fields of a record that ``add_metadata`` reads; None where there is nothing."""
     if not isinstance(value, dict):
@@ -54,69 +51,60 @@ def add_metadata(sums: StepSums, chunk: Chunk, steps: Sequence[RecordStep], row:
         steps: that of each, with what ``metadata_of`` has of it.
         row: [M] the row of each record in the sums.
     """
-    counts: dict[str, dict[int, int]] = {}
-    given: dict[str, dict[int, list[float]]] = {}
+    counts: dict[str, list[int]] = defaultdict(lambda: [0] * len(sums))
+    given: dict[str, list[list[float]]] = defaultdict(lambda: [[] for _ in range(len(sums))])
     for number, (step, at) in enumerate(zip(steps, row.tolist(), strict=True)):
         if step.metadata is None:
             continue
-        functions = dict(functions_in(step.metadata))
+        functions = functions_in(step.metadata)
         for name, values in functions.items():
-            given.setdefault(name, {}).setdefault(at, []).extend(values)
+            given[name][at] += values
         if functions:
             names = tuple(functions)
             sums.functions[names] = min(step.number, sums.functions.get(names, step.number))
-        for name, count in _counts(step, chunk, number):
-            known = counts.setdefault(name, {})
-            known[at] = known.get(at, 0) + count
+        for name, count in _counts(step.metadata, step.number, chunk, number):
+            counts[name][at] += count
     for name, by_row in counts.items():
-        sums.add_count(name, np.array([by_row.get(at, 0) for at in range(len(sums))]))
+        sums.add_count(name, np.array(by_row))
     for name, rewards in given.items():
-        widths = np.array([len(rewards.get(at, ())) for at in range(len(sums))])
-        values = [value for at in range(len(sums)) for value in rewards.get(at, ())]
-        sums.add_sum(name, Ragged(widths, np.array(values, dtype=np.float64)))
+        widths = np.array([*map(len, rewards)])
+        sums.add_sum(name, Ragged(widths, np.array([*chain(*rewards)], dtype=np.float64)))
         sums.add_count(name, widths)
 
 
-def functions_in(value: Mapping[str, Any]) -> Iterator[tuple[str, list[float]]]:
+def functions_in(value: Mapping[str, Any]) -> dict[str, list[float]]:
     """The rewards of single functions that a record's own keys hold, by name."""
-    for name, given in value.items():
-        if name.startswith(EACH) and isinstance(given, list):
-            yield name, [one for one in given if isinstance(one, int | float)]
+    return {
+        name: [one for one in given if isinstance(one, int | float)]
+        for name, given in value.items()
+        if name.startswith(EACH) and isinstance(given, list)
+    }
 
 
-def _counts(step: RecordStep, chunk: Chunk, number: int) -> Iterator[tuple[str, int]]:
-    value = step.metadata or {}
+def _counts(
+    value: Mapping[str, Any], step: int, chunk: Chunk, number: int
+) -> Iterator[tuple[str, int]]:
+    """The counts of a record of a step; ``number``: which of the chunk."""
     endings = cut_off(value)
     if endings is not None:
         yield "cut_off", sum(endings)
         yield "endings", len(endings)
     if rows := version_rows(value, chunk.records[number].widths):
-        known = [one for one in _counted(rows, chunk, number) if is_whole(one)]
-        yield "lag", sum(step.number - one for one in known)
+        known = [one for one in _versions(rows, chunk, number) if is_whole(one)]
+        yield "lag", sum(step - one for one in known)
         yield "versions", len(known)
 
 
-def _counted(rows: list[Any], chunk: Chunk, number: int) -> Iterator[Any]:
+def _versions(rows: list[Any], chunk: Chunk, number: int) -> Iterator[Any]:
     """The versions of a record: its own, one of each response, or of each token that counts."""
     if not any(isinstance(row, list) for row in rows):
         yield from rows
         return
-    spans = dict(enumerate(_tokens_of(chunk, number)))
+    batch, widths = chunk.batch, chunk.records[number].widths
     for at, row in enumerate(rows):
-        width, kept = spans.get(at, (0, ()))
         each = row if isinstance(row, list) else [row]
-        counted = [each[token] for token in kept] if len(each) == width else each
-        yield from filter(is_version, counted)
-
-
-def _tokens_of(chunk: Chunk, number: int) -> list[tuple[int, list[int]]]:
-    """For each response of a record, its tokens as written, and the indices of those that count."""
-    batch, first = chunk.batch, int(chunk.batch.records.starts[number])
-    found = []
-    for response, width in enumerate(chunk.records[number].widths, first):
-        start, length = (
-            int(one[response]) for one in (batch.responses.starts, batch.responses.lengths)
-        )
-        kept = range(length) if batch.positions is None else batch.positions[start : start + length]
-        found.append((width, [int(one) for one in kept]))
-    return found
+        if at < len(widths) and len(each) == widths[at] and batch.positions is not None:
+            response = int(batch.records.starts[number]) + at
+            start, length = batch.responses.starts[response], batch.responses.lengths[response]
+            each = [each[token] for token in batch.positions[start : start + length].tolist()]
+        yield from filter(is_version, each)

@@ -84,16 +84,10 @@ class StepValues:
         """A count divided by another."""
         return self.table.count(part).astype(np.float64) / self.count(whole)
 
-    def effective(self, name: str, square: str, over: str) -> F64:
-        """(Σ w)² / (N·Σ w²), the share of a sample that is left when it is weighted."""
-        total, squares = self.sum(name), self.sum(square)
-        known = np.isfinite(total) & np.isfinite(squares) & (squares != 0.0)
-        return np.where(known, total / self.count(over) * (total / squares), np.nan)
-
     def extreme(self, name: str) -> F64:
         """The largest number of a name."""
         found = self.table.columns.get(("largest", name))
-        return np.full(len(self.table), np.nan) if found is None else found.values
+        return np.full(len(self.table), np.nan) if found is None else found.reduced(np.fmax, np.nan)
 
     def quantile(self, name: str, share: float) -> F64:
         """A quantile of a distribution."""
@@ -167,10 +161,6 @@ class StepValues:
             norm = np.where(several, norm, np.sqrt(single.sums()) / self._counted(POLICY))
         return self._if_evaluated(norm)
 
-    def per_token(self, name: str) -> F64:
-        """A count divided by the tokens that were evaluated."""
-        return self.share(name, "evaluated_tokens")
-
 
 def _added(parts: Sequence[F64], like: NDArray[Any]) -> F64:
     """[S] sums of several numbers, each rounded once; NaN is none."""
@@ -190,9 +180,30 @@ def _mismatch_k3(step: StepValues) -> F64:
     return (step.sum("mismatch_weight") - step.sum("mismatch_d")) / step.count("mismatch") - 1.0
 
 
-def mean_of(name: str, over: str = "") -> Read:
+def mean_of(name: str, over: str = "", *, sign: int = 1) -> Read:
     """Reads a sum divided by a count, that of its own name if no other is given."""
+    if sign < 0:
+        return lambda step: 0.0 - step.mean(name, over or name)
     return lambda step: step.mean(name, over or name)
+
+
+def _share_of(part: str, whole: str) -> Read:
+    return lambda step: step.share(part, whole)
+
+
+def _effective(name: str, square: str, over: str) -> Read:
+    """Reads (Σ w)² / (N·Σ w²), the share of a sample that is left when it is weighted."""
+
+    def read(step: StepValues) -> F64:
+        total, squares = step.sum(name), step.sum(square)
+        known = np.isfinite(total) & np.isfinite(squares) & (squares != 0.0)
+        return np.where(known, total / step.count(over) * (total / squares), np.nan)
+
+    return read
+
+
+def _of_responses(name: str) -> Read:
+    return lambda step: getattr(step.responses, name)
 
 
 OBJECTIVE = "the columns of the objective"
@@ -213,91 +224,49 @@ def _columns(
 _of_reward = _columns("signal", "rewards")
 _of_groups = _columns("signal", "groups of at least two rewards")
 _of_answers = _columns("signal", "rewards of 0 or 1")
+_of_length = _columns("signal", "tokens", "length")
 _of_update = _columns("update", OBJECTIVE)
 _of_gradient = _columns("update", OBJECTIVE, "gradient")
-_of_length = _columns("signal", "tokens", "length")
 _of_kl = _columns("update", "log_probs_ref", "kl")
 _of_ratio = _columns("update", OBJECTIVE, "ratio")
 _of_mismatch = _columns("mismatch", "log_probs_rollout", "mismatch", "mismatch.")
 
 ALL = (
     # ---- what comes in
-    _of_reward("reward_mean", lambda step: step.responses.reward_mean, 0),
-    _of_reward("reward_std", lambda step: step.responses.reward_std, 13),
-    _of_groups("reward_group_std", lambda step: step.responses.reward_group_std, 11),
+    _of_reward("reward_mean", _of_responses("reward_mean"), 0),
+    _of_reward("reward_std", _of_responses("reward_std"), 13),
+    _of_groups("reward_group_std", _of_responses("reward_group_std"), 11),
     _of_groups("groups_equal", lambda step: step.responses.share_of_groups(), 10),
-    _of_answers("groups_all_0", lambda step: step.responses.all_wrong, 26),
-    _of_answers("groups_all_1", lambda step: step.responses.all_right, 25),
-    _of_answers("pass_at_1", lambda step: step.responses.pass_at_1, 28),
-    _of_answers("pass_at_k", lambda step: step.responses.pass_at_k, 12),
-    _of_length("length_mean", lambda step: step.responses.length_mean, 0),
-    _of_length(
-        "length_p95",
-        lambda step: step.responses.length_quantile(0.95),
-        24,
-        whole=True,
-    ),
-    _of_length("at_longest", lambda step: step.responses.at_longest, 27),
-    Metric(
-        "truncated",
-        "signal",
-        lambda step: step.share("cut_off", "endings"),
-        9,
-        needs="finish_reasons",
-    ),
-    Metric(
-        "repetition",
-        "signal",
-        mean_of("repetition"),
-        22,
-        needs="tokens or token_ids",
-    ),
-    Metric("entropy", "signal", mean_of("entropy"), 5, needs="entropies"),
-    Metric(
-        "nll",
-        "signal",
-        lambda step: 0.0 - step.mean("log_prob", "log_prob"),
-        6,
-        worst="nll",
-        needs="log_probs_new",
-    ),
+    _of_answers("groups_all_0", _of_responses("all_wrong"), 26),
+    _of_answers("groups_all_1", _of_responses("all_right"), 25),
+    _of_answers("pass_at_1", _of_responses("pass_at_1"), 28),
+    _of_answers("pass_at_k", _of_responses("pass_at_k"), 12),
+    _of_length("length_mean", _of_responses("length_mean"), 0),
+    _of_length("length_p95", lambda step: step.responses.length_quantile(0.95), 24, whole=True),
+    _of_length("at_longest", _of_responses("at_longest"), 27),
+    _columns("signal", "finish_reasons")("truncated", _share_of("cut_off", "endings"), 9),
+    _columns("signal", "tokens or token_ids")("repetition", mean_of("repetition"), 22),
+    _columns("signal", "entropies")("entropy", mean_of("entropy"), 5),
+    _columns("signal", "log_probs_new", "nll")("nll", mean_of("log_prob", sign=-1), 6),
     # ---- what is done with it
     _of_update("objective", lambda step: step.objective, 33),
     _of_gradient("loss", lambda step: 0.0 - step.objective, 1),
     _of_kl("kl", lambda step: step.kl, 31),
     _of_kl("kl_k1", mean_of("kl_k1", "kl"), 32),
     _of_kl("kl_k3", mean_of("kl_k3", "kl"), 3),
-    _of_ratio("clip_low", lambda step: step.per_token("clipped_low"), 15),
-    _of_ratio("clip_high", lambda step: step.per_token("clipped_high"), 14),
+    _of_ratio("clip_low", _share_of("clipped_low", "evaluated_tokens"), 15),
+    _of_ratio("clip_high", _share_of("clipped_high", "evaluated_tokens"), 14),
     _of_update("gradient_norm", lambda step: step.gradient_norm, 2),
-    _of_update("longest_quarter", lambda step: step.responses.longest_quarter, 21),
+    _of_update("longest_quarter", _of_responses("longest_quarter"), 21),
     _of_ratio("ratio_mean", mean_of("ratio", "evaluated_tokens"), 19),
     _of_ratio("ratio_p999", _ratio_tail, 16),
-    _of_ratio(
-        "ess",
-        lambda step: step.effective("ratio", "ratio_squared", "evaluated_tokens"),
-        18,
-    ),
+    _of_ratio("ess", _effective("ratio", "ratio_squared", "evaluated_tokens"), 18),
     # ---- the trainer against the engine
-    Metric(
-        "staleness",
-        "mismatch",
-        lambda step: step.share("lag", "versions"),
-        20,
-        needs="weight_versions",
-    ),
-    _of_mismatch("k1", lambda step: 0.0 - step.mean("mismatch_d", "mismatch"), 17),
+    _columns("mismatch", "weight_versions")("staleness", _share_of("lag", "versions"), 20),
+    _of_mismatch("k1", mean_of("mismatch_d", "mismatch", sign=-1), 17),
     _of_mismatch("k3", _mismatch_k3, 4),
-    _of_mismatch(
-        "chi2",
-        lambda step: step.mean("mismatch_square", "mismatch") - 1.0,
-        29,
-    ),
-    _of_mismatch(
-        "ess",
-        lambda step: step.effective("mismatch_weight", "mismatch_square", "mismatch"),
-        23,
-    ),
+    _of_mismatch("chi2", lambda step: step.mean("mismatch_square", "mismatch") - 1.0, 29),
+    _of_mismatch("ess", _effective("mismatch_weight", "mismatch_square", "mismatch"), 23),
     _of_mismatch("mean_abs", mean_of("mismatch_size", "mismatch"), 8),
     _of_mismatch("mult", mean_of("mismatch_both", "mismatch"), 30),
     _of_mismatch("p999", lambda step: step.quantile("mismatch", 0.999), 7),

@@ -23,10 +23,6 @@ from grpo_cli.batch import F64
 from grpo_cli.commands.trend.metrics import METRICS, Read, StepValues, mean_of
 
 
-def _as(metric: str) -> Read:
-    return METRICS[metric].read
-
-
 def _of_samples(name: str) -> Read:
     """Over all samples of the step, where any has what it is made of."""
     return lambda step: step.mean(name, "samples") + 0.0 * step.count(name)
@@ -65,10 +61,10 @@ def _accumulated_loss(step: StepValues) -> F64:
 
 NAMES: Mapping[str, Mapping[str, Read]] = {
     "trl": {
-        "reward": _as("reward_mean"),
-        "reward_std": _as("reward_std"),
-        "frac_reward_zero_std": _as("groups_equal"),
-        "completions/mean_length": _as("length_mean"),
+        "reward": METRICS["reward_mean"].read,
+        "reward_std": METRICS["reward_std"].read,
+        "frac_reward_zero_std": METRICS["groups_equal"].read,
+        "completions/mean_length": METRICS["length_mean"].read,
         "completions/min_length": _shortest,
         "completions/max_length": _longest,
         "entropy": mean_of("record_entropy"),
@@ -76,7 +72,7 @@ NAMES: Mapping[str, Mapping[str, Read]] = {
         "clip_ratio/low_mean": mean_of("record_clip_low"),
         "clip_ratio/high_mean": mean_of("record_clip_high"),
         "clip_ratio/region_mean": mean_of("record_clip_region"),
-        "sampling/sampling_logp_difference/mean": _as("mismatch.mean_abs"),
+        "sampling/sampling_logp_difference/mean": METRICS["mismatch.mean_abs"].read,
         "sampling/sampling_logp_difference/max": _extreme("logp_difference_max"),
         "sampling/importance_sampling_ratio/min": _extreme("weights_min", -1.0),
         "sampling/importance_sampling_ratio/mean": mean_of("weights"),
@@ -84,10 +80,10 @@ NAMES: Mapping[str, Mapping[str, Read]] = {
         "loss": _accumulated_loss,
     },
     "verl": {
-        "critic/score/mean": _as("reward_mean"),
+        "critic/score/mean": METRICS["reward_mean"].read,
         "critic/score/max": lambda step: step.responses.of_rewards(np.maximum),
         "critic/score/min": lambda step: step.responses.of_rewards(np.minimum),
-        "response_length/mean": _as("length_mean"),
+        "response_length/mean": METRICS["length_mean"].read,
         "response_length/max": _longest,
         "response_length/min": _shortest,
         "actor/entropy": mean_of("record_entropy"),
@@ -97,26 +93,26 @@ NAMES: Mapping[str, Mapping[str, Read]] = {
         "training/rollout_probs_diff_mean": mean_of("probs_diff"),
         "training/rollout_probs_diff_max": _extreme("probs_diff_max"),
         "training/rollout_probs_diff_std": _probs_diff_std,
-        "rollout_corr/kl": _as("mismatch.k1"),
-        "rollout_corr/k3_kl": _as("mismatch.k3"),
-        "rollout_corr/chi2_token": _as("mismatch.chi2"),
+        "rollout_corr/kl": METRICS["mismatch.k1"].read,
+        "rollout_corr/k3_kl": METRICS["mismatch.k3"].read,
+        "rollout_corr/chi2_token": METRICS["mismatch.chi2"].read,
     },
     "prime-rl": {
-        "reward/all/mean": _as("reward_mean"),
-        "entropy/all/mean": _as("entropy"),
+        "reward/all/mean": METRICS["reward_mean"].read,
+        "entropy/all/mean": METRICS["entropy"].read,
         "mismatch_kl/all/mean": mean_of("new_k3"),
     },
     "nemo-rl": {
-        "reward": _as("reward_mean"),
-        "probs_ratio": _as("ratio_mean"),
-        "token_mult_prob_error": _as("mismatch.mult"),
-        "gen_kl_error": _as("mismatch.k3"),
+        "reward": METRICS["reward_mean"].read,
+        "probs_ratio": METRICS["ratio_mean"].read,
+        "token_mult_prob_error": METRICS["mismatch.mult"].read,
+        "gen_kl_error": METRICS["mismatch.k3"].read,
         "policy_kl_error": _policy_kl_error,
         "sampling_importance_ratio": mean_of("mismatch_weight", "mismatch"),
     },
     "slime": {
-        "rollout/raw_reward": _as("reward_mean"),
-        "rollout/response_len/mean": _as("length_mean"),
+        "rollout/raw_reward": METRICS["reward_mean"].read,
+        "rollout/response_len/mean": METRICS["length_mean"].read,
         "train/entropy_loss": _of_samples("sample_entropy"),
         "train/kl_loss": _of_samples("sample_kl"),
         "train/ppo_kl": _of_samples("sample_ppo_kl"),

@@ -40,8 +40,7 @@ class TrendOptions:
         str | None, option("--by", "FIELD", "Which part changed, by rank, environment, prompt…")
     ] = None
     against: Annotated[
-        list[str] | None,
-        option("--against", "RUN", "Which metrics differ from another RUN's."),
+        list[str] | None, option("--against", "RUN", "Which metrics differ from another RUN's.")
     ] = None
     correlate: Annotated[
         tuple[str, str] | None,
@@ -59,8 +58,7 @@ class TrendOptions:
         option("--names", "FRAMEWORK", "Metrics as trl, verl, … name and compute them.", "Output"),
     ] = "grpo"
     log: Annotated[
-        str | None,
-        option("--log", "FILE", "Compare with a trainer's log (JSON, JSONL, CSV)."),
+        str | None, option("--log", "FILE", "Compare with a trainer's log (JSON, JSONL, CSV).")
     ] = None
     follow: Annotated[
         bool, option("--follow", "", "Keep reading while files grow, until Ctrl-C.")
@@ -164,33 +162,15 @@ class StoredOptions:
     """What of a run a page stores."""
 
     steps: Annotated[
-        int,
-        option(
-            "--steps",
-            "N",
-            "Steps to store, those of findings first (40).",
-            "Page",
-            min=1,
-        ),
+        int, option("--steps", "N", "Steps to store, those of findings first (40).", "Page", min=1)
     ] = 40
     groups: Annotated[
-        int,
-        option(
-            "--groups",
-            "N",
-            "Random groups per step, after the worst (2).",
-            "Page",
-            min=0,
-        ),
+        int, option("--groups", "N", "Random groups per step, after the worst (2).", "Page", min=0)
     ] = 2
     tokens: Annotated[
         int,
         option(
-            "--tokens",
-            "N",
-            "Tokens to store, those of findings first (500000).",
-            "Page",
-            min=0,
+            "--tokens", "N", "Tokens to store, those of findings first (500000).", "Page", min=0
         ),
     ] = 500_000
     seed: Annotated[

@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import lru_cache
 from hashlib import blake2b
 from pathlib import PurePath
 from sys import intern
@@ -39,33 +39,21 @@ class RecordStep(BatchFields):
     """The step of a record, which is the batch that it belongs to.
 
     Attributes:
+        number: the step.
         field: the field of the file that holds it; None where the file's name does, or --step file.
         metadata: what ``add_metadata`` reads of the record; None where there is nothing.
-        part: which part of the step it is of, as --by has it; None where nothing does.
+        row: the number of the row that sums it up: the step's, or one of the step's part.
     """
 
     def __init__(self, number: int, field: str | None = None) -> None:
         super().__init__(step=number)
-        self.field = field
+        self.number, self.field, self.row = number, field, number
         self.metadata: Mapping[str, Any] | None = None
-        self.part: str | int | float | None = None
 
-    @property
-    def number(self) -> int:
-        """The step."""
-        number: int = self["step"]
-        return number
-
-    @property
-    def row(self) -> int:
-        """The number of the row that sums it up: the step's, or one of the step's part."""
-        return self.number if self.part is None else _row(self.part, self.number)
-
-
-@lru_cache(maxsize=4096)
-def _row(part: str | int | float, step: int) -> int:
-    text = f"{part!r} {step}".encode("utf-8", "replace")
-    return int.from_bytes(blake2b(text, digest_size=8).digest(), signed=True)
+    def set_part(self, part: str | int | float) -> None:
+        """Has the step be of a part, as --by has it."""
+        text = f"{part!r} {self.number}".encode("utf-8", "replace")
+        self.row = int.from_bytes(blake2b(text, digest_size=8).digest(), signed=True)
 
 
 @dataclass(frozen=True)
@@ -132,7 +120,16 @@ class StepSource:
         if given is None and self.field is None:
             given = of_name(source)
         if given is None:
-            raise self._missing(source, line, prefix)
+            path = prefix + ("" if self.field is None else spelled(self.field))
+            looked = "expected a whole number (--step)"
+            if self.field is None:
+                looked = (
+                    f"no field ({', '.join(STEP_FIELDS[:3])}, …) and no number in the file name "
+                    "gives it; name a field with --step FIELD, or use --step file if each file is "
+                    "a step"
+                )
+            message = f"which step is this? {looked}"
+            raise InputError(message, path=path.rstrip("."), source=source, line=line)
         if not -_LARGEST - 1 <= given <= _LARGEST:
             message = (
                 f"expected a step of at most 64 bits, got {got(given)}; name another "
@@ -154,17 +151,6 @@ class StepSource:
                     if key in holder and (number := _whole(holder[key])) is not None:
                         return number, (*above, key)
         return None, ()
-
-    def _missing(self, source: str, line: int | None, prefix: str) -> InputError:
-        path = prefix + ("" if self.field is None else spelled(self.field))
-        looked = (
-            f"no field ({', '.join(STEP_FIELDS[:3])}, …) and no number in the file name gives "
-            "it; name a field with --step FIELD, or use --step file if each file is a step"
-            if self.field is None
-            else "expected a whole number (--step)"
-        )
-        message = f"which step is this? {looked}"
-        return InputError(message, path=path.rstrip("."), source=source, line=line)
 
 
 def _whole(value: object) -> int | None:
@@ -209,14 +195,12 @@ def run_of(source: str) -> str:
     for at in range(len(parts) - 1, -1, -1):
         if found := _NAMED.search(parts[at]):
             return str(PurePath(*parts[:at], _PART.sub("", parts[at][: found.start()])))
+
+    def unless_of_a_run(number: re.Match[str]) -> str:
+        return number[0] if _OF_A_RUN.search(number.string, 0, number.start()) else ""
+
     *folders, name = (_PART.sub("", part) for part in parts) if parts else ("",)
-    return str(
-        PurePath(*folders, _COUNTED.sub(_unless_of_a_run, _KIND.sub("", name)).rstrip("._-"))
-    )
-
-
-def _unless_of_a_run(number: re.Match[str]) -> str:
-    return number[0] if _OF_A_RUN.search(number.string, 0, number.start()) else ""
+    return str(PurePath(*folders, _COUNTED.sub(unless_of_a_run, _KIND.sub("", name)).rstrip("._-")))
 
 
 # ---- files of one run, or of several ------------------------------------------------------------
@@ -341,35 +325,35 @@ class Origins:
     def returns(self, *, resumed: bool = False) -> Iterator[str]:
         """A note for each file whose steps go back; ``resumed``: repeated ones are left out."""
         for source, order in self.files.items():
-            if 0 < len(order.returns) <= _MOST:
-                line, high, to, _ = order.returns[0]
-                where = source if line is None else f"{source}:{line}"
-                if resumed and order.is_resumed:
-                    yield from map(partial(_resumed, source), order.returns)
-                    continue
-                yield (
-                    f"{where}: the steps go back from {high} to {to}: the run was resumed, or "
-                    "the file contains a second run; steps that occur twice are joined"
-                )
-
-
-def _resumed(source: str, found: Return) -> str:
-    count = found.high - found.to + 1
-    return (
-        f"{source}:{found.line}: the run was resumed at step {found.to}: {count:,} steps "
-        f"({found.to} to {found.high}) were repeated, and their first pass is ignored; --one-run "
-        "joins both passes"
-    )
+            if not 0 < len(order.returns) <= _MOST:
+                continue
+            if resumed and order.is_resumed:
+                for line, high, to, _ in order.returns:
+                    yield (
+                        f"{source}:{line}: the run was resumed at step {to}: {high - to + 1:,} "
+                        f"steps ({to} to {high}) were repeated, and their first pass is ignored; "
+                        "--one-run joins both passes"
+                    )
+                continue
+            line, high, to, _ = order.returns[0]
+            yield (
+                f"{source if line is None else f'{source}:{line}'}: the steps go back from {high} "
+                f"to {to}: the run was resumed, or the file contains a second run; steps that "
+                "occur twice are joined"
+            )
 
 
 def two_runs(clash: Clash, files: Sequence[str], command: str = "trend") -> UsageError:
     """The error for files of several runs: ``command`` on each of them, and ``grpo diff``."""
-    places = _places(files, clash)
-    page = ["-o"] if command == "report" else []
-    shown = [
-        [place, *page, *(f"run-{at}.html" for _ in page)] for at, place in enumerate(places, 1)
+    runs: dict[str, list[str]] = {run_of(file): [] for file in (clash.first, clash.second)}
+    for file in files:
+        runs.setdefault(run_of(file), []).append(file)
+    places = [_place(run, its or [run], runs) for run, its in runs.items()]
+    lines = [
+        ["grpo", command, place, *(["-o", f"run-{at}.html"] if command == "report" else ())]
+        for at, place in enumerate(places[:_MOST], 1)
     ]
-    each = "; ".join(shell_line(["grpo", command, *words]) for words in shown[:_MOST])
+    each = "; ".join(map(shell_line, lines))
     more = f"; … {len(places) - _MOST:,} more" if len(places) > _MOST else ""
     compared = shell_line(["grpo", "diff", *places])
     two = f"; to compare them: {compared}" if len(places) == 2 else ""
@@ -380,15 +364,8 @@ def two_runs(clash: Clash, files: Sequence[str], command: str = "trend") -> Usag
     )
 
 
-def _places(files: Sequence[str], clash: Clash) -> list[str]:
-    """What names each run on a command line: its file, its folder, or a pattern."""
-    runs: dict[str, list[str]] = {run_of(file): [] for file in (clash.first, clash.second)}
-    for file in files:
-        runs.setdefault(run_of(file), []).append(file)
-    return [_place(run, its or [run], runs) for run, its in runs.items()]
-
-
 def _place(run: str, its: Sequence[str], runs: Mapping[str, Sequence[str]]) -> str:
+    """What names a run on a command line: its file, its folder, or a pattern."""
     if len(its) == 1:
         return its[0]
     folder = os.path.commonpath([PurePath(file).parent for file in its])

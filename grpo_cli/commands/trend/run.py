@@ -12,7 +12,7 @@ import numpy as np
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.trend.measure import ChunkSums, rewards_of, sums_of_rewards
-from grpo_cli.commands.trend.metadata import has_metadata, metadata_of
+from grpo_cli.commands.trend.metadata import is_metadata, metadata_of
 from grpo_cli.commands.trend.metrics import StepValues, functions
 from grpo_cli.commands.trend.names import logged_values
 from grpo_cli.commands.trend.origins import (
@@ -36,7 +36,7 @@ from grpo_cli.errors import InputError
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.inputs import MissingColumnError
 from grpo_cli.records import DecodedChunk, Raw
-from grpo_cli.records.choose.batches import FILE
+from grpo_cli.records.choose.grouping import FILE
 from grpo_cli.records.formats.texts import NoLogProbsError
 from grpo_cli.records.translate import Notices
 from grpo_cli.variants.plan import Plan
@@ -98,22 +98,21 @@ class RunSums(Accumulator[Evaluated]):
         It yields the errors of all others that cannot be used.
         """
         for error in super().read(decoded):
-            if _NOT_FINITE.search(error.message) is None or not self._add_broken(error):
+            line = error.line or 0
+            marks = (
+                step
+                for source, first, step in reversed(self.marks)
+                if source == error.source and first is not None and first <= line
+            )
+            step = next(marks, None) if _NOT_FINITE.search(error.message) else None
+            if step is None:
                 yield error
-        self.marks.clear()
-
-    def _add_broken(self, error: InputError) -> bool:
-        """Counts a record with NaN as one of its step, if that is known."""
-        for source, line, step in reversed(self.marks):
-            if source == error.source and line is not None and line <= (error.line or 0):
-                if self.step_source.is_repeated(step.number, source, error.line):
-                    return True
-                sums = StepSums.without_responses(step.row, (source, step.field))
+            elif not self.step_source.is_repeated(step.number, error.source or "", error.line):
+                sums = StepSums.without_responses(step.row, (error.source or "", step.field))
                 sums.add_count("left_out", np.ones(1, dtype=np.int64))
                 self.add_tables(sums)
                 self.broken.setdefault(step.row, error)
-                return True
-        return False
+        self.marks.clear()
 
     def evaluate(self, chunk: Chunk) -> Evaluated:
         """The chunk's breakdown, or the column that it lacks, and its rewards."""
@@ -127,19 +126,21 @@ class RunSums(Accumulator[Evaluated]):
         """Adds the records of a chunk to the sums of their steps."""
         evaluated, rewards = found
         steps: list[RecordStep] = chunk.of_batches  # type: ignore[assignment]  # of with_steps
-        breakdown = None if isinstance(evaluated, MissingColumnError) else evaluated
+        plan, breakdown = self.evaluator.plan, None
         if isinstance(evaluated, MissingColumnError):
             self.missing.setdefault(str(evaluated), evaluated)
         else:
-            signature, first = evaluated.objective.signature, min(one.number for one in steps)
-            self.signatures[signature] = min(first, self.signatures.get(signature, first))
-            self.references.add(chunk, self.evaluator.plan, evaluated.objective)
-            assumed = on_policy_by_default(evaluated)
+            breakdown = evaluated
+            self._add_signature(breakdown.objective.signature, min(one.number for one in steps))
+            self.references.add(chunk, plan, breakdown.objective)
+            assumed = on_policy_by_default(breakdown)
             self.moved |= not assumed
             self.notices |= {NO_OLD: None} if assumed else {}
-        by = self.evaluator.plan.batch
-        sums = ChunkSums(chunk, breakdown, rewards, by, logged=self.logged).sums
+        sums = ChunkSums(chunk, breakdown, rewards, plan.batch, logged=self.logged).sums
         self.add_tables(shortened(sums))
+
+    def _add_signature(self, signature: str, step: int) -> None:
+        self.signatures[signature] = min(step, self.signatures.get(signature, step))
 
     def step_of_rewards(self, record: NoLogProbsError) -> RecordStep | None:
         """The step of a record that has no log-probs; None where that was done again.
@@ -160,7 +161,7 @@ class RunSums(Accumulator[Evaluated]):
 
     def set_part(self, step: RecordStep, part: Any) -> None:
         """Has a step be of a part."""
-        step.part = part
+        step.set_part(part)
         self.parts[step.row] = part, step.number
 
     def add_tables(self, *tables: StepSums) -> None:
@@ -175,7 +176,7 @@ class RunSums(Accumulator[Evaluated]):
         self.notices |= later.notices
         self.missing = later.missing | self.missing
         for signature, step in later.signatures.items():
-            self.signatures[signature] = min(step, self.signatures.get(signature, step))
+            self._add_signature(signature, step)
         self.moved |= later.moved
         self.origins.merge(later.origins)
         self.references.merge(later.references)
@@ -206,7 +207,7 @@ def with_steps(
 
     Those that have only rewards are left out. They are added to the run, as the files of all are.
     """
-    metadata = decoded.keys is None or has_metadata(decoded.keys)
+    metadata = decoded.keys is None or any(map(is_metadata, decoded.keys))
     kept: list[Raw | InputError] = []
     rewards: list[tuple[RecordStep, NoLogProbsError]] = []
     before = None
@@ -265,7 +266,7 @@ class Run:
     They are the same to the bit whatever the reader's ``jobs`` and ``block_bytes`` are.
 
     Attributes:
-        skipped, notices, missing, signatures, moved: as ``RunSums`` has them.
+        notices, missing, signatures, moved: as ``RunSums`` has them.
         reader: of the files.
         plan: the objective.
         step_source: how the step of a record is found.
@@ -293,9 +294,11 @@ class Run:
         self.parts: dict[int, tuple[Any, int]] = {}
 
     @property
-    def variant(self) -> str:
-        """The variant's name."""
-        return self.plan.variant
+    def lacks(self) -> Notices:
+        """Notes on what is missing, so that the objective was not evaluated."""
+        return {
+            f"loss, KL and ratios are not computed: {one}": None for one in self.missing.values()
+        }
 
     def read_each(self) -> list[Steps]:
         """The steps of each run among the files, by their names."""
@@ -325,11 +328,18 @@ class Run:
             found = self._sums(Evaluator(plan, needs_reference=True))
             others = {key: one for key, one in found.missing.items() if one.path != "log_probs_ref"}
             found.missing = {str(error): error, **others}  # it has the record's place
-        self.skipped, self.missing = self.reader.skipped, found.missing
+        self.missing = found.missing
         self.signatures, self.moved, self.parts = found.signatures, found.moved, found.parts
         self.notices: Notices = found.notices | dict.fromkeys([*notes, *changes(found.signatures)])
         self.notices |= without_kl([plan] if found.references.lacking is not None else [])
-        return self._steps(found)
+        sums = joined(found.tables or [sums_of_rewards([])])
+        steps = Steps.of(sums)
+        steps.not_finite = broken_columns(steps.numbers, found.broken)
+        if self._names is not None:
+            self.logged = logged_values(self._names, StepValues(sums))
+        if self._names == "trl":  # which calls reward functions as we do
+            self.logged |= {name: steps.metrics[name] for name in functions(steps.metrics)}
+        return steps
 
     def _sums(self, evaluator: Evaluator) -> RunSums:
         """The sums of all records."""
@@ -343,14 +353,3 @@ class Run:
             if run.origins.clash is not None and not self.one_run:
                 raise two_runs(run.origins.clash, self.reader.paths, self._command)
         return run
-
-    def _steps(self, run: RunSums) -> Steps:
-        tables, run.tables = run.tables, []
-        sums = joined(tables or [sums_of_rewards([])])
-        steps = Steps.of(sums)
-        steps.not_finite = broken_columns(steps.numbers, run.broken)
-        if self._names is not None:
-            self.logged = logged_values(self._names, StepValues(sums))
-        if self._names == "trl":  # which calls reward functions as we do
-            self.logged |= {name: steps.metrics[name] for name in functions(steps.metrics)}
-        return steps

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import inf
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, overload
@@ -15,7 +16,7 @@ from grpo_cli.batch import F64
 from grpo_cli.commands.answer import Answer
 from grpo_cli.commands.trend.metrics import METRICS, StepValues, values
 from grpo_cli.commands.trend.names import WHOLE
-from grpo_cli.commands.trend.sums import KINDS, Places, StepSums
+from grpo_cli.commands.trend.sums import KINDS, StepSums
 from grpo_cli.commands.trend.watched import Watch, watch, watch_logged
 
 WARNING, INFO = "warning", "info"
@@ -174,14 +175,23 @@ class Steps(Sequence[Step]):
             self.logged,
         )
 
+    @cached_property
+    def _places(self) -> list[tuple[str, dict[int, tuple[Any, ...]]]]:
+        """By kind, the place in the steps → what is worst there."""
+        worst = self._sums.family("worst")
+        return [
+            (kind, dict(zip(np.flatnonzero(one.widths).tolist(), one.values.tolist(), strict=True)))
+            for kind in KINDS
+            if (one := worst.get(kind)) is not None
+        ]
+
     def _worst(self, at: int) -> Iterator[tuple[str, Place]]:
-        worst: dict[str, Places] = self._sums.family("worst")
-        for kind in (one for one in KINDS if one in worst):
-            values, responses, tokens, records = worst[kind]
-            record, token = records[at], int(tokens[at])
-            if record is not None:
+        for kind, places in self._places:
+            if at in places:
+                value, response, token, record = places[at]
+                source, line, name = record
                 inside = None if token < 0 else token
-                yield kind, Place(*record, int(responses[at]), inside, float(values[at]))
+                yield kind, Place(source, line, name, response, inside, value)
 
 
 def _plain(name: str, value: float) -> float | None:

@@ -7,8 +7,9 @@ to it exactly: those of its responses or, where these are many, two or three tha
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import accumulate, chain, pairwise
 from typing import Any, NamedTuple
 
@@ -28,16 +29,8 @@ KINDS = ("length", "nll", "gradient", "ratio", "kl", "mismatch")
 """What a step is worst in: each has a place."""
 _KNOWN = {
     *("tokens", "samples", "cut_off", "endings", "lag", "versions", "repetition", "records"),
-    *(
-        "left_out",
-        "evaluated_tokens",
-        "clipped_low",
-        "clipped_high",
-        "ratio",
-        "kl_records",
-        "kl_unknown",
-    ),
-    *("log_prob", "entropy", "ratio_squared", "kl", "kl_k1", "kl_k3", *DECILES),
+    *("left_out", "evaluated_tokens", "clipped_low", "clipped_high", "ratio", "kl_records"),
+    *("kl_unknown", "log_prob", "entropy", "ratio_squared", "kl", "kl_k1", "kl_k3", *DECILES),
     *("mismatch", "mismatch_d", "mismatch_weight", "mismatch_size", "mismatch_both"),
     *("mismatch_square", "inverse_weight", "probs_diff", "probs_diff_2", "new_k3", "weights"),
     *("policy_counted", "kl_counted", "entropy_counted", "sample_logp_difference"),
@@ -46,6 +39,8 @@ _KNOWN = {
 }
 _ROWS = {"reward": "f8", "length": "i8", "gradient": "f8", "group": "i8", "label": "O"}
 """What is kept of each response, or group, and its type."""
+PLACE = np.dtype([("value", "f8"), ("response", "i8"), ("token", "i8"), ("record", "O")])
+"""How bad something is, and where: the record's source, line and name; a token of -1 is none."""
 _FEW = 8
 """Numbers of a sum, or of a distribution, that are kept as they are."""
 _FEW_BINS = 4096
@@ -74,12 +69,7 @@ class Ragged(NamedTuple):
         """[S] each step's sum, rounded once."""
         if (self.widths == 1).all():
             return self.values + 0.0
-        values, ends = self.values.tolist(), [0, *np.cumsum(self.widths).tolist()]
-        try:
-            found = [math.fsum(values[start:stop]) for start, stop in pairwise(ends)]
-        except (OverflowError, ValueError):  # of some step
-            found = [exact_sum(one) for one in self.lists()]
-        return np.array(found, dtype=np.float64) + 0.0
+        return np.array([*map(exact_sum, self.lists())], dtype=np.float64)
 
     def reduced(self, by: np.ufunc, empty: float) -> NDArray[Any]:
         """[S] a ufunc over each step's numbers; ``empty`` where it has none."""
@@ -110,11 +100,6 @@ class Ragged(NamedTuple):
         widths, values = (np.concatenate([one[at] for one in parts]) for at in (0, 1))
         return cls(widths, values, times)
 
-    @classmethod
-    def nothing(cls, count: int) -> Ragged:
-        """No numbers, of so many steps."""
-        return cls(np.zeros(count, dtype=np.int64), np.zeros(0, dtype=np.int32))
-
     def merged(self, firsts: I64) -> Ragged:
         """Neighbours together, those from each of these rows on."""
         return self._replace(widths=np.add.reduceat(self.widths, firsts))
@@ -142,74 +127,6 @@ def _shortened(values: list[float]) -> list[float]:
     return values if total else found or [0.0]
 
 
-class Numbers(NamedTuple):
-    """[S] a number of each step, and the ufunc by which two of a step become one."""
-
-    values: NDArray[Any]
-    by: np.ufunc = np.add
-
-    def taken(self, rows: I64) -> Numbers:
-        """Those of some rows."""
-        return self._replace(values=self.values[rows])
-
-    @classmethod
-    def stacked(cls, parts: Sequence[Numbers]) -> Numbers:
-        """The rows of several tables."""
-        by = next((one.by for one in parts if one.by is not np.add), np.add)
-        empty = 0 if by is np.add else NO_NUMBER
-        parts = [one if one.by is by else cls(np.full(len(one.values), empty)) for one in parts]
-        return cls(np.concatenate([one.values for one in parts]), by)
-
-    @classmethod
-    def nothing(cls, count: int) -> Numbers:
-        """Those of steps that have none."""
-        return cls(np.zeros(count, dtype=np.int64))
-
-    def merged(self, firsts: I64) -> Numbers:
-        """Neighbours together, those from each of these rows on."""
-        return self._replace(values=self.by.reduceat(self.values, firsts))
-
-
-class Places(NamedTuple):
-    """Where each step is worst in something.
-
-    Attributes:
-        values: [S] how bad; NaN where it has no such place.
-        responses, tokens: [S] the place in the record; -1 for a response as a whole.
-        records: source, line and name of each record; None where there is no place.
-    """
-
-    values: F64
-    responses: I64
-    tokens: I64
-    records: Sequence[tuple[str, int | None, str | int | float] | None]
-
-    def taken(self, rows: I64) -> Places:
-        """Those of some rows."""
-        records = [self.records[row] for row in rows.tolist()]
-        return Places(self.values[rows], self.responses[rows], self.tokens[rows], records)
-
-    @classmethod
-    def stacked(cls, parts: Sequence[Places]) -> Places:
-        """The rows of several tables."""
-        values, responses, tokens = (np.concatenate([one[at] for one in parts]) for at in range(3))
-        return cls(values, responses, tokens, [*chain(*(one.records for one in parts))])
-
-    @classmethod
-    def nothing(cls, count: int) -> Places:
-        """Those of steps that have none."""
-        none = np.zeros(count, dtype=np.int64)
-        return cls(np.full(count, NO_NUMBER), none, none, [None] * count)
-
-    def merged(self, firsts: I64) -> Places:
-        """The worst of neighbours, those from each of these rows on."""
-        lengths = np.diff(np.append(firsts, len(self.values)))
-        return self.taken(first_largest(self.values, Segments(lengths)))
-
-
-Column = Ragged | Numbers | Places
-
-
 @dataclass
 class StepSums:
     """The sums of steps.
@@ -219,10 +136,11 @@ class StepSums:
         sources: the first file that has records of each, and the field of these that holds the
             step; None where the file's name does.
         columns: by their family and name.
-            count: whole numbers, which add up; largest: numbers of which one is kept.
+            count: whole numbers, which add up; largest: numbers of which the largest is kept.
             sum: numbers that add up to it; term: of the objective, by name and coefficient;
             product: of two parts of the gradient.
-            bins: distributions, as ``tails`` counts them; worst: the places of the largest.
+            bins: distributions, as ``tails`` counts them; worst: each a ``PLACE``, of which the
+            largest is kept.
             row: of each response its reward (NaN: none), its length (-1: unknown), Σ |gradient|
             over its tokens (NaN: not comparable) and the number of its group in the step; and
             "label", what the user calls each of these groups; None where it has no name.
@@ -231,7 +149,7 @@ class StepSums:
 
     numbers: I64
     sources: list[tuple[str, str | None]]
-    columns: dict[tuple[str, Any], Any] = field(default_factory=dict)
+    columns: dict[tuple[str, Any], Ragged] = field(default_factory=dict)
     functions: dict[tuple[str, ...], int] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -244,7 +162,7 @@ class StepSums:
         rows = {("row", name): Ragged(none, np.zeros(0, kind)) for name, kind in _ROWS.items()}
         return cls(np.array([number]), [source], rows)
 
-    def family(self, name: str) -> dict[Any, Any]:
+    def family(self, name: str) -> dict[Any, Ragged]:
         """The columns of a family, by their names."""
         return {key[1]: column for key, column in self.columns.items() if key[0] == name}
 
@@ -257,12 +175,12 @@ class StepSums:
         found = self.columns.get(("count", name))
         if found is None and name not in _KNOWN and not name.startswith(EACH):
             raise KeyError(name)
-        counts: NDArray[Any] = (found or Numbers.nothing(len(self))).values
-        return counts
+        return np.zeros(len(self), dtype=np.int64) if found is None else found.reduced(np.add, 0)
 
     def add_count(self, name: str, counts: NDArray[Any]) -> None:
         """Adds whole numbers of each step."""
-        self.columns["count", name] = Numbers(self.count(name) + counts)
+        counts = self.count(name) + counts
+        self.columns["count", name] = Ragged(np.ones(len(self), dtype=np.int64), counts)
 
     def sum(self, name: str) -> F64:
         """[S] a sum; 0 where nothing was added.
@@ -311,10 +229,9 @@ def joined(tables: Sequence[StepSums]) -> StepSums:
 
 
 def shortened(table: StepSums) -> StepSums:
-    """The table with no more numbers than its sums and distributions need."""
-    shorten = dict.fromkeys(("sum", "term", "product"), short_sums) | {"bins": _short_bins}
+    """The table with no more numbers than its columns need."""
     columns = {
-        key: shorten[key[0]](column) if key[0] in shorten else column
+        key: _SHORTEN[key[0]](column) if key[0] in _SHORTEN else column
         for key, column in table.columns.items()
     }
     return replace(table, columns=columns)
@@ -322,11 +239,12 @@ def shortened(table: StepSums) -> StepSums:
 
 def _stacked(tables: Sequence[StepSums]) -> StepSums:
     """The rows of all tables."""
-    kinds = {key: type(column) for table in tables for key, column in table.columns.items()}
-    columns = {
-        key: kind.stacked([one.columns.pop(key, None) or kind.nothing(len(one)) for one in tables])
-        for key, kind in kinds.items()
-    }
+    kinds = {key: one.values[:0] for table in tables for key, one in table.columns.items()}
+    columns = {}
+    for key, none in kinds.items():
+        nothing = (Ragged(np.zeros(len(one), dtype=np.int64), none) for one in tables)
+        pairs = zip(tables, nothing, strict=True)
+        columns[key] = Ragged.stacked([one.columns.pop(key, empty) for one, empty in pairs])
     functions: dict[tuple[str, ...], int] = {}
     for table in tables:
         for names, step in table.functions.items():
@@ -366,6 +284,18 @@ def first_largest(values: F64, segments: Segments) -> I64:
     return places
 
 
+def _reduced(by: np.ufunc, empty: float, one: Ragged) -> Ragged:
+    """One number a step."""
+    return Ragged(np.ones_like(one.widths), one.reduced(by, empty))
+
+
+def _largest_place(one: Ragged) -> Ragged:
+    """The first of the largest places of each step that has one."""
+    filled = one.widths > 0
+    places = first_largest(one.values["value"], Segments(one.widths))[filled]
+    return Ragged(filled.astype(np.int64), one.values[places])
+
+
 def short_sums(one: Ragged) -> Ragged:
     """Sums of fewer numbers, where there are many."""
     if one.widths.max(initial=0) <= _FEW:
@@ -391,3 +321,13 @@ def _short_bins(one: Ragged) -> Ragged:
         counts.append(index)
     widths = np.fromiter(map(len, values), dtype=np.int64, count=len(values))
     return Ragged(widths, np.concatenate(values), np.concatenate(counts))
+
+
+_SHORTEN: Mapping[str, Callable[[Ragged], Ragged]] = {
+    **dict.fromkeys(("sum", "term", "product"), short_sums),
+    "bins": _short_bins,
+    "count": partial(_reduced, np.add, 0),
+    "largest": partial(_reduced, np.fmax, NO_NUMBER),
+    "worst": _largest_place,
+}
+"""The families whose columns can do with fewer numbers."""

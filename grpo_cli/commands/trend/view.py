@@ -61,13 +61,13 @@ def print_steps(
     Where there are many: the first and last, and those around what was found.
     """
     places = _picked(steps.numbers, limit, {one.onset for one in findings})
-    names = fields or usual(steps)
-    columns = [_column("step", [steps.numbers[at] for at in places], "")]
-    for name in names:
-        line = "" if name == "file" else spark(steps.values(name), 8, plain=ascii_only())
-        values: Sequence[Any] = steps.files if name == "file" else steps.values(name)
-        columns.append(_column(name, [values[at] for at in places], line))
-    columns = [_parted(one, places) for one in columns]
+    names, columns = fields or usual(steps), []
+    for name in ("step", *names):
+        values: Sequence[Any] = {"step": steps.numbers, "file": steps.files}.get(name) or (
+            steps.values(name)
+        )
+        line = "" if name in _CONTEXT else spark(values, 8, plain=ascii_only())
+        columns.append(_column(name, [values[at] for at in places], line, places))
     spare = () if fields else sparing(names, {one.metric for one in findings})
     kept, hidden = fitting(columns, spare, screen.width)
     console.print(grid(kept))
@@ -92,25 +92,21 @@ def sparing(names: Sequence[str], found: Collection[str] = ()) -> list[str]:
     return sorted(order, key=lambda name: name in found)
 
 
-def _column(name: str, values: Sequence[Any], line: str) -> Column:
+def _column(name: str, values: Sequence[Any], sparks: str, places: Sequence[int]) -> Column:
+    """A column in four significant digits, with a line wherever steps are left out."""
     numeric = not any(isinstance(one, str) for one in values)
-    made = column(name, [*values], show=_shown, numeric=numeric)
-    return Column(made.name, [Text(line, "cyan"), *made.cells], made.numeric)
-
-
-def _parted(one: Column, places: Sequence[int]) -> Column:
-    """The column with a line wherever steps are left out."""
-    (sparks, *cells), made = one.cells, []
-    for at, cell in enumerate(cells):
+    made = column(
+        name,
+        [*values],
+        show=lambda value: f"{value:.4g}" if isinstance(value, float) else shown(value),
+        numeric=numeric,
+    )
+    cells = [Text(sparks, "cyan")]
+    for at, cell in enumerate(made.cells):
         if at and places[at] > places[at - 1] + 1:
-            made.append(Text("⋮".rjust(cell.cell_len) if one.name == "step" else "", "dim"))
-        made.append(cell)
-    return one._replace(cells=[sparks, *made])
-
-
-def _shown(value: Any) -> str:
-    """Four significant digits: a step's number is itself an estimate."""
-    return f"{value:.4g}" if isinstance(value, float) else shown(value)
+            cells.append(Text("⋮".rjust(cell.cell_len) if name == "step" else "", "dim"))
+        cells.append(cell)
+    return Column(made.name, cells, made.numeric)
 
 
 def _picked(numbers: Sequence[int], limit: int, onsets: Set[int]) -> list[int]:
@@ -125,28 +121,16 @@ def _picked(numbers: Sequence[int], limit: int, onsets: Set[int]) -> list[int]:
     return sorted({*kept, *range(room // 2), *range(count - (room - room // 2), count)})
 
 
-def print_verdict(console: Console, screen: Screen, answer: Trend, covered: Coverage) -> None:
-    """Prints in a sentence what happened in the run, or that nothing was found."""
-    wrong = any(one.severity == WARNING for one in answer.findings)
-    quiet = covered.steps >= LEAST and covered.watched
-    style = "bold red" if wrong else "bold green" if quiet else "bold"
-    console.print(wrapped(Text(visible(answer.verdict), style), screen.reading))
-
-
-def print_gaps(console: Console, screen: Screen, covered: Coverage) -> None:
-    """Prints which series could not be computed."""
-    if covered.gaps:
-        console.print()
-    for sentence in covered.gaps:
-        console.print(wrapped(Text(sentence, "dim"), screen.reading, 2))
-
-
 def print_events(
-    console: Console, screen: Screen, events: Sequence[Event], *, logged: bool
+    console: Console, screen: Screen, events: Sequence[Event], most: int | None, *, logged: bool
 ) -> None:
     """Prints what happened, each with the series that followed and the commands that show where.
 
     Of a log alone, in the place of commands, with what is usually done about it.
+
+    Args:
+        most: sentences on series that followed; the others are named. None: all of them.
+        logged: whether it is of a log.
     """
     for event in events:
         if event.severity == INFO:
@@ -154,12 +138,12 @@ def print_events(
         console.print()
         print_finding(console, screen, event.first)
         others = [one for one in event.others if one.severity == WARNING]
-        for other in others[: None if chosen().full else _OTHERS]:
+        for other in others[:most]:
             also = Text(f"  then {other.kind}  {visible(other.sentence)}", "dim")
             console.print(wrapped(also, screen.reading, 4))
-        if len(others) > _OTHERS and not chosen().full:
-            names = ", ".join(visible(one.metric) for one in others[_OTHERS:])
-            more = Text(f"  and {len(others) - _OTHERS} more: {names}", "dim")
+        if unsaid := [] if most is None else others[most:]:
+            names = ", ".join(visible(one.metric) for one in unsaid)
+            more = Text(f"  and {len(unsaid)} more: {names}", "dim")
             console.print(wrapped(more, screen.reading, 4))
         if event.fix and logged:
             console.print(wrapped(Text(f"  fix: {event.fix}"), screen.reading, 4))
@@ -193,35 +177,6 @@ def print_command(console: Console, screen: Screen, finding: Finding) -> None:
         commands.append(finding.worst_command.replace("  # step", "  # worst at step", 1))
     for one in commands:
         console.print(as_command(f"  {visible(one)}", screen.edge), style="cyan")
-
-
-def print_charts(
-    console: Console,
-    screen: Screen,
-    steps: Steps,
-    fields: Sequence[str] | None,
-    findings: Sequence[Finding],
-) -> None:
-    """Prints small multiples, as many side by side as there is room."""
-    names = [name for name in fields or usual(steps) if name != "file"]
-    places = {number: at for at, number in enumerate(steps.numbers)}
-    begun = {name: [places[one.onset] for one in findings if one.metric == name] for name in names}
-    series = [Series(name, steps.values(name), begun[name]) for name in names]
-    for line in small_multiples(series, steps.numbers, screen.width or _EDGES, plain=ascii_only()):
-        console.print(Text(line))
-
-
-def print_log_comparison(console: Console, screen: Screen, compared: LogComparison) -> None:
-    """Prints each logged series with what was recomputed of it, and why they differ."""
-    console.print(Text(f"\nthe log, under the names of {compared.framework}", "bold"))
-    if not compared.series:
-        console.print(Text("the log has no series that grpo recomputes", "bold"))
-        return
-    styles = {"agrees": "green", "unknown": "dim", "differs": "bold red"}
-    for one in compared.series:
-        verdict, words = verdict_of(one)
-        line = Text.assemble((f"{verdict} ", styles[verdict]), words)
-        console.print(wrapped(line, screen.reading, 2))
 
 
 def verdict_of(one: Comparison) -> tuple[str, str]:
@@ -274,16 +229,28 @@ def print_answer(
         quiet: without what was not computed, and the signature.
     """
     screen = screen_of(stream)
-    conclusion = _conclusion(screen, answer, covered, quiet=quiet)
+    height = None if chosen().full else screen.height
+    noted = sum(lines_of(f"grpo: note: {note}", screen) for note in notes)
+    conclusion = _conclusion(screen, answer, covered, _OTHERS, quiet=quiet)
+    for most in range(_OTHERS, -1, -1):
+        shorter = _conclusion(screen, answer, covered, most, quiet=quiet)
+        high = lines_of(shorter, screen) + noted + _AROUND + _LEAST_LIMIT
+        if height is None or high <= height:
+            conclusion = shorter
+            break
     below = lines_of(conclusion, screen)
 
     def draw(console: Console, screen: Screen) -> None:
-        print_verdict(console, screen, answer, covered)
+        wrong = any(one.severity == WARNING for one in answer.findings)
+        sure = covered.steps >= LEAST and covered.watched
+        style = "bold red" if wrong else "bold green" if sure else "bold"
+        console.print(wrapped(Text(visible(answer.verdict), style), screen.reading))
         console.print()
         if plot:
-            print_charts(console, screen, answer.steps, columns, answer.findings)
+            _print_charts(console, screen, answer, columns)
         else:
-            most = _room(screen, below) if limit is None else limit
+            room = _USUAL_LIMIT if height is None else height - below - noted - _AROUND
+            most = min(max(room, _LEAST_LIMIT), _USUAL_LIMIT) if limit is None else limit
             print_steps(console, screen, answer.steps, columns, most, answer.findings)
         console.file.write(conclusion)
 
@@ -292,35 +259,61 @@ def print_answer(
     print_page(stream, draw, "page" if asked or long else "print", notes=notes)
 
 
-def _conclusion(screen: Screen, answer: Trend, covered: Coverage, *, quiet: bool) -> str:
+def _print_charts(
+    console: Console, screen: Screen, answer: Trend, fields: Sequence[str] | None
+) -> None:
+    """Prints small multiples, as many side by side as there is room."""
+    steps = answer.steps
+    places = {number: at for at, number in enumerate(steps.numbers)}
+    series = [
+        Series(
+            name,
+            steps.values(name),
+            [places[one.onset] for one in answer.findings if one.metric == name],
+        )
+        for name in fields or usual(steps)
+        if name != "file"
+    ]
+    for line in small_multiples(series, steps.numbers, screen.width or _EDGES, plain=ascii_only()):
+        console.print(Text(line))
+
+
+def _conclusion(
+    screen: Screen, answer: Trend, covered: Coverage, others: int, *, quiet: bool
+) -> str:
+    """What the run comes to; ``others``: sentences of each event on the series that followed."""
     console = screen.console()
-    print_events(console, screen, answer.events, logged=answer.steps.logged)
-    print_outlook(console, screen, answer)
-    if answer.steps.logged and not quiet:
-        console.print(wrapped(Text(f"\n{_UNKNOWN}", "dim"), screen.reading, 2))
-    if not quiet:
-        print_gaps(console, screen, covered)
-    if answer.signatures and not quiet:
-        first, *others = answer.signatures
-        more = f" and {len(others):,} more (see --json)" if others else ""
-        console.print()
-        text = Text(f"signature  {visible(first)}{more}", "dim")
-        console.print(wrapped(text, screen.reading, 11, bars=True))
-    if answer.log is not None:
-        print_log_comparison(console, screen, answer.log)
-    return written(console)
-
-
-def print_outlook(console: Console, screen: Screen, answer: Trend) -> None:
-    """Prints the step to go back to, and when limits will be passed."""
+    most = None if chosen().full else others
+    print_events(console, screen, answer.events, most, logged=answer.steps.logged)
     good = answer.last_good_step
     sentences = [] if good is None else [f"the last good step is {good:,}"]
     for sentence in (*sentences, *(one.sentence for one in answer.forecasts)):
         console.print(wrapped(Text(f"\n{sentence}", "bold"), screen.reading, 2))
+    if not quiet:
+        if answer.steps.logged:
+            console.print(wrapped(Text(f"\n{_UNKNOWN}", "dim"), screen.reading, 2))
+        if covered.gaps:
+            console.print()
+        for sentence in covered.gaps:
+            console.print(wrapped(Text(sentence, "dim"), screen.reading, 2))
+        if answer.signatures:
+            first, *later = answer.signatures
+            more = f" and {len(later):,} more (see --json)" if later else ""
+            console.print()
+            text = Text(f"signature  {visible(first)}{more}", "dim")
+            console.print(wrapped(text, screen.reading, 11, bars=True))
+    if answer.log is not None:
+        _print_log_comparison(console, screen, answer.log)
+    return written(console)
 
 
-def _room(screen: Screen, below: int) -> int:
-    """How many steps there is room for."""
-    if screen.height is None or chosen().full:
-        return _USUAL_LIMIT
-    return min(max(screen.height - below - _AROUND, _LEAST_LIMIT), _USUAL_LIMIT)
+def _print_log_comparison(console: Console, screen: Screen, compared: LogComparison) -> None:
+    """Prints each logged series with what was recomputed of it, and why they differ."""
+    console.print(Text(f"\nthe log, under the names of {compared.framework}", "bold"))
+    if not compared.series:
+        console.print(Text("the log has no series that grpo recomputes", "bold"))
+    styles = {"agrees": "green", "unknown": "dim", "differs": "bold red"}
+    for one in compared.series:
+        verdict, words = verdict_of(one)
+        line = Text.assemble((f"{verdict} ", styles[verdict]), words)
+        console.print(wrapped(line, screen.reading, 2))

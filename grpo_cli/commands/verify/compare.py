@@ -271,48 +271,35 @@ _DIGITS = 5
 """A number of no more digits than these may have been typed, and is no evidence of a format."""
 
 
-def _is_bfloat16(values: F64) -> Flags:
+def to_half(values: F64, kind: str) -> F64:
+    """Casts to bfloat16 or float16, and back."""
     with np.errstate(over="ignore"):
-        single = values.astype(np.float32)
-    short: Flags = (single == values) & ((single.view(np.uint32) & 0xFFFF) == 0)
-    return short
+        if kind == "float16":
+            return values.astype(np.float16).astype(np.float64)
+        bits = values.astype(np.float32).view(np.uint32)
+    even = bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
+    return (even & np.uint32(0xFFFF0000)).view(np.float32).astype(np.float64)
 
 
-def _is_float16(values: F64) -> Flags:
-    with np.errstate(over="ignore"):
-        short: Flags = values.astype(np.float16) == values
-    return short
-
-
-_FORMATS: Mapping[str, tuple[Callable[[F64], Flags], Callable[[F64], F64]]] = {
-    "bfloat16": (_is_bfloat16, lambda values: np.ldexp(1.0, np.frexp(values)[1] - 8)),
-    "float16": (
-        _is_float16,
-        lambda values: np.spacing(np.abs(values).astype(np.float16)).astype(np.float64),
-    ),
+HALF: Mapping[str, Callable[[F64], F64]] = {
+    "bfloat16": lambda values: np.ldexp(1.0, np.frexp(values)[1] - 8),
+    "float16": lambda values: np.spacing(np.abs(values).astype(np.float16)).astype(np.float64),
 }
-"""Format → whether a number is one of its numbers, and how far it is to the next."""
+"""Format → how far a number is from the next one of it."""
 
 
 def precisions(values: F64, counts: I64) -> list[str]:
     """[M] the format that all numbers of a record were rounded to; "" where it is none of these."""
     found = [""] * len(counts)
-    ends = np.cumsum(counts)
+    parts = np.split(values, np.cumsum(counts)[:-1])
     owner = np.repeat(np.arange(len(counts)), counts)
-    for name, (is_short, _) in _FORMATS.items():
-        long = np.bincount(owner, ~is_short(values), len(counts))
+    for name in HALF:
+        long = np.bincount(owner, to_half(values, name) != values, len(counts))
         for record in np.flatnonzero((long == 0) & (counts > 0)).tolist():
-            end = ends[record]
-            if not found[record] and _has_digits(values[end - counts[record] : end]):
+            some = parts[record][parts[record] != 0.0][:50].tolist()
+            if not found[record] and any(float(f"{value:.{_DIGITS}g}") != value for value in some):
                 found[record] = name
     return found
-
-
-def _has_digits(values: F64) -> bool:
-    """Whether any number has more digits than somebody would type."""
-    return any(
-        float(f"{value:.{_DIGITS}g}") != value for value in values[values != 0.0][:50].tolist()
-    )
 
 
 _LOGGED_DECIMALS = 4
@@ -344,7 +331,6 @@ def half_steps(name: str, values: F64) -> F64:
     """How far each number may be from what it was rounded from; 0 without a format."""
     if not name:
         return np.zeros_like(values)
-    if name not in _FORMATS:
+    if name not in HALF:
         return np.full_like(values, 0.5 * 10.0 ** -int(name.split()[0]))
-    finite = np.where(np.isfinite(values), values, 0.0)
-    return 0.5 * _FORMATS[name][1](finite)
+    return 0.5 * HALF[name](np.where(np.isfinite(values), values, 0.0))

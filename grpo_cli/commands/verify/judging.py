@@ -19,7 +19,7 @@ from grpo_cli.commands.verify.compare import (
     differences,
     tolerances,
 )
-from grpo_cli.commands.verify.expected import Expectation, Flags, Wanted, read_expectations
+from grpo_cli.commands.verify.expected import Flags, Wanted, read_expectations
 from grpo_cli.commands.verify.stages import Part, part_of
 from grpo_cli.engine.chunk import Chunk, assembled
 from grpo_cli.engine.evaluator import Evaluator
@@ -77,10 +77,8 @@ class Judging(Accumulator[Any]):
         plans: Plans = {}
         questions = (self._question(raw, plans) for raw in one_by_one(decoded))
         for kind, group in groupby(questions, lambda item: getattr(item, "kind", None)):
-            found: Iterable[Judged | Part | InputError | None]
-            if kind is None:
-                found = (item for item in group if not isinstance(item, Question))
-            else:
+            found: Iterable[Any] = group
+            if kind is not None:
                 found = self._judged(item for item in group if isinstance(item, Question))
             for item in found:
                 if isinstance(item, InputError):
@@ -218,6 +216,20 @@ class Judged(NamedTuple):
     within: Tolerance
 
 
+class _Compared(NamedTuple):
+    """The numbers that some records expect under one key, compared.
+
+    Attributes:
+        column: their values.
+        undefined: [M] the records that expect NaN of a mean over nothing.
+        differences: record → where it differs.
+    """
+
+    column: Column
+    undefined: Flags
+    differences: Mapping[int, Difference]
+
+
 def judge(questions: Sequence[Question], breakdown: Breakdown) -> list[Judged | InputError]:
     """Compares records of one kind with what they expect, in the order of the stages.
 
@@ -229,44 +241,16 @@ def judge(questions: Sequence[Question], breakdown: Breakdown) -> list[Judged | 
         [M] the verdicts; an error for a record of which nothing can be compared.
     """
     records = [question.record for question in questions]
-    by_key = zip(*(question.wanted[0] for question in questions), strict=True)
-    keys = [_compare(records, each, breakdown, questions[0].within) for each in by_key]
+    keys: dict[str, _Compared | None] = {}
+    for each in zip(*(question.wanted[0] for question in questions), strict=True):
+        column = column_of(records, each, breakdown)
+        keys[each[0].key] = None
+        if column is not None:
+            undefined = _are_undefined(column, breakdown) & ~column.absent
+            differing = dict(differences(column, breakdown, questions[0].within))
+            keys[each[0].key] = _Compared(column, undefined, differing)
     signature = breakdown.objective.signature
     return [_judged(at, each, keys, signature) for at, each in enumerate(questions)]
-
-
-class _Compared(NamedTuple):
-    """What some records expect under one key, compared.
-
-    Attributes:
-        key: what ``expected`` calls it.
-        column: their values; None where the objective has no such quantity.
-        absent: [M] the records that have no such quantity.
-        undefined: [M] the records that expect NaN of a mean over nothing.
-        differences: record → where it differs.
-    """
-
-    key: str
-    column: Column | None
-    absent: Flags
-    undefined: Flags
-    differences: Mapping[int, Difference]
-
-
-def _compare(
-    records: Sequence[Record],
-    expectations: Sequence[Expectation],
-    breakdown: Breakdown,
-    tolerance: Tolerance,
-) -> _Compared:
-    key = expectations[0].key
-    column = column_of(records, expectations, breakdown)
-    if column is None:
-        none = np.zeros(len(records), dtype=np.bool_)
-        return _Compared(key, None, ~none, none, {})
-    undefined = _are_undefined(column, breakdown) & ~column.absent
-    differing = dict(differences(column, breakdown, tolerance))
-    return _Compared(key, column, column.absent, undefined, differing)
 
 
 def _are_undefined(column: Column, breakdown: Breakdown) -> Flags:
@@ -279,8 +263,7 @@ def _are_undefined(column: Column, breakdown: Breakdown) -> Flags:
     if level != "record" or not np.isnan(column.values).any():
         return none
     named = {"policy": [POLICY], "kl": [KL]}.get(stage, [])
-    terms = [term for term in breakdown.terms if term.name in named] or breakdown.active
-    for term in terms:
+    for term in [term for term in breakdown.terms if term.name in named] or breakdown.active:
         if term.weights.counts is not None:
             none |= breakdown.count(term.weights) == 0
     undefined: Flags = none & np.isnan(column.values) & column.given
@@ -288,17 +271,24 @@ def _are_undefined(column: Column, breakdown: Breakdown) -> Flags:
 
 
 def _judged(
-    at: int, question: Question, keys: Sequence[_Compared], signature: str
+    at: int, question: Question, keys: Mapping[str, _Compared | None], signature: str
 ) -> Judged | InputError:
     record, plan, (_, ignored), part, within = question
-    ignored = [*ignored, *(each.key for each in keys if each.absent[at])]
-    compared = [each for each in keys if not each.absent[at] and not each.undefined[at]]
-    undefined = any(each.undefined[at] for each in keys)
-    if not compared and not undefined:
-        return _nothing(record, ignored)
-    columns = [each.column for each in compared if each.column is not None]
+    known = {key: each for key, each in keys.items() if each and not each.column.absent[at]}
+    ignored = [*ignored, *(key for key in keys if key not in known)]
+    compared = {key: each for key, each in known.items() if not each.undefined[at]}
+    if not known:
+        why = f"{', '.join(ignored)} cannot be" if ignored else "nothing was"
+        return InputError(
+            f'{why} compared: put the result of your own loss there, as {{"loss": …, '
+            '"loss_gradient": [[…]]}',
+            path=f"{record.prefix}expected",
+            source=record.source,
+            line=record.line,
+        )
+    columns = [each.column for each in compared.values()]
     decide = {column.key for column in deciding(columns)}
-    differing = [each.differences[at] for each in compared if at in each.differences]
+    differing = [each.differences[at] for each in compared.values() if at in each.differences]
     decisive = [difference for difference in differing if difference.key in decide]
     verdict = Verdict(
         id=record.name,
@@ -307,7 +297,7 @@ def _judged(
         agrees=not decisive,
         variant=plan.variant,
         signature=signature,
-        compared=tuple(each.key for each in compared),
+        compared=tuple(compared),
         ignored=tuple(ignored),
         first=decisive[0] if decisive else None,
         also=tuple(difference.key for difference in decisive[1:]),
@@ -318,16 +308,5 @@ def _judged(
         ),
         rounded={column.key: column.precision[at] for column in columns if column.precision[at]},
     )
-    return Judged(verdict, plan, undefined, None if verdict.agrees else record, part, within)
-
-
-def _nothing(record: Record, ignored: Sequence[str]) -> InputError:
-    """Returns the error for a record of which nothing was compared: that is no agreement."""
-    why = f"{', '.join(ignored)} cannot be" if ignored else "nothing was"
-    return InputError(
-        f'{why} compared: put the result of your own loss there, as {{"loss": …, '
-        '"loss_gradient": [[…]]}',
-        path=f"{record.prefix}expected",
-        source=record.source,
-        line=record.line,
-    )
+    undefined, differs = len(compared) < len(known), None if verdict.agrees else record
+    return Judged(verdict, plan, undefined, differs, part, within)

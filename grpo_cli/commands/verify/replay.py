@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 
@@ -18,46 +17,6 @@ from grpo_cli.errors import InputError
 
 STAGES = ("settings", "rewards", "advantages", "tokens", "loss", "step loss", METRIC)
 """In the order in which a trainer computes them."""
-
-
-@dataclass
-class Tally:
-    """What became of one stage; the attributes are those of ``ReplayedStage``."""
-
-    compared: int = 0
-    differing: int = 0
-    largest: float = 0.0
-    first: StageDifference | None = None
-    skipped: dict[str, None] = field(default_factory=dict)
-
-    def compare(self, stage: str, pair: Pair, tolerance: Tolerance) -> None:
-        """Adds numbers of a record; what grpo has no finite number for is not compared."""
-        part, key, yours, grpo, scale = pair
-        grpo = np.where(np.isfinite(grpo), grpo, np.nan)
-        given = np.ones(len(yours), dtype=np.bool_)
-        expectation = Expectation(key, stage, "response", yours, given, lambda _: None)
-        column = Column(expectation, grpo, yours, given, np.array([len(yours)]), scale, 0.1)
-        differs = ~tolerance.agree(column, grpo)
-        self.compared += int((~np.isnan(grpo)).sum())
-        if differs.any():
-            self.differing += int(differs.sum())
-            self.largest = float(np.nanmax(np.abs(yours - grpo)[differs], initial=self.largest))
-            at = int(np.argmax(differs))
-            place = at if stage in ("rewards", "advantages") else None, None
-            self.differ(part, key, place, (float(yours[at]), float(grpo[at])))
-
-    def differ(
-        self,
-        part: Part,
-        key: str,
-        place: tuple[int | None, int | None],
-        pair: tuple[Any, Any],
-    ) -> None:
-        """Adds where a record differs: the response and its token, yours and grpo's."""
-        if isinstance(pair[0], float):
-            self.largest = max(self.largest, abs(pair[0] - pair[1]))
-        if self.first is None:
-            self.first = StageDifference(part.name, part.source, part.line, key, *place, *pair)
 
 
 def stage_of(stage: str, causes: Sequence[str], *, other_weights: bool = False) -> str:
@@ -89,7 +48,9 @@ class Bundle:
         self._selects = selects
         self._chains: dict[str, Chain] = {}
         self._plain: dict[str, Verdict] = {}
-        self._tallies = {stage: Tally() for stage in STAGES}
+        self._stages = {
+            stage: ReplayedStage(stage, 0, 0, 0.0, first=None, skipped=()) for stage in STAGES
+        }
         self.parts: list[Part] = []
 
     def add(self, part: Part) -> None:
@@ -106,16 +67,13 @@ class Bundle:
 
     def _compare_settings(self, part: Part) -> None:
         """Compares the signature with the one that the bundle was made with, but for versions."""
-        sealed, tally = part.seal.get("signature"), self._tallies["settings"]
+        sealed = part.seal.get("signature")
         if part.signature is None or not isinstance(sealed, str):
             return
         yours, grpo = (text.rpartition("|v:")[0].split("|") for text in (sealed, part.signature))
         pairs = [pair for pair in zip(yours, grpo, strict=False) if pair[0] != pair[1]]
-        tally.compared += 1
-        if yours != grpo:
-            tally.differing += 1
-            pair = pairs[0] if pairs else (sealed, part.signature)
-            tally.differ(part, "signature", (None, None), pair)
+        first = _first(part, "signature", *(pairs[0] if pairs else (sealed, part.signature)))
+        self._count("settings", 1, int(yours != grpo), 0.0, first)
 
     def add_verdict(self, part: Part, verdict: Verdict, stage: str | None) -> None:
         """Adds what became of a record's own stages.
@@ -127,20 +85,50 @@ class Bundle:
                 that differ is no difference of its own.
         """
         compared = [_STAGE.get(key, METRIC) for key in verdict.compared]
-        metrics = self._tallies[METRIC]
-        for name in {*compared} - {METRIC}:
-            self._tallies[name].compared += 1
-        metrics.compared += compared.count(METRIC)
-        if stage is not None and verdict.first is not None:
-            first, tally = verdict.first, self._tallies[stage]
-            tally.compared += stage not in compared
-            tally.differing += first.differing if stage == METRIC else 1
-            tally.differ(
-                part, first.key, (first.response, first.token), (first.expected, first.got)
-            )
+        for name in dict.fromkeys(compared):
+            self._count(name, compared.count(METRIC) if name == METRIC else 1)
+        if stage is not None and (first := verdict.first) is not None:
+            differs = _first(part, first.key, first.expected, first.got)
+            differs = replace(differs, response=first.response, token=first.token)
+            count, off = first.differing if stage == METRIC else 1, abs(first.expected - first.got)
+            self._count(stage, int(stage not in compared), count, off, differs)
         for metric in verdict.metrics if stage != "tokens" else ():
-            metrics.differing += 1
-            metrics.differ(part, metric.key, (None, None), (metric.expected, metric.got))
+            differs = _first(part, metric.key, metric.expected, metric.got)
+            self._count(METRIC, 0, 1, abs(metric.expected - metric.got), differs)
+
+    def _compare(self, stage: str, pair: Pair, tolerance: Tolerance) -> None:
+        """Adds numbers of a record; what grpo has no finite number for is not compared."""
+        part, key, yours, grpo, scale = pair
+        grpo = np.where(np.isfinite(grpo), grpo, np.nan)
+        given = np.ones(len(yours), dtype=np.bool_)
+        expectation = Expectation(key, stage, "response", yours, given, lambda _: None)
+        column = Column(expectation, grpo, yours, given, np.array([len(yours)]), scale, 0.1)
+        differs = ~tolerance.agree(column, grpo)
+        first, off = None, 0.0
+        if differs.any():
+            at = int(np.argmax(differs))
+            off = float(np.nanmax(np.abs(yours - grpo)[differs], initial=0.0))
+            first = _first(part, key, float(yours[at]), float(grpo[at]))
+            first = replace(first, response=at if stage in ("rewards", "advantages") else None)
+        self._count(stage, int((~np.isnan(grpo)).sum()), int(differs.sum()), off, first)
+
+    def _count(
+        self,
+        stage: str,
+        compared: int,
+        differing: int = 0,
+        off: float = 0.0,
+        first: StageDifference | None = None,
+    ) -> None:
+        """Adds numbers of a stage: compared, differing, by how much at most, and the first."""
+        old = self._stages[stage]
+        self._stages[stage] = replace(
+            old,
+            compared=old.compared + compared,
+            differing=old.differing + differing,
+            largest=max(old.largest, off),
+            first=old.first or (first if differing else None),
+        )
 
     def add_plain(self, verdict: Verdict) -> None:
         """Adds a record that is of no bundle."""
@@ -160,14 +148,13 @@ class Bundle:
             if (why := chain.end()) is not None and not self._selects:
                 raise InputError(why, path="bundle", source=source)
         for stage, found in replayed(self.parts):
-            if isinstance(found, str):
-                self._tallies[stage].skipped[found] = None
+            if isinstance(found, Pair):
+                self._compare(stage, found, tolerance)
             else:
-                self._tallies[stage].compare(stage, found, tolerance)
-        stages = [
-            ReplayedStage(stage, **{**vars(tally), "skipped": tuple(tally.skipped)})
-            for stage, tally in self._tallies.items()
-        ]
+                old = self._stages[stage]
+                reasons = dict.fromkeys((*old.skipped, found))
+                self._stages[stage] = replace(old, skipped=tuple(reasons))
+        stages = [*self._stages.values()]
         lasts = [] if self._selects else [chain.last for chain in self._chains.values()]
         return Replay(
             sha256=[str(last["sha256"]) for last in lasts if last],
@@ -177,3 +164,8 @@ class Bundle:
             first_stage=next((each.stage for each in stages if each.differing), None),
             stages=stages,
         )
+
+
+def _first(part: Part, key: str, yours: float | str, grpo: float | str) -> StageDifference:
+    """Where a record differs under a key: a number of all of it, unless it is placed."""
+    return StageDifference(part.name, part.source, part.line, key, None, None, yours, grpo)

@@ -7,7 +7,7 @@ difference is found where it arises and not again in what follows from it.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
@@ -25,7 +25,7 @@ from grpo_cli.objective import statistics
 from grpo_cli.objective.inputs import Inputs
 from grpo_cli.objective.terms import POLICY
 from grpo_cli.records import MicroBatch, Raw
-from grpo_cli.records.choose.batches import batch_of
+from grpo_cli.records.choose.grouping import batch_of
 from grpo_cli.records.parse.columns import is_number
 from grpo_cli.records.parse.scores import is_id
 from grpo_cli.records.places import got
@@ -98,11 +98,8 @@ def part_of(raw: Raw, chunk: Chunk, seal: Seal, plan: Plan, signature: str | Non
     framework = value.get("framework")
     framework = framework if isinstance(framework, dict) else {}
     count = batch.responses.count
-    functions = {
-        key: array
-        for key in value
-        if key.startswith(FUNCTION) and (array := _row(value[key], count)) is not None
-    }
+    columns = {key: _row(value[key], count) for key in value if key.startswith(FUNCTION)}
+    functions = {key: column for key, column in columns.items() if column is not None}
     labels = read.group_labels or range(count)
     step = next((value[name] for name in STEP_FIELDS if name in value), None)
     return Part(
@@ -259,36 +256,38 @@ def _estimated(rows: Sequence[Row]) -> F64 | str:
             if first.weights is not None:
                 settings["reward_weights"] = ",".join(map(repr, first.weights.tolist()))
                 objective = plan.objective(settings, advantages_given=False, reference_given=True)
-        found = None
-        in_reward = objective.kl_in_reward and objective.kl.values.get("beta")
         if not _TURNS.isdisjoint(objective.advantage.choice.columns):
             return f"the advantages of {plan.variant} are of turns, which are not replayed"
-        if not (objective.advantage.choice.given or in_reward):
-            pairs = [
-                (id(part), at if part.trajectories is None else part.trajectories[at])
-                for _, part, at in rows
-            ]
-            trajectories = {pair: number for number, pair in enumerate(dict.fromkeys(pairs))}
-            labels = [repr(part.groups[at]) for _, part, at in rows]
-            numbers = {label: number for number, label in enumerate(dict.fromkeys(labels))}
-            batch = Batch(
-                responses=Segments(np.array([part.lengths[at] for _, part, at in rows])),
-                records=Segments(np.array([len(rows)])),
-                groups=np.array([numbers[label] for label in labels]),
-                group_count=len(numbers),
-                rewards=np.array(rewards),
-                trajectories=np.array([trajectories[pair] for pair in pairs]),
-                trajectory_count=len(trajectories),
-            )
-            inputs = Inputs(batch)
-            inputs["moments"] = statistics.moments(batch, objective, None)
-            with np.errstate(all="ignore"):
-                found = inputs.call(objective.advantage, "advantage")
+        in_reward = objective.kl_in_reward and objective.kl.values.get("beta")
+        if objective.advantage.choice.given or in_reward:
+            return "the settings do not name the advantage, or the reward contains a KL"
+        trajectories, count = _numbered(
+            (id(part), at if part.trajectories is None else part.trajectories[at])
+            for _, part, at in rows
+        )
+        groups, group_count = _numbered(repr(part.groups[at]) for _, part, at in rows)
+        batch = Batch(
+            responses=Segments(np.array([part.lengths[at] for _, part, at in rows])),
+            records=Segments(np.array([len(rows)])),
+            groups=groups,
+            group_count=group_count,
+            rewards=np.array(rewards),
+            trajectories=trajectories,
+            trajectory_count=count,
+        )
+        inputs = Inputs(batch)
+        inputs["moments"] = statistics.moments(batch, objective, None)
+        with np.errstate(all="ignore"):
+            found: F64 = inputs.call(objective.advantage, "advantage")
     except GrpoError as error:
         return f"{plan.variant}: {error}"
-    if isinstance(found, np.ndarray):
-        return found
-    return "the settings do not name the advantage, or the reward contains a KL"
+    return found
+
+
+def _numbered(labels: Iterable[Hashable]) -> tuple[I64, int]:
+    """[n] each label's number, in the order in which they first appear, and how many there are."""
+    numbers: dict[Hashable, int] = {}
+    return np.array([numbers.setdefault(label, len(numbers)) for label in labels]), len(numbers)
 
 
 # ---- steps --------------------------------------------------------------------------------------
@@ -360,12 +359,9 @@ def _step_loss(step: Sequence[Part]) -> tuple[float, float] | str:
 
 
 def _of_micro_batches(step: Sequence[Part]) -> dict[str, tuple[float, float]]:
-    """What a trainer logs of a step that each micro-batch has: the mean of what is no NaN.
+    """What a trainer logs of a step that each micro-batch has, and the size of those.
 
-    verl takes the largest, or smallest, of what is named so.
-
-    Returns:
-        Metric → its value, and the size of those it is made of.
+    It is the mean of what is no NaN; verl takes the largest, or smallest, of what is named so.
     """
     found = {}
     each = [part.metrics("metrics") for part in step]

@@ -5,14 +5,13 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from grpo_cli.commands.options.source import tell_errors, tell_notes, tell_skipped
 from grpo_cli.commands.verify.answer import (
     Difference,
-    MetricDifference,
     Replayed,
     Verdict,
     Verified,
@@ -33,27 +32,6 @@ from grpo_cli.terminal.numbers import counted, shown
 from grpo_cli.variants.plan import Plan
 
 _ROWS = 5
-
-
-@dataclass
-class DifferingMetric:
-    """A metric that differs though it decides nothing.
-
-    Attributes:
-        first: how it first differed.
-        name: the id of that record.
-        count: in how many records it differs.
-    """
-
-    first: MetricDifference
-    name: object
-    count: int = 0
-
-    @property
-    def words(self) -> str:
-        """In how many records, and the two numbers of the first."""
-        first, records = self.first, counted(self.count, "record")
-        return f"{records} ({shown(self.name)}: yours {first.expected:g}, grpo's {first.got:g})"
 
 
 def shared_causes(differences: Sequence[Difference]) -> tuple[Sequence[str], int]:
@@ -98,7 +76,8 @@ class Verification:
         self.rows_taken: dict[str, int] = {}
         self.ignored: dict[str, None] = {}
         self.rounded: dict[str, str] = {}
-        self.metrics: dict[str, DifferingMetric] = {}
+        self.metrics: Counter[str] = Counter()
+        self.first_metrics: dict[str, str] = {}
 
     def result(self) -> Verified:
         """Judges every record that expects anything.
@@ -119,7 +98,7 @@ class Verification:
             without_expected=self.without_expected,
             causes=causes,
             explained=explained,
-            metrics_differ={key: metric.count for key, metric in self.metrics.items()},
+            metrics_differ=dict(self.metrics),
             undefined=self.undefined,
             records=verdicts,
         )
@@ -158,8 +137,10 @@ class Verification:
         self.rows_taken[words] = self.rows_taken.get(words, 0) + 1
         self.ignored |= dict.fromkeys(verdict.ignored)
         self.rounded |= verdict.rounded
-        for metric in verdict.metrics:
-            self.metrics.setdefault(metric.key, DifferingMetric(metric, verdict.id)).count += 1
+        for key, yours, grpo in (metric.fields().values() for metric in verdict.metrics):
+            self.metrics[key] += 1
+            words = f"{shown(verdict.id)}: yours {yours:g}, grpo's {grpo:g}"
+            self.first_metrics.setdefault(key, words)
         stage = None
         if record is not None:
             case = Case.of(record, plan, within)
@@ -195,16 +176,20 @@ class Verification:
     def tell(self, *, as_json: bool, quiet: bool) -> None:
         """Prints the errors, and notes on what was assumed, skipped and ignored."""
         skipped = self._reader.skipped
-        count = self._good + len(skipped)
+        total = self._good + len(skipped)
         tell_errors(skipped, as_json=as_json)
-        tell_skipped(skipped, count)
+        tell_skipped(skipped, total)
         tell_notes(self._reader.notes() | without_kl(self._without_kl), quiet=quiet)
         if quiet:
             return
         if not self._empty.variant:
-            self._tell_rows()
-        if self.without_expected and self.without_expected < count:
-            say(f'note: {self.without_expected} of {count} records have no "expected"')
+            rows = [*self.rows_taken.items()]
+            for words, count in rows[:_ROWS]:
+                say(f"note: {counted(count, 'record')} evaluated as {words}")
+            if more := sum(count for _, count in rows[_ROWS:]):
+                say(f"note: … and {more} more with other settings (see the signatures in --json)")
+        if self.without_expected and self.without_expected < total:
+            say(f'note: {self.without_expected} of {total} records have no "expected"')
         if self.undefined:
             records = counted(self.undefined, "record")
             why = "not compared, since your loss is NaN (0/0) and grpo's is 0"
@@ -213,16 +198,9 @@ class Verification:
             say(f"note: not compared: {', '.join(self.ignored)}")
         for key, name in self.rounded.items():
             say(f"note: {key} was rounded to {name}, and is compared to that precision")
-        for key, metric in self.metrics.items():
-            say(f"note: {key} differs in {metric.words}; metrics are noted, not judged")
+        for key, count in self.metrics.items():
+            records = f"{counted(count, 'record')} ({self.first_metrics[key]})"
+            say(f"note: {key} differs in {records}; metrics are noted, not judged")
         if left := self._memory.left_out:
-            say(
-                f"note: {left} differing records were not searched for a cause (--causes N "
-                "searches more)"
-            )
-
-    def _tell_rows(self) -> None:
-        for words, count in list(self.rows_taken.items())[:_ROWS]:
-            say(f"note: {counted(count, 'record')} evaluated as {words}")
-        if (more := sum(list(self.rows_taken.values())[_ROWS:])) > 0:
-            say(f"note: … and {more} more with other settings (see the signatures in --json)")
+            searched = "were not searched for a cause (--causes N searches more)"
+            say(f"note: {left} differing records {searched}")

@@ -122,9 +122,9 @@ class PartFolder:
 def _names(folder: str) -> list[str]:
     """The files in a folder, which is made if it is not there."""
     if is_remote(folder):
-        from grpo_cli.records.open import upload
+        from grpo_cli.records.open import remote
 
-        return upload.names(folder)
+        return remote.names(folder)
     Path(folder).mkdir(parents=True, exist_ok=True)
     return [path.name for path in Path(folder).iterdir()]
 
@@ -133,11 +133,11 @@ def _names(folder: str) -> list[str]:
 def _writing(folder: str, name: str) -> Iterator[BinaryIO]:
     """The stream of a file that is there, whole, when the block ends well."""
     if is_remote(folder):
-        from grpo_cli.records.open import upload
+        from grpo_cli.records.open import remote
 
         with TemporaryFile() as stream:
             yield stream
-            upload.send(stream, f"{folder}/{name}")
+            remote.send(stream, f"{folder}/{name}")
         return
     # Its name is known before it is there, so that Ctrl-C in between leaves nothing.
     written = Path(folder) / f".{name}.{os.urandom(4).hex()}"
@@ -151,8 +151,8 @@ def _writing(folder: str, name: str) -> Iterator[BinaryIO]:
 
 def _remove(folder: str, name: str) -> None:
     if is_remote(folder):
-        from grpo_cli.records.open import upload
+        from grpo_cli.records.open import remote
 
-        upload.remove(f"{folder}/{name}")
+        remote.remove(f"{folder}/{name}")
     else:
         (Path(folder) / name).unlink(missing_ok=True)

@@ -30,7 +30,7 @@ from grpo_cli.engine.cluster.tasks import (
 )
 from grpo_cli.errors import GrpoError
 from grpo_cli.records import Source
-from grpo_cli.records.open.ranges import Range, look
+from grpo_cli.records.open.blocks import Range, look
 from grpo_cli.records.open.remote import Address
 
 Ref = Any

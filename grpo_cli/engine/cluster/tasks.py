@@ -15,7 +15,7 @@ from grpo_cli.engine.accumulator import A, Folded, FoldPiece
 from grpo_cli.engine.cluster.parts import Parts
 from grpo_cli.errors import GrpoError, InputError
 from grpo_cli.records import Piece, Reading, Source
-from grpo_cli.records.open.ranges import Bytes, Range, blocks_of
+from grpo_cli.records.open.blocks import Bytes, Range, blocks_of
 from grpo_cli.records.open.streams import version_of
 from grpo_cli.version import VERSION
 

@@ -16,7 +16,7 @@ def read(settings: Settings) -> Reading:
             ``use_bias_correction_kl``, ``off_policy_mask_threshold``, ``scale_rewards`` where it
             is not "group", ``multi_objective_aggregation``, RLOO's ``normalize_advantages``, and
             with vLLM's correction ``vllm_importance_sampling_mode``. ``reward_weights`` is read
-            with the rewards that it is for (``records/parse/settings.py``), by every command.
+            with the rewards that it is for (``records/parse/record.py``), by every command.
     """
     loss_type = str(settings.get("loss_type", "grpo"))
     stages: dict[str, str] = {}

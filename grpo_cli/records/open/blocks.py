@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from io import BufferedIOBase, RawIOBase
-from itertools import chain
+from io import BufferedIOBase, BufferedReader, RawIOBase
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from grpo_cli.errors import InputError
 from grpo_cli.records.open.budget import LIMIT, UNLIMITED, Budget
 from grpo_cli.records.open.foreign import LOOKED_AT, foreign
-from grpo_cli.records.open.remote import address, is_remote
+from grpo_cli.records.open.remote import CHANGED, Address, Version, address, is_remote
 from grpo_cli.records.open.streams import (
     BLOCK,
     NOTHING,
     SHORTER,
+    Pieces,
     blocks,
     budget_of,
     is_whole,
     plain,
     read_bytes,
     read_head,
+    reason,
     shown,
     split,
     unpacked,
@@ -33,8 +38,6 @@ from grpo_cli.records.open.streams import (
 Lines = tuple[int, list[bytes]]
 
 _JOINED = 1 << 16
-_MANY = 1 << 16  # lines of a span: each is an object of some 50 bytes more than its text
-_FETCH = 1 << 18  # read at once where spans are cut
 
 
 class Cut(NamedTuple):
@@ -106,7 +109,7 @@ class Span(NamedTuple):
             raise InputError("the file was replaced while grpo read it", source=self.source)
         if len(data) < self.size:
             raise InputError(SHORTER, source=self.source)
-        return Block(self.source, self.line, split(data, self.size))
+        return Block(self.source, self.line, split(data))
 
 
 def _identity(stream: BufferedIOBase | RawIOBase) -> tuple[int, int]:
@@ -143,11 +146,6 @@ class Source:
 
 def cut(source: str | Source, size: int = BLOCK, most: int | None = None) -> Iterator[Block]:
     """Cuts a file (``-`` for standard input) into blocks; its content says whether it is JSONL.
-
-    Args:
-        source: the file.
-        size: what is read for a block, in bytes.
-        most: the budget of what is packed, as --unpack says; None: by the size of the file.
 
     Raises:
         InputError: for a file that cannot be read, has nothing in it, or is one document of more
@@ -190,26 +188,20 @@ def first_line(source: Source) -> bytes | None:
 
 def spans(source: Source, size: int = BLOCK) -> Iterator[Span]:
     """Cuts a file of lines, as ``cut`` does, into places where a process finds them."""
-    line = 1  # of the span's start, while what was read has so many whole lines behind it
-    lines = start = end = at = 0
-    data = bytearray(min(size, _FETCH))  # one for all, so that it stays in cache
-    with Path(source.path).open("rb", 0) as stream:
+    line, start = 1, 0
+    with Path(source.path).open("rb") as stream:
         file, expected = _identity(stream), os.fstat(stream.fileno()).st_size
-        while read := stream.readinto(data):
-            found = data.find(b"\n", 0, read)  # again and again: four times as fast as ``count``
-            while found >= 0 and at + found - end < LIMIT:
-                lines, end = lines + 1, at + found + 1
-                found = data.find(b"\n", found + 1, read)
-            at += read
-            too_long = at - end >= LIMIT
-            if end > start and (too_long or end - start >= size or lines >= _MANY):
-                yield Span(source.name, source.path, line, start, end - start, file)
-                line, lines, start = line + lines, 0, end
+        while data := stream.read(min(size, LIMIT)):
+            whole = data.rfind(b"\n") + 1
+            data += stream.readline(LIMIT)
+            too_long = len(data) - whole - data.endswith(b"\n") >= LIMIT
+            end = whole if too_long else len(data)
+            if end:
+                yield Span(source.name, source.path, line, start, end, file)
+            line, start = line + data.count(b"\n", 0, end), start + end
             if too_long:
                 raise InputError(UNLIMITED.too_long(), source=source.name, line=line)
-    if at > start:
-        yield Span(source.name, source.path, line, start, at - start, file)
-    if at < expected:
+    if start < expected:
         raise InputError(SHORTER, source=source.name)
 
 
@@ -247,3 +239,136 @@ def _joined(lines: list[bytes]) -> bytes:
     """Lines as one text; by so many, since ``join`` takes 80 bytes for each until it is done."""
     parts = range(0, len(lines), _JOINED)
     return b"\n".join(b"\n".join(lines[start : start + _JOINED]) for start in parts)
+
+
+Bytes = NDArray[np.uint8]
+_BEYOND = 16 << 10  # bytes behind a range that are read with it: its last line ends there
+_SCANNED = 1 << 20  # so much that it stays in cache
+_END = ord("\n")
+
+
+class Range(NamedTuple):
+    """The lines of a file that begin in some of its bytes.
+
+    Attributes:
+        source: the file as the user named it.
+        path: where it is.
+        start, end: the offsets of these bytes.
+        version: the version of the file that is meant.
+    """
+
+    source: str
+    path: str
+    start: int
+    end: int
+    version: Version
+
+    @property
+    def size(self) -> int:
+        """How many bytes it has."""
+        return self.end - self.start
+
+    @property
+    def before(self) -> int:
+        """Where reading begins: at the byte that ends the line before, if one begins here."""
+        return max(0, self.start - 1)
+
+
+def ranges(source: Source, size: int) -> list[Range]:
+    """Cuts a file that has a ``first_line`` into ranges of equal sizes."""
+    version = version_of(source.path)
+    starts = [*range(0, version.size, size), version.size]
+    return [Range(source.name, source.path, start, end, version) for start, end in pairwise(starts)]
+
+
+def look(wanted: Range) -> tuple[int, Bytes | None]:
+    """Counts the line ends before the last byte of a range, for the numbers of the lines behind it.
+
+    Returns:
+        How many there are, and the bytes of a remote file, which are read only once; a local one
+        is read again from memory sooner than its bytes would travel.
+
+    Raises:
+        InputError: where it cannot be read, or is not of the version that is meant.
+    """
+    last = wanted.end - 1
+    if isinstance(wanted.path, Address):
+        size = wanted.version.size
+        data = read_bytes(wanted.path, wanted.before, min(size, wanted.end + _BEYOND))
+        found = np.frombuffer(data, np.uint8)
+        return _count(found[: last - wanted.before]), found
+    read = _reading(wanted)
+    starts = range(wanted.before, last, _SCANNED)
+    counted = (np.frombuffer(read(at, min(last, at + _SCANNED)), np.uint8) for at in starts)
+    return sum(map(_count, counted)), None
+
+
+def _count(data: Bytes) -> int:
+    return int(np.count_nonzero(data == _END))
+
+
+def blocks_of(wanted: Range, before: int = 0, data: Bytes | None = None) -> Iterator[Block]:
+    """The lines of a range, in blocks.
+
+    Args:
+        wanted: the range.
+        before: what ``look`` counted in all ranges of the file before it.
+        data: its bytes, where they were kept.
+
+    Raises:
+        InputError: where it cannot be read any more, or is not of the version that is meant.
+    """
+    first = before + (2 if wanted.start else 1)
+    stream = BufferedReader(Pieces(_lines_of(wanted, _reading(wanted, data))), BLOCK)
+    try:
+        for number, lines in blocks(stream, BLOCK):
+            yield Block(wanted.source, first + number - 1, lines)
+    except InputError as error:
+        error.source = error.source or wanted.source
+        error.line = error.line and first + error.line - 1
+        raise
+
+
+def _lines_of(wanted: Range, read: Callable[[int, int], bytes]) -> Iterator[bytes]:
+    """The bytes of whole lines that begin in a range."""
+    begun, at = not wanted.start, wanted.before
+    while at < wanted.version.size:
+        beyond = at + max(_BEYOND, at - wanted.end)
+        end = min(wanted.end, at + BLOCK) if at < wanted.end else beyond
+        part = read(at, min(end, wanted.version.size))
+        start, at = at, at + len(part)
+        begin = 0
+        if not begun:
+            begin = part.find(b"\n") + 1
+            if start + begin >= wanted.end or (not begin and at >= wanted.end):
+                return  # no line begins here
+            if not begin:
+                continue
+            begun = True
+        stop = part.find(b"\n", max(begin, wanted.end - 1 - start)) + 1
+        if at >= wanted.end and stop:
+            yield part[begin:stop]
+            return
+        yield part[begin:]
+
+
+def _reading(wanted: Range, data: Bytes | None = None) -> Callable[[int, int], bytes]:
+    """What reads bytes from one offset to another, from those that were kept where they have them.
+
+    Raises:
+        InputError: (what it returns) where they cannot be read, or are of another version.
+    """
+
+    def read(start: int, end: int) -> bytes:
+        if data is not None and end <= wanted.before + len(data):
+            return data[start - wanted.before : end - wanted.before].tobytes()
+        try:
+            found = read_bytes(wanted.path, start, end)
+            same = isinstance(wanted.path, Address) or version_of(wanted.path) == wanted.version
+        except OSError as error:
+            raise InputError(reason(error), source=wanted.source) from None
+        if not same or len(found) < end - start:
+            raise InputError(CHANGED, source=wanted.source)
+        return found
+
+    return read

@@ -9,14 +9,17 @@ from __future__ import annotations
 import io
 import random
 import re
+import shutil
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import IO, TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeVar, cast
 
 from grpo_cli.errors import GrpoError, InputError, UsageError
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
+
 
 T = TypeVar("T")
 
@@ -118,12 +121,7 @@ def read(path: Address, start: int, end: int) -> bytes:
 
 
 def opened(path: Address, *, whole: bool) -> io.BufferedReader:
-    """The bytes of a file.
-
-    Args:
-        path: where it is.
-        whole: whether all of it will be read, in order.
-    """
+    """The bytes of a file."""
     return io.BufferedReader(_Stream(path, whole=whole), _BUFFER)
 
 
@@ -199,13 +197,10 @@ def patiently(attempt: Callable[[], T], path: str) -> T:
             return attempt()
         except Exception as error:
             attempts += 1
-            if _is_final(error) or attempts == _ATTEMPTS:
+            is_final = isinstance(error, _FINAL) or type(error).__name__ in _FINAL_NAMES
+            if is_final or attempts == _ATTEMPTS:
                 raise _as_grpo_error(error, path, attempts) from None
         _pause(0.05 * 2**attempts * random.uniform(0.5, 1.0))
-
-
-def _is_final(error: Exception) -> bool:
-    return isinstance(error, _FINAL) or type(error).__name__ in _FINAL_NAMES
 
 
 def _as_grpo_error(error: Exception, path: str, attempts: int) -> GrpoError:
@@ -274,3 +269,129 @@ class _Stream(io.RawIOBase):
         if self._thread is not None:
             self._thread.shutdown(wait=False, cancel_futures=True)
         super().close()
+
+
+_COPIED = 1 << 20
+
+
+@contextmanager
+def uploading(path: str, flag: str = "--output") -> Iterator[BinaryIO]:
+    """The stream of a file in a store. What is sent becomes a file when the block ends well.
+
+    Stores have that as an upload in many parts that is completed, or given up, at the end.
+
+    Raises:
+        UsageError: where nothing can be written there.
+        GrpoError: where the store fails.
+    """
+    files, place = _writable(path, flag)
+    with _telling(path):
+        file = files.open(place, "wb", autocommit=False)
+    try:
+        stream = io.BufferedWriter(cast(io.RawIOBase, _Sending(file, path)), _COPIED)
+        yield cast(BinaryIO, stream)
+        stream.flush()
+        with _telling(path):
+            file.close()
+            file.commit()
+    except BaseException:
+        with suppress(Exception):
+            file.discard()
+        file.closed = True  # or closing it would complete what was given up
+        raise
+    finally:
+        with suppress(AttributeError, ValueError):  # fsspec keeps it for a transaction
+            files.transaction.files.remove(file)
+
+
+def send(stream: IO[bytes], path: str) -> None:
+    """Has a file in a store be what a stream holds, which is read from its beginning.
+
+    Raises:
+        GrpoError: where the store fails again and again.
+    """
+
+    def attempt() -> None:
+        stream.seek(0)
+        with uploading(path) as far:
+            shutil.copyfileobj(stream, far, _COPIED)
+
+    try:
+        patiently(attempt, path)
+    finally:
+        stream.seek(0, io.SEEK_END)
+
+
+def names(folder: str) -> list[str]:
+    """The files in a folder of a store; none where there is no folder."""
+    files, place = filesystem(folder)
+
+    def attempt() -> list[str]:
+        try:
+            found = files.ls(place, detail=True)
+        except FileNotFoundError:
+            return []
+        return [one["name"].rpartition("/")[2] for one in found if one["type"] == "file"]
+
+    return patiently(attempt, folder)
+
+
+def is_folder(path: str) -> bool:
+    """Whether there is something below a path."""
+    files, place = filesystem(path)
+    return bool(patiently(lambda: files.isdir(place), path))
+
+
+def remove(path: str) -> None:
+    """Removes a file, if it is there."""
+    files, place = filesystem(path)
+
+    def attempt() -> None:
+        with suppress(FileNotFoundError):
+            files.rm_file(place)
+
+    patiently(attempt, path)
+
+
+def _writable(path: str, flag: str) -> tuple[Any, str]:
+    """What speaks to a store, and the place in it; the container has to be there already.
+
+    Raises:
+        UsageError: where it is not, or nothing speaks to it.
+    """
+    try:
+        files, place = filesystem(path)
+        container = place.partition("/")[0]
+        there = not container or patiently(lambda: files.exists(container), path)
+    except InputError as error:
+        raise UsageError(f"{flag}: cannot write {path}: {error.message}") from None
+    if not there:
+        raise UsageError(f"{flag}: cannot write {path}: {container} does not exist")
+    return files, place
+
+
+@contextmanager
+def _telling(path: str) -> Iterator[None]:
+    """What goes wrong with a store is one line."""
+    try:
+        yield
+    except PermissionError:
+        raise UsageError(f"cannot write {path}: no permission") from None
+    except Exception as error:
+        reason = (str(error).splitlines() or [""])[0] or type(error).__name__
+        raise GrpoError(f"cannot write {path}: {reason}") from None
+
+
+class _Sending(io.RawIOBase):
+    """What fsspec writes to, with errors that name the file."""
+
+    def __init__(self, file: Any, path: str) -> None:
+        self._file, self._path = file, path
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        with _telling(self._path):
+            self._file.write(bytes(data))
+        return len(data)

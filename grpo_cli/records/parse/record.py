@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from itertools import chain
 from typing import Any
 
 from grpo_cli.errors import InputError
+from grpo_cli.hyperparameters import HyperparameterError, Value, canonical
 from grpo_cli.records import fields
-from grpo_cli.records.decode import as_object
-from grpo_cli.records.parse import log
+from grpo_cli.records.fields import Fields
+from grpo_cli.records.objects import as_object
 from grpo_cli.records.parse.columns import (
     Shape,
     check_nesting,
@@ -27,7 +30,6 @@ from grpo_cli.records.parse.scores import (
     read_groups,
     read_rewards,
 )
-from grpo_cli.records.parse.settings import read_settings, trainer_weights
 from grpo_cli.records.parse.turns import (
     read_of_turns,
     read_roles,
@@ -35,7 +37,7 @@ from grpo_cli.records.parse.turns import (
     read_versions,
 )
 from grpo_cli.records.places import Origin, got
-from grpo_cli.records.record import Record
+from grpo_cli.records.record import Raw, Record
 from grpo_cli.records.unread import misnamed_in
 
 
@@ -51,13 +53,6 @@ def parse(
 
     Log-probs are checked for being numbers here, and for their values when they are assembled.
 
-    Args:
-        value: the decoded object.
-        source: the file as the user named it.
-        line: its 1-based line, if it has one.
-        prefix: what is put before paths in messages, as ``"[4]."``.
-        origin: where its parts stand in the file, where it was made from something else.
-
     Raises:
         InputError: with the place, for anything that is missing, inconsistent or no number.
     """
@@ -71,6 +66,18 @@ def parse(
         raise
     record.origin = origin
     return record
+
+
+def record(raw: Raw) -> Record | InputError:
+    """The record that was decoded, or what is wrong with it."""
+    try:
+        made = parse(
+            raw.plain(), source=raw.source, line=raw.line, prefix=raw.prefix, origin=raw.origin
+        )
+    except InputError as error:
+        return error
+    made.batch = raw.batch
+    return made
 
 
 def _read(record: dict[str, Any], source: str, line: int | None, prefix: str) -> Record:
@@ -146,8 +153,8 @@ def _shape(
     source: str, record: Mapping[str, Any], names: Mapping[str, str], unknown: Sequence[str]
 ) -> Shape:
     key = names.get("log_probs_new") or names.get("ratios")
-    if key is None and log.is_logged(record):
-        raise InputError(log.advice(source))
+    if key is None and is_logged(record):
+        raise InputError(log_advice(source))
     if key is None:
         every = ((name, *fields.ALIASES[name]) for name in ("log_probs_new", "ratios"))
         looked = ", ".join(chain.from_iterable(every))
@@ -197,3 +204,124 @@ def read_words(key: str, value: object, shape: Shape, kind: type) -> list[list[A
         rows.append(flat[start : start + width])
         start += width
     return rows
+
+
+NO_SETTINGS: Mapping[str, Value] = {}
+_Given = tuple[tuple[str, str, object], ...]  # path, name, value
+
+
+def read_settings(record: Mapping[str, object], fields: Fields) -> Mapping[str, Value]:
+    """The hyperparameters under their canonical names, in a fixed order.
+
+    Records of one run share them, so the answer is cached: do not change it.
+
+    Raises:
+        InputError: for an unknown name, a value outside its meaning, or two different values.
+    """
+    key = fields.names.get("hyperparameters")
+    if key is None and not fields.hyperparameters:
+        return NO_SETTINGS
+    nested = record[key] if key is not None else {}
+    if not isinstance(nested, dict):
+        raise InputError(f"expected an object, got {got(nested)}", path=key or "")
+    given = [(name, name, record[name]) for name in fields.hyperparameters]
+    given += [(f"{key}.{name}", name, value) for name, value in nested.items()]
+    if _framework(record).get("name") == "verl":  # clip_ratio replaces null sides alone
+        both = next((value for _, name, value in given if name == "clip_ratio"), None)
+        given = [
+            (path, name, both if value is None and name in _VERL_SIDES else value)
+            for path, name, value in given
+            if name != "clip_ratio"
+        ]
+    # True == 1, so a cache that did not see the types would take one for the other.
+    types = tuple([type(value) for *_, value in given])
+    try:
+        return _cached(tuple(given), types)
+    except TypeError:  # a list or an object cannot be a cache's key
+        return _by_name(tuple(given))
+
+
+_VERL_SIDES = ("clip_ratio_low", "clip_ratio_high")
+"""They are 0.2 where verl's configuration does not say."""
+
+
+def trainer_weights(record: Mapping[str, Any], functions: int) -> Mapping[str, Value]:
+    """The weights of several reward functions, where the record's ``framework`` gives them.
+
+    That is how TRL's settings say it. Rewards that are one number have the weights in them already.
+
+    Raises:
+        InputError: for weights that are none, or another number of them than reward functions.
+    """
+    weights = _framework(record).get("reward_weights")
+    if weights is None:
+        return NO_SETTINGS
+    path = "framework.reward_weights"
+    found = _canonical(path, "reward_weights", weights)
+    if (given := str(found["reward_weights"]).count(",") + 1) != functions:
+        raise InputError(f"expected {functions} (one per reward function), got {given}", path=path)
+    return found
+
+
+def _framework(record: Mapping[str, object]) -> Mapping[str, object]:
+    framework = record.get("framework")
+    return framework if isinstance(framework, dict) else {}
+
+
+def _by_name(given: _Given, _types: tuple[type, ...] = ()) -> Mapping[str, Value]:
+    broad: dict[str, tuple[Value, str]] = {}
+    exact: dict[str, tuple[Value, str]] = {}
+    for path, name, value in given:
+        values = _canonical(path, name, value)
+        for own, one in values.items():
+            before, where = (exact if len(values) == 1 else broad).setdefault(own, (one, path))
+            if before != one:
+                contradiction = f"{got(one)} contradicts {where}, which is {got(before)}"
+                raise InputError(contradiction, path=path)
+    return {name: value for name, (value, _) in sorted((broad | exact).items())}
+
+
+_cached = lru_cache(maxsize=1024)(_by_name)
+
+
+def _canonical(path: str, name: str, value: object) -> Mapping[str, Value]:
+    try:
+        return canonical({name: value})
+    except HyperparameterError as error:
+        raise InputError(error.message, path=path) from None
+
+
+STEPS = ("step", "global_step", "_step", "Step", "training/global_step", "trainer/global_step")
+"""Names of steps in logs."""
+NESTED = ("data", "metrics", "values", "log")
+"""Keys that a row's numbers may be under."""
+_HISTORY = "log_history"
+_TEXTS = frozenset(("prompt", "input", "response", "completion", "output", "text", "messages"))
+_LOGGED = frozenset(("loss", "grad_norm", "learning_rate", "lr", "epoch", "entropy"))
+
+
+def is_logged(value: Mapping[str, Any]) -> bool:
+    """Whether an object is ``trainer_state.json``, or a row of metrics: a step and numbers."""
+    if isinstance(value.get(_HISTORY), list):
+        return True
+    nested: Mapping[str, Any] = next(
+        (value[name] for name in NESTED if isinstance(value.get(name), dict)), {}
+    )
+    numbers = {**value, **nested}
+    if _TEXTS & value.keys() or any(isinstance(one, list) for one in numbers.values()):
+        return False
+    stepped = any(isinstance(numbers.get(name), int | float) for name in STEPS)
+    return stepped and any(
+        isinstance(one, int | float) and ("/" in name or name in _LOGGED)
+        for name, one in numbers.items()
+        if name not in STEPS
+    )
+
+
+def log_advice(source: str) -> str:
+    """A sentence on what a log is, and the commands that read it."""
+    file = "FILE" if source == "<stdin>" else shlex.quote(source)
+    return (
+        f"this is a trainer's log, which has no tokens: grpo explain {file} reads it, and grpo "
+        f"trend RUN --log {file} compares it with the records"
+    )

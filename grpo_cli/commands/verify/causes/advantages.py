@@ -5,23 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64, Segments
 from grpo_cli.commands.verify.causes.case import Case, Cause, catalogued, round_number
-from grpo_cli.commands.verify.causes.inputs import rounded
 from grpo_cli.commands.verify.causes.solving import parametric
+from grpo_cli.commands.verify.compare import to_half
 from grpo_cli.objective.breakdown import Breakdown
 
 Flags = NDArray[np.bool_]
-Statistic = Callable[[F64], F64 | float]
-
-
-# ---- changed ------------------------------------------------------------------------------------
-
 Change = Callable[[F64, F64], F64]
 """[R] advantages and [R] lengths → [R] advantages."""
 
@@ -62,8 +56,8 @@ CHANGES: Mapping[str, Change] = {
     "advantage-length.times": lambda a, n: a * n,
     "advantage-length.over": lambda a, n: a / np.maximum(n, 1),
     "advantage-dropped": lambda a, _: np.ones_like(a),
-    "advantage-rounded.bfloat16": lambda a, _: rounded(a, "bfloat16"),
-    "advantage-rounded.float16": lambda a, _: rounded(a, "float16"),
+    "advantage-rounded.bfloat16": lambda a, _: to_half(a, "bfloat16"),
+    "advantage-rounded.float16": lambda a, _: to_half(a, "float16"),
 }
 """In the order in which they are tried; the simplest first."""
 
@@ -73,54 +67,6 @@ def changed(case: Case) -> Iterator[Cause]:
     if case.breakdown.response_advantage is not None and case.other_advantages:
         for key, change in CHANGES.items():
             yield catalogued(key, partial(_with_change, change=change))
-
-
-_SETS: Mapping[str, Callable[[F64, float, F64], tuple[F64, float]]] = {
-    "the responses": lambda n, _, __: (np.ones_like(n), float(len(n))),
-    "the tokens that count": lambda n, _, __: (n, float(n.sum())),
-    "all tokens": lambda _, __, written: (written, float(written.sum())),
-    "the padded tokens, which are 0 where masked": lambda n, width, _: (n, width * len(n)),
-    "the padded tokens": lambda n, width, _: (np.full_like(n, width), width * len(n)),
-}
-"""Over what means are taken: how often each response's advantage is in it, and how many are."""
-
-
-def whitened(case: Case) -> Iterator[Cause]:
-    """Yields advantages normalised once more, with the mean and the std of several sets."""
-    found, a = case.effective_advantages, case.breakdown.response_advantage
-    if found is None or a is None:
-        return
-    known = np.isfinite(found)
-    room = 1e-3 * float(np.abs(found[known]).max(initial=0.0))
-    for of, by, ddof in product(_SETS, ["", *_SETS], (1, 0)):
-        if (np.abs(_normalised(case, of, by, ddof) - found)[known] > room).any():
-            continue
-        words = f"advantages normalised again: mean over {of}"
-        words += f", std (ddof {ddof}) over {by}" if by else ""
-        made = partial(_with_normalised, of=of, by=by, ddof=ddof)
-        if by or ddof:
-            yield Cause("advantage-twice", words, made)
-
-
-def _with_normalised(case: Case, of: str, by: str, ddof: int) -> Breakdown:
-    return case.with_advantages(_normalised(case, of, by, ddof))
-
-
-def _normalised(case: Case, of: str, by: str, ddof: int) -> F64:
-    """[R] (A − mean)/std of other sets; without ``by`` A − mean."""
-    a = case.breakdown.response_advantage
-    if a is None:
-        raise ValueError("advantages differ within a response")
-    lengths = case.batch.responses.lengths.astype(np.float64)
-    written = case.unpadded.astype(np.float64)
-    sets = lengths, float(max(case.record.widths, default=0)), written
-    times, count = _SETS[of](*sets)
-    mean = float(a @ times) / max(count, 1.0)
-    if not by:
-        return a - mean
-    n, total = _SETS[by](*sets)
-    square = float(n @ (a - mean) ** 2) + (total - float(n.sum())) * mean * mean
-    return (a - mean) / ((square / max(total - ddof, 1.0)) ** 0.5 + 1e-8)
 
 
 def _cause(mistake: str, words: str, change: Change) -> Cause:
@@ -137,25 +83,18 @@ def _with_change(case: Case, change: Change) -> Breakdown:
 
 def other_sign(case: Case) -> Iterator[Cause]:
     """Yields the sign where advantages differ within a response, and that of rewards."""
-    batch = case.batch
-    if batch.token_advantages is not None:
-        yield Cause(
-            "advantage-sign",
-            "wrong sign of the advantages",
-            lambda case: case.with_advantages(-case.breakdown.advantage),
-        )
-    if batch.rewards is not None and not case.objective.advantage.choice.given:
-        yield Cause(
-            "advantage-sign",
-            "wrong sign of the rewards",
-            lambda case: case.with_columns(rewards=-_rewards(case)),
-        )
+    if case.batch.token_advantages is not None:
+        yield Cause("advantage-sign", "wrong sign of the advantages", _with_negative_advantages)
+    if case.batch.rewards is not None and not case.objective.advantage.choice.given:
+        yield Cause("advantage-sign", "wrong sign of the rewards", _with_negative_rewards)
 
 
-def _rewards(case: Case) -> F64:
-    if case.batch.rewards is None:
-        raise ValueError("there are no rewards")
-    return case.batch.rewards
+def _with_negative_advantages(case: Case) -> Breakdown:
+    return case.with_advantages(-case.breakdown.advantage)
+
+
+def _with_negative_rewards(case: Case) -> Breakdown:
+    return case.with_columns(rewards=-case.column("rewards"))
 
 
 # ---- changed by a number, or exchanged: solved for from the gradient ----------------------------
@@ -180,17 +119,13 @@ def solved_changes(case: Case) -> Iterator[Cause]:
 
 
 def _bounded(a: F64, found: F64, known: Flags) -> Iterator[Cause]:
-    bound = float(np.abs(found[known]).max(initial=0.0))
-    short = known & (np.abs(a) > bound * 1.001)
+    short = known & (np.abs(a) > float(np.abs(found[known]).max(initial=0.0)) * 1.001)
     if not short.any():
         return
     bound = float(np.median(np.abs(found[short])))
     if np.count_nonzero(short) > 1 or round_number(bound):
-        yield _cause(
-            "advantage-clipped",
-            f"advantages clipped to ±{bound:.4g}",
-            lambda a, _: np.clip(a, -bound, bound),
-        )
+        words = f"advantages clipped to ±{bound:.4g}"
+        yield _cause("advantage-clipped", words, lambda a, _: np.clip(a, -bound, bound))
 
 
 def _by_length(case: Case, a: F64, found: F64, known: Flags) -> Iterator[Cause]:
@@ -200,10 +135,8 @@ def _by_length(case: Case, a: F64, found: F64, known: Flags) -> Iterator[Cause]:
         return
     for power, verb in ((1.0, "times"), (-1.0, "divided by")):
         scale = float(np.median(found[loud] / (a[loud] * lengths[loud] ** power)))
-        words = (
-            f"advantages weighted by length: A {verb} the number of tokens of the response, "
-            f"times {scale:.5g}"
-        )
+        words = f"advantages weighted by length: A {verb} the number of tokens of the response"
+        words += f", times {scale:.5g}"
         yield _cause("advantage-length", words, partial(_powered, power=power, scale=scale))
 
 
@@ -231,14 +164,11 @@ def _exchanged(a: F64, found: F64, known: Flags) -> Iterator[Cause]:
 
 # ---- discounted by position; the factor is solved for -------------------------------------------
 
-
-_PLACES: tuple[tuple[str, Callable[[Segments], I64]], ...] = (
-    (
-        "towards the start of each response",
-        lambda responses: responses.spread(responses.lengths) - 1 - responses.positions,
-    ),
-    ("towards the end of each response", lambda responses: responses.positions),
-)
+_PLACES: Mapping[str, Callable[[Segments], I64]] = {
+    "start": lambda responses: responses.spread(responses.lengths) - 1 - responses.positions,
+    "end": lambda responses: responses.positions,
+}
+"""Towards which edge of each response advantages shrink → [N] the exponent of γ."""
 
 
 def discounted(case: Case) -> Iterator[Cause]:
@@ -248,12 +178,14 @@ def discounted(case: Case) -> Iterator[Cause]:
         return
     if (np.minimum(np.abs(wanted), np.abs(ours))[wanted * ours < 0.0] > case.quiet).any():
         return  # γ^k turns no sign
-    for direction, places in _PLACES:
-        words = f"advantages discounted {direction}: A times {{}} per position"
-        family = partial(_discounted, places=places)
+    for edge in _PLACES:
+        words = f"advantages discounted towards the {edge} of each response: A times {{}} per "
         for start in (0.97, 0.5):
-            yield from parametric(case, "advantage-discounted", words, family, start)
+            family = partial(_discounted, edge=edge)
+            yield from parametric(case, "advantage-discounted", words + "position", family, start)
 
 
-def _discounted(case: Case, number: float, places: Callable[[Segments], I64]) -> Breakdown:
-    return case.with_advantages(case.breakdown.advantage * number ** places(case.batch.responses))
+def _discounted(case: Case, number: float, edge: str) -> Breakdown:
+    return case.with_advantages(
+        case.breakdown.advantage * number ** _PLACES[edge](case.batch.responses)
+    )

@@ -73,6 +73,17 @@ class Case:
         """The record's columns."""
         return self.breakdown.batch
 
+    def column(self, name: str) -> F64:
+        """A column of the batch, by name.
+
+        Raises:
+            ValueError: where the record has none.
+        """
+        found: F64 | None = getattr(self.batch, name)
+        if found is None:
+            raise ValueError(f"there are no {name}")
+        return found
+
     @property
     def objective(self) -> Objective:
         """What it was evaluated as."""
@@ -262,6 +273,19 @@ class Case:
     def with_terms(self, change: Callable[[Term], Term]) -> Breakdown:
         """The record's evaluation with its terms changed."""
         return replace(self.breakdown, terms=tuple(map(change, self.breakdown.terms)))
+
+    def with_coefficient(self, name: str, factor: float) -> Breakdown:
+        """The record's evaluation with the coefficient of a term, by name, times a factor."""
+        return self.with_terms(
+            lambda term: (
+                term._replace(coefficient=factor * term.coefficient) if term.name == name else term
+            )
+        )
+
+    def counted(self, term: Term, times: F64) -> Term:
+        """A term with each token counted so many times, [N]; its denominator stays."""
+        values, slope = term.values * times, None if term.slope is None else term.slope * times
+        return term._replace(values=values, sums=self.batch.responses.sum(values), slope=slope)
 
     def with_advantages(self, advantages: F64) -> Breakdown:
         """The record with other advantages, [R] or [N]."""

@@ -14,9 +14,9 @@ from grpo_cli.commands.verify.causes.case import Case, Cause, bound_to, catalogu
 from grpo_cli.commands.verify.causes.solving import bounding
 from grpo_cli.hyperparameters import HYPERPARAMETERS
 from grpo_cli.objective.breakdown import Breakdown
-from grpo_cli.objective.choice import Bound, Choice, reading
+from grpo_cli.objective.choice import Bound, Choice
 from grpo_cli.objective.results import Correction, Ratio, Weights
-from grpo_cli.objective.terms import ENTROPY, KL, Term
+from grpo_cli.objective.terms import ENTROPY, KL
 from grpo_cli.variants import STAGES, bind
 
 # ---- ratios -------------------------------------------------------------------------------------
@@ -52,8 +52,7 @@ _TOKEN = bind("ratio", "token")
 
 
 def _to(case: Case, column: str, **stages: Bound) -> Breakdown:
-    batch = replace(case.batch, log_probs_old=getattr(case.batch, column))
-    return case.evaluated(batch, **stages)
+    return case.evaluated(replace(case.batch, log_probs_old=case.column(column)), **stages)
 
 
 _CHANGES: Mapping[str, Callable[[Ratio], Ratio]] = {
@@ -138,9 +137,7 @@ def clamped(case: Case) -> Iterator[Cause]:
 
 
 def _clamped(case: Case, number: float) -> Breakdown:
-    new, old = case.batch.log_probs_new, case.batch.log_probs_old
-    if new is None or old is None:
-        raise ValueError("there are no log-probs")
+    new, old = case.column("log_probs_new"), case.column("log_probs_old")
     bound = np.clip(new - old, -number, number)
     inside = bound == new - old
 
@@ -155,43 +152,35 @@ def _clamped(case: Case, number: float) -> Breakdown:
 
 
 def corrections(case: Case) -> Iterator[Cause]:
-    """Yields a correction that is missing, or on the KL too."""
-    own = case.objective.correction
-    if own.choice.absent:
+    """Yields a correction that is missing, or on the KL too; ``weights`` has the other ones."""
+    if case.objective.correction.choice.absent:
         return
     words = "correction missing: the engine's log-probs are not used"
     yield swapped("correction-dropped", "correction", words, bind("correction", "none"))
-    if "log_probs_old" in own.choice.columns:
-        words = "correction computed from the current policy instead of the old policy"
-        yield swapped("correction-of-new", "correction", words, _of(own, old="new"))
-        words = "correction inverted: the engine's policy over the old one"
-        inverted = _of(own, old="rollout", rollout="old")
-        yield swapped("correction-inverted", "correction", words, inverted)
     if case.breakdown.correction is not None and case.breakdown.term(KL) is not None:
-        words = "correction applied to the KL as well"
-        yield Cause("correction-on-kl", words, lambda case: case.with_terms(partial(_on_kl, case)))
+        yield Cause("correction-on-kl", "correction applied to the KL as well", _with_corrected_kl)
+
+
+def _with_corrected_kl(case: Case) -> Breakdown:
+    weight = case.breakdown.correction
+    if weight is None:
+        raise ValueError("there is no correction")
+    return case.with_terms(lambda term: case.counted(term, weight) if term.name == KL else term)
 
 
 _POLICIES = {"π_old": "log_probs_old", "π_engine": "log_probs_rollout", "π_θ": "log_probs_new"}
+_PRODUCT, _SUM = "correction-product-or-mean", "correction-sum-of-ratios"
 _LEVELS: Mapping[str, tuple[str, Callable[[F64, Segments], F64]]] = {
     "token by token": ("other-correction", lambda d, _: np.exp(d)),
-    "the product over each response": (
-        "correction-product-or-mean",
-        lambda d, rows: rows.spread(np.exp(rows.sum(d))),
-    ),
+    "the product over each response": (_PRODUCT, lambda d, rows: rows.spread(np.exp(rows.sum(d)))),
     "the geometric mean over each response": (
-        "correction-product-or-mean",
+        _PRODUCT,
         lambda d, rows: rows.spread(np.exp(rows.mean(d))),
     ),
-    "the sum over each response": (
-        "correction-sum-of-ratios",
-        lambda d, rows: rows.spread(rows.sum(np.exp(d))),
-    ),
-    "the mean over each response": (
-        "correction-sum-of-ratios",
-        lambda d, rows: rows.spread(rows.mean(np.exp(d))),
-    ),
+    "the sum over each response": (_SUM, lambda d, rows: rows.spread(rows.sum(np.exp(d)))),
+    "the mean over each response": (_SUM, lambda d, rows: rows.spread(rows.mean(np.exp(d)))),
 }
+"""Of a weight log quotients d [N] → the mistake, and the weight."""
 
 
 def weights(case: Case) -> Iterator[Cause]:
@@ -215,6 +204,7 @@ def weights(case: Case) -> Iterator[Cause]:
             if not np.allclose(_BOUNDS[bound](raw, top)[loud], seen, rtol=1e-3, atol=1e-3):
                 continue
             name = "correction-of-new" if "π_θ" in (above, below) else _LEVELS[level][0]
+            name = "correction-inverted" if above == "π_engine" else name
             words = f"correction by {above}/{below}, {level}{mean}{bound.format(f'{top:.4g}')}"
             evaluated = partial(_corrected, quotient=made, bound=bound, top=top)
             yield Cause("correction-mean-left" if mean else name, words, evaluated)
@@ -246,30 +236,14 @@ def _corrected(
     return case.evaluated(correction=Bound("quotient", Choice(lambda: Correction(weight)), {}))
 
 
-def _of(own: Bound, **instead: str) -> Bound:
-    """The correction, which reads the log-probs of other policies."""
-    columns = {f"log_probs_{name}": f"log_probs_{other}" for name, other in instead.items()}
-    function = reading(own.choice.function, "of others", **columns)
-    return Bound(own.name, Choice(function), own.values)
-
-
-def _on_kl(case: Case, term: Term) -> Term:
-    weight = case.breakdown.correction
-    if term.name != KL or weight is None:
-        return term
-    values = term.values * weight
-    slope = None if term.slope is None else term.slope * weight
-    return term._replace(values=values, slope=slope, sums=case.batch.responses.sum(values))
-
-
 def entropies(case: Case) -> Iterator[Cause]:
     """Yields an entropy bonus that is missing, or of the wrong sign."""
-    for mistake, factor, words in (
-        ("entropy-dropped", 0.0, "entropy bonus missing"),
-        ("entropy-sign", -1.0, "entropy bonus with the wrong sign: it is added to the loss"),
-    ):
-        if case.breakdown.term(ENTROPY) is not None:
-            yield Cause(mistake, words, partial(_bonus_times, factor=factor))
+    if case.breakdown.term(ENTROPY) is None:
+        return
+    made = partial(Case.with_coefficient, name=ENTROPY)
+    yield Cause("entropy-dropped", "entropy bonus missing", partial(made, factor=0.0))
+    words = "entropy bonus with the wrong sign: it is added to the loss"
+    yield Cause("entropy-sign", words, partial(made, factor=-1.0))
 
 
 def averaged_entropies(case: Case) -> Iterator[Cause]:
@@ -278,39 +252,31 @@ def averaged_entropies(case: Case) -> Iterator[Cause]:
     if term is None or given is None or len(case.batch.records.lengths) != 1:
         return
     values, own = np.frombuffer(given), float(case.breakdown.record_value(ENTROPY)[0])
-    written = case.written.positions < case.written.spread(case.unpadded)
+    if not own:
+        return
     items = case.record.hyperparameters.get("num_items_in_batch")
     sets = {
         "the tokens that count": case.mask,
-        "all tokens, including masked ones": written,
+        "all tokens, including masked ones": case.written.positions
+        < case.written.spread(case.unpadded),
         "all positions, including padding": np.ones_like(case.mask),
     }
     for name, tokens in sets.items():
         if tokens is not case.mask and np.array_equal(tokens, case.mask):
             continue
-        total = float(values[tokens].sum())
+        mistake = "entropy-denominator" if tokens is case.mask else "entropy-masked"
         counts = {
             f"averaged over {name}": float(tokens.sum()),
             f"the sum over {name}, divided by num_items_in_batch": items,
             f"the sum over {name}, divided by the number of responses": len(case.record.widths),
         }
-        for words, count in counts.items():
-            for divided, steps in case.accumulations.items():
-                if not own or not isinstance(count, int | float) or not count:
-                    continue
-                factor = total / (float(count) * steps) / own
-                mistake = "entropy-denominator" if tokens is case.mask else "entropy-masked"
-                if abs(factor - 1.0) > 1e-9:
-                    made = partial(_bonus_times, factor=factor)
-                    yield Cause(mistake, f"entropy bonus: {words}{divided}", made)
-
-
-def _bonus_times(case: Case, factor: float) -> Breakdown:
-    return case.with_terms(
-        lambda term: (
-            term._replace(coefficient=factor * term.coefficient) if term.name == ENTROPY else term
-        )
-    )
+        for (words, count), (divided, steps) in product(counts.items(), case.accumulations.items()):
+            if not isinstance(count, int | float) or not count:
+                continue
+            factor = float(values[tokens].sum()) / (float(count) * steps) / own
+            if abs(factor - 1.0) > 1e-9:
+                made = partial(Case.with_coefficient, name=ENTROPY, factor=factor)
+                yield Cause(mistake, f"entropy bonus: {words}{divided}", made)
 
 
 # ---- the tables: tried last, since many choices fit by chance -----------------------------------

@@ -159,10 +159,6 @@ def _fitting(case: Case, weight: F64, known: NDArray[np.bool_]) -> dict[str, flo
     return fitting
 
 
-_AGGREGATES = {"token-for-response-mean", "denominator-missing", "denominator-other"}
-"""Denominators that are those of an aggregate, which has a name of its own."""
-
-
 def of_the_kl(case: Case) -> Iterator[Cause]:
     """Yields denominators that the KL alone has, by name, where the policy's gradient is right."""
     term = case.breakdown.term(KL)
@@ -177,9 +173,7 @@ def of_the_kl(case: Case) -> Iterator[Cause]:
     if np.ptp(factor[known]) <= 1e-4 and round_number(factor[known][0] * case.objective.beta):
         return  # somebody may have typed that β
     for form, divisor in _fitting(case, weight, known).items():
-        for mistake, name, of in named_counts(case, form, divisor):
-            if mistake in _AGGREGATES:
-                continue
+        for _, name, of in named_counts(case, form, divisor):
             words = f"KL over another denominator: your loss {_divided(form)}{name}"
             meant = f"{words}; this row's denominator: {case.breakdown.counted}"
             made = partial(_with_weights, numerator=_FORMS[form], divisor=of, kl_alone=True)
@@ -394,16 +388,16 @@ def separate_factors(case: Case) -> Iterator[Cause]:
         words = (
             f"only the gradient differs: yours is grpo's times {gradient:.5g}, and the loss agrees"
         )
-        yield Cause("gradient-factor", words, partial(_scaled, loss=1.0, gradient=gradient))
+        yield Cause("gradient-factor", words, partial(scaled, loss=1.0, gradient=gradient))
         if round_number(loss):  # else it is fitted to the one number that it explains
             turned = "wrong sign: " if abs(loss + 1.0) <= case.tolerance.rtol else ""
             named = (name for name, value in _accumulations(case) if _is_times(loss, value))
             of = "".join(f" ({name}, so perhaps accumulation)" for name in [*named][:1])
             words = f"{turned}only the logged loss differs: yours is grpo's times {loss:.5g}{of}"
-            yield Cause("loss-factor", words, partial(_scaled, loss=loss, gradient=1.0))
+            yield Cause("loss-factor", words, partial(scaled, loss=loss, gradient=1.0))
         if round_number(loss) and abs(gradient - 1.0) > 1e-3:
             words = f"off by constant factors: gradient times {gradient:.5g}, loss times {loss:.5g}"
-            yield Cause("factor", words, partial(_scaled, loss=loss, gradient=gradient))
+            yield Cause("factor", words, partial(scaled, loss=loss, gradient=gradient))
 
 
 def _is_times(factor: float, value: float) -> bool:
@@ -415,12 +409,16 @@ def _loss_factor(case: Case) -> float | None:
     return None if case.loss is None or not ours else case.loss / ours
 
 
-def _scaled(case: Case, loss: float, gradient: float) -> Breakdown:
-    def scaled(term: Term) -> Term:
+def scaled(case: Case, loss: float, gradient: float, only: str = "") -> Breakdown:
+    """Multiplies the values of all terms, or of ``only`` one, and their gradients."""
+
+    def changed(term: Term) -> Term:
+        if only not in ("", term.name):
+            return term
         slope = None if term.slope is None else gradient * term.slope
         return term._replace(values=loss * term.values, sums=loss * term.sums, slope=slope)
 
-    return case.with_terms(scaled)
+    return case.with_terms(changed)
 
 
 # ---- factors, where there is only one number to go by -------------------------------------------

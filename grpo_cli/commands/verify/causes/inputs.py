@@ -15,6 +15,7 @@ from grpo_cli.commands.verify.causes.case import Case, Cause, tapped
 from grpo_cli.commands.verify.causes.choices import scaled_ratio
 from grpo_cli.commands.verify.causes.clips import effective_log_ratio
 from grpo_cli.commands.verify.causes.solving import parametric
+from grpo_cli.commands.verify.compare import HALF, to_half
 from grpo_cli.objective.breakdown import Breakdown
 
 Flags = NDArray[np.bool_]
@@ -46,10 +47,7 @@ def _replaced(case: Case, columns: tuple[str, ...], change: Change) -> Breakdown
 
 def _shifted(values: F64, written: Segments, by: int, fill: str) -> F64:
     """Each token's value is its neighbour's; at the edge 0, its own, or the next response's."""
-    moved = np.roll(values, by)
-    if fill == "packed":
-        return moved
-    lengths = written.spread(written.lengths)
+    moved, lengths = np.roll(values, by), written.spread(written.lengths)
     edge = written.positions == (0 if by > 0 else lengths - 1)
     if fill == "rolled":  # as rows that are padded to the longest: that one takes in its other end
         edge &= lengths < lengths.max(initial=0)
@@ -66,35 +64,24 @@ def _from_row_before(values: F64, written: Segments) -> F64:
     return np.roll(values, int(written.lengths[0]))
 
 
-def rounded(values: F64, kind: str) -> F64:
-    """Casts to bfloat16 or float16, and back."""
-    if kind == "float16":
-        return values.astype(np.float16).astype(np.float64)
-    bits = values.astype(np.float32).view(np.uint32)
-    even = bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
-    return (even & np.uint32(0xFFFF0000)).view(np.float32).astype(np.float64)
-
-
-HALF = ("bfloat16", "float16")
-
+_NEIGHBOUR = "are shifted by one token: each token has the value of the {} one"
 CHANGES: tuple[tuple[str, str, Change], ...] = (
     *(
-        (
-            "log-probs-rounded",
-            f"were rounded to {kind}",
-            lambda values, _, kind=kind: rounded(values, kind),
-        )
+        ("log-probs-rounded", f"were rounded to {kind}", lambda x, _, kind=kind: to_half(x, kind))
         for kind in HALF
     ),
     *(
+        ("log-probs-shifted", _NEIGHBOUR.format(where), partial(_shifted, by=by, fill=fill))
+        for by, where in ((1, "previous"), (-1, "next"))
+        for fill in ("zero", "repeated", "wrapped", "rolled")
+    ),
+    *(
         (
-            "packed-boundary" if fill == "packed" else "log-probs-shifted",
-            f"are shifted by one token: each token has the value of the {where} one"
-            + (", across responses" if fill == "packed" else ""),
-            partial(_shifted, by=by, fill=fill),
+            "packed-boundary",
+            f"{_NEIGHBOUR.format(where)}, across responses",
+            lambda x, _, by=by: np.roll(x, by),
         )
         for by, where in ((1, "previous"), (-1, "next"))
-        for fill in ("zero", "repeated", "wrapped", "rolled", "packed")
     ),
     ("zero-filled", "are 0: they are missing and were filled", lambda x, _: np.zeros_like(x)),
     ("log-probs-shifted", "are those of the previous response", _from_row_before),

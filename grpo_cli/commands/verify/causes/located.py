@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from grpo_cli.batch import F64, I64
-from grpo_cli.commands.verify.causes import tokens
+from grpo_cli.batch import F64, I64, Segments
+from grpo_cli.commands.verify.causes import masks
 from grpo_cli.commands.verify.causes.case import IMPOSSIBLE, STRICT, Case
 from grpo_cli.objective.inputs import Inputs
 from grpo_cli.objective.terms import ENTROPY, KL
@@ -202,15 +202,11 @@ def _by_one_factor(case: Case) -> Found | None:
     return words, "aggregate", "kl", "advantage"
 
 
-Cells = Callable[[Case], I64 | None]
-
-
-def _signs(case: Case) -> I64 | None:
-    return (case.breakdown.advantage > 0).astype(np.int64)
-
-
-def _responses(case: Case) -> I64 | None:
-    return case.batch.responses.index
+def _turns(case: Case) -> I64 | None:
+    if case.batch.turn_ids is None and case.batch.trajectories is None:
+        return None
+    order = Inputs(case.batch).get("turn_order")
+    return order.turns.spread(np.arange(order.turns.count)) if order.number.any() else None
 
 
 def _groups(case: Case) -> I64 | None:
@@ -222,31 +218,23 @@ def _trajectories(case: Case) -> I64 | None:
     return None if found is None else case.batch.responses.spread(found)
 
 
-def _turns(case: Case) -> I64 | None:
-    if case.batch.turn_ids is None and case.batch.trajectories is None:
-        return None
-    order = Inputs(case.batch).get("turn_order")
-    return order.turns.spread(np.arange(order.turns.count)) if order.number.any() else None
-
-
-def _before(case: Case) -> I64 | None:
-    return case.batch.responses.positions
-
-
-def _after(case: Case) -> I64 | None:
-    responses = case.batch.responses
+def _after(responses: Segments) -> I64:
     return responses.spread(responses.lengths) - 1 - responses.positions
 
 
 _POLICY = ("advantage", "aggregate")
-_CELLS: Sequence[tuple[str, Cells, tuple[str, ...]]] = (
-    ("sign of the advantage", _signs, ("surrogate", "advantage")),
+_CELLS: Sequence[tuple[str, Callable[[Case], I64 | None], tuple[str, ...]]] = (
+    (
+        "sign of the advantage",
+        lambda case: (case.breakdown.advantage > 0).astype(np.int64),
+        ("surrogate", "advantage"),
+    ),
     ("group", _groups, _POLICY),
     ("trajectory", _trajectories, _POLICY),
-    ("response", _responses, _POLICY),
+    ("response", lambda case: case.batch.responses.index, _POLICY),
     ("turn", _turns, (*_POLICY, "ratio")),
-    ("position from the start", _before, ("advantage", "mask")),
-    ("position from the end", _after, ("advantage", "mask")),
+    ("position from the start", lambda case: case.batch.responses.positions, ("advantage", "mask")),
+    ("position from the end", lambda case: _after(case.batch.responses), ("advantage", "mask")),
 )
 """By what tokens may have one factor, and the stages that then made it."""
 
@@ -336,7 +324,8 @@ def _at_one_level(case: Case) -> Found | None:
     if not len(seen) or len(seen) < 2 * len(np.unique(rows)):
         return None
     order = np.lexsort((seen, rows))
-    spreads = np.array([np.ptp(x) for x in np.split(seen[order], _borders(rows[order]))])
+    borders = np.flatnonzero(np.diff(rows[order])) + 1
+    spreads = np.array([np.ptp(x) for x in np.split(seen[order], borders)])
     size = float(np.abs(seen).max())
     if case.objective.ratio.choice.per_response:
         if (spreads > 1e-3 * size).any():
@@ -344,10 +333,6 @@ def _at_one_level(case: Case) -> Found | None:
     elif (spreads <= 1e-3 * size).all() and np.ptp(policy[loud] / scale[loud]) > 1e-2 * size:
         return "gradients are alike within a response, as if it had one ratio", "ratio"
     return None
-
-
-def _borders(sorted_cells: I64) -> I64:
-    return np.flatnonzero(np.diff(sorted_cells)) + 1
 
 
 # ---- places --------------------------------------------------------------------------------------
@@ -358,21 +343,13 @@ def _lone(case: Case) -> Flags:
     return case.batch.responses.spread(sizes[case.batch.groups] == 1)
 
 
-def _late(case: Case) -> Flags:
-    return ~_silent_turns(case, first=True)
-
-
-def _early(case: Case) -> Flags:
-    return ~_silent_turns(case, first=False)
-
-
-def _silent_turns(case: Case, *, first: bool) -> Flags:
-    cells = _turns(case)
-    if cells is None:
-        return np.ones(case.batch.responses.total, dtype=np.bool_)
+def _other_turns(case: Case, *, first: bool) -> Flags:
+    """[N] the tokens of all turns but the first, or the last."""
+    if _turns(case) is None:
+        return np.zeros(case.batch.responses.total, dtype=np.bool_)
     order = Inputs(case.batch).get("turn_order")
     edge = order.number == 0 if first else order.following(np.ones(order.turns.count)) == 0.0
-    found: Flags = order.turns.spread(edge)
+    found: Flags = ~order.turns.spread(edge)
     return found
 
 
@@ -383,27 +360,27 @@ def _older(case: Case) -> Flags:
     return versions < versions.max()
 
 
-def _beyond(case: Case, *, inside: bool = False) -> Flags:
-    """The tokens whose ratio is outside of the clip range, whatever their advantage."""
+def _beyond(case: Case) -> Flags:
+    """[N] the tokens whose ratio is outside of the clip range, whatever their advantage."""
     values, ratio = case.objective.surrogate.values, case.breakdown.ratio
     low, high = (float(values.get(name) or 0.0) for name in ("epsilon_low", "epsilon_high"))
-    found: Flags = (ratio < 1.0 - low) | (ratio > 1.0 + high)
-    return ~found if inside else found
+    return (ratio < 1.0 - low) | (ratio > 1.0 + high)
 
 
 _CHANCE = 0.01
 """Of tokens drawn at random, how seldom all of them have to be in a place that is named."""
 _CLIP = ("surrogate", "ratio")
 _EDGE = ("mask", "tokens", "aggregate", "input", "advantage")
+_TURN = ("mask", "advantage", "tokens")
 _PLACES: Sequence[tuple[str, Callable[[Case], Flags], tuple[str, ...]]] = (
     ("the responses that are alone in their group", _lone, ("advantage", "tokens")),
     ("the clipped tokens", lambda case: case.breakdown.clip != 0, _CLIP),
     ("the tokens whose ratio is outside of the clip range", _beyond, _CLIP),
-    ("the last token of each response", tokens.last, _EDGE),
-    ("the first token of each response", tokens.first, _EDGE),
+    ("the last token of each response", masks.last, _EDGE),
+    ("the first token of each response", masks.first, _EDGE),
     ("the tokens of older weights", _older, ("mask", "correction", "ratio")),
-    ("all turns but the first", _late, ("mask", "advantage", "tokens")),
-    ("all turns but the last", _early, ("mask", "advantage", "tokens")),
+    ("all turns but the first", partial(_other_turns, first=True), _TURN),
+    ("all turns but the last", partial(_other_turns, first=False), _TURN),
     ("the tokens with A > 0", lambda case: case.breakdown.advantage > 0, ("surrogate", *_POLICY)),
     ("the tokens with A < 0", lambda case: case.breakdown.advantage < 0, ("surrogate", *_POLICY)),
     ("the tokens with a ratio above 1", lambda case: case.breakdown.ratio > 1.0, _CLIP),

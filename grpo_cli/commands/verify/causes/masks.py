@@ -1,4 +1,4 @@
-"""Other masks: which tokens count, and whether that is so everywhere or in one place only."""
+"""Which tokens count: other masks, everywhere or in one place; tokens that are lost or doubled."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from grpo_cli.batch import F64
 from grpo_cli.commands.verify.causes.case import Case, Cause, catalogued
 from grpo_cli.mistakes import worded
 from grpo_cli.objective.breakdown import Breakdown
-from grpo_cli.objective.terms import ENTROPY
+from grpo_cli.objective.terms import ENTROPY, KL
 from grpo_cli.records import assemble
 
 Flags = NDArray[np.bool_]
@@ -105,27 +106,23 @@ class Place(NamedTuple):
     Attributes:
         words: what is added to those of the mask.
         parts: of "policy" and "kl" the sums whose tokens, and with "count" the denominators that
-            are those of the other mask.
+            are those of the other mask; between spaces.
         stage: which stage that makes it a mistake of; "" for the mask's own.
     """
 
     words: str
-    parts: frozenset[str]
+    parts: str
     stage: str = ""
 
 
-def _place(words: str, parts: str, stage: str = "") -> Place:
-    return Place(words, frozenset(parts.split()), stage)
-
-
 PLACES: Mapping[str, Place] = {
-    "sum": _place(", in the sum but not in the denominator", "policy kl"),
-    "count": _place(", in the denominator only", "policy-count kl-count", "aggregate"),
-    "policy": _place(", in the policy term but not in the KL", "policy policy-count"),
-    "policy sum": _place(", in the sum of the policy term only", "policy"),
-    "kl": _place(", in the KL but not in the policy term", "kl kl-count", "kl"),
-    "kl sum": _place(", in the sum of the KL only", "kl", "kl"),
-    "kl count": _place(", in the denominator of the KL only", "kl-count", "kl"),
+    "sum": Place(", in the sum but not in the denominator", "policy kl"),
+    "count": Place(", in the denominator only", "policy-count kl-count", "aggregate"),
+    "policy": Place(", in the policy term but not in the KL", "policy policy-count"),
+    "policy sum": Place(", in the sum of the policy term only", "policy"),
+    "kl": Place(", in the KL but not in the policy term", "kl kl-count", "kl"),
+    "kl sum": Place(", in the sum of the KL only", "kl", "kl"),
+    "kl count": Place(", in the denominator of the KL only", "kl-count", "kl"),
 }
 
 _NAMED = {
@@ -213,12 +210,11 @@ def _everywhere(case: Case, mask: Callable[[Case], Flags]) -> Breakdown:
 
 
 def _in_place(case: Case, mask: Callable[[Case], Flags], place: Place) -> Breakdown:
-    own, other, terms = case.mask, _other(case, mask), ["policy", "kl"]
-    if not case.objective.beta:
-        terms.remove("kl")
-    tokens = {term: other if term in place.parts else own for term in terms}
+    own, other, parts = case.mask, _other(case, mask), place.parts.split()
+    terms = ["policy", "kl"] if case.objective.beta else ["policy"]
+    tokens = {term: other if term in parts else own for term in terms}
     _refuse_outside(case, np.logical_or.reduce([*tokens.values()]))
-    more, policy = bool((other & ~own).any()), "policy" in place.parts
+    more, policy = bool((other & ~own).any()), "policy" in parts
     if case.breakdown.term(ENTROPY) is not None:
         raise ValueError("an entropy bonus would depend on both masks")
     foreign = (own & ~other).any() if policy else more
@@ -228,11 +224,150 @@ def _in_place(case: Case, mask: Callable[[Case], Flags], place: Place) -> Breakd
         raise ValueError("a correction would depend on both masks")
     union = own | other
     batch = assemble([replace(case.record, mask=union.tobytes())]) if more else case.batch
-    counted = any("count" in part for part in place.parts)
-    again = case.with_record(mask=other.tobytes()) if counted else case.breakdown
+    again = case.with_record(mask=other.tobytes()) if "count" in place.parts else case.breakdown
     rows, weights = case.written.index[union], {}
     for term in terms:
-        made = again if f"{term}-count" in place.parts else case.breakdown
+        made = again if f"{term}-count" in parts else case.breakdown
         weight = made.term_weight(made.term(term) or made.policy)[rows]
         weights[term] = np.where(tokens[term][union], weight, 0.0)
     return case.weighted(weights["policy"], weights.get("kl"), batch)
+
+
+# ---- tokens and responses that are lost, or count twice ------------------------------------------
+
+_TIMES = ((0.0, "dropped (gradient 0)"), (2.0, "doubled"))
+
+
+def last(case: Case) -> Flags:
+    """[N] the last token of every response."""
+    responses = case.batch.responses
+    return responses.positions == responses.spread(responses.lengths) - 1
+
+
+def first(case: Case) -> Flags:
+    """[N] the first token of every response."""
+    return case.batch.responses.positions == 0
+
+
+def edges(case: Case) -> Iterator[Cause]:
+    """Yields the last or the first token of every response, dropped or doubled."""
+    if not case.batch.responses.total:
+        return
+    for pick, where in ((last, "last"), (first, "first")):
+        for times, suffix in _TIMES:
+            words = f"the {where} token of every response is {suffix}"
+            yield Cause("edge-token", words, partial(_times, pick=pick, times=times))
+
+
+def _times(case: Case, pick: Callable[[Case], Flags], times: float) -> Breakdown:
+    """Counts some tokens otherwise, in value and in gradient; the denominators stay."""
+    weight, objective = np.where(pick(case), times, 1.0), case.objective
+    if objective.ratio.choice.per_response and objective.correction.choice.absent:
+        # the gradient of a token's part goes to all tokens of its response
+        term = case.breakdown.term(KL)
+        own = case.batch.responses.spread(case.breakdown.term_weight(term)) if term else None
+        kl = own if own is None else weight * own
+        return case.weighted(weight * case.breakdown.token_weight, kl)
+    return case.with_terms(lambda term: case.counted(term, weight))
+
+
+def solved_tokens(case: Case) -> Iterator[Cause]:
+    """Yields tokens whose gradient is 0, or twice what it should be, while the others are right."""
+    wanted, ours = case.gradient, case.breakdown.gradient
+    if wanted is None:
+        return
+    wrong = ~case.near(wanted, ours)
+    some = wrong.any() and not (wrong | (np.abs(ours) <= case.quiet)).all()
+    for times, suffix in _TIMES:
+        if some and case.near(wanted, np.where(wrong, times, 1.0) * ours).all():
+            picked = _with_silent(case, wrong)
+            equal = not times and _may_be_advantages(case, picked)
+            yield _cause(_words(case, picked, suffix), picked, times)._replace(equal=equal)
+            if not np.array_equal(picked, wrong):
+                yield _cause(_words(case, wrong, suffix), wrong, times)
+    if not wrong.any():
+        yield from _silent(case)
+
+
+def _may_be_advantages(case: Case, picked: Flags) -> bool:
+    """Whether these are responses whose advantage may be 0: several, or alone in their group."""
+    rows = np.unique(case.batch.responses.index[picked])
+    if case.batch.rewards is None or case.objective.advantage.choice.given or case.objective.beta:
+        return False
+    lone = np.bincount(case.batch.groups)[case.batch.groups[rows]] == 1
+    return len(rows) > 1 or bool(lone.all())
+
+
+def _cause(words: str, picked: Flags, times: float) -> Cause:
+    def pick(case: Case) -> Flags:
+        if len(picked) != case.batch.responses.total:
+            raise ValueError("these tokens belong to another record")
+        return picked
+
+    lost = "response-lost" if words.startswith("response") else "token-lost"
+    return Cause(lost, words, partial(_times, pick=pick, times=times))
+
+
+def _with_silent(case: Case, wrong: Flags) -> Flags:
+    """Adds the tokens without gradient of responses whose other tokens are all wrong."""
+    responses = case.batch.responses
+    seen = np.abs(case.breakdown.gradient) > case.quiet
+    whole = (responses.sum((seen & ~wrong).astype(int)) == 0) & (
+        responses.sum(wrong.astype(int)) > 0
+    )
+    picked: Flags = wrong | (responses.spread(whole) & ~seen)
+    return picked
+
+
+def _silent(case: Case) -> Iterator[Cause]:
+    """Yields tokens and responses without gradient (clipped) that add nothing, or double."""
+    if case.loss is None:
+        return
+    responses, parts = case.batch.responses, case.breakdown.contribution
+    silent = np.abs(case.breakdown.gradient) <= case.quiet
+    whole = (responses.lengths > 0) & (responses.sum((~silent).astype(int)) == 0)
+    for times, suffix in _TIMES:
+        for row in np.flatnonzero(whole & _explains(case, responses.sum(parts), times)):
+            picked = responses.index == row
+            yield _cause(_words(case, picked, suffix), picked, times)
+        fits = np.flatnonzero(silent & _explains(case, parts, times))
+        if len(fits):
+            picked = np.arange(len(parts)) == fits[0]
+            words = _words(case, picked, suffix)
+            if len(fits) > 1:
+                words += (
+                    f", or another of the {len(fits)} tokens without gradient that have the "
+                    "same contribution"
+                )
+            yield _cause(words, picked, times)
+
+
+def _explains(case: Case, parts: F64, times: float) -> Flags:
+    """Whether counting a part of the loss so many times explains what it is off by."""
+    assert case.loss is not None
+    off = case.loss - float(case.breakdown.record_objective[0])
+    size = max(abs(case.loss), 1e-3 * float(np.abs(case.breakdown.contribution).sum()))
+    near: Flags = np.abs((times - 1.0) * parts - off) <= case.tolerance.rtol * size
+    return near
+
+
+def _words(case: Case, picked: Flags, suffix: str) -> str:
+    responses = case.batch.responses
+    rows = np.unique(responses.index[picked])
+    of_rows = responses.spread(np.isin(np.arange(responses.count), rows))
+    count = int(picked.sum())
+    if np.array_equal(picked, of_rows):
+        names = ", ".join(map(str, rows[:5].tolist())) + (", …" if len(rows) > 5 else "")
+        what = f"response {names} is" if len(rows) == 1 else f"responses {names} are"
+        return f"{what} {suffix}: {count} of {responses.total} tokens"
+    at = int(np.argmax(picked))
+    row = int(responses.index[at])
+    inside = at - int(responses.starts[row])
+    if inside == responses.lengths[row] - 1:
+        place = f"the last token of response {row}"
+    else:
+        positions = case.batch.positions
+        place = f"token {inside if positions is None else int(positions[at])} of response {row}"
+    verb = "token is" if count == 1 else "tokens are"
+    place = f"{'the first is ' if count > 1 else ''}{place}"
+    return f"{count} of {responses.total} {verb} {suffix}: {place}"

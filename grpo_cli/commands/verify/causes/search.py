@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from os import environ
 from typing import NamedTuple
@@ -17,9 +18,7 @@ from grpo_cli.commands.verify.causes import (
     inputs,
     kl,
     masks,
-    returns,
     statistics,
-    tokens,
     turns,
 )
 from grpo_cli.commands.verify.causes.case import IMPOSSIBLE, STRICT, Case, Cause, Source
@@ -37,8 +36,8 @@ TIERS: Sequence[Sequence[tuple[Source, int]]] = (
         (masks.masks, 2),
         (turns.trajectories, 2),
         (turns.credit, 2),
-        (tokens.edges, 3),
-        (tokens.solved_tokens, 1),
+        (masks.edges, 3),
+        (masks.solved_tokens, 1),
         (statistics.statistics, 3),
         (advantages.changed, 3),
         (advantages.other_sign, 3),
@@ -60,16 +59,12 @@ TIERS: Sequence[Sequence[tuple[Source, int]]] = (
         (inputs.columns, 2),
         (inputs.bases, 2),
         (inputs.exchanged, 1),
-        (kl.estimates, 2),
-        (returns.returns, 2),
-        (advantages.whitened, 2),
+        (turns.returns, 2),
         (advantages.solved_changes, 1),
         (advantages.discounted, 1),
         (clips.caps, 1),
-        (clips.solved_cap, 1),
         (choices.weights, 2),
         (choices.clamped, 1),
-        (kl.reductions, 1),
         (denominators.of_the_kl, 1),
         (denominators.copied, 1),
         (kl.clamped, 1),
@@ -77,7 +72,7 @@ TIERS: Sequence[Sequence[tuple[Source, int]]] = (
         (kl.policy_strength, 1),
         (inputs.temperatures, 1),
     ),
-    ((kl.weights_and_denominators, 2), (kl.any_strength, 1)),
+    ((kl.weights_and_denominators, 2), (partial(kl.strength, unround=True), 1)),
     ((denominators.separate_factors, 1),),
     ((choices.any_choice, 1),),
 )

@@ -40,6 +40,11 @@ def roundest(low: float, high: float) -> float:
     return 0.5 * (low + high)
 
 
+def roundest_near(number: float, room: float = 1e-5) -> float:
+    """Returns the number of the fewest digits within a relative ``room`` of another."""
+    return roundest(*sorted((number * (1.0 - room), number * (1.0 + room))))
+
+
 def parametric(
     case: Case, mistake: str, words: str, family: Family, start: float = 1.0
 ) -> Iterator[Cause]:
@@ -55,8 +60,7 @@ def parametric(
     number = _fitted(case, family, start)
     if number is None or abs(number - 1.0) <= 1e-4:
         return
-    near = roundest(*sorted((number * (1.0 - 2e-5), number * (1.0 + 2e-5))))
-    for value in dict.fromkeys((near, number)):
+    for value in dict.fromkeys((roundest_near(number, 2e-5), number)):
         yield Cause(mistake, words.format(f"{value:.5g}"), partial(family, number=value))
 
 
