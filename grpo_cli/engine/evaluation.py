@@ -304,12 +304,16 @@ class Evaluation:
             yield sentence
 
     def _replaced(self) -> Iterator[str]:
-        """Says which of the variant's own values the records replace; of grpo's, those far off."""
+        """Says which of the variant's own values the records replace.
+
+        Of grpo, and of a framework's row, which reads its settings there, only those far off.
+        """
         plan = self._evaluator.plan
+        of_paper = "/" not in plan.variant and plan.variant != "grpo"
         values = [
             instead(name, own, used)
             for name, (own, used) in plan.replaced(self._sums.totals.signed).items()
-            if plan.variant != "grpo" or _of_another_scale(own, used)
+            if of_paper or _of_another_scale(own, used)
         ]
         if values:
             yield f"taken from the records instead of {plan.variant}'s own: {', '.join(values)}"
