@@ -16,8 +16,8 @@ class Answer:
     """
 
     def __init_subclass__(cls) -> None:
-        if "__repr__" not in vars(cls):  # or a dataclass makes one, of every row
-            cls.__repr__ = Answer.__repr__  # type: ignore[method-assign]
+        if "__repr__" not in vars(cls):
+            cls.__repr__ = Answer.__repr__  # type: ignore[method-assign]  # not the dataclass's
 
     def __repr__(self) -> str:
         """The short fields as they are, the others by their size."""
