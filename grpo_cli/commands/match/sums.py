@@ -171,12 +171,14 @@ class Sums(Pass):
         self, terms: Terms, classes: F64, member: NDArray[np.int64], divisors: F64
     ) -> None:
         which, advantages = distinct(terms.advantages())
+        gaining, losing = advantages > 0.0, advantages < 0.0
         most = max(_NUMBERS // max(terms.batch.responses.count, 1), 8)
         for chosen, policies in self._options.blocks(most):
             own, back = np.unique(which[chosen], return_inverse=True)
-            places, sides = terms.sides(policies)
+            needed = (np.asarray(side[own].any(axis=0)) for side in (gaining, losing))
+            places, sides = terms.sides(policies, *needed)
             gains = _products(np.maximum(advantages[own], 0.0), sides[:, 0], classes)
-            losses = _products(np.maximum(-advantages[own], 0.0), sides[:, 1], classes)
+            losses = _products(np.maximum(-advantages[own], 0.0), sides[:, -1], classes)
             numbers = [self._options.pairs[a, s] for a in chosen for s in policies]
             every = np.ix_(member, back, places)
             for into, found in (

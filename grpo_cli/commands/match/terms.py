@@ -92,20 +92,22 @@ class Terms:
 
         return self._rows(self._options.advantages.plans, one)
 
-    def sides(self, policies: Sequence[int]) -> tuple[NDArray[np.int64], F64]:
-        """[S] the row of each policy term, and [n, 2, R] Σ c·s for A = 1 and for A = −1.
+    def sides(
+        self, policies: Sequence[int], gaining: Flags, losing: Flags
+    ) -> tuple[NDArray[np.int64], F64]:
+        """[S] the row of each policy term, and [n, 1 or 2, R] Σ c·s for A = 1 and for A = −1.
 
-        Equal terms share a row; it is nan where a term cannot be evaluated.
+        Equal terms share a row; it is nan where a term cannot be evaluated. Where no response is
+        both [R] gaining and [R] losing, one sum has its sign: a correction may mask what loses.
         """
         count = self.batch.responses.count
-        signs = [
-            (np.full(count, one), self.batch.responses.spread(np.full(count, one)))
-            for one in (1.0, -1.0)
-        ]
+        both = bool((gaining & losing).any())
+        of_responses = [np.ones(count), -np.ones(count)] if both else [np.where(losing, -1.0, 1.0)]
+        signs = [(one, self.batch.responses.spread(one)) for one in of_responses]
 
         def of_signs(at: int) -> F64:
             objective = self._chunk.objective(self._options.policies.plans[at])
-            inputs, found = self._inputs, np.full((2, count), np.nan)
+            inputs, found = self._inputs, np.full((len(signs), count), np.nan)
             with suppress(InputError, HyperparameterError):
                 self._set_ratio(inputs, objective)
                 sums = []
