@@ -297,14 +297,21 @@ class Evaluation:
         return list(other | reader.notes() | self._notices | sums.sentences | no_kl | more | pooled)
 
     def _replaced(self) -> Iterator[str]:
-        """Says which of the variant's own values the records replace by some of another scale."""
+        """Says which of the variant's own values the records replace.
+
+        Of grpo, and of a framework's row, which reads its settings there, only those far off.
+        """
         plan = self._evaluator.plan
+        of_paper = "/" not in plan.variant and plan.variant != "grpo"
         values = [
             instead(name, own, used)
             for name, (own, used) in plan.replaced(self._sums.totals.signed).items()
-            if isinstance(own, float)
-            and isinstance(used, float)
-            and max(abs(own), abs(used)) > 10 * min(abs(own), abs(used)) > 0  # another scale
+            if of_paper
+            or (
+                isinstance(own, float)
+                and isinstance(used, float)
+                and max(abs(own), abs(used)) > 10 * min(abs(own), abs(used)) > 0  # another scale
+            )
         ]
         if values:
             yield f"taken from the records instead of {plan.variant}'s own: {', '.join(values)}"

@@ -65,6 +65,12 @@ class Row(Generic[T]):
     version: str = ""
     until: str = ""
 
+    def __repr__(self) -> str:
+        """Its title, and the names of its stages."""
+        stages = (self.advantage, self.ratio, self.surrogate, self.kl, self.correction)
+        names = ", ".join(str(getattr(one, "name", one)) for one in (*stages, self.aggregate))
+        return f"Row({self.title!r}: {names})"
+
     def named(
         self, title: str, note: str, *, paper: str | None = None, aliases: tuple[str, ...] = ()
     ) -> Row[T]:

@@ -436,7 +436,7 @@ def _stage_choice(stage: str, wanted: str) -> str:
     wanted = wanted if wanted in (*known.choices, *known.aliases) else wanted.lower()
     name = known.aliases.get(wanted, wanted)
     if name not in known.choices:
-        near = _near(wanted, (*known.choices, *known.aliases))
+        near = _near(wanted, {*known.choices, *known.aliases} - {stage})
         neutral = ", ".join(name for name in known.choices if "/" not in name)
         expected = near or f"; expected one of {neutral}, or a framework's"
         raise UsageError(f"unknown {stage} {wanted!r}{expected} (grpo variants --stage {listed})")

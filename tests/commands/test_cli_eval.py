@@ -261,15 +261,16 @@ def test_text_alone_is_bare(grpo, dump):
         (["gspo", "--epsilon-low", "0.2"], "epsilon_high 0.2 (own 0.0004)"),
         (["gspo", "--epsilon", "0.2"], ""),
         (["gspo", "--surrogate", "sapo"], ""),
-        (["dapo"], ""),  # 0.2 for 0.28: no other scale
+        (["dapo"], "epsilon_high 0.2 (own 0.28)"),
+        (["grpo", "-p", "dual_clip=3"], ""),
     ],
 )
-def test_values_of_another_scale_that_replace_the_variants_own_are_told(grpo, dump, words, told):
+def test_values_that_replace_the_variants_own_are_told(grpo, dump, words, told):
     """Papers' values: arXiv:2507.18071 section 5.1 for GSPO's ε, arXiv:2503.14476 for DAPO's."""
     path = str(dump({"epsilon_low": 0.2, "epsilon_high": 0.2, "beta": 0.04}))
     said = grpo("eval", path, "-v", *words).stderr
     assert [line for line in said.splitlines() if "own" in line] == (
-        [f"grpo: note: taken from the records instead of gspo's own: {told}"] if told else []
+        [f"grpo: note: taken from the records instead of {words[0]}'s own: {told}"] if told else []
     )
 
 

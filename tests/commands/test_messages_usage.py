@@ -41,6 +41,18 @@ def typed(monkeypatch, capsys):
             "grpo: --logged: expected NAME=PATH, NAME being one of loss, objective, kl, "
             "clip_fraction, gradient_norm, got 'metrics.loss'",
         ),
+        (
+            "eval x -v dr --variant=dapo",
+            "grpo: -v takes one variant; for several: grpo compare -v dr,dapo",
+        ),
+        (
+            "eval samples/dr_grpo.json --kl k9",
+            "grpo: unknown kl 'k9'; did you mean k3? (grpo variants --stage kl)",
+        ),
+        (
+            "convert samples/dr_grpo.json -o x.foo",
+            "grpo: -o x.foo: convert writes .jsonl or .parquet; --to jsonl keeps a name",
+        ),
         ("show --html", "grpo: option '--html' requires an argument (see grpo show --help)"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
@@ -10,7 +11,7 @@ from grpo_cli.commands.convert.conversion import Conversion, write_lines, write_
 from grpo_cli.commands.options.everywhere import bundled
 from grpo_cli.commands.options.option import option
 from grpo_cli.commands.options.output import Json, Output, Quiet
-from grpo_cli.commands.options.place import Resume, check_parts, destination, part_folder
+from grpo_cli.commands.options.place import Resume, check_parts, destination, part_folder, to_folder
 from grpo_cli.commands.options.source import (
     ErrorOptions,
     Files,
@@ -69,7 +70,7 @@ def convert(
         results = standard_output()
         if output is None and results is not None and results.isatty():
             raise UsageError("use -o FILE to save the result, or | to pipe it")
-        kind = to or ("parquet" if (output or "").endswith(".parquet") else "jsonl")
+        kind = to or _kind_of(output)
         alone = kind == "parquet" and work.on is None
         used = WorkOptions(jobs=1) if alone else work
         reader = make_reader(paths(files), source.reading(chosen.record), errors, used)
@@ -88,6 +89,18 @@ def convert(
         tell_notes(reader.notices, quiet=quiet)
         code = run.finish()
     raise typer.Exit(code)
+
+
+def _kind_of(output: str | None) -> str:
+    """The format that the name of a file asks for; JSONL where it has no ending.
+
+    Raises:
+        UsageError: for the ending of another format.
+    """
+    ending = Path(output or "").suffix
+    if ending not in ("", ".jsonl", ".ndjson", ".json", ".parquet") and not to_folder(output):
+        raise UsageError(f"-o {output}: convert writes .jsonl or .parquet; --to jsonl keeps a name")
+    return "parquet" if ending == ".parquet" else "jsonl"
 
 
 def _check_table(kind: str, work: WorkOptions) -> None:

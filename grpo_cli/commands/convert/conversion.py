@@ -26,7 +26,6 @@ from grpo_cli.variants.trainer import Reading, choose, completed
 
 if TYPE_CHECKING:
     from grpo_cli.engine.cluster.parts import PartFolder
-    from grpo_cli.records.tables.parquet import Table
 
 
 TOLERANCES = {"rtol": LOGGED, "metrics_rtol": LOGGED}
@@ -199,9 +198,9 @@ def _opening(value: dict[str, Any], line: bytes, number: int) -> bytes | None:
     return b'{"id": %d, ' % number if line[len(key) :][:1] == b" " else b'{"id":%d,' % number
 
 
-def write_lines(pieces: Iterable[bytes | Unnamed], stream: BinaryIO, place: int = 0) -> None:
-    """Writes lines, the first of them in some place of the file."""
-    for at, piece in enumerate(pieces, place):
+def write_lines(pieces: Iterable[bytes | Unnamed], stream: BinaryIO) -> None:
+    """Writes the lines of a file."""
+    for at, piece in enumerate(pieces):
         if isinstance(piece, bytes):
             stream.write(piece)
         elif piece.number == at:
@@ -210,21 +209,14 @@ def write_lines(pieces: Iterable[bytes | Unnamed], stream: BinaryIO, place: int 
             stream.writelines((piece.opening, piece.line[piece.cut :]))
 
 
-def write_table(pieces: Iterable[Any], stream: BinaryIO) -> None:
+def write_table(raws: Iterable[Any], stream: BinaryIO) -> None:
     """Writes records as a Parquet file."""
     from grpo_cli.records.tables.parquet import Table
 
     with Table(stream) as table:
-        _add(table, pieces, 0)
-
-
-def _add(table: Table, raws: Iterable[Raw], place: int) -> int:
-    """Appends records, the first of them in some place of the file; returns the next place."""
-    for raw in raws:
-        with blaming(raw):
-            table.add_record(canonical(raw, place))
-        place += 1
-    return place
+        for place, raw in enumerate(raws):
+            with blaming(raw):
+                table.add_record(canonical(raw, place))
 
 
 class Conversion:
@@ -248,19 +240,13 @@ class Conversion:
 
     def write(self, stream: BinaryIO) -> None:
         """Writes them all, as JSONL, as a bundle or as Parquet."""
+        pieces = chain.from_iterable(self._pieces())
         if self._whole.as_bundle:
-            write_bundle(chain.from_iterable(self._pieces()), stream)
-            return
-        if not self._as_table:
-            for pieces in self._pieces():
-                write_lines(pieces, stream, self._whole.records - len(pieces))
-            return
-        from grpo_cli.records.tables.parquet import Table
-
-        with Table(stream) as table:
-            place = 0
-            for pieces in self._pieces():
-                place = _add(table, pieces, place)
+            write_bundle(pieces, stream)
+        elif self._as_table:
+            write_table(pieces, stream)
+        else:
+            write_lines(pieces, stream)
 
     def write_parts(self, listed: PartFolder) -> None:
         """Has them written to parts by the workers of a cluster."""

@@ -44,7 +44,7 @@ def evaluate(
         encode = None if wanted.level == "batch" else format.encode(wanted)
         part_folder = None
         if check_parts(printing.output, reader, resume=printing.resume):
-            from grpo_cli.commands.eval.parts import folder_of, write_parts  # of a cluster
+            from grpo_cli.commands.eval.parquet import folder_of, write_parts  # of a cluster
 
             part_folder = folder_of(printing, wanted, plan, reader)
         run = Run(

@@ -50,13 +50,28 @@ SUMS = ("objective", "loss", "policy")
 _ALIGNED = (*SUMS, "kl")
 
 
-def summary(total: Row, signature: str, width: int | None = None, variant: str = "") -> Table:
-    """The totals in words and numbers, the signature, and what they hide.
+def print_totals(
+    console: Console,
+    screen: Screen,
+    names: Sequence[str] | None,
+    total: Row,
+    signature: str,
+    variant: str = "",
+) -> None:
+    """Prints the totals that were asked for, or all, with the signature and what they hide.
 
     With a ``variant`` it is short: the variant's name is there instead of its signature, and what
     few look for is left out.
     """
-    lines = _lines()
+    lines = Table.grid(padding=(0, 2, 0, 0))
+    lines.add_column(no_wrap=True)
+    lines.add_column(no_wrap=True)
+    if names is not None:
+        for name in names:
+            lines.add_row(_label(name), Text(shown(total[name])))
+        console.print(lines)
+        return
+    width = screen.edge
     room = None if width is None else max(width - _LABEL, _NARROWEST)
     size = total["gradient_norm"]
     texts = [shown_among(total[name], size if name in SUMS else None) for name in _ALIGNED]
@@ -74,22 +89,7 @@ def summary(total: Row, signature: str, width: int | None = None, variant: str =
         lines.add_row(_label("signature"), wrapped(Text(f" {signature}"), room, 1, bars=True))
     for note in notes(total):
         lines.add_row(Text("note", "magenta"), wrapped(Text(f" {note}"), room, 1))
-    return lines
-
-
-def chosen(total: Row, names: Sequence[str]) -> Table:
-    """The totals that were asked for, by name."""
-    lines = _lines()
-    for name in names:
-        lines.add_row(_label(name), Text(shown(total[name])))
-    return lines
-
-
-def _lines() -> Table:
-    lines = Table.grid(padding=(0, 2, 0, 0))
-    lines.add_column(no_wrap=True)
-    lines.add_column(no_wrap=True)
-    return lines
+    console.print(lines)
 
 
 def _label(name: str) -> Text:
@@ -116,21 +116,6 @@ def _details(total: Row) -> Iterator[tuple[str, str]]:
     plurals = ((noun, f"{noun}s".replace("ys", "ies")) for noun in nouns)
     counts = [counted(total[many], noun, many) for noun, many in plurals if many in total]
     yield "evaluated", ", ".join(counts)
-
-
-def print_totals(
-    console: Console,
-    screen: Screen,
-    names: Sequence[str] | None,
-    total: Row,
-    signature: str,
-    variant: str = "",
-) -> None:
-    """Prints the totals: those that were asked for, or all, in short with a ``variant``."""
-    if names is None:
-        console.print(summary(total, signature, screen.edge, variant))
-    else:
-        console.print(chosen(total, names))
 
 
 def print_batches(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from itertools import pairwise, takewhile
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -40,6 +41,8 @@ class PanelCommand(TyperCommand):
             if f"-{name}" in known and len(name) > 2:
                 with failures():
                     raise UsageError(f"no such option: {name}; two dashes: -{name}{equals}{value}")
+        if "--variant" in known:
+            _refuse_two_variants(args)
         return super().parse_args(ctx, args)
 
     def format_options(self, ctx: Context, formatter: Formatter) -> None:
@@ -62,6 +65,19 @@ class PanelCommand(TyperCommand):
                         formatter.write_dl(records)
         elif count := sum(map(len, panels.values())):
             formatter.write(f"\n{count} more options: {ctx.command_path} --help-all\n")
+
+
+def _refuse_two_variants(args: Sequence[str]) -> None:
+    """Refuses -v twice, of which the last would hold."""
+    given = [
+        word.removeprefix("--variant").removeprefix("-v").removeprefix("=") or after
+        for word, after in pairwise([*takewhile(lambda word: word != "--", args), ""])
+        if word == "--variant" or word.startswith(("--variant=", "-v"))
+    ]
+    if len(given) > 1:
+        with failures():
+            several = ",".join(dict.fromkeys(given))
+            raise UsageError(f"-v takes one variant; for several: grpo compare -v {several}")
 
 
 _OF_HELP = ("-h", "--help", "--help-all", "--full", "--no-pager", "--color")

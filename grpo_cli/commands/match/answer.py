@@ -89,3 +89,14 @@ class Matched(Answer):
     tried: int
     released: Released
     not_tried: Mapping[str, str]
+
+    def __repr__(self) -> str:
+        """Whether the number was reproduced, and by which convention."""
+        number = f"{self.target_of} {self.target!r}"
+        if not self.matches:
+            return f"Matched({number}: no convention of {self.tried:,} gives it)"
+        first, count = self.matches[0], self.match_count
+        name = ", ".join(first.variants) or first.signature
+        sure = "" if self.reproduced else "by chance, "
+        others = f"; {self.entry_count} numbers of {count} conventions fit" if count > 1 else ""
+        return f"Matched({number}: {sure}{name} gives {first.value!r}{others})"

@@ -206,13 +206,7 @@ _FLIPPED = {"loss": "objective", "objective": "loss"}
 
 
 def result(found: SearchResult, questions: Sequence[Question], words: Sequence[str]) -> Matched:
-    """The answer.
-
-    Args:
-        found: by the search.
-        questions: what was asked.
-        words: the words of a command line that read the data of the last question.
-    """
+    """The answer."""
     last = questions[-1]
     target = last.target
 

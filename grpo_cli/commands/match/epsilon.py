@@ -75,12 +75,6 @@ def brackets(
     """The plain conventions that give the number for some ε, the plainest first.
 
     Of those that give the same numbers one is listed.
-
-    Args:
-        space: the conventions, with some values of ε.
-        every: [C] the value of each.
-        factors: what it may be multiplied by.
-        target: the number.
     """
     found: list[Bracket] = []
     starts = np.searchsorted(space.grid, np.arange(len(space.grids) + 1))
@@ -167,13 +161,7 @@ def _crossing(
 
 
 def solve(found: Sequence[Bracket], target: LoggedNumber, losses: Losses) -> list[Candidate]:
-    """Conventions that give the number with a round ε, the likeliest first.
-
-    Args:
-        found: between which ε each gives the number, the plainest first.
-        target: the number.
-        losses: evaluates plans.
-    """
+    """Conventions that give the number with a round ε, the likeliest first."""
     found = [one for one in found if not one.plan(one.ends[0]).wants_moments]
     costs = np.array([one.bits for one in found])
     tried = found[:_MOST]

@@ -248,15 +248,7 @@ class Scan:
 
 
 def scan(space: Space, sums: Sums, batch: str, question: Question, measured: Measured) -> Scan:
-    """The values of all conventions: what has one policy term, one KL and one β is one value.
-
-    Args:
-        space: the conventions.
-        sums: over the question's records.
-        batch: which records form one batch.
-        question: the number and its records.
-        measured: the statistics of its records.
-    """
+    """The values of all conventions: what has one policy term, one KL and one β is one value."""
     policy, kl, size = (np.empty(len(space.bits)) for _ in range(3))
     for start in range(0, len(space.bits), _BLOCK):
         part = slice(start, start + _BLOCK)

@@ -33,32 +33,26 @@ class Features:
 
     Attributes:
         ranges: feature → the least and the greatest value; the data has it where they differ.
-        found: the names of the others that hold.
     """
 
     ranges: dict[str, set[float]] = field(default_factory=dict)
-    found: set[str] = field(default_factory=set)
 
     def add(self, batch: Batch) -> None:
         """Adds records; features that are known to hold are skipped."""
-        for name, values in _RANGES.items():
+        for name, values in _VALUES.items():
             known = self.ranges.setdefault(name, set())
             if len(known) < 2 and len(every := values(batch)):
                 known.update((every.min().item(), every.max().item()))
-        for name, holds in _HOLD.items():
-            if name not in self.found and holds(batch):
-                self.found.add(name)
 
     def merge(self, other: Features) -> None:
         """Adds other records."""
         for name, values in other.ranges.items():
             self.ranges[name] = self.ranges.get(name, set()) | values
-        self.found |= other.found
 
     @property
     def names(self) -> set[str]:
         """Those that hold on the data."""
-        return self.found | {name for name, values in self.ranges.items() if len(values) > 1}
+        return {name for name, values in self.ranges.items() if len(values) > 1}
 
 
 def _spreads(batch: Batch) -> F64:
@@ -74,26 +68,25 @@ def _spreads(batch: Batch) -> F64:
     return spreads
 
 
-def _moved(column: str, batch: Batch) -> bool:
-    log_ratio = Inputs(batch).get(column)
-    return log_ratio is not None and bool(log_ratio.any())
+def _from_zero(column: str, batch: Batch) -> F64:
+    """A column that is 0 where nothing differs, and a 0."""
+    found = Inputs(batch).get(column)
+    return np.zeros(0) if found is None else np.append(found, 0.0)
 
 
-def _engine_differs(batch: Batch) -> bool:
+def _engine_difference(batch: Batch) -> F64:
     if batch.log_probs_rollout is None or batch.log_probs_old is None:
-        return False
-    return not np.array_equal(batch.log_probs_rollout, batch.log_probs_old)
+        return np.zeros(0)
+    return np.append(batch.log_probs_rollout - batch.log_probs_old, 0.0)
 
 
-_RANGES: Mapping[str, Callable[[Batch], NDArray[np.generic]]] = {
+_VALUES: Mapping[str, Callable[[Batch], NDArray[np.generic]]] = {
     "lengths": lambda batch: batch.responses.lengths,
     "sizes": lambda batch: np.bincount(batch.groups),
     "spreads": _spreads,
-}
-_HOLD: Mapping[str, Callable[[Batch], bool]] = {
-    "ratios": partial(_moved, "token_log_ratio"),
-    "reference": partial(_moved, "log_ratio_ref"),
-    "rollout": _engine_differs,
+    "ratios": partial(_from_zero, "token_log_ratio"),
+    "reference": partial(_from_zero, "log_ratio_ref"),
+    "rollout": _engine_difference,
 }
 
 
@@ -182,10 +175,10 @@ class Sums(Pass):
         most = max(_NUMBERS // max(terms.batch.responses.count, 1), 8)
         for chosen, policies in self._options.blocks(most):
             own, back = np.unique(which[chosen], return_inverse=True)
-            sides = (np.asarray(side[own].any(axis=0)) for side in (gaining, losing))
-            places, gain, loss = terms.sides(policies, *sides)
-            gains = _products(np.maximum(advantages[own], 0.0), gain, classes)
-            losses = _products(np.maximum(-advantages[own], 0.0), loss, classes)
+            needed = (np.asarray(side[own].any(axis=0)) for side in (gaining, losing))
+            places, sides = terms.sides(policies, *needed)
+            gains = _products(np.maximum(advantages[own], 0.0), sides[:, 0], classes)
+            losses = _products(np.maximum(-advantages[own], 0.0), sides[:, -1], classes)
             numbers = [self._options.pairs[a, s] for a in chosen for s in policies]
             every = np.ix_(member, back, places)
             for into, found in (

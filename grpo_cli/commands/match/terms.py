@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +23,6 @@ from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import BatchStatistics
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.hyperparameters import HyperparameterError
-from grpo_cli.objective.arithmetic.groups import Remembered
 from grpo_cli.objective.inputs import Inputs, missing, take_penalty
 from grpo_cli.objective.objective import Objective
 from grpo_cli.objective.results import Correction, Kl, PerToken, Ratio, Surrogate, of_tokens
@@ -44,19 +42,6 @@ _CLAMPED = ("token", "sequence", "product")
 """Ratios whose ``log_ratio_clamp`` does nothing where no token's log ratio exceeds it."""
 
 
-class Sides(NamedTuple):
-    """Policy terms for A = 1 and for A = −1.
-
-    Attributes:
-        places: [S] the row of each term; equal terms share one.
-        gain, loss: [n, R].
-    """
-
-    places: NDArray[np.int64]
-    gain: F64
-    loss: F64
-
-
 class Terms:
     """The terms of all options on a chunk; what two of them share is computed once.
 
@@ -70,8 +55,7 @@ class Terms:
         self._measured = measured
         self.batch = chunk.batch
         self.left_out: set[Key] = set()
-        self._groups = _Rounded(chunk.batch.groups, chunk.batch.group_count)
-        self._inputs = self._columns()
+        self._inputs = Inputs(chunk.batch)
         self._penalised: dict[Key, Inputs] = {}
         self._ratios: dict[Key, Ratio] = {}
         self._advantages: dict[Key, F64 | PerToken] = {}
@@ -108,35 +92,31 @@ class Terms:
 
         return self._rows(self._options.advantages.plans, one)
 
-    def sides(self, policies: Sequence[int], gaining: Flags, losing: Flags) -> Sides:
-        """Σ c·s of policy terms for A = 1, and for A = −1.
+    def sides(
+        self, policies: Sequence[int], gaining: Flags, losing: Flags
+    ) -> tuple[NDArray[np.int64], F64]:
+        """[S] the row of each policy term, and [n, 1 or 2, R] Σ c·s for A = 1 and for A = −1.
 
-        Args:
-            policies: the numbers of the terms.
-            gaining: [R] the responses whose sum for A = 1 is needed.
-            losing: [R] those whose sum for A = −1 is. Where no response is both, one look at the
-                tokens is enough.
+        Equal terms share a row; it is nan where a term cannot be evaluated. Where no response is
+        both [R] gaining and [R] losing, one sum has its sign: a correction may mask what loses.
         """
-        if (gaining & losing).any():
-            signs = [np.ones(len(losing)), np.full(len(losing), -1.0)]
-        else:
-            signs = [np.where(losing, -1.0, 1.0)]
-        both = [(one, self.batch.responses.spread(one)) for one in signs]
-        places, rows = distinct(self._for_signs(at, both) for at in policies)
-        return Sides(places, rows[:, 0], rows[:, -1])
+        count = self.batch.responses.count
+        both = bool((gaining & losing).any())
+        of_responses = [np.ones(count), -np.ones(count)] if both else [np.where(losing, -1.0, 1.0)]
+        signs = [(one, self.batch.responses.spread(one)) for one in of_responses]
 
-    def _for_signs(self, at: int, signs: Sequence[tuple[F64, F64]]) -> F64:
-        """[1 or 2, R] a policy term with these advantages; nan where it cannot be evaluated."""
-        objective, inputs = self._chunk.objective(self._options.policies.plans[at]), self._inputs
-        found = np.full((len(signs), self.batch.responses.count), np.nan)
-        with suppress(InputError, HyperparameterError):
-            self._set_ratio(inputs, objective)
-            sums = []
-            for of_responses, tokens in signs:
-                inputs["advantage"], inputs["response_advantage"] = tokens, of_responses
-                sums.append(self._policy_sums(inputs, objective))
-            found[:] = sums
-        return found
+        def of_signs(at: int) -> F64:
+            objective = self._chunk.objective(self._options.policies.plans[at])
+            inputs, found = self._inputs, np.full((len(signs), count), np.nan)
+            with suppress(InputError, HyperparameterError):
+                self._set_ratio(inputs, objective)
+                sums = []
+                for inputs["response_advantage"], inputs["advantage"] in signs:
+                    sums.append(self._policy_sums(inputs, objective))
+                found[:] = sums
+            return found
+
+        return distinct(map(of_signs, policies))
 
     def directs(self, classes: F64) -> F64:
         """[D, C] Σ w·c·s with their own advantages, by the weights [C, R]."""
@@ -186,18 +166,13 @@ class Terms:
 
     # ---- stages ----------------------------------------------------------------------------------
 
-    def _columns(self) -> Inputs:
-        inputs = Inputs(self.batch)
-        inputs["groups"] = self._groups
-        return inputs
-
     def _inputs_of(self, objective: Objective) -> Inputs:
         """The columns, less a KL in the reward where the objective has one."""
         if not objective.kl_in_reward:
             return self._inputs
         same = objective.advantage.choice.given, key(objective.kl)
         if same not in self._penalised:
-            inputs = self._columns()
+            inputs = Inputs(self.batch)
             take_penalty(inputs, objective)
             self._penalised[same] = inputs
         return self._penalised[same]
@@ -269,25 +244,6 @@ class Terms:
         self._set_advantage(inputs, inputs.call(objective.advantage, "advantage"))
         correction: Correction | None = inputs.call(objective.correction, "correction")
         return None if correction is None else correction.kl_weight
-
-
-class _Rounded(Remembered):
-    """Groups whose sums are rounded as they come, for a search: what it finds is summed again."""
-
-    def offsets(self, values: F64) -> F64:
-        """As ``Groups`` has it, but for rounding; exactly 0 where all of a group are equal."""
-        return self._once("offsets", values, lambda wanted: self.map(_offsets, wanted)).copy()
-
-    def sum(self, values: F64) -> F64:
-        """As ``Groups`` has it, but for rounding."""
-        return np.bincount(self.index, weights=values, minlength=self.count).astype(np.float64)
-
-
-def _offsets(rows: F64) -> F64:
-    rough = rows - rows.mean(axis=1, keepdims=True)
-    offsets: F64 = rough - rough.mean(axis=1, keepdims=True)
-    offsets[(rows == rows[:, :1]).all(axis=1)] = 0.0
-    return offsets
 
 
 def _weighs_kl(objective: Objective) -> bool:

@@ -48,11 +48,6 @@ def _label(found: Convention) -> str:
     return " ".join([*signs, name, *([factor] if factor else [])])
 
 
-def _scaled(found: Convention) -> tuple[bool, float]:
-    """What the loss was multiplied by."""
-    return found.sign_flipped, found.factor
-
-
 def _flags(found: Convention) -> str:
     """The row, and the flags that change it."""
     return found.command.partition(" -v ")[2].partition(" --level ")[0]
@@ -108,7 +103,8 @@ def _released(answer: Matched) -> Iterator[str]:
     agree = _agreeing(answer, flipped=False)
     flipped = [] if agree else _agreeing(answer, flipped=True)
     if flipped:
-        yield f"unmodified except for the sign: {_names(flipped)}"
+        more = f" and {len(flipped) - _NAMES} more" if len(flipped) > _NAMES else ""
+        yield f"unmodified except for the sign: {', '.join(flipped[:_NAMES])}{more}"
     elif nearest and not agree:
         yield (
             f"no unmodified variant gives this number; the nearest is {nearest.variants[0]} with "
@@ -126,17 +122,13 @@ def _agreeing(answer: Matched, *, flipped: bool) -> list[str]:
     return [name for one in found for name in one.variants]
 
 
-def _names(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
-    return f"{', '.join(names[:_NAMES])}{more}"
-
-
 def _print(console: Console, screen: Screen, same: Sequence[Convention]) -> None:
     """Prints conventions that are equal on the data; ``--full`` with their signatures."""
     found = same[0]
     console.print()
     head = Text.assemble((f"{found.value!r}", "bold"), f"  off by {found.difference:.3g}")
-    alike = [one for one in same if _scaled(one) == _scaled(found) and one.variants]
+    scale = found.sign_flipped, found.factor
+    alike = [one for one in same if (one.sign_flipped, one.factor) == scale and one.variants]
     if found.variants:
         head.append(f"  {', '.join(name for one in alike for name in one.variants)}", "cyan")
     else:

@@ -34,9 +34,19 @@ def parameters(incomplete: str) -> list[tuple[str, str]]:
 
 def fields(incomplete: str) -> list[str]:
     """The fields that continue a comma-separated list."""
+    return _continued(
+        incomplete, dict.fromkeys(name for names in FIELDS.values() for name in names)
+    )
+
+
+def variant_list(incomplete: str) -> list[str]:
+    """The variants that continue a comma-separated list."""
+    return _continued(incomplete, ("all", *VARIANTS))
+
+
+def _continued(incomplete: str, names: Iterable[str]) -> list[str]:
     before, comma, last = incomplete.rpartition(",")
-    known = dict.fromkeys(name for names in FIELDS.values() for name in names)
-    return [f"{before}{comma}{name}" for name in known if name.startswith(last)]
+    return [f"{before}{comma}{name}" for name in names if name.startswith(last)]
 
 
 def among(names: Iterable[str]) -> Callable[[str], list[str]]:
@@ -46,12 +56,6 @@ def among(names: Iterable[str]) -> Callable[[str], list[str]]:
     """
     every = list(names)
     return lambda incomplete: [name for name in every if name.startswith(incomplete)]
-
-
-def variant_list(incomplete: str) -> list[str]:
-    """The variants that continue a comma-separated list."""
-    before, comma, last = incomplete.rpartition(",")
-    return [f"{before}{comma}{name}" for name in ("all", *VARIANTS) if name.startswith(last)]
 
 
 def known(flag: str, name: str, names: Iterable[str]) -> str:
