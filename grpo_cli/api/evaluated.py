@@ -15,8 +15,8 @@ from grpo_cli.api.data import speaking_of_arguments
 from grpo_cli.batch import F64
 from grpo_cli.commands.answer import html_page, html_table
 from grpo_cli.engine.rows.fields import COLUMNS, FIELDS, KINDS, SIDES, Level
-from grpo_cli.engine.rows.having import read_having
 from grpo_cli.engine.rows.rows import columns as columns_of
+from grpo_cli.engine.rows.rows import read_having
 from grpo_cli.engine.rows.source import Source
 from grpo_cli.errors import UsageError
 from grpo_cli.objective.breakdown import Breakdown

@@ -16,7 +16,7 @@ from grpo_cli.engine.facts import Skipped
 from grpo_cli.engine.fold import Accumulator, first_pass, fold_pieces
 from grpo_cli.engine.reader import Reader
 from grpo_cli.engine.references import References, ReferenceSearch, lacks_kl, without_kl
-from grpo_cli.engine.rows.having import Having
+from grpo_cli.engine.rows.rows import Having
 from grpo_cli.engine.rows.source import Level, Source
 from grpo_cli.engine.totals import Totals
 from grpo_cli.errors import InputError

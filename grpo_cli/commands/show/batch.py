@@ -15,8 +15,7 @@ from grpo_cli.commands.show.picture import decoder, flowing
 from grpo_cli.commands.show.strings import RANKS, ROW, StringSums, StringTables
 from grpo_cli.engine import Evaluation, Reader
 from grpo_cli.engine.rows.fields import FIELDS, SHARES, SIDES
-from grpo_cli.engine.rows.having import read_having
-from grpo_cli.engine.rows.rows import columns
+from grpo_cli.engine.rows.rows import columns, read_having
 from grpo_cli.engine.rows.source import Source
 from grpo_cli.errors import UsageError
 from grpo_cli.records.choose.grouping import batch_fields

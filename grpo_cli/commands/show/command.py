@@ -19,8 +19,7 @@ from grpo_cli.commands.options.option import option
 from grpo_cli.commands.options.output import HavingOption, Html, PageOptions, Svg
 from grpo_cli.commands.options.place import destination, drawings
 from grpo_cli.commands.options.source import RESPONSE, Files, ReadingOptions, paths, tell_notes
-from grpo_cli.commands.page.block import block
-from grpo_cli.commands.page.page import html
+from grpo_cli.commands.page.page import block, html
 from grpo_cli.commands.show.batch import COLUMN, LACKING, FirstTokens, Ranked, show_rows
 from grpo_cli.commands.show.figure import figure
 from grpo_cli.commands.show.picture import (
