@@ -16,7 +16,7 @@ import argparse
 import json
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -247,77 +247,60 @@ def _micro(
 # ---- the faults ---------------------------------------------------------------------------------
 
 
-def _plants() -> Iterator[Plant]:
-    for first in (0.5, 0.9, 0.99, 1.01):
-        yield Plant(
-            "rewards", f"the first function counts {first}", {"weights": (first, 0.5, 0.25)}
-        )
-    yield Plant("rewards", "functions count alike", {"weights": (1.0, 1.0, 1.0)})
-    yield Plant("rewards", "a function is left out", {"weights": (1.0, 0.5, 0.0)})
-    yield Plant("rewards", "weights in another order", {"weights": (0.25, 0.5, 1.0)})
-    yield Plant("rewards", "weights are normalised", {"weights": (4 / 7, 2 / 7, 1 / 7)})
-    for most in (0.3, 0.7):
-        yield Plant("rewards", f"clipped to ±{most}", {"clipped": (-most, most)})
-    for penalty in (0.01, 0.1, 1.0):
-        yield Plant("rewards", f"long ones lose {penalty}", {"penalty": penalty})
-    for other in (1, 5):
-        yield Plant("rewards", f"rows 0 and {other} swapped", {"swapped": other})
-
-    yield Plant("advantages", "ddof 0", {"ddof": 0})
-    for eps in (1e-3, 1e-2, 0.1):
-        yield Plant("advantages", f"eps {eps}", {"eps": eps})
-    yield Plant("advantages", "no std", {"plain": True})
-    yield Plant("advantages", "std of the batch", {"batch": True})
-    yield Plant("advantages", "one group", {"all": True})
-    for by in (1, 2):
-        yield Plant("advantages", f"groups shifted by {by}", {"rolled": by})
-    yield Plant("advantages", "median", {"median": True})
-    yield Plant("advantages", "mean of the others", {"others": True})
-    for most in (0.5, 1.0, 1.4):
-        yield Plant("advantages", f"clipped to ±{most}", {"within": (-most, most)})
-    for times in (-1.0, 0.99, 2.0):
-        yield Plant("advantages", f"times {times}", {"times": times})
-
-    for high in (0.2, 0.27, 0.3, 0.4):
-        yield Plant("tokens", f"epsilon_high {high}", {"high": high})
-    for low in (0.1, 0.19, 0.21, 0.3):
-        yield Plant("tokens", f"epsilon_low {low}", {"low": low})
-    for beta in (0.0, 0.01, 0.039, 0.1):
-        yield Plant("tokens", f"beta {beta}", {"beta": beta})
-    for kind in ("k1", "k2"):
-        yield Plant("tokens", kind, {"kl": kind})
-    for by in (1, -1):
-        yield Plant("tokens", f"old log-probs shifted by {by}", {"shifted": by})
-    yield Plant("tokens", "sequence ratio", {"sequence": True})
-    for most in (1.1, 1.3):
-        yield Plant("tokens", f"dual clip {most}", {"dual": most})
-    for by in (0.9, 1.1):
-        yield Plant("tokens", f"temperature {by}", {"temperature": by})
-
-    for by in ("tokens", "length", "padded"):
-        yield Plant("loss", f"divided by {by}", {"by": by})
-    for by in (1, 3):
-        yield Plant("loss", f"divided by {by} micro-batches", {"accumulated": by})
-    for by in (0.99, 1.01, 2.0, -1.0):
-        yield Plant("loss", f"times {by}", {"scaled": by})
-
-    for kind in ("mean", "last", "twice"):
-        yield Plant("step loss", kind, {"step": kind})
-    for by in (0.99, 1.01, -1.0):
-        yield Plant("step loss", f"times {by}", {"step_times": by})
-
-    for over in ("responses", "padding"):
-        yield Plant("metrics", f"means over {over}", {"over": over})
-    yield Plant("metrics", "of the last micro-batch", {"logged": "last"})
-    yield Plant("metrics", "region 0.001 too large", {"region": 1e-3})
-    for name in ("kl", "clip_ratio/low_mean", "reward", "reward_std", "rewards/f0/mean"):
-        for wrong in (1.0, 2.0):
-            yield Plant(
-                "metrics", f"{name} times {wrong}, and 0.001", {"metric": name, "wrong": wrong}
-            )
+def _each(stage: str, name: str, key: str, values: Iterable[Any]) -> list[Plant]:
+    """A fault at each of its strengths."""
+    return [Plant(stage, name.format(value), {key: value}) for value in values]
 
 
-PLANTS = (*_plants(),)
+def _bounded(stage: str, key: str, values: Iterable[float]) -> list[Plant]:
+    return [Plant(stage, f"clipped to ±{most}", {key: (-most, most)}) for most in values]
+
+
+_METRICS = ("kl", "clip_ratio/low_mean", "reward", "reward_std", "rewards/f0/mean")
+PLANTS = (
+    *(
+        Plant("rewards", f"the first function counts {first}", {"weights": (first, 0.5, 0.25)})
+        for first in (0.5, 0.9, 0.99, 1.01)
+    ),
+    Plant("rewards", "functions count alike", {"weights": (1.0, 1.0, 1.0)}),
+    Plant("rewards", "a function is left out", {"weights": (1.0, 0.5, 0.0)}),
+    Plant("rewards", "weights in another order", {"weights": (0.25, 0.5, 1.0)}),
+    Plant("rewards", "weights are normalised", {"weights": (4 / 7, 2 / 7, 1 / 7)}),
+    *_bounded("rewards", "clipped", (0.3, 0.7)),
+    *_each("rewards", "long ones lose {}", "penalty", (0.01, 0.1, 1.0)),
+    *_each("rewards", "rows 0 and {} swapped", "swapped", (1, 5)),
+    Plant("advantages", "ddof 0", {"ddof": 0}),
+    *_each("advantages", "eps {}", "eps", (1e-3, 1e-2, 0.1)),
+    Plant("advantages", "no std", {"plain": True}),
+    Plant("advantages", "std of the batch", {"batch": True}),
+    Plant("advantages", "one group", {"all": True}),
+    *_each("advantages", "groups shifted by {}", "rolled", (1, 2)),
+    Plant("advantages", "median", {"median": True}),
+    Plant("advantages", "mean of the others", {"others": True}),
+    *_bounded("advantages", "within", (0.5, 1.0, 1.4)),
+    *_each("advantages", "times {}", "times", (-1.0, 0.99, 2.0)),
+    *_each("tokens", "epsilon_high {}", "high", (0.2, 0.27, 0.3, 0.4)),
+    *_each("tokens", "epsilon_low {}", "low", (0.1, 0.19, 0.21, 0.3)),
+    *_each("tokens", "beta {}", "beta", (0.0, 0.01, 0.039, 0.1)),
+    *_each("tokens", "{}", "kl", ("k1", "k2")),
+    *_each("tokens", "old log-probs shifted by {}", "shifted", (1, -1)),
+    Plant("tokens", "sequence ratio", {"sequence": True}),
+    *_each("tokens", "dual clip {}", "dual", (1.1, 1.3)),
+    *_each("tokens", "temperature {}", "temperature", (0.9, 1.1)),
+    *_each("loss", "divided by {}", "by", ("tokens", "length", "padded")),
+    *_each("loss", "divided by {} micro-batches", "accumulated", (1, 3)),
+    *_each("loss", "times {}", "scaled", (0.99, 1.01, 2.0, -1.0)),
+    *_each("step loss", "{}", "step", ("mean", "last", "twice")),
+    *_each("step loss", "times {}", "step_times", (0.99, 1.01, -1.0)),
+    *_each("metrics", "means over {}", "over", ("responses", "padding")),
+    Plant("metrics", "of the last micro-batch", {"logged": "last"}),
+    Plant("metrics", "region 0.001 too large", {"region": 1e-3}),
+    *(
+        Plant("metrics", f"{name} times {wrong}, and 0.001", {"metric": name, "wrong": wrong})
+        for name in _METRICS
+        for wrong in (1.0, 2.0)
+    ),
+)
 
 
 # ---- the experiment -----------------------------------------------------------------------------

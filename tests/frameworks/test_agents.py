@@ -10,10 +10,7 @@ import numpy as np
 import pytest
 from files import each
 
-from grpo_cli.batch import Batch, Segments
-from grpo_cli.objective.breakdown import Breakdown
-from grpo_cli.objective.pipeline import evaluate
-from grpo_cli.variants.plan import plan
+from grpo_cli import evaluate
 
 KEPT = json.loads((Path(__file__).parents[1] / "golden" / "agents.json").read_text())
 CASES = {
@@ -23,34 +20,37 @@ CASES = {
 }
 
 
-def batch_of(columns: dict[str, Any]) -> Batch:
-    named = {key: None if value is None else np.array(value) for key, value in columns.items()}
-    lengths, groups = named.pop("lengths"), named.pop("groups")
-    trajectories = named["trajectories"]
-    return Batch(
-        responses=Segments(lengths),
-        records=Segments(np.array([len(lengths)])),
-        groups=groups,
-        group_count=int(groups.max()) + 1,
-        trajectory_count=0 if trajectories is None else int(trajectories.max()) + 1,
-        **named,
-    )
-
-
-def ours(case: dict[str, Any]) -> Breakdown:
-    stages = {"kl": "none"} | case.get("stages", {})
-    values = case.get("hyperparameters", {})
-    made = plan(case.get("variant", "dr"), stages=stages, hyperparameters=values)
-    return evaluate(batch_of(case["batch"]), made.objective({}, advantages_given=False))
+def record_of(columns: dict[str, Any]) -> dict[str, Any]:
+    """The columns by response; what is by turn has as many numbers as a row has turns."""
+    named = {key: np.array(value) for key, value in columns.items() if value is not None}
+    ends = np.cumsum(named.pop("lengths"))[:-1]
+    rows = np.split(named["turn_ids"], ends)
+    turns = np.cumsum([len(np.unique(row)) for row in rows])
+    record = {"group_ids": named.pop("groups"), "rewards": named.pop("rewards")}
+    if "trajectories" in named:
+        record["trajectory_ids"] = named.pop("trajectories")
+    if "reward_baselines" in named:
+        record["reward_baselines"] = named.pop("reward_baselines")
+    for key in ("turn_rewards", "state_ids"):
+        value = named.pop(key, np.zeros(0))
+        if len(value) == turns[-1]:  # MT-GRPO knows no states
+            record[key] = np.split(value, turns[:-1])
+    record |= {key: np.split(value, ends) for key, value in named.items()}
+    return {
+        key: [row.tolist() for row in value] if isinstance(value, list) else value.tolist()
+        for key, value in record.items()
+    }
 
 
 @each("name", list(CASES))
 def test_frameworks_numbers(name: str) -> None:
     case = CASES[name]
-    found = ours(case)
-    assert found.advantage == pytest.approx(case["advantages"], rel=1e-9, abs=1e-12)
-    assert -found.record_objective[0] == pytest.approx(case["loss"], rel=1e-9, abs=1e-12)
-    assert found.gradient == pytest.approx(case["gradient"], rel=1e-9, abs=1e-12)
+    stages, values = {"kl": "none"} | case.get("stages", {}), case.get("hyperparameters", {})
+    found = evaluate(record_of(case["batch"]), case.get("variant", "dr"), stages=stages, **values)
+    advantages, gradient = map(np.concatenate, (found.advantages, found.gradient))
+    assert advantages == pytest.approx(case["advantages"], rel=1e-9, abs=1e-12)
+    assert found.loss == pytest.approx(case["loss"], rel=1e-9, abs=1e-12)
+    assert gradient == pytest.approx(case["gradient"], rel=1e-9, abs=1e-12)
 
 
 def test_every_source_ran() -> None:
