@@ -361,6 +361,7 @@ def test_a_series_that_spans_decades_has_a_logarithmic_axis(browser, grpo, tmp_p
     charts = "[...document.querySelectorAll('figure.chart')]"
     chart = f"{charts}.find((one) => one.textContent.startsWith('kl_k3'))"
     assert "logarithmic" in browser.run(f"{chart}.querySelector('svg').getAttribute('aria-label')")
+    assert "(log scale)" in browser.run(f"{chart}.querySelector('figcaption').textContent")
     assert browser.run(f"{chart}.querySelectorAll('path.line').length") == 2
     paths = f"[...{chart}.querySelectorAll('path.line')]"
     lines = browser.run(f"{paths}.map((one) => one.getAttribute('d'))")

@@ -35,13 +35,11 @@ def trend_of(
     """
     found = findings(steps, flags)
     happened = events(found)
-    if run is None:
-        covered = Coverage(steps, columns)
-        sentence = verdict(steps, happened, covered)
-        return Trend("", [], steps, found, happened, sentence, None), covered
-    happened = with_checks(happened, steps, run)
-    covered = Coverage(steps, columns, run.missing, on_policy=not run.moved)
+    variant, signatures, compared, covered = "", list[str](), None, Coverage(steps, columns)
+    if run is not None:
+        happened = with_checks(happened, steps, run)
+        covered = Coverage(steps, columns, run.missing, on_policy=not run.moved)
+        compared = compare_log(framework, log, run.logged, steps)
+        variant, signatures = run.plan.variant, [*run.signatures]
     sentence = verdict(steps, happened, covered)
-    compared = compare_log(framework, log, run.logged, steps)
-    signatures = list(run.signatures)
-    return Trend(run.plan.variant, signatures, steps, found, happened, sentence, compared), covered
+    return Trend(variant, signatures, steps, found, happened, sentence, compared), covered

@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from grpo_cli.commands.trend.metrics import ALL, OBJECTIVE, Metric
+from grpo_cli.commands.trend.metrics import ALL, OBJECTIVE
 from grpo_cli.commands.trend.onsets import LEAST
 from grpo_cli.commands.trend.step import Steps
 from grpo_cli.objective.inputs import MissingColumnError
@@ -49,10 +49,12 @@ class Coverage:
         self._assumed = [one.name for one in assumed if fields is None or one.name in fields]
         self._unknown = [name for name in counts if steps.logged and name not in watched]
         self._missing: dict[str, list[str]] = {}
+        columns = ", ".join(dict.fromkeys(one.path.rpartition(".")[2] for one in missing.values()))
         for one in computed if steps else ():
             asked = one.usual if fields is None else one.name in fields
             if asked and not counts[one.name]:
-                self._missing.setdefault(_needed(one, missing), []).append(one.name)
+                needs = columns if columns and one.needs == OBJECTIVE else one.needs
+                self._missing.setdefault(needs, []).append(one.name)
 
     @property
     def verdict(self) -> str:
@@ -86,11 +88,3 @@ class Coverage:
                 "so grpo assumes ratios of 1)"
             )
         return sentences
-
-
-def _needed(metric: Metric, missing: Mapping[str, MissingColumnError]) -> str:
-    """What a metric needs, as far as the records lack it."""
-    if metric.needs != OBJECTIVE or not missing:
-        return metric.needs
-    columns = dict.fromkeys(one.path.rpartition(".")[2] for one in missing.values())
-    return ", ".join(columns)

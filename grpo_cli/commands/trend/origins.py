@@ -105,9 +105,8 @@ class StepSource:
         if given is None or self.files is not None:
             return RecordStep(step)
         field = spelled(path)
-        return RecordStep(
-            step, field if raw.origin is None else raw.origin.spelled.get(field, field)
-        )
+        field = field if raw.origin is None else raw.origin.spelled.get(field, field)
+        return RecordStep(step, field)
 
     def number(self, given: int | None, source: str, line: int | None, prefix: str = "") -> int:
         """The step that a record gives itself, or else that of its file.

@@ -89,7 +89,7 @@ class RunSums(Accumulator[Evaluated]):
 
     def chunks(self, decoded: Iterable[DecodedChunk]) -> Iterator[Chunk | InputError]:
         """Records that are evaluated together, each with its step as its batch."""
-        found = (with_steps(chunk, self.step_source, self) for chunk in decoded)
+        found = map(self.with_steps, decoded)
         return chunks(found, with_headers=True, settings=self.evaluator.plan.settings)
 
     def read(self, decoded: Iterable[DecodedChunk]) -> Iterator[InputError]:
@@ -142,22 +142,63 @@ class RunSums(Accumulator[Evaluated]):
     def _add_signature(self, signature: str, step: int) -> None:
         self.signatures[signature] = min(step, self.signatures.get(signature, step))
 
-    def step_of_rewards(self, record: NoLogProbsError) -> RecordStep | None:
-        """The step of a record that has no log-probs; None where that was done again.
+    def with_steps(self, decoded: DecodedChunk) -> DecodedChunk:
+        """The records, each with its step as its batch; errors in the places of those without one.
+
+        Those that have only rewards are left out and added to the sums, as the files of all are.
+        """
+        metadata = decoded.keys is None or any(map(is_metadata, decoded.keys))
+        kept: list[Raw | InputError] = []
+        rewards: list[tuple[RecordStep, NoLogProbsError]] = []
+        before = None
+        for item in decoded.items:
+            try:
+                if isinstance(item, NoLogProbsError):
+                    rewards += self._step_of_rewards(item)
+                    continue
+                if isinstance(item, InputError):
+                    raise item
+                step = self.step_source.of_record(item)
+            except InputError as error:
+                kept.append(error)
+                continue
+            repeated = self.step_source.is_repeated(step.number, item.source, item.line)
+            if step.number != before:
+                if not repeated:
+                    self.origins.add(step.number, item.source, item.line)
+                self.marks.append((item.source, item.line, step))
+                before = step.number
+            if repeated:
+                continue
+            if metadata:
+                step.metadata = metadata_of(item.value)
+            if self.step_source.by is not None and item.batch is not None:
+                self.set_part(step, next(iter(item.batch.values())))
+            item.batch = step
+            kept.append(item)
+        if rewards:
+            self.add_tables(sums_of_rewards(rewards))
+        failed = any(isinstance(item, InputError) for item in kept)
+        return DecodedChunk(kept, None if failed else decoded.keys)
+
+    def _step_of_rewards(
+        self, record: NoLogProbsError
+    ) -> Iterator[tuple[RecordStep, NoLogProbsError]]:
+        """The step of a record that has no log-probs, and it; nothing where that was done again.
 
         Raises:
             InputError: if nothing gives it.
         """
         source, signal = record.source or "", record.signal
         number = self.step_source.number(signal.step, source, record.line)
-        if self.step_source.is_repeated(number, source, record.line):
-            return None
-        self.origins.add(number, source, record.line)
-        self.notices[f"only rewards (and lengths, if given) are computed: {record.message}"] = None
-        step = RecordStep(number, None if signal.step is None else signal.key)
-        if self.step_source.by is not None:
-            self.set_part(step, source if self.step_source.by == (FILE,) else signal.group)
-        return step
+        if not self.step_source.is_repeated(number, source, record.line):
+            self.origins.add(number, source, record.line)
+            note = f"only rewards (and lengths, if given) are computed: {record.message}"
+            self.notices[note] = None
+            step = RecordStep(number, None if signal.step is None else signal.key)
+            if self.step_source.by is not None:
+                self.set_part(step, source if self.step_source.by == (FILE,) else signal.group)
+            yield step, record
 
     def set_part(self, step: RecordStep, part: Any) -> None:
         """Has a step be of a part."""
@@ -196,51 +237,8 @@ class StepStatistics(StatisticsSums):
 
     def chunks(self, decoded: Iterable[DecodedChunk]) -> Iterator[Chunk | InputError]:
         """Records that are evaluated together, each with its step as its batch."""
-        found = (with_steps(chunk, self.step_source) for chunk in decoded)
+        found = map(RunSums(self.evaluator, self.step_source).with_steps, decoded)
         return chunks(found, with_headers=False, settings=self.evaluator.plan.settings)
-
-
-def with_steps(
-    decoded: DecodedChunk, step_source: StepSource, run: RunSums | None = None
-) -> DecodedChunk:
-    """The records, each with its step as its batch; an error in the place of one without a step.
-
-    Those that have only rewards are left out. They are added to the run, as the files of all are.
-    """
-    metadata = decoded.keys is None or any(map(is_metadata, decoded.keys))
-    kept: list[Raw | InputError] = []
-    rewards: list[tuple[RecordStep, NoLogProbsError]] = []
-    before = None
-    for item in decoded.items:
-        try:
-            if isinstance(item, NoLogProbsError):
-                if run is not None and (step_of := run.step_of_rewards(item)) is not None:
-                    rewards.append((step_of, item))
-                continue
-            if isinstance(item, InputError):
-                raise item
-            step = step_source.of_record(item)
-        except InputError as error:
-            kept.append(error)
-            continue
-        repeated = step_source.is_repeated(step.number, item.source, item.line)
-        if run is not None and step.number != before:
-            if not repeated:
-                run.origins.add(step.number, item.source, item.line)
-            run.marks.append((item.source, item.line, step))
-            before = step.number
-        if repeated:
-            continue
-        if metadata and run is not None:
-            step.metadata = metadata_of(item.value)
-        if run is not None and step_source.by is not None and item.batch is not None:
-            run.set_part(step, next(iter(item.batch.values())))
-        item.batch = step
-        kept.append(item)
-    if rewards and run is not None:
-        run.add_tables(sums_of_rewards(rewards))
-    failed = any(isinstance(item, InputError) for item in kept)
-    return DecodedChunk(kept, None if failed else decoded.keys)
 
 
 def broken_columns(
