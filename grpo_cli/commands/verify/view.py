@@ -76,7 +76,7 @@ def _paragraph(row: Verdict, first: Difference) -> Iterator[Text]:
     yield Text.assemble(("differs ", "bold red"), f"{_record(row)}, as {row.variant}")
     yield Text.assemble(("  at       ", "cyan"), _where(first))
     yield Text.assemble(("  yours    ", "cyan"), f"{first.expected!r}")
-    yield Text.assemble(("  grpo     ", "cyan"), f"{first.got!r}")
+    yield Text.assemble(("  grpo's   ", "cyan"), f"{first.got!r}")
     if first.pattern:
         yield Text.assemble(("  where    ", "cyan"), first.pattern)
     yield Text.assemble(("  cause    ", "cyan"), _simplest(first.causes) or "not recognised")

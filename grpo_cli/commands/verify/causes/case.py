@@ -90,20 +90,28 @@ class Case:
         return self.breakdown.objective
 
     @cached_property
-    def gradient(self) -> F64 | None:
-        """[N] ∂J/∂(log π_θ) as expected at every token; None where it is not given."""
-        written = self.written_gradient
-        return written if written is None else written[self.mask]
-
-    @cached_property
-    def written_gradient(self) -> F64 | None:
-        """[N as written] the gradient of every token, masked or not."""
+    def gradient_column(self) -> Column | None:
+        """The expected gradient per token; None where it is not given."""
         for column in self.columns:
             is_gradient = column.key in ("gradient", "loss_gradient")
             per_token = column.expectation.level == "token"
             if is_gradient and per_token and np.isfinite(column.values).all():
-                return column.values if column.key == "gradient" else -column.values
+                return column
         return None
+
+    @cached_property
+    def written_gradient(self) -> F64 | None:
+        """[N as written] ∂J/∂(log π_θ) as expected at every token, masked or not."""
+        column = self.gradient_column
+        if column is None:
+            return None
+        return column.values if column.key == "gradient" else -column.values
+
+    @cached_property
+    def gradient(self) -> F64 | None:
+        """[N] it at every token that counts."""
+        written = self.written_gradient
+        return written if written is None else written[self.mask]
 
     @property
     def mask(self) -> NDArray[np.bool_]:
@@ -155,9 +163,11 @@ class Case:
         return 1e-4 * float(np.abs(self.breakdown.gradient).max(initial=0.0))
 
     def near(self, found: F64, expected: F64) -> NDArray[np.bool_]:
-        """Which numbers agree, on the scale of the largest expected."""
-        size = float(np.abs(expected).max(initial=0.0))
-        return np.abs(found - expected) <= max(self.tolerance.rtol, 1e-6) * size
+        """Which gradients agree, on the scale of the largest expected, but for their rounding."""
+        size, column = float(np.abs(expected).max(initial=0.0)), self.gradient_column
+        rounded = column is not None and column.slack is not None
+        slack = column.slack[self.mask] if rounded else 0.0  # type: ignore[union-attr,index]
+        return np.abs(found - expected) <= max(self.tolerance.rtol, 1e-6) * size + slack
 
     @cached_property
     def agreeing_gradients(self) -> NDArray[np.bool_]:
@@ -394,7 +404,8 @@ class Case:
     @cached_property
     def _room(self) -> float:
         """How far off a gradient is at most that agrees."""
-        column = next(each for each in self.columns if each.key in ("gradient", "loss_gradient"))
+        column = self.gradient_column
+        assert column is not None
         top = float(np.abs(column.values).max(initial=0.0))
         slack = 0.0 if column.slack is None else float(np.max(column.slack, initial=0.0))
         absolute = float(np.max(self.tolerance.absolute(column), initial=0.0))
