@@ -196,11 +196,6 @@ class Case:
         return len(self.columns) == 1 and self.columns[0].expectation.level == "record"
 
     @cached_property
-    def statistics(self) -> dict[str, F64]:
-        """Name → [R] a statistic of the rewards, computed when it is first asked for."""
-        return {}
-
-    @cached_property
     def has_one_number(self) -> bool:
         """Whether one number is all that differs: what agrees says nothing about a mistake."""
         wrong = [each for each in self.columns if not self.tolerance.agree(each, each.found).all()]
@@ -357,7 +352,10 @@ class Case:
         comes near the gradient of a response: whatever is in its place, it is not the advantage.
         """
         own, wanted = self.breakdown.response_advantage, self.expected_policy_gradient
-        if own is None or wanted is None or self._depends_on_advantages:
+        read = {*self.objective.correction.choice.columns, *self.objective.aggregate.choice.columns}
+        if own is None or wanted is None or self.objective.kl_in_reward:
+            return True
+        if read & {"advantage", "response_advantage"}:
             return True
         gain, loss = self.unit_slopes
         each = self.batch.responses.spread(own)
@@ -382,12 +380,6 @@ class Case:
             return True
         wanted = self.gradient - self.policy_gradient
         return bool(self._multiple(wanted, self.without_policy.gradient).all())
-
-    @property
-    def _depends_on_advantages(self) -> bool:
-        """Whether more than the policy term does."""
-        read = {*self.objective.correction.choice.columns, *self.objective.aggregate.choice.columns}
-        return self.objective.kl_in_reward or bool(read & {"advantage", "response_advantage"})
 
     def _multiple(self, wanted: F64, slope: F64) -> NDArray[np.bool_]:
         """[R] whether a response's numbers may be a multiple of others, as far as any agree.
