@@ -251,8 +251,7 @@ def split(
         UsageError: for an unknown name, or a cut that cannot be made.
         InputError: for data that cannot be read. What an aggregation lacks is in ``skipped``.
     """
-    from grpo_cli.commands.split.microbatches import cut
-    from grpo_cli.commands.split.responses import gather
+    from grpo_cli.commands.split.responses import cut, gather
     from grpo_cli.commands.split.split import split as split_up
 
     with speaking_of_arguments():

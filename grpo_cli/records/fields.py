@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cache, lru_cache
+from functools import lru_cache
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -249,25 +249,9 @@ def fields_of(keys: tuple[str, ...]) -> Fields | None:
 def _refuse_slip(key: str) -> None:
     if not _SHORTEST_TYPO <= len(key) <= _LONGEST_TYPO or key in _INNOCENT:
         return
-    possible = {name for part in _shortened(key) for name in _names_by_part().get(part, ())}
-    near = [name for name in possible if _one_slip(key, name)]
+    near = [name for name in _KNOWN if _one_slip(key, name)]
     if near:
         raise InputError(f"unknown key; did you mean {min(near)}?", path=key)
-
-
-@cache
-def _names_by_part() -> Mapping[str, Sequence[str]]:
-    """Known names by what they are without a letter: what is one slip off shares such a part."""
-    found: dict[str, list[str]] = {}
-    for name in _KNOWN:
-        for part in _shortened(name):
-            found.setdefault(part, []).append(name)
-    return found
-
-
-def _shortened(word: str) -> set[str]:
-    """A word, and what it is without each of its letters."""
-    return {word, *(word[:at] + word[at + 1 :] for at in range(len(word)))}
 
 
 def _one_slip(a: str, b: str) -> bool:
@@ -290,12 +274,7 @@ _SOUND: Mapping[str, tuple[str, ...]] = {
 
 
 def unknown_keys(name: str, unknown: Sequence[str]) -> str:
-    """For a message about a missing column: the keys that were not understood, the near ones first.
-
-    Args:
-        name: the column that is missing.
-        unknown: the keys.
-    """
+    """The end of a message on a missing column: unknown keys, those that resemble it first."""
     sounds = _SOUND.get(name, (name,))
     near = [
         key

@@ -42,13 +42,13 @@ from grpo_cli.records.parse.turns import (
     read_roles,
     read_versions,
 )
-from grpo_cli.records.record import Raw, Record, Texts, listed
+from grpo_cli.records.record import Raw, Record, listed
 from grpo_cli.records.unread import VERSIONS
 
 Objects = Sequence[dict[str, Any]]
 Flat = list[Any] | NDArray[Any]
 
-
+_TEXT = np.dtype(object)
 _REFUSED = (
     *(Unusual, InputError, TypeError, ValueError, LookupError, struct.error, OverflowError),
 )
@@ -70,7 +70,11 @@ def _pack_all(objects: Objects) -> Packed:
     key = names["log_probs_new"]
     counts = [len(one[key]) for one in objects]
     widths = list(map(len, _rows(objects, key, counts)))
-    columns = _columns(objects, names, counts, widths)
+    columns = {
+        name: _numbers(_flat(objects, names[name], counts, widths))
+        for name in PLAIN_COLUMNS
+        if name in names
+    }
     _check_words(objects, names, counts, widths)
     scores = {"rewards": names["rewards"]} if "rewards" in names else {}
     if "advantages" in names:
@@ -109,32 +113,6 @@ def _rows(objects: Objects, key: str, counts: list[int]) -> list[Any]:
     if list(map(len, values)) != counts or set(map(type, values)) != {list}:
         raise Unusual
     return reduce(iconcat, values, [])
-
-
-def _columns(
-    objects: Objects, names: Mapping[str, str], counts: list[int], widths: list[int]
-) -> dict[str, F64]:
-    """The token columns, packed at once, which is faster than one by one; equal ones once."""
-    every = {name: names[name] for name in PLAIN_COLUMNS if name in names}
-    firsts: dict[tuple[int, ...], str] = {}
-    owners = {
-        name: firsts.setdefault(tuple([id(one[key]) for one in objects]), name)
-        for name, key in every.items()
-    }
-    keys = {name: every[name] for name in firsts.values()}
-    # Where a record has no responses this is a LookupError, and it is not plain.
-    kinds = {type(one[key][0]) for key in keys.values() for one in objects}
-    if kinds != {list} or min(widths) == 0:
-        own = {name: _numbers(_flat(objects, key, counts, widths)) for name, key in keys.items()}
-    else:
-        # A string among the rows is no list; its characters are no numbers either.
-        each = [_token_rows(objects, key, counts, widths) for key in keys.values()]
-        numbers = _numbers(reduce(iconcat, chain.from_iterable(each), []))
-        own = dict(zip(keys, np.split(numbers, len(keys)), strict=True))
-    # One array under two names would be a missing column: others are views.
-    return {
-        name: own[owner] if name == owner else own[owner].view() for name, owner in owners.items()
-    }
 
 
 def _token_rows(objects: Objects, key: str, counts: list[int], widths: list[int]) -> list[Any]:
@@ -186,10 +164,8 @@ def _check_words(
         if set(map(type, rows)) == {list}:
             flat: list[Any] = reduce(iconcat, rows, [])
             fits = [*map(type, flat)].count(kind) == len(flat)  # faster than operator.countOf
-        elif kind is str:
-            fits = all(isinstance(row, Texts) for row in rows)
         else:
-            fits = all(isinstance(row, np.ndarray) and row.dtype.kind in "iu" for row in rows)
+            fits = kind is int and all(getattr(row, "dtype", _TEXT).kind in "iu" for row in rows)
         if not fits:
             raise Unusual
 
@@ -277,12 +253,7 @@ def _settings(objects: Objects, fields: Fields) -> Sequence[Mapping[str, Value]]
 
 
 def headers(raws: Sequence[Raw], packed: Packed) -> list[Record]:
-    """The records without their numbers, as reports show them.
-
-    Args:
-        raws: the records.
-        packed: their columns.
-    """
+    """The records without their numbers, as reports show them."""
     widths, groups = iter(packed.widths.tolist()), iter(packed.groups.tolist())
     return [
         _header(raw, [*islice(widths, count)], packed.fields, [*islice(groups, count)])

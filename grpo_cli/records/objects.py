@@ -38,31 +38,21 @@ def decoded(
     block: Block | Span,
     wanted: Callable[[bytes, int], bool] | None = None,
 ) -> Iterator[DecodedChunk]:
-    """Decodes the objects of a block in chunks.
-
-    Args:
-        block: what to read.
-        wanted: whether a line is to be read, by its text and number; None for all of them.
-    """
+    """Decodes the objects of a block in chunks."""
     block = block.fetch() if isinstance(block, Span) else block
     if block.document:
-        return in_chunks(_of_document(block))
+        yield from in_chunks(_of_document(block))
+        return
     texts: Sequence[bytes] = block.lines
     numbers: Sequence[int] = block.numbers or range(block.line, block.line + len(texts))
     if wanted is not None:
         kept = list(map(wanted, texts, numbers))
         texts, numbers = list(compress(texts, kept)), list(compress(numbers, kept))
-    return _of_lines(block.source, texts, numbers)
-
-
-def _of_lines(
-    source: str, texts: Sequence[bytes], numbers: Sequence[int]
-) -> Iterator[DecodedChunk]:
     before = list(accumulate(map(len, texts), initial=0))
     start = 0
     while start < len(texts):
         end = bisect_left(before, before[start] + CHUNK_BYTES)
-        yield _decoded(source, texts[start:end], numbers[start:end])
+        yield _decoded(block.source, texts[start:end], numbers[start:end])
         start = end
 
 
@@ -146,7 +136,11 @@ def decode(text: bytes) -> Any:
 
 def _decode_carefully(text: bytes) -> Any:
     try:
-        value = json.loads(_unicode(text), parse_int=_integer)
+        value = json.loads(text.decode("utf-8"), parse_int=_integer)
+    except UnicodeDecodeError as error:
+        before = text[: error.start].decode("utf-8")
+        column = len(before) - before.rfind("\n")
+        raise _malformed(before.count("\n") + 1, column, "expected UTF-8 text") from None
     except json.JSONDecodeError as error:
         raise _malformed(error.lineno, error.colno, _describe(error)) from None
     except RecursionError:
@@ -156,16 +150,6 @@ def _decode_carefully(text: bytes) -> Any:
         whole = json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")
         return json.loads(whole, parse_int=_integer)
     return value
-
-
-def _unicode(text: bytes) -> str:
-    try:
-        return text.decode("utf-8")
-    except UnicodeDecodeError as error:
-        before = text[: error.start].decode("utf-8")
-        line = before.count("\n") + 1
-        column = len(before) - before.rfind("\n")
-        raise _malformed(line, column, "expected UTF-8 text") from None
 
 
 def _integer(digits: str) -> int | float:

@@ -169,6 +169,9 @@ def lay(parts: Sequence[Packed]) -> Batch | None:
     if "log_probs_new" in columns:
         columns.setdefault("log_probs_old", columns["log_probs_new"])
     lengths, positions = kept_lengths(widths, mask)
+    last_masked = None
+    if mask is not None and len(mask):
+        last_masked = (widths > 0) & ~mask[np.maximum(np.cumsum(widths) - 1, 0)]
     responses = Segments(lengths)
     if "turn_ids" in columns:
         if wrong_turns(responses, columns["turn_ids"]).any():
@@ -199,7 +202,7 @@ def lay(parts: Sequence[Packed]) -> Batch | None:
         groups=groups,
         group_count=group_count,
         positions=positions,
-        last_masked=_last_masked(widths, mask),
+        last_masked=last_masked if last_masked is not None and last_masked.any() else None,
         reward_names=first.reward_names,
         misnamed=first.misnamed,
         **scores,
@@ -252,12 +255,7 @@ def _of_turns(
 
 
 def counted_turns(ids: F64, mask: Mask, count: int) -> Mask:
-    """[count] which of a response's turns have tokens that count, if its ids name as many turns.
-
-    Args:
-        ids, mask: [T] the turn of each token as written, and whether the token counts.
-        count: how many turns there should be.
-    """
+    """[count] which of a response's turns have tokens that count, if its ids name as many turns."""
     _, firsts = np.unique(ids, return_index=True)
     named = ids[np.sort(firsts)]
     return np.isin(named, ids[mask]) if len(named) == count else np.ones(count, np.bool_)
@@ -332,14 +330,6 @@ def kept_lengths(widths: I64, mask: Mask | None) -> tuple[I64, I64 | None]:
     positions = written.positions[mask]
     natural = np.array_equal(positions, Segments(lengths).positions)
     return lengths, None if natural else positions
-
-
-def _last_masked(widths: I64, mask: Mask | None) -> Mask | None:
-    """[R] the responses whose last token as written is masked; None if there is none."""
-    if mask is None or not len(mask):
-        return None
-    found = (widths > 0) & ~mask[np.maximum(np.cumsum(widths) - 1, 0)]
-    return found if found.any() else None
 
 
 def number_labels(labels: list[Any]) -> list[int] | None:

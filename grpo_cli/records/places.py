@@ -25,21 +25,17 @@ def got(value: object) -> str:
         return "NaN" if math.isnan(value) else str(value).removesuffix(".0")
     if isinstance(value, str):
         text = value if len(value) <= _LONGEST else value[:_LONGEST] + "…"
-        return orjson.dumps(text).decode() + _printed(value)
+        advice = ""
+        if value.startswith(("tensor(", "array(")):
+            advice = " (a tensor as it is printed; dump its .tolist())"
+        elif value.startswith("[") and value.endswith("]"):
+            advice = " (a list in a string; dump the list itself)"
+        return orjson.dumps(text).decode() + advice
     if isinstance(value, list | dict):
         return "a list" if isinstance(value, list) else "an object"
     if isinstance(value, int) and abs(value) >= _INTEGERS:
         return got(as_float(value))
     return str(value)
-
-
-def _printed(text: str) -> str:
-    """Advice on numbers that were printed where they should have been written."""
-    if text.startswith(("tensor(", "array(")):
-        return " (a tensor as it is printed; dump its .tolist())"
-    if text.startswith("[") and text.endswith("]"):
-        return " (a list in a string; dump the list itself)"
-    return ""
 
 
 def as_float(value: int | float) -> float:

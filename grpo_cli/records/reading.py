@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
@@ -25,7 +25,7 @@ from grpo_cli.records.objects import decode, decoded, raws
 from grpo_cli.records.open.blocks import Block, Range, Source, Span, cut, first_line, ranges, spans
 from grpo_cli.records.open.remote import is_remote
 from grpo_cli.records.open.streams import BLOCK, is_whole
-from grpo_cli.records.record import DecodedChunk, Raw, in_chunks, one_by_one
+from grpo_cli.records.record import DecodedChunk, Raw, in_chunks, one_by_one, only_element
 from grpo_cli.records.tables import pieces as tables
 from grpo_cli.records.tables.files import Rows
 from grpo_cli.records.translate import Mapped, Notices, format_of, translated, worth_a_look
@@ -68,13 +68,7 @@ class Reading:
     def pieces(
         self, source: str | Source, size: int = BLOCK, *, as_spans: bool = False
     ) -> Iterator[Piece]:
-        """Cuts a file into pieces that can be read in any process.
-
-        Args:
-            source: the file; ``-`` is standard input.
-            size: what a piece has at least, in bytes.
-            as_spans: whether other processes will read them, and may fetch them themselves.
-        """
+        """Cuts a file into pieces that can be read in any process."""
         source = Source.of(source) if isinstance(source, str) else source
         rows = tables.slices(source, whole=self.grouping is not None, most=self.unpack)
         if rows is not None:
@@ -89,12 +83,7 @@ class Reading:
         return with_header(cut(source, size, self.unpack))
 
     def ranges(self, source: Source, size: int) -> list[Range] | list[Rows] | None:
-        """Cuts a file for workers that read it from anywhere; None where it cannot be cut.
-
-        Args:
-            source: the file.
-            size: bytes of a range; parts of tables are as large as they were written.
-        """
+        """Cuts a file for workers that read it from anywhere; None where it cannot be cut."""
         if self.grouping is not None:
             return None
         rows = tables.slices(source, whole=False, most=self.unpack)
@@ -106,20 +95,26 @@ class Reading:
     @property
     def fields(self) -> frozenset[str]:
         """The fields that it names itself: those of --where, --group-by and --map."""
-        paths = [path for _, path in self.mapped] + [*self._by]
-        paths += [one.path for one in self.where]
+        paths = [path for _, path in self.mapped]
+        paths += [*self._by, *(one.path for one in self.where)]
         return frozenset(str(path[0]) for path in paths)
 
     def decoded(self, piece: Piece, notices: Notices) -> Iterator[DecodedChunk]:
-        """The records of a piece; an error in the place of one that cannot be read.
-
-        Args:
-            piece: what ``pieces`` gave.
-            notices: sentences to print once are added here.
-        """
+        """The records of a piece; an error in the place of one that cannot be read."""
         if self != PLAIN or isinstance(piece, Rows):
             return in_chunks(self._chosen(piece, notices))
-        return chain.from_iterable(_as_records(chunk, notices) for chunk in decoded(piece))
+        return self._canonical(decoded(piece), notices)
+
+    def _canonical(
+        self, chunks: Iterable[DecodedChunk], notices: Notices
+    ) -> Iterator[DecodedChunk]:
+        """Records under canonical names: as they are, where their keys say that they are so."""
+        for chunk in chunks:
+            first = chunk.items[0] if chunk.keys is not None else None
+            if isinstance(first, Raw) and not worth_a_look(first, notices):  # nor are the others
+                yield chunk
+            else:
+                yield from in_chunks(translated(chunk.items, None, (), notices))
 
     def raws(self, piece: Piece, notices: Notices) -> Items:
         """The records of a piece, one by one."""
@@ -130,7 +125,8 @@ class Reading:
             groups = split_block(piece, lambda block: list(self._read(raws(block), notices)))
             return self._selected(merge_groups(groups, self.grouping, piece.source))
         if not isinstance(piece, Rows):
-            objects = one_by_one(decoded(piece, self._wanted))
+            by_text = bool(self.where) or (self.record is not None and self.grouping is None)
+            objects = one_by_one(decoded(piece, self._is_wanted if by_text else None))
             return self.made_of(objects, piece.source, notices)
         return self.made_of(tables.raws(piece), piece.source, notices)
 
@@ -140,13 +136,7 @@ class Reading:
         source: str,
         notices: Notices,
     ) -> Items:
-        """The records that objects of a source are.
-
-        Args:
-            objects: as decoded.
-            source: the file as the user named it.
-            notices: sentences to print once are added here.
-        """
+        """The records that objects of a source are."""
         found = self._read(objects, notices)
         if self.grouping is not None:
             rows = ((one.line, one) for one in found)
@@ -169,13 +159,6 @@ class Reading:
     def everything(self) -> Reading:
         """This reading without ``--where``, ``--record`` and ``--group``."""
         return replace(self, where=(), record=None, group=None)
-
-    @property
-    def _wanted(self) -> Callable[[bytes, int], bool] | None:
-        by_number = self.record is not None and self.grouping is None
-        if not self.where and not by_number:
-            return None
-        return self._is_wanted
 
     def _is_wanted(self, text: bytes, line: int) -> bool:
         """False for a line that its text rules out."""
@@ -264,7 +247,7 @@ class Reading:
         for value in (raw.value, made.value):
             try:
                 found = (look_up(value, path) for path in self._by)
-                return tuple(hashable(_only_cell(raw, one)) for one in found)
+                return tuple(hashable(only_element(one) if raw.arrays else one) for one in found)
             except Missing:
                 continue
             except InputError as error:
@@ -303,16 +286,3 @@ class Reading:
 
 PLAIN = Reading()
 """Files as they are."""
-
-
-def _as_records(chunk: DecodedChunk, notices: Notices) -> Iterator[DecodedChunk]:
-    """Records under canonical names: as they are, if their keys say that they are canonical."""
-    first = chunk.items[0] if chunk.keys is not None else None
-    if isinstance(first, Raw) and not worth_a_look(first, notices):  # nor then any of the others
-        return iter((chunk,))
-    return in_chunks(translated(chunk.items, None, (), notices))
-
-
-def _only_cell(raw: Raw, found: Any) -> Any:
-    """A value; of a table, where cells of one response are lists, the only element."""
-    return found[0] if raw.arrays and isinstance(found, list) and len(found) == 1 else found

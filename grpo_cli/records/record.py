@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -101,8 +101,7 @@ class Raw:
 
     def dropped(self) -> Raw:
         """A copy that has forgotten its value."""
-        about = self.source, self.line, self.prefix, self.size, self.again, self.origin, self.arrays
-        return Raw(DROPPED, *about, self.key, self.batch, self.first)
+        return replace(self, kept=DROPPED)
 
     def plain(self) -> Any:
         """The value, of lists only."""
@@ -135,39 +134,11 @@ def _number(line: int | None, prefix: str) -> int:
     return int(index) if index.isdigit() else 0
 
 
-class Texts(Sequence[str]):
-    """The texts of a table's cell, none of them null; Python's strings where they are asked for.
-
-    Most evaluations look at no token string, and making them takes longer than all the rest.
-
-    Args:
-        column: a column of text, as pyarrow has it.
-        begin, end: which of its values.
-    """
-
-    def __init__(self, column: Any, begin: int, end: int) -> None:
-        self._column, self._begin, self._end = column, begin, end
-
-    def __len__(self) -> int:
-        return self._end - self._begin
-
-    def __getitem__(self, at: Any) -> Any:
-        return self.tolist()[at]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.tolist())
-
-    def tolist(self) -> list[str]:
-        """All of them."""
-        found: list[str] = self._column.slice(self._begin, len(self)).to_pylist()
-        return found
-
-
 def listed(value: Any) -> Any:
     """A value with its arrays as the lists that a JSON file would have."""
-    if isinstance(value, np.ndarray | Texts):
+    if isinstance(value, np.ndarray):
         return value.tolist()
-    if isinstance(value, list) and value and isinstance(value[0], list | np.ndarray | Texts):
+    if isinstance(value, list) and value and isinstance(value[0], list | np.ndarray):
         return [listed(one) for one in value]
     if isinstance(value, dict):
         return {key: listed(one) for key, one in value.items()}

@@ -25,14 +25,7 @@ _WRONG = (TypeError, LookupError, ValueError, AttributeError, OverflowError)
 def translated(
     raws: Iterable[Raw | InputError], insisted: str | None, mapped: Mapped, notices: Notices
 ) -> Iterator[Raw | InputError]:
-    """The records of objects in any format; canonical ones pass as they are.
-
-    Args:
-        raws: decoded objects.
-        insisted: the only format that they may be of; None: recognised by their content.
-        mapped: canonical name → the place that is read instead.
-        notices: sentences to print once are added here.
-    """
+    """The records of objects in any format; canonical ones pass as they are."""
     for raw in raws:
         if isinstance(raw, InputError) or type(raw.value) is not dict:
             yield raw
@@ -91,8 +84,9 @@ def _translate(raw: Raw, insisted: str | None, mapped: Mapped, notices: Notices)
             lines = [f"read as {chosen.name} ({chosen.title})", *lacks, *lines]
             if len(made) == 1:
                 places = "\n".join(one.spelled.values())
-                for key in _resembling(tuple(value)):  # and that the format does not read
-                    if key not in places:
+                for key in value:  # that may be a missing column, and that the format does not read
+                    means = canonical_name(key) is None and resembled(key) in TWINS
+                    if means and key not in places:
                         one.value.setdefault(key, value[key])
         if mapped:
             _map(one, value, mapped)
@@ -118,12 +112,6 @@ def _read(chosen: Format, value: dict[str, Any]) -> list[Translated]:
             f"this does not look like {chosen.title} ({what}); grpo formats lists the "
             "supported formats"
         ) from None
-
-
-@lru_cache(maxsize=1024)
-def _resembling(keys: tuple[str, ...]) -> list[str]:
-    """The keys without a meaning that resemble a column of log-probs which may be missing."""
-    return [key for key in keys if canonical_name(key) is None and resembled(key) in TWINS]
 
 
 def _map(one: Translated, value: dict[str, Any], mapped: Mapped) -> None:

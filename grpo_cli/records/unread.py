@@ -193,12 +193,7 @@ def candidates(unknown: Sequence[str]) -> tuple[str, ...]:
 
 
 def misnamed(names: Mapping[str, str], unknown: Sequence[str]) -> dict[str, tuple[Misnamed, ...]]:
-    """The columns of log-probs that records lack → the keys that resemble each, by their names.
-
-    Args:
-        names: canonical name → the key as written, of what the records have.
-        unknown: the keys that mean nothing.
-    """
+    """The columns of log-probs that records lack → the keys that resemble each, by their names."""
     new = names.get(NEW)
     if new is None or not unknown:
         return {}
@@ -342,15 +337,7 @@ def look(
     wanted: Mapping[str, Sequence[Misnamed]],
     line: int | None,
 ) -> KeySet:
-    """The keys of a record that nothing reads and that have the shape of a column.
-
-    Args:
-        record: the first one with its keys.
-        names: canonical name → the key as written.
-        keys: those that nothing reads.
-        wanted: the columns that it lacks → the keys that resemble each.
-        line: its line, if it has one.
-    """
+    """The keys of a record that nothing reads and that have the shape of a column."""
     model = record[names[NEW]] if NEW in names else record.get(names.get("ratios", ""))
     near = misnamed_in(record, names, wanted).values()
     advice = {one.key: one.advice.partition(" reads")[0] for one in near}

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 from running import threads as runs
-from trials.faults.threads import THREADS
+from trials.faults.samples import THREADS
 from trials.product import Record, lines
 from trials.turns import threads as turns
 

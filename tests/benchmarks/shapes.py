@@ -636,7 +636,7 @@ def read(name: str, path: str) -> Iterator[Object]:
             yield from batch.to_pylist()
     elif suffix == ".pt":
         from grpo_cli.records.tables.files import Rows
-        from grpo_cli.records.tables.torch_file import raws
+        from grpo_cli.records.tables.pieces import raws
 
         whole = Rows(path, path, "torch", None, 0, 0)
         yield from (one.value for one in raws(whole))  # type: ignore[union-attr]

@@ -12,7 +12,7 @@ import numpy as np
 import orjson
 import pytest
 from files import each, some
-from trials import check, threads, verify
+from trials import check, tape, threads, verify
 from trials.faults.catalogue import FAULTS
 from trials.faults.fault import planted
 from trials.kinds import KINDS
@@ -20,12 +20,11 @@ from trials.kinds.kind import clean, dumped
 from trials.product import lines, printed_value
 from trials.report import missed
 from trials.score import Count, merged, wilson
+from trials.tape import Var
 from trials.task import Task
-from trials.trl import tape
 from trials.trl.data import data
 from trials.trl.loss import RIGHT, evaluate
 from trials.trl.records import simulated
-from trials.trl.tape import Var
 from trials.wrong.catalogue import MISTAKES
 from trials.wrong.mistake import mistaken
 
@@ -65,7 +64,7 @@ def test_reference_gradient_against_finite_differences(seed: int) -> None:
 def test_minimum_shares_a_tie_and_a_clamp_passes_at_its_bounds() -> None:
     """As torch.minimum and torch.clamp do (by hand)."""
     x = Var([1.0, 1.2, 1.3])
-    tape.total(tape.least(x * 1.0, tape.clamp(x, 0.8, 1.2))).backward()
+    tape.least(x * 1.0, tape.clamp(x, 0.8, 1.2)).sum().backward()
     np.testing.assert_allclose(x.slope, [1.0, 1.0, 0.0])
 
 

@@ -20,8 +20,7 @@ from grpo_cli.commands.check.run import check
 from grpo_cli.commands.compare.compare import compare_plans
 from grpo_cli.commands.convert.conversion import Conversion
 from grpo_cli.commands.emit import JSONL
-from grpo_cli.commands.eval.lines import encode_lines
-from grpo_cli.commands.eval.nested import encode_nested
+from grpo_cli.commands.eval.lines import encode_lines, encode_nested
 from grpo_cli.commands.split.responses import gather
 from grpo_cli.engine import Evaluation, Reader
 from grpo_cli.engine.cluster import run

@@ -13,7 +13,7 @@ from command import application
 from typer.testing import CliRunner
 
 from grpo_cli import InputError
-from grpo_cli.commands.eval.nested import encode_nested
+from grpo_cli.commands.eval.lines import encode_nested
 from grpo_cli.engine import Evaluation, Reader
 from grpo_cli.records.open import remote
 from grpo_cli.records.open.remote import files as addresses

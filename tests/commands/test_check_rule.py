@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from itertools import combinations, combinations_with_replacement
 
-from grpo_cli.commands.check.rule import FUNCTIONS, ORDER, relations
-from grpo_cli.commands.check.rules import table
+from grpo_cli.commands.check.rule import FUNCTIONS, ORDER, relations, sentences, table
 
 GIVEN = relations()
 COLUMNS = [*GIVEN["columns"]]
@@ -57,7 +56,10 @@ def test_every_relation_is_whole_and_has_a_function():
         assert rule.holds, rule.code
         assert rule.breaks.endswith("."), rule.code
         assert {*rule.severities} <= {*ORDER}, rule.code
+        mine = [one for name, one in sentences().items() if name.partition(".")[0] == rule.code]
+        assert {one.severity for one in mine} <= {*ORDER, None}, rule.code
         assert meanings.setdefault(rule.code, rule.breaks) == rule.breaks, rule.code
+    assert {*meanings} == {name.partition(".")[0] for name in sentences()}
     scopes = [rule.scope for rule in table()]
     assert scopes == sorted(scopes, key=["record", "input", "pair"].index)
 

@@ -6,8 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from grpo_cli.commands.check.rule import ORDER
-from grpo_cli.commands.check.rules import codes
+from grpo_cli.commands.check.rule import ORDER, codes
 from grpo_cli.commands.check.run import check as run
 from grpo_cli.commands.check.view import print_findings
 from grpo_cli.commands.options.everywhere import bundled

@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 
 from grpo_cli.commands.check.answer import NotChecked
 from grpo_cli.commands.check.record_view import View
-from grpo_cli.commands.check.rule import Topic
-from grpo_cli.commands.check.rules import table, topics
+from grpo_cli.commands.check.rule import Topic, table, topics
 
 FEWER_THAN = "fewer than "
 """Begins what an input has too few of, in the place of a field."""

@@ -10,7 +10,7 @@ from operator import itemgetter
 
 from grpo_cli.commands.check import answer
 from grpo_cli.commands.check.record_view import Place
-from grpo_cli.commands.check.rule import Finding, Rule
+from grpo_cli.commands.check.rule import Finding, Rule, plain
 
 Key = tuple[int, int, int, int]
 """What orders findings: source, record, rule, response."""
@@ -33,25 +33,18 @@ class Findings:
 
     def add(self, rule: Rule, finding: Finding, place: Place, source: int = 0) -> None:
         """Adds a rule's finding in a record of a source."""
-        severity = finding.severity or rule.severities[0]
+        severity = rule.severity(finding)
         self.counts[rule.code, severity] += 1
         response = -1 if finding.response is None else finding.response
-        self._keep(
-            rule.code,
-            (source, place.number, rule.rank, response),
-            lambda: answer.Finding(
-                code=rule.code,
-                severity=severity,
-                record=place.name,
-                response=finding.response,
-                token=finding.token,
-                source=place.source,
-                line=place.line,
-                message=finding.message,
-                evidence=dict(finding.evidence),
-                advice=finding.advice,
-            ),
-        )
+
+        def make() -> answer.Finding:
+            message, advice = rule.describe(finding)
+            where = (place.name, finding.response, finding.token, place.source, place.line)
+            return answer.Finding(
+                rule.code, severity, *where, message, plain(finding.evidence), advice
+            )
+
+        self._keep(rule.code, (source, place.number, rule.rank, response), make)
 
     def merge(self, other: Findings, source: int) -> None:
         """Adds the findings of a piece of a source."""

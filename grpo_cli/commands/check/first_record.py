@@ -43,7 +43,7 @@ def first_error(chunk: Chunk) -> Iterator[str]:
         samples=np.zeros(1, dtype=np.int64),
     )
     for rule, finding in find_in_pairs(record, _RULES):
-        yield f"{rule.code}: {finding.message} (run grpo check for all findings)"
+        yield f"{rule.code}: {rule.describe(finding)[0]} (run grpo check for all findings)"
         return
 
 

@@ -73,11 +73,15 @@ class Pair:
         """[N] |log ratio|."""
         return np.abs(self.log_ratio)
 
+    def count(self, tokens: NDArray[np.bool_]) -> I64:
+        """Returns [S] how many of the tokens are marked."""
+        found: I64 = self.samples.sum(tokens.astype(np.int64))
+        return found
+
     @cached_property
     def equal(self) -> NDArray[np.bool_]:
         """[S] whether the columns are equal to the last bit."""
-        found: NDArray[np.bool_] = self.samples.sum((self.log_ratio != 0.0).astype(np.int64)) == 0
-        return found
+        return self.count(self.log_ratio != 0.0) == 0
 
     @cached_property
     def weight(self) -> F64:
@@ -93,7 +97,7 @@ class Pair:
     def moments(self, values: F64, among: NDArray[Any] | None = None) -> tuple[F64, F64, F64]:
         """Returns [S] number, mean and standard deviation of all values, or of those among."""
         part = values if among is None else np.where(among, values, 0.0)
-        each = self.samples.lengths if among is None else self.samples.sum(among.astype(np.int64))
+        each = self.samples.lengths if among is None else self.count(among)
         number = np.maximum(each, 1).astype(np.float64)
         mean = self.samples.sum(part) / number
         away = values - self.samples.spread(mean)
@@ -102,11 +106,9 @@ class Pair:
 
     def count_sides(self, among: NDArray[Any]) -> tuple[I64, I64]:
         """Returns [S] tokens at which the first column is above the second, and below it."""
-        ups, downs = (
-            self.samples.sum((among & side).astype(np.int64))
-            for side in (self.log_ratio > 0.0, self.log_ratio < 0.0)
+        return self.count(among & (self.log_ratio > 0.0)), self.count(
+            among & (self.log_ratio < 0.0)
         )
-        return ups, downs
 
     @cached_property
     def scales(self) -> dict[int, Scale]:

@@ -116,12 +116,32 @@ class Tokens:
 
     def tokens_of(self, record: int) -> slice:
         """Returns the tokens of a record."""
-        start = int(self._record_tokens.starts[record])
+        start = int(self._token_starts[record])
         return slice(start, start + int(self.tokens[record]))
 
     @cached_property
-    def _record_tokens(self) -> Segments:
-        return Segments(self.tokens)
+    def _token_starts(self) -> I64:
+        return Segments(self.tokens).starts
+
+    def count_rows(self, responses: NDArray[np.bool_]) -> I64:
+        """Returns [M] how many responses of each record are marked."""
+        found: I64 = self.records.sum(responses.astype(np.int64))
+        return found
+
+    def count_tokens(self, tokens: NDArray[np.bool_]) -> I64:
+        """Returns [R] how many of the tokens that count are marked in each response."""
+        found: I64 = self.responses.sum(tokens.astype(np.int64))
+        return found
+
+    def first_row(self, record: int, responses: NDArray[Any]) -> dict[str, Any]:
+        """Returns the place of a record's first marked response, or that of its greatest number."""
+        rows = self.rows_of(record)
+        return self.at(rows.start + int(np.argmax(responses[rows])))
+
+    def first_token(self, record: int, tokens: NDArray[Any]) -> dict[str, Any]:
+        """Returns the place of a record's first marked token, or that of its greatest number."""
+        part = self.tokens_of(record)
+        return self.place(part.start + int(np.argmax(tokens[part])))
 
     def at(self, response: int) -> dict[str, Any]:
         """Returns the place of a response as the fields of a finding."""
@@ -144,13 +164,15 @@ class Tokens:
     @property
     def turns(self) -> I64 | None:
         """[N] the number of each token's turn in its trajectory; None without an engine."""
-        found = self.columns.get(TURN)
-        return None if found is None else found.astype(np.int64)
+        return self._whole_numbers(TURN)
 
     @property
     def versions(self) -> I64 | None:
         """[N] the version of the weights that sampled each token, -1 where unknown."""
-        found = self.columns.get("weight_versions")
+        return self._whole_numbers("weight_versions")
+
+    def _whole_numbers(self, name: str) -> I64 | None:
+        found = self.columns.get(name)
         return None if found is None else found.astype(np.int64)
 
     @property
@@ -183,18 +205,18 @@ class Tokens:
     @staticmethod
     def join(parts: Sequence[Tokens]) -> Tokens:
         """Returns the records of several parts that have one layout."""
-        first = parts[0]
-        if len(parts) == 1:
-            return first
-        arrays = ("counts", "lengths", "positions", "samples")
-        counts, lengths, positions, samples = (
-            np.concatenate([getattr(part, name) for part in parts]) for name in arrays
+        return Tokens(
+            [*chain.from_iterable(part.places for part in parts)],
+            parts[0].names,
+            np.concatenate([part.counts for part in parts]),
+            np.concatenate([part.lengths for part in parts]),
+            np.concatenate([part.positions for part in parts]),
+            {
+                name: np.concatenate([part.columns[name] for part in parts])
+                for name in parts[0].columns
+            },
+            np.concatenate([part.samples for part in parts]),
         )
-        columns = {
-            name: np.concatenate([part.columns[name] for part in parts]) for name in first.columns
-        }
-        places = [place for part in parts for place in part.places]
-        return Tokens(places, first.names, counts, lengths, positions, columns, samples)
 
 
 @dataclass(eq=False)
@@ -252,6 +274,11 @@ class View(Tokens):
         return self.packed.mask
 
     @property
+    def groups(self) -> I64:
+        """[R] a number for each group of each record, in order."""
+        return self.packed.groups
+
+    @property
     def widths(self) -> I64:
         """[R] tokens of each response as written."""
         return self.packed.widths
@@ -304,11 +331,6 @@ class View(Tokens):
             return self.rewards
         return np.nansum(self.rewards, axis=1)
 
-    @property
-    def groups(self) -> I64:
-        """[R] a number for each group of each record, in order."""
-        return self.packed.groups
-
     @cached_property
     def sizes(self) -> I64:
         """[groups] responses of each group."""
@@ -325,19 +347,14 @@ class View(Tokens):
         numbers = self.packed.trajectories
         if numbers is None or len(np.unique(numbers)) == len(numbers):
             return []
-        order = np.lexsort((np.arange(len(numbers)), self._turn_of_response, numbers))
+        turns, written = np.zeros(len(numbers)), self.packed.columns.get("turn_ids")
+        if written is not None and len(written):
+            first = np.minimum(self.written.starts, len(written) - 1)
+            turns = np.where(self.widths > 0, written[first], 0)
+        order = np.lexsort((np.arange(len(numbers)), turns.astype(np.int64), numbers))
         rows = np.split(order, np.flatnonzero(np.diff(numbers[order])) + 1)
         records = self.records.index
         return [Trajectory(int(records[one[0]]), int(self.groups[one[0]]), one) for one in rows]
-
-    @property
-    def _turn_of_response(self) -> I64:
-        """[R] the number that the record gives to each response's turn; 0 where it gives none."""
-        written = self.packed.columns.get("turn_ids")
-        if written is None or not len(written):
-            return np.zeros(len(self.widths), dtype=np.int64)
-        first = np.minimum(self.written.starts, len(written) - 1)
-        return np.where(self.widths > 0, written[first], 0).astype(np.int64)
 
     @cached_property
     def turned(self) -> dict[int, list[Trajectory]]:
@@ -345,17 +362,7 @@ class View(Tokens):
         found: dict[int, list[Trajectory]] = {}
         for one in self.trajectories:
             found.setdefault(one.record, []).append(one)
-        several = ((key, some) for key, some in found.items() if any(len(t.rows) > 1 for t in some))
-        return dict(several)
-
-    @cached_property
-    def attempts(self) -> dict[int, dict[int, list[Trajectory]]]:
-        """Record → group → its trajectories, of the records in ``turned``."""
-        found: dict[int, dict[int, list[Trajectory]]] = {}
-        for record, every in self.turned.items():
-            for one in every:
-                found.setdefault(record, {}).setdefault(one.group, []).append(one)
-        return found
+        return {key: some for key, some in found.items() if any(len(t.rows) > 1 for t in some)}
 
     def members(self, group: int) -> I64:
         """Returns the responses of a group."""

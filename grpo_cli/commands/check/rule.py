@@ -1,4 +1,4 @@
-"""What a rule is, and what it finds. Everything but its function is a row of ``relations.json``."""
+"""What a rule is, and what it finds: a function, a row of ``relations.json``, and sentences."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from importlib import import_module
 from importlib.resources import files
-from typing import Any, Literal, TypeVar
+from pkgutil import iter_modules
+from typing import Any, Literal, NamedTuple, TypeVar
+
+import numpy as np
 
 Severity = Literal["error", "warning", "info"]
 Scope = Literal["record", "pair", "input"]
@@ -20,21 +24,29 @@ class Finding:
     """One fault, or one fact worth knowing.
 
     Attributes:
-        message: what was found, in words.
-        advice: what to do about it.
-        evidence: the numbers that it rests on.
+        evidence: the numbers that it rests on, by the names that its sentence has for them.
         record: the index of the record in its view.
         response, token: its index in the record, and the token's index in the response as written.
+        kind: which of its code's sentences it has, where there are several.
         severity: "error" makes the numbers wrong, "warning" makes them doubtful, "info" explains;
-            None is the rule's first.
+            None is that of the sentence, or else the rule's first.
+        words: what the sentence has besides the evidence.
     """
 
-    message: str
-    advice: str
-    evidence: Mapping[str, Any] = field(default_factory=dict)
+    evidence: Mapping[str, Any]
     record: int = 0
     response: int | None = None
     token: int | None = None
+    kind: str = ""
+    severity: Severity | None = None
+    words: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Sentence(NamedTuple):
+    """What a finding says, with names of evidence and words in braces, and what to do about it."""
+
+    message: str
+    advice: str
     severity: Severity | None = None
 
 
@@ -91,17 +103,41 @@ class Rule:
     explains: bool = False
     suppressible: bool = False
 
+    def sentence(self, finding: Finding) -> Sentence:
+        """Returns the sentence of a finding as it is in the table."""
+        return sentences()[f"{self.code}.{finding.kind}" if finding.kind else self.code]
+
+    def severity(self, finding: Finding) -> Severity:
+        """Returns how severe a finding is."""
+        return finding.severity or self.sentence(finding).severity or self.severities[0]
+
+    def describe(self, finding: Finding) -> tuple[str, str]:
+        """Returns what was found, and what to do about it."""
+        values = plain({**finding.evidence, **finding.words})
+        sentence = self.sentence(finding)
+        return sentence.message.format(**values), sentence.advice.format(**values)
+
+
+def plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns values with Python's numbers instead of numpy's."""
+    return {
+        name: value.item() if isinstance(value, np.generic) else value
+        for name, value in values.items()
+    }
+
+
+def _load(name: str) -> Any:
+    return json.loads(files(__package__).joinpath(name).read_text(encoding="utf-8"))
+
 
 @cache
-def relations() -> Mapping[str, Any]:
-    """Returns ``relations.json``: columns, relations, topics, and why other columns have none."""
-    text = files(__package__).joinpath("relations.json").read_text(encoding="utf-8")
-    found: Mapping[str, Any] = json.loads(text)
-    return found
+def sentences() -> Mapping[str, Sentence]:
+    """Returns ``sentences.json``: the sentence of each code, or of each ``code.kind``."""
+    return {name: Sentence(**row) for name, row in _load("sentences.json").items()}
 
 
 FUNCTIONS: dict[tuple[str, str], Callable[..., Iterable[Finding]]] = {}
-"""(code, scope) → the function of a rule; ``rules.table()`` imports all of them."""
+"""(code, scope) → the function of a rule; ``table()`` imports all of them."""
 
 Find = TypeVar("Find", bound=Callable[..., Iterable[Finding]])
 
@@ -114,3 +150,58 @@ def rule(code: str, scope: Scope = "record") -> Callable[[Find], Find]:
         return find
 
     return declare
+
+
+@cache
+def relations() -> Mapping[str, Any]:
+    """Returns ``relations.json``: columns, relations, topics, and why other columns have none."""
+    found: Mapping[str, Any] = _load("relations.json")
+    return found
+
+
+@cache
+def table() -> tuple[Rule, ...]:
+    """Returns every rule in the order in which they run."""
+    rooms = import_module(f"{__package__}.rules")
+    for module in iter_modules(rooms.__path__):
+        import_module(f"{rooms.__name__}.{module.name}")
+    given = relations()
+    named = {row["topic"]: Topic(**_with_tuples(row)) for row in given["topics"]}
+    found = []
+    for rank, row in enumerate(given["relations"]):
+        topic = named[row["topic"]] if "topic" in row else Topic()
+        find = FUNCTIONS[row["code"], row["scope"]]
+        found.append(Rule(**_with_tuples(row) | {"topic": topic, "rank": rank, "find": find}))
+    return tuple(found)
+
+
+def _with_tuples(row: dict[str, Any]) -> dict[str, Any]:
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in row.items()}
+
+
+@cache
+def topics() -> tuple[Topic, ...]:
+    """Returns the topics of the rules, in the order in which skipped ones are listed."""
+    return tuple(dict.fromkeys(rule.topic for rule in table() if rule.topic.topic))
+
+
+@cache
+def rules_of(scope: Scope) -> tuple[Rule, ...]:
+    """Returns the rules that see a record, a pair of columns, or the whole input."""
+    return tuple(rule for rule in table() if rule.scope == scope)
+
+
+@cache
+def rule_named(code: str) -> Rule:
+    """Returns the rule of a code on the whole input, or else on records."""
+    return next(rule for rule in (*rules_of("input"), *rules_of("record")) if rule.code == code)
+
+
+def codes() -> list[dict[str, Any]]:
+    """Returns each code once with its severities and meaning, the worst first."""
+    found = {rule.code: rule for rule in table()}
+    rules = sorted(found.values(), key=lambda rule: (ORDER.index(rule.severities[0]), rule.code))
+    return [
+        {"code": rule.code, "severity": list(rule.severities), "meaning": rule.breaks}
+        for rule in rules
+    ]

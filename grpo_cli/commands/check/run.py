@@ -23,8 +23,7 @@ from grpo_cli.commands.check.findings import Findings
 from grpo_cli.commands.check.floors import judge
 from grpo_cli.commands.check.read_views import views
 from grpo_cli.commands.check.record_view import Tokens, View
-from grpo_cli.commands.check.rule import ORDER
-from grpo_cli.commands.check.rules import rule_named, rules_of
+from grpo_cli.commands.check.rule import ORDER, rule_named, rules_of
 from grpo_cli.commands.check.rules.repeats import Facts, InputMemory, Located, collect_facts
 from grpo_cli.commands.check.samples import Samples, compare_samples
 from grpo_cli.engine import Reader
@@ -165,7 +164,7 @@ def check_records(view: View, findings: Findings) -> NDArray[np.bool_]:
         for rule in rules_of("record"):
             for finding in rule.find(view) if not missing_needs(rule.topic, view) else ():
                 if not (rule.suppressible and explained[finding.record]):
-                    explained[finding.record] |= rule.explains and finding.severity != "info"
+                    explained[finding.record] |= rule.explains and rule.severity(finding) != "info"
                     findings.add(rule, finding, view.places[finding.record])
     return explained
 

@@ -10,8 +10,7 @@ import numpy as np
 from grpo_cli.commands.check.findings import Findings
 from grpo_cli.commands.check.pair import Pair
 from grpo_cli.commands.check.record_view import Tokens
-from grpo_cli.commands.check.rule import Finding, Rule
-from grpo_cli.commands.check.rules import rules_of
+from grpo_cli.commands.check.rule import Finding, Rule, rules_of
 from grpo_cli.objective.mismatch import Mismatch
 
 _LARGE = 128
@@ -56,9 +55,17 @@ def find_in_pairs(
             for finding in rule.find(pair):
                 sample = records.sample_index[finding.record]
                 if not before[sample]:
-                    explained[sample] |= (finding.severity or rule.severities[0]) != "info"
+                    explained[sample] |= rule.severity(finding) != "info"
                     columns = {} if "column" in finding.evidence else {"columns": [*names]}
-                    yield rule, replace(finding, evidence={**columns, **finding.evidence})
+                    words = {"pair": pair, "first": pair.keys[0], "second": pair.keys[1]}
+                    yield (
+                        rule,
+                        replace(
+                            finding,
+                            evidence={**columns, **finding.evidence},
+                            words={**words, **finding.words},
+                        ),
+                    )
 
 
 class Samples:

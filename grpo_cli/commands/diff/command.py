@@ -24,15 +24,16 @@ from grpo_cli.commands.options.source import (
     refuse_unopened,
     tell_notes,
 )
+from grpo_cli.commands.trend.logs import is_log
 from grpo_cli.commands.trend.origins import StepSource, run_of
 from grpo_cli.engine import Reader
 from grpo_cli.errors import GrpoError, InputError
-from grpo_cli.records import Reading
+from grpo_cli.records import Reading, Source
 from grpo_cli.records.choose.where import read_path
 from grpo_cli.records.open.folders import files as expanded
 from grpo_cli.terminal.grid import column, print_fitting
 from grpo_cli.terminal.messages import failures
-from grpo_cli.terminal.numbers import counted, shown
+from grpo_cli.terminal.numbers import counted, shell_line, shown
 from grpo_cli.terminal.prose import wrapped
 from grpo_cli.terminal.screen import Screen, mark
 
@@ -92,6 +93,10 @@ def diff_runs(
     """Prints where two runs first differ; returns whether they are identical."""
     places = [paths([run]) for run in runs]
     refuse_unopened([*chain(*places)])
+    if all(len(one) == 1 and is_log(Source.of(one[0])) for one in places):
+        against = shell_line(["grpo", "trend", runs[0], "--against", runs[1]])
+        reason = f"both files are trainers' logs, which have no tokens: {against} compares them"
+        raise InputError(reason, source=runs[0])
     reading, skip = loading.reading(loading.record), loading.on_error == "skip"
     step_source = StepSource(None if step is None else read_path(step, "--step"))
     alone = step is None and all(len(one) == 1 and Path(one[0]).is_file() for one in places)

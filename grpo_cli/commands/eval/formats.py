@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 import orjson
 
 from grpo_cli.commands.emit import BARE, TEXT_FORMATS, TextFormat
-from grpo_cli.commands.eval.lines import encode_lines
-from grpo_cli.commands.eval.nested import encode_nested
+from grpo_cli.commands.eval.lines import encode_lines, encode_nested
 from grpo_cli.commands.eval.printing import ONLY, Printing
 from grpo_cli.commands.eval.run import ROWS, Run, having_note, limited, totals_of
 from grpo_cli.engine.evaluation import Encode

@@ -5,18 +5,26 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, pairwise, repeat
+from collections.abc import Iterator, Sequence
+from itertools import chain, repeat
 from typing import Any
 
 import numpy as np
 import orjson
 
+from grpo_cli.batch import I64
 from grpo_cli.commands.emit import TextFormat
-from grpo_cli.engine.rows.fields import SIDES, Level
-from grpo_cli.engine.rows.rows import columns, row_segments
-from grpo_cli.engine.rows.source import Source, bounds, one_number
+from grpo_cli.engine.rows.fields import (
+    RECORD_CONTEXT,
+    RESPONSE_CONTEXT,
+    SIDES,
+    Level,
+    extras,
+    names,
+)
+from grpo_cli.engine.rows.rows import Row, columns, row_segments, rows
+from grpo_cli.engine.rows.source import Source, one_number
+from grpo_cli.terminal.numbers import escaped_json
 
 Cells = str | Sequence[bytes]
 """A column of cells: one for all lines, or one for each."""
@@ -40,38 +48,29 @@ def encode_lines(
     if not source.records:
         return []
     if level == "token":
-        return list(_joined(_token_lines(source, fields, lines)))
+        return list(_token_lines(source, fields, lines))
     found = columns(source, level, fields)
     rows = zip(*(found[name].spread() for name in fields), strict=True)
     return [b"".join([lines.row(row, fields) for row in rows])]
 
 
-_PIECE = 1 << 20
-"""Bytes of lines that are one piece: large ones travel between processes without a copy."""
-
-
-def _joined(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    waiting, size = [], 0
-    for piece in pieces:
-        waiting.append(piece)
-        size += len(piece)
-        if size >= _PIECE:
-            yield b"".join(waiting)
-            waiting, size = [], 0
-    yield b"".join(waiting)
+_TOKENS = 1 << 11
+"""Tokens whose cells are text at once: ten and more objects each, which a cache has to hold."""
 
 
 def _token_lines(source: Source, fields: tuple[str, ...], lines: TextFormat) -> Iterator[bytes]:
     """Makes the lines of many tokens at once, column by column."""
     found = columns(source, "token", fields)
     shared = {
-        name: (list(map(lines.cell, column.values)), bounds(column.owners))
+        name: (list(map(lines.cell, column.values)), column.owners.index)
         for name, column in found.items()
         if column.owners is not None
     }
-    for begin, end in _stretches(bounds(row_segments(source))):
+    total = row_segments(source).total
+    for begin in range(0, total, _TOKENS):
+        end = min(begin + _TOKENS, total)
         cells = [
-            _repeated(*shared[name], begin, end)
+            _shared(*shared[name], begin, end)
             if name in shared
             else _cells(found[name].values, begin, end, lines)
             for name in fields
@@ -79,38 +78,11 @@ def _token_lines(source: Source, fields: tuple[str, ...], lines: TextFormat) -> 
         yield _join(cells, end - begin, fields, lines)
 
 
-_TOKENS = 1 << 11
-"""Tokens whose cells are text at once: ten and more objects each, which a cache has to hold."""
-_LONG = 64
-"""Tokens of a response from which on its lines are made by themselves: they have more in common."""
-
-
-def _stretches(starts: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """The tokens of each long response, and those between them, at most so many at once.
-
-    Args:
-        starts: where each response's tokens begin, and where those of the last one end.
-    """
-    long = [pair for pair in pairwise(starts) if pair[1] - pair[0] >= _LONG]
-    for first, last in pairwise(sorted({starts[0], starts[-1], *chain.from_iterable(long)})):
-        for begin in range(first, last, _TOKENS):
-            yield begin, min(begin + _TOKENS, last)
-
-
-def _repeated(cells: Sequence[str], starts: Sequence[int], begin: int, end: int) -> Cells:
-    """The cells of some tokens, which those of a record or response have in common.
-
-    Args:
-        cells: the cell of each record or response.
-        starts: where the tokens of each begin, and where those of the last one end.
-        begin, end: the tokens.
-    """
-    first, last = bisect_right(starts, begin) - 1, bisect_left(starts, end)
-    cuts = [begin, *starts[first + 1 : last], end]
-    found = [(cells[first + at], b - a) for at, (a, b) in enumerate(pairwise(cuts)) if b > a]
-    if len({text for text, _ in found}) == 1:
-        return found[0][0]
-    return [cell for text, count in found for cell in repeat(text.encode(), count)]
+def _shared(cells: Sequence[str], owners: I64, begin: int, end: int) -> Cells:
+    """The cells of some tokens, each of which is that of the token's record or response."""
+    own = owners[begin:end].tolist()
+    texts = {at: cells[at].encode() for at in range(own[0], own[-1] + 1)}
+    return [texts[at] for at in own] if len({*texts.values()}) > 1 else cells[own[0]]
 
 
 def _cells(column: Any, begin: int, end: int, lines: TextFormat) -> Cells:
@@ -140,21 +112,79 @@ _CELL = "\0"
 def _join(cells: Sequence[Cells], count: int, fields: Sequence[str], lines: TextFormat) -> bytes:
     """Joins columns to so many lines with their ends."""
     line = lines.line([text if isinstance(text, str) else _CELL for text in cells], fields) + "\n"
-    if _CELL not in line:
-        return line.encode() * count
-    first, *between, last = line.encode().split(_CELL.encode())
-    rows = _rows([column for column in cells if not isinstance(column, str)], between)
-    return first + (last + first).join(rows) + last
+    between = line.encode().split(_CELL.encode())
+    columns = [column for column in cells if not isinstance(column, str)]
+    parts = chain.from_iterable(zip(map(repeat, between), columns, strict=False))
+    return b"".join(chain.from_iterable(zip(*parts, repeat(between[-1], count), strict=False)))
 
 
-def _rows(columns: Sequence[Sequence[bytes]], between: Sequence[bytes]) -> Iterator[bytes]:
-    """Yields each line without the first and the last text, which all lines have.
+# ---- one JSON object per record, what is inside it nested in lists and columns -------------------
 
-    ``join`` writes a comma faster than it takes one.
+
+_OPTIONS = orjson.OPT_SERIALIZE_NUMPY
+_LARGE = 1 << 17  # bytes of which 8 KiB are a small part
+
+
+def encode_nested(
+    source: Source,
+    *,
+    level: Level,
+    fields: tuple[str, ...] | None,
+    lines: bool = False,
+    asked: tuple[str, ...] = (),
+) -> list[bytes]:
+    """One JSON object per record.
+
+    Args:
+        source: the records.
+        level: the deepest rows inside.
+        fields: the names that a row of that level has, in this order; None for all of them. A
+            record that holds responses keeps its ``id``, and a response its number.
+        lines: whether each has the end of a line.
+        asked: which ``EXTRA`` fields the rows have.
     """
-    comma = b"," if all(text[:1] == text[-1:] == b"," for text in between) else b""
-    parts: list[Iterable[bytes]] = []
-    for text, column in zip([comma, *between], columns, strict=True):
-        inner = repeat(text[len(comma) : len(text) - len(comma)])
-        parts += [column] if text == comma else [inner, column]
-    return map(comma.join, zip(*parts, strict=False))
+    result = rows(source, level, asked)
+    if fields is not None:
+        result = [_selected(row, level, fields, source.by) for row in result]
+    option = _OPTIONS | orjson.OPT_APPEND_NEWLINE if lines else _OPTIONS
+    return [_fitted(escaped_json(orjson.dumps(row, option=option))) for row in result]
+
+
+def _fitted(piece: bytes) -> bytes:
+    """Copies bytes to no more memory than they need; orjson leaves room for 8 KiB."""
+    return memoryview(piece).tobytes() if len(piece) < _LARGE else piece
+
+
+def _selected(row: Row, level: Level, fields: tuple[str, ...], by: tuple[str, ...]) -> Row:
+    if level == "record":
+        return {name: row[name] for name in fields}
+    selected = _picked(row, "id", fields, (*by, *RECORD_CONTEXT))
+    if level == "trajectory":
+        own = level_names(level)
+        selected["trajectories"] = [_chosen(one, fields, own) for one in row["trajectories"]]
+        return selected
+    inside = level_names(level) if level == "response" else RESPONSE_CONTEXT
+    selected["responses"] = [
+        _picked(response, "response", fields, inside) for response in row["responses"]
+    ]
+    known = level_names(level)
+    for response, whole in zip(selected["responses"], row["responses"], strict=True):
+        if level == "token":
+            response["tokens"] = _chosen(whole["tokens"], fields, known)
+        elif level == "turn":
+            response["turns"] = [_chosen(turn, fields, known) for turn in whole["turns"]]
+    return selected
+
+
+def _chosen(row: Row, fields: tuple[str, ...], known: tuple[str, ...]) -> Row:
+    return {name: row.get(name) for name in fields if name in known}
+
+
+def level_names(level: Level) -> tuple[str, ...]:
+    """The names of a level's own fields, also of those that are there where they are asked for."""
+    return (*names(level), *extras(level))
+
+
+def _picked(row: Row, key: str, fields: tuple[str, ...], allowed: tuple[str, ...]) -> Row:
+    wanted = [name for name in fields if name in allowed]
+    return {name: row[name] for name in (wanted if key in wanted else [key, *wanted])}

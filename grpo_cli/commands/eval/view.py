@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from grpo_cli.commands.eval.nested import level_names
+from grpo_cli.commands.eval.lines import level_names
 from grpo_cli.commands.eval.printing import Printing
 from grpo_cli.commands.eval.run import notes
 from grpo_cli.engine.rows.fields import (

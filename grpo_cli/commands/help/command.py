@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Annotated
+from collections.abc import Callable, Iterator, Sequence
+from typing import Annotated, NamedTuple
 
 import typer
+import typer.main
 from rich.console import Console
+from rich.text import Text
 
 from grpo_cli.commands import main
-from grpo_cli.commands.help.flags import flags, look_up_flag, print_flag
 from grpo_cli.commands.help.view import laid_out, print_contents, text, topics
 from grpo_cli.errors import UsageError, nearest
 from grpo_cli.terminal.destination import destination
 from grpo_cli.terminal.messages import failures
 from grpo_cli.terminal.paging import print_page
+from grpo_cli.terminal.prose import wrapped
 from grpo_cli.terminal.screen import Screen
 
 Topic = Annotated[
@@ -89,3 +91,56 @@ def _is_explained(name: str) -> bool:
 
 def _names() -> list[str]:
     return [*dict.fromkeys([*topics(), *main.COMMANDS])]
+
+
+# ---- flags ---------------------------------------------------------------------------------------
+
+
+class Flag(NamedTuple):
+    """A flag as some commands have it.
+
+    Attributes:
+        spelling: its names and what its value is called.
+        text: what it does.
+        commands: those that have it with this text.
+    """
+
+    spelling: str
+    text: str
+    commands: list[str]
+
+
+def look_up_flag(name: str) -> list[Flag]:
+    """The flag of that name, with or without its dashes; one for each text that it has."""
+    spelled = name if name.startswith("-") else f"--{name.lower().replace('_', '-')}"
+    found: dict[tuple[str, str], Flag] = {}
+    for command, names, metavar, about in _options():
+        if spelled in names:
+            spelling = f"{', '.join(names)} {metavar}".rstrip()
+            flag = found.setdefault((spelling, about), Flag(spelling, about, []))
+            flag.commands.append(command)
+    return list(found.values())
+
+
+def flags() -> list[str]:
+    """Every flag of every command, with its dashes."""
+    return sorted({name for _, names, _, _ in _options() for name in names})
+
+
+def _options() -> Iterator[tuple[str, list[str], str, str]]:
+    """Each command's options: the command, their names, what the value is called, the text."""
+    group = typer.main.get_command(main.application())
+    for name, command in group.commands.items():  # type: ignore[attr-defined]
+        for one in command.params:
+            if hasattr(one, "help") and one.opts[0].startswith("-"):
+                yield name, sorted(one.opts, key=len), one.metavar or "", one.help or ""
+
+
+def print_flag(console: Console, screen: Screen, found: Sequence[Flag]) -> None:
+    """Prints the flag's names, what it does, and the commands that take it."""
+    for flag in found:
+        line = Text.assemble((flag.spelling, "bold cyan"), f"  {flag.text}")
+        console.print(wrapped(line, screen.reading, 2))
+        names = "every command" if len(flag.commands) >= len(main.COMMANDS) else ""
+        names = names or f"grpo {', '.join(flag.commands)}"
+        console.print(wrapped(Text(f"  {names}", "dim"), screen.reading, 4))

@@ -82,7 +82,7 @@ def names_of_words() -> list[str]:
 
 def _finding(code: str) -> Word | None:
     """What a finding of ``check`` means."""
-    from grpo_cli.commands.check.rules import codes  # they are imported one by one
+    from grpo_cli.commands.check.rule import codes  # they are imported one by one
 
     meanings = {row["code"]: row["meaning"] for row in codes()}
     return Word(code, meanings[code], "grpo check FILE") if code in meanings else None

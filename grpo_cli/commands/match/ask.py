@@ -9,9 +9,8 @@ from itertools import groupby
 from typing import Any
 
 from grpo_cli.commands.match.answer import Convention, Matched, Released
-from grpo_cli.commands.match.candidate import Candidate
 from grpo_cli.commands.match.question import InMemory, LoggedNumber, Question, Stream
-from grpo_cli.commands.match.run import REFERENCE
+from grpo_cli.commands.match.run import REFERENCE, Candidate
 from grpo_cli.commands.match.search import TOO_LARGE, Search, SearchResult
 from grpo_cli.engine import Reader
 from grpo_cli.engine.chunk import Chunk, assembled
@@ -148,7 +147,7 @@ def read_questions(
                 for other, number in carried.items()
                 if number is not None
             ]
-            questions.append(Question(target, InMemory.of(good), good[0], [*others, *more]))
+            questions.append(Question(target, InMemory(good), good[0], [*others, *more]))
             words = _selecting(members)
         if len(questions) == _MOST:
             break

@@ -14,12 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
-from grpo_cli.commands.match.candidate import Candidate
 from grpo_cli.commands.match.fit import Factor
-from grpo_cli.commands.match.question import LoggedNumber
+from grpo_cli.commands.match.question import HIGH, LOW, LoggedNumber
+from grpo_cli.commands.match.run import Candidate
 from grpo_cli.commands.match.space.changes import Change, changed, checked
 from grpo_cli.commands.match.space.space import MOST_CHANGES, Grid, Space, outer
-from grpo_cli.commands.match.sums.exact import HIGH, LOW
 from grpo_cli.errors import GrpoError
 from grpo_cli.variants.plan import Plan
 

@@ -1,24 +1,29 @@
-"""A logged number, and the records that it was logged of."""
+"""A logged number, the records that it was logged of, and passes over these."""
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any, ClassVar, TypeVar
+from typing import ClassVar, TypeVar
 
 import numpy as np
 
-from grpo_cli.batch import Batch, Segments
+from grpo_cli.batch import F64, Batch
 from grpo_cli.engine import Reader
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import Evaluator, without_misnamed
 from grpo_cli.engine.fold import Accumulator, fold
 from grpo_cli.engine.packing import chunks
-from grpo_cli.errors import InputError, UsageError
+from grpo_cli.engine.references import References
+from grpo_cli.engine.totals import Totals
+from grpo_cli.errors import GrpoError, InputError, UsageError
+from grpo_cli.objective.objective import Objective
 from grpo_cli.records import DecodedChunk
-from grpo_cli.records.packed import LARGEST, join, numbered
+from grpo_cli.records.packed import LARGEST
 
 A = TypeVar("A", bound="Pass")
 
@@ -102,8 +107,6 @@ _KEPT = 1 << 20
 """Tokens, and responses, that are kept in memory: 30 MB, where a file is read some ten times."""
 _CHUNKS = 64
 """Chunks that are kept in memory, each of other columns or settings."""
-_TOGETHER = 1 << 17
-"""Tokens that are put together in memory."""
 _START = 8192
 """Tokens that are evaluated in the time that a chunk takes to start."""
 
@@ -135,9 +138,7 @@ class Loaded(Pass):
         self.tokens, self.count = self.tokens + tokens, self.count + count
         self.full |= self.tokens > _KEPT
         self.kept += kept
-        if len(self.kept) > 2 * _CHUNKS:
-            self.kept = [*InMemory.of(self.kept).chunks]
-            self.full |= len(self.kept) > _CHUNKS
+        self.full |= len(self.kept) > _CHUNKS
         if self.full:
             self.kept = []
 
@@ -168,7 +169,7 @@ class Stream:
         """The records in memory, if they are few enough."""
         found = self.fold(Loaded)
         if found.kept:
-            return InMemory.of(found.kept)
+            return InMemory(found.kept)
         return replace(self, work=found.tokens + float(_START) * found.count)
 
     def first(self) -> Chunk:
@@ -190,17 +191,6 @@ class InMemory:
 
     chunks: Sequence[Chunk]
 
-    @classmethod
-    def of(cls, given: Iterable[Chunk]) -> InMemory:
-        """Chunks; those of the same columns and hyperparameters are put together."""
-        alike: dict[Hashable, list[list[Chunk]]] = {}
-        for chunk in given:
-            parts = alike.setdefault(_kind(chunk), [[]])
-            if sum(_size(one.batch) for one in parts[-1]) >= _TOGETHER:
-                parts.append([])
-            parts[-1].append(chunk)
-        return cls([_joined(some) for parts in alike.values() for some in parts])
-
     @cached_property
     def work(self) -> float:
         """How long a pass takes, in tokens."""
@@ -212,38 +202,6 @@ class InMemory:
         for chunk in self.chunks:
             result.add(chunk, None)
         return result
-
-
-_NUMBERED = {"groups": "group_count", "trajectories": "trajectory_count"}
-
-
-def _kind(chunk: Chunk) -> Hashable:
-    """What chunks have in common that can be put together."""
-    batch, settings = chunk.batch, chunk.settings.items()
-    columns = {one.name: getattr(batch, one.name) for one in fields(batch)}
-    shapes = [(name, one.shape[1:]) for name, one in columns.items() if isinstance(one, np.ndarray)]
-    same = tuple(sorted((name, repr(value)) for name, value in settings))
-    return (*shapes,), (*batch.misnamed.items(),), same, chunk.advantages_given
-
-
-def _joined(chunks: Sequence[Chunk]) -> Chunk:
-    """Chunks of one kind as one."""
-    if len(chunks) == 1:
-        return chunks[0]
-    made: dict[str, Any] = {}
-    for name in (one.name for one in fields(Batch)):
-        values = [getattr(chunk.batch, name) for chunk in chunks]
-        if isinstance(values[0], Segments):
-            made[name] = Segments(join([one.lengths for one in values]))
-        elif isinstance(values[0], np.ndarray) and name not in _NUMBERED:
-            made[name] = join(values)
-        else:
-            made.setdefault(name, values[0])
-    for name, count in _NUMBERED.items():
-        pairs = [(getattr(chunk.batch, name), getattr(chunk.batch, count)) for chunk in chunks]
-        if made[name] is not None:
-            made[name], made[count] = numbered(pairs)
-    return replace(chunks[0], batch=Batch(**made))
 
 
 Data = Stream | InMemory
@@ -264,3 +222,120 @@ class Question:
     data: Data
     first: Chunk
     others: Sequence[LoggedNumber] = ()
+
+
+# ---- totals, as grpo eval gives them -------------------------------------------------------------
+
+LOW, HIGH = "epsilon_low", "epsilon_high"
+
+
+@dataclass
+class Exact(Totals):
+    """Totals, how far the ratios go on either side, and which records have a reference.
+
+    Attributes:
+        reached: [2, 2] the least and the greatest ρ of tokens with A > 0, and of those with A < 0.
+    """
+
+    reached: F64 = field(default_factory=lambda: np.array([[math.inf, -math.inf]] * 2))
+    references: References = field(default_factory=References)
+
+    def merge(self, other: Totals) -> None:
+        """Adds the totals of other records.
+
+        Raises:
+            InputError: where only some of the records have a reference that the plan needs.
+        """
+        super().merge(other)
+        if isinstance(other, Exact):
+            self.references.merge(other.references)
+            self.references.check()
+            self.reach(other.reached)
+
+    def reach(self, other: F64) -> None:
+        """Adds what the ratios of other records reach."""
+        (low, high), (other_low, other_high) = self.reached.T, other.T
+        self.reached = np.stack([np.minimum(low, other_low), np.maximum(high, other_high)], axis=1)
+
+    @property
+    def objective(self) -> float:
+        """J."""
+        return sum(self.parts().values())
+
+
+def edges(ratio: F64, advantage: F64) -> F64:
+    """[2, 2] the least and the greatest ρ of tokens with A > 0, and of those with A < 0."""
+    found = np.empty((2, 2))
+    for side, chosen in zip(found, (advantage > 0, advantage < 0), strict=True):
+        side[0] = ratio.min(where=chosen, initial=np.inf)
+        side[1] = ratio.max(where=chosen, initial=-np.inf)
+    return found
+
+
+def unbound(objective: Objective, reached: F64) -> dict[str, float]:
+    """ε → the value from which on any gives the same number, if the objective's own is above it.
+
+    PPO's clip holds ρ from above where A > 0, and from below where A < 0; a weight's window (CISPO)
+    both on either side. Where δ or the dual clip acts, ε_high may matter to it and is left out.
+    """
+    window, values = objective.surrogate.choice.window, objective.surrogate.values
+    if window is None:
+        return {}
+    (bottom, top), (bottom_of_losses, top_of_losses) = reached.tolist()
+    if window == "weight":
+        bottom, top = min(bottom, bottom_of_losses), max(top, top_of_losses)
+        bottom_of_losses = bottom
+    found = {LOW: 1.0 - bottom_of_losses, HIGH: top - 1.0}
+    caps = [cap for name in ("delta", "dual_clip") if isinstance(cap := values.get(name), float)]
+    if any(cap <= max(top, top_of_losses) for cap in caps):
+        del found[HIGH]
+    return {
+        name: max(edge, 0.0)
+        for name, edge in found.items()
+        if isinstance(own := values.get(name), float) and own >= edge
+    }
+
+
+def exactly(evaluators: Sequence[Evaluator], data: Data) -> list[Exact | None]:
+    """The totals that ``grpo eval`` gives, to the bit; None where it gives an error."""
+    return data.fold(partial(ExactTotals, evaluators)).found if evaluators else []
+
+
+class ExactTotals(Pass):
+    """The totals of plans.
+
+    Attributes:
+        found: the totals of each plan; None where it cannot be evaluated.
+    """
+
+    settings = (*Pass.settings, "_evaluators")
+
+    def __init__(self, evaluators: Sequence[Evaluator]) -> None:
+        self._evaluators = evaluators
+        self.found: list[Exact | None] = [Exact(one.plan.batch) for one in evaluators]
+
+    def add(self, chunk: Chunk, found: None) -> None:
+        """Adds a chunk's records to the totals of each plan."""
+        del found
+        for at, (evaluator, totals) in enumerate(zip(self._evaluators, self.found, strict=True)):
+            if totals is None:
+                continue
+            try:
+                totals.references.add(chunk, evaluator.plan, evaluator.objective(chunk))
+                totals.references.check()
+                with np.errstate(all="ignore"):
+                    made = evaluator.evaluate(chunk)
+                    totals.add(made)
+                    totals.reach(edges(made.ratio, made.advantage))
+                    del made  # before the next plan's columns are made
+            except GrpoError:
+                self.found[at] = None
+
+    def merge(self, later: ExactTotals) -> None:
+        """Adds the totals of other records."""
+        for at, (totals, part) in enumerate(zip(self.found, later.found, strict=True)):
+            self.found[at] = None
+            if totals is not None and part is not None:
+                with suppress(InputError):
+                    totals.merge(part)
+                    self.found[at] = totals

@@ -15,15 +15,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from grpo_cli.batch import F64
-from grpo_cli.commands.match.candidate import Candidate, distinguishing
 from grpo_cli.commands.match.epsilon import brackets, solve
 from grpo_cli.commands.match.fit import FLOAT32, factors_of
-from grpo_cli.commands.match.question import LoggedNumber, Question
-from grpo_cli.commands.match.run import Run
+from grpo_cli.commands.match.question import LoggedNumber, Question, exactly, unbound
+from grpo_cli.commands.match.run import Candidate, Run, distinguishing
 from grpo_cli.commands.match.space.options import Sample
 from grpo_cli.commands.match.space.space import Depth, Known, build
-from grpo_cli.commands.match.sums.exact import exactly, unbound
-from grpo_cli.commands.match.sums.terms import Measured
+from grpo_cli.commands.match.terms import Measured
 from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.variants.plan import Plan
 

@@ -8,7 +8,7 @@ import zlib
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,29 +52,35 @@ def block(raw: Raw, record: Record, breakdown: Breakdown, only: Sequence[int] | 
     """
     (row,) = rows(Source([record], breakdown), "token")
     kept = range(len(row["responses"])) if only is None else only
-    responses = [row["responses"][at] for at in kept]
-    texts, named = texts_of(responses)
-    tokens = _tokens(breakdown, kept)
-    written = {name: _written(one, tokens.responses) for name, one in tokens.columns.items()}
-    words, places = _dictionary(texts)
+    every = [row["responses"][at] for at in kept]
+    texts, named = texts_of(every)
+    columns, clip = dict(_columns(breakdown)), breakdown.clip.astype(np.int8)
+    responses = breakdown.batch.responses
+    if len(kept) < responses.count:
+        wanted = np.isin(responses.index, kept)
+        columns = {name: values[wanted] for name, values in columns.items()}
+        clip, responses = clip[wanted], Segments(responses.lengths[list(kept)])
+    written = {name: _written(values, responses) for name, values in columns.items()}
+    words: dict[str, int] = {}
+    places = [words.setdefault(text, len(words)) for text in chain.from_iterable(texts)]
     prompts = prompts_of(raw, len(row["responses"]))
     head = {
         **finite({name: value for name, value in row.items() if name != "responses"}),
         "responses": [
             finite({name: value for name, value in response.items() if name != "tokens"})
-            for response in responses
+            for response in every
         ],
-        "lengths": tokens.responses.lengths.tolist(),
+        "lengths": responses.lengths.tolist(),
         "prompts": prompts if len(prompts) < 2 else [prompts[at] for at in kept],
         "clip_range": clip_range(breakdown),
         "on_policy": breakdown.batch.log_probs_old is breakdown.batch.log_probs_new,
         "named": named,
-        "words": words,
+        "words": [*words],
         "columns": {name: way for name, (way, _) in written.items()},
-        "quantities": [*_quantities(tokens.columns)],
+        "quantities": [*_quantities(columns)],
     }
     parts = (data for _, data in written.values())
-    return deflated(head, tokens.clip.tobytes(), planes(places), *parts)
+    return deflated(head, clip.tobytes(), planes(np.array(places, dtype=np.uint32)), *parts)
 
 
 def deflated(head: Mapping[str, Any], *parts: bytes) -> str:
@@ -82,24 +88,6 @@ def deflated(head: Mapping[str, Any], *parts: bytes) -> str:
     text = json.dumps(head, allow_nan=False).encode()
     whole = b"".join([len(text).to_bytes(4, "little"), text, *parts])
     return b64encode(zlib.compress(whole, 6)).decode()
-
-
-class _Tokens(NamedTuple):
-    """The tokens that are kept: their responses, clip sides and columns."""
-
-    responses: Segments
-    clip: NDArray[np.int8]
-    columns: dict[str, F64]
-
-
-def _tokens(breakdown: Breakdown, kept: Sequence[int]) -> _Tokens:
-    responses = breakdown.batch.responses
-    clip, columns = breakdown.clip.astype(np.int8), dict(_columns(breakdown))
-    if len(kept) < responses.count:
-        wanted = np.isin(responses.index, kept)
-        columns = {name: values[wanted] for name, values in columns.items()}
-        clip, responses = clip[wanted], Segments(responses.lengths[list(kept)])
-    return _Tokens(responses, clip, columns)
 
 
 def finite(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -152,11 +140,9 @@ def _written(values: F64, responses: Segments) -> tuple[str, bytes]:
         return "each", planes(firsts)
     with np.errstate(over="ignore"):
         single = values.astype(np.float32)
-    return (
-        ("f4", planes(single))
-        if _same_bits(single.astype(np.float64), values)
-        else ("f8", planes(values))
-    )
+    if _same_bits(single.astype(np.float64), values):
+        return "f4", planes(single)
+    return "f8", planes(values)
 
 
 def _same_bits(left: F64, right: F64) -> bool:
@@ -174,24 +160,11 @@ def planes(values: NDArray[Any]) -> bytes:
 def _quantities(columns: Mapping[str, F64]) -> Iterator[dict[str, Any]]:
     """The quantities that the page can colour by, and the number at which the colour is full."""
     for name, (column, words) in QUANTITIES.items():
-        if column not in columns:
-            continue
-        middle = 1.0 if name == "correction" else 0.0
-        scale = saturated(columns[column] - middle)
-        yield {
-            "name": name,
-            "column": column,
-            "words": words,
-            "middle": middle,
-            "scale": _finite(scale),
-        }
-
-
-def _dictionary(texts: Sequence[Sequence[str]]) -> tuple[list[str], Any]:
-    """The different tokens, and [N] which of them each token is."""
-    numbers: dict[str, int] = {}
-    places = [numbers.setdefault(text, len(numbers)) for text in chain.from_iterable(texts)]
-    return list(numbers), np.array(places, dtype=np.uint32)
+        if column in columns:
+            middle = 1.0 if name == "correction" else 0.0
+            scale = _finite(saturated(columns[column] - middle))
+            one = {"name": name, "column": column, "words": words}
+            yield one | {"middle": middle, "scale": scale}
 
 
 def clip_range(breakdown: Breakdown) -> tuple[float, float] | None:
@@ -217,14 +190,14 @@ def prompts_of(raw: Raw, responses: int) -> list[str]:
 
 
 def _prompts(value: Any, responses: int) -> list[str]:
-    if isinstance(value, list) and not _is_one(value):
-        each = [_prompt_text(one) for one in value]
-        if responses and len(each) and responses % len(each) == 0 and all(each):
-            share = responses // len(each)
-            return [text for text in each if text is not None for _ in range(share)]
-        return []
-    text = _prompt_text(value)
-    return [] if text is None else [text]
+    if not isinstance(value, list) or _is_one(value):
+        text = _prompt_text(value)
+        return [] if text is None else [text]
+    each = [_prompt_text(one) for one in value]
+    if responses and each and responses % len(each) == 0 and all(each):
+        share = responses // len(each)
+        return [text for text in each if text is not None for _ in range(share)]
+    return []
 
 
 def _is_one(value: list[Any]) -> bool:
@@ -242,13 +215,10 @@ def _prompt_text(value: Any) -> str | None:
     if not isinstance(value, list) or not _is_one(value):
         return None
     if all(map(_is_message, value)):
-        return "\n".join(map(_message, value))
+        roles = (f"{_part(one['role'])}: " if one.get("role") else "" for one in value)
+        texts = (_part(one["content"]) for one in value)
+        return "\n".join(map(str.__add__, roles, texts))
     return "ids " + " ".join(map(str, value))
-
-
-def _message(value: dict[str, Any]) -> str:
-    role = f"{_part(value['role'])}: " if value.get("role") else ""
-    return role + _part(value["content"])
 
 
 def _part(value: Any) -> str:

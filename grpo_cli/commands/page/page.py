@@ -52,10 +52,8 @@ def html(
     yield "</header>\n"
     yield "<main><noscript><p>This page needs JavaScript.</p></noscript></main>\n"
     yield f"<footer><code>{markup(command)}</code><code>{markup(signature)}</code></footer>\n"
-    for name, data in (
-        ("settings", json.dumps(settings, allow_nan=False).replace("<", "\\u003c")),
-        *blocks,
-    ):
+    started = json.dumps(settings, allow_nan=False).replace("<", "\\u003c")
+    for name, data in (("settings", started), *blocks):
         yield f'<script type="application/octet-stream" id="{name}">{data}</script>\n'
     yield f"<script>{script}</script>\n</body></html>\n"
 
@@ -66,10 +64,9 @@ def _asset(name: str) -> str:
 
 def _colors() -> str:
     """Ten steps; paler the nearer to the middle."""
-    rules = []
-    for step in range(-STEPS, STEPS + 1):
-        share = 0.12 + 0.63 * abs(step) / STEPS
-        color = "55 126 200" if step > 0 else "214 66 52"
-        if step:
-            rules.append(f".s{step + STEPS} {{ background: rgb({color} / {share:.3f}); }}\n")
-    return "".join(rules)
+    return "".join(
+        f".s{step + STEPS} {{ background: rgb({'55 126 200' if step > 0 else '214 66 52'} / "
+        f"{0.12 + 0.63 * abs(step) / STEPS:.3f}); }}\n"
+        for step in range(-STEPS, STEPS + 1)
+        if step
+    )

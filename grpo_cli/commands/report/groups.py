@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import blake2b
@@ -28,8 +29,6 @@ from grpo_cli.objective.mismatch import Mismatch
 from grpo_cli.records import DecodedChunk, Raw, Record, record
 from grpo_cli.variants.plan import Plan
 
-Draw = Callable[[], str]
-"""Makes the block of a group."""
 Owner = tuple[str, str | int | float]
 """A record: its file, and what ``--record`` takes."""
 
@@ -72,8 +71,10 @@ def choose(
         groups: how many groups of a step are sampled.
         seed: of the sample.
     """
-    numbers = steps.numbers
-    kept = dict(_pointed_at(numbers, findings))
+    numbers, kept = steps.numbers, dict[int, str]()
+    for finding in findings:  # the step before each onset, the onset, and the worst step
+        before = numbers[max(numbers.index(finding.onset) - 1, 0)]
+        kept |= dict.fromkeys((finding.onset, finding.worst_step, before), "finding")
     for number in (numbers[0], numbers[-1]) if numbers else ():
         kept.setdefault(number, "end")
     rest = [number for number in numbers if number not in kept]
@@ -92,16 +93,6 @@ def choose(
 def steps_of_mismatch(finding: Finding) -> tuple[int, ...]:
     """The worst step of a finding on the engines' mismatch, and its onset."""
     return (finding.worst_step, finding.onset) if finding.metric.startswith("mismatch.") else ()
-
-
-def _pointed_at(numbers: Sequence[int], findings: Sequence[Finding]) -> Mapping[int, str]:
-    """The step before each onset, the onset, and the worst step."""
-    kept: dict[int, str] = {}
-    for finding in findings:
-        at = numbers.index(finding.onset)
-        for number in (finding.onset, finding.worst_step, numbers[max(at - 1, 0)]):
-            kept[number] = "finding"
-    return kept
 
 
 def owners(places: Iterable[Place]) -> dict[Owner, frozenset[int]]:
@@ -126,12 +117,14 @@ class Group:
         priority: the least of a step are its sample, after those that something points at.
         tokens: how many it has.
         block: its tokens, as the page reads them; "" where they are not kept.
+        draw: makes the block, while its record is read.
     """
 
     facts: dict[str, Any]
     priority: int
     tokens: int
     block: str = ""
+    draw: Callable[[], str] | None = None
 
 
 def sample(groups: Sequence[Group], most: int) -> list[Group]:
@@ -201,25 +194,21 @@ class KeptGroups(Accumulator[None]):
 
     def read(self, decoded: Iterable[DecodedChunk]) -> Iterator[InputError]:
         """Adds the records of the steps that are kept."""
-        made: dict[int, list[tuple[Group, Draw | None]]] = {}
-        for chunk in decoded:
-            for raw in chunk.items:
-                step = self._step(raw)
-                if step is not None and isinstance(raw, Raw):
-                    new = [*self._groups(raw, step)]
-                    self.steps.setdefault(step, []).extend(group for group, _ in new)
-                    made[step] = self._sampled([*made.get(step, []), *new])
-        for several in made.values():
-            for group, draw in several:
-                if draw is not None:
-                    group.block = draw()
+        made: dict[int, list[Group]] = {}
+        for raw in chain.from_iterable(chunk.items for chunk in decoded):
+            step = self._step(raw)
+            if step is not None and isinstance(raw, Raw):
+                new = [*self._groups(raw, step)]
+                self.steps.setdefault(step, []).extend(new)
+                before = [*made.get(step, []), *new]
+                made[step] = sample(before, self.choice.groups)
+                for group in before:
+                    if not any(group is one for one in made[step]):
+                        group.draw = None  # it holds the record
+        for group in chain.from_iterable(made.values()):
+            if group.draw is not None:
+                group.block, group.draw = group.draw(), None
         yield from ()
-
-    def _sampled(self, several: list[tuple[Group, Draw | None]]) -> list[tuple[Group, Draw | None]]:
-        """The groups whose tokens may be kept; what draws the others holds their records."""
-        draws = {id(group): draw for group, draw in several}
-        found = sample([group for group, _ in several], self.choice.groups)
-        return [(group, draws[id(group)]) for group in found]
 
     def merge(self, later: KeptGroups) -> None:
         """Adds the groups of the input that follows."""
@@ -237,7 +226,7 @@ class KeptGroups(Accumulator[None]):
             return None
         return step if step in self.choice.steps else None
 
-    def _groups(self, raw: Raw, step: int) -> Iterator[tuple[Group, Draw | None]]:
+    def _groups(self, raw: Raw, step: int) -> Iterator[Group]:
         found = record(raw)
         try:
             chunk = None if isinstance(found, InputError) else Chunk.of([found])
@@ -247,7 +236,10 @@ class KeptGroups(Accumulator[None]):
             return
         if step in self.choice.mismatched:
             self.mismatches.setdefault(step, Mismatch()).add_batch(chunk.batch)
-        breakdown = self._evaluated(chunk, step)
+        breakdown = None  # of the record alone; it may lack what the objective needs
+        with suppress(InputError):
+            alone = replace(chunk, of_batches=[RecordStep(step)])
+            breakdown = alone.run(Evaluator(self.plan, self.statistics).evaluate)
         numbers = np.asarray(found.groups or [0] * len(found.widths), dtype=np.int64)
         owner = (found.source, found.name)
         found_in = self.choice.found.get(owner, frozenset())
@@ -258,27 +250,14 @@ class KeptGroups(Accumulator[None]):
             pointed = sorted((found_in | worst_in).intersection(rows))
             label = None if found.group_labels is None else found.group_labels[number]
             facts = _facts(found, chunk, breakdown, rows)
-            place = (found.source, found.line, found.prefix, number)
-            priority = self.choice.priority(*place)
+            priority = self.choice.priority(found.source, found.line, found.prefix, number)
             if pointed:
                 priority = FOUND if found_in.intersection(rows) else WORST
-            group = Group(
-                facts | {"group": number if label is None else label, "pointed": pointed},
-                priority,
-                int(chunk.batch.responses.lengths[rows].sum()),
-            )
-            drawn = (
-                None if breakdown is None else partial(block, raw.with_lists(), found, breakdown)
-            )
-            yield group, None if drawn is None else partial(drawn, rows)
-
-    def _evaluated(self, chunk: Chunk, step: int) -> Breakdown | None:
-        """The record alone; None if it lacks what the objective needs."""
-        try:
-            chunk = replace(chunk, of_batches=[RecordStep(step)])
-            return chunk.run(Evaluator(self.plan, self.statistics).evaluate)
-        except InputError:
-            return None
+            facts |= {"group": number if label is None else label, "pointed": pointed}
+            group = Group(facts, priority, int(chunk.batch.responses.lengths[rows].sum()))
+            if breakdown is not None:
+                group.draw = partial(block, raw.with_lists(), found, breakdown, rows)
+            yield group
 
 
 def _facts(

@@ -75,7 +75,7 @@ def _of_records(
     )
     make = partial(KeptGroups, run.plan, run.step_source, choice, run.statistics)
     read = first_pass(run.reader, make)
-    lost = limit_tokens(read.steps, stored.groups, stored.tokens)
+    lost = limit_tokens(read.steps, choice.groups, stored.tokens)
     whole = _head(answer, with_mismatches(answer.events, read.mismatches))
     if field is not None:
         parts = PartSteps(run.reader, run.plan, replace(run.step_source, resumed=None), field)
@@ -96,9 +96,12 @@ def _of_records(
 
 def _head(answer: Trend, events: Sequence[Event]) -> dict[str, Any]:
     """What the page's script reads of a run of which no step's groups are kept."""
-    steps = answer.steps
+    steps, good = answer.steps, answer.last_good_step
+    outlook = [] if good is None else [f"the last good step is {good:,}"]
+    columns = {name: metric(name) for name in known(steps)}
     return {
         "verdict": answer.verdict,
+        "outlook": [*outlook, *(one.sentence for one in answer.forecasts)],
         "steps": steps.numbers,
         "files": steps.files,
         "metrics": [
@@ -109,40 +112,40 @@ def _head(answer: Trend, events: Sequence[Event]) -> dict[str, Any]:
                 "log": (row := steps.watch(name)) is not None and row.is_log,
                 "values": steps.values(name),
             }
-            for name in known(steps)
-            for column in (metric(name),)
+            for name, column in columns.items()
             if column is not None or steps.logged
         ],
         "findings": [
-            _finding(one) | {"event": at}
+            finite(asdict(one)) | {"by": _color(one), "event": at}
             for at, event in enumerate(events)
             for one in event.findings
         ],
         "checks": [event.check for event in events],
+        "fixes": [event.fix for event in events],
         "log": None if answer.log is None else _log(steps, answer.log),
         "kept": {},
         "groups": {},
     }
 
 
-def _finding(finding: Finding) -> dict[str, Any]:
-    """A finding, and what shows it best: a quantity that tokens can be coloured by."""
+def _color(finding: Finding) -> str | None:
+    """What shows a finding best: a quantity that tokens can be coloured by."""
     column = metric(finding.metric)
     worst = None if column is None else column.worst
-    return finite(asdict(finding)) | {"by": "log_prob" if worst == "nll" else worst}
+    return "log_prob" if worst == "nll" else worst
 
 
 def _log(steps: Steps, log: LogComparison) -> dict[str, Any]:
     """The logged series at the steps of the run, and whether each agrees with ours."""
+    said = {one.name: " ".join(verdict_of(one)) for one in log.series}
     return {
         "framework": log.framework,
         "series": [
             {
                 "name": f"log: {name}",
-                "said": " ".join(verdict_of(compared[name])) if name in compared else "",
+                "said": said.get(name, ""),
                 "values": [values.get(number) for number in steps.numbers],
             }
-            for compared in ({one.name: one for one in log.series},)
             for name, values in log.logged.items()
         ],
     }

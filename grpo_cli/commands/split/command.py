@@ -18,8 +18,7 @@ from grpo_cli.commands.options.source import (
     paths,
     tell_notes,
 )
-from grpo_cli.commands.split.microbatches import cut
-from grpo_cli.commands.split.responses import gather
+from grpo_cli.commands.split.responses import cut, gather
 from grpo_cli.commands.split.split import split
 from grpo_cli.commands.split.view import print_splits
 from grpo_cli.engine.reader import ONE_STEP

@@ -44,4 +44,4 @@ def trend_of(
     sentence = verdict(steps, happened, covered)
     compared = compare_log(framework, log, run.logged, steps)
     signatures = list(run.signatures)
-    return Trend(run.variant, signatures, steps, found, happened, sentence, compared), covered
+    return Trend(run.plan.variant, signatures, steps, found, happened, sentence, compared), covered

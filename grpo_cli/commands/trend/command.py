@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import NoReturn
 
@@ -23,7 +23,7 @@ from grpo_cli.commands.options.source import (
 from grpo_cli.commands.report.page import page_of
 from grpo_cli.commands.trend.answer import trend_of
 from grpo_cli.commands.trend.comparison import Trend
-from grpo_cli.commands.trend.conditions import Condition, read_condition
+from grpo_cli.commands.trend.conditions import read_condition
 from grpo_cli.commands.trend.coverage import Coverage
 from grpo_cli.commands.trend.follow import Follow
 from grpo_cli.commands.trend.logs import logs_among, read_finite
@@ -102,9 +102,7 @@ def answer_run(
         found: Sequence[Finding] = ()
         steps: Steps | None = None
         if options.asked:
-            notes: Mapping[str, object] = answer_question(
-                options, run, other, flags, files or ["-"]
-            )
+            notes = answer_question(options, run, other, flags, files or ["-"])
         else:
             records, steps = (None, run) if isinstance(run, Steps) else (run, run.read())
             for condition in conditions:
@@ -115,25 +113,25 @@ def answer_run(
             )
             found = answer.findings
             _check_fields(columns, steps)
-            drawn = None
+            drawn: Iterable[str] = ()
             if options.html is not None:
                 drawn = page_of(run, other, answer, places, options, stored)
             notes = unread
             if records is not None:
-                missing = {
-                    f"loss, KL and ratios are not computed: {one}": None
-                    for one in records.missing.values()
-                }
-                notes = {**records.reader.notes(plan), **missing, **records.notices, **unread}
+                notes = records.reader.notes(plan) | records.lacks | records.notices | unread
                 if options.names != "grpo":
                     answer = replace(answer, steps=steps.with_metrics(records.logged))
-            _write_answer(answer, columns, covered, [*notes], options, drawn)
+            _write_answer(answer, columns, covered, notes, options, drawn)
         tell_notes(notes, quiet=options.quiet)
         skipped = [one.reader.skipped for one in (run, other) if isinstance(one, Run)]
         for one in skipped:
             tell_errors(one, as_json=options.kind == "json")
             tell_skipped(one)
-        code = 0 if steps is None else _conclude(conditions, found, steps, options)
+        answers = [] if steps is None else [one.answer(steps, found) for one in conditions]
+        for sentence in filter(None, answers):
+            if not options.quiet:
+                say(f"--fail-on {sentence}")
+        code = NO if any(answers) else 0
     raise typer.Exit(code or (InputError.exit_code if any(skipped) else 0))
 
 
@@ -164,28 +162,20 @@ def _write_answer(
     covered: Coverage,
     notes: Collection[str],
     options: TrendOptions,
-    drawn: Iterable[str] | None,
+    drawn: Iterable[str],
 ) -> None:
     """Prints an answer, or writes its page where that is asked for (``drawn``)."""
     if options.html is not None:
         with drawings(options.html, None) as (page, _):
-            if page is not None:
-                page.writelines(part.encode() for part in drawn or ())
+            assert page is not None
+            page.writelines(part.encode() for part in drawn)
         return
     with destination(options.output) as stream:
-        if options.kind == "table":
-            print_answer(
-                stream,
-                answer,
-                columns,
-                covered,
-                notes,
-                plot=options.plot,
-                limit=options.limit,
-                quiet=options.quiet,
-            )
-        else:
+        if options.kind != "table":
             write(stream, options.kind, answer, columns)
+            return
+        how = {"plot": options.plot, "quiet": options.quiet}
+        print_answer(stream, answer, columns, covered, notes, limit=options.limit, **how)
 
 
 def _follow(
@@ -207,18 +197,9 @@ def _follow(
         raise UsageError(f"--follow: {plan.variant} needs statistics over a whole step first")
     if not files or "-" in files:
         raise UsageError("--follow: name a file, a folder or a pattern")
-    step_source = StepSource.of_flag(
-        options.step, expanded(files) if options.step == "file" else ()
-    )
-    follow = Follow(
-        files,
-        reading.reading(None),
-        plan,
-        step_source,
-        skip=reading.on_error == "skip",
-        one_run=options.one_run,
-    )
-    flags = flags_of(objective, reading)
+    source = StepSource.of_flag(options.step, expanded(files) if options.step == "file" else ())
+    how = {"skip": reading.on_error == "skip", "one_run": options.one_run}
+    follow = Follow(files, reading.reading(None), plan, source, **how)
     with destination(options.output) as stream:
         watch = Watch(
             follow,
@@ -226,7 +207,7 @@ def _follow(
             fields=options.columns(),
             as_json=options.kind == "jsonl",
             conditions=conditions,
-            flags=flags,
+            flags=flags_of(objective, reading),
         )
         return watch.run(2.0 if options.every is None else options.every)
 
@@ -237,23 +218,10 @@ def _check_fields(columns: Sequence[str] | None, steps: Steps) -> None:
     Raises:
         UsageError: with those that are.
     """
-    for name in (columns or ()) if steps.logged else ():
-        complete.known("--fields", name, steps.metrics)
-    if steps.logged:
-        return
-    there = functions(steps.metrics) if steps else []
+    there = functions(steps.metrics)
     for name in columns or ():
-        if name not in METRICS and metric(name) and name not in there:
+        if steps.logged:
+            complete.known("--fields", name, steps.metrics)
+        elif name not in METRICS and metric(name) and name not in there:
             has = f"known: {', '.join(there)}" if there else "each record has only one reward"
             raise UsageError(f"--fields {name}: {has}")
-
-
-def _conclude(
-    conditions: Sequence[Condition], found: Sequence[Finding], steps: Steps, options: TrendOptions
-) -> int:
-    """The exit code of the conditions, which are printed where they hold."""
-    answers = [one.answer(steps, found) for one in conditions]
-    for answer in filter(None, answers):
-        if not options.quiet:
-            say(f"--fail-on {answer}")
-    return NO if any(answers) else 0

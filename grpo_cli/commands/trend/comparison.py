@@ -72,26 +72,15 @@ def framework_of(log: Log | None) -> str | None:
 
 
 def _rounding(values: Mapping[int, float]) -> float:
-    """Half of the last decimal that a series is written with, where that is coarse; else 0."""
+    """Half of the last decimal that a series is written with, where that is coarse.
+
+    Else what sums in single precision differ by.
+    """
     texts = [*map(repr, values.values())]
     most = max((len(text.partition(".")[2]) for text in texts), default=0)
-    if (
-        any("e" in text for text in texts)
-        or most not in _ROUNDED
-        or len({*values.values()}) < _LEAST
-    ):
-        return 0.0
-    return 0.5001 * 10.0**-most
-
-
-def _matches(log: Log, series: Series, shift: int) -> int:
-    return sum(
-        _alike(value, series[name].get(step - shift), near)
-        for name, values in log.items()
-        if name in series and len(set(values.values())) > 1
-        for near in (max(_NEAR, _rounding(values)),)
-        for step, value in values.items()
-    )
+    coarse = most in _ROUNDED and len({*values.values()}) >= _LEAST
+    written = coarse and not any("e" in text for text in texts)
+    return max(_NEAR, 0.5001 * 10.0**-most) if written else _NEAR
 
 
 def _compared(
@@ -106,39 +95,30 @@ def _compared(
         for step, value in sorted(logged.items())
         if (known := recomputed.get(step - shift)) is not None
     ]
-    rounding = max(_NEAR, _rounding(logged))
+    rounding = _rounding(logged)
     near = max(_LEAST_OF.get(name, _NEAR), rounding)
-    wrong = [pair for pair in pairs if not _alike(pair[1], pair[2], near)]
-    if not wrong:
+    wrong = next((pair for pair in pairs if not _alike(pair[1], pair[2], near)), None)
+    if wrong is None:
         because = "" if pairs else "the records lack the data for it"
         return Comparison(name, len(pairs), agrees=bool(pairs), because=because)
-    first, value, known = wrong[0]
-    because = _because(pairs, logged, others, shift, rounding)
+    ratios = [value / known for _, value, known in pairs if known and math.isfinite(known)]
+    because = ""
+    if len(ratios) >= _LEAST and max(ratios) - min(ratios) <= _SAME * abs(ratios[0]):
+        because = f"the log has {shown(ratios[0])} times grpo's value at every step"
+    for other, series in others.items() if not because else ():
+        both = [(value, series.get(step - shift)) for step, value in logged.items()]
+        both = [pair for pair in both if pair[1] is not None]
+        varies = len({value for value, _ in both}) > 1
+        if len(both) >= _LEAST and all(_alike(*pair, rounding) for pair in both) and varies:
+            because = f"it equals {other}"
+            break
+    first, value, known = wrong
     return Comparison(
         name, len(pairs), agrees=False, first=first, logged=value, recomputed=known, because=because
     )
 
 
-def _because(
-    pairs: Sequence[tuple[int, float, float]],
-    logged: Mapping[int, float],
-    others: Series,
-    shift: int,
-    near: float,
-) -> str:
-    ratios = [value / known for _, value, known in pairs if known and math.isfinite(known)]
-    if len(ratios) >= _LEAST and max(ratios) - min(ratios) <= _SAME * abs(ratios[0]):
-        return f"the log has {shown(ratios[0])} times grpo's value at every step"
-    for name, series in others.items():
-        both = ((value, series.get(step - shift)) for step, value in logged.items())
-        known = [pair for pair in both if pair[1] is not None]
-        varies = len({value for value, _ in known}) > 1
-        if len(known) >= _LEAST and all(_alike(*pair, near) for pair in known) and varies:
-            return f"it equals {name}"
-    return ""
-
-
-def _alike(value: float, other: float | None, near: float = _NEAR) -> bool:
+def _alike(value: float, other: float | None, near: float) -> bool:
     return other is not None and math.isclose(value, other, rel_tol=_SAME, abs_tol=near)
 
 
@@ -210,8 +190,18 @@ def compare_log(
         {name: dict(zip(steps.numbers, made.values(name), strict=True)) for name in made.metrics}
         for made in (steps.with_metrics(logged), steps)
     )
+
+    def matches(shift: int) -> int:
+        return sum(
+            _alike(value, series[name].get(step - shift), near)
+            for name, values in log.items()
+            if name in series and len(set(values.values())) > 1
+            for near in (_rounding(values),)
+            for step, value in values.items()
+        )
+
     # TRL logs step 1 when it has done step 0.
-    shift = max(_SHIFTS, key=lambda shift: (_matches(log, series, shift), -abs(shift)))
+    shift = max(_SHIFTS, key=lambda shift: (matches(shift), -abs(shift)))
     found = [
         _compared(name, log[name], values, others, shift)
         for name, values in series.items()

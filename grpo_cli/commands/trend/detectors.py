@@ -50,6 +50,8 @@ RECENT = 8
 """Values before a change from which it has to have moved the way that it states."""
 _LEAST_MOVE = 0.06
 """The share of these values that what is positive has to have moved by."""
+_FALLEN = 0.7
+"""The share of its level before to which what accumulates has to fall."""
 _QUARTER = 0.25
 """That of a constant."""
 _PERIODS = 3
@@ -147,7 +149,7 @@ def _followed(watch: Watch, values: F64, scaled: F64, shifted: Sequence[Change])
     found = _lasting(signs, scaled, usual)
     infos = _lasting(other, scaled, usual)
     infos = [one._replace(info=True) for one in infos if not any(_tells(i, one) for i in found)]
-    return sorted([*found, *_single(single, found), *infos], key=lambda one: one.at)
+    return sorted([*found, *_single(single, found, scaled, usual), *infos], key=lambda one: one.at)
 
 
 def _lasting(signs: Sequence[Change], scaled: F64, usual: Usual) -> list[Change]:
@@ -192,8 +194,17 @@ def _counts(watch: Watch, values: F64, scaled: F64, usual: Usual, sign: Change) 
     least = share * abs(recent)
     if (level - recent) * (1 if sign.up else -1) <= least or (sign.up and level < watch.least):
         return False
+    if watch.scale == "growth" and not sign.up and not _has_fallen(values, sign):
+        return False
     change = abs(float(np.median(scaled[after])) - usual.level[sign.at])
     return watch.scale not in ("log", "growth") or bool(change > _LEAST_FACTOR)
+
+
+def _has_fallen(values: F64, sign: Change) -> bool:
+    """Whether what accumulates became less, and did not only grow more slowly."""
+    before, since = np.median(values[max(sign.at - PAST // 2, 0) : sign.at]), values[sign.at :]
+    since = since[: sign.seen - sign.at]
+    return bool(since.max() < before and np.median(since) < _FALLEN * before)
 
 
 def _is_beyond(sign: Change, scaled: F64, least: float) -> bool:
@@ -254,8 +265,10 @@ def _spikes(watch: Watch, scaled: F64, usual: Usual) -> Iterator[int]:
     yield from np.flatnonzero(far & factor).tolist()
 
 
-def _single(places: Sequence[int], found: Sequence[Change]) -> Iterator[Change]:
-    """The spikes that are no beginning of another change; one where they have a period."""
+def _single(
+    places: Sequence[int], found: Sequence[Change], scaled: F64, usual: Usual
+) -> Iterator[Change]:
+    """The spikes that begin no other change; one where they have a period, a level that stays."""
     free = [at for at in places if not any(_within(one, at) for one in found)]
     gaps = np.diff(free)
     for first in range(len(free) - _PERIODS):
@@ -264,11 +277,19 @@ def _single(places: Sequence[int], found: Sequence[Change]) -> Iterator[Change]:
             yield from (Change(at, at + 1, SPIKE, up=True) for at in free[:first])
             yield Change(free[first], free[first] + 1, SPIKE, up=True, period=gap)
             return
-    yield from (
-        Change(at, at + 1, SPIKE, up=True)
-        for at, before in zip(free, (-2, *free), strict=False)
-        if at > before + 1
-    )
+    stays: Change | None = None
+    for at in (at for at, before in zip(free, (-2, *free), strict=False) if at > before + 1):
+        if stays is not None and _within(stays, at):
+            continue
+        if {*range(at, at + LEAST_FUTURE)} <= {*free}:
+            away = scaled[at : at + LEAST_FUTURE] - usual.level[at]
+            off, spread = float(np.median(np.abs(away))), float(usual.spread[at])
+            score = off / spread * math.sqrt(LEAST_FUTURE) if spread else math.inf
+            sign = Change(at, at + LEAST_FUTURE, SHIFT, up=bool(away[0] > 0.0), score=score)
+            stays = _until_back(sign, scaled, usual)
+            yield stays
+        else:
+            yield Change(at, at + 1, SPIKE, up=True)
 
 
 def _tells(change: Change, info: Change) -> bool:
@@ -289,15 +310,25 @@ def _beyond(watch: Watch, limit: Limit, values: F64, scaled: F64, usual: Usual) 
 
     Shares of a few groups pass one by the mean of five steps, since each of them is coarse.
     """
-    enough = _MOST
+    sign = 1.0 if limit.above else -1.0
+    passed, enough = sign * (values - limit.bound) > 0.0, _MOST
     if limit.source != PRACTICE:
-        passed = values > limit.bound if limit.above else values < limit.bound
         enough = min(_MOST, len(values) // 2 + 1)
     elif limit.room is not None:
-        passed, enough = _full(limit, values, scaled, usual), 1
-        passed &= watch.noise(values) <= _COARSE
+        known, level, spread = _earlier(usual, _OF, PAST // 2)
+        means = np.convolve(scaled, np.full(_OF, 1.0 / _OF))[: len(values)]
+        before = np.sin(level) ** 2  # the share that the angle is of
+        bound = np.maximum(limit.bound, 1 - limit.room * (1 - before))
+        passed = (
+            known & (means - level > _CLEAR_MEAN * spread) & (means > np.arcsin(np.sqrt(bound)))
+        )
+        passed, enough = passed & (watch.noise(values) <= _COARSE), 1
     else:
-        passed = _passed(limit, values, scaled, usual)
+        lag, least = (_LAG + _OF, PAST) if limit.times else (_OF, LEAST_PAST)
+        known, level, spread = _earlier(usual, lag, least)
+        if limit.times:
+            passed = sign * (scaled - level) > sign * math.log(limit.bound)
+        passed &= known & (sign * (scaled - level) > _CLEAR * spread)
     counts = np.convolve(passed, np.ones(_OF if enough > 1 else 1))[: len(values)]
     for last in np.flatnonzero(passed & (counts >= enough)).tolist():
         first = max(last - _OF + 1, 0)
@@ -306,32 +337,9 @@ def _beyond(watch: Watch, limit: Limit, values: F64, scaled: F64, usual: Usual) 
         yield Change(at, last + 1, LIMIT, limit.above, limit=limit)
 
 
-def _passed(limit: Limit, values: F64, scaled: F64, usual: Usual) -> NDArray[np.bool_]:
-    """[n] whether each value passes a limit of practice, and is clear of what was usual."""
-    known, level, spread = (
-        _earlier(values, usual, _LAG + _OF, PAST)
-        if limit.times
-        else _earlier(values, usual, _OF, LEAST_PAST)
-    )
-    sign = 1.0 if limit.above else -1.0
-    clear = known & (sign * (scaled - level) > _CLEAR * spread)
-    if limit.times:
-        return clear & (sign * (scaled - level) > sign * math.log(limit.bound))
-    return clear & (sign * (values - limit.bound) > 0)
-
-
-def _full(limit: Limit, values: F64, scaled: F64, usual: Usual) -> NDArray[np.bool_]:
-    """[n] whether the mean of the last five shares leaves little of 1 − the level before."""
-    known, level, spread = _earlier(values, usual, _OF, PAST // 2)
-    means = np.convolve(scaled, np.full(_OF, 1.0 / _OF))[: len(values)]
-    before = np.sin(level) ** 2  # the share that the angle is of
-    bound = np.maximum(limit.bound, 1 - (limit.room or 0.0) * (1 - before))
-    return known & (means - level > _CLEAR_MEAN * spread) & (means > np.arcsin(np.sqrt(bound)))
-
-
-def _earlier(values: F64, usual: Usual, lag: int, least: int) -> tuple[NDArray[np.bool_], F64, F64]:
+def _earlier(usual: Usual, lag: int, least: int) -> tuple[NDArray[np.bool_], F64, F64]:
     """[n] whether enough values came before so many, and what was usual then."""
-    places = np.arange(len(values)) + 1 - lag
+    places = np.arange(1, len(usual.level)) - lag
     known, places = places >= least, np.maximum(places, 0)
     return known, usual.level[places], usual.spread[places]
 

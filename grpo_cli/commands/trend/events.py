@@ -65,6 +65,7 @@ class Event(Answer):
         last = "" if self.end is None or _is_single(self.first) else f", until step {self.end}"
         others = [one for one in self.others if one.severity == WARNING]
         later = [one for one in others if one.onset > self.step + _AT_ONCE]
+        later.sort(key=lambda one: one.onset)
         together = _listed([one for one in others if one not in later])
         follows = f"; at the same time {together}" if together else ""
         follows += f"; then {_listed(later)}" if later else ""
@@ -142,9 +143,11 @@ def _rank(finding: Finding) -> int:
 
 
 def _listed(findings: Sequence[Finding]) -> str:
-    """The first of them in a few words each, and how many more there are."""
-    more = f" and {len(findings) - _NAMED} more series" if len(findings) > _NAMED else ""
-    return ", ".join(map(_in_short, findings[:_NAMED])) + more
+    """The first of them in short, and how many more there are; what repeats is said once."""
+    clauses = [*dict.fromkeys(map(_in_short, findings))]
+    count = sum(_in_short(one) in clauses[_NAMED:] for one in findings)
+    more = f" and {count} more finding{'s' if count > 1 else ''}" if count else ""
+    return ", ".join(clauses[:_NAMED]) + more
 
 
 def _is_single(finding: Finding) -> bool:

@@ -189,7 +189,7 @@ class Follow:
                     return False  # a line that is being written
                 data += more
         known.stamp = None  # there may be more
-        lines = split(data, end)
+        lines = split(data[:end])
         if not known.lines:
             known.header = header_of(lines[0])
         lines = headed(lines, known.header)

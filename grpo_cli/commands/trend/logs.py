@@ -20,6 +20,7 @@ from grpo_cli.records import Source
 from grpo_cli.records.objects import decode
 from grpo_cli.records.open.streams import budget_of, is_whole, opened, reason, unpacked
 from grpo_cli.records.parse.record import NESTED, STEPS, is_logged
+from grpo_cli.records.translate import Notices
 
 Log = Mapping[str, Mapping[int, float]]
 """Name → step → value."""
@@ -132,31 +133,25 @@ def read_log(source: Source, most: int | None = None) -> LogFile:
     return LogFile(source.name, finite, nonfinite)
 
 
-def read_finite(path: str | None, most: int | None) -> tuple[Log | None, dict[str, None]]:
+def read_finite(path: str | None, most: int | None) -> tuple[Log | None, Notices]:
     """The finite series of ``--log`` and notes about the others; None where no log is given."""
     if path is None:
         return None, {}
     found = read_log(Source.of(path), most)
-    return found.series, {
-        f"{path}: {one}; these steps are not compared": None for one in not_finite(found)
-    }
+    gaps = [f"{path}: {one}; these steps are not compared" for one in not_finite(found)]
+    return found.series, dict.fromkeys(gaps)
 
 
 _EXPECTED = "expected a log as JSON, JSONL or CSV"
 
 
 def _rows(data: bytes, path: str) -> Iterable[Mapping[str, Any]]:
-    text = data.lstrip()
-    if text.startswith((b"{", b"[")):
-        return _of_json(data)
-    table = csv.DictReader(io.StringIO(data.decode("utf-8-sig")))
-    if set(table.fieldnames or ()) == _TENSORBOARD:
+    if not data.lstrip().startswith((b"{", b"[")):
+        table = csv.DictReader(io.StringIO(data.decode("utf-8-sig")))
+        if set(table.fieldnames or ()) != _TENSORBOARD:
+            return list(table)
         name = Path(path).stem.rpartition("tag-")[2] or Path(path).stem
         return [{"step": row["Step"], name: row["Value"]} for row in table]
-    return list(table)
-
-
-def _of_json(data: bytes) -> Iterable[Mapping[str, Any]]:
     try:
         value = decode(data)
     except InputError as error:
@@ -171,10 +166,8 @@ def _of_lines(data: bytes, no_document: InputError) -> list[Mapping[str, Any]]:
     """The objects of JSON lines; where the first is none, why the whole is no document either."""
     rows = []
     for number, line in enumerate(data.splitlines(), 1):
-        if not line.strip():
-            continue
         try:
-            rows.append(decode(line))
+            rows += [decode(line)] if line.strip() else []
         except InputError as error:
             at, reported = (number, error) if rows else (no_document.line, no_document)
             raise InputError(f"{_EXPECTED}: {reported.message}", line=at) from None
@@ -182,23 +175,22 @@ def _of_lines(data: bytes, no_document: InputError) -> list[Mapping[str, Any]]:
 
 
 def _stepped(rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """The step of each row that says one, and its values.
+
+    Their names are without the run that W&B's exports put before them; extremes are left out.
+    """
     for row in rows:
-        step = next((one for name in STEPS if (one := _whole(row.get(name))) is not None), None)
+        numbers = (_number(row.get(name)) for name in STEPS)
+        step = next((int(one) for one in numbers if one is not None and one.is_integer()), None)
         if step is None:
             continue
-        nested = [row[name] for name in NESTED if isinstance(row.get(name), dict)]
-        yield step, _plain({**row, **(nested[0] if nested else {})})
-
-
-def _plain(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Names without the run that W&B's exports put before them, or the extremes behind them."""
-    plain = {name.rpartition(" - ")[2]: value for name, value in row.items() if name is not None}
-    return {name: value for name, value in plain.items() if not name.endswith(("__MIN", "__MAX"))}
-
-
-def _whole(value: Any) -> int | None:
-    number = _number(value)
-    return int(number) if number is not None and number.is_integer() else None
+        nested: Mapping[str, Any] = next(
+            (row[name] for name in NESTED if isinstance(row.get(name), dict)), {}
+        )
+        named = {name: value for name, value in {**row, **nested}.items() if name is not None}
+        plain = {name.rpartition(" - ")[2]: value for name, value in named.items()}
+        ends = ("__MIN", "__MAX")
+        yield step, {name: value for name, value in plain.items() if not name.endswith(ends)}
 
 
 def _number(value: Any) -> float | None:
@@ -228,13 +220,11 @@ def logs_among(reader: Reader, named: Sequence[str]) -> Steps | None:
 
 def steps_of(logs: Sequence[LogFile]) -> Steps:
     """The steps of the one run that all logs are of, under the names that they have."""
-    finite: dict[str, dict[int, float]] = {}
-    nonfinite: dict[str, dict[int, float]] = {}
+    finite, nonfinite = dict[str, dict[int, float]](), dict[str, dict[int, float]]()
     for log in logs:
-        for name, values in log.series.items():
-            finite.setdefault(name, {}).update(values)
-        for name, values in log.nonfinite.items():
-            nonfinite.setdefault(name, {}).update(values)
+        for whole, series in ((finite, log.series), (nonfinite, log.nonfinite)):
+            for name, values in series.items():
+                whole.setdefault(name, {}).update(values)
     every = (*finite.values(), *nonfinite.values())
     numbers = sorted({step for values in every for step in values})
     places = {number: at for at, number in enumerate(numbers)}
@@ -242,10 +232,7 @@ def steps_of(logs: Sequence[LogFile]) -> Steps:
     for name, values in finite.items():
         metrics[name][[places[one] for one in values]] = [*values.values()]
     broken = {
-        name: NotFinite(
-            [places[one] for one in sorted(values)],
-            f"{name} is {' or '.join(dict.fromkeys(_kind(values[one]) for one in sorted(values)))}",
-        )
+        name: NotFinite([places[one] for one in sorted(values)], _is(name, values))
         for name, values in nonfinite.items()
     }
     sums = StepSums(np.array(numbers), [(logs[0].name, None)] * len(numbers), {})
@@ -259,20 +246,20 @@ _MOST = 5
 def not_finite(file: LogFile) -> list[str]:
     """Sentences that say where NaN and infinities are, the earliest first."""
     found = sorted(file.nonfinite.items(), key=lambda one: min(one[1]))
-    sentences = [_where(name, values, file.series.get(name, {})) for name, values in found[:_MOST]]
+    sentences = []
+    for name, values in found[:_MOST]:
+        count, first = len(values), f"at step {min(values)}"
+        steps = count + len(file.series.get(name, {}))
+        many = f"at {count} of {steps} steps, first " if count > 1 else ""
+        sentences.append(f"{_is(name, values)} {many}{first}")
     if len(found) > _MOST:
         rest = ", ".join(name for name, _ in found[_MOST:])
         sentences.append(f"{len(found) - _MOST} other series are not finite at some steps: {rest}")
     return sentences
 
 
-def _where(name: str, values: Mapping[int, float], finite: Mapping[int, float]) -> str:
-    kinds = " or ".join(dict.fromkeys(_kind(values[step]) for step in sorted(values)))
-    first = f"at step {min(values)}"
-    if len(values) == 1:
-        return f"{name} is {kinds} {first}"
-    return f"{name} is {kinds} at {len(values)} of {len(values) + len(finite)} steps, first {first}"
-
-
-def _kind(value: float) -> str:
-    return "NaN" if math.isnan(value) else "inf" if value > 0 else "−inf"
+def _is(name: str, values: Mapping[int, float]) -> str:
+    """What a series is at some steps: NaN, or infinite."""
+    ordered = (values[step] for step in sorted(values))
+    kinds = ("NaN" if math.isnan(one) else "inf" if one > 0 else "−inf" for one in ordered)
+    return f"{name} is {' or '.join(dict.fromkeys(kinds))}"

@@ -266,7 +266,7 @@ class Run:
     They are the same to the bit whatever the reader's ``jobs`` and ``block_bytes`` are.
 
     Attributes:
-        skipped, notices, missing, signatures, moved: as ``RunSums`` has them.
+        notices, missing, signatures, moved: as ``RunSums`` has them.
         reader: of the files.
         plan: the objective.
         step_source: how the step of a record is found.
@@ -294,9 +294,11 @@ class Run:
         self.parts: dict[int, tuple[Any, int]] = {}
 
     @property
-    def variant(self) -> str:
-        """The variant's name."""
-        return self.plan.variant
+    def lacks(self) -> Notices:
+        """Notes on what is missing, so that the objective was not evaluated."""
+        return {
+            f"loss, KL and ratios are not computed: {one}": None for one in self.missing.values()
+        }
 
     def read_each(self) -> list[Steps]:
         """The steps of each run among the files, by their names."""
@@ -326,7 +328,7 @@ class Run:
             found = self._sums(Evaluator(plan, needs_reference=True))
             others = {key: one for key, one in found.missing.items() if one.path != "log_probs_ref"}
             found.missing = {str(error): error, **others}  # it has the record's place
-        self.skipped, self.missing = self.reader.skipped, found.missing
+        self.missing = found.missing
         self.signatures, self.moved, self.parts = found.signatures, found.moved, found.parts
         self.notices: Notices = found.notices | dict.fromkeys([*notes, *changes(found.signatures)])
         self.notices |= without_kl([plan] if found.references.lacking is not None else [])

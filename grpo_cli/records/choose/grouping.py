@@ -193,13 +193,7 @@ def merge_groups(
     grouping: Grouping,
     source: str,
 ) -> Items:
-    """A record of each group; an error in the place of each that cannot be put together.
-
-    Args:
-        groups: the groups of a piece of input.
-        grouping: how they were put together.
-        source: the file as the user named it.
-    """
+    """A record of each group; an error in the place of each that cannot be put together."""
     for group in groups:
         try:
             if group.items or group.fault is not None:
@@ -268,11 +262,6 @@ def batch_fields(batch: str) -> tuple[Path, ...]:
 def batch_of(raw: Raw, made: Raw, fields: Sequence[Path]) -> BatchFields:
     """Returns field → value of the batch that a record belongs to, and its micro-batch.
 
-    Args:
-        raw: the object as it was decoded.
-        made: the record that it was translated to.
-        fields: as ``batch_fields`` gives them.
-
     Raises:
         InputError: where a field is missing, or is no number or text.
     """
@@ -288,11 +277,9 @@ def batch_of(raw: Raw, made: Raw, fields: Sequence[Path]) -> BatchFields:
 
 def _first(value: Any, names: Sequence[str]) -> Hashable:
     """The first of some fields that is there, if it is a number or text."""
-    for name in names if isinstance(value, Mapping) else ():
-        if value.get(name) is not None:
-            found = _scalar(value[name])
-            return hashable(found) if isinstance(found, str | int | float) else None
-    return None
+    known = value if isinstance(value, Mapping) else {}
+    found = next((_scalar(known[one]) for one in names if known.get(one) is not None), None)
+    return hashable(found) if isinstance(found, str | int | float) else None
 
 
 def _scalar(value: Any) -> Any:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from grpo_cli.errors import InputError, UsageError, nearest
 from grpo_cli.records.fields import read_fields
-from grpo_cli.records.record import Raw, Texts, listed
+from grpo_cli.records.record import Raw, listed
 
 Path = tuple[str | int, ...]
 
@@ -53,17 +53,17 @@ class Missing(Exception):  # noqa: N818 - the caller says what that means
 def look_up(value: Any, path: Path) -> Any:
     """The value at a path; a number may index a list with or without brackets.
 
-    A table's row of numbers or of texts is a list here, as it is in JSON.
+    A table's row of numbers is a list here, as it is in JSON.
 
     Raises:
         Missing: where it leads nowhere.
     """
     for step in path:
         try:
-            value = value[int(step) if isinstance(value, list | np.ndarray | Texts) else step]
+            value = value[int(step) if isinstance(value, list | np.ndarray) else step]
         except (LookupError, TypeError, ValueError):
             raise Missing from None
-    return value.tolist() if isinstance(value, np.ndarray | np.integer | Texts) else value
+    return value.tolist() if isinstance(value, np.ndarray | np.integer) else value
 
 
 def spelled(path: Path) -> str:
@@ -93,7 +93,7 @@ def hashable(value: Any) -> Any:
     """
     if isinstance(value, int) and not -(2**63) <= value < 2**64:
         return str(value)  # which JSON can be written of
-    if not isinstance(value, list | dict | np.ndarray | Texts):
+    if not isinstance(value, list | dict | np.ndarray):
         return value
     try:
         return orjson.dumps(listed(value), default=str, option=_OPTIONS)

@@ -52,7 +52,8 @@ def _read_verifiers(value: Object) -> Iterator[Translated]:
             row = _row(trace["nodes"], path, seen)
             if row is not None:
                 rows.append(row)
-                rewards.append(_weighted_reward(trace))
+                given = [one for one in (trace.get("rewards") or {}).values() if one is not None]
+                rewards.append(float(sum(one["score"] * one.get("weight", 1.0) for one in given)))
                 traces.append(f"{value.get('id')}.{at}")
     if not rows:
         raise InputError(
@@ -143,7 +144,10 @@ def _row(nodes: list[Object], path: list[int], seen: set[int]) -> Object | None:
     row[_PARTIAL] = []
     places = np.frombuffer(sampled, np.bool_)
     for own, values in columns.items():
-        spread = _spread(_as_array(values), places)[first:]
+        numbers = _as_array(values)
+        spread = np.zeros(len(places), numbers.dtype)
+        spread[places] = numbers
+        spread = spread[first:]
         if spread.dtype == object:
             counted = [one is not None for one in compress(spread, kept)]
             if any(counted) and not all(counted):
@@ -185,24 +189,13 @@ def _as_array(values: list[Any]) -> NDArray[Any]:
         return np.fromiter(values, object, len(values))
 
 
-def _spread(values: NDArray[Any], places: NDArray[np.bool_]) -> NDArray[Any]:
-    """The values at their places among zeros."""
-    found = np.zeros(len(places), values.dtype)
-    found[places] = values
-    return found
-
-
-def _weighted_reward(trace: Object) -> float:
-    """Σ score·weight; a reward that was not scored has no part."""
-    given = [one for one in (trace.get("rewards") or {}).values() if one is not None]
-    return float(sum(one["score"] * one.get("weight", 1.0) for one in given))
-
-
 VERIFIERS = Format(
     name="verifiers",
     title="verifiers' traces.jsonl, prime-rl's rollouts/step_{N}/train/effective/traces.jsonl",
     keys=(keys("traces", "task"), keys("nodes", "task", "agent")),
-    fits=_is_verifiers,
+    fits=lambda value: (
+        bool(found := _traces(value)) and all(isinstance(one.get("nodes"), list) for one in found)
+    ),
     read=_read_verifiers,
     lacks=(
         "the policy of the trainer, unless the trainer added trainer_logprobs to the nodes",
@@ -211,12 +204,6 @@ VERIFIERS = Format(
     source="verifiers a60a606 verifiers/v1/graph.py:66-115, trace.py:193-263, 451-469; "
     "prime-rl 559b447 src/prime_rl/monitors/file.py:50",
 )
-
-
-def _is_atif(value: Object) -> bool:
-    return str(value["schema_version"]).upper().startswith("ATIF") and isinstance(
-        value["steps"], list
-    )
 
 
 def _read_atif(value: Object) -> Iterator[Translated]:
@@ -280,7 +267,9 @@ ATIF = Format(
     name="atif",
     title="ATIF trajectory.json, of Harbor",
     keys=(keys("schema_version", "agent", "steps"),),
-    fits=_is_atif,
+    fits=lambda value: (
+        isinstance(value["steps"], list) and str(value["schema_version"]).upper().startswith("ATIF")
+    ),
     read=_read_atif,
     lacks=(
         "only the agent's policy: it is read as log_probs_new, so every ratio is 1",
@@ -292,11 +281,6 @@ ATIF = Format(
 
 
 _STEPS = "trajectories[].steps[]"
-
-
-def _is_rllm(value: Object) -> bool:
-    trajectories = value["trajectories"]
-    return isinstance(trajectories, list) and all("steps" in one for one in trajectories)
 
 
 def _read_rllm(value: Object) -> Iterator[Translated]:
@@ -331,7 +315,10 @@ RLLM = Format(
     name="rllm",
     title="rLLM's episodes, Episode.to_dict() as JSON",
     keys=(keys("trajectories", "task", "is_correct"),),
-    fits=_is_rllm,
+    fits=lambda value: (
+        isinstance(value["trajectories"], list)
+        and all("steps" in one for one in value["trajectories"])
+    ),
     read=_read_rllm,
     lacks=(
         "the engine's policy only: it is read as log_probs_new, so every ratio is 1",

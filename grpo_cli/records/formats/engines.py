@@ -51,10 +51,6 @@ def _logprobs(value: Object) -> list[Object]:
     return [choice["logprobs"] for choice in choices]
 
 
-def _is_chat(value: Object) -> bool:
-    return _has_logprobs(value) and not _is_completion(value)
-
-
 def _is_completion(value: Object) -> bool:
     return _has_logprobs(value) and any(
         isinstance(one["logprobs"], dict) and "token_logprobs" in one["logprobs"]
@@ -123,11 +119,6 @@ def _word(token: Object) -> Any:
     return text
 
 
-def _is_sglang(value: Object) -> bool:
-    info = value["meta_info"]
-    return isinstance(info, dict) and isinstance(info.get("output_token_logprobs"), list)
-
-
 def _read_sglang(value: Object) -> Iterator[Translated]:
     """Triples of log-prob, token id and text, of which the text may be null or missing."""
     info = value["meta_info"]
@@ -153,7 +144,7 @@ CHAT = Format(
     name="openai-chat",
     title="OpenAI, vLLM chat completions with logprobs",
     keys=(keys("choices"), keys("custom_id", "response")),
-    fits=_is_chat,
+    fits=lambda value: _has_logprobs(value) and not _is_completion(value),
     read=_read_chat,
     lacks=_BEYOND,
     source="OpenAI API reference, chat completion object: choices[].logprobs.content[]",
@@ -173,7 +164,10 @@ SGLANG = Format(
     name="sglang",
     title="SGLang /generate with return_logprob",
     keys=(keys("meta_info"),),
-    fits=_is_sglang,
+    fits=lambda value: (
+        isinstance(value["meta_info"], dict)
+        and isinstance(value["meta_info"].get("output_token_logprobs"), list)
+    ),
     read=_read_sglang,
     lacks=("one response per object: use --group-size N or --group-by FIELD", *_BEYOND),
     source="SGLang docs, native API: meta_info.output_token_logprobs = [[logprob, id, text], ...]",

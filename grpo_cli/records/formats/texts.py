@@ -15,18 +15,15 @@ _PROMPTS = ("prompt", "prompts")
 _KNOWN = {alias: name for name, aliases in ALIASES.items() for alias in (name, *aliases)}
 
 
-def _responses_of(value: Object) -> list[Any] | None:
-    for name in _TEXTS:
-        texts = value.get(name)
-        if isinstance(texts, list) and texts and isinstance(texts[0], str):
-            return texts
-    return None
-
-
 def _is_columns(value: Object) -> bool:
-    texts = _responses_of(value)
+    """Whether there is a list of texts and one of as many prompts."""
+    texts = next((value[one] for one in _TEXTS if _is_texts(value.get(one))), None)
     prompts = _prompts(value)
     return texts is not None and prompts is not None and len(prompts) == len(texts)
+
+
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and isinstance(value[0], str)
 
 
 def _prompts(value: Object) -> list[Any] | None:

@@ -49,11 +49,6 @@ def _response(
     return read
 
 
-def _rows(*names: str) -> Callable[[Object], bool]:
-    """Whether each of these fields is a list of one response's tokens."""
-    return lambda value: all(is_row(value[name]) for name in names)
-
-
 _OF_OPEN_INSTRUCT = _response(
     {
         "log_probs_new": "logprobs",
@@ -77,7 +72,7 @@ OPEN_INSTRUCT = Format(
     name="open-instruct",
     title="open-instruct {run}_rollouts_{shard}.jsonl",
     keys=(keys("sample_idx", "prompt_idx", "prompt_tokens", "response_tokens"),),
-    fits=_rows("response_tokens"),
+    fits=lambda value: is_row(value["response_tokens"]),
     read=_read_open_instruct,
     lacks=(
         "no trainer log-probs: vLLM's logprobs are read as log_probs_new, so every ratio is 1",
@@ -131,7 +126,7 @@ PRIME_RL = Format(
     name="prime-rl",
     title="prime-rl token_exports/step_{N}/rank_{R}.jsonl",
     keys=(keys("trainer_logprobs", "inference_logprobs", "loss_mask"),),
-    fits=_rows("trainer_logprobs", "inference_logprobs"),
+    fits=lambda value: is_row(value["trainer_logprobs"]) and is_row(value["inference_logprobs"]),
     read=_read_prime_rl,
     lacks=(
         "no old policy: the engine's inference_logprobs are used instead, as in prime-rl",
@@ -147,7 +142,7 @@ ROLL_BOARD = Format(
     name="roll-board",
     title="ROLL logging board, data_{time}.jsonl",
     keys=(keys("logprobs", "log_probs2", "new_response_mask"),),
-    fits=_rows("logprobs", "log_probs2"),
+    fits=lambda value: is_row(value["logprobs"]) and is_row(value["log_probs2"]),
     read=_response(
         {
             "log_probs_new": "log_probs2",
@@ -178,12 +173,6 @@ _SLIME = {
     "loss_masks": "mask",
 }
 """Of each sample, the response's tokens alone."""
-
-
-def _is_slime(value: Object) -> bool:
-    return any(
-        isinstance(sample, dict) and "response_lengths" in sample for sample in _samples(value)
-    )
 
 
 def _samples(value: Object) -> list[Object]:
@@ -241,7 +230,7 @@ SLIME = Format(
     name="slime",
     title="slime's and miles' train_data/{rollout_id}.pt",
     keys=(keys("rollout_id", "samples"), keys("rollout_id", "rollout_data")),
-    fits=_is_slime,
+    fits=lambda value: any("response_lengths" in sample for sample in _samples(value)),
     read=_read_slime,
     lacks=(
         "only one trainer policy, from before the update: it is also read as log_probs_new",
@@ -250,10 +239,6 @@ SLIME = Format(
     source="slime 624b824 slime/observability/train_data_utils.py:112-188, 191-242; "
     "rollout_ids, of several samples a rollout: slime/ray/rollout.py:640-670",
 )
-
-
-def _is_miles(value: Object) -> bool:
-    return is_row(value["tokens"]) and is_row(value["rollout_log_probs"])
 
 
 def _read_miles(value: Object) -> Iterator[Translated]:
@@ -275,7 +260,7 @@ MILES = Format(
     name="miles",
     title="miles' dashboard_columns/rollout_{rollout_id}.parquet",
     keys=(keys("sample_index", "total_length", "tokens", "rollout_log_probs"),),
-    fits=_is_miles,
+    fits=lambda value: is_row(value["tokens"]) and is_row(value["rollout_log_probs"]),
     read=_read_miles,
     lacks=(
         "only the engine's policy: it is read as log_probs_new, so every ratio is 1",
@@ -294,10 +279,6 @@ _NEMO_RL = {
 }
 
 
-def _is_nemo_rl(value: Object) -> bool:
-    return is_rows(value["token_ids"]) and is_rows(value["prev_logprobs"])
-
-
 def _read_nemo_rl(value: Object) -> Iterator[Translated]:
     """Log-prob t belongs to token t; index 0 has none, so the loss begins at 1."""
     mask, spelled = _loss_mask(value), {"mask": "token_loss_mask"}
@@ -313,7 +294,8 @@ def _read_nemo_rl(value: Object) -> Iterator[Translated]:
         spelled["rewards"] = rewards
     record["meta"] = carried(value, "idx", "step", "agent_ref")
     if len(mask) == 1:
-        record["prompt"] = _prompt(value["token_ids"][0], mask[0])
+        tokens = value["token_ids"][0]
+        record["prompt"] = tokens[: mask[0].index(1)] if 1 in mask[0] else tokens
     yield Translated(record, spelled | below_meta("step"))
 
 
@@ -322,28 +304,18 @@ def _loss_mask(value: Object) -> list[list[Any]]:
     rows = value["token_loss_mask"]
     lengths = value.get("input_lengths") or [len(row) for row in rows]
     samples = value.get("sample_loss_mask") or [1] * len(rows)
-    return [
-        _counted(row, int(length), bool(sample))
-        for row, length, sample in zip(rows, lengths, samples, strict=True)
-    ]
-
-
-def _counted(bits: list[Any], length: int, sample: bool) -> list[Any]:  # noqa: FBT001
-    if not sample:
-        return [0] * len(bits)
-    kept = [int(bit) if bit in (0, 1) else bit for bit in bits[1:length]]
-    return [0] * min(1, len(bits)) + kept + [0] * (len(bits) - max(length, 1))
-
-
-def _prompt(tokens: list[Any], mask: list[Any]) -> list[Any]:
-    return tokens[: mask.index(1)] if 1 in mask else tokens
+    masks = []
+    for bits, length, sample in zip(rows, map(int, lengths), samples, strict=True):
+        kept = [int(bit) if bit in (0, 1) else bit for bit in bits[1:length]] if sample else []
+        masks.append([0] * min(1, len(bits)) + kept + [0] * (len(bits) - len(kept) - 1))
+    return masks
 
 
 NEMO_RL = Format(
     name="nemo-rl",
     title="NeMo-RL train_data_step{N}.jsonl",
     keys=(keys("token_ids", "token_loss_mask", "prev_logprobs"),),
-    fits=_is_nemo_rl,
+    fits=lambda value: is_rows(value["token_ids"]) and is_rows(value["prev_logprobs"]),
     read=_read_nemo_rl,
     lacks=(
         "no current policy: prev_logprobs are read as log_probs_new, so every ratio is 1",

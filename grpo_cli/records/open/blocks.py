@@ -38,8 +38,6 @@ from grpo_cli.records.open.streams import (
 Lines = tuple[int, list[bytes]]
 
 _JOINED = 1 << 16
-_MANY = 1 << 16  # lines of a span: each is an object of some 50 bytes more than its text
-_FETCH = 1 << 18  # read at once where spans are cut
 
 
 class Cut(NamedTuple):
@@ -111,7 +109,7 @@ class Span(NamedTuple):
             raise InputError("the file was replaced while grpo read it", source=self.source)
         if len(data) < self.size:
             raise InputError(SHORTER, source=self.source)
-        return Block(self.source, self.line, split(data, self.size))
+        return Block(self.source, self.line, split(data))
 
 
 def _identity(stream: BufferedIOBase | RawIOBase) -> tuple[int, int]:
@@ -148,11 +146,6 @@ class Source:
 
 def cut(source: str | Source, size: int = BLOCK, most: int | None = None) -> Iterator[Block]:
     """Cuts a file (``-`` for standard input) into blocks; its content says whether it is JSONL.
-
-    Args:
-        source: the file.
-        size: what is read for a block, in bytes.
-        most: the budget of what is packed, as --unpack says; None: by the size of the file.
 
     Raises:
         InputError: for a file that cannot be read, has nothing in it, or is one document of more
@@ -195,26 +188,20 @@ def first_line(source: Source) -> bytes | None:
 
 def spans(source: Source, size: int = BLOCK) -> Iterator[Span]:
     """Cuts a file of lines, as ``cut`` does, into places where a process finds them."""
-    line = 1  # of the span's start, while what was read has so many whole lines behind it
-    lines = start = end = at = 0
-    data = bytearray(min(size, _FETCH))  # one for all, so that it stays in cache
-    with Path(source.path).open("rb", 0) as stream:
+    line, start = 1, 0
+    with Path(source.path).open("rb") as stream:
         file, expected = _identity(stream), os.fstat(stream.fileno()).st_size
-        while read := stream.readinto(data):
-            found = data.find(b"\n", 0, read)  # again and again: four times as fast as ``count``
-            while found >= 0 and at + found - end < LIMIT:
-                lines, end = lines + 1, at + found + 1
-                found = data.find(b"\n", found + 1, read)
-            at += read
-            too_long = at - end >= LIMIT
-            if end > start and (too_long or end - start >= size or lines >= _MANY):
-                yield Span(source.name, source.path, line, start, end - start, file)
-                line, lines, start = line + lines, 0, end
+        while data := stream.read(min(size, LIMIT)):
+            whole = data.rfind(b"\n") + 1
+            data += stream.readline(LIMIT)
+            too_long = len(data) - whole - data.endswith(b"\n") >= LIMIT
+            end = whole if too_long else len(data)
+            if end:
+                yield Span(source.name, source.path, line, start, end, file)
+            line, start = line + data.count(b"\n", 0, end), start + end
             if too_long:
                 raise InputError(UNLIMITED.too_long(), source=source.name, line=line)
-    if at > start:
-        yield Span(source.name, source.path, line, start, at - start, file)
-    if at < expected:
+    if start < expected:
         raise InputError(SHORTER, source=source.name)
 
 

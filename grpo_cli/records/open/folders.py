@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from glob import glob, has_magic
 from pathlib import Path
 
@@ -17,7 +17,6 @@ _KINDS = (
     *("jsonl", "ndjson", "json", "parquet", "arrow", "feather"),
     *("npz", "safetensors", "pt"),
 )
-_PACKED = (".gz", ".zst")
 _OTHERS = re.compile(
     r"(trainer_state|config|generation_config|adapter_config|tokenizer.*|vocab|merges"
     r"|special_tokens_map|added_tokens|preprocessor_config|all_results|train_results"
@@ -68,8 +67,17 @@ def natural(path: str) -> list[tuple[bool, int | str]]:
 
 
 def _within(folder: str) -> list[str]:
-    everything = sorted(_walk(folder), key=natural)
-    kept = [one for one in everything if _is_of_records(Path(one).name)]
+    everything: list[str] = []
+    for place, below, inside in os.walk(folder, followlinks=True):
+        twice = {other for kept, other in _TWICE if kept in below}
+        below[:] = [one for one in below if one not in twice and not _OTHER_FOLDERS.fullmatch(one)]
+        everything += [os.path.join(place, one) for one in inside if one[0] != "."]  # noqa: PTH118 - quick
+    everything.sort(key=natural)
+    kept = []
+    for file in everything:
+        name = Path(file).name.removesuffix(".gz").removesuffix(".zst")
+        if name.rpartition(".")[2] in _KINDS and not _OTHERS.fullmatch(name):
+            kept.append(file)
     if kept:
         return kept
     logs = sorted(map(str, Path(folder).rglob(_TRAINER_LOG)), key=natural)
@@ -88,16 +96,3 @@ def _within(folder: str) -> list[str]:
         f"found {shown(names)}{more})",
         source=shown(folder),
     )
-
-
-def _walk(folder: str) -> Iterator[str]:
-    for place, below, names in os.walk(folder, followlinks=True):
-        twice = {other for kept, other in _TWICE if kept in below}
-        below[:] = [one for one in below if one not in twice and not _OTHER_FOLDERS.fullmatch(one)]
-        yield from (os.path.join(place, one) for one in names if not one.startswith("."))  # noqa: PTH118 - quick
-
-
-def _is_of_records(name: str) -> bool:
-    for packed in _PACKED:
-        name = name.removesuffix(packed)
-    return name.rpartition(".")[2] in _KINDS and not _OTHERS.fullmatch(name)

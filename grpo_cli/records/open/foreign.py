@@ -34,12 +34,7 @@ _NAMED = {
 
 
 def foreign(head: bytes, name: str = "") -> str | None:
-    """Why a file that begins so cannot be read; None where it may be JSON.
-
-    Args:
-        head: its first bytes.
-        name: what it is called; JSON is read whatever its name says.
-    """
+    """Why a file that begins so cannot be read; None where it may be JSON."""
     if head.startswith(_COLUMNS):
         return "Parquet, Arrow and npz are read from files, not from pipes"
     if head.startswith(_ZIP):

@@ -121,12 +121,7 @@ def read(path: Address, start: int, end: int) -> bytes:
 
 
 def opened(path: Address, *, whole: bool) -> io.BufferedReader:
-    """The bytes of a file.
-
-    Args:
-        path: where it is.
-        whole: whether all of it will be read, in order.
-    """
+    """The bytes of a file."""
     return io.BufferedReader(_Stream(path, whole=whole), _BUFFER)
 
 
@@ -202,13 +197,10 @@ def patiently(attempt: Callable[[], T], path: str) -> T:
             return attempt()
         except Exception as error:
             attempts += 1
-            if _is_final(error) or attempts == _ATTEMPTS:
+            is_final = isinstance(error, _FINAL) or type(error).__name__ in _FINAL_NAMES
+            if is_final or attempts == _ATTEMPTS:
                 raise _as_grpo_error(error, path, attempts) from None
         _pause(0.05 * 2**attempts * random.uniform(0.5, 1.0))
-
-
-def _is_final(error: Exception) -> bool:
-    return isinstance(error, _FINAL) or type(error).__name__ in _FINAL_NAMES
 
 
 def _as_grpo_error(error: Exception, path: str, attempts: int) -> GrpoError:

@@ -27,10 +27,8 @@ _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _UTF8_BOM, _UTF16_BOMS = b"\xef\xbb\xbf", (b"\xff\xfe", b"\xfe\xff")
 _STEP = 128 << 10  # unpacked at once
 _ZSTD_STEP = 512  # read at once: four bytes may be 128 KiB, and the last frame must be whole
-_SHORT = 64  # bytes of a line that is short
-_SHORT_BLOCK = 1 << 19  # bytes of short lines
-_FIRST = 1 << 14  # bytes that decide whether lines are short
-_BUFFER = 1 << 20  # of packed data; no more is read at once, so that a fault takes nothing with it
+_MANY = 1 << 16  # lines of a block: each is an object of some 50 bytes more than its text
+_BUFFER = 1 << 20
 
 
 def shown(path: str) -> str:
@@ -60,11 +58,6 @@ def is_whole(head: bytes) -> bool:
 def unpacked(path: str, head: bytes = b"", most: int | None = None) -> Iterator[io.BufferedReader]:
     """The unpacked bytes of a file, or of standard input for ``-``.
 
-    Args:
-        path: the file.
-        head: its first bytes, where they were read; one that is all in them is not opened again.
-        most: the budget of what is packed, as --unpack says; None: by the size of the file.
-
     Raises:
         InputError: (without its source) for a file that cannot be opened, read or unpacked.
     """
@@ -82,7 +75,7 @@ def opened(path: str, *, whole: bool = False) -> io.BufferedReader:
     """The bytes of a file, here or elsewhere; ``whole`` where all of them will be read."""
     if isinstance(path, Address):
         return remote.opened(path, whole=whole)
-    return Path(path).open("rb")
+    return io.BufferedReader(Path(path).open("rb", 0), _BUFFER)
 
 
 def version_of(path: str) -> Version:
@@ -126,11 +119,14 @@ def _opened(path: str) -> Iterator[io.BufferedReader]:
 
 def _unpacked(stream: io.BufferedReader, path: str, most: int | None) -> io.BufferedReader:
     head = stream.peek()
-    for magic, unpacking in ((_GZIP, _ungzip), (_ZSTD, _unzstd)):
-        if head.startswith(magic):
-            packed, budget = _Counted(stream), Budget.of(path, most)
-            pieces = _within(budget, packed, unpacking(io.BufferedReader(packed, _STEP)))
-            return io.BufferedReader(Pieces(pieces, budget), _BUFFER)
+    if head.startswith((_GZIP, _ZSTD)):
+        counted, budget = _Counted(stream), Budget.of(path, most)
+        packed = io.BufferedReader(counted, _STEP)
+        if head.startswith(_ZSTD):
+            pieces = _unzstd(packed)
+        else:
+            pieces = iter(partial(gzip.GzipFile(fileobj=packed).read1, _STEP), b"")
+        return io.BufferedReader(Pieces(_within(budget, counted, pieces), budget), _BUFFER)
     if message := foreign(head[:LOOKED_AT], path):
         raise InputError(message)
     if head.startswith(_UTF16_BOMS):
@@ -198,10 +194,6 @@ class Pieces(io.RawIOBase):
         return size
 
 
-def _ungzip(stream: io.BufferedReader) -> Iterator[bytes]:
-    return iter(partial(gzip.GzipFile(fileobj=stream).read1, _STEP), b"")
-
-
 def _unzstd(stream: BinaryIO) -> Iterator[bytes]:
     try:
         import zstandard
@@ -260,13 +252,9 @@ def blocks(
 ) -> Iterator[tuple[int, list[bytes]]]:
     """Cuts bytes into lines, and these into blocks.
 
-    Memory is flat: a block, or one line where a line is longer than a block, is read into the
-    same memory again and again, since new pages would cost as much as what is copied into them.
-    Short lines come in smaller blocks.
-
     Args:
         stream: the bytes. A UTF-8 byte order mark at the very start is dropped.
-        size: what is read for a block, in bytes, but for the last.
+        size: what a block has at least, in bytes, but for the last; one of many lines has fewer.
         limit: how long a line may be, and how many values it may have.
 
     Yields:
@@ -275,80 +263,29 @@ def blocks(
     Raises:
         InputError: for a line longer than the limit.
     """
-    data = bytearray(min(size, limit.line))
-    head = stream.read(len(_UTF8_BOM)).removeprefix(_UTF8_BOM)
-    number, held = 1, len(head)  # ``held`` bytes are read, and wait for the rest of their line
-    data[:held] = head
-    while True:
-        filled, fault = _fill(stream, data, held)
-        ended = filled < len(data) and fault is None
-        end = filled if ended else data.rfind(b"\n", 0, filled) + 1
-        for part, size_of_part in _parts(data, end):
-            lines = split(part, size_of_part)
-            if len(lines) == 1:
-                limit.check_line(lines[0], number)
+    number, fault = 1, None
+    while fault is None:
+        lines: list[bytes] = []
+        room = size
+        try:
+            while room > 0 and len(lines) < _MANY and (line := stream.readline(limit.line)):
+                room -= len(line)
+                if len(line) == limit.line and not line.endswith(b"\n"):
+                    raise InputError(limit.too_long(), line=number + len(lines))
+                line = line.removesuffix(b"\n")
+                limit.check_line(line, number + len(lines))
+                lines.append(line if lines or number > 1 else line.removeprefix(_UTF8_BOM))
+        except (OSError, EOFError, zlib.error, InputError) as error:
+            fault = error
+        if lines:
             yield number, lines
             number += len(lines)
-        if fault is not None:
-            raise fault
-        if ended:
+        elif fault is None:
             return
-        held = filled - end
-        data[:held] = data[end:]
-        if held >= limit.line:
-            raise InputError(limit.too_long(), line=number)
-        if held == len(data):
-            data += bytes(min(held, limit.line - held))
+    raise fault
 
 
-def _fill(stream: Any, data: bytearray, held: int) -> tuple[int, Exception | None]:
-    """Reads until ``data`` is full, the stream ends, or it fails: how much there is, and why."""
-    with memoryview(data) as room:
-        try:
-            while held < len(data) and (read := stream.readinto1(room[held : held + _BUFFER])):
-                held += read
-        except (OSError, EOFError, zlib.error, InputError) as fault:
-            return held, fault
-    return held, None
-
-
-def _parts(data: bytearray, end: int) -> Iterator[tuple[bytearray, int]]:
-    """The first ``end`` bytes, whole lines; where some are short, so many as memory has room for.
-
-    A line is an object of some 50 bytes more than its text: 4 MiB of ``{}`` would take 80 MB.
-    """
-    start = 0
-    if any(_are_short(data, at, end) for at in range(0, end, _SHORT_BLOCK)):
-        while end - start > _SHORT_BLOCK:
-            cut = data.rfind(b"\n", start, start + _SHORT_BLOCK) + 1
-            cut = cut or data.find(b"\n", start, end) + 1 or end
-            yield data[start:cut], cut - start
-            start = cut
-    if start < end:
-        yield (data[start:end] if start else data), end - start
-
-
-def _are_short(data: bytes | bytearray, start: int, end: int) -> bool:
-    """Whether lines are short, as the first of them tell."""
-    end = min(end, start + _FIRST)
-    return data.count(b"\n", start, end) * _SHORT > end - start
-
-
-def split(data: bytes | bytearray, end: int) -> list[bytes]:
-    """The lines of the first ``end`` bytes, without their ends.
-
-    Finding each newline is several times as fast as ``bytes.split`` where lines are long, and
-    several times as slow where they are a few bytes. The first lines tell which they are, since
-    counting all newlines takes as long as a tenth of decoding.
-    """
-    if _are_short(data, 0, end):
-        few = bytes(data[:end]).split(b"\n")
-        return few if few[-1] else few[:-1]
-    lines, start = [], 0
-    with memoryview(data) as view:
-        while (found := data.find(b"\n", start, end)) >= 0:
-            lines.append(bytes(view[start:found]) if start < found else b"")  # b"" is one object
-            start = found + 1
-        if start < end:
-            lines.append(bytes(view[start:end]))
-    return lines
+def split(data: bytes) -> list[bytes]:
+    """The lines of a text, without their ends."""
+    lines = data.split(b"\n")
+    return lines if lines[-1] else lines[:-1]

@@ -272,14 +272,7 @@ def guess_values(column: F64) -> str:
 
 
 def guess_rows(key: str, column: list[Any], lengths: Sequence[int], *, deep: bool) -> str:
-    """Names what a column seems to hold that is nested a level deeper than others.
-
-    Args:
-        key: the column as written.
-        column: its lists.
-        lengths: how long each of the innermost lists is.
-        deep: whether there is such a list where others have a number.
-    """
+    """Names what a column seems to hold that is nested a level deeper than others."""
     first = column
     while first and type(first[0]) is list:
         first = first[0]

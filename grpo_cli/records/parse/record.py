@@ -53,13 +53,6 @@ def parse(
 
     Log-probs are checked for being numbers here, and for their values when they are assembled.
 
-    Args:
-        value: the decoded object.
-        source: the file as the user named it.
-        line: its 1-based line, if it has one.
-        prefix: what is put before paths in messages, as ``"[4]."``.
-        origin: where its parts stand in the file, where it was made from something else.
-
     Raises:
         InputError: with the place, for anything that is missing, inconsistent or no number.
     """
@@ -243,7 +236,7 @@ def read_settings(record: Mapping[str, object], fields: Fields) -> Mapping[str, 
     # True == 1, so a cache that did not see the types would take one for the other.
     types = tuple([type(value) for *_, value in given])
     try:
-        return _read_cached(tuple(given), types)
+        return _cached(tuple(given), types)
     except TypeError:  # a list or an object cannot be a cache's key
         return _by_name(tuple(given))
 
@@ -275,13 +268,7 @@ def _framework(record: Mapping[str, object]) -> Mapping[str, object]:
     return framework if isinstance(framework, dict) else {}
 
 
-@lru_cache(maxsize=1024)
-def _read_cached(given: _Given, types: tuple[type, ...]) -> Mapping[str, Value]:
-    del types
-    return _by_name(given)
-
-
-def _by_name(given: _Given) -> Mapping[str, Value]:
+def _by_name(given: _Given, _types: tuple[type, ...] = ()) -> Mapping[str, Value]:
     broad: dict[str, tuple[Value, str]] = {}
     exact: dict[str, tuple[Value, str]] = {}
     for path, name, value in given:
@@ -292,6 +279,9 @@ def _by_name(given: _Given) -> Mapping[str, Value]:
                 contradiction = f"{got(one)} contradicts {where}, which is {got(before)}"
                 raise InputError(contradiction, path=path)
     return {name: value for name, (value, _) in sorted((broad | exact).items())}
+
+
+_cached = lru_cache(maxsize=1024)(_by_name)
 
 
 def _canonical(path: str, name: str, value: object) -> Mapping[str, Value]:

@@ -23,25 +23,19 @@ Groups = tuple[list[int] | None, list[Any] | None]
 def finite(values: list[Any], place: Place) -> list[float]:
     """Numbers as floats.
 
-    Args:
-        values: what should be numbers.
-        place: the path of the element with an index.
-
     Raises:
         InputError: at the first that is no number, not finite, or beyond ``LARGEST``.
     """
     kinds = set(map(type, values))
-    if kinds <= _NUMBERS and all(map(_is_usable, values)):
+    if kinds <= _NUMBERS and all(-LARGEST <= one <= LARGEST for one in values):
         return values if kinds == _FLOATS else list(map(float, values))
-    at = next(at for at, one in enumerate(values) if not (is_number(one) and _is_usable(one)))
+    at = next(
+        at for at, one in enumerate(values) if not (is_number(one) and -LARGEST <= one <= LARGEST)
+    )
     wanted = "a number"
     if is_number(values[at]):
         wanted = WITHIN if isfinite(as_float(values[at])) else "a finite number"
     raise InputError(f"expected {wanted}, got {got(values[at])}", path=place(at))
-
-
-def _is_usable(value: float) -> bool:
-    return -LARGEST <= value <= LARGEST  # a NaN is not
 
 
 def per_response(key: str, value: object, shape: Shape, what: str) -> tuple[list[Any], Place]:
@@ -195,12 +189,6 @@ def read_ids(
     key: str, value: object, shape: Shape, what: str, nested: list[int] | None = None
 ) -> tuple[list[Any], Place]:
     """[R] the id of what each response belongs to, and its place; a single id is that of all.
-
-    Args:
-        key, value: the ids.
-        shape: the record's.
-        what: what they are, for messages.
-        nested: [R] the number of each response's group, where groups are nested and may have ids.
 
     Raises:
         InputError: for another number of them than responses, or one that is no id.

@@ -35,13 +35,6 @@ def slices(
 ) -> Iterator[Rows]:
     """The row groups of a Parquet file, the batches of an Arrow file.
 
-    Args:
-        source: the file.
-        kind: how it is read.
-        size: how many bytes it has.
-        whole: whether all of it is one piece.
-        most: what it may unpack to, as --unpack says; None: by its size.
-
     Raises:
         InputError: where it is damaged, or holds more.
     """
@@ -56,12 +49,12 @@ def slices(
     if not sum(counts):
         raise InputError("no records: the table has no rows", source=source.name)
     if whole or kind == "arrow-stream":
-        yield Rows(source.name, source.path, kind, None, 0, size)
+        yield Rows(source.name, source.path, kind, None, 0, size, most)
         return
     first = 0
     for part, count in enumerate(counts):
         if count:
-            yield Rows(source.name, source.path, kind, part, first, size // len(counts))
+            yield Rows(source.name, source.path, kind, part, first, size // len(counts), most)
         first += count
 
 

@@ -11,7 +11,7 @@ from grpo_cli.errors import InputError
 from grpo_cli.records.fields import TOKEN_COLUMNS, canonical_name
 from grpo_cli.records.objects import as_object, decode
 from grpo_cli.records.places import got
-from grpo_cli.records.record import Raw, Texts
+from grpo_cli.records.record import Raw
 
 JSON = "grpo_json"
 """The column that holds as JSON what has no column of its own."""
@@ -23,14 +23,7 @@ Cells = Callable[[int], Any]
 
 
 def rows(pa: Any, batch: Any, source: str, first: int) -> Iterator[Raw | InputError]:
-    """The rows of a batch as records; an unreadable one is replaced by its error.
-
-    Args:
-        pa: pyarrow.
-        batch: the columns.
-        source: the file as the user named it.
-        first: the 0-based number of the first row.
-    """
+    """The rows of a batch as records; an unreadable one is replaced by its error."""
     single = is_single(pa, batch.schema)
     try:
         columns = {
@@ -101,8 +94,6 @@ def _cells(pa: Any, column: Any, name: str, *, single: bool) -> Cells:
     if single and deep == 1 and known in _BY_TOKEN and _is_number(pa, kind.value_type):
         rows = _flat(column)
         return lambda row: None if (one := rows(row)) is None else [one]
-    if deep == 1 + (not single) and known == "tokens" and _is_text(pa, column):
-        return _texts(column, single=single)
     values = listed(pa, column, name)
     if single and known in ("tokens", *(_BY_RESPONSE if deep == 0 else ())):
         return lambda row: None if values[row] is None else [values[row]]
@@ -168,52 +159,12 @@ def _flat(column: Any) -> Cells:
         begin, end = offsets[row], offsets[row + 1]
         if numbers is not None:
             return numbers[begin:end]
-        return _with_nulls(values.slice(begin, end - begin).to_numpy(zero_copy_only=False))
+        found = values.slice(begin, end - begin).to_numpy(zero_copy_only=False)
+        if found.dtype.kind != "O":
+            return found
+        return np.array([np.nan if one is None else one for one in found], dtype=np.float64)
 
     return cell
-
-
-def _is_text(pa: Any, column: Any) -> bool:
-    """Whether a column's innermost values are text, as UTF-8, and none of them is null."""
-    while is_list(pa, column.type):
-        column = _inner(column)[0]
-    types = pa.types
-    if column.null_count or not (
-        types.is_string(column.type) or types.is_large_string(column.type)
-    ):
-        return False
-    try:
-        column.validate(full=True)
-    except pa.ArrowInvalid:
-        return False
-    return True
-
-
-def _texts(column: Any, *, single: bool) -> Cells:
-    """Rows of token strings, by response."""
-    inner, rows = (column, None) if single else _inner(column)
-    values, offsets = _inner(inner)
-    absent, inner_absent = _nulls(column), _nulls(inner)
-
-    def cell(row: int) -> Any:
-        if absent and absent[row]:
-            return None
-        places = (row,) if rows is None else range(rows[row], rows[row + 1])
-        return [
-            None
-            if inner_absent and inner_absent[at]
-            else Texts(values, offsets[at], offsets[at + 1])
-            for at in places
-        ]
-
-    return cell
-
-
-def _with_nulls(numbers: Any) -> Any:
-    """Integers, or booleans, with nulls among them."""
-    if numbers.dtype.kind != "O":
-        return numbers
-    return np.array([np.nan if one is None else one for one in numbers], dtype=np.float64)
 
 
 def _nested(column: Any) -> Cells:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 from grpo_cli.errors import InputError
 from grpo_cli.records.open.budget import Budget
@@ -106,17 +106,10 @@ def check_zip(archive: zipfile.ZipFile, budget: Budget) -> None:
 def damage_of(error: Exception, path: str) -> str:
     """What is wrong with a file, in a few words; of a zip without its end, that this is missing."""
     if isinstance(error, zipfile.BadZipFile) and not isinstance(path, Address):
-        with opened(path) as stream:
-            if not _has_end(stream):
+        with opened(path) as stream, suppress(zipfile.BadZipFile):  # it has one, of many disks
+            if not zipfile.is_zipfile(stream):
                 return "its zip has no end; is the file cut off?"
     return str(error).splitlines()[0] if str(error) else type(error).__name__
-
-
-def _has_end(stream: BinaryIO) -> bool:
-    try:
-        return zipfile.is_zipfile(stream)
-    except zipfile.BadZipFile:  # it has one, which Python 3.11 and older refuse here as well
-        return True
 
 
 _ENDS = {"parquet": b"PAR1", "arrow": b"ARROW1"}

@@ -135,15 +135,15 @@ def canonical(raw: Raw, place: int) -> dict[str, Any]:
 
     It keeps everything else that the object has, and is given the id that reports
     call it by its new place otherwise.
-
-    Args:
-        raw: a record that can be read.
-        place: its 0-based number where it will be written.
     """
     value = raw.plain()
     fields = read_fields(value)
     own = {key: name for name, key in fields.names.items()}
-    kept = {own.get(key, key): one for key, one in value.items() if _stays(key, one, own)}
+    kept = {
+        own.get(key, key): one
+        for key, one in value.items()  # but what would mean something under its name
+        if key in own or (one is not None and canonical_name(key) not in own.values())
+    }
     return kept if has_id(kept) or raw.number == place else named(kept, raw.number)
 
 
@@ -155,11 +155,6 @@ def has_id(value: dict[str, Any]) -> bool:
 def named(value: dict[str, Any], number: int) -> dict[str, Any]:
     """A record with a number for its id."""
     return {"id": number} | {name: one for name, one in value.items() if name != "id"}
-
-
-def _stays(key: str, value: Any, own: dict[str, str]) -> bool:
-    """Not where another key has the name, or where it would mean something under it."""
-    return key in own or (value is not None and canonical_name(key) not in own.values())
 
 
 def dumps(value: dict[str, Any]) -> bytes:

@@ -5,6 +5,7 @@ Numbers go from their columns into arrays; no Python float is made of them.
 
 from __future__ import annotations
 
+import pickle
 import struct
 import zipfile
 import zlib
@@ -25,18 +26,26 @@ from grpo_cli.records.open.streams import opened, version_of
 from grpo_cli.records.record import Raw
 from grpo_cli.records.tables.files import WHOLE, Rows, check_zip, damage_of
 
-_PARQUET, _ARROW_FILE, _ARROW_STREAM, _ZIP = b"PAR1", b"ARROW1", b"\xff\xff\xff\xff", b"PK\x03\x04"
+_KINDS = (
+    (b"PAR1", "", "parquet"),
+    (b"ARROW1", "", "arrow"),
+    (b"\xff\xff\xff\xff", "", "arrow-stream"),
+    (b"PK\x03\x04", ".npz", "npz"),
+    (b"PK\x03\x04", (".pt", ".pth"), "torch"),
+)
+"""How files begin, how their names end, and how they are read."""
+_DAMAGE = (
+    *(OSError, ValueError, LookupError, TypeError, EOFError, AttributeError, OverflowError),
+    *(zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, MemoryError),
+    *(pickle.UnpicklingError, AssertionError),
+)
 
 
 def raws(piece: Rows) -> Iterator[Raw | InputError]:
     """The rows of a piece as records; an unreadable one is replaced by its error."""
     try:
-        if piece.kind == "torch":
-            from grpo_cli.records.tables import torch_file
-
-            yield from torch_file.raws(piece)
-        elif piece.kind in WHOLE:
-            yield from _of_arrays(piece)
+        if piece.kind in WHOLE:
+            yield _only_record(piece)
         else:
             from grpo_cli.records.tables import arrow
 
@@ -46,13 +55,26 @@ def raws(piece: Rows) -> Iterator[Raw | InputError]:
         yield error
 
 
+def _only_record(piece: Rows) -> Raw:
+    """The record that a file is."""
+    path, kind, budget = piece.path, piece.kind, piece.budget
+    try:
+        if kind == "torch":
+            from grpo_cli.records.tables import torch_file
+
+            value, size = torch_file.load(path, budget)
+        else:
+            value, size = _arrays(
+                _npz(path, budget) if kind == "npz" else _safetensors(path), budget
+            )
+    except _DAMAGE as error:
+        also = ", or torch.save did not write it" if kind == "torch" else ""
+        raise InputError(f"the file is damaged{also}: {damage_of(error, path)}") from None
+    return Raw(value, piece.source, None, "", size, arrays=kind != "torch")
+
+
 def slices(source: Source, *, whole: bool, most: int | None = None) -> Iterator[Rows] | None:
     """The pieces of a binary file; None for text.
-
-    Args:
-        source: the file.
-        whole: whether all of it is one piece.
-        most: what it may unpack to, as --unpack says; None: by its size.
 
     Raises:
         InputError: where the package that reads it is missing, or it is damaged.
@@ -65,31 +87,19 @@ def slices(source: Source, *, whole: bool, most: int | None = None) -> Iterator[
         return iter([Rows(source.name, source.path, kind, None, 0, size, most=most)])
     from grpo_cli.records.tables import arrow
 
-    pieces = arrow.slices(source, kind, size, whole=whole, most=most)
-    return pieces if most is None else (one._replace(most=most) for one in pieces)
+    return arrow.slices(source, kind, size, whole=whole, most=most)
 
 
 def kind_of(head: bytes, path: str) -> str | None:
     """How a file that begins so is read; None for text."""
-    if head.startswith(_PARQUET):
-        return "parquet"
-    if head.startswith(_ARROW_FILE):
-        return "arrow"
-    if head.startswith(_ARROW_STREAM):
-        return "arrow-stream"
-    if head.startswith(_ZIP) and path.endswith(".npz"):
-        return "npz"
-    if head.startswith(_ZIP) and path.endswith((".pt", ".pth")):
-        return "torch"
+    for magic, ending, kind in _KINDS:
+        if head.startswith(magic) and path.endswith(ending):
+            return kind
     if len(head) == 9 and head[8:] == b"{" and struct.unpack("<Q", head[:8])[0] < 1 << 40:
         return "safetensors"
     return None
 
 
-_DAMAGE = (
-    *(OSError, ValueError, LookupError, TypeError, EOFError, AttributeError, OverflowError),
-    *(zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, MemoryError),
-)
 _CUT_OFF = "is the file cut off?"
 _TYPES = {
     "F64": "<f8",
@@ -105,19 +115,13 @@ _TYPES = {
 }
 
 
-def _of_arrays(piece: Rows) -> Iterator[Raw | InputError]:
-    """The only record of a file."""
-    path, budget = piece.path, piece.budget
-    try:
-        found = _npz(path, budget) if piece.kind == "npz" else _safetensors(path)
-        shapes = [array.shape for array in found.values()]  # the rows of some may be empty
-        budget.check(sum(map(prod, shapes)), "values", VALUE)
-        budget.check(sum(sum(accumulate(shape[:-1], mul)) for shape in shapes), "rows", ROW)
-        value = {name: _field(array) for name, array in found.items()}
-        size = sum(array.nbytes for array in found.values())
-    except _DAMAGE as error:
-        raise InputError(f"the file is damaged: {damage_of(error, path)}") from None
-    yield Raw(value, piece.source, None, "", size, arrays=True)
+def _arrays(found: dict[str, Any], budget: Budget) -> tuple[dict[str, Any], int]:
+    """A field for each array, and how many bytes they have."""
+    shapes = [array.shape for array in found.values()]  # the rows of some may be empty
+    budget.check(sum(map(prod, shapes)), "values", VALUE)
+    budget.check(sum(sum(accumulate(shape[:-1], mul)) for shape in shapes), "rows", ROW)
+    size = sum(array.nbytes for array in found.values())
+    return {name: _field(array) for name, array in found.items()}, size
 
 
 def _npz(path: str, budget: Budget) -> dict[str, Any]:
@@ -127,15 +131,12 @@ def _npz(path: str, budget: Budget) -> dict[str, Any]:
         return {name: file[name] for name in file.files}
 
 
-def _bytes(path: str) -> Any:
-    if not isinstance(path, Address):
-        return np.memmap(path, dtype=np.uint8, mode="r")
-    with opened(path, whole=True) as stream:
-        return np.frombuffer(stream.read(), dtype=np.uint8)
-
-
 def _safetensors(path: str) -> dict[str, Any]:
-    file = _bytes(path)
+    if isinstance(path, Address):
+        with opened(path, whole=True) as stream:
+            file: Any = np.frombuffer(stream.read(), dtype=np.uint8)
+    else:
+        file = np.memmap(path, dtype=np.uint8, mode="r")
     size = int(file[:8].view("<u8")[0])
     if size > len(file) - 8:
         raise ValueError(f"a header of {size} bytes, but only {len(file) - 8} are left; {_CUT_OFF}")

@@ -11,8 +11,7 @@ import math
 import pickle
 import re
 import zipfile
-import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from itertools import accumulate
 from operator import mul
 from typing import Any, NamedTuple
@@ -23,14 +22,8 @@ from grpo_cli.errors import InputError
 from grpo_cli.records.open.budget import VALUE, Budget
 from grpo_cli.records.open.streams import opened
 from grpo_cli.records.places import as_float
-from grpo_cli.records.record import Raw
-from grpo_cli.records.tables.files import Rows, check_zip, damage_of
+from grpo_cli.records.tables.files import check_zip
 
-_DAMAGE = (
-    *(pickle.UnpicklingError, zipfile.BadZipFile, zlib.error, NotImplementedError),
-    *(OSError, ValueError, LookupError, TypeError, EOFError, AttributeError, OverflowError),
-    *(RuntimeError, MemoryError, AssertionError),
-)
 _STORAGES = {
     "DoubleStorage": "<f8",
     "FloatStorage": "<f4",
@@ -85,14 +78,10 @@ def _rebuilt(storage: Any, offset: Any, size: Any, stride: Any, *_: Any) -> _Ten
     return _Tensor(storage, int(offset), tuple(map(int, size)), tuple(map(int, stride)))
 
 
-def _mapping(*items: Any) -> dict[Any, Any]:
-    return dict(*items)
-
-
 _NAMES: Mapping[tuple[str, str], Callable[..., Any] | _Kind] = {
     ("torch._utils", "_rebuild_tensor_v2"): _rebuilt,
     ("torch", "Size"): lambda values=(): tuple(values),
-    ("collections", "OrderedDict"): _mapping,
+    ("collections", "OrderedDict"): lambda *items: dict(*items),
     **{("torch", name): _Kind(dtype) for name, dtype in _STORAGES.items()},
 }
 
@@ -153,18 +142,12 @@ def _check_codes(data: bytes) -> None:
             raise ValueError("a text or memo position beyond its end")
 
 
-def raws(piece: Rows) -> Iterator[Raw | InputError]:
-    """The only record of a file."""
-    budget = piece.budget
-    try:
-        with opened(piece.path) as stream, zipfile.ZipFile(stream) as archive:
-            size = sum(entry.file_size for entry in archive.infolist())
-            check_zip(archive, budget)
-            value = _Plain(budget).of(_load(archive))
-    except _DAMAGE as error:
-        what = damage_of(error, piece.path)
-        raise InputError(f"the file is damaged, or torch.save did not write it: {what}") from None
-    yield Raw(value, piece.source, None, "", size)
+def load(path: str, budget: Budget) -> tuple[Any, int]:
+    """What a file holds, of lists, dicts, numbers and texts, and how many bytes it unpacks to."""
+    with opened(path) as stream, zipfile.ZipFile(stream) as archive:
+        check_zip(archive, budget)
+        size = sum(entry.file_size for entry in archive.infolist())
+        return _Plain(budget).of(_load(archive)), size
 
 
 def _load(archive: zipfile.ZipFile) -> Any:

@@ -120,7 +120,7 @@ def _way(sentence: str) -> str:
 def right(said: Said, kind: Kind, onset: int, steps: int) -> bool:
     """Whether a finding alarms, of a metric that the fault moves, in its direction, at its step."""
     sign = kind.sign_of(said.metric)
-    if sign is None or not said.alarm:
+    if sign is None or not (said.alarm or kind.informs):
         return False
     if kind.periodic:
         places = range(onset, steps, kind.periodic)

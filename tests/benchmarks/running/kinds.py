@@ -27,6 +27,7 @@ class Kind:
         sound: whether nothing is wrong, so that a finding of another metric is false.
         marked: whether the step itself has to be named.
         periodic: the steps between two of a fault that comes back; 0: it does not.
+        informs: whether information is enough, since it is no fault.
         nan: whether a number is none, which has to be said at its step.
     """
 
@@ -37,6 +38,7 @@ class Kind:
     sound: bool = False
     marked: bool = False
     periodic: int = 0
+    informs: bool = False
     nan: bool = False
 
     def sign_of(self, metric: str) -> str | None:
@@ -108,7 +110,7 @@ KINDS = (
         _grows("kl", lambda since: ramp(since, 50, 1.0, 40.0)),
         {KL: UP, "objective": DOWN},
     ),
-    Kind("KL halved", _always(reference_kl=0.5), {"kl|kl_k1|kl_k3": DOWN}),
+    Kind("KL halved", _always(reference_kl=0.5), {"kl|kl_k1|kl_k3": DOWN}, informs=True),
     Kind(
         "entropy, gradual",
         _grows("entropy", lambda since: ramp(since, 45, 1.0, 0.11)),

@@ -22,6 +22,27 @@ import orjson
 from typer.testing import CliRunner
 
 Record = dict[str, Any]
+KEYS: dict[str, dict[str, str]] = {
+    "own": {},
+    "trl": {
+        "log_probs_new": "per_token_logps",
+        "log_probs_old": "old_per_token_logps",
+        "log_probs_ref": "ref_per_token_logps",
+        "log_probs_rollout": "sampling_per_token_logps",
+        "mask": "completion_mask",
+        "token_ids": "completion_ids",
+    },
+    "verl": {
+        "log_probs_new": "log_probs",
+        "log_probs_old": "old_log_probs",
+        "log_probs_ref": "ref_log_prob",
+        "log_probs_rollout": "rollout_log_probs",
+        "mask": "response_mask",
+        "token_ids": "response_ids",
+        "group_ids": "uid",
+    },
+}
+"""Whose names → canonical name → theirs."""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from trials.faults.threads import THREADS, Thread
+from trials.faults.samples import THREADS, Thread
 from trials.product import Answer, Record, ask
 from trials.score import Count
 from trials.task import Task

@@ -11,7 +11,7 @@ from grpo_cli.vectors import Case, Claims, NotClaimedError, cases, claimed, judg
 from grpo_cli.vectors.likely import CLEAR, Likely, likely
 from grpo_cli.vectors.verdict import Wrong
 
-from .fixed import BUGS, NARROW, RIGHT, WIDE, Trainer
+from .fixed import BUGS, NARROW, RIGHT, STEPS, WIDE, Trainer
 
 A_CONVENTION = {"log-ratios clamped to ±20"}
 """What no case fails: verl does it, and the summary says which of the two is followed."""
@@ -50,7 +50,7 @@ ROWS = {bug.what: bug.mistake for bug in BUGS}
 
 
 def test_each_bug_has_a_row_if_there_is_one() -> None:
-    assert len(BUGS) == len(ROWS) >= 43
+    assert len(BUGS) == len(ROWS) == len(STEPS) >= 43
     assert set(ROWS.values()) - {""} <= set(mistakes())
 
 

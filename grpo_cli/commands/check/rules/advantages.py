@@ -88,58 +88,20 @@ def find_wrong_advantages(view: View) -> Iterator[Finding]:
         if shares is None:
             continue
         wrong, pairs = shares
+        order = {"discordant": wrong, "pairs": pairs}
         if wrong > _REVERSED:
-            yield Finding(
-                f"the advantages have the opposite sign of the rewards: {wrong:.0%} of "
-                f"{pairs:,} pairs within a group are reversed",
-                "the better response needs the greater advantage: look for a loss that is "
-                "negated twice, or a cost that is used as a reward",
-                {"discordant": wrong, "pairs": pairs},
-                record,
-            )
+            yield Finding(order, record, kind="sign")
         elif stride := find_stride(given):
-            yield Finding(
-                f"the advantages were computed over the wrong groups: they match {stride}",
-                "group rows by their id, not by their position: a failed rollout or another "
-                "layout puts every later row into a wrong group",
-                {"stride": stride},
-                record,
-            )
+            yield Finding({"stride": stride}, record, kind="stride")
         elif wrong > _DISCORDANT:
-            yield Finding(
-                f"the advantages do not follow the rewards: {wrong:.0%} of {pairs:,} pairs "
-                "within a group are reversed, as if the rows were in another order",
-                "rewards and advantages must belong to the same rows: check what shuffles, "
-                "gathers or sorts the batch between the two",
-                {"discordant": wrong, "pairs": pairs},
-                record,
-            )
+            yield Finding(order, record, kind="order")
         elif len(given.groups) < view.counts[record]:
             continue  # a statistic of turns is another rule's
         elif mean := _common_mean(given, lines := Lines.fit(given, given.groups)):
-            yield Finding(
-                f"the advantages are not centred: the mean of a group is {mean:.4g}. "
-                + (
-                    "It is the same in all groups, or equals the mean reward: the baseline was "
-                    "not subtracted"
-                    if np.ptp(given.groups) or (given.advantages == given.rewards).all()
-                    else "They have the std of these responses: a constant was added"
-                ),
-                "subtract the group's mean from the rewards: a common offset pushes all "
-                "responses up or down",
-                {"mean": mean},
-                record,
-                severity="warning",
-            )
+            same = np.ptp(given.groups) or (given.advantages == given.rewards).all()
+            yield Finding({"mean": mean}, record, kind="baseline" if same else "constant")
         elif times := _extra_scale(given, lines):
-            yield Finding(
-                f"the advantages are normalised twice: by the std of their group, then by {times}",
-                "normalise once, by the group's std or by the batch's: a second time enlarges the "
-                "step of groups with a small std and of batches with dead groups",
-                {"second": times},
-                record,
-                severity="warning",
-            )
+            yield Finding({"second": times}, record, kind="twice")
 
 
 def find_displaced_advantages(view: View) -> Iterator[Finding]:
@@ -149,25 +111,19 @@ def find_displaced_advantages(view: View) -> Iterator[Finding]:
         return
     middle = by_token[np.minimum(rows.starts + rows.lengths // 2, len(by_token) - 1)]
     odd = by_token != np.repeat(middle, rows.lengths)
-    count = rows.sum(odd.astype(np.int64))
+    count = view.count_tokens(odd)
     for edge, other in (("first", np.roll(middle, 1)), ("last", np.roll(middle, -1))):
         at = rows.starts if edge == "first" else rows.starts + rows.lengths - 1
         value = by_token[np.clip(at, 0, len(by_token) - 1)]
         apart = (rows.lengths > _DISPLACED_TOKENS) & (middle != other)
         hit = apart & (count > 0) & (count < _DISPLACED_TOKENS)
         hit &= (value == other) | ((value == 0.0) & (middle != 0.0))
-        hits, of = (view.records.sum(some.astype(np.int64)) for some in (hit, apart))
+        hits, of = view.count_rows(hit), view.count_rows(apart)
         for record in np.flatnonzero((hits >= 3) & (hits > 0.6 * of)).tolist():
             row = view.rows_of(record).start + int(np.argmax(hit[view.rows_of(record)]))
-            yield Finding(
-                f"the advantages belong to other tokens: the {edge} {int(count[row])} tokens "
-                f"of {int(hits[record]):,} responses have the advantage of the "
-                f"{'previous' if edge == 'first' else 'next'} response, or of padding",
-                "each response's advantage goes on its own tokens: look for a shift by one, or "
-                "for padding that was cut on one side only",
-                {"responses": int(hits[record]), "tokens": int(count[row]), "edge": edge},
-                **view.at(row),
-            )
+            whose = "previous" if edge == "first" else "next"
+            evidence = {"responses": hits[record], "tokens": count[row], "edge": edge}
+            yield Finding(evidence, **view.at(row), kind="edges", words={"whose": whose})
 
 
 def _find_moved_rows(view: View) -> Iterator[Finding]:
@@ -189,14 +145,8 @@ def _find_moved_rows(view: View) -> Iterator[Finding]:
         equal &= (given[order][1:] != 0.0) & (np.diff(scores[order]) != 0.0)
         odd = rows[order][1:][equal]
         if len(odd) >= _LEAST_REVERSED and len(odd) > 0.1 * np.count_nonzero(given):
-            yield Finding(
-                f"at least {len(odd):,} of {len(rows):,} turns have the advantage of another "
-                "trajectory, whose reward is different",
-                "give each turn the advantage of its trajectory by id: counting rows or last turns "
-                "fails where turns of several trajectories alternate",
-                {"turns": len(odd), "of": len(rows)},
-                **view.at(int(odd[0])),
-            )
+            evidence = {"turns": len(odd), "of": len(rows)}
+            yield Finding(evidence, **view.at(int(odd[0])), kind="turns")
 
 
 def _find_zeros(view: View) -> Iterator[Finding]:
@@ -211,13 +161,10 @@ def _find_zeros(view: View) -> Iterator[Finding]:
         first = int(view.first_members[group])
         if int(view.records.index[first]) not in view.turned:
             yield Finding(
-                f"the advantages of a group are 0, though its rewards differ "
-                f"({low[group]:g} to {high[group]:g})",
-                "right where a filter takes groups out on purpose; else look for a std_min or a "
-                "filter that takes the group for a dead one",
-                {"size": int(view.sizes[group])},
+                {"size": view.sizes[group]},
                 **view.at(first),
-                severity="info",
+                kind="zero",
+                words={"low": low[group], "high": high[group]},
             )
 
 
@@ -312,7 +259,7 @@ def _are_plain(view: View) -> NDArray[np.bool_]:
     dead = (lines.std[:, 1] == 0.0) & (lines.mean == 0.0)
     odd = ~((lines.slope > 0.0) & (lines.left <= _SHIFT) & (lines.offset <= _SHIFT) | dead)
     of = np.unique(view.groups, return_inverse=True)[1]
-    return view.records.sum(odd[of].astype(np.int64)) == 0
+    return view.count_rows(odd[of]) == 0
 
 
 def _common_mean(given: Scores, lines: Lines) -> float:
@@ -376,13 +323,7 @@ def find_counted_turns(view: View) -> Iterator[Finding]:
             continue
         _, by_turn, by_trajectory, _, _ = hits[0]
         yield Finding(
-            "trajectories count once for each of their turns: in every group where this matters "
-            f"({len(hits):,}) the baseline is the mean over turns ({by_turn:.4g} here), not "
-            f"over trajectories ({by_trajectory:.4g})",
-            "take mean and std over one reward per trajectory, and give its advantage to all its "
-            "turns; else long trajectories weigh more in the baseline",
-            {"groups": len(hits), "by_turn": by_turn, "by_trajectory": by_trajectory},
-            record,
+            {"groups": len(hits), "by_turn": by_turn, "by_trajectory": by_trajectory}, record
         )
 
 
@@ -432,54 +373,11 @@ def find_large_advantages(view: View) -> Iterator[Finding]:
         bound = _LARGE_TIMES * np.maximum(np.maximum(most, 2.8), high - low)
     greatest = np.maximum.reduceat(size, view.records.starts)
     for record in np.flatnonzero(greatest > bound).tolist():
-        rows = view.rows_of(record)
-        if _is_strided(view, record):
+        several = view.rewards is None or view.rewards.ndim > 1
+        given = None if several else dict(records_with_scores(view)).get(record)
+        if given is not None and count_discordant(given) and find_stride(given):
             continue  # found by the rule on advantages, which explains the scale too
-        row = int(np.argmax(size[rows]))
-        value = float(values[rows][row])
-        infinite = abs(value) >= 1e4
-        reading = ": a leave-one-out std of 0 gives 1/eps" if infinite else ""
-        yield Finding(
-            f"an advantage is {value:.4g}, far too large for its rewards (|A| can be at most "
-            f"{float(bound[record]):.3g}){reading}",
-            "check the divisor of the rewards: a std of 0 plus a tiny eps (set std_min, or "
-            "give such groups advantage 0), or different units",
-            {"advantage": value, "bound": float(bound[record])},
-            record,
-            row,
-            severity="error" if infinite else "warning",
-        )
-
-
-def _is_strided(view: View, record: int) -> bool:
-    if view.rewards is None or view.rewards.ndim > 1:
-        return False
-    given = dict(records_with_scores(view)).get(record)
-    return given is not None and bool(count_discordant(given)) and bool(find_stride(given))
-
-
-@rule("reward-scale")
-def find_reward_scales(view: View) -> Iterator[Finding]:
-    """Finds a reward function on a scale so large that the others hardly matter.
-
-    Its greatest |reward| is 2.5 times that of any other, and its spread twice; or 10 times.
-    """
-    if view.rewards is None or view.rewards.ndim < 2 or view.rewards.shape[1] < 2:
-        return
-    for record in range(view.records.count):
-        rows = np.nan_to_num(view.rewards[view.rows_of(record)])
-        sizes = np.abs(rows).max(axis=0)
-        spreads = rows.std(axis=0)
-        order = np.argsort(sizes)
-        most, second = int(order[-1]), int(order[-2])
-        times = float(sizes[most] / sizes[second]) if sizes[second] > 0.0 else math.inf
-        wider = float(spreads[most]) >= 2.0 * float(np.delete(spreads, most).max())
-        if sizes[second] > 0.0 and times >= 2.5 and (wider or times >= 10.0):
-            yield Finding(
-                f"reward function {most} has another scale: it reaches {sizes[most]:.3g}, "
-                f"{times:.1f} times the next one, and outweighs the others",
-                "weight the reward functions, or normalise each within its group first (GDPO: "
-                "--advantage decoupled)",
-                {"function": most, "largest": sizes.tolist(), "spreads": spreads.tolist()},
-                record,
-            )
+        place = view.first_row(record, size)
+        value = values[view.rows_of(record)][place["response"]]
+        evidence = {"advantage": value, "bound": bound[record]}
+        yield Finding(evidence, **place, kind="infinite" if abs(value) >= 1e4 else "large")

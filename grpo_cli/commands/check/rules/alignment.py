@@ -40,14 +40,9 @@ def find_certain_tokens(view: View) -> Iterator[Finding]:
     count = view.count(zero)
     found = (view.tokens >= _CERTAIN_TOKENS) & (count >= _CERTAIN_SHARE * view.tokens)
     for record in np.flatnonzero(found).tolist():
-        tokens, of = int(count[record]), int(view.tokens[record])
-        yield Finding(
-            f"{tokens:,} of {of:,} tokens have probability 1: all columns are exactly 0.0",
-            "certain tokens have no gradient: look for a sampling temperature of 0 (argmax), a "
-            "top-k of 1, or columns that were filled",
-            {"column": next(iter(view.log_probs)), "value": 0.0, "tokens": tokens, "of": of},
-            record,
-        )
+        evidence = {"column": next(iter(view.log_probs)), "value": 0.0}
+        counts = {"tokens": count[record], "of": view.tokens[record]}
+        yield Finding(evidence | counts, record, kind="certain")
     yield from _find_flat_columns(view)
 
 
@@ -61,20 +56,14 @@ def _find_flat_columns(view: View) -> Iterator[Finding]:
         for name, column in view.log_probs.items()
         if len(column)
     }
-    count = view.records.sum(long.astype(np.int64))
+    count = view.count_rows(long)
     varied = np.logical_or.reduce([~one for one in constant.values()] or [~long])
     for name, one in constant.items():
         hit = long & one & varied & (view.columns[name][edges(rows, end=False)] != 0.0)
-        flat = view.records.sum(hit.astype(np.int64))
-        for record in np.flatnonzero((count >= _FLAT) & (flat == count)).tolist():
-            yield Finding(
-                f"{view.key(name)} has one value in each of {int(count[record]):,} responses of "
-                f"{_LONG} tokens and more",
-                "write the log-prob of each token: a mean or sum over the response is no column "
-                "of tokens",
-                {"column": name, "responses": int(count[record])},
-                record,
-            )
+        flat = (count >= _FLAT) & (view.count_rows(hit) == count)
+        for record in np.flatnonzero(flat).tolist():
+            evidence = {"column": name, "responses": count[record]}
+            yield Finding(evidence, record, kind="flat", words={"name": view.key(name)})
 
 
 @rule("filler", "pair")
@@ -89,23 +78,28 @@ def find_fillers(pair: Pair) -> Iterator[Finding]:
     """
     if pair.to_reference or pair.equal.all():
         return
-    for name, values, other in (
-        (pair.keys[1], pair.second, pair.first),
-        (pair.keys[0], pair.first, pair.second),
-    ):
-        for value in _filler_values(values):
+    columns = (pair.first, pair.second)
+    for at in (1, 0):
+        values, other = columns[at], columns[1 - at]
+        low, counts = np.unique(values[values < _BELOW], return_counts=True)
+        fillers = low[(counts >= _FILLER_TOKENS) | (low < _IMPOSSIBLE)].tolist()[:8]
+        for value in (0.0, *fillers):
             hit = (values == value) & (other < _DOUBT if value == 0.0 else other > value / 2.0)
-            every = pair.samples.sum(hit.astype(np.int64))
-            least = 1 if value < _IMPOSSIBLE else _FILLER_TOKENS
+            every, least = pair.count(hit), 1 if value < _IMPOSSIBLE else _FILLER_TOKENS
             for sample in np.flatnonzero(every >= least).tolist():
                 part = pair.tokens(sample)
-                filled = np.mean(values[part] == value) >= _CERTAIN_SHARE
-                if (
-                    filled
-                    or value < 0.0
-                    or _agree_elsewhere(pair.size[part], hit[part], values[part], other[part])
+                filled = value < 0.0 or np.mean(values[part] == value) >= _CERTAIN_SHARE
+                if not filled and not _agree_elsewhere(
+                    pair.size[part], hit[part], values[part], other[part]
                 ):
-                    yield _describe_filler(pair, name, value, hit, sample)
+                    continue
+                counted = {"tokens": every[sample], "of": part.stop - part.start}
+                yield Finding(
+                    {"column": pair.keys[at], "value": value} | counted,
+                    **pair.view.place(part.start + int(np.argmax(hit[part]))),
+                    kind="zero" if value == 0.0 else "value",
+                    words={"other": pair.keys[1 - at]},
+                )
 
 
 def _agree_elsewhere(size: F64, hit: NDArray[np.bool_], values: F64, other: F64) -> bool:
@@ -118,30 +112,6 @@ def _agree_elsewhere(size: F64, hit: NDArray[np.bool_], values: F64, other: F64)
         return False  # of other tokens, in both columns
     near = float(np.quantile(rest, 0.95)) if len(rest) else 0.0
     return float(np.median(size[hit])) > _FILLER_TIMES * near
-
-
-def _filler_values(values: F64) -> list[float]:
-    """Returns 0.0 and up to eight values below −1000, or below −50 that occur several times."""
-    low = values[values < _BELOW]
-    kinds, counts = np.unique(low, return_counts=True)
-    return [0.0, *kinds[(counts >= _FILLER_TOKENS) | (kinds < _IMPOSSIBLE)].tolist()[:8]]
-
-
-def _describe_filler(pair: Pair, name: str, value: float, hit: np.ndarray, sample: int) -> Finding:
-    part = pair.tokens(sample)
-    tokens, of = int(hit[part].sum()), part.stop - part.start
-    at = part.start + int(np.argmax(hit[part]))
-    second = pair.keys[0] if name == pair.keys[1] else pair.keys[1]
-    return Finding(
-        f"{name} is filled with {value:.1f}: {tokens:,} of {of:,} tokens have exactly this "
-        f"value where {second} is not certain"
-        if value == 0.0
-        else f"{name} is filled with {value:g} at {tokens:,} of {of:,} tokens",
-        "a filler is not a log-prob: mask these tokens, drop the rows, or leave the column out "
-        "(without an old column the batch counts as on-policy)",
-        {"column": name, "value": value, "tokens": tokens, "of": of},
-        **pair.view.place(at),
-    )
 
 
 # ---- shifts --------------------------------------------------------------------------------------
@@ -169,14 +139,12 @@ def find_shifts(pair: Pair) -> Iterator[Finding]:
         whole = [pair.rows.sum(values) for values in (wins, counted)]
         found = _exceeds_coin(whole[0], whole[1], _SHIFT_SIGMAS)
         for sample in np.flatnonzero(found).tolist():
-            share = float(whole[0][sample] / whole[1][sample])
-            place = {"record": pair.record(sample)}
-            yield _describe_shift(pair, share, int(whole[1][sample]), place, ahead=ahead)
+            counts = whole[0][sample], whole[1][sample]
+            yield _describe_shift(*counts, {"record": pair.record(sample)}, ahead=ahead)
         for response in np.flatnonzero(_exceeds_coin(wins, counted, _SHIFT_SIGMAS_ALONE)).tolist():
             if not found[pair.rows.index[response]]:
-                share = float(wins[response] / counted[response])
-                place = pair.view.at(response)
-                yield _describe_shift(pair, share, int(counted[response]), place, ahead=ahead)
+                counts = wins[response], counted[response]
+                yield _describe_shift(*counts, pair.view.at(response), ahead=ahead)
                 found[pair.rows.index[response]] = True
         rest = pair.samples.spread(~found)
         yield from _find_shifted_ends(pair, *(rest * values for values in by_token), ahead=ahead)
@@ -187,22 +155,16 @@ def _find_shifted_ends(pair: Pair, wins: I64, counted: I64, *, ahead: bool) -> I
     rows = pair.view.responses
     if not wins.any():
         return
-    wins, counted = (_sum_to_end(rows, values) for values in (wins, counted))
+    ends = (rows.starts + rows.lengths)[rows.index]
+    sums = (np.concatenate([[0], np.cumsum(values)]) for values in (wins, counted))
+    wins, counted = (before[ends] - before[:-1] for before in sums)
     tokens = np.flatnonzero(_exceeds_coin(wins, counted, _SHIFT_SIGMAS_END))
     _, first = np.unique(pair.samples.index[tokens], return_index=True)
     for token in tokens[first].tolist():
         response = rows.index[token]
         inside = tokens[rows.index[tokens] == response]
         token = int(inside[np.argmax((2 * wins - counted)[inside])])
-        share = float(wins[token] / counted[token])
-        yield _describe_shift(pair, share, int(counted[token]), pair.view.place(token), ahead=ahead)
-
-
-def _sum_to_end(rows: Segments, values: I64) -> I64:
-    """Returns [N] the sum from each token to the end of its response."""
-    before = np.concatenate([[0], np.cumsum(values)])
-    found: I64 = before[rows.starts + rows.lengths][rows.index] - before[:-1]
-    return found
+        yield _describe_shift(wins[token], counted[token], pair.view.place(token), ahead=ahead)
 
 
 def _find_nearer(pair: Pair, *, ahead: bool) -> tuple[I64, I64]:
@@ -228,20 +190,13 @@ def _exceeds_coin(wins: NDArray[Any], counted: NDArray[Any], sigmas: float) -> N
     return found
 
 
-def _describe_shift(
-    pair: Pair, share: float, tokens: int, place: dict[str, Any], *, ahead: bool
-) -> Finding:
-    first, second = pair.keys
-    where, lag = ("next", 1) if ahead else ("previous", -1)
+def _describe_shift(wins: int, tokens: int, place: dict[str, Any], *, ahead: bool) -> Finding:
     since = f" from token {place['token']} on" if place.get("token") else ""
+    kept = ", or keep the sampled ids instead of encoding the text again" if since else ""
     return Finding(
-        f"{first} agrees better with the {where} token's {second} than with its own{since} "
-        f"({share:.0%} of {tokens:,} tokens)",
-        "log-prob t must belong to token t, and logits predict the next token (logits[:, :-1] "
-        "goes with tokens[:, 1:]): shift one column"
-        + (", or keep the sampled ids instead of encoding the text again" if since else ""),
-        {"lag": lag, "share": share, "tokens": tokens},
+        {"lag": 1 if ahead else -1, "share": wins / tokens, "tokens": tokens},
         **place,
+        words={"where": "next" if ahead else "previous", "since": since, "kept": kept},
     )
 
 
@@ -269,12 +224,11 @@ def find_wrong_last_tokens(pair: Pair) -> Iterator[Finding]:
     far = pair.size > _LAST_NATS
     if not far.any():
         return
-    last = np.zeros(rows.count, dtype=np.int64)
-    before = np.zeros(rows.count, dtype=np.int64)
+    last, before = np.zeros((2, rows.count), dtype=np.int64)
     ends = (rows.starts + rows.lengths)[filled]
     last[filled], before[filled] = far[ends - 1], far[ends - 2]
     hits, near = pair.rows.sum(last), pair.rows.sum(before)
-    every = pair.samples.sum(far.astype(np.int64))
+    every = pair.count(far)
     for sample in np.flatnonzero((hits >= _LAST_RESPONSES) & (hits > _LAST_TIMES * near)).tolist():
         count, k = int(pair.rows.lengths[sample]), int(hits[sample])
         others = int(pair.samples.lengths[sample]) - count
@@ -283,14 +237,8 @@ def find_wrong_last_tokens(pair: Pair) -> Iterator[Finding]:
             start = int(pair.rows.starts[sample])
             row = start + int(np.argmax(last[start : start + count]))
             token = int(rows.starts[row] + rows.lengths[row]) - 1
-            yield Finding(
-                f"{pair.keys[0]} and {pair.keys[1]} differ by more than 1 nat at the last token "
-                f"of {k} of {count} responses, but elsewhere at only {rate:.1%} of the tokens",
-                "shift labels within each sequence, or mask its last token: a shift over the "
-                "whole packed batch gives the last token of a sequence the first label of the next",
-                {"responses": k, "of": count, "elsewhere": rate},
-                **pair.view.place(token),
-            )
+            evidence = {"responses": k, "of": count, "elsewhere": rate}
+            yield Finding(evidence, **pair.view.place(token))
 
 
 # ---- correlation ---------------------------------------------------------------------------------
@@ -329,9 +277,14 @@ def find_unrelated(pair: Pair) -> Iterator[Finding]:
     low = (rows.lengths >= _UNRELATED_TOKENS_ALONE) & (each < _LITTLE)
     low &= _correlate(rows, pair.first, pair.second) < _LITTLE
     for sample in np.flatnonzero(found).tolist():
-        n, rows_of = int(pair.samples.lengths[sample]), int(pair.rows.lengths[sample])
-        yield _describe_unrelated(
-            pair, float(whole[sample]), n, {"record": pair.record(sample)}, rows_of
+        yield Finding(
+            {
+                "correlation": whole[sample],
+                "tokens": pair.samples.lengths[sample],
+                "rows": pair.rows.lengths[sample],
+            },
+            pair.record(sample),
+            kind="sample",
         )
     every = pair.rows.sum(low.astype(np.int64))
     for sample in np.flatnonzero(comparable & ~found & (every > 0)).tolist():
@@ -339,10 +292,8 @@ def find_unrelated(pair: Pair) -> Iterator[Finding]:
         part = slice(start, start + int(pair.rows.lengths[sample]))
         if not _by_chance(rows.lengths[part], int(every[sample])):
             row = start + int(np.argmax(low[part]))
-            n = int(rows.lengths[row])
-            yield _describe_unrelated(
-                pair, float(each[row]), n, pair.view.at(row), int(every[sample])
-            )
+            evidence = {"correlation": each[row], "tokens": rows.lengths[row]}
+            yield Finding(evidence | {"rows": every[sample]}, **pair.view.at(row), kind="responses")
 
 
 def _can_correlate(pair: Pair, p: F64, q: F64) -> NDArray[np.bool_]:
@@ -382,21 +333,6 @@ def _is_unrelated(segments: Segments, correlation: F64) -> NDArray[Any]:
     )
 
 
-def _describe_unrelated(
-    pair: Pair, correlation: float, tokens: int, place: dict[str, Any], rows: int
-) -> Finding:
-    first, second = pair.keys
-    many = "these tokens" if "response" not in place else f"this response ({rows} like it)"
-    return Finding(
-        f"{first} and {second} are unrelated: in {many} their probabilities correlate by "
-        f"{correlation:.2f} over {tokens:,} tokens, so they belong to different tokens",
-        "compute both columns for the same rows and weights: look for a column that was not "
-        "reordered with the batch, an untrained head, or other weights",
-        {"correlation": correlation, "tokens": tokens, "rows": rows},
-        **place,
-    )
-
-
 # ---- positions -----------------------------------------------------------------------------------
 
 _DRIFT_TOKENS = 20
@@ -430,12 +366,6 @@ def find_drift(pair: Pair) -> Iterator[Finding]:
     away = (after - before) / np.where(error > 0.0, error, np.inf)
     found = enough & (after > _DRIFT_TIMES * before) & (away > _DRIFT_SIGMAS)
     for sample in np.flatnonzero(found).tolist():
-        times = float(after[sample] / max(float(before[sample]), 1e-12))
-        yield Finding(
-            f"{pair} grows with the position: from token {middle[sample]:.0f} on it is "
-            f"{times:.1f} times as far from 0 as before",
-            "give position_ids that skip the padding: the positions differ on one side (left "
-            "padding without position_ids, a cache that was not reset, or other rotary settings)",
-            {"times": times, "sigmas": float(away[sample]), "position": float(middle[sample])},
-            record=pair.record(sample),
-        )
+        times = after[sample] / max(before[sample], 1e-12)
+        evidence = {"times": times, "sigmas": away[sample], "position": middle[sample]}
+        yield Finding(evidence, pair.record(sample))

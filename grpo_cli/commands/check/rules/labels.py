@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from grpo_cli.batch import F64
 from grpo_cli.commands.check.record_view import View, flat
 from grpo_cli.commands.check.rule import Finding, rule
 from grpo_cli.commands.check.rules.padding import edges, special_ids
@@ -37,39 +36,26 @@ def find_masked_turns(view: View) -> Iterator[Finding]:
         own = np.isin(roles, _POLICY)
         masked = rows.sum((own & ~view.mask).astype(np.int64))
         least = np.maximum(_MASKED_TOKENS, _MASKED_SHARE * rows.sum(own.astype(np.int64)))
-        hit, several = (masked > least) & (view.lengths > 0), view.lengths > 0
+        hit = (masked > least) & (view.lengths > 0)
         required = np.full(len(view.counts), 1)
     else:
         turns = view.packed.columns["turn_ids"]
-        last = np.repeat(_last_counted(view, turns), view.widths)
-        earlier = turns < last
+        last, kept = np.full(rows.count, -np.inf), np.flatnonzero(view.mask)
+        np.maximum.at(last, rows.index[kept], turns[kept])
+        earlier = turns < rows.spread(last)
         counted = rows.sum((earlier & view.mask).astype(np.int64))
         masked = rows.sum((earlier & ~view.mask).astype(np.int64))
         several = (masked + counted > 0) & (view.lengths > 0)
         hit = several & (counted == 0)
-        required = np.maximum(_LEAST, view.records.sum(several.astype(np.int64)))
-    hits = view.records.sum(hit.astype(np.int64))
+        required = np.maximum(_LEAST, view.count_rows(several))
+    hits = view.count_rows(hit)
     for record in np.flatnonzero((hits > 0) & (hits >= required)).tolist():
         mine = view.rows_of(record)
-        row = mine.start + int(np.argmax(hit[mine]))
-        tokens = int(masked[mine][hit[mine]].sum())
         yield Finding(
-            f"the mask leaves out {tokens:,} tokens of the assistant in {int(hits[record]):,} of "
-            f"{int(view.counts[record]):,} responses whose other turns count",
-            "let the mask count every turn of the assistant, not the last one alone; correct if "
-            "only some turns are trained on purpose",
-            {"tokens": tokens, "responses": int(hits[record])},
-            **view.at(row),
+            {"tokens": masked[mine][hit[mine]].sum(), "responses": hits[record]},
+            **view.first_row(record, hit),
+            words={"of": view.counts[record]},
         )
-
-
-def _last_counted(view: View, turns: F64) -> F64:
-    """Returns [R] the number of the turn of the last token that counts; -inf if none does."""
-    found = np.full(view.written.count, -np.inf)
-    assert view.mask is not None
-    kept = np.flatnonzero(view.mask)
-    np.maximum.at(found, view.written.index[kept], turns[kept])
-    return found
 
 
 @rule("weight-versions")
@@ -86,14 +72,7 @@ def find_wrong_versions(view: View) -> Iterator[Finding]:
             given = value.get(key)
             given = flat(given) if isinstance(given, list | np.ndarray) else [given]
             if given and all(type(one) is int for one in given):
-                yield Finding(
-                    f"{key} are all below 0 (at most {max(given)}): no token has a version of the "
-                    "weights",
-                    "record the engine's version when a token is sampled; filters by age and "
-                    "corrections see no stale token otherwise",
-                    {"key": key},
-                    record,
-                )
+                yield Finding({"key": key}, record, kind="unset", words={"most": max(given)})
         return
     if versions is None:
         return
@@ -109,14 +88,7 @@ def find_wrong_versions(view: View) -> Iterator[Finding]:
         falls[one.record] += np.count_nonzero(np.diff(first) < 0)
         rises[one.record] += np.count_nonzero(np.diff(first) > 0)
     for record in np.flatnonzero(falls > rises).tolist():
-        yield Finding(
-            f"the version of the weights falls along {int(falls[record]):,} responses or "
-            f"trajectories, and rises along {int(rises[record]):,}",
-            "an engine that is updated while it generates has newer weights later: look for "
-            "versions that were reversed, or belong to other rows",
-            {"falls": int(falls[record]), "rises": int(rises[record])},
-            record,
-        )
+        yield Finding({"falls": falls[record], "rises": rises[record]}, record, kind="fall")
 
 
 @rule("turn-order")
@@ -131,13 +103,8 @@ def find_falling_turns(view: View) -> Iterator[Finding]:
     owner = view.records.index[rows[1:]]
     for record in np.unique(owner[falls]).tolist():
         hit = np.unique(rows[1:][falls & (owner == record)])
-        yield Finding(
-            f"turn numbers fall along {len(hit):,} of {int(view.counts[record]):,} responses",
-            "number turns in the order in which they were written: look for tokens and turn_ids "
-            "that were put together in different orders",
-            {"responses": len(hit)},
-            **view.at(int(hit[0])),
-        )
+        words = {"of": view.counts[record]}
+        yield Finding({"responses": len(hit)}, **view.at(int(hit[0])), words=words)
 
 
 @rule("mixed-prompts")
@@ -151,7 +118,7 @@ def find_mixed_prompts(view: View) -> Iterator[Finding]:
         if record in view.turned:
             continue
         if key := view.places[record].mixed:
-            yield _describe_mixed_prompts(key, {}, {"record": record})
+            yield Finding({"key": key}, record)
             continue
         for key in keys:
             prompts = value.get(key)
@@ -166,20 +133,8 @@ def find_mixed_prompts(view: View) -> Iterator[Finding]:
                 at for at, (group, one) in enumerate(pairs) if first.setdefault(group, one) != one
             ]
             if odd and len(first) < len(prompts):
-                yield _describe_mixed_prompts(
-                    key, {"responses": len(odd)}, view.at(mine.start + odd[0])
-                )
+                yield Finding({"key": key, "responses": len(odd)}, **view.at(mine.start + odd[0]))
             break
-
-
-def _describe_mixed_prompts(key: str, evidence: dict[str, Any], place: dict[str, Any]) -> Finding:
-    return Finding(
-        f"a group has responses to different prompts: {key} differs within it",
-        "group by prompt: responses to another prompt, or to a later turn, are no baseline for "
-        "each other",
-        {"key": key, **evidence},
-        **place,
-    )
 
 
 @rule("endings")
@@ -193,21 +148,15 @@ def find_wrong_endings(view: View) -> Iterator[Finding]:
     settings = view.packed.settings
     limits = np.array([one.get("max_completion_length") or np.inf for one in settings])
     above = view.lengths > np.repeat(limits.astype(np.float64), view.counts)
-    tools = np.zeros(len(view.counts), dtype=np.bool_)
-    inside = np.diff(view.responses.index) == 0
-    gaps = view.responses.index[1:][inside & (np.diff(view.positions) > 1)]
-    tools[view.records.index[gaps]] = True
+    tools = {*view.records.index[view.responses.index[view.holes]].tolist()}
     for record in np.unique(view.records.index[above]).tolist():
         mine = view.rows_of(record)
-        if not tools[record] and record not in view.turned:
-            count = int(above[mine].sum())
+        if record not in tools and record not in view.turned:
             yield Finding(
-                f"{count:,} of {int(view.counts[record]):,} responses have more tokens than "
-                f"max_completion_length ({limits[record]:g}), the longest "
-                f"{int(view.lengths[mine].max()):,}",
-                "look for tokens of the prompt or padding that count, or rows of two responses",
-                {"responses": count, "limit": limits[record]},
-                **view.at(mine.start + int(np.argmax(above[mine]))),
+                {"responses": above[mine].sum(), "limit": limits[record]},
+                **view.first_row(record, above),
+                kind="long",
+                words={"of": view.counts[record], "longest": view.lengths[mine].max()},
             )
     ends = np.zeros(len(view.lengths), dtype=np.bool_)
     declared = [at for at, value in enumerate(view.values) if not value.keys().isdisjoint(ENDINGS)]
@@ -222,22 +171,11 @@ def find_wrong_endings(view: View) -> Iterator[Finding]:
         wrong = cut & ends[mine]
         empty = (view.lengths == 0)[mine] & (view.widths > 0)[mine]
         if 2 * wrong.sum() > cut.sum():
-            yield Finding(
-                f"{int(wrong.sum()):,} of {int(cut.sum()):,} responses that were cut, according to "
-                "the record, end in the end of text",
-                "endings must belong to the same rows as the tokens: check what sorts or filters "
-                "one of the two",
-                {"responses": int(wrong.sum()), "cut": int(cut.sum())},
-                **view.at(mine.start + int(np.argmax(wrong))),
-            )
+            place = view.at(mine.start + int(np.argmax(wrong)))
+            yield Finding({"responses": wrong.sum(), "cut": cut.sum()}, **place, kind="ended")
         elif empty.sum() > 1 and (empty == ~cut).all():
-            yield Finding(
-                f"the mask drops the {int(empty.sum()):,} responses that were finished, and counts "
-                f"the {int(cut.sum()):,} that were cut",
-                "overlong filtering masks the responses that were cut: its condition is inverted",
-                {"responses": int(empty.sum()), "cut": int(cut.sum())},
-                **view.at(mine.start + int(np.argmax(empty))),
-            )
+            place = view.at(mine.start + int(np.argmax(empty)))
+            yield Finding({"responses": empty.sum(), "cut": cut.sum()}, **place, kind="filtered")
 
 
 _TEXT_TOKENS, _ALIKE = 24, 0.7
@@ -267,13 +205,8 @@ def find_wrong_text(view: View) -> Iterator[Finding]:
         total = sum(count.total() for count in several)
         usual = sum(max(count.values()) for count in several)
         if total >= _TEXT_TOKENS and usual < _ALIKE * total:
-            yield Finding(
-                f"{view.key('tokens')} are not the strings of {view.key('token_ids')}: an id has "
-                f"its usual string at {usual / total:.0%} of {total:,} tokens",
-                "decode each id on its own, and keep strings and ids in the same order",
-                {"share": usual / total, "tokens": total},
-                record,
-            )
+            names = {"tokens_key": view.key("tokens"), "ids": view.key("token_ids")}
+            yield Finding({"share": usual / total, "tokens": total}, record, words=names)
 
 
 def _agree(ids: list[Any], words: list[Any]) -> bool:
@@ -302,10 +235,7 @@ def find_displaced_sums(view: View) -> Iterator[Finding]:
             if far.sum() < _LEAST or (np.abs(np.sort(own) - np.sort(given)) > _EXACT).any():
                 continue
             yield Finding(
-                f"the sums of {view.key(name)} are the rewards of other responses: they have the "
-                f"same values, but differ in {int(far.sum()):,} of {len(far):,} responses",
-                "put rewards and tokens of one response in one row: check what shuffles or gathers "
-                "one of the two",
-                {"responses": int(far.sum()), "of": len(far)},
+                {"responses": far.sum(), "of": len(far)},
                 **view.at(rows.start + int(np.argmax(far))),
+                words={"name": view.key(name)},
             )

@@ -54,9 +54,6 @@ _RUN = 4
 _SURE = -1e-6
 """Log-probs from here on are 0.0 but for the rounding of float32."""
 _RAMP, _RAMP_NATS = 4, -1e-3
-_PADDING_ADVICE = (
-    "give a mask (completion_mask, response_mask, …) or write the rows without padding"
-)
 
 
 @rule("padding")
@@ -79,9 +76,8 @@ def find_padding(view: View) -> Iterator[Finding]:
         found = np.minimum.reduce(every)
         longest = np.maximum.reduceat(found, view.records.starts) if len(found) else found
         for record in np.flatnonzero(longest >= _RUN).tolist():
-            yield from _find_padding_in_record(
-                _PaddedRecord(view, record, columns[0], found), end=end
-            )
+            part = _PaddedRecord(view, record, columns[0], found)
+            yield from _find_padding_in_record(part, end=end)
 
 
 class _PaddedRecord:
@@ -99,8 +95,10 @@ class _PaddedRecord:
 
 
 def _find_padding_in_record(part: _PaddedRecord, *, end: bool) -> Iterator[Finding]:
-    words = [_run_ids(part, row, int(run), end=end) for row, run in enumerate(part.runs)]
-    runs = np.where([len(word or ()) > 1 for word in words], 0, part.runs)
+    runs = part.runs
+    if part.ids is not None:  # runs of different tokens are text
+        same = equal_runs(part.responses, part.ids, end=end)
+        runs = np.where((runs >= _RUN) & (same < runs), 0, runs)
     at_edge = part.values[edges(part.responses, end=end)]
     sure = at_edge > _SURE
     runs = np.where((runs > 1) | (at_edge == 0.0), runs, 0)
@@ -110,32 +108,26 @@ def _find_padding_in_record(part: _PaddedRecord, *, end: bool) -> Iterator[Findi
     if not runs.any():
         return
     at = int(np.argmax(runs))
-    rows = int(np.count_nonzero(runs))
-    lengths = part.responses.lengths
     certain = (
         not sure[at]
         or (part.ids is not None and _is_padding_by_id(part, runs, end=end))
-        or (len(set(lengths.tolist())) == 1 and len(set(runs.tolist())) > 1)
+        or (np.ptp(part.responses.lengths) == 0 and len(set(runs.tolist())) > 1)
     )
     if part.ids is not None and not certain:
         return
-    value = float(at_edge[at]) + 0.0
     yield Finding(
-        f"{rows:,} of {len(runs):,} responses {'end' if end else 'begin'} in a run of one "
-        f"log-prob ({value:g}), the longest has {int(runs.max()):,} tokens: "
-        + ("padding counts" if certain else "padding, or text of which the policy is certain"),
-        _PADDING_ADVICE if certain else "dump token_ids, which tell padding from text",
         {
-            "responses": rows,
+            "responses": np.count_nonzero(runs),
             "of": len(runs),
-            "tokens": int(runs.sum()),
-            "longest": int(runs.max()),
-            "value": value,
+            "tokens": runs.sum(),
+            "longest": runs.max(),
+            "value": at_edge[at] + 0.0,
             "side": "right" if end else "left",
         },
-        record=part.record,
-        response=at,
-        severity="error" if certain else "info",
+        part.record,
+        at,
+        kind="certain" if certain else "possible",
+        words={"begin": "end" if end else "begin"},
     )
 
 
@@ -173,15 +165,6 @@ def _is_padding_by_id(part: _PaddedRecord, runs: I64, *, end: bool) -> bool:
     return len(words) == 1 and (words <= part.special or several)
 
 
-def _run_ids(part: _PaddedRecord, row: int, run: int, *, end: bool) -> set[int] | None:
-    """Returns the ids in a run; None if there are no ids, or the run is short."""
-    if part.ids is None or run < _RUN:
-        return None
-    start = int(part.responses.starts[row])
-    stop = start + int(part.responses.lengths[row])
-    return set(part.ids[stop - run : stop].tolist() if end else part.ids[start : start + run])
-
-
 def _chance(part: _PaddedRecord, runs: I64, *, end: bool) -> float:
     """Returns the log-probability of such runs, if they were like the repeats elsewhere.
 
@@ -190,7 +173,9 @@ def _chance(part: _PaddedRecord, runs: I64, *, end: bool) -> float:
     The sum of X over R responses is bounded as a Gamma(R) by Chernoff, the greatest by Bonferroni.
     """
     values, index = part.values, part.responses.index
-    inside = ~_is_in_run(part.responses, np.where(runs >= _RUN, runs, 0), end=end)
+    cut = part.responses.spread(np.where(runs >= _RUN, runs, 0))
+    places, lengths = part.responses.positions, part.responses.spread(part.responses.lengths)
+    inside = places < lengths - cut if end else places >= cut
     follows = np.zeros(len(values), dtype=np.bool_)
     follows[1:] = index[1:] == index[:-1]
     same = np.zeros(len(values), dtype=np.bool_)
@@ -211,14 +196,6 @@ def _chance(part: _PaddedRecord, runs: I64, *, end: bool) -> float:
 def _estimate_share(part: NDArray[np.bool_], whole: NDArray[np.bool_]) -> float:
     """Returns Laplace's estimate of a share: (k + 1)/(n + 2)."""
     return (int(np.count_nonzero(part)) + 1) / (int(np.count_nonzero(whole)) + 2)
-
-
-def _is_in_run(responses: Segments, runs: I64, *, end: bool) -> NDArray[np.bool_]:
-    """Returns [N] whether a token is among the last or first ``runs`` of its response."""
-    places = np.arange(responses.total) - responses.spread(responses.starts)
-    first = responses.spread(responses.lengths - runs)
-    found: NDArray[np.bool_] = places >= first if end else places < responses.spread(runs)
-    return found
 
 
 # ---- by ids --------------------------------------------------------------------------------------
@@ -289,15 +266,18 @@ def find_padding_ids(view: View) -> Iterator[Finding]:
     )
     yield from _find_other_text(view, ids, ends, behind)
     for record in np.flatnonzero(view.records.sum(behind)).tolist():
-        part, of = view.rows_of(record), int(view.counts[record])
-        rows_hit, tokens = int(np.count_nonzero(behind[part])), int(behind[part].sum())
+        part, of = view.rows_of(record), view.counts[record]
         row = part.start + int(np.argmax(behind[part] > 0))
         yield Finding(
-            f"{rows_hit:,} of {of:,} responses end in {view.word(int(last[row]))}, after the "
-            f"end of text: {tokens:,} padding tokens count",
-            "end the mask at the first end-of-text token: it counts, the tokens after it do not",
-            {"responses": rows_hit, "of": of, "tokens": tokens, "token_id": int(last[row])},
+            {
+                "responses": np.count_nonzero(behind[part]),
+                "of": of,
+                "tokens": behind[part].sum(),
+                "token_id": last[row],
+            },
             **view.at(row),
+            kind="after-end",
+            words={"word": view.word(int(last[row]))},
         )
 
 
@@ -316,30 +296,15 @@ def _find_other_text(view: View, ids: I64, ends: frozenset[int], behind: I64) ->
     at = np.flatnonzero(inside) + 1
     at = at[behind[view.responses.index[at]] == 0]
     negative = np.flatnonzero(ids < 0) if "token_ids" in view.names else at[:0]
-    for places, words, advice in (
-        (
-            negative,
-            "token ids below 0 count in {responses:,} of {of:,} responses, here {id}: no "
-            "vocabulary has them",
-            "mask these tokens: -100 is the label of what is not trained, -1 often padding",
-        ),
-        (
-            at,
-            "text goes on after the end of text in {responses:,} of {of:,} responses: the end "
-            "counts as a token inside of them",
-            "end the response there, and mask what tools or users wrote before the next turn",
-        ),
-    ):
+    for kind, places in (("negative", negative), ("goes-on", at)):
         rows = view.responses.index[places]
         for record in np.unique(view.records.index[rows]).tolist():
             mine = places[view.records.index[rows] == record]
-            count = {"tokens": len(mine), "responses": len(np.unique(view.responses.index[mine]))}
             yield Finding(
-                words.format(**count, of=int(view.counts[record]), id=int(ids[mine[0]])),
-                advice,
-                count,
+                {"tokens": len(mine), "responses": len(np.unique(view.responses.index[mine]))},
                 **view.place(int(mine[0])),
-                severity="error" if places is negative else "warning",
+                kind=kind,
+                words={"of": view.counts[record], "id": ids[mine[0]]},
             )
 
 
@@ -353,7 +318,7 @@ def _repeats_the_end(view: View, ids: I64, ends: frozenset[int]) -> NDArray[np.b
     before = np.maximum(at - 1, 0)
     twice = finished & (view.lengths > 1) & (ids[before] == ids[at])
     twice &= view.positions[at] - view.positions[before] == 1
-    enough = view.records.sum(finished.astype(np.int64)) >= np.minimum(view.counts, _SEVERAL)
+    enough = view.count_rows(finished) >= np.minimum(view.counts, _SEVERAL)
     found: NDArray[np.bool_] = twice & enough[view.records.index]
     return found
 
@@ -389,7 +354,7 @@ def _goes_on_after_the_end(view: View, ids: I64, last: I64) -> NDArray[np.bool_]
     end, most = _usual_values(view.records, last)
     odd = (before == view.records.spread(end)) & (last != view.records.spread(end))
     several = (view.counts > _MANY) & (most >= np.maximum(_MANY, 0.5 * view.counts))
-    for record in np.flatnonzero(several & (view.records.sum(odd.astype(np.int64)) > 0)).tolist():
+    for record in np.flatnonzero(several & (view.count_rows(odd) > 0)).tolist():
         rows, mine = view.rows_of(record), ids[view.tokens_of(record)]
         count = np.count_nonzero(odd[rows])
         only_last = np.count_nonzero(mine == end[record]) == most[record] + count
@@ -441,7 +406,7 @@ def find_masked_ends(view: View) -> Iterator[Finding]:
     counted = ids[last]
     taken = (rest > 0) & ~((rest > 1) & (after == first))
     hit = taken & np.isin(first, list(ends)) & ~np.isin(counted, list(ends))
-    for record in np.flatnonzero(view.records.sum(taken.astype(np.int64)) >= _MANY).tolist():
+    for record in np.flatnonzero(view.count_rows(taken) >= _MANY).tolist():
         part = view.rows_of(record)
         rows = part.start + np.flatnonzero(taken[part])
         word, lengths = first[rows[0]], last[rows] - written.starts[rows]
@@ -451,22 +416,18 @@ def find_masked_ends(view: View) -> Iterator[Finding]:
         begin = int(written.starts[part.start])
         everywhere = ids[begin : begin + int(view.widths[part].sum())] == word
         hit[rows] |= np.count_nonzero(everywhere) == np.count_nonzero(at_end[part])
-    finished = view.records.sum(((last >= 0) & np.isin(counted, list(ends))).astype(np.int64))
+    finished = view.count_rows((last >= 0) & np.isin(counted, list(ends)))
     clear = hit & (rest > 1) & ~np.isin(first, list(PADS))
-    several = view.records.sum(hit.astype(np.int64)) >= _SEVERAL
-    some = view.records.sum(clear.astype(np.int64)) > 0
-    for record in np.flatnonzero(several | (some & (finished > 0))).tolist():
-        part, of = view.rows_of(record), int(view.counts[record])
-        row = part.start + int(np.argmax(hit[part]))
-        count = int(hit[part].sum())
+    count = view.count_rows(hit)
+    some = (view.count_rows(clear) > 0) & (finished > 0)
+    for record in np.flatnonzero((count >= _SEVERAL) | some).tolist():
+        row = view.rows_of(record).start + int(np.argmax(hit[view.rows_of(record)]))
         yield Finding(
-            f"the mask leaves out the end-of-text token ({view.word(int(first[row]))}) of "
-            f"{count:,} of {of:,} responses: their last token does not count",
-            "count tokens up to the first end of text: without it the policy does not learn "
-            "when to stop. A mask made from the padding id drops it where both ids are equal",
-            {"responses": count, "of": of, "token_id": int(first[row])},
+            {"responses": count[record], "of": view.counts[record], "token_id": first[row]},
             **view.at(row),
             token=int(last[row] + 1 - written.starts[row]),
+            kind="masked",
+            words={"word": view.word(int(first[row]))},
         )
 
 
@@ -476,7 +437,7 @@ def _find_missing_ends(view: View, ids: I64, ends: frozenset[int]) -> Iterator[F
     if view.mask is not None or not len(ids):
         return
     finished = np.isin(ids[at], list(ends)) & (view.widths > 0)
-    most = view.records.sum(finished.astype(np.int64))
+    most = view.count_rows(finished)
     few = (most < view.counts) & (most >= _FINISHED * view.counts)
     longest = view.by_group(np.where(finished, view.widths, 0), np.maximum)[view.groups]
     for record in np.flatnonzero(few).tolist():
@@ -487,14 +448,11 @@ def _find_missing_ends(view: View, ids: I64, ends: frozenset[int]) -> Iterator[F
             phrase = {*ids[start:stop].tolist()}
             if not phrase & {int(ids[stop]), *ends} and not any(endings[row : row + 1]):
                 yield Finding(
-                    f"a response ends in {view.word(int(ids[stop]))} and has no end of text, "
-                    f"unlike {int(most[record]):,} of {int(view.counts[record]):,} responses. "
-                    "It is shorter than one of those, so it was not cut",
-                    "count the end of text, or the policy does not learn when to stop; if the "
-                    "rollout was aborted or stopped at a string, record that (finish_reasons)",
-                    {"finished": int(most[record]), "of": int(view.counts[record])},
+                    {"finished": most[record], "of": view.counts[record]},
                     **view.at(part.start + row),
                     token=int(view.widths[part][row]) - 1,
+                    kind="missing",
+                    words={"word": view.word(int(ids[stop]))},
                 )
                 break
 
@@ -510,7 +468,7 @@ def _find_open_ends(view: View, ids: I64) -> Iterator[Finding]:
     last = ids[np.maximum(view.written.starts + view.widths - 1, 0)]
     longest = view.by_group(view.widths.astype(np.float64), np.maximum)[view.groups]
     short = (view.widths < longest) & (view.widths > 0)
-    for record in np.flatnonzero(view.records.sum(short.astype(np.int64)) >= _OPEN).tolist():
+    for record in np.flatnonzero(view.count_rows(short) >= _OPEN).tolist():
         part = view.rows_of(record)
         masked = view.mask is not None and (view.lengths < view.widths)[part].any()
         if masked or cut_off(view.values[record]) is not None:
@@ -520,15 +478,6 @@ def _find_open_ends(view: View, ids: I64) -> Iterator[Finding]:
         if counts.max() >= _FINISHED * len(mine):
             continue
         count = len(mine) - (int(counts.max()) if counts.max() > 2 else 0)
-        row = part.start + int(
-            np.flatnonzero(short[part] & (last[part] != words[counts.argmax()]))[0]
-        )
-        yield Finding(
-            f"{count:,} of {len(mine):,} responses shorter than the longest of their group have no "
-            "end-of-text token: their last tokens differ",
-            "count the end of text, or the policy does not learn when to stop; right if the "
-            "rollouts were stopped at strings or aborted (record finish_reasons)",
-            {"responses": count, "of": len(mine)},
-            **view.at(row),
-            severity="info",
-        )
+        odd = short & (last != words[counts.argmax()])
+        evidence = {"responses": count, "of": len(mine)}
+        yield Finding(evidence, **view.first_row(record, odd), kind="open")

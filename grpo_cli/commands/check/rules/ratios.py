@@ -1,7 +1,8 @@
-"""Ratios that no update makes, and engines that disagree."""
+"""Ratios that no update makes, engines that disagree, and columns that are scaled or offset."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -12,13 +13,10 @@ from grpo_cli.commands.check.pair import Pair
 from grpo_cli.commands.check.record_view import View
 from grpo_cli.commands.check.rule import Finding, rule
 from grpo_cli.commands.check.rules.rewards import are_dead
+from grpo_cli.commands.check.scale import Scale
 from grpo_cli.objective.mismatch import k3
 
 _EXTREME = 20.0
-_EXTREME_ADVICE = (
-    "do not fill missing log-probs with 0.0; otherwise check alignment, masks and which "
-    "weights computed each column"
-)
 
 
 @rule("extreme-ratio", "pair")
@@ -27,26 +25,18 @@ def find_extreme_ratios(pair: Pair) -> Iterator[Finding]:
     if pair.to_reference:
         return
     bad = pair.size > _EXTREME
-    if not bad.any():
-        return
-    every = pair.samples.sum(bad.astype(np.int64))
+    every = pair.count(bad) if bad.any() else np.zeros(0)
     for sample in np.flatnonzero(every).tolist():
         part = pair.tokens(sample)
         at = part.start + int(np.argmax(pair.size[part]))
         columns = (pair.first, pair.second)
-        zeros = int(sum(np.count_nonzero(c[part][bad[part]] == 0.0) for c in columns))
+        zeros = sum(np.count_nonzero(c[part][bad[part]] == 0.0) for c in columns)
+        evidence = {"tokens": every[sample], "of": part.stop - part.start}
         yield Finding(
-            f"|{pair}| is beyond {_EXTREME:g} at {int(every[sample]):,} of "
-            f"{part.stop - part.start:,} tokens, at most {pair.log_ratio[at]:.4g}"
-            + (f"; {zeros:,} of them are exactly 0.0" if zeros else ""),
-            _EXTREME_ADVICE,
-            {
-                "tokens": int(every[sample]),
-                "of": part.stop - part.start,
-                "log_ratio": float(pair.log_ratio[at]),
-                "zeros": zeros,
-            },
+            evidence | {"log_ratio": pair.log_ratio[at], "zeros": zeros},
             **pair.view.place(at),
+            kind="pair",
+            words={"filled": f"; {zeros:,} of them are exactly 0.0" if zeros else ""},
         )
 
 
@@ -60,29 +50,16 @@ def find_extreme_given_ratios(view: View) -> Iterator[Finding]:
         bad = ~(np.abs(np.log(ratios)) <= _EXTREME)
     for record in np.flatnonzero(view.count(bad)).tolist():
         part = view.tokens_of(record)
-        at = part.start + int(np.argmax(bad[part]))
+        ratio = ratios[part][np.argmax(bad[part])]
         yield Finding(
-            f"{view.key('ratios')} is {ratios[at]:g}, beyond e^±{_EXTREME:g}",
-            "check how the ratio was computed",
-            {
-                "tokens": int(bad[part].sum()),
-                "of": part.stop - part.start,
-                "ratio": float(ratios[at]),
-            },
-            **view.place(at),
+            {"tokens": bad[part].sum(), "of": part.stop - part.start, "ratio": ratio},
+            **view.first_token(record, bad),
+            kind="given",
+            words={"name": view.key("ratios")},
         )
 
 
 # ---- first passes --------------------------------------------------------------------------------
-
-_ON_POLICY_ADVICE = (
-    "nothing to do on the first pass over a batch: the loss value says nothing there, the "
-    "gradient does. On a later pass, the old log-probs were overwritten"
-)
-_ON_POLICY_ADVICE_DEAD = (
-    "nothing to do on the first pass over a batch, though every group is dead and has no "
-    "policy gradient. On a later pass, the old log-probs were overwritten"
-)
 
 
 @rule("on-policy")
@@ -91,24 +68,16 @@ def find_on_policy(view: View) -> Iterator[Finding]:
     new = view.columns.get("log_probs_new")
     if new is None:
         return
-    counted = view.tokens > 0
     has_gradient = np.zeros(view.records.count, dtype=np.bool_)
     has_gradient[view.records.index[view.first_members[~are_dead(view)]]] = True
-    advice = [
-        _ON_POLICY_ADVICE if some else _ON_POLICY_ADVICE_DEAD for some in has_gradient.tolist()
-    ]
-    old = view.columns.get("log_probs_old")
+    old, equal = view.columns.get("log_probs_old"), view.tokens > 0
     if old is not None:
-        differs = view.count(new != old)
-        for record in np.flatnonzero(counted & (differs == 0)).tolist():
-            n = int(view.tokens[record])
-            words = f"old = new at all {n:,} tokens: every ratio is exactly 1"
-            yield Finding(words, advice[record], {"tokens": n}, record)
-    elif not {"log_probs_old", "ratios"} & {*view.packed.columns}:
-        for record in np.flatnonzero(counted).tolist():
-            words = "log_probs_old is missing: the batch counts as on-policy, and every ratio is 1"
-            tokens = {"tokens": int(view.tokens[record])}
-            yield Finding(words, advice[record], tokens, record)
+        equal &= view.count(new != old) == 0
+    elif {"log_probs_old", "ratios"} & {*view.packed.columns}:
+        return
+    for record in np.flatnonzero(equal).tolist():
+        kind = ("missing" if old is None else "equal") + ("" if has_gradient[record] else "-dead")
+        yield Finding({"tokens": view.tokens[record]}, record, kind=kind)
 
 
 _NOTABLE_NOISE = 0.01
@@ -128,16 +97,10 @@ def find_ratio_noise(pair: Pair) -> Iterator[Finding]:
         claim = pair.view.places[pair.record(sample)].claims
         if not claim:
             continue
-        part = pair.tokens(sample)
-        beyond = float(np.mean(pair.size[part] > np.log(1.1)))
+        beyond = np.mean(pair.size[pair.tokens(sample)] > np.log(1.1))
         yield Finding(
-            f"the batch is on-policy ({claim}), yet the ratios are not 1: mean |log ratio| "
-            f"{mean[sample]:.3g}, {beyond:.1%} of the ratios outside [0.9, 1.1]. The weights "
-            "are equal, so precision, kernels or batch shapes cause this noise",
-            "take old from the same forward pass (old = new), or give both passes the same "
-            "precision, kernel and micro-batches",
-            {"mean_abs": float(mean[sample]), "outside": beyond, "claim": claim},
-            record=pair.record(sample),
+            {"mean_abs": mean[sample], "outside": beyond, "claim": claim},
+            pair.record(sample),
             severity="warning" if mean[sample] > _NOTABLE_NOISE else "info",
         )
 
@@ -164,7 +127,7 @@ def find_outliers(pair: Pair) -> Iterator[Finding]:
     if not pair.to_engine or pair.equal.all():
         return
     far = pair.size > _OUTLIER_NATS
-    every = pair.samples.sum(far.astype(np.int64))
+    every = pair.count(far)
     some = (every > 0) & (every <= _OUTLIER_SHARE * pair.samples.lengths)
     for sample in np.flatnonzero(some & (pair.samples.lengths >= _OUTLIER_TOKENS)).tolist():
         part = pair.tokens(sample)
@@ -174,24 +137,15 @@ def find_outliers(pair: Pair) -> Iterator[Finding]:
         middling = np.count_nonzero(size > max(_OUTLIER_MIDDLING, 3.0 * near)) - int(out.sum())
         if out.any() and middling <= out.sum():
             at = part.start + int(np.argmax(size))
-            tokens = int(out.sum())
+            tokens = np.count_nonzero(out)
             rows = pair.view.responses
             ends = np.isin(np.flatnonzero(out) + part.start, rows.starts + rows.lengths - 1)
             where = " at the last token of responses" if ends.all() else ""
             yield Finding(
-                f"outliers: {tokens:,} of {len(size):,} tokens differ far more than the rest"
-                f"{where}, the worst by {float(size.max()):.3g} nats ({pair} = "
-                f"{pair.log_ratio[at]:.4g}; 98 % are within {near:.2g})",
-                "look at these tokens for a special token that one side does not know, a row that "
-                "was cut or joined, or a wrong label: a correction (TIS, masks) only hides them",
-                {
-                    "tokens": tokens,
-                    "of": len(size),
-                    "worst": float(pair.log_ratio[at]),
-                    "p98": near,
-                },
+                {"tokens": tokens, "of": len(size), "worst": pair.log_ratio[at], "p98": near},
                 **pair.view.place(at),
                 severity="warning" if tokens > 1 or size.max() > _OUTLIER_ALONE else "info",
+                words={"where": where, "size": size.max()},
             )
 
 
@@ -229,7 +183,19 @@ def find_biased_weights(pair: Pair) -> Iterator[Finding]:
         & (np.abs(mean - 1.0) > _WEIGHT_AWAY)
     )
     for sample in np.flatnonzero(found).tolist():
-        yield _describe_weight(pair, sample, float(mean[sample]), float(error[sample]))
+        part = pair.tokens(sample)
+        change, own, uncertainty = pair.log_ratio[part], mean[sample], error[sample]
+        yield Finding(
+            {
+                "mean_weight": own,
+                "standard_error": uncertainty,
+                "sigmas": (own - 1.0) / uncertainty,
+                "higher": np.count_nonzero(change > 0.0) / np.count_nonzero(change),
+                "tokens": part.stop - part.start,
+            },
+            pair.record(sample),
+            kind="low" if own < 1.0 else "high",
+        )
 
 
 def _measure_distance(pair: Pair, weight: F64) -> tuple[F64, F64, F64]:
@@ -237,36 +203,6 @@ def _measure_distance(pair: Pair, weight: F64) -> tuple[F64, F64, F64]:
     n, mean, sigma = pair.moments(weight)
     error = sigma / np.sqrt(np.maximum(n, 1.0))
     return mean, error, (mean - 1.0) / np.where(error > 0.0, error, np.inf)
-
-
-def _describe_weight(pair: Pair, sample: int, mean: float, error: float) -> Finding:
-    part = pair.tokens(sample)
-    change = pair.log_ratio[part]
-    higher = float(np.count_nonzero(change > 0.0) / np.count_nonzero(change))
-    first, second = pair.keys
-    if mean < 1.0:
-        reading = (
-            f"{first} is below {second}: {second} was renormalised over the tokens that top-p "
-            "or top-k kept, or has another one-sided bias"
-        )
-    else:
-        reading = (
-            f"{first} is above {second}: a one-sided error, such as a penalty on one side or a "
-            "missing normaliser"
-        )
-    return Finding(
-        f"the mean weight exp({pair}) is {mean:.4f} ± {error:.2g}, not 1; {reading}",
-        "compute both over the same tokens, the whole vocabulary or the kept ones, and apply "
-        "penalties (repetition, presence) on both sides or on neither",
-        {
-            "mean_weight": mean,
-            "standard_error": error,
-            "sigmas": (mean - 1.0) / error,
-            "higher": higher,
-            "tokens": part.stop - part.start,
-        },
-        record=pair.record(sample),
-    )
 
 
 # ---- mismatch ------------------------------------------------------------------------------------
@@ -304,30 +240,148 @@ def find_mismatch(pair: Pair) -> Iterator[Finding]:
 def _describe_mismatch(pair: Pair, sample: int, error: float) -> Finding:
     part = pair.tokens(sample)
     change, size, weight = pair.log_ratio[part], pair.size[part], pair.weight[part]
-    p50, p99, p999 = (float(value) for value in np.quantile(size, (0.5, 0.99, 0.999)))
+    p50, p99, p999 = np.quantile(size, (0.5, 0.99, 0.999))
     share = float(weight.sum()) ** 2 / (size.size * float(np.square(weight).sum()))
-    kl = float(k3(change).mean())
     mean = float(weight.mean())
     bad = not _LOW <= mean <= _HIGH or share < _EFFECTIVE
     return Finding(
-        f"engine and trainer differ: mean |{pair}| is {float(size.mean()):.3g} nats per token, "
-        f"mean exp|·| {error:.4g} (bound 1.05), KL {kl:.3g}, effective sample size "
-        f"{share:.0%}, 99 % of tokens within {p99:.3g}"
-        + ("; the weights exceed what verl corrects" if bad else ""),
-        "compare temperature, top-p, precision and weights of engine and trainer; --correction "
-        "weights or masks the tokens",
         {
-            "mean_abs": float(size.mean()),
+            "mean_abs": size.mean(),
             "mean_exp_abs": error,
             "mean_weight": mean,
-            "kl_k1": float(-change.mean()),
-            "kl_k3": kl,
+            "kl_k1": -change.mean(),
+            "kl_k3": k3(change).mean(),
             "effective_sample_size": share,
             "p50": p50,
             "p99": p99,
             "p999": p999,
-            "max": float(size.max()),
+            "max": size.max(),
             "tokens": size.size,
         },
-        record=pair.record(sample),
+        pair.record(sample),
+        words={"bad": "; the weights exceed what verl corrects" if bad else ""},
     )
+
+
+# ---- bases ---------------------------------------------------------------------------------------
+
+_BASES = {"2": 1.0 / math.log(2.0), "10": 1.0 / math.log(10.0)}
+_BASE_WITHIN = 0.04
+_FACTOR_ALIKE, _DIVIDED_ALIKE, _DIVIDED = 0.3, 0.07, 0.05
+
+
+@rule("log-base", "pair")
+def find_log_bases(pair: Pair) -> Iterator[Finding]:
+    """Finds a column that is the other times 1.4427 or 0.4343, at likely and rare tokens alike.
+
+    The median of b/a is within 4 % of the factor, and log b/a spreads by at most 0.45 of its
+    median, and 0.3 of what an offset would do. A temperature has another b/a at each size.
+    """
+    for sample, scale in pair.scales.items():
+        if not scale.is_factor(_FACTOR_ALIKE):
+            continue
+        factor = math.exp(scale.factor.median)
+        for base, per_nat in _BASES.items():
+            for at, wanted in ((1, per_nat), (0, 1.0 / per_nat)):
+                if abs(factor / wanted - 1.0) <= _BASE_WITHIN:
+                    yield Finding(
+                        {"base": int(base), "factor": factor, "culprit": pair.names[at]},
+                        pair.record(sample),
+                        kind="pair",
+                        words={"name": pair.keys[at], "ln": math.log(float(base))},
+                    )
+
+
+# ---- temperatures --------------------------------------------------------------------------------
+
+_STRAIGHT = 1.2
+_ALIKE, _NOISY = {False: 0.55, True: 0.35}, {False: 4.0, True: 1.5}
+"""Spreads of the shares of sure tokens and about the line: between engines, and after updates."""
+_ENGINE_SHARE, _UPDATE_SHARE, _NOTABLE_SHARE = 0.02, 0.13, 0.04
+_MOST_VANISHED = 0.02
+_MOST_SHARE = 1.5
+"""Of a temperature of 1/7 or of 7: what is beyond them is no temperature."""
+
+
+@rule("temperature", "pair")
+def find_temperatures(pair: Pair) -> Iterator[Finding]:
+    """Finds log-odds of sure tokens that one factor scales (``Scale``).
+
+    The share by which they differ spreads by at most 0.35 of its median, 0.55 between engines:
+    temperatures of 0.9 and 1.1 have 0.03 in float32, 0.5 in the noisiest fp8; policies that were
+    trained have 0.4 to 5, and stale ones 1.6 and more. Or the spread about the line is at most 1.2
+    times its slope: those temperatures have 0.3 to 1.2 in bf16, but trained policies 1.3 to 10.
+    The slope is above 0.02 between engines, or 0.13 where an update is between the columns, which
+    may sharpen a little evenly. Log-probs that were themselves divided have one b/a instead.
+    """
+    for sample, scale in pair.scales.items():
+        if not _is_temperature(pair, scale):
+            continue
+        even = not scale.is_factor(_DIVIDED_ALIKE)
+        alike = scale.odds.is_alike(_ALIKE[pair.names[0] == "log_probs_new"])
+        of = scale.factor if not even else scale.odds if alike else scale.line
+        slope = (2.0 - of.median) / (2.0 + of.median) if even else math.exp(of.median)
+        sharper, flatter = pair.keys if slope < 1.0 else pair.keys[::-1]
+        yield Finding(
+            {"slope": slope, "spread": of.spread, "tokens": of.number, "sharper": sharper},
+            pair.record(sample),
+            words={
+                "flatter": flatter,
+                "what": "log-odds" if even else "log-probs",
+                "times": max(slope, 1.0 / slope),
+            },
+        )
+
+
+def _is_temperature(pair: Pair, scale: Scale) -> bool:
+    if pair.to_reference or scale.vanished > _MOST_VANISHED:
+        return False  # long training, or words that top-p or top-k cut off
+    updated = pair.names[0] == "log_probs_new"
+    least = _UPDATE_SHARE if updated else _ENGINE_SHARE
+    even = scale.odds.is_alike(_ALIKE[updated]) and scale.line.is_alike(_NOISY[updated])
+    even |= scale.line.is_alike(_STRAIGHT) and (not scale.odds.number or not updated)
+    if even and least < abs(scale.line.median) < _MOST_SHARE:
+        return True
+    return scale.is_factor(_DIVIDED_ALIKE) and abs(scale.factor.median) > _DIVIDED
+
+
+@rule("sharper", "pair")
+def find_sharper_policies(pair: Pair) -> Iterator[Finding]:
+    """Finds sure tokens that are surer in one column by 0.04 or more of their log-odds."""
+    for sample, scale in pair.scales.items():
+        share = scale.odds.median
+        if abs(share) > _NOTABLE_SHARE and not _is_temperature(pair, scale):
+            first, second = pair.keys if share > 0.0 else pair.keys[::-1]
+            yield Finding(
+                {"share": share, "spread": scale.odds.spread, "tokens": scale.odds.number},
+                pair.record(sample),
+                words={"first": first, "second": second, "size": abs(share)},
+            )
+
+
+# ---- constants -----------------------------------------------------------------------------------
+
+_CONSTANT_TOKENS = 24
+
+
+@rule("constant-log-ratio", "pair")
+def find_constant_log_ratios(pair: Pair) -> Iterator[Finding]:
+    """Finds log ratios that are one constant plus little, as after renormalising over top-p.
+
+    A log ratio d of samples from the second policy has mean −KL, about −var(d)/2: far less than
+    its spread while the two are close, and no training moves every token alike. Reported where
+    the median of d exceeds 1e-3 and 3 times the spread (1.4826 times the median absolute
+    deviation), and 4 of 5 tokens have its sign.
+    """
+    if pair.to_reference or pair.equal.all():
+        return
+    n, _, _ = pair.moments(pair.log_ratio)
+    ups, downs = pair.count_sides(np.ones(len(pair.size), dtype=np.bool_))
+    often = (n >= _CONSTANT_TOKENS) & (np.maximum(ups, downs) >= 0.8 * n)
+    for sample in np.flatnonzero(often).tolist():
+        change = pair.log_ratio[pair.tokens(sample)]
+        middle = float(np.median(change))
+        spread = 1.4826 * float(np.median(np.abs(change - middle)))
+        if abs(middle) >= 1e-3 and abs(middle) >= 3.0 * spread:
+            evidence = {"log_ratio": middle, "spread": spread, "ratio": math.exp(middle)}
+            yield Finding(evidence, pair.record(sample))

@@ -91,14 +91,11 @@ def _compare_references(view: View, new: F64) -> tuple[Counter[str], tuple[str, 
         return view.count(first != second) > 0
 
     differs, moved = differ(view.columns["log_probs_ref"], new), differ(old, new)
-    some, trained = (
-        view.tokens > 0,
-        ~moved | differ(view.columns.get("log_probs_rollout", old), old),
-    )
+    trained = ~moved | differ(view.columns.get("log_probs_rollout", old), old)
     kinds = {"equal": ~differs, "differing": differs, "moved": ~differs & moved, "trained": trained}
     steps = (next((str(one[key]) for key in STEP_FIELDS if key in one), "") for one in view.values)
     return (
-        Counter({kind: int((some & found).sum()) for kind, found in kinds.items()}),
+        Counter({kind: int((found & (view.tokens > 0)).sum()) for kind, found in kinds.items()}),
         tuple(dict.fromkeys(steps))[:_STEPS],
     )
 
@@ -109,8 +106,7 @@ def _digest(view: View) -> NDArray[np.uint64]:
     The bits of each log-prob, with its place added, are multiplied by odd numbers and folded as in
     splitmix64. The sums over two different responses, modulo 2⁶⁴, are equal once in 10¹⁹.
     """
-    places = np.arange(view.responses.total) - view.responses.spread(view.responses.starts)
-    at = (places.astype(np.uint64) + np.uint64(1)) * np.uint64(_HASH_FACTORS[0])
+    at = (view.responses.positions.astype(np.uint64) + np.uint64(1)) * np.uint64(_HASH_FACTORS[0])
     total = np.zeros(view.responses.count, dtype=np.uint64)
     for number, column in enumerate(view.log_probs.values()):
         bits = np.ascontiguousarray(column).view(np.uint64) + at
@@ -154,15 +150,10 @@ def find_repeated_beginnings(view: View) -> Iterator[Finding]:
         longer = sum(view.lengths[a] < view.lengths[b] for a, b in pairs)
         first = one - int(view.records.starts[record])
         yield Finding(
-            f"{len(pairs):,} of {int(view.counts[record]):,} responses repeat the token ids of "
-            "another one of their group"
-            + (f", {longer:,} of them go on after it" if longer else "")
-            + f": here those of response {first}",
-            "tokens of a turn count once: cut the turns before off, or mask them"
-            if longer
-            else "copies count twice: sample with different seeds, and drop what fills a batch up",
-            {"responses": len(pairs), "longer": int(longer), "first": first},
+            {"responses": len(pairs), "longer": longer, "first": first},
             **view.at(other),
+            kind="longer" if longer else "ids",
+            words={"of": view.counts[record]},
         )
 
 
@@ -189,13 +180,10 @@ def find_engines_with_reference_weights(view: View) -> Iterator[Finding]:
     hit = (view.tokens >= _LEAST_TOKENS) & (far >= _APART) & (_NEARER * near < far)
     for record in np.flatnonzero(hit).tolist():
         yield Finding(
-            f"{view.key('log_probs_rollout')} are those of the reference: they differ from "
-            f"{view.key('log_probs_ref')} by {near[record]:.3g} nats per token, from the policy "
-            f"by {far[record]:.3g}",
-            "send the trained weights to the engine before it samples: it still has the initial "
-            "ones (or another adapter), so the data is off-policy",
-            {"to_reference": float(near[record]), "to_policy": float(far[record])},
+            {"to_reference": near[record], "to_policy": far[record]},
             record,
+            kind="engine",
+            words={"engine": view.key("log_probs_rollout"), "reference": view.key("log_probs_ref")},
         )
 
 
@@ -273,28 +261,22 @@ class InputMemory:
 def find_copies(copies: list[Copy], of: int) -> Iterator[Finding]:
     """Yields the copies among the responses of one record."""
     response, first = copies[0]
-    yield Finding(
-        f"{len(copies)} of {of} responses are copies, the first of {first}: all their log-probs "
-        "are equal to the last bit",
-        "copies count twice: check how the batch was gathered (repeat, padding to a multiple of "
-        "the workers, a file read twice)",
-        {"responses": len(copies), "of": of, "first": first},
-        response=response,
-    )
+    evidence = {"responses": len(copies), "of": of, "first": first}
+    yield Finding(evidence, response=response, kind="copies")
 
 
 @rule("torn-group", "input")
 def find_torn_groups(label: object, first: Place, facts: Facts, count: int) -> Iterator[Finding]:
     """Yields the first group of which several records have a response each."""
-    given = "; the given advantages are used as they are" if facts.given else ""
-    go_on = "1 record goes" if count == 1 else f"{count:,} records go"
     yield Finding(
-        f"groups split across records: {go_on} on with a group of an earlier one, such as "
-        f"{label!r} of record {first.name}{given}",
-        f"--group-by {facts.label_key} joins the rows of one {facts.label_key} so that they "
-        "share a baseline",
         {"records": count, "key": facts.label_key},
         severity="info" if facts.given else "warning",
+        words={
+            "go_on": "1 record goes" if count == 1 else f"{count:,} records go",
+            "label": label,
+            "first": first.name,
+            "given": "; the given advantages are used as they are" if facts.given else "",
+        },
     )
 
 
@@ -308,10 +290,5 @@ def find_equal_references(records: Counter[str], steps: int) -> Iterator[Finding
     if records["differing"] or not (moved or steps >= _STEPS):
         return
     proof = f"even after an update ({moved:,} records)" if moved else f"in {steps} steps or more"
-    yield Finding(
-        "the reference equals the policy to the last bit in every record "
-        f"({records['equal']:,}), {proof}: the KL is always 0",
-        "compute the reference with the initial weights: the adapter was not disabled, the "
-        "reference is the model itself under another name, or it is synchronised at every step",
-        {"records": records["equal"], "moved": moved},
-    )
+    evidence = {"records": records["equal"], "moved": moved}
+    yield Finding(evidence, kind="equal", words={"proof": proof})

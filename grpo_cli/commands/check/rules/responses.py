@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from grpo_cli.batch import F64, I64
+from grpo_cli.batch import I64
 from grpo_cli.commands.check.record_view import View
 from grpo_cli.commands.check.rule import Finding, rule
 from grpo_cli.commands.check.rules.padding import edges, runs
@@ -32,17 +33,11 @@ def find_inverted_masks(view: View) -> Iterator[Finding]:
     kept, filled, taken, empty = map(view.count, marks)
     bad = (filled == kept) & (np.minimum(kept, taken) >= _LEAST_INVERTED) & (2 * empty < taken)
     for record in np.flatnonzero(bad).tolist():
-        yield Finding(
-            f"the mask is inverted: all {int(kept[record]):,} tokens that it keeps have log-prob "
-            f"0.0, and {int(taken[record] - empty[record]):,} of the {int(taken[record]):,} "
-            "tokens that it drops have others",
-            f"dump 1 − {view.key('mask')}: the mask is 1 where a token counts",
-            {"counted": int(kept[record]), "masked": int(taken[record])},
-            record=record,
-        )
+        words = {"others": taken[record] - empty[record], "mask": view.key("mask")}
+        yield Finding({"counted": kept[record], "masked": taken[record]}, record, words=words)
 
 
-def _is_zero(view: View) -> np.ndarray:
+def _is_zero(view: View) -> NDArray[np.bool_]:
     """Returns [W] whether all log-probs of a token are 0.0; where there are none, none is."""
     found = np.full(view.written.total, bool(view.log_probs))
     for name in view.log_probs:
@@ -63,18 +58,15 @@ def find_mask_faults(view: View) -> Iterator[Finding]:
     if view.mask is None:
         return
     empty = (view.lengths == 0) & (view.widths > 0)
-    taken = view.records.sum(empty.astype(np.int64))
+    taken = view.count_rows(empty)
     lengths = view.widths - runs(view.written, _is_zero(view), end=True)
     for record in np.flatnonzero(taken).tolist():
-        count = int(view.counts[record])
+        count = view.counts[record]
         whole = taken[record] == count and np.ptp(lengths[view.rows_of(record)]) > 0
         yield Finding(
-            f"the mask drops every token of {int(taken[record])} of {count} responses",
-            "right if responses were filtered out (overlong filtering); they still count where "
-            "the aggregation counts responses",
-            {"empty": int(taken[record]), "of": count},
-            record=record,
-            response=int(np.argmax(empty[view.rows_of(record)])),
+            {"empty": taken[record], "of": count},
+            **view.first_row(record, empty),
+            kind="whole",
             severity="error" if whole else "info",
         )
     yield from _find_displaced_masks(view)
@@ -92,53 +84,37 @@ def _find_displaced_masks(view: View) -> Iterator[Finding]:
     np.minimum.at(begin, view.written.index[kept], kept)
     np.maximum.at(end, view.written.index[kept], kept + 1)
 
-    def has(tokens: I64) -> np.ndarray:
+    def has(tokens: I64) -> NDArray[np.bool_]:
         inside = (tokens >= starts) & (tokens < ends)
         return inside & filled.take(tokens, mode="clip")
 
     usable = (end > begin) & ((end < ends) | (begin > starts))
-    rows = view.records.sum(usable.astype(np.int64))
+    rows = view.count_rows(usable)
     lags = {
-        "late": has(begin - 1) & has(begin) & ~has(end - 1),
-        "early": ~has(begin - 1) & has(end) & ~has(end + 1),
+        "late": usable & has(begin - 1) & has(begin) & ~has(end - 1),
+        "early": usable & ~has(begin - 1) & has(end) & ~has(end + 1),
     }
     for word, shifted in lags.items():
-        count = view.records.sum((usable & shifted).astype(np.int64))
+        count = view.count_rows(shifted)
         some = (rows >= _LEAST_DISPLACED) & (count >= _MOST_DISPLACED * rows)
         for record in np.flatnonzero(some).tolist():
-            row = int(np.argmax((usable & shifted)[view.rows_of(record)]))
-            wrong = (
-                "the first token is lost and padding counts"
-                if word == "late"
-                else "the last token is lost"
-            )
             yield Finding(
-                f"the mask is one token {word} in {int(count[record]):,} of {int(rows[record]):,} "
-                f"responses, compared with the tokens that have log-probs: {wrong}",
-                f"shift {view.key('mask')} by one token: log-prob t and mask t belong to token t",
-                {"responses": int(count[record]), "of": int(rows[record]), "shift": word},
-                record=record,
-                response=row,
-                severity="error",
+                {"responses": count[record], "of": rows[record], "shift": word},
+                **view.first_row(record, shifted),
+                kind=word,
+                words={"mask": view.key("mask")},
             )
 
 
 def _find_holes(view: View) -> Iterator[Finding]:
-    holes = view.holes
-    rows = view.responses.index[holes]
+    rows = view.responses.index[view.holes]
     records = view.records.index[rows]
     for record in np.unique(records).tolist():
         found = np.flatnonzero(records == record)
-        count = len(np.unique(rows[found]))
-        place = view.place(int(holes[found[0]]))
-        yield Finding(
-            f"the mask has holes between tokens in {count:,} of {int(view.counts[record]):,} "
-            "responses",
-            "right for tool results and other text that the policy did not write, wrong otherwise",
-            {"responses": count, "of": int(view.counts[record]), "holes": len(found)},
-            **(place | {"token": place["token"] + 1}),
-            severity="info",
-        )
+        place = view.place(int(view.holes[found[0]]))
+        count, of = len(np.unique(rows[found])), view.counts[record]
+        evidence = {"responses": count, "of": of, "holes": len(found)}
+        yield Finding(evidence, **(place | {"token": place["token"] + 1}), kind="holes")
 
 
 # ---- prompts -------------------------------------------------------------------------------------
@@ -146,7 +122,6 @@ def _find_holes(view: View) -> Iterator[Finding]:
 _PROMPT_CHANCE = math.log(1e-9)
 _ABSOLUTE, _RELATIVE = 0.01, 0.02
 _TAIL = 6
-_PROMPT_ADVICE = "remove the prompt or mask it: only tokens that the policy wrote may count"
 
 
 @rule("prompt-included")
@@ -173,32 +148,25 @@ def find_prompts(view: View) -> Iterator[Finding]:
         members = view.members(group)
         record = int(view.records.index[members[0]])
         shared = 0 if record in found else _common_prefix_length(view, words, members)
-        lengths = view.lengths[members]
-        if shared and not (lengths == shared).all():
-            yield from _find_shared_prompt(view, new, members, shared)
-
-
-def _find_shared_prompt(view: View, new: F64, members: I64, shared: int) -> Iterator[Finding]:
-    begun = new[view.responses.starts[members][:, None] + np.arange(shared)]
-    if not np.isfinite(begun).all():
-        return
-    chance = (len(members) - 1) * max(map(math.fsum, begun.tolist()))
-    if chance < _PROMPT_CHANCE:
-        yield Finding(
-            f"prompt tokens count: all {len(members)} responses begin with the same {shared} "
-            f"tokens, which sampling would give with probability e^{chance:.0f}",
-            _PROMPT_ADVICE,
-            {"tokens": shared, "responses": len(members), "log_probability": chance},
-            **view.at(int(members[0])),
-            token=0,
-        )
+        if not shared or (view.lengths[members] == shared).all():
+            continue
+        begun = new[view.responses.starts[members][:, None] + np.arange(shared)]
+        if not np.isfinite(begun).all():
+            continue
+        chance = (len(members) - 1) * max(map(math.fsum, begun.tolist()))
+        if chance < _PROMPT_CHANCE:
+            yield Finding(
+                {"tokens": shared, "responses": len(members), "log_probability": chance},
+                **view.at(int(members[0])),
+                token=0,
+                kind="alike",
+            )
 
 
 def _groups_that_start_alike(view: View, words: Any) -> I64:
     """Returns the groups of several responses whose first tokens are equal."""
     rows = view.responses
-    filled = rows.lengths > 0
-    first = np.where(filled, words[edges(rows, end=False)], np.inf)
+    first = np.where(rows.lengths > 0, words[edges(rows, end=False)], np.inf)
     low, high = view.by_group(first, np.minimum), view.by_group(first, np.maximum)
     several = np.flatnonzero(np.isfinite(high) & (view.sizes > 1))
     low, high = low[several], high[several]
@@ -231,41 +199,29 @@ def _common_prefix_length(view: View, words: Any, members: I64) -> int:
 
 def _find_given_prompts(view: View) -> Iterator[Finding]:
     key = next((key for key in PROMPT_IDS if key in view.values[0]), None)
-    ids = view.counted_ids
-    if key is None or ids is None or "token_ids" not in view.names:
+    if key is None or view.counted_ids is None or "token_ids" not in view.names:
         return
     for record, value in enumerate(view.values):
         prompts = value.get(key)
-        if isinstance(prompts, list) and prompts:
-            yield from _find_given_prompt(view, ids, record, prompts, key)
-
-
-def _find_given_prompt(
-    view: View, ids: I64, record: int, prompts: list[Any], key: str
-) -> Iterator[Finding]:
-    nested = isinstance(prompts[0], list)
-    start, count = int(view.records.starts[record]), int(view.counts[record])
-    groups = view.groups[start : start + count]
-    by_group = nested and len(prompts) < count and len(prompts) == np.ptp(groups) + 1
-    for row in range(count):
-        number = int(groups[row] - groups.min()) if by_group else min(row, len(prompts) - 1)
-        prompt = prompts[number] if nested else prompts
-        if not isinstance(prompt, list):
+        if not isinstance(prompts, list) or not prompts:
             continue
-        at = int(view.responses.starts[start + row])
-        begun = ids[at : at + min(len(prompt), int(view.lengths[start + row]))].tolist()
-        shared = _shared_tail(prompt, begun)
-        if shared:
-            whole = "the" if shared == len(prompt) else "the last"
-            yield Finding(
-                f"prompt tokens count: the response begins with {whole} {shared} tokens of {key}",
-                _PROMPT_ADVICE,
-                {"tokens": shared, "key": key},
-                record=record,
-                response=row,
-                token=0,
-            )
-            return
+        nested = isinstance(prompts[0], list)
+        rows, count = view.rows_of(record), int(view.counts[record])
+        groups = view.groups[rows]
+        by_group = nested and len(prompts) < count and len(prompts) == np.ptp(groups) + 1
+        for row in range(count):
+            number = int(groups[row] - groups.min()) if by_group else min(row, len(prompts) - 1)
+            prompt = prompts[number] if nested else prompts
+            if not isinstance(prompt, list):
+                continue
+            at = int(view.responses.starts[rows.start + row])
+            size = min(len(prompt), int(view.lengths[rows.start + row]))
+            shared = _shared_tail(prompt, view.counted_ids[at : at + size].tolist())
+            if shared:
+                words = {"whole": "the" if shared == len(prompt) else "the last"}
+                evidence = {"tokens": shared, "key": key}
+                yield Finding(evidence, record, row, 0, kind="given", words=words)
+                break
 
 
 def _shared_tail(prompt: list[Any], begun: list[int]) -> int:
@@ -288,40 +244,26 @@ def find_retokenised(view: View) -> Iterator[Finding]:
     Text that is decoded and encoded again, between an agent's turns or by a chat template, may
     become other tokens, to which the engine's log-probs do not belong.
     """
-    if "token_ids" not in view.names or view.ids is None:
-        return
+    ids = view.ids
     key = next((key for key in SAMPLED_IDS if any(key in value for value in view.values)), None)
-    if key is None:
+    if "token_ids" not in view.names or ids is None or key is None:
         return
     for record, value in enumerate(view.values):
-        rows = value.get(key)
-        if isinstance(rows, list) and len(rows) == view.counts[record]:
-            yield from _compare_ids(view, record, rows, key)
-
-
-def _compare_ids(view: View, record: int, rows: list[Any], key: str) -> Iterator[Finding]:
-    assert view.ids is not None
-    first = int(view.records.starts[record])
-    differing = []
-    for row, sampled in enumerate(rows):
-        start = int(view.written.starts[first + row])
-        trained = view.ids[start : start + int(view.widths[first + row])].tolist()
-        pairs = zip(trained, sampled, strict=False)
-        at = next((token for token, (a, b) in enumerate(pairs) if a != b), None)
-        if at is not None:
-            differing.append((row, at))
-    if differing:
-        row, at = differing[0]
-        yield Finding(
-            f"the trained token ids ({view.key('token_ids')}) differ from the sampled ids "
-            f"({key}) in {len(differing)} of {len(rows)} responses, here from token {at} on",
-            "keep the ids that the engine returned instead of encoding its text again: log-probs "
-            "belong to ids, not to text",
-            {"responses": len(differing), "of": len(rows), "key": key},
-            record=record,
-            response=row,
-            token=at,
-        )
+        sampled = value.get(key)
+        if not isinstance(sampled, list) or len(sampled) != view.counts[record]:
+            continue
+        part = view.rows_of(record)
+        starts, widths = view.written.starts[part].tolist(), view.widths[part].tolist()
+        differing = []
+        for row, (start, width, other) in enumerate(zip(starts, widths, sampled, strict=True)):
+            pairs = zip(ids[start : start + width].tolist(), other, strict=False)
+            at = next((token for token, (a, b) in enumerate(pairs) if a != b), None)
+            if at is not None:
+                differing.append((row, at))
+        if differing:
+            evidence = {"responses": len(differing), "of": len(sampled), "key": key}
+            words = {"ids": view.key("token_ids"), "at": differing[0][1]}
+            yield Finding(evidence, record, *differing[0], words=words)
 
 
 # ---- endings -------------------------------------------------------------------------------------
@@ -340,34 +282,22 @@ def find_loops(view: View) -> Iterator[Finding]:
     if ids is None:
         return
     rows = view.responses
-    places = np.arange(rows.total) - rows.spread(rows.starts)
-    best = np.zeros(rows.count, dtype=np.int64)
-    period = np.zeros(rows.count, dtype=np.int64)
+    best, period = np.zeros((2, rows.count), dtype=np.int64)
     for step in range(1, _LONGEST_PHRASE + 1):
         same = np.zeros(len(ids), dtype=np.bool_)
         same[step:] = ids[step:] == ids[:-step]
-        same &= places >= step
+        same &= rows.positions >= step
         length = runs(rows, same, end=True) + step
         found = (length >= np.maximum(_LOOP_TOKENS, _LOOP_TIMES * step)) & (best == 0)
         best, period = np.where(found, length, best), np.where(found, step, period)
-    looping = view.records.sum((best > 0).astype(np.int64))
+    looping = view.count_rows(best > 0)
     for record in np.flatnonzero(looping).tolist():
-        part, count = view.rows_of(record), int(view.counts[record])
-        row = part.start + int(np.argmax(best[part]))
+        longest = int(np.argmax(best[view.rows_of(record)])) + view.rows_of(record).start
         yield Finding(
-            f"{int(looping[record])} of {count} responses end in a loop: a phrase of "
-            f"{int(period[row])} tokens is repeated over {int(best[row])} tokens",
-            "stop generation at such loops, or penalise them: they are degenerate text, fill the "
-            "whole length and get the reward of a truncated response",
-            {"responses": int(looping[record]), "of": count, "longest": int(best[row])},
-            **view.at(row),
+            {"responses": looping[record], "of": view.counts[record], "longest": best[longest]},
+            **view.at(longest),
+            words={"period": period[longest]},
         )
-
-
-_CUT_ADVICE = (
-    "truncated responses are rewarded as if they were finished: raise the limit, mask them "
-    "(mask_truncated_completions, overlong filtering), or shape their reward"
-)
 
 
 @rule("length-cap")
@@ -379,33 +309,18 @@ def find_cut_responses(view: View) -> Iterator[Finding]:
     truncated), the responses that were cut are those that it names.
     """
     declared = [cut_off(value) for value in view.values]
-    yield from _find_declared_cuts(declared)
-    lengths = view.lengths
-    longest = np.maximum.reduceat(lengths, view.records.starts)
-    hits = view.records.sum((lengths == view.records.spread(longest)).astype(np.int64))
+    for record, endings in enumerate(declared):
+        if endings and any(endings):
+            evidence = {"responses": sum(endings), "of": len(endings), "named": True}
+            yield Finding(evidence, record, kind="declared")
+    longest = np.maximum.reduceat(view.lengths, view.records.starts)
+    hits = view.count_rows(view.lengths == view.records.spread(longest))
     undeclared = np.array([endings is None for endings in declared], dtype=np.bool_)
     likely = undeclared & (longest >= 2) & (hits >= 0.1 * view.counts)
     for record in np.flatnonzero(likely).tolist():
-        count, length = int(hits[record]), int(longest[record])
+        count, of, length = int(hits[record]), int(view.counts[record]), int(longest[record])
         named = view.packed.settings[record].get("max_completion_length") == length
-        if not named and (count < 3 or count == view.counts[record]):
-            continue
-        yield Finding(
-            f"{count} of {int(view.counts[record])} responses have exactly the maximum length, "
-            f"{length}" + (" (max_completion_length)" if named else ""),
-            _CUT_ADVICE,
-            {"responses": count, "of": int(view.counts[record]), "length": length, "named": named},
-            record=record,
-        )
-
-
-def _find_declared_cuts(declared: Sequence[list[bool] | None]) -> Iterator[Finding]:
-    for record, endings in enumerate(declared):
-        if endings and any(endings):
-            yield Finding(
-                f"{sum(endings)} of {len(endings)} responses were truncated, according "
-                "to the record",
-                _CUT_ADVICE,
-                {"responses": sum(endings), "of": len(endings), "named": True},
-                record=record,
-            )
+        if named or 3 <= count < of:
+            evidence = {"responses": count, "of": of, "length": length, "named": named}
+            words = {"limit": " (max_completion_length)" if named else ""}
+            yield Finding(evidence, record, kind="lengths", words=words)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -19,58 +20,42 @@ _NEAR = 1e-5
 """Below this spread the std of a group is less than the eps that some framework adds to it."""
 
 
-def _scores(view: View) -> F64 | None:
-    """Returns [R] rewards, or else advantages."""
-    return view.advantages if view.summed is None else view.summed
-
-
-def _score_name(view: View) -> str:
-    return "advantages" if view.rewards is None else "rewards"
-
-
-def _range_by_group(view: View, values: F64) -> tuple[F64, F64]:
-    """Returns [groups] the least and the greatest value of each group."""
-    return view.by_group(values, np.minimum), view.by_group(values, np.maximum)
-
-
-def _has_advantages(view: View) -> NDArray[np.bool_]:
-    """Returns [groups] whether given advantages are not all 0, so that the group has a gradient."""
-    if view.rewards is None or "advantages" not in view.names:
-        return np.zeros(len(view.sizes), dtype=np.bool_)
-    if view.advantages is None:
-        return np.ones(len(view.sizes), dtype=np.bool_)
-    found: NDArray[np.bool_] = view.by_group(np.abs(view.advantages), np.maximum) > 0.0
-    return found
+def _scores(view: View) -> tuple[str, F64, F64, F64] | None:
+    """Returns what scores are called, [R] rewards or else advantages, and [groups] their range."""
+    values = view.advantages if view.summed is None else view.summed
+    if values is None:
+        return None
+    name = "advantages" if view.rewards is None else "rewards"
+    return name, values, view.by_group(values, np.minimum), view.by_group(values, np.maximum)
 
 
 def are_dead(view: View) -> NDArray[np.bool_]:
     """Returns [groups] whether all rewards of a group are equal, so that its advantages are 0."""
-    values = _scores(view)
-    if values is None:
+    scores = _scores(view)
+    if scores is None:
         return np.zeros(len(view.sizes), dtype=np.bool_)
-    low, high = _range_by_group(view, values)
-    found: NDArray[np.bool_] = (low == high) & (view.sizes > 1) & ~_has_advantages(view)
-    return found & (low == 0.0) if view.rewards is None else found
+    _, _, low, high = scores
+    found: NDArray[np.bool_] = (low == high) & (view.sizes > 1)
+    if view.rewards is None:
+        return found & (low == 0.0)
+    if "advantages" not in view.names:
+        return found
+    if view.advantages is None:  # one in each token
+        return np.zeros(len(view.sizes), dtype=np.bool_)
+    return found & ~(view.by_group(np.abs(view.advantages), np.maximum) > 0.0)
 
 
 @rule("dead-group")
 def find_dead_groups(view: View) -> Iterator[Finding]:
     """Finds groups whose rewards are all equal, so that all their advantages are 0."""
-    values = _scores(view)
-    if values is None:
+    scores = _scores(view)
+    if scores is None:
         return
     for group in np.flatnonzero(are_dead(view)).tolist():
-        first = int(view.first_members[group])
-        size, value = int(view.sizes[group]), float(values[first])
+        first, size = int(view.first_members[group]), int(view.sizes[group])
         every = "both" if size == 2 else f"all {size}"
-        yield Finding(
-            f"{every} {_score_name(view)} are {value:g}: no policy gradient",
-            "many dead groups waste samples: choose prompts of medium difficulty, or sample "
-            "again (DAPO's dynamic sampling). Frameworks differ in whether dead groups count in "
-            "the denominator",
-            {"size": size, "value": value},
-            **view.at(first),
-        )
+        evidence = {"size": size, "value": scores[1][first]}
+        yield Finding(evidence, **view.at(first), words={"every": every, "name": scores[0]})
 
 
 @rule("near-dead-group")
@@ -80,24 +65,20 @@ def find_near_dead_groups(view: View) -> Iterator[Finding]:
     The spread is above 0 and at most 1e-5 (relative to the rewards where they are above 1): under
     the std_eps of 1e-4 that TRL adds, above the 1e-9 of others, so that |A| is 0.001 or 1.
     """
-    values = _scores(view)
-    if values is None or ("advantages" in view.names and view.rewards is not None):
+    scores = _scores(view)
+    if scores is None or ("advantages" in view.names and view.rewards is not None):
         return
-    low, high = _range_by_group(view, values)
+    name, values, low, high = scores
     size = 1.0 if view.rewards is None else np.maximum(1.0, np.maximum(np.abs(low), np.abs(high)))
     near = (view.sizes > 1) & (high - low > 0.0) & (high - low <= _NEAR * size)
     for group in np.flatnonzero(near).tolist():
         members = values[view.members(group)]
         spread, std = float(high[group] - low[group]), float(members.std(ddof=1))
         advantages = {f"eps_{eps:g}": spread / (std + eps) for eps in (1e-4, 1e-6, 1e-8)}
-        least, most = advantages["eps_0.0001"], advantages["eps_1e-08"]
         yield Finding(
-            f"the {len(members)} {_score_name(view)} differ by only {spread:.3g}: rounding "
-            "decides the sign of the advantages, and std_eps their size (they differ by "
-            f"{least:.2g} with 1e-4, by {most:.2g} with 1e-8)",
-            "round the rewards, or set std_min above their noise so that the group counts as dead",
             {"size": len(members), "spread": spread, "std": std, "advantages": advantages},
             **view.at(int(view.first_members[group])),
+            words={"name": name},
         )
 
 
@@ -113,12 +94,11 @@ def find_reward_noise(view: View) -> Iterator[Finding]:
     noisy = (gaps > 0.0) & (gaps <= _NOISE * size) & (np.diff(groups) == 0)
     for group in np.unique(groups[1:][noisy]).tolist():
         pairs = np.flatnonzero(noisy & (groups[1:] == group))
-        low, high = float(values[pairs[0]]), float(values[pairs[0] + 1])
+        low, high = values[pairs[0]], values[pairs[0] + 1]
         yield Finding(
-            f"rewards {low!r} and {high!r} differ by float32 noise",
-            "compute rewards in float64 and in a fixed order, or round them (6 digits)",
-            {"pairs": len(pairs), "gap": high - low, "of": int(view.sizes[group])},
+            {"pairs": len(pairs), "gap": high - low, "of": view.sizes[group]},
             **view.at(int(view.first_members[group])),
+            words={"low": low, "high": high},
         )
 
 
@@ -129,19 +109,13 @@ def find_singleton_groups(view: View) -> Iterator[Finding]:
     The record must name its groups or have rewards. Given advantages were computed when the group
     was complete, so that nothing is found then.
     """
-    if ("advantages" in view.names) or not (
-        ({"group_ids", "group_size"} & view.names.keys()) or view.rewards is not None
-    ):
+    named = {"group_ids", "group_size"} & view.names.keys()
+    if "advantages" in view.names or not (named or view.rewards is not None):
         return
+    key = view.names.get("group_ids") or "uid"
+    hint = f" (if rows carry a {key}: --group-by {key})" if "group_ids" in view.names else ""
     for group in np.flatnonzero(view.sizes == 1).tolist():
-        hint = " (if rows carry a uid: --group-by uid)" if "group_ids" in view.names else ""
-        yield Finding(
-            "the group has one response: its advantage is 0 or undefined, and frameworks differ",
-            "put all responses to a prompt into one record (or give them one group id), or drop "
-            f"the group{hint.replace('uid', view.names.get('group_ids') or 'uid')}",
-            {"size": 1},
-            **view.at(int(view.first_members[group])),
-        )
+        yield Finding({"size": 1}, **view.at(int(view.first_members[group])), words={"hint": hint})
 
 
 def count_sizes(view: View) -> dict[int, Counter[int]]:
@@ -170,10 +144,28 @@ def find_uneven_groups(view: View) -> Iterator[Finding]:
 
 def describe_uneven(counts: Counter[int]) -> Finding:
     """Returns the finding for sizes that differ."""
-    listed = ", ".join(f"{times} with {size}" for size, times in sorted(counts.items()))
-    return Finding(
-        f"groups of different sizes: {listed} responses",
-        "grpo handles this exactly. A trainer that reshapes to [-1, G] mixes groups or treats "
-        "the batch as one group, without a warning",
-        {"sizes": {str(size): times for size, times in sorted(counts.items())}},
-    )
+    sizes = {str(size): times for size, times in sorted(counts.items())}
+    listed = ", ".join(f"{times} with {size}" for size, times in sizes.items())
+    return Finding({"sizes": sizes}, words={"listed": listed})
+
+
+@rule("reward-scale")
+def find_reward_scales(view: View) -> Iterator[Finding]:
+    """Finds a reward function on a scale so large that the others hardly matter.
+
+    Its greatest |reward| is 2.5 times that of any other, and its spread twice; or 10 times.
+    """
+    if view.rewards is None or view.rewards.ndim < 2 or view.rewards.shape[1] < 2:
+        return
+    for record in range(view.records.count):
+        rows = np.nan_to_num(view.rewards[view.rows_of(record)])
+        sizes, spreads = np.abs(rows).max(axis=0), rows.std(axis=0)
+        second, most = np.argsort(sizes)[-2:].tolist()
+        times = float(sizes[most] / sizes[second]) if sizes[second] > 0.0 else math.inf
+        wider = float(spreads[most]) >= 2.0 * float(np.delete(spreads, most).max())
+        if sizes[second] > 0.0 and times >= 2.5 and (wider or times >= 10.0):
+            yield Finding(
+                {"function": most, "largest": sizes.tolist(), "spreads": spreads.tolist()},
+                record,
+                words={"reach": sizes[most], "times": times},
+            )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64
 from grpo_cli.commands.check.record_view import LOG_PROBS, Trajectory, View
-from grpo_cli.commands.check.rule import Finding, Severity, rule
+from grpo_cli.commands.check.rule import Finding, rule
 from grpo_cli.records.unread import PROMPT_IDS
 
 _LEAST = 3
@@ -44,21 +44,16 @@ def find_tool_tokens(view: View) -> Iterator[Finding]:
     foreign = _foreign(view)
     if foreign is None:
         return
-    hits = view.responses.sum(foreign.astype(np.int64))
-    tokens, rows = view.records.sum(hits), view.records.sum((hits > 0).astype(np.int64))
+    hits = view.count_tokens(foreign)
+    tokens, rows = view.records.sum(hits), view.count_rows(hits > 0)
     holes = view.mask is not None and bool((np.diff(view.positions) > 1).any())
     known = holes or "roles" in view.names  # else most responses have to show it
     least = np.ones(len(view.counts)) if known else np.maximum(_LEAST, 0.5 * view.counts)
     for record in np.flatnonzero(rows >= least).tolist():
         meant = "echo" in str(view.values[record].get("framework", "")).lower()
-        span = view.tokens_of(record)
         yield Finding(
-            f"{int(tokens[record]):,} tokens that the policy did not write are not masked, in "
-            f"{int(rows[record]):,} responses",
-            "mask what tools and users wrote (tool_mask, loss_mask, response_mask): it must be in "
-            "no policy term, no KL and no denominator",
-            {"tokens": int(tokens[record]), "responses": int(rows[record])},
-            **view.place(span.start + int(np.argmax(foreign[span]))),
+            {"tokens": tokens[record], "responses": rows[record]},
+            **view.first_token(record, foreign),
             severity="info" if meant else "error",
         )
 
@@ -76,7 +71,7 @@ def _foreign(view: View) -> NDArray[np.bool_] | None:
     if words is None or len(view.holes):
         return None
     marked = np.isin(words, [*_HEADERS] if words.dtype.kind == "i" else _MARKS)[kept]
-    often = view.records.sum((view.responses.sum(marked.astype(np.int64)) > 0).astype(np.int64))
+    often = view.count_rows(view.count_tokens(marked) > 0)
     return marked & np.repeat(2 * often >= view.counts, view.tokens)
 
 
@@ -121,21 +116,11 @@ def find_shifted_masks(view: View) -> Iterator[Finding]:
     for record in np.flatnonzero(found["late"] | found["early"]).tolist():
         words = [word for word in sides if found[word][record]]
         first = holes[(owner == record) & sides[words[0]]][0] + (words[0] == "early")
-        hits = int(count[words[0]][record])
-        both = len(words) > 1
+        shift = "both" if len(words) > 1 else words[0]
         yield Finding(
-            f"the mask is inverted: the tokens around masked stretches are not the policy's in "
-            f"{hits:,} of {int(of[record]):,} turns"
-            if both
-            else f"the mask is one token {words[0]}: the token "
-            f"{'before' if words[0] == 'late' else 'after'} a masked stretch is not the policy's "
-            f"in {hits:,} of {int(of[record]):,} turns",
-            "dump 1 − mask: the mask is 1 where the policy wrote"
-            if both
-            else "shift the mask as the log-probs are shifted: log-prob t is of token t + 1 of "
-            "prompt and response, and so must be its mask",
-            {"turns": hits, "of": int(of[record]), "shift": "both" if both else words[0]},
+            {"turns": int(count[words[0]][record]), "of": of[record], "shift": shift},
             **view.place(int(first)),
+            kind=shift,
         )
 
 
@@ -164,32 +149,15 @@ def find_turn_prompts(view: View) -> Iterator[Finding]:
         pairs = [pair for one in every for pair in zip(one.rows, one.rows[1:], strict=False)]
         kinds = [_compare_prompts(view, record, prompts, *pair) for pair in pairs]
         count = Counter(kind for kind, _ in kinds)
-        for kind, (severity, problem, advice) in _KINDS.items():
+        for kind in ("again", "rewritten"):
             if count[kind]:
-                at = next(at for at, (name, _) in enumerate(kinds) if name == kind)
+                number = next(number for number, (name, _) in enumerate(kinds) if name == kind)
                 yield Finding(
-                    f"the prompt of {count[kind]:,} of {len(pairs):,} later turns {problem}, here "
-                    f"from token {kinds[at][1]} on",
-                    advice,
                     {"turns": count[kind], "of": len(pairs), "key": key},
-                    **view.at(int(pairs[at][1])),
-                    severity=severity,
+                    **view.at(int(pairs[number][1])),
+                    kind=kind,
+                    words={"at": kinds[number][1]},
                 )
-
-
-_KINDS: Mapping[str, tuple[Severity, str, str]] = {
-    "again": (
-        "warning",
-        "encodes the text of earlier turns with other token ids",
-        "append the sampled ids, not their text encoded again: otherwise the policy continues a "
-        "history that it did not write, and turns joined to one response have wrong log-probs",
-    ),
-    "rewritten": (
-        "info",
-        "omits or rewrites some earlier turns",
-        "correct if the context is shortened on purpose; do not join such turns to one response",
-    ),
-}
 
 
 def _compare_prompts(
@@ -243,15 +211,13 @@ def find_missing_turns(view: View) -> Iterator[Finding]:
         usual = np.count_nonzero(steps == 1) >= 0.9 * len(steps) and len(steps) > 2 * _LEAST
         if not gaps or not usual or begin > 1:
             continue
-        one = numbers[gaps[0]]
+        turns = numbers[gaps[0]].tolist()
+        listed = f"{', '.join(map(str, turns[:8]))}{' …' if len(turns) > 8 else ''}"
         yield Finding(
-            f"{len(gaps):,} of {len(numbers):,} trajectories lack turns: this one has turns "
-            f"{', '.join(map(str, one[:8].tolist()))}{' …' if len(one) > 8 else ''}",
-            "look at what drops rows on the way (a length limit, a failed call, a filter): the "
-            "turns that are left are trained as if they were all",
-            {"trajectories": len(gaps), "of": len(numbers), "turns": one.tolist()},
+            {"trajectories": len(gaps), "of": len(numbers), "turns": turns},
             **view.at(int(found[gaps[0]].rows[0])),
             severity="info" if 3 * len(gaps) >= len(numbers) else "warning",
+            words={"listed": listed},
         )
 
 

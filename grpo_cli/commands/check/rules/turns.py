@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from grpo_cli.batch import F64, Segments, cut_turns
-from grpo_cli.commands.check.record_view import View
+from grpo_cli.commands.check.record_view import Trajectory, View
 from grpo_cli.commands.check.rule import Finding, rule
 
 _LEAST = 3
@@ -39,8 +39,10 @@ def find_groups_of_turns(view: View) -> Iterator[Finding]:
     Their rewards are those of one attempt: equal ones give advantages of 0. Advantages that do not
     add up to 0 over each trajectory have a baseline from elsewhere, as those of single attempts.
     """
-    for record in view.turned:
-        groups = view.attempts[record]
+    for record, every in view.turned.items():
+        groups: dict[int, list[Trajectory]] = {}
+        for one in every:
+            groups.setdefault(one.group, []).append(one)
         alone = [some[0] for some in groups.values() if len(some) == 1 and len(some[0].rows) > 1]
         named = bool({"group_ids", "group_size"} & view.names.keys())
         several = len(groups) > 1 if named else "advantages" not in view.names
@@ -56,13 +58,10 @@ def find_groups_of_turns(view: View) -> Iterator[Finding]:
             if not centred:
                 continue
         yield Finding(
-            f"each of {len(groups):,} groups holds the turns of one trajectory"
-            + (", whose rewards are equal: all advantages are 0" if dead else ""),
-            "group by task, so that a group holds all trajectories of the task: turns of one "
-            "trajectory are no baseline for each other",
             {"groups": len(groups), "turns": sum(len(one.rows) for one in alone)},
             **view.at(int(alone[0].rows[0])),
             severity="error" if dead and named else "warning",
+            words={"dead": ", whose rewards are equal: all advantages are 0" if dead else ""},
         )
 
 
@@ -103,15 +102,8 @@ def _find_last_turns_mask(view: View, by_token: F64) -> Iterator[Finding]:
                     if np.count_nonzero(~zero) == len(own):
                         hits.append(row)
         if len(hits) >= _LEAST and len(hits) >= 0.8 * mixed:
-            yield Finding(
-                f"advantages are on the tokens of the last turn: {len(hits):,} of {earlier:,} "
-                "earlier turns have theirs at as many tokens as the last turn of their trajectory "
-                "has, and 0 at the others",
-                "broadcast the trajectory's advantage as a number, then multiply it by each "
-                "turn's own mask",
-                {"turns": len(hits), "of": earlier},
-                **view.at(hits[0]),
-            )
+            evidence = {"turns": len(hits), "of": earlier}
+            yield Finding(evidence, **view.at(hits[0]), kind="last")
 
 
 def _find_moved_turns(view: View, by_token: F64) -> Iterator[Finding]:
@@ -121,7 +113,7 @@ def _find_moved_turns(view: View, by_token: F64) -> Iterator[Finding]:
     begins[rows.starts[rows.lengths > 0]] = False
     inner = rows.positions > 0
     changes = inner & np.append(False, np.diff(by_token) != 0.0)
-    begin_counts, change_counts = (rows.sum(one.astype(np.int64)) for one in (begins, changes))
+    begin_counts, change_counts = map(view.count_tokens, (begins, changes))
     compared = (begin_counts > 0) & (change_counts > 0)
     for record in np.unique(view.records.index[compared]).tolist():
         span = view.rows_of(record)
@@ -139,14 +131,8 @@ def _find_moved_turns(view: View, by_token: F64) -> Iterator[Finding]:
             continue
         where = _displacement(view, chosen.tolist(), pairs)
         if where:
-            yield Finding(
-                f"advantages are on the tokens of another turn: in {len(chosen):,} responses "
-                f"they change {where}",
-                "give each turn's advantage to the tokens of that turn, counting positions as the "
-                "mask does",
-                {"responses": len(chosen), "where": where},
-                **view.at(int(chosen[0])),
-            )
+            evidence = {"responses": len(chosen), "where": where}
+            yield Finding(evidence, **view.at(int(chosen[0])), kind="moved")
 
 
 def _displacement(view: View, chosen: Sequence[int], pairs: Sequence[Any]) -> str:
@@ -181,13 +167,7 @@ def find_turn_rewards(view: View) -> Iterator[Finding]:
         single = [rewards for rewards in paid if np.count_nonzero(rewards) == 1]
         if len(paid) < 8 or len(single) < len(paid) or any(one[0] == 0.0 for one in paid):
             continue
-        yield Finding(
-            f"{len(paid):,} trajectories of several turns are rewarded on their first turn only",
-            "an outcome is known after the last turn: put it there, or discounting and credit by "
-            "turn leave the later turns without it",
-            {"trajectories": len(paid)},
-            **view.at(every[0][0]),
-        )
+        yield Finding({"trajectories": len(paid)}, **view.at(every[0][0]), kind="first")
 
 
 def _rewards_by_turn(view: View) -> dict[int, list[tuple[int, F64]]]:
@@ -214,18 +194,12 @@ def _find_masked_rewards(view: View) -> Iterator[Finding]:
         return
     lost = ~view.mask & (written != 0.0)
     inside = view.written.sum(lost.astype(np.int64))
-    count, rows = view.records.sum(inside), view.records.sum((inside > 0).astype(np.int64))
+    count, rows = view.records.sum(inside), view.count_rows(inside > 0)
     tokens = view.count(~view.mask)
     for record in np.flatnonzero(rows >= _LEAST).tolist():
-        many = count[record] > 2 * rows[record]
         yield Finding(
-            f"{int(count[record]):,} of {int(tokens[record]):,} tokens that the mask takes away "
-            f"have rewards, in {int(rows[record]):,} responses"
-            + (": the KL subtracted there adds up in the returns" if many else ""),
-            "a reward belongs on the last token that the policy wrote; set those of tools' tokens "
-            "to 0 before returns are summed",
-            {"tokens": int(count[record]), "responses": int(rows[record])},
-            record,
-            int(np.argmax(inside[view.rows_of(record)] > 0)),
-            severity="error" if many else "warning",
+            {"tokens": count[record], "responses": rows[record]},
+            **view.first_row(record, inside > 0),
+            kind="masked-kl" if count[record] > 2 * rows[record] else "masked",
+            words={"of": tokens[record]},
         )

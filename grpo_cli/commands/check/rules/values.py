@@ -1,11 +1,12 @@
-"""Values that cannot be log-probs or entropies."""
+"""Values that cannot be log-probs, scores or entropies, and entropies of another distribution."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.check.record_view import BY_TOKEN, View, find_bad
@@ -15,26 +16,17 @@ from grpo_cli.commands.verify.compare import half_steps, precisions
 _ROUNDING = 1e-4
 
 
-def _tokens_of_records(view: View, bad: NDArray[np.bool_]) -> list[slice]:
-    """Returns the tokens of each record that has a bad one."""
-    hits = np.unique(view.records.index[view.responses.index[bad]])
-    return [view.tokens_of(record) for record in hits.tolist()]
-
-
 @rule("not-finite")
 def find_non_finite(view: View) -> Iterator[Finding]:
     """Finds NaN and ±inf at tokens that count, where every formula is undefined."""
     for name, values in view.log_probs.items():
         bad = ~np.isfinite(values)
-        for part in _tokens_of_records(view, bad):
-            at = part.start + int(np.argmax(bad[part]))
-            count, of = int(bad[part].sum()), part.stop - part.start
+        for record in np.flatnonzero(view.count(bad)).tolist():
+            part = view.tokens_of(record)
             yield Finding(
-                f"{view.key(name)} is {values[at]:g} at {count:,} of {of:,} tokens",
-                "find out why the engine returned no value; mask these tokens or drop the rows. "
-                "Do not fill them with 0.0, which means probability 1",
-                {"column": name, "tokens": count, "of": of},
-                **view.place(at),
+                {"column": name, "tokens": bad[part].sum(), "of": part.stop - part.start},
+                **view.first_token(record, bad),
+                words={"name": view.key(name), "value": values[part][np.argmax(bad[part])]},
             )
 
 
@@ -47,45 +39,28 @@ def find_positive_log_probs(view: View) -> Iterator[Finding]:
     """
     for name, values in view.log_probs.items():
         above = (values > 0.0) & (values < np.inf)
-        for part in _tokens_of_records(view, above):
-            inside = values[part]
-            finite, positive = inside[np.isfinite(inside)], inside[above[part]]
-            words, advice = _explain_positive(finite, positive)
+        for record in np.flatnonzero(view.count(above)).tolist():
+            part = view.tokens_of(record)
+            inside, positive = values[part], values[part][above[part]]
+            finite = inside[np.isfinite(inside)]
+            low, high = finite.min(), finite.max()
+            kind = "negated" if low >= 0.0 else "some"
+            if low >= 0.0 and high <= 1.0:
+                kind = "all"
+            elif low < 0.0 and len(positive) > 1 and (positive == positive[0]).all():
+                kind = "filler"
             yield Finding(
-                f"{view.key(name)} has {len(positive):,} of {len(inside):,} values above 0; "
-                f"{words}",
-                advice,
                 {
                     "column": name,
                     "above_0": len(positive),
                     "of": len(inside),
-                    "min": float(finite.min()),
-                    "max": float(finite.max()),
+                    "min": low,
+                    "max": high,
                 },
-                **view.place(part.start + int(np.argmax(above[part]))),
+                **view.first_token(record, above),
+                kind=kind,
+                words={"name": view.key(name), "value": positive[0]},
             )
-
-
-def _explain_positive(values: F64, positive: F64) -> tuple[str, str]:
-    """Returns what the finite values of a column seem to be, and what to do."""
-    if values.min() >= 0.0 and values.max() <= 1.0:
-        return (
-            "all are in [0, 1]: these are probabilities",
-            "take the natural logarithm when dumping",
-        )
-    if values.min() >= 0.0:
-        return "none is below 0: these are −log p, a loss", "negate them when dumping"
-    if len(positive) > 1 and (positive == positive[0]).all():
-        return (
-            f"all of these are {positive[0]:g}: padding that was filled with {positive[0]:g}",
-            "write the mask as well: a filler (TRL's INVALID_LOGPROB is 1.0) is only for "
-            "masked tokens",
-        )
-    return (
-        "a log-prob is at most 0",
-        "dump log_softmax(logits) at the sampled token, not logits or scores; a tiny excess "
-        "comes from a log-sum-exp in low precision (clamp at 0)",
-    )
 
 
 @rule("bad-score")
@@ -103,14 +78,12 @@ def find_bad_scores(view: View) -> Iterator[Finding]:
         records = view.records.index[rows[bad]]
         for record in np.unique(records).tolist():
             mine = bad[records == record]
-            count, of = len(np.unique(rows[mine])), int(view.counts[record])
+            count, of = len(np.unique(rows[mine])), view.counts[record]
             value = next(value for value in values[mine[0]].tolist() if value)
             yield Finding(
-                f"{view.key(name)} is {value:g} at {count:,} of {of:,} responses",
-                "find out what computed it, since training needs a finite number; drop the "
-                "response, or the whole group if its baseline used this value",
                 {"column": name, "responses": count, "of": of},
                 **view.at(int(rows[mine[0]])),
+                words={"name": view.key(name), "value": value},
             )
 
 
@@ -121,17 +94,15 @@ def find_negative_entropies(view: View) -> Iterator[Finding]:
     if values is None:
         return
     negative = values < -_ROUNDING
-    for part in _tokens_of_records(view, negative):
+    for record in np.flatnonzero(view.count(negative)).tolist():
+        part = view.tokens_of(record)
         low = negative[part]
         same = np.unique(values[part][low])
         filled = f", all of them {same[0]:g}: a filler" if len(same) == 1 else ""
         yield Finding(
-            f"{view.key('entropies')} is negative at {int(low.sum()):,} of {len(low):,} "
-            f"tokens{filled}; an entropy is at least 0",
-            "take −Σ p·log p over the vocabulary and mask the padding: −log p of a filler is not "
-            "an entropy (a log-prob of 1.0 gives −1)",
-            {"tokens": int(low.sum()), "of": len(low), "min": float(same[0])},
-            **view.place(part.start + int(np.argmax(low))),
+            {"tokens": low.sum(), "of": len(low), "min": same[0]},
+            **view.first_token(record, negative),
+            words={"name": view.key("entropies"), "filled": filled},
         )
 
 
@@ -141,14 +112,122 @@ def find_half_precision(view: View) -> Iterator[Finding]:
     kinds = {name: precisions(values, view.tokens) for name, values in view.log_probs.items()}
     for record in range(len(view.counts)):
         short = {name: kind[record] for name, kind in kinds.items() if kind[record]}
-        if len(short) == len(kinds):
-            continue
-        for name, kind in short.items():
-            step = float(half_steps(kind, view.log_probs[name][view.tokens_of(record)]).max())
+        for name, kind in short.items() if len(short) < len(kinds) else ():
+            step = half_steps(kind, view.log_probs[name][view.tokens_of(record)]).max()
+            evidence = {"column": name, "format": kind, "largest": step}
+            yield Finding(evidence, record, words={"name": view.key(name)})
+
+
+# ---- entropies against log-probs -----------------------------------------------------------------
+
+_LEAST_TOKENS = 64
+_COPIED, _COPY = 0.99, 1e-4
+_BELOW, _OFTEN, _TOO_OFTEN = 0.5, 0.1, 0.3
+_SIGMAS, _AWAY, _WITHIN = 6.0, 1.2, 0.1
+_SURE, _TEMPERED = 0.3, 0.8
+_STRAIGHT, _SPREAD, _SLOPES = 0.8, 1.2, (0.6, 1.1)
+_BASES = {2: 1.0 / math.log(2.0), 10: 1.0 / math.log(10.0)}
+
+
+class _Sample(NamedTuple):
+    """One record: −log p of the tokens taken, the entropies, and whether columns have one mean."""
+
+    record: int
+    cost: F64
+    entropy: F64
+    agree: bool
+
+    @property
+    def factor(self) -> float:
+        """The mean −log p over the mean entropy; 1 if they may be equal.
+
+        Of tokens drawn from a policy they have one mean.
+        """
+        over, mean = self.cost - self.entropy, float(self.entropy.mean())
+        error = float(over.std(ddof=1)) / math.sqrt(len(over))
+        sure = mean > 0.0 and abs(float(over.mean())) > _SIGMAS * error
+        return float(self.cost.mean()) / mean if sure and self.agree else 1.0
+
+    @property
+    def low(self) -> float:
+        """The share of tokens whose entropy is below half of the least that their p allows."""
+        p = np.exp(-self.cost)
+        least = self.cost * p - (1.0 - p) * np.log(np.maximum(1.0 - p, 1e-300))
+        return float(np.mean((self.entropy < _BELOW * least) & (least > 1e-3)))
+
+    @property
+    def slope(self) -> float:
+        """Of log H on log(−log p), where the likeliest token was taken.
+
+        About 0.9 in one distribution, whatever the base, and 0.9 T where the log-probs alone are
+        at T. It is 1 where the two do not correlate, or all tokens are about as sure.
+        """
+        taken = (self.cost > 1e-6) & (self.cost < _SURE) & (self.entropy > 1e-6)
+        if np.count_nonzero(taken) < _LEAST_TOKENS / 4:
+            return 1.0
+        x, y = np.log(self.cost[taken]), np.log(self.entropy[taken])
+        x, y = x - x.mean(), y - y.mean()
+        straight = float(x @ y) > _STRAIGHT * math.sqrt(float(x @ x) * float(y @ y))
+        if not straight or x.std() < _SPREAD:
+            return 1.0
+        return float(y.std() / x.std())  # both are measured with errors
+
+    @property
+    def base(self) -> int:
+        """The base of the log-probs, if it is 2 or 10; else 0."""
+        for base, per_nat in _BASES.items():
+            if abs(self.factor / per_nat - 1.0) < _WITHIN:
+                right = _SLOPES[0] < self.slope < _SLOPES[1] and self.low < _TOO_OFTEN
+                return base if right else 0
+        return 0
+
+
+def _samples(view: View) -> Iterator[_Sample]:
+    entropies, new = view.columns.get("entropies"), view.log_probs.get("log_probs_new")
+    if entropies is None or new is None:
+        return
+    for record in np.flatnonzero(view.tokens >= _LEAST_TOKENS).tolist():
+        part = view.tokens_of(record)
+        cost, entropy = -new[part], entropies[part]
+        if np.isfinite([cost, entropy]).all() and (entropy >= 0.0).all():
+            means = [float(column[part].mean()) for column in view.log_probs.values()]
+            agree = max(means) - min(means) < 0.05 * float(cost.mean())
+            yield _Sample(record, cost, entropy, agree)
+
+
+@rule("log-base")
+def find_log_bases_by_entropy(view: View) -> Iterator[Finding]:
+    """Finds records all of whose columns are in base 2 or 10, by their entropies in nats."""
+    for one in _samples(view):
+        if base := one.base:
+            columns = ["log_probs_new", "entropies"]
+            evidence = {"columns": columns, "base": base, "factor": one.factor}
+            yield Finding(evidence, one.record, kind="entropy")
+
+
+@rule("entropies")
+def find_wrong_entropies(view: View) -> Iterator[Finding]:
+    """Finds entropies that are not of the distribution from which the tokens were drawn.
+
+    They are −log p at 99 of 100 tokens. Or their mean is not that of −log p, by 6 standard errors
+    and a fifth, which is an info where top-p may have cut unlikely words off. Or 1 of 10 is less
+    than half of −p·log p − (1 − p)·log(1 − p), the least where a word has probability p.
+    """
+    for one in _samples(view):
+        size = np.maximum(one.cost, one.entropy)
+        equal = np.mean(np.abs(one.cost - one.entropy) <= _COPY * size + 1e-9)
+        factor, low = one.factor, one.low
+        words = {"name": view.key("entropies")}
+        if equal > _COPIED:
+            yield Finding({"share": equal}, one.record, kind="copies", words=words)
+        elif max(factor, 1.0 / factor) > _AWAY and not one.base:
             yield Finding(
-                f"{view.key(name)} was rounded to {kind}: by up to {step:.2g} nats",
-                "take log-softmax in float32 and write float32: a ratio is the difference of two "
-                "log-probs, and has all of their rounding",
-                {"column": name, "format": kind, "largest": step},
-                record,
+                {"factor": factor, "slope": one.slope},
+                one.record,
+                kind="temperature",
+                severity="warning" if factor > 1.0 or one.slope < _TEMPERED else "info",
+                words=words | {"which": "sharper" if factor < 1.0 else "flatter"},
             )
+        elif low > _OFTEN:
+            evidence = {"share": low, "tokens": len(one.cost)}
+            yield Finding(evidence, one.record, kind="small", words=words)

@@ -90,8 +90,7 @@ class Options:
         advantages: an advantage per response, less a KL in the reward.
         policies: ratio, surrogate and correction, for A = 1 and for A = −1.
         pairs: (advantage, policy) → number, of those that conventions combine.
-        directs: policy terms that are evaluated with their advantages; "by token" where the term
-            for A = 1 and the one for A = −1 are enough.
+        directs: policy terms that are evaluated with their advantages.
         kls: KL estimates, with the ratio or correction that weighs them.
         weights: aggregations, with their stages.
         entropies: entropy bonuses.
@@ -162,7 +161,7 @@ class Sample:
         self.columns = Inputs(record.batch)
         self._objectives: dict[Key, Objective] = {}
         self._per_response: dict[Key, bool] = {}
-        self._by_sign: dict[Key, bool] = {}
+        self._by_sign: dict[str, bool] = {}
 
     def objective(self, row: Plan, *changes: Change) -> Objective:
         """A row's objective for the record, with changes.
@@ -203,47 +202,23 @@ class Sample:
 
     def by_sign(self, surrogate: str, made: Plan) -> bool:
         """Whether s(|A|·sign A) = |A|·s(sign A) where a response has one advantage."""
-        return self._scales(surrogate, made, by_token=False)
-
-    def by_token(self, advantage: Key, made: Plan) -> bool:
-        """Whether tokens have their own A, and s(|A|·sign A) = |A|·s(sign A) at each of them."""
-        surrogate, correction = self.stage("surrogate", made), self.stage("correction", made)
-        if self.per_response(advantage, made) or not keeps_tokens(correction):
-            return False
-        read = {*surrogate.choice.columns, *correction.choice.columns}
-        if "response_advantage" in read or "advantage" in correction.choice.columns:
-            return False
-        return self.by_sign(surrogate.name, made) and self._scales(
-            surrogate.name, made, by_token=True
-        )
-
-    def _scales(self, surrogate: str, made: Plan, *, by_token: bool) -> bool:
-        if (surrogate, by_token) not in self._by_sign:
-            found = scales_with_advantage(self.record.objective(made), by_token=by_token)
-            self._by_sign[surrogate, by_token] = found
-        return self._by_sign[surrogate, by_token]
+        if surrogate not in self._by_sign:
+            self._by_sign[surrogate] = scales_with_advantage(self.record.objective(made))
+        return self._by_sign[surrogate]
 
 
-def scales_with_advantage(objective: Objective, *, by_token: bool) -> bool:
+def scales_with_advantage(objective: Objective) -> bool:
     """Whether s(ρ, A) is |A| times its value where all A are 1, or all are −1, on the probe.
 
-    BAPO's is not: what it clips depends on the signs of the other responses. GMPO's is not where
-    tokens have an advantage each: its ratio is the mean of all tokens', each clipped by its sign.
-
-    Args:
-        objective: the surrogate, the ratio and the correction.
-        by_token: whether each token has an advantage, or else each response.
+    BAPO's is not: what it clips depends on the signs of the other responses.
     """
     given = Bound("given", STAGES["advantage"].choices["given"], {})
     objective = replace(objective, advantage=given)
     batch = probe.probe()
-    numbers = np.arange(batch.responses.total if by_token else batch.responses.count)
-    losing = numbers * 5 % 7 < 3 if by_token else numbers % 2 > 0
-    signs, sizes = np.where(losing, -1.0, 1.0), 0.3 + numbers % (11 if by_token else len(numbers))
+    numbers = np.arange(batch.responses.count)
+    signs, sizes = np.where(numbers % 2 > 0, -1.0, 1.0), 0.3 + numbers
 
     def values(advantages: F64) -> F64:
-        if by_token:
-            return evaluate(replace(batch, token_advantages=advantages), objective).surrogate
         return evaluate(replace(batch, advantages=advantages), objective).policy.sums
 
     try:

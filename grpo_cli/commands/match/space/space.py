@@ -159,14 +159,9 @@ class Space:
         same: dict[str, list[str]],
     ) -> None:
         self.options, self.grids, self.reasons, self.same = options, grids, reasons, same
-        types: dict[str, np.dtype[np.generic]] = {}
-        columns: dict[str, bytearray] = {}  # which grow in place: there may be a million
-        for number, grid in enumerate(grids):
-            for name, piece in grid.columns(number).items():
-                types[name] = piece.dtype
-                columns.setdefault(name, bytearray()).extend(piece.tobytes())
-        for name, column in columns.items():
-            setattr(self, name, np.frombuffer(column, types[name]))
+        columns = [grid.columns(number) for number, grid in enumerate(grids)]
+        for name in [*columns[0]]:
+            setattr(self, name, np.concatenate([one.pop(name) for one in columns]))
 
     def own(self, chosen: slice) -> dict[str, Index]:
         """[n] each: entropy bonus, and aggregations, that conventions have of their row."""
@@ -356,7 +351,8 @@ class _Builder:
         if self._depth is not Depth.QUICK:
             for a, p in np.argwhere(can & ~by_sign & worth).tolist():
                 wanted = keys[0][advantages[a].key], keys[1][pairs[p].key]
-                found[a, p] = self._direct(wanted, row, advantages[a], pairs[p])
+                number = self.options.directs.number(wanted, row, advantages[a], pairs[p])
+                found[a, p] = DIRECT + number
         return found
 
     # ---- numbers of options ----------------------------------------------------------------------
@@ -394,14 +390,6 @@ class _Builder:
         if not (self._sample.by_sign(surrogate.name, made) and keeps_tokens(correction)):
             return _NONE
         return self.options.policies.number(wanted, row, one)
-
-    def _direct(self, wanted: tuple[Key, Key], row: Plan, advantage: Change, pair: Change) -> int:
-        """The number of a policy term with its advantages."""
-        directs = self.options.directs
-        if wanted not in directs.numbers:
-            by_token = self._sample.by_token(wanted[0], changed(row, advantage, pair))
-            directs.number(wanted, row, advantage, pair, detail="by token" if by_token else "")
-        return DIRECT + directs.numbers[wanted]
 
     def _kls_of(self, row: Plan, kl: Change, pairs: Sequence[Change]) -> list[int]:
         """[P] the KL's number with each policy term, whose ratio may weigh it."""

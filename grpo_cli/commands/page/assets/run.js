@@ -21,6 +21,7 @@ class RunView {
       "article.run",
       {},
       make("p.verdict", {}, (run.verdict ?? "").split("; ").slice(1).join("; ")), // the title has the first clause
+      ...run.outlook.map((words) => make("p.verdict", {}, words)),
       make("h2", {}, "Findings"),
       this.findings(),
       ...this.parts(),
@@ -39,11 +40,11 @@ class RunView {
   }
 
   findings() {
-    const { findings, checks } = this.run;
+    const { findings, checks, fixes } = this.run;
     if (!findings.length) return make("p", {}, "None.");
     const of = (wanted) => findings.filter(({ severity }) => severity === wanted);
     const [wrong, moved] = [of("warning"), of("info")];
-    const events = checks.map((check, at) => this.event(wrong.filter(({ event }) => event === at), check));
+    const events = checks.map((check, at) => this.event(wrong.filter(({ event }) => event === at), check, fixes[at]));
     const words = `${moved.length} other changes, not faults by themselves`;
     return make(
       "div",
@@ -53,11 +54,12 @@ class RunView {
     );
   }
 
-  // The first finding of an event, the others, and the findings of check in its worst record.
-  event([first, ...others], check) {
+  // The first finding of an event, the others, the findings of check in its worst record, and what is usually done.
+  event([first, ...others], check, fix) {
     if (!first) return null;
     const item = this.finding(first);
     const said = check.map((words) => make("li", {}, make("b", {}, "check"), ` ${words}`));
+    if (fix) said.push(make("li", {}, make("b", {}, "fix"), ` ${fix}`));
     item.append(make("ul.findings", {}, ...others.map((one) => this.finding(one, "then ")), ...said));
     return item;
   }
@@ -116,7 +118,8 @@ class RunView {
     const { run } = this;
     const width = Math.max(Math.min(this.charts.clientWidth, 1200) < 560 ? this.charts.clientWidth : 340, 240);
     const value = make("b");
-    const caption = make("figcaption", {}, make("span", {}, metric.name), value);
+    const name = `${metric.name}${range(metric).log ? " (log scale)" : ""}`;
+    const caption = make("figcaption", {}, make("span", {}, name), value);
     const other = (at) => (metric.against ? ` (${shown(metric.against[at])})` : "");
     const tell = (at) => (value.textContent = `${run.steps[at]}: ${shown(metric.values[at])}${other(at)}`);
     tell(run.steps.length - 1);
@@ -167,16 +170,21 @@ function groupOf(run, step, place) {
   );
 }
 
-function series(run, metric, width) {
-  const [height, foot] = [86, 16];
-  const { values, against } = metric;
+// The least and largest value of a series and of the other run's; `log`: on a logarithmic axis.
+function range({ log, values, against }) {
   let [low, high, least] = [Infinity, -Infinity, Infinity];
   for (const value of [...values, ...(against ?? [])]) {
     if (value === null) continue;
     [low, high] = [Math.min(low, value), Math.max(high, value)];
     if (value > 0) least = Math.min(least, value);
   }
-  const log = metric.log && low >= 0 && high > least * DECADE;
+  return { low, high, least, log: log && low >= 0 && high > least * DECADE };
+}
+
+function series(run, metric, width) {
+  const [height, foot] = [86, 16];
+  const { values, against } = metric;
+  let { low, high, least, log } = range(metric);
   if (log) low = least; // a 0 is at the bottom
   else if (low > 0 && low < high / 2) low = 0;
   const constant = high > low ? null : low;

@@ -9,9 +9,14 @@ import numpy as np
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.answer import Answer
-from grpo_cli.commands.trend.questions.noise import difference_of_means, mean_of_neighbours
+from grpo_cli.commands.trend.detectors import changes
+from grpo_cli.commands.trend.questions.noise import (
+    Estimate,
+    difference_of_means,
+    mean_of_neighbours,
+)
 from grpo_cli.commands.trend.step import Steps
-from grpo_cli.commands.trend.watched import is_watched
+from grpo_cli.commands.trend.watched import BOTH, Watch, is_watched
 from grpo_cli.errors import UsageError
 
 _LEAST = 8
@@ -24,6 +29,7 @@ _ONE_SEED = (
 )
 _LAST, _LEAST_END = 4, 30
 """The end of runs is their last quarter, and no fewer than so many steps."""
+_DIFFERENCE = Watch("difference", BOTH, BOTH)
 
 
 @dataclass(frozen=True)
@@ -37,7 +43,9 @@ class Difference(Answer):
         low, high: the interval that holds the true difference with 95 %.
         at_end: the difference over the last quarter of the steps (at least 30).
         end_low, end_high: the interval of that.
-        differs, differs_at_end: whether it is beyond noise, as many metrics as are looked at.
+        differs, differs_at_end: whether it is beyond noise, as many metrics as are looked at; by
+            the factor between both sides where a positive metric is watched on a log scale.
+        since: the step from which on it differs; None where it does not.
     """
 
     name: str
@@ -51,6 +59,7 @@ class Difference(Answer):
     end_high: float
     differs: bool
     differs_at_end: bool
+    since: int | None = None
 
 
 @dataclass(frozen=True)
@@ -86,16 +95,26 @@ def compare_runs(first: Sequence[Steps], second: Sequence[Steps]) -> RunComparis
             f"--against: the runs share {len(common)} steps; at least {_LEAST} are needed"
         )
     seeds = min(len(first), len(second)) > 1
-    names = [
-        name
-        for name in every[0].metrics
-        if all(name in one.metrics for one in every) and (every[0].logged or is_watched(name))
-    ]
-    found = {
-        name: one for name in names if (one := _series_of(name, first, second, common)) is not None
-    }
+    found: dict[str, tuple[F64, F64, list[int]]] = {}
+    for name in every[0].metrics:
+        watched = every[0].logged or is_watched(name)
+        if not watched or any(name not in one.metrics for one in every):
+            continue
+        mine, yours = (
+            np.array([one.metrics[name][np.isin(one.numbers, common)] for one in side])
+            for side in (first, second)
+        )
+        kept = np.flatnonzero(~np.isnan(np.vstack([mine, yours])).any(axis=0))
+        if len(kept) >= _LEAST:
+            found[name] = mine[:, kept], yours[:, kept], [common[at] for at in kept]
     level = 1 - _CHANCE / max(len(found), 1)
-    rows = [_difference(name, *pair, level, seeds=seeds) for name, pair in found.items()]
+    rows = []
+    for name, (mine, yours, numbers) in found.items():
+        watch = every[0].watch(name)
+        by_factor = watch is not None and watch.is_log and min(mine.min(), yours.min()) > 0.0
+        rows.append(
+            _difference(name, mine, yours, numbers, level, seeds=seeds, by_factor=by_factor)
+        )
     rows.sort(key=lambda one: not (one.differs or one.differs_at_end))
     notes = [] if seeds else [_ONE_SEED]
     return RunComparison(
@@ -103,31 +122,47 @@ def compare_runs(first: Sequence[Steps], second: Sequence[Steps]) -> RunComparis
     )
 
 
-def _series_of(
-    name: str, first: Sequence[Steps], second: Sequence[Steps], common: Sequence[int]
-) -> tuple[F64, F64] | None:
-    """[runs, n] a metric on both sides at the steps that all have; None where these are few."""
-    mine, yours = (
-        np.array([one.metrics[name][np.isin(one.numbers, common)] for one in side])
-        for side in (first, second)
-    )
-    kept = ~np.isnan(np.vstack([mine, yours])).any(axis=0)
-    return None if kept.sum() < _LEAST else (mine[:, kept], yours[:, kept])
+def _difference(
+    name: str,
+    mine: F64,
+    yours: F64,
+    numbers: Sequence[int],
+    level: float,
+    *,
+    seeds: bool,
+    by_factor: bool,
+) -> Difference:
+    """A metric's differences over all steps and over the last.
 
-
-def _difference(name: str, mine: F64, yours: F64, level: float, *, seeds: bool) -> Difference:
-    """A metric's differences over all steps and over the last; ``level``: of one beyond noise."""
-    count = mine.shape[1]
+    Args:
+        name: of the metric.
+        mine, yours: [runs, n] its values on both sides.
+        numbers: of the steps.
+        level: the confidence of a difference beyond noise.
+        seeds: whether runs are the sample.
+        by_factor: whether logarithms decide what is beyond noise, since values are positive.
+    """
+    count = len(numbers)
     found: list[tuple[float, float, float, bool]] = []
     for width in (count, max(count // _LAST, min(_LEAST_END, count))):
-        one, other = mine[:, -width:], yours[:, -width:]
-        if seeds:
-            change = difference_of_means(one.mean(axis=1), other.mean(axis=1))
-        else:
-            change = mean_of_neighbours(other.mean(axis=0) - one.mean(axis=0))
+        sides = mine[:, -width:], yours[:, -width:]
+        change = _change(*sides, seeds=seeds)
         value, half = change.value, change.half_width()
-        differs = abs(value) > change.half_width(level)
-        found.append((value, value - half, value + half, differs))
+        tested = _change(*map(np.log, sides), seeds=seeds) if by_factor else change
+        found.append((value, value - half, value + half, tested.is_beyond(level)))
     whole, end = found
+    since = None
+    if whole[3] or end[3]:
+        ways = [(np.log(one) if by_factor else one).mean(axis=0) for one in (mine, yours)]
+        (begun,) = changes([(_DIFFERENCE, ways[1] - ways[0])])
+        lasting = [one for one in begun if one.end is None] or begun
+        since = numbers[lasting[0].at if lasting else 0]
     means = float(mine.mean()), float(yours.mean())
-    return Difference(name, *means, *whole[:3], *end[:3], whole[3], end[3])
+    return Difference(name, *means, *whole[:3], *end[:3], whole[3], end[3], since)
+
+
+def _change(mine: F64, yours: F64, *, seeds: bool) -> Estimate:
+    """The difference of two sides: of the runs' means, or of the steps' pairs."""
+    if seeds:
+        return difference_of_means(mine.mean(axis=1), yours.mean(axis=1))
+    return mean_of_neighbours(yours.mean(axis=0) - mine.mean(axis=0))

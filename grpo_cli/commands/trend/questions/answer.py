@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
 
 from grpo_cli.commands.trend.findings import findings
 from grpo_cli.commands.trend.questions.against import compare_runs
@@ -24,9 +26,12 @@ from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.engine.fold import fold
 from grpo_cli.errors import UsageError
 from grpo_cli.records.translate import Notices
+from grpo_cli.terminal.screen import Screen
 
 if TYPE_CHECKING:
     from grpo_cli.commands.trend.options import TrendOptions
+
+Draw = Callable[[Console, Screen], object]
 
 
 def answer_question(
@@ -50,72 +55,41 @@ def answer_question(
     """
     if isinstance(run, Run):
         run.reader.keep_input()
+    notes: Notices = {}
     if other is not None:
-        return _answer_against(options, run, other, named)
-    if options.at is not None and options.by is None:
-        _answer_at(options, run, options.at, flags)
+        each, others = (
+            [one] if isinstance(one, Steps) else one.read_each() for one in (run, other)
+        )
+        compared = compare_runs(each, others)
+        names = named, options.against or ()
+        draw: Draw = partial(print_comparison, answer=compared, named=names)
+        options.page.write(compared, draw, rows=compared.metrics)
+        notes = dict.fromkeys(compared.notes)
+    elif options.at is not None and options.by is None:
+        records, steps = (None, run) if isinstance(run, Steps) else (run, run.read())
+        happened = step_at(records, steps, options.at, findings(steps, flags))
+        step = steps[place_of(steps, options.at)]
+        draw = partial(print_step_answer, answer=happened, step=step, flags=flags)
+        options.page.write(happened, draw, rows=happened.metrics)
     elif isinstance(run, Steps):
         raise UsageError(f"{options.asked} needs records; a log can only answer --at and --against")
     elif options.correlate is not None:
-        _answer_correlate(options, run, *options.correlate)
+        columns = fold(run.reader, partial(ResponseColumns, Evaluator(run.plan), run.step_source))
+        follows = correlate(columns, *options.correlate)
+        draw = partial(print_correlation, answer=follows)
+        options.page.write(follows, draw, rows=follows.spans)
         return run.reader.notes()
     else:
-        _answer_by(options, run, options.by or "", flags)
-    return {} if isinstance(run, Steps) else run.reader.notes(run.plan) | run.notices
-
-
-def _answer_against(
-    options: TrendOptions, run: Run | Steps, other: Run | Steps, named: Sequence[str]
-) -> Notices:
-    """Prints which metrics differ from those of another run, or of others."""
-    each, others = ([one] if isinstance(one, Steps) else one.read_each() for one in (run, other))
-    answer = compare_runs(each, others)
-    names = named, options.against or ()
-    options.page.write(
-        answer,
-        lambda console, screen: print_comparison(console, screen, answer, names),
-        rows=answer.metrics,
-    )
+        steps, field = run.read(), options.by or ""
+        if options.at is None:
+            around = windows(steps, [(one.metric, one.onset) for one in findings(steps, flags)])
+        else:
+            unusual = unusual_at(steps, place_of(steps, options.at))
+            around = windows(steps, [(one.name, options.at) for one in unusual], width=1)
+        parts = PartSteps(run.reader, run.plan, run.step_source, field)
+        found = answer_by(field, parts, steps, around, usual(steps))
+        rows: Sequence[Any] = found.changes or [one.row() for one in found.parts]
+        options.page.write(found, partial(print_parts, answer=found), rows=rows)
     if isinstance(run, Steps):
         return {}
-    return run.reader.notes(run.plan) | dict.fromkeys(answer.notes)
-
-
-def _answer_at(options: TrendOptions, run: Run | Steps, number: int, flags: Flags) -> None:
-    """Prints what happened at a step."""
-    records, steps = (None, run) if isinstance(run, Steps) else (run, run.read())
-    answer = step_at(records, steps, number, findings(steps, flags))
-    step = steps[place_of(steps, number)]
-    options.page.write(
-        answer,
-        lambda console, screen: print_step_answer(console, screen, answer, step, flags),
-        rows=answer.metrics,
-    )
-
-
-def _answer_by(options: TrendOptions, run: Run, field: str, flags: Flags) -> None:
-    """Prints which parts of a run carry its changes, or what is unusual at a step."""
-    source, steps = run.step_source, run.read()
-    if options.at is None:
-        around = windows(steps, [(one.metric, one.onset) for one in findings(steps, flags)])
-    else:
-        unusual = unusual_at(steps, place_of(steps, options.at))
-        around = windows(steps, [(one.name, options.at) for one in unusual], width=1)
-    parts = PartSteps(run.reader, run.plan, source, field)
-    answer = answer_by(field, parts, steps, around, usual(steps))
-    options.page.write(
-        answer,
-        lambda console, screen: print_parts(console, screen, answer),
-        rows=answer.changes or [one.row() for one in answer.parts],
-    )
-
-
-def _answer_correlate(options: TrendOptions, run: Run, first: str, second: str) -> None:
-    """Prints whether one quantity of responses follows another."""
-    make = partial(ResponseColumns, Evaluator(run.plan), run.step_source)
-    answer = correlate(fold(run.reader, make), first, second)
-    options.page.write(
-        answer,
-        lambda console, screen: print_correlation(console, screen, answer),
-        rows=answer.spans,
-    )
+    return run.reader.notes(run.plan) | (notes if other is not None else run.notices)

@@ -59,7 +59,8 @@ class StepAnswer(Answer):
     Attributes:
         step: the step.
         before, after: the first and the last of the steps that it is compared with.
-        metrics: every metric of the step, the most unusual first.
+        metrics: every metric of the step: those of findings, then others that are watched, then the
+            rest, each the most unusual first.
         groups: those in which the step is worst in something, with what that is.
         worst: the worst places, as a row of ``trend`` has them.
         findings: the run's findings that begin at the step, or are worst there.
@@ -93,15 +94,20 @@ def step_at(run: Run | None, steps: Steps, number: int, findings: Sequence[Findi
     if run is not None:
         narrowed = of_step(run.reader, step, run.step_source)
         groups, checked = _groups(step, narrowed, run), check(narrowed)
+    here = [one for one in findings if number in (one.onset, one.worst_step)]
+    named = {one.metric for one in here}
     before, after = steps[max(0, place - PAST) : place], steps[place + 1 : place + 1 + FUTURE]
     return StepAnswer(
         number,
         _ends(before),
         _ends(after),
-        sorted(_metrics(steps, place), key=_by_size),
+        sorted(
+            _metrics(steps, place),
+            key=lambda one: (one.name not in named, steps.watch(one.name) is None, _by_size(one)),
+        ),
         groups,
         step.worst,
-        [one for one in findings if number in (one.onset, one.worst_step)],
+        here,
         checked,
     )
 

@@ -26,6 +26,10 @@ class Estimate(NamedTuple):
         """Half the width of the interval that holds the true value at a level."""
         return self.error * t_quantile(0.5 + level / 2, self.freedom)
 
+    def is_beyond(self, level: float) -> bool:
+        """Whether it differs from 0 at a level."""
+        return abs(self.value) > self.half_width(level)
+
 
 def mean_of_neighbours(values: F64) -> Estimate:
     """The mean of a series, with an error that counts the correlation of neighbours."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from trials.faults.columns import COLUMNS
-from trials.faults.engines import ENGINES
-from trials.faults.groups import GROUPS
-from trials.faults.judged import JUDGED
-from trials.faults.tokens import TOKENS
+import csv
+from pathlib import Path
 
-FAULTS = (*ENGINES, *COLUMNS, *TOKENS, *JUDGED, *GROUPS)
+from trials.faults.columns import COLUMNS, ENGINES
+from trials.faults.rows import GROUPS, JUDGED, TOKENS
+
+_MADE = ENGINES | COLUMNS | TOKENS | JUDGED | GROUPS
+
+with (Path(__file__).parent / "faults.csv").open(encoding="utf-8", newline="") as _stream:
+    FAULTS = [_MADE[row["name"]](**row) for row in csv.DictReader(_stream)]

@@ -28,7 +28,7 @@ def unedited(batch: Batch, strength: Strength, random: Random) -> Batch:
 
 @dataclass(frozen=True)
 class Fault:
-    """One thing that goes wrong.
+    """One thing that goes wrong; its name and ``named`` are a row of ``faults.csv``.
 
     Attributes:
         name: what it is called in the report.
@@ -54,6 +54,13 @@ class Fault:
 
     def counted(self, strength: Strength) -> bool:
         return self.sure is None or strength in self.sure
+
+
+def plant(
+    strengths: tuple[Strength, ...], kinds: tuple[str, ...], **how: Any
+) -> Callable[..., Fault]:
+    """A fault without its name and its words."""
+    return lambda name, named: Fault(name, strengths, kinds, named, **how)
 
 
 def planted(fault: Fault, strength: Strength, kind: str, random: Random) -> list[Record]:

@@ -1,15 +1,20 @@
-"""Real issue threads as samples: what each found, and how that shows in a dump."""
+"""Real issue threads as samples: what each found, how that shows in a dump, and what names it.
+
+``named`` in ``threads.csv`` is a regular expression on what ``check`` says (code and message, not
+the advice) or ``verify`` (the causes).
+"""
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
-from trials.faults.engines import last_foreign
-from trials.faults.judged import left_out, stride
-from trials.faults.tokens import retokenised
+from trials.faults.columns import last_foreign
+from trials.faults.rows import left_out, retokenised, stride
 from trials.kinds import NAMES
 from trials.kinds.kind import finish
 from trials.product import Record
@@ -198,3 +203,33 @@ def areal_1419(random: Random) -> list[Record]:
     rewards = Rewards(kind="continuous", given="group-std")
     setup = replace(NAMES["mini-batches"].setup, rewards=rewards)
     return _written(setup, random, "areal", lambda batch: stride(batch, "partial", random))
+
+
+@dataclass(frozen=True)
+class Thread:
+    """A thread: where, what about, which command is asked, what names it, what is dumped."""
+
+    name: str
+    about: str
+    command: str
+    named: str
+    made: Callable[[Random], list[Record]]
+
+
+_MADE = {
+    "verl#6280": verl_6280,
+    "verl#6564": verl_6564,
+    "verl#6240": verl_6240,
+    "unsloth#6738": unsloth_6738,
+    "unsloth#4502": unsloth_4502,
+    "trl#6789": trl_6789,
+    "trl#6121": trl_6121,
+    "trl#5224": trl_5224,
+    "trl#6369": trl_6369,
+    "NeMo-RL#1518": nemo_1518,
+    "NeMo-RL#1330": nemo_1330,
+    "AReaL#1419": areal_1419,
+}
+
+with (Path(__file__).parent / "threads.csv").open(encoding="utf-8", newline="") as _stream:
+    THREADS = [Thread(**row, made=_MADE[row["name"]]) for row in csv.DictReader(_stream)]

@@ -6,31 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from trials.product import Record
+from trials.product import KEYS, Record
 from trials.simulate.batch import END, PAD, Batch
 from trials.simulate.setup import Dump
-
-KEYS = {
-    "own": {},
-    "trl": {
-        "log_probs_new": "per_token_logps",
-        "log_probs_old": "old_per_token_logps",
-        "log_probs_ref": "ref_per_token_logps",
-        "log_probs_rollout": "sampling_per_token_logps",
-        "mask": "completion_mask",
-        "ids": "completion_ids",
-    },
-    "verl": {
-        "log_probs_new": "log_probs",
-        "log_probs_old": "old_log_probs",
-        "log_probs_ref": "ref_log_prob",
-        "log_probs_rollout": "rollout_log_probs",
-        "mask": "response_mask",
-        "ids": "response_ids",
-        "groups": "uid",
-    },
-}
-"""Canonical name → whose key."""
 
 
 def records(batch: Batch, dump: Dump, random: np.random.Generator, name: str) -> list[Record]:
@@ -55,7 +33,7 @@ def _record(batch: Batch, dump: Dump, part: np.ndarray, name: str) -> Record:
     for column, values in batch.columns.items():
         made[keys.get(column, column)] = _laid(batch, values, part, dump, 0.0)
     if dump.ids:
-        made[keys.get("ids", "token_ids")] = _laid(batch, batch.ids, part, dump, PAD)
+        made[keys.get("token_ids", "token_ids")] = _laid(batch, batch.ids, part, dump, PAD)
     if dump.strings:
         made["tokens"] = _strings(_laid(batch, batch.ids, part, dump, PAD))
     if batch.mask is not None or padded:

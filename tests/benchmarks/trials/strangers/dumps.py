@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from trials.product import Record
-from trials.strangers.settings import KEYS
+from trials.product import KEYS, Record
 from trials.strangers.world import PAD, Array, Random, Spec, World, drawn
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from trials.strangers.tape import Array, Var
+from trials.tape import Array, Var
 
 LOW, HIGH = 0.6, 1.6
 """Bounds of verl's rejection by token, ``token_k1``, on π_rollout/π_old."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from trials.product import Record
@@ -25,11 +27,6 @@ STAGES = {
     "scale": r"accumulation|ranks?\b|process|scale|factor|times|twice|micro.?batch|dp_size",
 }
 """What an answer that names the stage says, whatever cause it gives."""
-
-
-def both(*patterns: str) -> str:
-    """Finds texts in which all of these are found, in any order."""
-    return "".join(rf"(?=.*(?:{pattern}))" for pattern in patterns)
 
 
 @dataclass(frozen=True)
@@ -99,3 +96,24 @@ class Fault(Entry):
 
     def excused(self, text: str) -> bool:
         return self.named_by(text) or re.search(self.also, text, re.IGNORECASE) is not None
+
+
+def wrong_loss(plant: Callable[..., Case], *how: Any, **more: Any) -> Callable[..., Mistake]:
+    """A mistake without its name, thread and words, which a list's ``mistakes.csv`` has."""
+    return lambda name, thread, wanted: Mistake(name, thread, plant, wanted, *how, **more)
+
+
+def wrong_column(plant: Callable[..., Any], *how: Any, **more: Any) -> Callable[..., Fault]:
+    """A fault without its name, thread and words, which a list's ``faults.csv`` has."""
+    return lambda name, thread, wanted: Fault(name, thread, plant, wanted, *how, **more)
+
+
+def listed(path: Path, made: Mapping[str, Callable[..., Any]]) -> list[Any]:
+    """The entries of a file's rows: name, thread, and patterns of which all have to be found."""
+    with path.open(encoding="utf-8", newline="") as stream:
+        return [made[row["name"]](**row | {"wanted": _all(row)}) for row in csv.DictReader(stream)]
+
+
+def _all(row: Mapping[str, str]) -> str:
+    first, *more = row["wanted"].split(" && ")
+    return "".join(f"(?=.*(?:{pattern}))" for pattern in (first, *more)) if more else first

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from trials.product import Record
+from trials.product import KEYS, Record
 from trials.strangers.losses import Case, Recipe, Rows, advantages, evaluated
-from trials.strangers.tape import Array
 from trials.strangers.world import END, PAD, Random, Spec, World, drawn
+from trials.tape import Array
 
 FAMILIES = {
     "paper": ("response", "token", "sum"),
@@ -23,27 +23,6 @@ FAMILIES = {
 _PAPER = {"response": "grpo", "token": "dapo", "sum": "dr"}
 _TRL = {"response": "grpo", "token": "bnpo", "sum": "dr_grpo", "items": "dapo"}
 _VERL = {"token": "token-mean", "response": "seq-mean-token-mean"}
-KEYS = {
-    "own": {},
-    "trl": {
-        "log_probs_new": "per_token_logps",
-        "log_probs_old": "old_per_token_logps",
-        "log_probs_ref": "ref_per_token_logps",
-        "log_probs_rollout": "sampling_per_token_logps",
-        "mask": "completion_mask",
-        "token_ids": "completion_ids",
-    },
-    "verl": {
-        "log_probs_new": "log_probs",
-        "log_probs_old": "old_log_probs",
-        "log_probs_ref": "ref_log_prob",
-        "log_probs_rollout": "rollout_log_probs",
-        "mask": "response_mask",
-        "token_ids": "responses_ids",
-        "group_ids": "uid",
-    },
-}
-KEYS["verl"]["token_ids"] = "response_ids"
 
 
 @dataclass(frozen=True)

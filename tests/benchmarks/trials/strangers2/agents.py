@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from trials.strangers.losses import Array, Case, Recipe, Rows, normalised
-from trials.strangers.mistake import Mistake, both
+from trials.strangers.mistake import wrong_loss
 from trials.strangers.settings import Wish
 
 SPAN, ROWS = ("span",), ("rows",)
 RETURNS = ("-v", "dapo", "--advantage", "returns", "-p", "gamma=1")
 GAE = ("-v", "dapo", "--advantage", "gae", "-p", "gamma=1", "-p", "gae_lambda=0.9")
-TOOL = r"tool|observation|environment|mask|\bgap|\bhole"
 
 
 def _reset(rows: Rows, recipe: Recipe) -> Array:
@@ -178,22 +179,15 @@ GSPO = Wish(
     words=("-v", "gspo"),
     columns=("turn_ids",),
 )
-MISTAKES = [
-    Mistake(
-        "return cut off by a tool's answer",
-        "verl-project/verl#7300",
+
+agent_loss = partial(wrong_loss, agent=True)
+MISTAKES = {
+    "return cut off by a tool's answer": agent_loss(
         lambda case: case.but(advantages=_reset),
-        both(
-            TOOL + r"|\bturn|earlier|last",
-            r"return|reward|advantage|reset|propagat|credit|zero|no gradient|not (trained|counted)",
-        ),
         Wish(SPAN, recipe={"advantage": "returns"}, words=RETURNS),
     ),
-    Mistake(
-        "GAE steps over tools' tokens",
-        "radixark/miles#1827",
+    "GAE steps over tools' tokens": agent_loss(
         lambda case: case.but(advantages=_gae_everywhere),
-        both(TOOL, r"\bgae\b|decay|step|discount|λ|lambda|value|advantage|critic"),
         Wish(
             SPAN,
             recipe={"advantage": "gae", "decay": 0.9},
@@ -201,11 +195,8 @@ MISTAKES = [
             columns=("values",),
         ),
     ),
-    Mistake(
-        "critic's value behind the end",
-        "alibaba/ROLL#447",
+    "critic's value behind the end": agent_loss(
         lambda case: case.but(advantages=_padded_value),
-        both(r"value|bootstrap|critic", r"padd|mask|last|\bend\b|after|terminal|behind|next"),
         Wish(
             SPAN,
             recipe={"advantage": "gae", "decay": 0.9},
@@ -213,11 +204,8 @@ MISTAKES = [
             columns=("values",),
         ),
     ),
-    Mistake(
-        "KL of tools' tokens in the returns",
-        "THUDM/slime#1372",
+    "KL of tools' tokens in the returns": agent_loss(
         lambda case: case.but(advantages=_leaking),
-        both(r"\b(kl|penalty|k1)\b", TOOL + r"|left out|all tokens"),
         Wish(
             SPAN,
             recipe={"advantage": "returns", "beta": 0.1, "in_reward": True},
@@ -225,81 +213,28 @@ MISTAKES = [
             spec={"reference": 0.6},
         ),
     ),
-    Mistake(
-        "advantages at the places of the last turn",
-        "NovaSky-AI/SkyRL#1507",
-        _last_places,
-        both(
-            r"advantage|token|gradient|not trained|mask",
-            r"position|place|last (turn|row|response|step)|\bother (turn|row|response)|zero|align"
-            r"|(is|are) 0\b|first tokens|beginning",
-        ),
-        Wish(ROWS),
+    "advantages at the places of the last turn": agent_loss(_last_places, Wish(ROWS)),
+    "a trajectory counts once for each turn": agent_loss(
+        lambda case: case.but(advantages=_by_row), Wish(ROWS)
     ),
-    Mistake(
-        "a trajectory counts once for each turn",
-        "microsoft/agent-lightning#462",
-        lambda case: case.but(advantages=_by_row),
-        both(
-            r"baseline|advantage|\bstd\b|reward|group|statistic|standard",
-            r"trajector|\bturn|(per|each|every) (row|step)|rows? count",
-        ),
-        Wish(ROWS),
+    "advantages of interleaved turns": agent_loss(_cumulated, Wish(ROWS)),
+    "every trajectory a group of its own": agent_loss(
+        lambda case: case.but(advantages=_own_raw), Wish(ROWS)
     ),
-    Mistake(
-        "advantages of interleaved turns",
-        "NovaSky-AI/SkyRL#1281",
-        _cumulated,
-        r"\border|interleav|contigu|adjacent|(another|other|wrong|different) (trajector|row|respon"
-        r"|turn)|permut|shuffl|of (another|other) ",
-        Wish(ROWS),
-    ),
-    Mistake(
-        "every trajectory a group of its own",
-        "rllm-org/rllm#605",
-        lambda case: case.but(advantages=_own_raw),
-        r"\braw\b|no baseline|reward(s)? (itself|alone|as)|not cent|without.{0,40}(baseline|mean)"
-        r"|(baseline|mean).{0,40}(missing|left out|not)|group(s)? of (one|1)|own group|lone\b"
-        r"|the reward is|trajector.{0,60}group",
-        Wish(ROWS),
-    ),
-    Mistake(
-        "a trajectory's turns as the group",
-        "alibaba/ROLL#397",
+    "a trajectory's turns as the group": agent_loss(
         lambda case: case.but(advantages=lambda rows, recipe: 0.0 * rows.rewards),
-        r"advantages?.{0,100}(\b0\b|zero)|(\b0\b|zero).{0,60}advantages?|own group"
-        r"|no (policy )?grad|group.{0,80}trajector|trajector.{0,80}group|dead|no signal"
-        r"|gradient is (0|zero)",
         Wish(ROWS),
         value=False,
     ),
-    Mistake(
-        "turns compared by their number",
-        "rllm-org/rllm#924",
-        lambda case: case.but(advantages=_by_number),
-        r"per_step|" + both(r"\bturn|\bstep", r"number|position|group|peer|compar|same|per|each"),
-        Wish(ROWS, spec={"turns": (2, 4)}),
+    "turns compared by their number": agent_loss(
+        lambda case: case.but(advantages=_by_number), Wish(ROWS, spec={"turns": (2, 4)})
     ),
-    Mistake(
-        "a ratio for each turn",
-        "NovaSky-AI/SkyRL#1278",
-        lambda case: case.but(log_ratio=_ratio_by_turn),
-        both(r"\bturn|\bspan|segment", r"ratio|sequence|level|mean|own|each"),
-        GSPO,
+    "a ratio for each turn": agent_loss(lambda case: case.but(log_ratio=_ratio_by_turn), GSPO),
+    "tools' tokens in the sequence's ratio": agent_loss(
+        lambda case: case.but(log_ratio=_tools_in_ratio), GSPO
     ),
-    Mistake(
-        "tools' tokens in the sequence's ratio",
-        "MakazhanAlpamys/Soup#735",
-        lambda case: case.but(log_ratio=_tools_in_ratio),
-        both(TOOL + r"|left out|all tokens", r"ratio|sequence|mean|level|length|count"),
-        GSPO,
-    ),
-    Mistake(
-        "each turn weighs alike",
-        "radixark/miles#1927",
+    "each turn weighs alike": agent_loss(
         lambda case: case.by(reduction="response"),
-        r"response-?mean|turn-?mean|rows? (count|weigh)|over (the )?(rows|responses|turns)"
-        r"|(each|every|per) (row|turn|response|step).{0,30}(alike|mean|weigh|count)",
         Wish(
             ROWS,
             recipe={
@@ -319,48 +254,17 @@ MISTAKES = [
             ),
         ),
     ),
-    Mistake(
-        "returns run on into another trajectory",
-        "areal-project/AReaL#1666",
+    "returns run on into another trajectory": agent_loss(
         lambda case: case.but(advantages=_across),
-        both(
-            r"return|discount",
-            r"trajector|boundar|another|other|across|reset|run on|next",
-        ),
         Wish(
             ROWS,
             recipe={"advantage": "turn-returns", "gamma": 0.9, "dual": None},
             words=("-v", "dapo", "--advantage", "turn-returns", "-p", "gamma=0.9"),
         ),
     ),
-    Mistake(
-        "the last turn alone is trained",
-        "modelscope/ms-swift#7838",
-        _last_turn,
-        both(
-            r"\bturn|\bspan|earlier|before",
-            r"last|final|only|alone|not (trained|counted)|left out|drop|mask|missing",
-        ),
-        Wish(SPAN, columns=("turn_ids",)),
+    "the last turn alone is trained": agent_loss(_last_turn, Wish(SPAN, columns=("turn_ids",))),
+    "tokens of older weights left out": agent_loss(
+        _fresh, Wish(SPAN, columns=("versions",), spec={"versions": 2}), strengths=(False, True)
     ),
-    Mistake(
-        "tokens of older weights left out",
-        "THUDM/slime#1445",
-        _fresh,
-        r"weight.?versions?|versions? of the weights|version \d|stale|older (weight|version|token)"
-        r"|partial|off.?policy|newest",
-        Wish(SPAN, columns=("versions",), spec={"versions": 2}),
-        strengths=(False, True),
-    ),
-    Mistake(
-        "tools' tokens in the denominator",
-        "AgentR1/Agent-R1#16",
-        _tools_counted,
-        both(
-            TOOL + r"|all tokens|written",
-            r"denominat|divid|length|count|\bmean\b|averag",
-        ),
-        Wish(SPAN),
-    ),
-]
-MISTAKES = [Mistake(**{**vars(one), "agent": True}) for one in MISTAKES]
+    "tools' tokens in the denominator": agent_loss(_tools_counted, Wish(SPAN)),
+}

@@ -9,19 +9,12 @@ import numpy as np
 from trials.product import Record
 from trials.strangers.dumps import agent, healthy, written
 from trials.strangers.losses import Recipe, Rows, advantages, reduce
-from trials.strangers.mistake import Fault, Mistake, both
+from trials.strangers.mistake import wrong_column, wrong_loss
 from trials.strangers.settings import Wish
-from trials.strangers.tape import Array
 from trials.strangers.world import Random
+from trials.tape import Array
 
 KL = r"\b(kl|penalty|k3)\b"
-ENGINE = r"correction|importance.sampling|\btis\b|rollout|vllm|engine|sampling|sampler"
-GROUPS = (
-    r"(wrong|other|another|different|interleav|mixed|shuffl)\w*.{0,40}group"
-    r"|group(s|ing|ed|_ids)?\b.{0,80}(interleav|order|mix|wrong|across|every|shuffl|split"
-    r"|consecutive|torn|other|modulo)|interleav|transpos|permut|modulo"
-    r"|advantages? .{0,30}(another order|of another response)"
-)
 TOOLS = Wish(("span",))
 
 
@@ -66,59 +59,29 @@ def _inverted(random: Random, _: None) -> list[Record]:
     return written(world, mask=world.tool.astype(int))
 
 
-MISTAKES = [
-    Mistake(
-        "token mean of each prompt for that of the batch",
-        "verl-project/verl#2776",
-        lambda case: case.but(reduce=_prompts),
-        r"prompt|(each|per|every|its|a|the) group|by group|groups?'s? (own )?tokens",
-        Wish(reductions=("token",)),
+MISTAKES = {
+    "token mean of each prompt for that of the batch": wrong_loss(
+        lambda case: case.but(reduce=_prompts), Wish(reductions=("token",))
     ),
-    Mistake(
-        "KL averaged over a padded tensor",
-        "allenai/open-instruct#535",
-        lambda case: case.but(reduce_kl=_everywhere),
-        both(KL, r"padd|denominat|averag|aggregat|\bmean\b|reduc|divid|mask|position|weigh|width"),
-        Wish(beta=True),
+    "KL averaged over a padded tensor": wrong_loss(
+        lambda case: case.but(reduce_kl=_everywhere), Wish(beta=True)
     ),
-    Mistake(
-        "KL of masked tokens counted",
-        "THUDM/slime#1370",
+    "KL of masked tokens counted": wrong_loss(
         lambda case: case.but(reduce_kl=_unmasked),
-        both(KL, r"mask|tool|left out|all tokens|every token"),
         Wish(("paper", "trl"), ("response", "token", "sum"), beta=True, masked="cut"),
     ),
-    Mistake(
-        "mask inverted",
-        "mll-lab-nu/RAGEN#71",
-        lambda case: case.of(mask=case.rows.written - case.rows.mask),
-        both(r"mask", r"invert|revers|opposite|exchang|swap|flip|complement|negat|instead"),
-        TOOLS,
+    "mask inverted": wrong_loss(
+        lambda case: case.of(mask=case.rows.written - case.rows.mask), TOOLS
     ),
-    Mistake(
-        "advantage of a sequence averaged over its padding",
-        "areal-project/AReaL#1346",
+    "advantage of a sequence averaged over its padding": wrong_loss(
         lambda case: case.but(advantages=_over_padding),
-        r"padd|width|longest|greatest length|columns|weighted by (the )?length|length-weighted"
-        r"|token-?sum",
         Wish(("paper", "trl", "verl"), ("response",)),
     ),
-    Mistake(
-        "groups taken across prompts",
-        "dllm-reasoning/d1#19",
-        lambda case: case.but(advantages=_interleaved),
-        GROUPS,
-        Wish(("paper", "trl", "verl")),
+    "groups taken across prompts": wrong_loss(
+        lambda case: case.but(advantages=_interleaved), Wish(("paper", "trl", "verl"))
     ),
-    Mistake(
-        "correction for the engine left out",
-        "linkedin/Liger-Kernel#1082",
+    "correction for the engine left out": wrong_loss(
         lambda case: case.by(correction=""),
-        both(
-            ENGINE,
-            r"\bnone\b|missing|left out|\bno\b|without|not (applied|used)|ignor|unweigh|absent"
-            r"|lacks|trl/masks",
-        ),
         Wish(
             ("trl",),
             ("response", "token", "sum"),
@@ -127,11 +90,8 @@ MISTAKES = [
             spec={"engine": 0.3},
         ),
     ),
-    Mistake(
-        "weights of a sequence summed for multiplied",
-        "unslothai/unsloth-zoo#870",
+    "weights of a sequence summed for multiplied": wrong_loss(
         lambda case: case.but(weights=_summed_weights),
-        both(ENGINE, r"\bsum|added|adds|not multiplied"),
         Wish(
             ("trl",),
             ("response", "token", "sum"),
@@ -140,26 +100,12 @@ MISTAKES = [
             spec={"engine": 0.1},
         ),
     ),
-    Mistake(
-        "engine's log-probs for the old policy's",
-        "THUDM/slime#846",
+    "engine's log-probs for the old policy's": wrong_loss(
         lambda case: case.of(old=case.rows.rollout),
-        r"rollout|sampling|sampled|engine|inference|vllm",
         Wish(("paper", "trl", "verl"), columns=("rollout",), spec={"engine": 0.2}),
     ),
-]
-FAULTS = [
-    Fault(
-        "engine's column begins with the prompt's zero",
-        "PrimeIntellect-ai/prime-rl#606",
-        _leading_zero,
-        r"shift|off.by.one|(next|previous) token|first token|leading",
-    ),
-    Fault(
-        "mask inverted",
-        "mll-lab-nu/RAGEN#71",
-        _inverted,
-        r"probability 1|exactly 0|\b0\.0\b|zero|mask|tool|not sampled",
-        agent=True,
-    ),
-]
+}
+FAULTS = {
+    "engine's column begins with the prompt's zero": wrong_column(_leading_zero),
+    "mask inverted": wrong_column(_inverted, agent=True),
+}

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from trials.strangers.exam import Exam
+from trials.strangers.mistake import listed
 from trials.strangers.settings import Wish
 from trials.strangers2 import agents, earlier, single
 from trials.strangers2.clean import CLEAN
 from trials.strangers2.faults import FAULTS
 
-MISTAKES = {one.name: one for one in (*single.MISTAKES, *agents.MISTAKES, *earlier.MISTAKES)}
+_HERE = Path(__file__).parent
+MISTAKES = listed(_HERE / "mistakes.csv", single.MISTAKES | agents.MISTAKES | earlier.MISTAKES)
+WISHES = {one.name: one.wish for one in MISTAKES}
 RIGHTS = {
     "any": Wish(),
     "advantages given": Wish(given=True),
@@ -16,7 +21,7 @@ RIGHTS = {
     "rows of turns": Wish(("rows",)),
     "several versions": Wish(("span",), columns=("versions", "turn_ids"), spec={"versions": 3}),
     **{
-        f"as for: {name}": MISTAKES[name].wish
+        f"as for: {name}": WISHES[name]
         for name in (
             "engine's weights not truncated",
             "sequence's weight a mean",
@@ -69,9 +74,9 @@ RUNS = (
 SECOND = Exam(
     name="second",
     title="known list",
-    mistakes=list(MISTAKES.values()),
+    mistakes=MISTAKES,
     rights=RIGHTS,
-    faults=[*FAULTS, *earlier.FAULTS],
+    faults=listed(_HERE / "faults.csv", FAULTS | earlier.FAULTS),
     clean=CLEAN,
     runs=RUNS,
     questions=8,

@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from trials.product import Record
+from trials.product import KEYS, Record
 from trials.strangers.dumps import agent, healthy, judged, steps, written
-from trials.strangers.mistake import MISMATCH, Fault
-from trials.strangers.settings import KEYS
+from trials.strangers.mistake import MISMATCH, wrong_column
 from trials.strangers.world import Random
 
 
@@ -264,186 +263,34 @@ def reference(random: Random, temperature: float) -> list[Record]:
     return written(world, columns=("ref",))
 
 
-FAULTS = [
-    Fault(
-        "last token scored as the next row's first",
-        "verl-project/verl#6475",
-        last_label,
-        r"(last|final)[ -]token|boundar|end.of.text token|at the end of (each|the) response",
-        (1.0, 0.4),
+FAULTS = {
+    "last token scored as the next row's first": wrong_column(last_label, (1.0, 0.4)),
+    "−9999 in the engine's column": wrong_column(sentinel, (12, 2)),
+    "engine pinned to the reference": wrong_column(pinned),
+    "engine's column without the tools' places": wrong_column(compacted, agent=True),
+    "a log-prob lost at each tool call": wrong_column(
+        lost, agent=True, also=MISMATCH + "|zero|filled|probability 1"
     ),
-    Fault(
-        "−9999 in the engine's column",
-        "NVIDIA-NeMo/RL#2962",
-        sentinel,
-        r"9999|sentinel|improbab|impossible|−inf|-inf",
-        (12, 2),
+    "advantages of other trajectories' turns": wrong_column(interleaved, agent=True),
+    "advantages missing in earlier turns": wrong_column(elsewhere, agent=True),
+    "baseline that counts turns": wrong_column(by_row, agent=True),
+    "trajectories as groups": wrong_column(own_groups, agent=True),
+    "groups of turns of one number": wrong_column(groups_of_turns, agent=True, refused=True),
+    "versions of the weights that fall, or are −1": wrong_column(
+        versions, ("backwards", "minus one"), agent=True, refused=True
     ),
-    Fault(
-        "engine pinned to the reference",
-        "verl-project/verl#7495",
-        pinned,
-        r"stale|\bweights|reference|initial|\bsync|another (policy|model)|log_probs_ref",
-    ),
-    Fault(
-        "engine's column without the tools' places",
-        "rllm-org/rllm#816",
-        compacted,
-        r"shift|align|displac|off.by|zero|filled|probability 1|unrelated|another token|\b0\.0\b",
-        agent=True,
-    ),
-    Fault(
-        "a log-prob lost at each tool call",
-        "mlx-node/mlx-node#36",
-        lost,
-        r"shift|align|displac|off.by|unrelated|another token|neighbou?r|one token",
-        agent=True,
-        also=MISMATCH + "|zero|filled|probability 1",
-    ),
-    Fault(
-        "advantages of other trajectories' turns",
-        "NovaSky-AI/SkyRL#1281",
-        interleaved,
-        r"advantages?.{0,240}(trajector|turn|differ|reward|order|wrong|another|match|agree|explain)",
-        agent=True,
-    ),
-    Fault(
-        "advantages missing in earlier turns",
-        "NovaSky-AI/SkyRL#1507",
-        elsewhere,
-        r"advantages?.{0,240}(zero|\b0\b|turn|position|vary|varies|missing|trajector|differ)",
-        agent=True,
-    ),
-    Fault(
-        "baseline that counts turns",
-        "microsoft/agent-lightning#462",
-        by_row,
-        r"advantages?.{0,240}(trajector|turn|once|rows)"
-        r"|turns-counted|trajector.{0,120}(count|mean|baseline)",
-        agent=True,
-    ),
-    Fault(
-        "trajectories as groups",
-        "alibaba/ROLL#397",
-        own_groups,
-        r"advantages?.{0,160}(\b0\b|zero)|dead|no signal|(equal|same) reward"
-        r"|group.{0,160}trajector|trajector.{0,160}group",
-        agent=True,
-    ),
-    Fault(
-        "groups of turns of one number",
-        "rllm-org/rllm#605",
-        groups_of_turns,
-        r"group.{0,200}(turn|trajector|step)|trajector.{0,200}group",
-        agent=True,
-        refused=True,
-    ),
-    Fault(
-        "versions of the weights that fall, or are −1",
-        "areal-project/AReaL#1020",
-        versions,
-        r"version",
-        ("backwards", "minus one"),
-        agent=True,
-        refused=True,
-    ),
-    Fault(
-        "rows that repeat the turns before",
-        "huggingface/trl#6250",
-        cumulative,
-        r"duplic|repeat|again|twice|prefix|same tokens|identical|contain",
-        agent=True,
-    ),
-    Fault(
-        "advantages that are no numbers",
-        "modelscope/ms-swift#8123",
-        no_number,
-        r"nan|not finite|not a number|no number",
-        refused=True,
-    ),
-    Fault(
-        "a tied group with a spike",
-        "NVIDIA-NeMo/RL#4158",
-        spiked,
-        r"advantages?.{0,200}(large|huge|extreme|outlier|\bstd|reward|2,?075|tie|equal|cent|explo"
-        r"|explain|great)",
-    ),
-    Fault(
-        "uneven groups sliced evenly",
-        "areal-project/AReaL#1454",
-        sliced,
-        r"advantages?.{0,240}(cent|mean|group|reward|match|explain|order|normal|sum)",
-    ),
-    Fault(
-        "rewards of the batch before it was filtered",
-        "NVIDIA-NeMo/RL#3794",
-        unfiltered,
-        r"advantages?.{0,240}reward|reward.{0,240}advantage",
-    ),
-    Fault(
-        "entropies without the temperature",
-        "OpenRLHF/OpenRLHF#1319",
-        untempered,
-        r"temperature|entrop.{0,200}(logits|sharper|flatter|scaled)",
-        (0.5, 1.5),
-    ),
-    Fault(
-        "entropy of the token that was taken",
-        "databricks/compose-rl#85",
-        surprises,
-        r"entrop.{0,200}(token|log.?prob|log p|same|equal|surpris|copy|taken)",
-    ),
-    Fault(
-        "nothing is counted",
-        "NVIDIA-NeMo/Gym#1612",
-        nothing,
-        r"no (counted )?tokens|empty|nothing|mask.{0,60}(every|all|no) (token|response)"
-        r"|(every|all) (tokens?|responses?).{0,60}mask",
-        refused=True,
-    ),
-    Fault(
-        "rows scored at other positions",
-        "unslothai/unsloth-zoo#840",
-        bad_rows,
-        r"mismatch|outlier|disagree|off.?policy|differ|far",
-        (0.5, 0.2),
-    ),
-    Fault(
-        "copies of the last row",
-        "rllm-org/rllm#924",
-        copies,
-        r"duplic|identical|repeat|\bcop(y|ies)|twice|same (row|response|tokens|completion)",
-        (3, 1),
-    ),
-    Fault(
-        "the last turn alone is in the mask",
-        "modelscope/ms-swift#7838",
-        last_turns,
-        r"role|assistant|(last|final) turn|turns?.{0,100}(mask|left out|not counted|no tokens)"
-        r"|mask.{0,120}turn",
-        agent=True,
-    ),
-    Fault(
-        "different prompts in a group",
-        "microsoft/agent-lightning#489",
-        mixed_prompts,
-        r"group.{0,200}prompt|prompt.{0,200}group|different prompts",
-        agent=True,
-        refused=True,
-    ),
-    Fault(
-        "ids without the special tokens",
-        "jingyaogong/minimind#850",
-        short_ids,
-        r"(ids|tokens?).{0,160}(expected|length|number|got|fewer|short|has)|expected.{0,160}ids",
-        refused=True,
-    ),
-    Fault(
-        "reference without the temperature",
-        "databricks/compose-rl#105",
-        reference,
-        r"(?=.*(\bref|_ref\b|reference))(?=.*(temperature|sharper|flatter|scaled))",
-        (0.6, 1.4),
-        mild=True,
-    ),
-]
+    "rows that repeat the turns before": wrong_column(cumulative, agent=True),
+    "advantages that are no numbers": wrong_column(no_number, refused=True),
+    "a tied group with a spike": wrong_column(spiked),
+    "uneven groups sliced evenly": wrong_column(sliced),
+    "rewards of the batch before it was filtered": wrong_column(unfiltered),
+    "entropies without the temperature": wrong_column(untempered, (0.5, 1.5)),
+    "entropy of the token that was taken": wrong_column(surprises),
+    "nothing is counted": wrong_column(nothing, refused=True),
+    "rows scored at other positions": wrong_column(bad_rows, (0.5, 0.2)),
+    "copies of the last row": wrong_column(copies, (3, 1)),
+    "the last turn alone is in the mask": wrong_column(last_turns, agent=True),
+    "different prompts in a group": wrong_column(mixed_prompts, agent=True, refused=True),
+    "ids without the special tokens": wrong_column(short_ids, refused=True),
+    "reference without the temperature": wrong_column(reference, (0.6, 1.4), mild=True),
+}

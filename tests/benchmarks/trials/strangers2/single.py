@@ -15,10 +15,9 @@ from trials.strangers.losses import (
     penalty,
     whitened,
 )
-from trials.strangers.mistake import Mistake, both
+from trials.strangers.mistake import wrong_loss
 from trials.strangers.settings import Wish
 
-ENGINE = r"correction|importance.sampling|\btis\b|rollout|vllm|engine|sampling|sampler"
 KL = r"\b(kl|penalty|k3)\b"
 TRL, VERL = ("trl",), ("verl",)
 NOISY = {"engine": 0.6}
@@ -174,36 +173,24 @@ def _entropy_all(case: Case) -> Case:
     return case.but(bonus=bonus)
 
 
-MISTAKES = [
-    Mistake(
-        "clip from epsilon up",
-        "ChenmienTan/RL2#21",
+MISTAKES = {
+    "clip from epsilon up": wrong_loss(
         lambda case: case.but(surrogate=_low_clip),
-        r"lower|epsilon_low|ε_low|\blow\b|below|one.sided|upper bound (alone|only)",
         Wish(("paper", "trl", "slime"), spec={"update": 0.6}),
     ),
-    Mistake(
-        "KL without a gradient",
-        "allenai/open-instruct#531",
+    "KL without a gradient": wrong_loss(
         lambda case: case.but(
             penalty=lambda rows, recipe, rho: np.real(penalty(rows, recipe, rho))
         ),
-        both(KL, r"gradient|detach|no_grad|constant|stop.?grad|slope"),
         Wish(beta=True),
         value=False,
     ),
-    Mistake(
-        "KL in the reward as well",
-        "NVIDIA-NeMo/RL#2530",
+    "KL in the reward as well": wrong_loss(
         _kl_in_reward,
-        both(KL, r"reward|advantage|shap"),
         Wish(("paper", "trl"), beta=True, recipe={"beta": 0.1}, spec={"reference": 0.5}),
     ),
-    Mistake(
-        "CISPO's bound counted from one",
-        "NovaSky-AI/SkyRL#1928",
+    "CISPO's bound counted from one": wrong_loss(
         lambda case: case.by(high=1.0 + case.recipe.high),
-        r"epsilon_high|upper|ε_high|eps\w*.?high|\bbound|1 ?\+",
         Wish(
             TRL,
             ("items",),
@@ -212,12 +199,8 @@ MISTAKES = [
             spec={"update": 0.7},
         ),
     ),
-    Mistake(
-        "engine's weight with a gradient",
-        "verl-project/verl#4105",
+    "engine's weight with a gradient": wrong_loss(
         lambda case: case.but(surrogate=_live_weight),
-        r"detach|stop.?grad|(gradient|slope|differentiat).{0,100}(weight|correct|importance|ratio)"
-        r"|(weight|correct|importance|ratio).{0,100}(gradient|slope|differentiat)",
         Wish(
             VERL,
             ("token",),
@@ -229,37 +212,20 @@ MISTAKES = [
         ),
         value=False,
     ),
-    Mistake(
-        "engine's weights not truncated",
-        "OpenRLHF/OpenRLHF#1295",
+    "engine's weights not truncated": wrong_loss(
         lambda case: case.by(cap=np.inf),
-        both(ENGINE, r"truncat|\bcap|bound|clip|limit|is_high|threshold")
-        + r"|correction by π_old/π_engine, token by token$",
         Wish(TRL, recipe={"correction": "token"}, columns=("rollout",), spec={"engine": 0.9}),
     ),
-    Mistake(
-        "engine's weights beyond the cap dropped",
-        "verl-project/verl#3750",
+    "engine's weights beyond the cap dropped": wrong_loss(
         lambda case: case.but(weights=_dropped),
-        both(ENGINE, r"mask|drop|zero|to 0\b|0 above|reject|icepop|remov|left out|discard"),
         Wish(TRL, recipe={"correction": "token"}, columns=("rollout",), spec={"engine": 0.9}),
     ),
-    Mistake(
-        "sequence's weight a mean",
-        "NVIDIA-NeMo/RL#2269",
+    "sequence's weight a mean": wrong_loss(
         lambda case: case.but(weights=_mean_weight),
-        r"ms-swift/sequence|areal/sequence-mask|"
-        + both(ENGINE, r"mean|geometric|averag|length|1/L|per token"),
         Wish(TRL, recipe={"correction": "sequence"}, columns=("rollout",), spec={"engine": 0.35}),
     ),
-    Mistake(
-        "rejected tokens in the denominator",
-        "THUDM/slime#657",
+    "rejected tokens in the denominator": wrong_loss(
         _all_counted,
-        both(
-            r"reject|dropp|mask|left out|denied|correct|discard|filter",
-            r"denominat|divid|count|averag|\bmean\b|weigh",
-        ),
         Wish(
             VERL,
             ("token",),
@@ -270,12 +236,8 @@ MISTAKES = [
             spec=NOISY,
         ),
     ),
-    Mistake(
-        "off-policy mask by the old policy",
-        "huggingface/trl#4857",
+    "off-policy mask by the old policy": wrong_loss(
         _by_old,
-        r"off.?policy|sequence.mask|opsm|(mask|drop).{0,60}(old|rollout|engine)"
-        r"|engine.{0,40}not used|old log-probs are read for the engine",
         Wish(
             TRL,
             recipe={"opsm": 0.04},
@@ -284,34 +246,19 @@ MISTAKES = [
             spec={"engine": 0.45, "update": 0.15},
         ),
     ),
-    Mistake(
-        "entropy over the tokens of the generation batch",
-        "huggingface/trl#6648",
+    "entropy over the tokens of the generation batch": wrong_loss(
         _entropy_over,
-        both(r"entrop", r"denominat|divid|num_items|averag|\bmean\b|tokens|factor|times|aggregat"),
         Wish(TRL, ("items",), recipe={"entropy": 0.05, "steps": 2}, columns=("entropies",)),
     ),
-    Mistake(
-        "entropy of truncated rows",
-        "marin-community/marin#5676",
-        _entropy_all,
-        both(r"entrop", r"mask|truncat|cut|left out|all tokens|every token|written"),
-        Wish(TRL, recipe={"entropy": 0.2}, columns=("entropies",), masked="cut"),
+    "entropy of truncated rows": wrong_loss(
+        _entropy_all, Wish(TRL, recipe={"entropy": 0.2}, columns=("entropies",), masked="cut")
     ),
-    Mistake(
-        "log ratio centred over the batch",
-        "MakazhanAlpamys/Soup#723",
+    "log ratio centred over the batch": wrong_loss(
         lambda case: case.but(log_ratio=_centred_columns),
-        r"cent(re|er)|(mean|average) of (the )?(batch|column|position)|less (its|the|their) mean"
-        r"|subtract.{0,40}mean",
         Wish(("paper", "trl", "slime"), recipe={"sequence": False}),
     ),
-    Mistake(
-        "LUSPO over the padded width",
-        "huggingface/trl#6654",
+    "LUSPO over the padded width": wrong_loss(
         lambda case: case.but(reduce=_padded_luspo),
-        r"padd|width|longest|greatest length|columns|length.{0,40}(squar|twice|²)"
-        r"|mask.{0,60}(element|width|length)",
         Wish(
             TRL,
             ("sum",),
@@ -319,32 +266,18 @@ MISTAKES = [
             framework={"loss_type": "luspo"},
         ),
     ),
-    Mistake(
-        "baseline of the finished responses",
-        "OpenRLHF/OpenRLHF#1239",
+    "baseline of the finished responses": wrong_loss(
         lambda case: case.but(advantages=_finished_alone),
-        both(
-            r"baseline|\bmean\b|\bstd\b|advantage|group|statistic",
-            r"truncat|mask|\bcut\b|empty|no (counted )?tokens|finished|exclud|\bended",
-        ),
         Wish(("paper", "trl"), masked="cut", spec={"longest": 20}),
     ),
-    Mistake(
-        "first response's reward as the baseline",
-        "ServiceNow/PipelineRL#54",
+    "first response's reward as the baseline": wrong_loss(
         lambda case: case.but(advantages=_first),
-        r"first (response|reward|rollout|row)|(single|one) (response|reward)"
-        r"|(another|wrong|other|different) (baseline|mean)",
         Wish(("paper",), ("sum",), spec={"rewards": "graded"}),
     ),
-    Mistake(
-        "reward functions not weighted",
-        "nvidia-cosmos/cosmos-rl#107",
+    "reward functions not weighted": wrong_loss(
         lambda case: case.but(
             advantages=lambda rows, recipe: normalised(rows.functions.sum(1), rows.groups, recipe)
         ),
-        r"reward_weights|weights? of (the )?reward|unweighted|(reward|function).{0,80}weigh"
-        r"|weigh.{0,80}(reward|function)",
         Wish(
             TRL,
             recipe={"reward_weights": (1.0, 0.3)},
@@ -352,41 +285,22 @@ MISTAKES = [
             functions=True,
         ),
     ),
-    Mistake(
-        "uneven groups cut at one size",
-        "areal-project/AReaL#1454",
-        _sliced,
-        r"group.{0,120}(size|uneven|boundar|slice|consecutive|fixed|across|wrong|mixed|shift|every"
-        r"|responses each)|across (groups|prompts)|(wrong|another|different).{0,40}group",
-        Wish(("paper", "verl"), spec={"sizes": (5, 3, 4)}, recipe={"lone": False}),
+    "uneven groups cut at one size": wrong_loss(
+        _sliced, Wish(("paper", "verl"), spec={"sizes": (5, 3, 4)}, recipe={"lone": False})
     ),
-    Mistake(
-        "lone response without an advantage",
-        "rllm-org/rllm#917",
-        _lone_zero,
-        r"group(s)? of (one|1|a single)|\blone\b|\balone\b|singleton|(one|single) response"
-        r"|response of its own",
-        Wish(VERL, spec={"sizes": (4, 1, 5), "rewards": "graded"}),
+    "lone response without an advantage": wrong_loss(
+        _lone_zero, Wish(VERL, spec={"sizes": (4, 1, 5), "rewards": "graded"})
     ),
-    Mistake(
-        "whitened by halves of each row",
-        "THUDM/slime#2235",
+    "whitened by halves of each row": wrong_loss(
         lambda case: case.but(advantages=_halves),
-        both(
-            r"whiten|normali[sz]|standardi[sz]|advantage",
-            r"\bhal(f|ves)|\bparts?\b|rank|slice|shard|micro|chunk|context|separate",
-        ),
         Wish(
             ("slime",),
             recipe={"advantage": "slime"},
             words=("-v", "slime/grpo", "--advantage", "slime/normalised"),
         ),
     ),
-    Mistake(
-        "discount by the absolute position",
-        "huggingface/trl#6626",
+    "discount by the absolute position": wrong_loss(
         _absolute,
-        r"gamma|discount|γ",
         Wish(
             ("paper",),
             ("token",),
@@ -395,32 +309,14 @@ MISTAKES = [
             words=("-v", "dapo", "--advantage", "returns", "-p", "gamma=0.95"),
         ),
     ),
-    Mistake(
-        "tokens of tied groups left out",
-        "PrimeIntellect-ai/prime-rl#2192",
+    "tokens of tied groups left out": wrong_loss(
         _live_tokens,
-        both(
-            r"\btie|no signal|without a signal|filter|dead|(equal|same|constant) reward|dropped"
-            r"|zero.{0,20}(advantage|signal|std|reward)|advantages? (is |are |of )?(0\b|zero)",
-            r"denominat|divid|count|token|averag|\bmean\b",
-        ),
         Wish(
             ("paper", "trl", "verl"), ("token",), beta=False, spec={"sizes": (4, 4, 4)}, tied=True
         ),
     ),
-    Mistake(
-        "own mean of each response for Dr. GRPO's sum",
-        "THUDM/slime#2060",
-        lambda case: case.by(reduction="response", length=1.0),
-        r"response-?mean|own (length|tokens)|mean (of|over) (each|every|its)|mean instead of a sum"
-        r"|(per|each|every|its|their) (own )?response'?s? (mean|length|tokens)|seq(uence)?-?mean",
-        Wish(("paper", "trl"), ("sum",)),
+    "own mean of each response for Dr. GRPO's sum": wrong_loss(
+        lambda case: case.by(reduction="response", length=1.0), Wish(("paper", "trl"), ("sum",))
     ),
-    Mistake(
-        "a row counted twice",
-        "rllm-org/rllm#924",
-        _copied,
-        r"twice|duplicat|double|repeat|copied|\bcopy|counted again",
-        Wish(reductions=("response", "token", "sum")),
-    ),
-]
+    "a row counted twice": wrong_loss(_copied, Wish(reductions=("response", "token", "sum"))),
+}

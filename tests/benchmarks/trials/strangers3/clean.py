@@ -11,8 +11,8 @@ from trials.product import Record
 from trials.strangers.dumps import agent, healthy, judged, written
 from trials.strangers.losses import Recipe, normalised
 from trials.strangers.settings import bfloat16
-from trials.strangers.tape import Array
 from trials.strangers.world import Random, World
+from trials.tape import Array
 
 Clean = Callable[[Random], list[Record]]
 

@@ -21,11 +21,10 @@ from trials.strangers.losses import (
     weights,
     whitened,
 )
-from trials.strangers.mistake import Mistake, both
+from trials.strangers.mistake import wrong_loss
 from trials.strangers.settings import Wish
-from trials.strangers.tape import Array
+from trials.tape import Array
 
-ENGINE = r"correction|importance.sampling|\btis\b|rollout|vllm|engine|sampler|icepop"
 KL = r"\b(kl|penalty|k3|k1|beta)\b|β"
 TRL, VERL, PAPER = ("trl",), ("verl",), ("paper",)
 RETURNS = ("-v", "dapo", "--advantage", "returns", "-p", "gamma=1", "--kl", "k1-in-reward")
@@ -151,31 +150,19 @@ def _bonus_of_all(rows: Rows, recipe: Recipe) -> Array:
     return np.asarray((rows.entropies * rows.mask).sum() / rows.mask.sum() / recipe.steps)
 
 
-MISTAKES = [
-    Mistake(
-        "group's std for the batch's",
-        "huggingface/trl#3991",
+MISTAKES = {
+    "group's std for the batch's": wrong_loss(
         lambda case: case.by(advantage="group"),
-        both(r"\bstd\b|standard deviation|scale_rewards|normali", r"group"),
         _wish(TRL, recipe={"advantage": "batch"}, framework={"scale_rewards": "batch"}),
         stage="advantage",
     ),
-    Mistake(
-        "advantages whitened after their normalisation",
-        "amazon-science/reskill#12",
+    "advantages whitened after their normalisation": wrong_loss(
         lambda case: case.but(advantages=_again),
-        both(
-            r"advantage|whiten|normali|standardi",
-            r"twice|again|second|doubl|whiten|whole batch|the batch|over (all|the) (rows|tokens)",
-        ),
         _wish(("paper", "verl"), ("token",)),
         stage="advantage",
     ),
-    Mistake(
-        "whitened over the padding",
-        "verl-project/verl#1527",
+    "whitened over the padding": wrong_loss(
         lambda case: case.but(advantages=_padded_statistics),
-        both(r"whiten|normali|standardi|\bmean\b|\bstd\b|statistic|advantage", r"padd|mask|width"),
         _wish(
             PAPER,
             ("token",),
@@ -185,24 +172,13 @@ MISTAKES = [
         ),
         stage="advantage",
     ),
-    Mistake(
-        "current log-probs for the old ones, by sequence",
-        "PrimeIntellect-ai/verifiers#320",
+    "current log-probs for the old ones, by sequence": wrong_loss(
         lambda case: case.but(log_ratio=_on_policy),
-        r"on.?policy|ratio.{0,60}\b1\b|detach|stop.?grad"
-        r"|old.{0,80}(current|new\b|itself|ignored|not (used|read)|missing)",
         _wish(TRL, ("response",), beta=True, recipe=SEQUENCE, spec={"update": 0.4}),
         stage="ratio",
     ),
-    Mistake(
-        "engine's ratio twice",
-        "THUDM/slime#1912",
+    "engine's ratio twice": wrong_loss(
         lambda case: case.but(log_ratio=_by_engine),
-        both(
-            ENGINE,
-            r"twice|doubl|squar|again|bypass|instead of|in (the )?place of|for (the )?old"
-            r"|ratio (is |was )?(against|to|over|with|of)|π_θ ?/ ?π_(rollout|engine)",
-        ),
         _wish(
             ("slime",),
             recipe=TIS,
@@ -212,11 +188,8 @@ MISTAKES = [
         ),
         stage="ratio",
     ),
-    Mistake(
-        "engine's weight of the current policy",
-        "OpenRLHF/OpenRLHF#1098",
+    "engine's weight of the current policy": wrong_loss(
         lambda case: case.but(weights=_current_weight),
-        both(ENGINE, r"π_θ|current|new (policy|log)|log_probs_new|(instead|place) of (the )?old"),
         _wish(
             ("slime",),
             recipe=TIS,
@@ -226,36 +199,21 @@ MISTAKES = [
         ),
         stage="correction",
     ),
-    Mistake(
-        "clip computed, not used",
-        "rllm-org/rllm#81",
+    "clip computed, not used": wrong_loss(
         lambda case: case.but(surrogate=lambda rows, recipe, rho, adv: rho * adv),
-        r"\bclip\w*.{0,80}(not|never|miss|ignored|left out|without|unused)|unclipped|not clipped"
-        r"|(\bno|without|missing|drops? the).{0,40}clip",
         _wish(("paper", "verl"), ("token",), spec={"update": 0.4}),
         stage="clip",
     ),
-    Mistake(
-        "dual clip not passed on",
-        "THUDM/slime#2247",
-        lambda case: case.by(dual=None),
-        r"dual|clip_ratio_c|lower bound.{0,40}(A < 0|negative)|c·A",
-        _wish(VERL, beta=True, spec={"update": 0.8}),
-        stage="clip",
+    "dual clip not passed on": wrong_loss(
+        lambda case: case.by(dual=None), _wish(VERL, beta=True, spec={"update": 0.8}), stage="clip"
     ),
-    Mistake(
-        "two-sided bound not passed on",
-        "linkedin/Liger-Kernel#1202",
+    "two-sided bound not passed on": wrong_loss(
         lambda case: case.by(delta=None),
-        r"two.?sided|\bdelta\b|δ|upper bound.{0,60}(negative|unclipped|A < 0)",
         _wish(TRL, beta=True, recipe={"delta": 1.5}, spec={"update": 0.6}),
         stage="clip",
     ),
-    Mistake(
-        "CISPO's ratio bounded below",
-        "areal-project/AReaL#1412",
+    "CISPO's ratio bounded below": wrong_loss(
         lambda case: case.but(surrogate=_cispo_window),
-        r"lower|1 ?[−-] ?ε|\bbelow|epsilon_low|both sides|minimum|areal/cispo|nemo-rl/cispo|\[low",
         _wish(
             TRL,
             ("items",),
@@ -265,14 +223,8 @@ MISTAKES = [
         ),
         stage="clip",
     ),
-    Mistake(
-        "SAPO's gate simplified",
-        "modelscope/ms-swift#6766",
+    "SAPO's gate simplified": wrong_loss(
         _sapo,
-        both(
-            r"tau|τ|temperature|\bgate|sigmoid|sapo|4 ?/",
-            r"pos|neg|sign|both|4 ?/|factor|scale|same|\bone\b|divid|missing|without|tau_",
-        ),
         _wish(
             TRL,
             ("response",),
@@ -283,11 +235,8 @@ MISTAKES = [
         ("one temperature", "unscaled"),
         stage="clip",
     ),
-    Mistake(
-        "KL weighted by the token's own ratio",
-        "huggingface/trl#6594",
+    "KL weighted by the token's own ratio": wrong_loss(
         lambda case: case.but(penalty=_token_weighted),
-        both(KL, r"own ratio|token'?s? ratio|token.?level|per token|by token|kl_weight"),
         _wish(
             TRL,
             ("response",),
@@ -297,11 +246,8 @@ MISTAKES = [
         ),
         stage="kl",
     ),
-    Mistake(
-        "KL's importance weight not passed on",
-        "linkedin/Liger-Kernel#1202",
+    "KL's importance weight not passed on": wrong_loss(
         lambda case: case.by(weighted=False),
-        both(KL, r"weigh|ratio|unbiased|bias.?correct|importance"),
         _wish(
             TRL,
             beta=True,
@@ -310,15 +256,8 @@ MISTAKES = [
         ),
         stage="kl",
     ),
-    Mistake(
-        "KL without the term of the draw",
-        "NVIDIA-NeMo/RL#2506",
+    "KL without the term of the draw": wrong_loss(
         lambda case: case.by(scored=False),
-        both(
-            KL,
-            r"score|gradient|slope|detach|stop.?grad|differentiat|weigh|ratio"
-            r"|k3 instead of nemo-rl/k3",
-        ),
         _wish(
             PAPER,
             ("token",),
@@ -331,23 +270,13 @@ MISTAKES = [
         value=False,
         stage="kl",
     ),
-    Mistake(
-        "k3 of the response's mean log ratio",
-        "walkinglabs/hands-on-modern-rl#75",
+    "k3 of the response's mean log ratio": wrong_loss(
         lambda case: case.but(penalty=_of_the_mean),
-        both(
-            KL,
-            r"sequence|whole response|response.?level|mean log|log ratio.{0,30}(mean|averag)"
-            r"|(mean|averag).{0,40}\blog",
-        ),
         _wish(PAPER, ("response",), beta=True, recipe={"beta": 0.1}, spec={"reference": 0.5}),
         stage="kl",
     ),
-    Mistake(
-        "KL averaged by response, the policy term by token",
-        "huggingface/trl#2995",
+    "KL averaged by response, the policy term by token": wrong_loss(
         lambda case: case.but(reduce_kl=_kl_by_response),
-        both(KL, r"aggregat|denominat|response|sequence|averag|\bmean\b"),
         _wish(
             ("paper", "trl", "verl"),
             ("token",),
@@ -357,15 +286,12 @@ MISTAKES = [
         ),
         stage="kl",
     ),
-    Mistake(
-        "engine's weight on the KL too",
-        "linkedin/Liger-Kernel#1088",
+    "engine's weight on the KL too": wrong_loss(
         lambda case: case.but(
             penalty=lambda rows, recipe, rho: (
                 penalty(rows, recipe, rho) * weights(rows, recipe, np.zeros((1, 1)))
             )
         ),
-        both(KL, ENGINE),
         _wish(
             TRL,
             beta=True,
@@ -375,15 +301,8 @@ MISTAKES = [
         ),
         stage="kl",
     ),
-    Mistake(
-        "KL left out where rewards tie",
-        "huggingface/trl#5777",
+    "KL left out where rewards tie": wrong_loss(
         lambda case: case.but(penalty=_untied),
-        both(
-            KL,
-            r"\btie|(equal|same|constant) reward|zero.?(std|advantage|signal)|dead|no signal"
-            r"|advantages? (is|are|of) (0|zero)|groups? (with|whose|that)|some (groups|responses)",
-        ),
         _wish(
             ("paper", "trl"),
             beta=True,
@@ -393,11 +312,8 @@ MISTAKES = [
         ),
         stage="kl",
     ),
-    Mistake(
-        "KL times the context-parallel size",
-        "NovaSky-AI/SkyRL#1751",
+    "KL times the context-parallel size": wrong_loss(
         _scaled_kl,
-        both(KL, r"times|factor|twice|doubl|coefficient|beta|β|scal|rank|parallel|multipl|larger"),
         _wish(
             PAPER,
             ("token",),
@@ -409,15 +325,8 @@ MISTAKES = [
         (2, 4),
         stage="kl",
     ),
-    Mistake(
-        "KL in the reward left out",
-        "THUDM/slime#399",
+    "KL in the reward left out": wrong_loss(
         lambda case: case.by(beta=0.0),
-        both(
-            KL,
-            r"left out|missing|not (applied|subtracted|in|taken|counted)|without|ignored|absent"
-            r"|\bno\b|reward|zero|(β|beta) ?(=|is|of|at) ?0",
-        ),
         _wish(
             PAPER,
             ("token",),
@@ -428,24 +337,14 @@ MISTAKES = [
         ),
         stage="kl",
     ),
-    Mistake(
-        "k3 with the gradient of the reverse KL",
-        "OpenRLHF/OpenRLHF#1309",
+    "k3 with the gradient of the reverse KL": wrong_loss(
         lambda case: case.but(penalty=_unbiased),
-        both(KL, r"\bk2\b|gradient|slope|unbiased|score|detach|estimator|straight"),
         _wish(PAPER, ("response",), beta=True, recipe={"beta": 0.1}, spec={"reference": 0.5}),
         value=False,
         stage="kl",
     ),
-    Mistake(
-        "engine's weights missing at the sequence level",
-        "verl-project/verl#3245",
+    "engine's weights missing at the sequence level": wrong_loss(
         lambda case: case.by(correction=""),
-        both(
-            ENGINE,
-            r"missing|not (applied|used|multipl|weigh)|\bno\b|without|left out|ignored|none"
-            r"|unweighted",
-        ),
         _wish(
             TRL,
             ("response",),
@@ -455,15 +354,8 @@ MISTAKES = [
         ),
         stage="correction",
     ),
-    Mistake(
-        "IcePop's mask not applied",
-        "arcee-ai/NeMo-RL#24",
+    "IcePop's mask not applied": wrong_loss(
         lambda case: case.by(correction="token", cap=np.inf),
-        both(
-            ENGINE,
-            r"mask|drop|keep|kept|zero|truncat|bound|limit|clip|beyond|outside|above|ignored"
-            r"|π_old/π_engine, token by token",
-        ),
         _wish(
             ("slime",),
             recipe={"correction": "masked", "cap": 2.0},
@@ -473,14 +365,8 @@ MISTAKES = [
         ),
         stage="correction",
     ),
-    Mistake(
-        "masked tokens in the numerator",
-        "alibaba/ROLL#444",
+    "masked tokens in the numerator": wrong_loss(
         lambda case: case.but(reduce=_numerator),
-        both(
-            r"mask|truncat|\bcut\b|padd|left out|not counted|exclud",
-            r"ignored|numerator|\bsum|all tokens|every token|counted|not applied|includ|gradient",
-        ),
         _wish(
             ("paper", "verl"),
             ("token",),
@@ -489,70 +375,37 @@ MISTAKES = [
         ),
         stage="mask",
     ),
-    Mistake(
-        "ends of turns left out by a mask of ids",
-        "huggingface/trl#4970",
-        _without_ends,
-        both(
-            r"end.?of.?(text|turn|sequence|message)|\beos\b|im_end|(last|final|stop|end) token",
-            r"mask|left out|drop|not (counted|trained)|missing|exclud|without|zero|count",
-        ),
-        _wish(("span",), columns=("token_ids",)),
-        agent=True,
-        stage="mask",
+    "ends of turns left out by a mask of ids": wrong_loss(
+        _without_ends, _wish(("span",), columns=("token_ids",)), agent=True, stage="mask"
     ),
-    Mistake(
-        "entropy threshold over the padding",
-        "huggingface/trl#3715",
+    "entropy threshold over the padding": wrong_loss(
         lambda case: case.but(weights=_padded_threshold),
-        both(
-            r"entrop|quantile|threshold",
-            r"padd|mask|all (positions|tokens)|width|(another|different|lower|higher) "
-            r"|more tokens|fewer tokens|kept|keeps",
-        ),
         _wish(TRL, recipe=TOP, columns=("entropies",), spec={"spread": 0.8}),
         stage="mask",
     ),
-    Mistake(
-        "ranks divide by their own tokens",
-        "PrimeIntellect-ai/prime-rl#2562",
+    "ranks divide by their own tokens": wrong_loss(
         _ranks,
-        r"micro.?batch|\branks?\b|process|shard|chunk|means? of (the )?(means|parts|pieces|halves)"
-        r"|separate|\bparts\b|slices",
         _wish(("paper", "verl"), ("token",), spec={"size": 8, "spread": 0.8}),
         (2, 4),
         stage="aggregation",
     ),
-    Mistake(
-        "padding counted as tokens",
-        "PrimeIntellect-ai/prime-rl#674",
+    "padding counted as tokens": wrong_loss(
         lambda case: case.but(reduce=_all_slots),
-        r"padd|width|longest|columns|slots|all positions|(count|divid)\w*.{0,60}mask",
         _wish(("paper", "verl"), ("token",)),
         stage="aggregation",
     ),
-    Mistake(
-        "kept tokens alone divide",
-        "huggingface/trl#3744",
+    "kept tokens alone divide": wrong_loss(
         _kept_divide,
-        both(r"entrop|kept|keeps|quantile|drop|mask", r"denominat|divid|count|averag|\bmean\b"),
         _wish(TRL, ("token", "response"), recipe=TOP, columns=("entropies",)),
         stage="aggregation",
     ),
-    Mistake(
-        "constant length of 1,000",
-        "radixark/miles#1328",
+    "constant length of 1,000": wrong_loss(
         lambda case: case.by(length=1_000.0),
-        r"max_completion_length|constant (length|divisor|denominator)|loss_scale_factor"
-        r"|(divid|denominat|divisor|length).{0,80}1[,_ ]?000",
         _wish(TRL, ("sum",), recipe={"length": 256.0}),
         stage="aggregation",
     ),
-    Mistake(
-        "data-parallel size in the denominator",
-        "verl-project/verl#5798",
+    "data-parallel size in the denominator": wrong_loss(
         lambda case: case.but(reduce=_sixteenth),
-        r"dp_size|data.?parallel|\branks?\b|process|\bworld|global_batch_size|gpus?\b",
         _wish(
             VERL,
             ("response",),
@@ -562,19 +415,13 @@ MISTAKES = [
         ),
         stage="scale",
     ),
-    Mistake(
-        "logged loss divided by the micro-batches again",
-        "verl-project/verl#4711",
+    "logged loss divided by the micro-batches again": wrong_loss(
         lambda case: replace(case, logged=lambda loss: loss / case.recipe.steps),
-        r"accumulation|micro.?batch|\bsteps\b",
         _wish(TRL, ("token", "response", "sum"), recipe={"steps": 4}),
         stage="scale",
     ),
-    Mistake(
-        "logged loss times the ranks",
-        "NVIDIA-NeMo/RL#3751",
+    "logged loss times the ranks": wrong_loss(
         lambda case: replace(case, logged=lambda loss: 8.0 * loss),
-        r"\branks?\b|process|dp_size|data.?parallel|\bworld|gpus?\b",
         _wish(
             PAPER,
             ("token",),
@@ -585,11 +432,8 @@ MISTAKES = [
         ),
         stage="scale",
     ),
-    Mistake(
-        "entropy by token, the policy term by response",
-        "agentscope-ai/Trinity-RFT#388",
+    "entropy by token, the policy term by response": wrong_loss(
         lambda case: case.by(same_entropy=False),
-        both(r"entrop", r"aggregat|denominat|divid|averag|\bmean\b|response|token"),
         _wish(
             VERL,
             ("response",),
@@ -599,13 +443,8 @@ MISTAKES = [
         ),
         stage="entropy",
     ),
-    Mistake(
-        "entropy times the context-parallel size",
-        "NovaSky-AI/SkyRL#1751",
+    "entropy times the context-parallel size": wrong_loss(
         lambda case: case.by(entropy=2.0 * case.recipe.entropy),
-        both(
-            r"entrop", r"times|factor|twice|doubl|coefficient|scal|rank|parallel|multipl|entropy_"
-        ),
         _wish(
             PAPER,
             ("token",),
@@ -622,12 +461,9 @@ MISTAKES = [
         ),
         stage="entropy",
     ),
-    Mistake(
-        "entropy bonus of the dropped tokens too",
-        "huggingface/trl#6140",
+    "entropy bonus of the dropped tokens too": wrong_loss(
         lambda case: case.but(bonus=_bonus_of_all),
-        both(r"entrop", r"kept|quantile|all tokens|every token|drop|mask|\btop|exclud"),
         _wish(TRL, recipe={**TOP, "entropy": 0.02}, columns=("entropies",)),
         stage="entropy",
     ),
-]
+}

@@ -47,7 +47,7 @@ class Data:
         return np.maximum(np.bincount(self.index, minlength=self.count), 1).astype(float)
 
 
-_NAMES = {
+NAMES = {
     "new": ("per_token_logps", "log_probs_new"),
     "old": ("old_per_token_logps", "log_probs_old"),
     "ref": ("ref_per_token_logps", "log_probs_ref"),
@@ -56,7 +56,7 @@ _NAMES = {
 
 def data(record: Record) -> Data:
     """What the loss sees of a record."""
-    columns = {name: _column(record, keys) for name, keys in _NAMES.items()}
+    columns = {name: _column(record, keys) for name, keys in NAMES.items()}
     shape = next(rows for rows in columns.values() if rows)
     written = np.array([len(row) for row in shape])
     mask = record.get("completion_mask") or [[1] * len(row) for row in shape]

@@ -18,10 +18,10 @@ from typing import Any
 
 import numpy as np
 
+from trials import tape
 from trials.simulate.policy import F64
-from trials.trl import tape
+from trials.tape import Var
 from trials.trl.data import Data
-from trials.trl.tape import Var
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def kl(data: Data, new: Var, ratio: Var) -> Var:
 
 def k3(data: Data, new: Var) -> Var:
     change = data.ref - new
-    return tape.exp(change) - change - 1.0
+    return np.exp(change) - change - 1.0
 
 
 def reduce(data: Data, policy: Var, kl: Var) -> Var:
@@ -83,8 +83,8 @@ def reduce(data: Data, policy: Var, kl: Var) -> Var:
 def summed(data: Data, loss: Var, kind: str) -> Var:
     """The reduction of a loss type, before accumulation."""
     if kind == "grpo":
-        return tape.total(loss / data.lengths[data.index]) / data.count
-    return tape.total(loss) / denominator(data, kind)
+        return (loss / data.lengths[data.index]).sum() / data.count
+    return loss.sum() / denominator(data, kind)
 
 
 def denominator(data: Data, kind: str) -> float:
@@ -111,7 +111,7 @@ RIGHT = Steps(advantage, log_ratio, policy, kl, reduce, finish)
 def evaluate(data: Data, steps: Steps = RIGHT) -> tuple[float, F64]:
     """The loss, and its gradient by each token's log-prob [N]."""
     new = Var(data.new)
-    ratio = tape.exp(steps.log_ratio(data, new))
+    ratio = np.exp(steps.log_ratio(data, new))
     judged = steps.advantage(data)
     loss = steps.finish(
         data, steps.reduce(data, steps.policy(data, new, ratio, judged), steps.kl(data, new, ratio))

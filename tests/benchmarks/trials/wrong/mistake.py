@@ -17,31 +17,40 @@ Outcome = tuple[float, F64]
 
 
 @dataclass(frozen=True)
-class Mistake:
-    """One thing done wrongly.
+class Plant:
+    """How a loss is wrong.
 
     Attributes:
-        name: what was done.
-        right: a regular expression on "stage … : causes" that names it: generous about wording,
-            strict about substance. Everything else that is named as the cause is misleading.
         steps: the steps of the loss that are replaced.
         after: what is done to loss and gradient at the end, instead.
         read: the record as the wrong implementation reads it.
-        row: its name in the package's catalogue of mistakes.
         rewarded: the advantages are computed from rewards (records with whole groups).
         needs: whether a record has what it takes to see the mistake at all.
-        stage: a regular expression on the stage that has to be named.
     """
 
-    name: str
-    right: str
     steps: dict[str, Callable[..., Any]] | None = None
     after: Callable[[Data, Outcome, Random], Outcome] | None = None
     read: Callable[[Record], Record] | None = None
-    row: str = ""
     rewarded: bool = False
     needs: Callable[[Data], bool] = lambda data: True
-    stage: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mistake(Plant):
+    """One thing done wrongly, a row of ``mistakes.csv``.
+
+    Attributes:
+        name: what was done.
+        row: its name in the package's catalogue of mistakes.
+        stage: a regular expression on the stage that has to be named.
+        right: a regular expression on "stage … : causes" that names it: generous about wording,
+            strict about substance. Everything else that is named as the cause is misleading.
+    """
+
+    name: str
+    row: str
+    stage: str
+    right: str
 
 
 def mistaken(mistake: Mistake, record: Record, random: Random) -> Record | None:
@@ -95,3 +104,12 @@ def sequence_level(data: Data) -> bool:
 
 def cispo(data: Data) -> bool:
     return not clipped(data)
+
+
+def moved(data: Data) -> bool:
+    return bool(np.abs(data.new - data.old).max() > 0.01)
+
+
+def on(step: str, made: Callable[..., Any], needs: Any = Plant.needs, **more: Any) -> Plant:
+    """A step of the loss replaced."""
+    return Plant({step: made}, needs=needs, **more)

@@ -3,33 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from . import trainer as right
-from .trainer import RIGHT, Batch, Trainer
-
-
-class Bug(NamedTuple):
-    """One bug.
-
-    Attributes:
-        what: what is computed instead.
-        thread: the issue or pull request that is about it, after ``https://github.com/``.
-        mistake: its row in the catalogue of mistakes; "" where it has none.
-        steps: the functions that are replaced.
-    """
-
-    what: str
-    thread: str
-    mistake: str
-    steps: dict[str, Callable[..., Any]]
-
-    def planted(self) -> Trainer:
-        return replace(RIGHT, **self.steps)
+from .trainer import Batch
 
 
 def _prepared(change: Callable[[Batch], None]) -> dict[str, Callable[..., Any]]:
@@ -136,160 +116,53 @@ def rolled(b: Batch) -> None:
     right.prepare(b)
 
 
-RATIOS = (
-    Bug("log-ratios clamped to ±20", "THUDM/slime/pull/2198", "ratio-clamped", _clamped(20.0)),
-    Bug(
-        "log-ratios clamped to ±10", "verl-project/verl/pull/1779", "ratio-clamped", _clamped(10.0)
+RATIOS = {
+    "log-ratios clamped to ±20": _clamped(20.0),
+    "log-ratios clamped to ±10": _clamped(10.0),
+    "log-ratios clamped to ±5": _clamped(5.0),
+    "old log-probs taken from the current policy": _prepared(_new_for_old),
+    "the ratio is to the reference": _prepared(_reference_for_old),
+    "the difference of log-probs without its exponential": {
+        "surrogate": lambda b, ratio: right.surrogate(b, ratio.log() + 1.0)
+    },
+    "the ratio is detached": _clip(lambda b, ratio: right.surrogate(b, ratio.detach()) + 0 * b.new),
+    "the sequence's sum of log-ratios, not its mean": _sequence(
+        lambda b: ((b.new - b.old) * b.mask).sum(1, keepdim=True).expand_as(b.mask)
     ),
-    Bug(
-        "log-ratios clamped to ±5",
-        "anthonytorlucci/rlevo/issues/476",
-        "ratio-clamped",
-        _clamped(5.0),
+    "the sequence's mean is over the padded width": _sequence(
+        lambda b: ((b.new - b.old) * b.mask).mean(1, keepdim=True).expand_as(b.mask)
     ),
-    Bug(
-        "old log-probs taken from the current policy",
-        "meta-pytorch/torchforge/pull/571",
-        "old-ignored",
-        _prepared(_new_for_old),
-    ),
-    Bug(
-        "the ratio is to the reference",
-        "huggingface/trl/pull/2837",
-        "ratio-policy",
-        _prepared(_reference_for_old),
-    ),
-    Bug(
-        "the difference of log-probs without its exponential",
-        "XiaolongTang23/Plan-R1/issues/7",
-        "ratio-without-exp",
-        {"surrogate": lambda b, ratio: right.surrogate(b, ratio.log() + 1.0)},
-    ),
-    Bug(
-        "the ratio is detached",
-        "kengz/SLM-Lab/pull/207",
-        "ratio-detached",
-        _clip(lambda b, ratio: right.surrogate(b, ratio.detach()) + 0 * b.new),
-    ),
-    Bug(
-        "the sequence's sum of log-ratios, not its mean",
-        "MakazhanAlpamys/Soup/pull/744",
-        "ratio-level",
-        _sequence(lambda b: ((b.new - b.old) * b.mask).sum(1, keepdim=True).expand_as(b.mask)),
-    ),
-    Bug(
-        "the sequence's mean is over the padded width",
-        "modelscope/ms-swift/pull/6548",
-        "ratio-width",
-        _sequence(lambda b: ((b.new - b.old) * b.mask).mean(1, keepdim=True).expand_as(b.mask)),
-    ),
-    Bug(
-        "token ratios in place of the sequence's",
-        "hiyouga/EasyR1/pull/596",
-        "ratio-level",
-        {"log_ratio": lambda b: b.new - b.old},
-    ),
-    Bug(
-        "log-ratios centred by column instead of averaged by row",
-        "MakazhanAlpamys/Soup/issues/723",
-        "",
-        {"log_ratio": _of_columns},
-    ),
-)
+    "token ratios in place of the sequence's": {"log_ratio": lambda b: b.new - b.old},
+    "log-ratios centred by column instead of averaged by row": {"log_ratio": _of_columns},
+}
 
-SURROGATES = (
-    Bug(
-        "advantages clipped to ±5",
-        "XueZeyue/DanceGRPO/issues/114",
-        "advantage-clipped",
-        _clipped(5.0),
+SURROGATES = {
+    "advantages clipped to ±5": _clipped(5.0),
+    "advantages clipped to ±10": _clipped(10.0),
+    "only the clipped term's advantage is normalised": _clip(_half_normalised),
+    "the clipped term alone, without the minimum": _clip(
+        lambda b, ratio: right.dual(b, -b.adv * ratio.clamp(*right.bounds(b)))
     ),
-    Bug(
-        "advantages clipped to ±10", "NVIDIA-NeMo/RL/pull/3927", "advantage-clipped", _clipped(10.0)
+    "the clipped term is computed, the other one averaged": _clip(
+        lambda b, ratio: right.dual(b, -b.adv * ratio)
     ),
-    Bug(
-        "only the clipped term's advantage is normalised",
-        "pytorch/rl/pull/1033",
-        "",
-        _clip(_half_normalised),
+    "the minimum of the losses, not the maximum": _clip(
+        lambda b, ratio: right.dual(
+            b, torch.minimum(-b.adv * ratio, -b.adv * ratio.clamp(*right.bounds(b)))
+        )
     ),
-    Bug(
-        "the clipped term alone, without the minimum",
-        "rasbt/reasoning-from-scratch/pull/240",
-        "clip-both",
-        _clip(lambda b, ratio: right.dual(b, -b.adv * ratio.clamp(*right.bounds(b)))),
+    "the minimum of the ratios, then the advantage": _clip(_unsigned),
+    "the upper bound follows the lower one's setting": _clip(_one_epsilon),
+    "the two epsilons are exchanged": _clip(_swapped),
+    "dual clip whatever the advantage's sign": _clip(_dual_anywhere),
+    "dual clip bounds from the other side": _clip(_dual_greater),
+    "dual clip is not passed on": _clip(_no_dual),
+    "cispo as a clipped ratio, without the log-prob": _cispo(
+        lambda b, ratio: -ratio.clamp(*right.bounds(b)) * b.adv
     ),
-    Bug(
-        "the clipped term is computed, the other one averaged",
-        "rllm-org/rllm/issues/81",
-        "clip-unused",
-        _clip(lambda b, ratio: right.dual(b, -b.adv * ratio)),
+    "cispo's weight keeps its gradient": _cispo(
+        lambda b, ratio: -ratio.clamp(*right.bounds(b)) * b.adv * b.new
     ),
-    Bug(
-        "the minimum of the losses, not the maximum",
-        "openai/spinningup/issues/255",
-        "clip-greater",
-        _clip(
-            lambda b, ratio: right.dual(
-                b, torch.minimum(-b.adv * ratio, -b.adv * ratio.clamp(*right.bounds(b)))
-            )
-        ),
-    ),
-    Bug(
-        "the minimum of the ratios, then the advantage",
-        "takuseno/ppo/issues/3",
-        "minimum-before-advantage",
-        _clip(_unsigned),
-    ),
-    Bug(
-        "the upper bound follows the lower one's setting",
-        "OpenPipe/ART/pull/132",
-        "epsilon-high",
-        _clip(_one_epsilon),
-    ),
-    Bug(
-        "the two epsilons are exchanged",
-        "PrimeIntellect-ai/prime-rl/pull/63",
-        "epsilon-swapped",
-        _clip(_swapped),
-    ),
-    Bug(
-        "dual clip whatever the advantage's sign",
-        "thu-ml/tianshou/issues/433",
-        "dual-clip-positive",
-        _clip(_dual_anywhere),
-    ),
-    Bug(
-        "dual clip bounds from the other side",
-        "agentscope-ai/Trinity-RFT/pull/340",
-        "dual-clip-dropped",
-        _clip(_dual_greater),
-    ),
-    Bug(
-        "dual clip is not passed on", "THUDM/slime/pull/2247", "dual-clip-dropped", _clip(_no_dual)
-    ),
-    Bug(
-        "cispo as a clipped ratio, without the log-prob",
-        "allenai/open-instruct/pull/1269",
-        "cispo-as-ratio",
-        _cispo(lambda b, ratio: -ratio.clamp(*right.bounds(b)) * b.adv),
-    ),
-    Bug(
-        "cispo's weight keeps its gradient",
-        "linkedin/Liger-Kernel/pull/1054",
-        "cispo-weight-gradient",
-        _cispo(lambda b, ratio: -ratio.clamp(*right.bounds(b)) * b.adv * b.new),
-    ),
-    Bug(
-        "cispo drops the gradient of capped tokens",
-        "areal-project/AReaL/issues/1421",
-        "cispo-gradient-cut",
-        _cispo(_cispo_cut),
-    ),
-    Bug(
-        "cispo's weight has no cap",
-        "NovaSky-AI/SkyRL/pull/523",
-        "cispo-uncapped",
-        _cispo(lambda b, ratio: -ratio.detach() * b.adv * b.new),
-    ),
-)
+    "cispo drops the gradient of capped tokens": _cispo(_cispo_cut),
+    "cispo's weight has no cap": _cispo(lambda b, ratio: -ratio.detach() * b.adv * b.new),
+}

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from . import trainer as right
-from .bugs import Bug, only, rolled
+from .bugs import only, rolled
 from .trainer import Batch
 
 Reduce = Callable[[Batch, Tensor], Tensor]
@@ -34,62 +34,21 @@ def _reversed(b: Batch) -> Tensor:
     return {"k1": b.ref - b.new, "k2": right.kl(b), "k3": _k3(b.new - b.ref)}[b.kind["kl"]]
 
 
-KLS = (
-    Bug(
-        "the KL's log-ratio the other way round",
-        "walkinglabs/hands-on-modern-rl/issues/27",
-        "kl-reversed",
-        _kl(_reversed),
+KLS = {
+    "the KL's log-ratio the other way round": _kl(_reversed),
+    "every estimator falls through to k3": _kl(lambda b: _k3(b.ref - b.new)),
+    "the squared log-ratio, not half of it": _kl(lambda b: (b.ref - b.new) ** 2),
+    "the KL is subtracted from the loss": _kl(lambda b: -right.kl(b)),
+    "the KL is averaged apart, over padding too": {"add_kl": _after_all},
+    "the KL's coefficient is not read": _kl(lambda b: 0 * b.new),
+    "the KL's log-ratio is clamped to ±10, and so is the estimate": _kl(
+        lambda b: right.kl(b).clamp(-10, 10)
     ),
-    Bug(
-        "every estimator falls through to k3",
-        "areal-project/AReaL/pull/408",
-        "kl-estimator",
-        _kl(lambda b: _k3(b.ref - b.new)),
+    "the KL's log-ratio is clamped to ±5": _kl(
+        lambda b: right.kl(_with(b, ref=b.new + (b.ref - b.new).clamp(-5, 5)))
     ),
-    Bug(
-        "the squared log-ratio, not half of it",
-        "one-covenant/grail/pull/42",
-        "kl-square",
-        _kl(lambda b: (b.ref - b.new) ** 2),
-    ),
-    Bug(
-        "the KL is subtracted from the loss",
-        "marin-community/marin/issues/1708",
-        "kl-sign",
-        _kl(lambda b: -right.kl(b)),
-    ),
-    Bug(
-        "the KL is averaged apart, over padding too",
-        "allenai/open-instruct/pull/535",
-        "kl-aggregate",
-        {"add_kl": _after_all},
-    ),
-    Bug(
-        "the KL's coefficient is not read",
-        "Jiayi-Pan/TinyZero/issues/67",
-        "kl-dropped",
-        _kl(lambda b: 0 * b.new),
-    ),
-    Bug(
-        "the KL's log-ratio is clamped to ±10, and so is the estimate",
-        "verl-project/verl/pull/1779",
-        "kl-clamp",
-        _kl(lambda b: right.kl(b).clamp(-10, 10)),
-    ),
-    Bug(
-        "the KL's log-ratio is clamped to ±5",
-        "huggingface/trl/pull/6637",
-        "kl-clamp",
-        _kl(lambda b: right.kl(_with(b, ref=b.new + (b.ref - b.new).clamp(-5, 5)))),
-    ),
-    Bug(
-        "the KL has a value and no gradient",
-        "OpenRLHF/OpenRLHF/pull/1309",
-        "kl-detached",
-        _kl(lambda b: right.kl(b).detach()),
-    ),
-)
+    "the KL has a value and no gradient": _kl(lambda b: right.kl(b).detach()),
+}
 
 
 def _with(b: Batch, **changed: Any) -> Batch:
@@ -131,47 +90,20 @@ def _untruncated(b: Batch) -> Tensor:
     return right.weights(_with(b, cfg={}))
 
 
-CORRECTIONS = (
-    Bug(
-        "the weights keep their gradient, and are of the current policy",
-        "verl-project/verl/pull/4105",
-        "correction-gradient",
-        _weighed(lambda b: b.new - b.roll, held=False),
+CORRECTIONS = {
+    "the weights keep their gradient, and are of the current policy": _weighed(
+        lambda b: b.new - b.roll, held=False
     ),
-    Bug(
-        "the weights are of the current policy",
-        "THUDM/slime/pull/179",
-        "correction-of-new",
-        _weighed(lambda b: b.new - b.roll),
-    ),
-    Bug(
-        "a sequence's weight is of its mean log-ratio",
-        "huggingface/trl/pull/5815",
-        "correction-product-or-mean",
-        {"weights": _mean_weight},
-    ),
-    Bug(
-        "weights are not truncated", "OpenRLHF/OpenRLHF/issues/1295", "", {"weights": _untruncated}
-    ),
-    Bug(
-        "the weights never reach a sequence-level loss",
-        "arcee-ai/NeMo-RL/pull/24",
-        "correction-dropped",
-        {
-            "weights": lambda b: (
-                torch.ones_like(b.mask)
-                if b.kind["aggregate"] == "response-mean"
-                else right.weights(b)
-            )
-        },
-    ),
-    Bug(
-        "the weights are not applied",
-        "linkedin/Liger-Kernel/issues/1082",
-        "correction-dropped",
-        {"weights": lambda b: torch.ones_like(b.mask)},
-    ),
-)
+    "the weights are of the current policy": _weighed(lambda b: b.new - b.roll),
+    "a sequence's weight is of its mean log-ratio": {"weights": _mean_weight},
+    "weights are not truncated": {"weights": _untruncated},
+    "the weights never reach a sequence-level loss": {
+        "weights": lambda b: (
+            torch.ones_like(b.mask) if b.kind["aggregate"] == "response-mean" else right.weights(b)
+        )
+    },
+    "the weights are not applied": {"weights": lambda b: torch.ones_like(b.mask)},
+}
 
 
 # ---- entropy -------------------------------------------------------------------------------------
@@ -189,26 +121,11 @@ def _keep_entropies(b: Batch) -> None:
     right.prepare(b)
 
 
-ENTROPIES = (
-    Bug(
-        "the bonus is added to the loss",
-        "NovaSky-AI/SkyRL/pull/622",
-        "entropy-sign",
-        {"entropy": lambda b: -b.entropies},
-    ),
-    Bug(
-        "the entropies of padding count",
-        "huggingface/trl/pull/6121",
-        "entropy-masked",
-        {"prepare": _keep_entropies, "add_kl": _unmasked_entropy},
-    ),
-    Bug(
-        "the bonus is never added",
-        "Toni-SM/skrl/pull/357",
-        "entropy-dropped",
-        {"entropy": lambda b: 0 * b.new},
-    ),
-)
+ENTROPIES = {
+    "the bonus is added to the loss": {"entropy": lambda b: -b.entropies},
+    "the entropies of padding count": {"prepare": _keep_entropies, "add_kl": _unmasked_entropy},
+    "the bonus is never added": {"entropy": lambda b: 0 * b.new},
+}
 
 
 # ---- denominators and masks ----------------------------------------------------------------------
@@ -257,119 +174,54 @@ def _scaled(factor: Callable[[Batch], float], *modes: str) -> dict[str, Any]:
     return {"aggregate": aggregate}
 
 
-REDUCTIONS = (
-    Bug(
-        "the mean is over all positions of the padded batch",
-        "Tencent-Hunyuan/UniRL/pull/448",
-        "padded-length",
-        _mode("token-mean", lambda b, loss: (loss * b.mask).mean() * b.step.ranks * _part(b)),
+REDUCTIONS = {
+    "the mean is over all positions of the padded batch": _mode(
+        "token-mean", lambda b, loss: (loss * b.mask).mean() * b.step.ranks * _part(b)
     ),
-    Bug(
-        "the sequence mean is a token mean",
-        "hiyouga/EasyR1/issues/212",
-        "token-for-response-mean",
-        _mode(
-            "response-mean",
-            lambda b, loss: (loss * b.mask).sum() / max(b.step.tokens, 1) * b.step.ranks,
+    "the sequence mean is a token mean": _mode(
+        "response-mean",
+        lambda b, loss: (loss * b.mask).sum() / max(b.step.tokens, 1) * b.step.ranks,
+    ),
+    "the token mean averages the responses' means": _mode(
+        "token-mean",
+        lambda b, loss: (
+            ((loss * b.mask).sum(1, keepdim=True) / right.lengths(b)).sum()
+            / b.step.responses
+            * b.step.ranks
         ),
     ),
-    Bug(
-        "the token mean averages the responses' means",
-        "huggingface/trl/issues/3187",
-        "token-for-response-mean",
-        _mode(
-            "token-mean",
-            lambda b, loss: (
-                ((loss * b.mask).sum(1, keepdim=True) / right.lengths(b)).sum()
-                / b.step.responses
-                * b.step.ranks
-            ),
-        ),
+    "the token mean's numerator is not masked": {
+        "prepare": _raw_inputs,
+        **_mode("token-mean", _unmasked_sum),
+    },
+    "masked tokens stay in the denominator": _mode("token-mean", _written),
+    "the step's token mean is divided by the accumulation steps again": _scaled(
+        lambda b: 1 / b.step.micro_batches
     ),
-    Bug(
-        "the token mean's numerator is not masked",
-        "alibaba/ROLL/pull/444",
-        "mask-ignored",
-        {"prepare": _raw_inputs, **_mode("token-mean", _unmasked_sum)},
+    "each micro-batch divides by its own tokens": _mode("token-mean", _local_mean),
+    "micro-batches' token means are weighted by their responses": _mode(
+        "token-mean", _local_tokens
     ),
-    Bug(
-        "masked tokens stay in the denominator",
-        "huggingface/trl/pull/6439",
-        "truncated-in-denominator",
-        _mode("token-mean", _written),
+    "the ranks' average is not undone": _scaled(lambda b: 1 / b.step.ranks),
+    "sequence means are divided by the ranks twice": _scaled(
+        lambda b: 1 / b.step.ranks**2, "response-mean", "token-sum"
     ),
-    Bug(
-        "the step's token mean is divided by the accumulation steps again",
-        "modelscope/ms-swift/pull/10116",
-        "accumulation-twice",
-        _scaled(lambda b: 1 / b.step.micro_batches),
+    "the constant length alone divides, not the responses": _scaled(
+        lambda b: b.step.responses, "token-sum-norm"
     ),
-    Bug(
-        "each micro-batch divides by its own tokens",
-        "allenai/open-instruct/pull/1161",
-        "mean-of-means",
-        _mode("token-mean", _local_mean),
+    "the batch's width for the constant length": _scaled(
+        lambda b: b.cfg.get("max_completion_length", 1) / b.mask.shape[1], "token-sum-norm"
     ),
-    Bug(
-        "micro-batches' token means are weighted by their responses",
-        "verl-project/verl/issues/5625",
-        "mean-of-means",
-        _mode("token-mean", _local_tokens),
+    "each row is multiplied by its length once more": _mode(
+        "token-sum",
+        lambda b, loss: right.aggregate(b, loss * b.mask.sum(1, keepdim=True)),
     ),
-    Bug(
-        "the ranks' average is not undone",
-        "meta-pytorch/torchtune/pull/2172",
-        "",
-        _scaled(lambda b: 1 / b.step.ranks),
+    "a response without tokens divides by 0": _mode("response-mean", _unclamped),
+    "a constant number of tokens divides": _mode(
+        "token-mean", lambda b, loss: (loss * b.mask).sum() / 8.0 * b.step.ranks
     ),
-    Bug(
-        "sequence means are divided by the ranks twice",
-        "verl-project/verl/pull/5798",
-        "",
-        _scaled(lambda b: 1 / b.step.ranks**2, "response-mean", "token-sum"),
-    ),
-    Bug(
-        "the constant length alone divides, not the responses",
-        "verl-project/verl/pull/4510",
-        "norm-without-responses",
-        _scaled(lambda b: b.step.responses, "token-sum-norm"),
-    ),
-    Bug(
-        "the batch's width for the constant length",
-        "verl-project/verl/issues/3741",
-        "padded-length",
-        _scaled(
-            lambda b: b.cfg.get("max_completion_length", 1) / b.mask.shape[1], "token-sum-norm"
-        ),
-    ),
-    Bug(
-        "each row is multiplied by its length once more",
-        "huggingface/trl/pull/6654",
-        "length-squared",
-        _mode(
-            "token-sum",
-            lambda b, loss: right.aggregate(b, loss * b.mask.sum(1, keepdim=True)),
-        ),
-    ),
-    Bug(
-        "a response without tokens divides by 0",
-        "unslothai/unsloth-zoo/pull/1286",
-        "all-masked",
-        _mode("response-mean", _unclamped),
-    ),
-    Bug(
-        "a constant number of tokens divides",
-        "PrimeIntellect-ai/prime-rl/pull/580",
-        "constant-length",
-        _mode("token-mean", lambda b, loss: (loss * b.mask).sum() / 8.0 * b.step.ranks),
-    ),
-    Bug(
-        "the mask is one position late",
-        "Goekdeniz-Guelmez/mlx-lm-lora/issues/80",
-        "mask-shifted",
-        {"prepare": rolled},
-    ),
-)
+    "the mask is one position late": {"prepare": rolled},
+}
 
 
 # ---- advantages ----------------------------------------------------------------------------------
@@ -417,63 +269,23 @@ def _strided(b: Batch) -> Tensor:
     return right.advantages(_with(b, groups=torch.arange(len(b.groups)) // size))
 
 
-ADVANTAGES = (
-    Bug(
-        "mean and std are over the batch",
-        "XU-YIJIE/grpo-flat/issues/2",
-        "batch-as-one-group",
-        _advantages(_one_group),
-    ),
-    Bug(
-        "the batch's std for the group's",
-        "langfengQ/verl-agent/issues/138",
-        "std-level",
-        _advantages(_batch_std),
-    ),
-    Bug(
-        "normalised by group, then by batch",
-        "axon-rl/gem/pull/113",
-        "advantage-twice",
-        _advantages(_whitened),
-    ),
-    Bug(
-        "the epsilon is inside the root",
-        "verl-project/verl/pull/3635",
-        "std-eps",
-        _advantages(_in_the_root),
-    ),
-    Bug(
-        "the population's std",
-        "NVIDIA-NeMo/labs-molt/pull/8",
-        "std-ddof",
-        _advantages(_population),
-    ),
-    Bug(
-        "the leave-one-out mean has the response in it",
-        "redai-studio/Relax/pull/205",
-        "leave-one-out",
-        _advantages(_own_reward),
-    ),
-    Bug(
-        "groups are every so many rows",
-        "areal-project/AReaL/issues/1419",
-        "group-stride",
-        _advantages(_strided),
-    ),
-    Bug(
-        "not divided by the std",
-        "thinking-machines-lab/tinker-cookbook/issues/579",
-        "std-or-not",
-        _advantages(
-            lambda b: right.advantages(
-                _with(
-                    b,
-                    kind={
-                        **b.kind,
-                        "advantage": b.kind["advantage"].replace("group-std", "group-mean"),
-                    },
-                )
+ADVANTAGES = {
+    "mean and std are over the batch": _advantages(_one_group),
+    "the batch's std for the group's": _advantages(_batch_std),
+    "normalised by group, then by batch": _advantages(_whitened),
+    "the epsilon is inside the root": _advantages(_in_the_root),
+    "the population's std": _advantages(_population),
+    "the leave-one-out mean has the response in it": _advantages(_own_reward),
+    "groups are every so many rows": _advantages(_strided),
+    "not divided by the std": _advantages(
+        lambda b: right.advantages(
+            _with(
+                b,
+                kind={
+                    **b.kind,
+                    "advantage": b.kind["advantage"].replace("group-std", "group-mean"),
+                },
             )
-        ),
+        )
     ),
-)
+}

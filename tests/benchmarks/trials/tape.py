@@ -1,6 +1,8 @@
 """Reverse-mode differentiation of what losses in numpy do with an array.
 
-``np.real`` of a ``Var`` is its value: it stops the gradient.
+So a loss is written as in torch, a wrong one differs in one line, and stop-gradients, ties of a
+minimum and edges of a clamp do what torch's do. ``np.real`` of a ``Var`` is its value: it stops the
+gradient.
 """
 
 from __future__ import annotations
@@ -75,6 +77,8 @@ class Var(np.lib.mixins.NDArrayOperatorsMixin):
         """Fills ``slope`` of everything that this was computed from."""
         order: list[Var] = []
         _sort(self, order, set())
+        for one in order:
+            one.slope = np.zeros_like(one.value)
         self.slope = np.ones_like(self.value)
         for one in reversed(order):
             for source, pull in one.sources:
@@ -92,6 +96,7 @@ SLOPES: dict[Any, Callable[..., tuple[Any, ...]]] = {
     np.divide: lambda result, a, b: (1.0 / b, -result / b),
     np.negative: lambda result, a: (-1.0,),
     np.exp: lambda result, a: (result,),
+    np.absolute: lambda result, a: (np.sign(a),),
 }
 
 
@@ -124,3 +129,48 @@ def _sort(one: Var, order: list[Var], seen: set[int]) -> None:
         for source, _ in one.sources:
             _sort(source, order, seen)
         order.append(one)
+
+
+# ---- what torch has ------------------------------------------------------------------------------
+
+
+def stop(x: Var) -> Var:
+    """The value, without a gradient."""
+    return Var(x.value)
+
+
+def clamp(x: Var, low: float, high: float) -> Var:
+    """Clipped; the gradient passes at the bounds and between them."""
+    inside = (x.value >= low) & (x.value <= high)
+    return Var(np.clip(x.value, low, high), (x, lambda slope: slope * inside))
+
+
+def through(x: Var, low: float, high: float) -> Var:
+    """Clipped, straight-through: the gradient passes everywhere."""
+    return Var(np.clip(x.value, low, high), (x, lambda slope: slope))
+
+
+def least(a: Var, b: Var) -> Var:
+    """The minimum; a tie shares the gradient, as torch.minimum does."""
+    first = (a.value < b.value) + 0.5 * (a.value == b.value)
+    return Var(
+        np.minimum(a.value, b.value),
+        (a, lambda slope: slope * first),
+        (b, lambda slope: slope * (1.0 - first)),
+    )
+
+
+def most(a: Var, b: Var) -> Var:
+    return -least(-a, -b)
+
+
+def rows(x: Var, index: Array, count: int) -> Var:
+    """[N] → [R] sums over the tokens of each response."""
+    summed = np.bincount(index, x.value, minlength=count)
+    return Var(summed, (x, lambda slope: slope[index]))
+
+
+def spread(x: Var, index: Array) -> Var:
+    """[R] → [N] each response's value at its tokens."""
+    count = len(x.value)
+    return Var(x.value[index], (x, lambda slope: np.bincount(index, slope, minlength=count)))

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from grpo_cli.batch import F64, Batch
 from grpo_cli.commands.match.question import Data, Pass
 from grpo_cli.commands.match.space.options import DIRECT, Key, Options, key
-from grpo_cli.commands.match.sums.terms import Measured, Terms, distinct
+from grpo_cli.commands.match.terms import Measured, Terms, distinct
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import BatchStatistics, Evaluator
 from grpo_cli.errors import GrpoError

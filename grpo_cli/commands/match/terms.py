@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -75,8 +75,6 @@ class Terms:
         self._penalised: dict[Key, Inputs] = {}
         self._ratios: dict[Key, Ratio] = {}
         self._advantages: dict[Key, F64 | PerToken] = {}
-        self._of_tokens: dict[Key, F64] = {}
-        self._of_signs: tuple[Key, F64, F64] | None = None
         self._kls: dict[Key, F64] = {}
 
     def weights(self) -> tuple[F64, NDArray[np.int64], F64, F64]:
@@ -142,43 +140,16 @@ class Terms:
 
     def directs(self, classes: F64) -> F64:
         """[D, C] Σ w·c·s with their own advantages, by the weights [C, R]."""
-        table = self._options.directs
-        found = np.full((len(table.plans), len(classes)), np.nan)
+        plans = self._options.directs.plans
+        found = np.full((len(plans), len(classes)), np.nan)
         for at in self._options.directs_by_policy:
-            objective = self._chunk.objective(table.plans[at])
+            objective = self._chunk.objective(plans[at])
             with suppress(InputError, HyperparameterError):
-                by_token = table.details[at] == "by token"
-                direct = self._direct_by_token if by_token else self._direct
-                found[at] = classes @ direct(DIRECT + at, objective)
+                inputs = self._inputs_of(objective)
+                self._set_ratio(inputs, objective)
+                self._set_advantage(inputs, self._advantage(DIRECT + at, objective))
+                found[at] = classes @ self._policy_sums(inputs, objective)
         return found
-
-    def _direct(self, at: int, objective: Objective) -> F64:
-        inputs = self._inputs_of(objective)
-        self._set_ratio(inputs, objective)
-        self._set_advantage(inputs, self._advantage(at, objective))
-        return self._policy_sums(inputs, objective)
-
-    def _direct_by_token(self, at: int, objective: Objective) -> F64:
-        """[R] Σ c·s, from c·s for A = 1 and for A = −1, which the last policy left behind."""
-        wanted = advantage_key(objective)
-        if wanted not in self._of_tokens:  # by token in the first record, not in each
-            given = self._advantage(at, objective)
-            self._of_tokens[wanted] = of_tokens(given, self.batch.responses)
-        advantages, inputs = self._of_tokens[wanted], self._inputs
-        same = key(objective.ratio), key(objective.surrogate), correction_key(objective.correction)
-        if self._of_signs is None or self._of_signs[0] != same:
-            self._set_ratio(inputs, objective)
-            sides = []
-            for sign in (1.0, -1.0):
-                inputs["response_advantage"] = None
-                inputs["advantage"] = np.full(len(advantages), sign)
-                sides.append(sign * self._policy_values(inputs, objective)[0])
-            self._of_signs = same, sides[0], sides[1]
-        _, gain, loss = self._of_signs
-        values = np.where(advantages > 0.0, gain, loss)
-        values *= advantages
-        sums: F64 = self.batch.responses.sum(values)
-        return sums
 
     def kls(self) -> Iterator[F64]:
         """[R] Σ k, or β·Σ k, of each."""
@@ -267,19 +238,14 @@ class Terms:
 
     def _policy_sums(self, inputs: Inputs, objective: Objective) -> F64:
         """[R] Σ c·s with the advantage that is set."""
-        values, empty = self._policy_values(inputs, objective)
-        sums = self.batch.responses.sum(values)
-        return sums if empty is None else np.where(self.batch.responses.lengths > 0, sums, empty)
-
-    def _policy_values(self, inputs: Inputs, objective: Objective) -> tuple[F64, F64 | None]:
-        """[N] c·s with that advantage, and [R] the values of responses without tokens."""
         # The correction first: where it fails, no surrogate was evaluated in vain.
         correction: Correction | None = inputs.call(objective.correction, "correction")
         if leaves_out(correction, of_kl=not _weighs_kl(objective)):
             self.left_out.add(correction_key(objective.correction))
         surrogate: Surrogate = inputs.call(objective.surrogate, "surrogate")
         values = surrogate.value if correction is None else correction.weight * surrogate.value
-        return values, surrogate.empty
+        sums, empty = self.batch.responses.sum(values), surrogate.empty
+        return sums if empty is None else np.where(self.batch.responses.lengths > 0, sums, empty)
 
     def _kl(self, objective: Objective) -> F64:
         """[R] Σ k."""
@@ -340,23 +306,11 @@ def leaves_out(correction: Correction | None, *, of_kl: bool) -> bool:
 
 def distinct(rows: Iterable[F64]) -> tuple[NDArray[np.int64], F64]:
     """Which of the distinct arrays each is, and those, stacked."""
-    known: dict[bytes, list[int]] = {}
-    kept: list[F64] = []
+    kept: dict[bytes, F64] = {}
+    numbers: dict[bytes, int] = {}
     places = []
     for row in rows:
-        flat = row.ravel()
-        # einsum, unlike a product, never runs in threads, and so never rounds differently.
-        marked = np.einsum("i,i", flat, _marks(len(flat))).tobytes()
-        alike = known.setdefault(marked, [])
-        bits = row.view(np.int64)
-        place = next((at for at in alike if (bits == kept[at].view(np.int64)).all()), len(kept))
-        if place == len(kept):
-            alike.append(place)
-            kept.append(row)
-        places.append(place)
-    return np.array(places, np.int64), np.array(kept)
-
-
-@lru_cache(maxsize=4)
-def _marks(count: int) -> F64:
-    return np.sin(np.arange(1.0, count + 1.0))
+        bits = row.tobytes()
+        places.append(numbers.setdefault(bits, len(kept)))
+        kept.setdefault(bits, row)
+    return np.array(places, np.int64), np.array([*kept.values()])

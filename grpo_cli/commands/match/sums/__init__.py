@@ -1,1 +1,0 @@
-"""What is added up over the data."""
