@@ -6,7 +6,7 @@ or per record [M]; None where the objective has no such quantity, NaN for a reco
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -263,13 +263,19 @@ def read_expectations(record: Record) -> Wanted:
     expected = _object(record.expected, "expected")
     for key in expected:
         if key not in KEYS:
-            raise InputError(_unknown(key), path=f"expected.{key}")
+            close = nearest(key, KEYS, cutoff=0.5)
+            near = f"did you mean {close}?" if close else f"known keys: {', '.join(KEYS)}"
+            why = f"verify does not know this key; {near} (put what a trainer logs under metrics)"
+            raise InputError(why, path=f"expected.{key}")
     keys = [key for key, value in expected.items() if value is not None and key in _QUANTITY]
     keys.sort(key=_ORDER.__getitem__)
     found = [_expectation(_QUANTITY[key], key, expected[key], record) for key in keys]
     given = expected.get("metrics")
     metrics = {} if given is None else _object(given, "expected.metrics")
-    found += [*_metrics(metrics)]
+    for name, value in metrics.items():
+        if name in METRICS and value is not None:
+            numbers = _numbers([value], f"expected.metrics.{name}")
+            found.append(Expectation(f"metrics.{name}", METRIC, "record", *numbers, METRICS[name]))
     return found, [f"metrics.{key}" for key in metrics if key not in METRICS]
 
 
@@ -294,19 +300,6 @@ def _object(value: object, path: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
         raise InputError(f"expected an object, got {shown(value)}", path=path)
     return value
-
-
-def _unknown(key: str) -> str:
-    close = nearest(key, KEYS, cutoff=0.5)
-    near = f"did you mean {close}?" if close else f"known keys: {', '.join(KEYS)}"
-    return f"verify does not know this key; {near} (put what a trainer logs under metrics)"
-
-
-def _metrics(metrics: Mapping[str, Any]) -> Iterator[Expectation]:
-    for name, value in metrics.items():
-        if name in METRICS and value is not None:
-            numbers = _numbers([value], f"expected.metrics.{name}")
-            yield Expectation(f"metrics.{name}", METRIC, "record", *numbers, METRICS[name])
 
 
 def _expectation(quantity: Quantity, key: str, value: object, record: Record) -> Expectation:
