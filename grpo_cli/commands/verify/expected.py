@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from grpo_cli.batch import F64, I64
+from grpo_cli.batch import F64, I64, Segments
 from grpo_cli.errors import InputError, nearest
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.terms import KL, POLICY
@@ -373,12 +373,13 @@ def _of_responses(quantity: Quantity) -> Values:
         if quantity.stage == "advantage" and breakdown.response_advantage is not None:
             return breakdown.response_advantage
         tokens = None if quantity.tokens is None else quantity.tokens(breakdown)
-        if tokens is None:
-            return None
-        responses = breakdown.batch.responses
-        filled = responses.lengths > 0
-        found = np.full(responses.count, np.nan)
-        found[filled] = tokens[responses.starts[filled]]
-        return found
+        return None if tokens is None else first_tokens(tokens, breakdown.batch.responses)
 
     return firsts
+
+
+def first_tokens(tokens: F64, responses: Segments) -> F64:
+    """[R] the value of each response's first token; NaN for a response without tokens."""
+    found, filled = np.full(responses.count, np.nan), responses.lengths > 0
+    found[filled] = tokens[responses.starts[filled]]
+    return found
