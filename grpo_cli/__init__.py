@@ -58,23 +58,14 @@ __all__ = [
     "verify",
 ]
 
-_HOMES = {
-    "api": (
-        *("Evaluated", "evaluate", "read"),
-        *("check", "compare", "diff", "explain", "match", "show", "split", "trend", "verify"),
-    ),
-    "errors": ("GrpoError", "InputError", "UsageError"),
-    "variants": ("VARIANTS", "Variant"),
-}
-"""Module → what is taken from it, when it is asked for: pytest imports this package at its start,
-for the plugin in ``vectors``, and must not import numpy with it.
-"""
-
 
 def __getattr__(name: str) -> object:
-    for module, names in _HOMES.items():
-        if name in names:
-            return getattr(import_module(f"{__name__}.{module}"), name)
+    # Imported when it is asked for: pytest imports this package at its start, for the plugin in
+    # ``vectors``, and must not import numpy with it.
+    for module in ("errors", "variants", "api") if name in __all__ else ():
+        home = import_module(f"{__name__}.{module}")
+        if hasattr(home, name):
+            return getattr(home, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -16,16 +16,16 @@ two pieces. Where an objective wants statistics of the whole batch (``batch-std`
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
 
 from grpo_cli.engine.accumulator import Folded, fold_decoded
-from grpo_cli.engine.batches import BatchTotals
 from grpo_cli.engine.evaluation import EvaluationSums, StatisticsSums
 from grpo_cli.engine.evaluator import BatchStatistics, Evaluator
-from grpo_cli.engine.facts import InputFacts, Skipped
+from grpo_cli.engine.facts import InputFacts
 from grpo_cli.engine.references import lacks_kl, without_kl
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.records import PLAIN, Block, DecodedChunk, Piece, Raw, Reading, Span
@@ -171,20 +171,10 @@ def merge(parts: Iterable[M]) -> M:
     first = next(rest, None)
     if first is None:
         raise UsageError("nothing to merge: no partial result was given")
-    whole = _empty(first)
-    whole.merge(first)
+    whole = deepcopy(first)
     for part in rest:
         whole.merge(part)
     return whole
-
-
-def _empty(like: M) -> M:
-    if isinstance(like, BatchStatistics):
-        return BatchStatistics()
-    sums = EvaluationSums(Evaluator(like._plan))
-    batches = like._folded.sums.batches
-    sums.batches = BatchTotals(batches.batch, batches.plan)
-    return Partial(Folded(sums, Skipped(), InputFacts()), like._plan)
 
 
 def pieces(paths: Sequence[str], size: int = _SIZE, *, reading: Reading = PLAIN) -> Iterator[Piece]:

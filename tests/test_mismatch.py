@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import sys
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,31 +13,18 @@ from command import answer, run
 from files import each
 
 from grpo_cli import check
-from grpo_cli.batch import F64, I64, Segments
+from grpo_cli.batch import Segments
 from grpo_cli.objective.mismatch import Attribution, Mismatch
+
+sys.path.insert(0, str(Path(__file__).parent / "benchmarks"))
+
+from mismatch import PLANTED, Drawn, draw
 
 FLOORS = Path(__file__).parent.parent / "grpo_cli" / "commands" / "check" / "floors.json"
 
 
-class Drawn(NamedTuple):
-    """Log-probs of an engine and of a trainer that differ by noise of the logits."""
-
-    rows: Segments
-    old: F64
-    rollout: F64
-    turns: I64
-    versions: I64
-    random: np.random.Generator
-
-
-def drawn(seed: int, responses: int = 160, noise: float = 0.02) -> Drawn:
-    random = np.random.default_rng(seed)
-    rows = Segments(random.integers(60, 160, responses))
-    rollout = -random.gamma(0.4, 1.5, rows.total)
-    old = np.minimum(rollout + noise * random.normal(size=rows.total) * -np.expm1(rollout), 0.0)
-    turns = 3 * rows.positions // rows.spread(rows.lengths)
-    versions = random.integers(5, 8, responses)[rows.index]
-    return Drawn(rows, old, rollout, turns, versions, random)
+def drawn(seed: int, responses: int = 96, noise: float = 0.02) -> Drawn:
+    return draw(seed, responses, noise=noise)
 
 
 def moved(one: Drawn, among: Any, size: float) -> Drawn:
@@ -106,16 +93,16 @@ def test_its_size_is_that_of_the_definitions():
 
 def test_what_a_cause_explains_is_the_kl_that_goes_when_tokens_differ_as_the_spared_do():
     one = drawn(2)
-    one = moved(one, one.versions == 5, 0.1)
+    one = moved(one, one.versions == 3, 0.1)
     d = one.old - one.rollout
     k3, p = np.exp(d) - 1.0 - d, np.exp(np.minimum(one.old, one.rollout))
-    room, spared = (1.0 - p) ** 2, one.versions == 7
+    room, spared = (1.0 - p) ** 2, one.versions == 6
     without = k3[spared].sum() / room[spared].sum() * room.sum()
     (version,) = (cause for cause in attributed(one).causes if cause.name == "version")
     assert version.explains == pytest.approx(1.0 - without / k3.sum(), rel=1e-9)
     shares = {kind.name: kind.share for kind in version.kinds}
-    assert shares["version 5"] == pytest.approx(k3[one.versions == 5].sum() / k3.sum(), rel=1e-9)
-    assert version.kinds[0].name == "version 5"
+    assert shares["version 3"] == pytest.approx(k3[one.versions == 3].sum() / k3.sum(), rel=1e-9)
+    assert version.kinds[0].name == "version 3"
 
 
 def test_no_cut_and_no_order_changes_a_bit():
@@ -132,7 +119,8 @@ def test_its_kl_is_never_negative():
 
 
 def test_equal_log_probs_have_no_mismatch():
-    one = drawn(4, noise=0.0)
+    one = drawn(4)
+    one = one._replace(old=one.rollout)
     empty = Mismatch()
     empty.add(one.old, one.rollout, one.rows)
     assert empty.result() is None
@@ -142,46 +130,13 @@ def test_equal_log_probs_have_no_mismatch():
 # ---- planted causes -----------------------------------------------------------------------------
 
 
-def with_support(one: Drawn) -> Drawn:
-    """The engine renormalised: the mass that it cut off is a loss of the trainer's alone."""
-    lost = np.log1p(-0.1 * one.random.random(one.rows.total)) * (one.rollout < -0.2)
-    return one._replace(old=one.old + lost)
-
-
-def with_outliers(one: Drawn) -> Drawn:
-    old = one.old.copy()
-    old[one.random.choice(len(old), 6, replace=False)] -= 6.0
-    return one._replace(old=old)
-
-
-def with_rounding(one: Drawn) -> Drawn:
-    bits = one.rollout.astype(np.float32).view(np.uint32)
-    rounded = ((bits + np.uint32(0x8000)) & np.uint32(0xFFFF0000)).view(np.float32)
-    return one._replace(rollout=rounded.astype(np.float64))
-
-
-def quarters(one: Drawn) -> I64:
-    return one.rows.positions * 4 // one.rows.spread(one.rows.lengths)
-
-
-PLANTED: dict[str, Callable[[Drawn], Drawn]] = {
-    "version": lambda one: moved(one, one.versions < 7, 0.06),
-    "turn": lambda one: moved(one, one.turns == 1, 0.06),
-    "position": lambda one: moved(one, quarters(one) == 3, 0.06),
-    "support": with_support,
-    "outliers": with_outliers,
-    "precision": with_rounding,
-}
-
-
 @each("cause", PLANTED)
 def test_a_planted_cause_is_named(cause):
-    noise = 0.001 if cause == "precision" else 0.02
-    clean = drawn(5, noise=noise)
+    clean = drawn(5)
     assert attributed(clean).first is None
     if cause == "position":  # turns are places too
         clean = clean._replace(turns=np.zeros_like(clean.turns))
-    first = attributed(PLANTED[cause](clean)).first
+    first = attributed(PLANTED[cause](clean, 8.0)).first
     assert first is not None
     assert first.name == cause
 
@@ -201,7 +156,7 @@ def test_a_hard_stretch_of_text_is_no_cause():
 
 
 def test_check_says_how_large_it_is_and_what_explains_it(tmp_path):
-    path = written(tmp_path / "late.jsonl", PLANTED["position"](drawn(7)))
+    path = written(tmp_path / "late.jsonl", PLANTED["position"](drawn(7), 8.0))
     found = answer("check", path)["mismatch"]
     assert found["named"] == "position"
     assert found == check(path).document()["mismatch"]
@@ -214,7 +169,7 @@ def test_check_says_how_large_it_is_and_what_explains_it(tmp_path):
 @each("cause", ("turn", "version"))
 def test_check_reads_turns_and_versions(tmp_path, cause):
     key = {"turn": "turn_ids", "version": "weight_versions"}[cause]
-    one = PLANTED[cause](drawn(10))
+    one = PLANTED[cause](drawn(10), 8.0)
     path = written(tmp_path / "agents.jsonl", one, key)
     found = answer("check", path)["mismatch"]
     assert found["named"] == cause
@@ -225,7 +180,7 @@ def test_check_reads_turns_and_versions(tmp_path, cause):
 
 def test_a_turn_may_be_a_row(tmp_path):
     """The rows of a trajectory are its turns, in their order."""
-    one = PLANTED["turn"](drawn(10))
+    one = PLANTED["turn"](drawn(10), 8.0)
     whole = answer("check", written(tmp_path / "whole.jsonl", one, "turn_ids"))["mismatch"]
     made = []
     for record in records(one, keys=("turn_ids",)):
@@ -259,7 +214,7 @@ def test_endless_log_probs_have_a_size():
 
 
 def test_masked_tokens_separate_turns(tmp_path):
-    one = PLANTED["turn"](drawn(11))
+    one = PLANTED["turn"](drawn(11), 8.0)
     rows = records(one, keys=("turn_ids",))
     for row in rows:
         turns = row.pop("turn_ids")

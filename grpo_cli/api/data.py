@@ -1,17 +1,18 @@
-"""Data in any shape: a path, several, a record, records; and how they are read."""
+"""Data in any shape, and how it is read; messages that name arguments where they named flags."""
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from grpo_cli.api.words import speaking_of_arguments
 from grpo_cli.engine import Reader
-from grpo_cli.errors import UsageError
+from grpo_cli.errors import GrpoError, InputError, UsageError
 from grpo_cli.records import Block, DecodedChunk, Piece, Raw, Reading, Source
 from grpo_cli.records.choose.grouping import Grouping
 from grpo_cli.records.choose.where import read_conditions, read_path
@@ -21,6 +22,8 @@ from grpo_cli.records.open.folders import files as expanded
 from grpo_cli.records.record import in_chunks
 from grpo_cli.records.tables.parquet import canonical
 from grpo_cli.records.translate import Notices
+from grpo_cli.variants import STAGES
+from grpo_cli.variants.plan import OWN_AGGREGATES
 
 Record = Mapping[str, Any]
 Path = str | os.PathLike[str]
@@ -190,3 +193,49 @@ def plain(value: Any) -> Any:
 
 
 _AS_IN_A_FILE = frozenset({float, int, str, bool, type(None)})
+
+
+# ---- messages that speak of flags, as a caller from Python reads them: of arguments --------------
+
+_SPELLED = {"from": "format"}
+_PARAMETER = re.compile(r"-p (\w+=[^\s;,)]+)")
+_MAP = re.compile(r"--map (\w+)=([^\s;,:)]+)")
+_FLAG = re.compile(r"--([a-z][a-z-]*)(?:[ =]([^\s;,:)]+))?")
+_VALUE = re.compile(r"[A-Z…]+|[-+.\d][\d.e+-]*")
+
+
+@contextmanager
+def speaking_of_arguments() -> Iterator[None]:
+    """Errors that pass here name arguments where they named flags."""
+    try:
+        yield
+    except GrpoError as error:
+        if isinstance(error, InputError):
+            error.message = of_arguments(error.message)
+        error.args = tuple(of_arguments(str(word)) for word in error.args)
+        raise
+
+
+def of_arguments(text: str) -> str:
+    """The text with ``--beta 0`` as ``beta=0`` and ``--kl k3`` as ``stages={"kl": "k3"}``.
+
+    ``--map rewards=score`` is ``record["rewards"] = record["score"]``.
+    """
+    text = _MAP.sub(r'record["\1"] = record["\2"]', text)
+    return _FLAG.sub(_argument, _PARAMETER.sub(r"\1", text))
+
+
+def _argument(found: re.Match[str]) -> str:
+    name, after = found[1].replace("-", "_"), found[2]
+    stage = STAGES.get("aggregate" if name in OWN_AGGREGATES else name)
+    rest = f" {after}" if after else ""
+    if stage is not None:
+        if after is not None and (after in stage.choices or after in stage.aliases):
+            return f'stages={{"{name}": "{after}"}}'
+        return f'stages={{"{name}": …}}{rest}'
+    name = _SPELLED.get(name, name)
+    if name == "unpack" and after:
+        return f'read(…, unpack="{after}")'
+    if name == "batch" and after:
+        return f'{name}="{after}"'
+    return f"{name}={after}" if after and _VALUE.fullmatch(after) else f"{name}{rest}"

@@ -6,18 +6,17 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from grpo_cli.api.words import speaking_of_arguments
+from grpo_cli.api.data import speaking_of_arguments
 from grpo_cli.batch import F64
 from grpo_cli.commands.answer import html_page, html_table
 from grpo_cli.engine.rows.fields import COLUMNS, FIELDS, KINDS, SIDES, Level
-from grpo_cli.engine.rows.having import read_having
-from grpo_cli.engine.rows.rows import Column
 from grpo_cli.engine.rows.rows import columns as columns_of
+from grpo_cli.engine.rows.rows import read_having
 from grpo_cli.engine.rows.source import Source
 from grpo_cli.errors import UsageError
 from grpo_cli.objective.breakdown import Breakdown
@@ -102,14 +101,15 @@ class Evaluated:
         Raises:
             UsageError: for a level or a column that there is not, or where only totals were kept.
         """
-        if level not in LEVELS:
-            raise UsageError(f"level: expected one of {', '.join(LEVELS)}, got {level!r}")
+        if level not in get_args(RowLevel):
+            known = ", ".join(get_args(RowLevel))
+            raise UsageError(f"level: expected one of {known}, got {level!r}")
         self._with_rows()
         parts = self.parts
         with speaking_of_arguments():
             texts = [having] if isinstance(having, str) else having
-            known = (*parts[0].by, *FIELDS[level])
-            wanted = read_having(texts, level, known, "having")
+            columns_known = (*parts[0].by, *FIELDS[level])
+            wanted = read_having(texts, level, columns_known, "having")
         if wanted is not None:
             parts = [part.only(wanted.mask) for part in parts]
         return columns(parts, level)
@@ -207,11 +207,11 @@ class Evaluated:
     advantages, contributions = advantage, contribution
 
     def _tokens(self, name: str) -> list[Array]:
+        """One array for each response."""
         self._with_rows()
-        return self.per_response(one_column(self.parts, name))
-
-    def per_response(self, tokens: Array) -> list[Array]:
-        """Cuts a flat token array into responses."""
+        tokens = columns(self.parts, "token", [name])[name]
+        if name == "correction":
+            tokens = np.nan_to_num(tokens, nan=1.0)
         lengths = [part.breakdown.batch.responses.lengths for part in self.parts]
         return np.split(tokens, np.cumsum(np.concatenate(lengths))[:-1])
 
@@ -235,67 +235,43 @@ def _package(name: str) -> Any:
 # ---- rows as arrays, which pandas, polars and pyarrow take ------------------------------
 
 
-def columns(parts: Sequence[Source], level: Level) -> dict[str, Array]:
-    """Name → one value a row, of the fields that rows of this level have.
+def columns(
+    parts: Sequence[Source], level: Level, only: Sequence[str] | None = None
+) -> dict[str, Array]:
+    """Name → one value a row, of the fields that rows of this level have, or of ``only`` some.
 
     A number that is unknown or of nothing is NaN, a text None. With several reward functions
     there is a column for each, ``reward.NAME`` or ``reward.0``.
     """
-    tables = [_table(part, level) for part in parts]
-    found = dict.fromkeys(name for table in tables for name in table)
-    return {
-        name: _joined([table.get(name, np.full(len(table["id"]), np.nan)) for table in tables])
-        for name in found
-    }
+    names = only or (FIELDS if level == "record" else COLUMNS)[level]
+    tables = [_table(part, level, names) for part in parts]
+    found: dict[str, Array] = {}
+    for name in dict.fromkeys(name for table in tables for name in table):
+        pieces = [table.get(name, np.full(len(table[names[0]]), np.nan)) for table in tables]
+        if len(pieces) > 1 and {piece.dtype.kind for piece in pieces} - {"i", "f"}:
+            flat = [one for piece in pieces for one in piece.tolist()]
+            found[name] = array([None if one != one else one for one in flat])
+        else:
+            found[name] = np.concatenate(pieces)
+    return found
 
 
-def one_column(parts: Sequence[Source], name: str) -> Array:
-    """[N] a column of the tokens; NaN where it is unknown, and 1 for a weight that there is not."""
-    found = []
-    for part in parts:
-        values = columns_of(part, "token", [name])[name].values
-        missing = 1.0 if name == "correction" else np.nan
-        nothing = np.full(len(part.breakdown.ratio), missing)
-        found.append(nothing if values is None else _filled(name, Column(values)))
-    return np.concatenate(found)
-
-
-def _joined(pieces: list[Array]) -> Array:
-    if len({piece.dtype.kind for piece in pieces} - {"i", "f"}) and len(pieces) > 1:
-        flat = [None if value != value else value for piece in pieces for value in piece.tolist()]
-        return array(flat)
-    return np.concatenate(pieces) if pieces else np.empty(0)
-
-
-_NAMES: Mapping[Level, Sequence[str]] = {
-    "record": FIELDS["record"],
-    "trajectory": COLUMNS["trajectory"],
-    "response": COLUMNS["response"],
-    "turn": COLUMNS["turn"],
-    "token": COLUMNS["token"],
-}
-LEVELS = tuple(_NAMES)
-
-
-def _table(source: Source, level: Level) -> dict[str, Array]:
+def _table(source: Source, level: Level, names: Sequence[str]) -> dict[str, Array]:
     table: dict[str, Array] = {}
-    for name, column in columns_of(source, level, (*source.by, *_NAMES[level])).items():
-        first = next(iter(column.values), None) if name == "reward" else None
+    for name, column in columns_of(source, level, (*source.by, *names)).items():
+        values = column.values
+        first = next(iter(values), None) if name == "reward" else None
         if isinstance(first, dict | list):  # of several functions
             keys = list(first) if isinstance(first, dict) else range(len(first))
-            table |= {f"{name}.{key}": array([row[key] for row in column.values]) for key in keys}
-        elif column.values is not None:
-            table[name] = _filled(name, column)
+            table |= {f"{name}.{key}": array([row[key] for row in values]) for key in keys}
+        elif values is not None:
+            each = array(SIDES[values].tolist() if name == "clip" else values)
+            owners = column.owners
+            table[name] = each if owners is None else np.repeat(each, owners.lengths)
         else:
-            text = KINDS[name] == "text"
-            table[name] = np.full(len(table["id"]), None if text else np.nan)
+            rows = source.count(level) if source.mask is None else np.count_nonzero(source.mask)
+            table[name] = np.full(rows, None if KINDS[name] == "text" else np.nan)
     return table
-
-
-def _filled(name: str, column: Column) -> Array:
-    """A value for each row."""
-    values = array(SIDES[column.values].tolist() if name == "clip" else column.values)
-    return values if column.owners is None else np.repeat(values, column.owners.lengths)
 
 
 def array(values: Any) -> Array:

@@ -8,13 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from grpo_cli.api.data import Data, plain, reader_of
+from grpo_cli.api.data import Data, of_arguments, plain, reader_of, speaking_of_arguments
 from grpo_cli.api.evaluated import Evaluated
-from grpo_cli.api.words import of_arguments, speaking_of_arguments
 from grpo_cli.batch import F64
 from grpo_cli.engine.evaluation import Evaluation
 from grpo_cli.engine.rows.source import Source
-from grpo_cli.engine.sizes import record_sizes
+from grpo_cli.engine.totals import record_sizes
 from grpo_cli.errors import UsageError
 from grpo_cli.variants import STAGES
 from grpo_cli.variants.plan import OWN_AGGREGATES, Plan, plan

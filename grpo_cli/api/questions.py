@@ -9,9 +9,8 @@ from typing import Literal
 
 import numpy as np
 
-from grpo_cli.api.data import Data, listed, reader_of
+from grpo_cli.api.data import Data, listed, reader_of, speaking_of_arguments
 from grpo_cli.api.evaluation import Hyperparameter, checked, planned
-from grpo_cli.api.words import speaking_of_arguments
 from grpo_cli.commands.check.answer import Checked
 from grpo_cli.commands.compare.answer import Compared
 from grpo_cli.commands.diff.diff import RunDiff

@@ -16,7 +16,8 @@ class Answer:
     """
 
     def __init_subclass__(cls) -> None:
-        cls.__repr__ = Answer.__repr__  # type: ignore[method-assign]  # not the one of every row
+        if "__repr__" not in vars(cls):
+            cls.__repr__ = Answer.__repr__  # type: ignore[method-assign]  # not the dataclass's
 
     def __repr__(self) -> str:
         """The short fields as they are, the others by their size."""

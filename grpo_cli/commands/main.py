@@ -35,7 +35,7 @@ COMMANDS: Mapping[str, str] = {
     "trend": "trend.command:trend",
     "diff": "diff.command:diff",
     "show": "show.command:show",
-    "report": "report.command:report",
+    "report": "trend.command:report",
     "convert": "convert.command:convert",
     "formats": "formats.command:list_formats",
     "variants": "variants.command:list_variants",

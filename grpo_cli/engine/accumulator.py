@@ -1,4 +1,4 @@
-"""What a command gives to a fold: an accumulator, and what that makes of a piece of the input.
+"""What a command gives to a fold: an accumulator, and what that makes of pieces of the input.
 
 It says what one makes of a chunk of records, how that is added up, and how accumulators of records
 that follow each other merge. Here records that cannot be used are skipped, or end the work.
@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.facts import ERRORS_KEPT, InputFacts, Skipped
 from grpo_cli.engine.packing import chunks
-from grpo_cli.engine.pieces import Bundle
 from grpo_cli.errors import InputError
 from grpo_cli.records import DecodedChunk, Piece, Reading
 
@@ -171,11 +170,11 @@ def fold_decoded(
 
 @dataclass(frozen=True)
 class FoldPiece(Generic[A]):
-    """Adds up the records of a piece, in any process.
+    """Adds up the records of pieces that follow each other, in any process.
 
     Attributes:
         make: makes an accumulator without records.
-        reading: how the piece becomes records.
+        reading: how the pieces become records.
         skip: whether to go on after a record that cannot be used.
         most_errors: how many errors of such records are kept; 0 for all.
     """
@@ -185,16 +184,14 @@ class FoldPiece(Generic[A]):
     skip: bool
     most_errors: int
 
-    def __call__(self, piece: Piece | Bundle) -> Folded[A]:
-        """The sums of a piece, or of several small ones that are read together."""
-        return self.all_of(piece.pieces if isinstance(piece, Bundle) else (piece,))
-
-    def all_of(self, pieces: Iterable[Piece]) -> Folded[A]:
-        """The sums of pieces that follow each other."""
-        sums, facts, reading = self.make(), InputFacts(), self.reading
+    def __call__(self, pieces: Iterable[Piece]) -> Folded[A]:
+        """The sums of the pieces."""
+        facts, reading = InputFacts(), self.reading
         found = (reading.decoded(piece, facts.notices) for piece in pieces)
         decoded = facts.collect(chain.from_iterable(found), reading.fields)
-        folded = fold_decoded(sums, decoded, facts, skip=self.skip, most_errors=self.most_errors)
+        folded = fold_decoded(
+            self.make(), decoded, facts, skip=self.skip, most_errors=self.most_errors
+        )
         if folded.error is not None:
             facts.stop(folded.error.line, folded.error.path)
         return folded

@@ -182,20 +182,17 @@ def located(error: InputError | HyperparameterError, culprit: Record) -> InputEr
     path = (culprit.prefix + path.removeprefix(culprit.prefix)).rstrip(".")
     kind, message, left = InputError, error.message, ""
     if isinstance(error, MisnamedColumnError):
-        kind, message = MisnamedColumnError, _as_written(message, culprit)
+        kind = MisnamedColumnError
+        written = {} if culprit.origin is None else culprit.origin.spelled
+        own, _, rest = written.get("log_probs_new", "log_probs_new").partition("[")
+        if "." in rest:  # the record's log-probs are under several keys
+            message = message.partition(" (on-policy")[0]
+        else:
+            message = message.replace("=log_probs_new", f"={own}")
     if isinstance(error, MissingColumnError):
         kind = MissingColumnError
         left = unknown_keys(error.path.removeprefix(culprit.prefix), culprit.unknown)
     return kind(message + left, path=path, source=culprit.source, line=culprit.line)
-
-
-def _as_written(message: str, culprit: Record) -> str:
-    """A message that names the record's log-probs as its file does, where that has one key."""
-    spelled = {} if culprit.origin is None else culprit.origin.spelled
-    own, _, rest = spelled.get("log_probs_new", "log_probs_new").partition("[")
-    if "." in rest:
-        return message.partition(" (on-policy")[0]
-    return message.replace("=log_probs_new", f"={own}")
 
 
 def carefully(raws: Iterable[Raw | InputError]) -> Iterator[Chunk | InputError]:

@@ -14,15 +14,12 @@ from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import BatchStatistics, Evaluator
 from grpo_cli.engine.facts import Skipped
 from grpo_cli.engine.fold import Accumulator, first_pass, fold_pieces
-from grpo_cli.engine.pieces import Pieces
 from grpo_cli.engine.reader import Reader
 from grpo_cli.engine.references import References, ReferenceSearch, lacks_kl, without_kl
-from grpo_cli.engine.rows.field import Level
-from grpo_cli.engine.rows.having import Having
-from grpo_cli.engine.rows.source import Source
+from grpo_cli.engine.rows.rows import Having
+from grpo_cli.engine.rows.source import Level, Source
 from grpo_cli.engine.totals import Totals
 from grpo_cli.errors import InputError
-from grpo_cli.hyperparameters import Value
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.signature import instead
 from grpo_cli.records import DecodedChunk
@@ -60,7 +57,7 @@ class EvaluationSums(Accumulator[Breakdown]):
     look: Look | None = None
     having: Having | None = None
     batches: BatchTotals = field(init=False)
-    pieces: Pieces = field(default_factory=Pieces)
+    pieces: list[Any] = field(default_factory=list)
     shown: int = 0
     notices: Notices = field(default_factory=dict)
     of_first: Notices | None = None
@@ -235,7 +232,7 @@ class Evaluation:
             together=self._encode is None,
         ):
             self._sums = sums
-            rows, sums.pieces = sums.pieces, Pieces()
+            rows, sums.pieces = sums.pieces, []
             yield rows
 
     def _keep_input(self) -> None:
@@ -286,22 +283,18 @@ class Evaluation:
         """Sentences on the input and the numbers, each once."""
         reader, evaluated = self._reader, (self._evaluator.plan.variant,)
         other = other_row(reader.facts.named, evaluated)
-        more = dict.fromkeys([*self._replaced(), *self._ungrouped()])
-        sums, plan = self._sums, self._evaluator.plan
+        sums, plan, totals = self._sums, self._evaluator.plan, self._sums.totals
+        more: Notices = dict.fromkeys(self._replaced())
+        torn = reader.ungrouped(totals)  # groups into their responses
+        given = any(part.key == "adv" and part.name == "given" for part in totals.signed)
+        in_groups = plan.compares_groups and not given
+        if torn is not None and (in_groups or totals.dead_groups == totals.groups):
+            more[torn] = None
         if sums.references.error is not None:
             return []  # what was read until then depends on how the input is cut
-        no_kl = without_kl([plan] if lacks_kl(sums.totals.signed) else [])
+        no_kl = without_kl([plan] if lacks_kl(totals.signed) else [])
         pooled = {} if sums.error is not None else reader.pooled(plan.batch)
         return list(other | reader.notes() | self._notices | sums.sentences | no_kl | more | pooled)
-
-    def _ungrouped(self) -> Iterator[str]:
-        """Says that groups are torn into their responses, where advantages are made of groups."""
-        totals = self._sums.totals
-        sentence = self._reader.ungrouped(totals)
-        given = any(part.key == "adv" and part.name == "given" for part in totals.signed)
-        in_groups = self._evaluator.plan.compares_groups and not given
-        if sentence is not None and (in_groups or totals.dead_groups == totals.groups):
-            yield sentence
 
     def _replaced(self) -> Iterator[str]:
         """Says which of the variant's own values the records replace by some of another scale."""
@@ -309,7 +302,9 @@ class Evaluation:
         values = [
             instead(name, own, used)
             for name, (own, used) in plan.replaced(self._sums.totals.signed).items()
-            if _of_another_scale(own, used)
+            if isinstance(own, float)
+            and isinstance(used, float)
+            and max(abs(own), abs(used)) > 10 * min(abs(own), abs(used)) > 0  # another scale
         ]
         if values:
             yield f"taken from the records instead of {plan.variant}'s own: {', '.join(values)}"
@@ -323,14 +318,6 @@ def measured(evaluator: Evaluator, reader: Reader) -> Evaluator:
             return evaluator  # there is no record, which the next pass says
         evaluator = evaluator.after(found)
     return evaluator
-
-
-def _of_another_scale(own: Value, used: Value) -> bool:
-    """Whether one is more than ten times the other, as 0.2 is in the place of GSPO's 0.0003."""
-    if not isinstance(own, float) or not isinstance(used, float):
-        return False
-    low, high = sorted((abs(own), abs(used)))
-    return high > 10 * low > 0
 
 
 NO_OLD = "log_probs_old is missing: assuming on-policy (old = new), so every ratio is 1"

@@ -10,7 +10,7 @@ import numpy as np
 
 from grpo_cli.batch import F64, Batch
 from grpo_cli.engine.chunk import Chunk
-from grpo_cli.engine.sizes import Sizes, record_sizes
+from grpo_cli.engine.totals import Sizes, record_sizes
 from grpo_cli.errors import InputError
 from grpo_cli.objective import pipeline, statistics
 from grpo_cli.objective.breakdown import Breakdown
@@ -98,22 +98,16 @@ class Evaluator:
     @property
     def wants_first_pass(self) -> bool:
         """Whether something of whole batches has to be known that is not known yet."""
-        return self._wants_moments or self._wants_counts or self._wants_sizes
+        return bool(self._wanted)
 
     @property
-    def _wants_moments(self) -> bool:
-        known = self.measured is not None and self.measured.moments
-        return self.plan.batch != "record" and self.plan.wants_moments and not known
-
-    @property
-    def _wants_counts(self) -> bool:
-        known = self.measured is not None and self.measured.counts
-        return self.plan.batch != "record" and self.rows and not known
-
-    @property
-    def _wants_sizes(self) -> bool:
-        known = self.measured is not None and self.measured.sizes is not None
-        return self.plan.batch != "record" and self.shares and not known
+    def _wanted(self) -> set[str]:
+        """The attributes of ``BatchStatistics`` that have to be known and are not known yet."""
+        if self.plan.batch == "record":
+            return set()
+        known = self.measured or BatchStatistics()
+        asked = {"moments": self.plan.wants_moments, "counts": self.rows, "sizes": self.shares}
+        return {name for name in asked if asked[name] and not getattr(known, name)}
 
     @property
     def words(self) -> str:
@@ -141,20 +135,20 @@ class Evaluator:
         Where records have to be evaluated for their denominators, the statistics come first: then
         there are two such passes. What shares are parts of comes last.
         """
-        found = BatchStatistics()
-        if self._wants_sizes and not (self._wants_moments or self._wants_counts):
+        found, wanted = BatchStatistics(), self._wanted
+        if wanted == {"sizes"}:
             found.sizes = Sizes()
             found.sizes.add(chunk, self.evaluate(chunk))
             return found
         objective = self.objective(chunk)
         if self.skip:  # what cannot be evaluated is in no statistic either
             pipeline.evaluate(chunk.batch, objective)
-        if self._wants_moments:
+        if "moments" in wanted:
             found.moments = True
             if statistics.wanted(objective):
                 self._add_moments(found, chunk, objective)
         lengths_say_it = not self.skip and objective.correction.choice.absent
-        if self._wants_counts and (lengths_say_it or not found.moments):
+        if "counts" in wanted and (lengths_say_it or not found.moments):
             found.counts = True
             self._add_counts(found, chunk, objective, lengths_say_it=lengths_say_it)
         return found

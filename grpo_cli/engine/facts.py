@@ -112,7 +112,11 @@ class InputFacts:
         """
         for chunk in decoded:
             if self.named is None:
-                self.named, self.group_key = _name_and_group(chunk)
+                value = getattr(chunk.items[0], "value", None)
+                self.named = named_row(value) or ""
+                with suppress(InputError):
+                    names = read_fields(value).names if isinstance(value, dict) else {}
+                    self.group_key = names.get("group_ids", "")
             self._add_unread(chunk, used)
             self._add_steps(steps_in(chunk))
             yield chunk
@@ -136,13 +140,3 @@ class InputFacts:
                 unread = [key for key in candidates(fields.unknown) if key not in used]
                 found = look(row, fields.names, unread, fields.misnamed, raw.line)
                 self.unread.add(keys, found)
-
-
-def _name_and_group(chunk: DecodedChunk) -> tuple[str, str]:
-    """The row that the first object names, and the key under which it says its group."""
-    value = getattr(chunk.items[0], "value", None)
-    key = ""
-    if isinstance(value, dict):
-        with suppress(InputError):
-            key = read_fields(value).names.get("group_ids", "")
-    return named_row(value) or "", key

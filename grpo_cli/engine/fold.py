@@ -7,16 +7,13 @@ blame for an error, skips it or stops there, and says so where nothing was selec
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from grpo_cli.engine.accumulator import A, Accumulator, Folded, FoldPiece
 from grpo_cli.engine.facts import Skipped
-from grpo_cli.engine.pieces import Bundle
-from grpo_cli.records import Piece
 
 if TYPE_CHECKING:
     from grpo_cli.engine.cluster.parts import PartFolder
-    from grpo_cli.engine.cluster.tasks import Done
     from grpo_cli.engine.reader import Reader
 
 __all__ = ["Accumulator", "first_pass", "fold", "fold_pieces"]
@@ -69,18 +66,12 @@ def fold_pieces(
     reader.skipped = whole.skipped
     read = False
     # No name for it: an error keeps what has one, and with it the processes that work ahead.
-    for piece, part in _run(
-        reader,
-        make,
-        skip=reader.skip,
-        most_errors=reader.most_errors,
-        together=together,
-        part_folder=part_folder,
-    ):
+    work = FoldPiece(make, reader.reading, reader.skip, reader.most_errors)
+    for size, part in reader.run(work, together=together, part_folder=part_folder):
         read |= part.facts.named is not None
         whole.merge(part)
         if progress is not None:
-            progress(piece.size, part.sums)
+            progress(size, part.sums)
         yield whole.sums
         if whole.error is not None:
             raise whole.error
@@ -95,15 +86,9 @@ def first_pass(reader: Reader, make: Callable[[], A]) -> A:
     """Adds up the records of the input that can be used; another fold reports the errors."""
     reader.keep_input()
     whole = make()
-    for _, part in _run(reader, make, skip=True, most_errors=1, together=True):
+    work = FoldPiece(make, reader.reading, skip=True, most_errors=1)
+    for _, part in reader.run(work, together=True):
         whole.merge(part.sums)
         if whole.complete:
             break
     return whole
-
-
-def _run(
-    reader: Reader, make: Callable[[], A], *, skip: bool, most_errors: int, **how: Any
-) -> Iterator[tuple[Piece | Bundle | Done, Folded[A]]]:
-    work = FoldPiece(make, reader.reading, skip, most_errors)
-    return reader.run(work, bundles=make().bundles, **how)

@@ -9,7 +9,6 @@ from itertools import accumulate, chain, groupby
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from grpo_cli.engine.chunk import Chunk, Mixed, carefully
 from grpo_cli.errors import InputError
@@ -49,21 +48,6 @@ class _Run:
     size: int
     of_batches: list[BatchFields]
 
-    @classmethod
-    def of(
-        cls,
-        settings: Settings,
-        raws: list[Raw],
-        packed: Packed,
-        shown: list[Record],
-    ) -> _Run:
-        """Records with some settings in common; their values are dropped."""
-        for raw in raws:
-            raw.drop()
-        of_batches = [raw.batch for raw in raws if raw.batch]
-        size = sum([raw.size for raw in raws])
-        return cls(settings, raws, [packed], shown, size, of_batches)
-
     @property
     def key(self) -> Hashable:
         """What records that are evaluated together have in common: settings, and their fields."""
@@ -85,15 +69,12 @@ class _Run:
         given = "advantages" in first.fields.names
         if batch is None:
             return None
-        own = first.settings[0], given, self.raws, self.of_batches, self._varied()
-        return Chunk(self.headers, batch, *own)
-
-    def _varied(self) -> dict[str, NDArray[Any]]:
-        """Hyperparameter → [M] the value of each record, where they differ."""
         each = [one for packed in self.packed for one in packed.settings]
         names = [name for name, value in self.settings if value is _VARIES]
         columns = {name: np.array([one[name] for one in each]) for name in names}
-        return {name: one for name, one in columns.items() if (one != one[0]).any()}
+        varied = {name: one for name, one in columns.items() if (one != one[0]).any()}
+        own = first.settings[0], given, self.raws, self.of_batches, varied
+        return Chunk(self.headers, batch, *own)
 
 
 def chunks(
@@ -200,8 +181,12 @@ def _parts(
         ]
         ends = list(accumulate(length for _, length in runs))
         for (own, length), end, kept in zip(runs, ends, packed.cut(ends), strict=True):
-            part = slice(end - length, end)
-            yield _Run.of(own, raws[part], kept, shown[part])
+            some = raws[end - length : end]
+            for raw in some:
+                raw.drop()
+            of_batches = [raw.batch for raw in some if raw.batch]
+            size = sum([raw.size for raw in some])
+            yield _Run(own, some, [kept], shown[end - length : end], size, of_batches)
 
 
 _VARIES = "varies"

@@ -1,4 +1,4 @@
-"""Blocks to worker processes and their outcomes back, in the blocks' order.
+"""Pieces to worker processes and their outcomes back, in the pieces' order.
 
 The standard library's ``ProcessPoolExecutor`` in its place was 18 to 25 % slower at token level,
 and left its workers behind where the parent was killed with SIGKILL; these end with it.
@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import pickle
 import signal
-import socket
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,12 +20,11 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from grpo_cli.engine import memory
-from grpo_cli.engine.pieces import Bundle
 from grpo_cli.errors import GrpoError
 from grpo_cli.records import Block, Piece
 
 T = TypeVar("T")
-Work = Piece | Bundle
+Work = Sequence[Piece]
 
 _AHEAD = 2  # pieces a worker is given at once: it has the next when it is done with one
 _WAITING = 4  # results per worker that may wait for a slower one before them
@@ -43,15 +39,11 @@ class WorkerError(GrpoError):
 def cores() -> int:
     """The cores this process may use: its affinity, and its control group's quota."""
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return min(count or 1, _quota())
-
-
-def _quota() -> int:
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        return max(1, -(-int(quota) // int(period)))
+        return min(count or 1, max(1, -(-int(quota) // int(period))))
     except (OSError, ValueError):  # no control group, or "max"
-        return sys.maxsize
+        return count or 1
 
 
 class _Failed(NamedTuple):
@@ -74,7 +66,8 @@ class _Worker:
     @property
     def wants_more(self) -> bool:
         """Whether it has less than it should; a large message must not wait for its attention."""
-        return len(self.given) < _AHEAD and not any(_is_large(piece) for _, piece in self.given)
+        large = any(isinstance(one, Block) for _, some in self.given for one in some)  # the text
+        return len(self.given) < _AHEAD and not large
 
     def give(self, number: int, piece: Work) -> None:
         """Hands over a piece."""
@@ -93,15 +86,9 @@ class _Worker:
         """
         number, piece = self.given.popleft()
         try:
-            return number, piece, receive(self.connection)
+            return number, piece, self.connection.recv()
         except (EOFError, OSError):
             raise _died(piece) from None
-
-
-def _is_large(piece: Work) -> bool:
-    """Whether it is the text itself, not its place."""
-    parts = piece.pieces if isinstance(piece, Bundle) else (piece,)
-    return any(isinstance(part, Block) for part in parts)
 
 
 def in_order(
@@ -169,8 +156,8 @@ def _without_sigpipe() -> Iterator[None]:
         signal.signal(name, signal.SIG_DFL)
 
 
-def _died(piece: Work) -> WorkerError:
-    place = f"{piece.source}, at or after line {piece.line}"
+def _died(pieces: Work) -> WorkerError:
+    place = f"{pieces[0].source}, at or after line {pieces[0].line}"
     return WorkerError(
         f"a worker process died on {place} (killed or out of memory?); everything before it is "
         "evaluated; --jobs 1 uses a single process"
@@ -188,15 +175,12 @@ def _serve(work: Callable[[Work], object], connection: Connection) -> None:
             piece = connection.recv()
         except (EOFError, OSError):
             return
-        send(connection, _outcome(work, piece))
-
-
-def _outcome(work: Callable[[Work], object], piece: Work) -> object:
-    try:
-        with np.errstate(all="ignore"):  # as in the process that started it
-            return work(piece)
-    except (GrpoError, MemoryError) as error:
-        return _Failed(error)
+        try:
+            with np.errstate(all="ignore"):  # as in the process that started it
+                found: object = work(piece)
+        except (GrpoError, MemoryError) as error:
+            found = _Failed(error)
+        connection.send(found)
 
 
 def _end_with_parent() -> None:
@@ -208,52 +192,3 @@ def _end_with_parent() -> None:
     assert parent is not None
     parent.join()
     os._exit(1)
-
-
-_SOCKETS = hasattr(socket, "AF_UNIX")  # whether that is what connections are
-
-
-def send(connection: Connection, result: object) -> None:
-    """Sends a result, its large texts without a copy (pickle's protocol 5).
-
-    Pickled as usual, a text of some megabytes is copied once here and three times in the parent: a
-    fifth of the time of a run that writes its tokens from two processes. Arrays, which may be
-    written to, are copied, so that they may be written to in the parent.
-    """
-    views: list[memoryview] = []
-
-    def goes_along(buffer: pickle.PickleBuffer) -> bool:
-        view = buffer.raw()
-        if view.readonly:
-            views.append(view)
-        return not view.readonly
-
-    message = pickle.dumps(result, 5, buffer_callback=goes_along if _SOCKETS else None)
-    connection.send((message, [len(view) for view in views]))
-    if views:
-        with _socket(connection) as stream:
-            for view in views:
-                stream.sendall(view)
-
-
-def receive(connection: Connection) -> Any:
-    """What ``send`` sent, each buffer read into its place by one call."""
-    message, sizes = connection.recv()
-    if not sizes:
-        return pickle.loads(message)
-    with _socket(connection) as stream:
-        return pickle.loads(message, buffers=[_read(stream, size) for size in sizes])
-
-
-def _read(stream: socket.socket, size: int) -> bytes:
-    read = stream.recv(size, socket.MSG_WAITALL)
-    while len(read) < size:  # a signal came
-        more = stream.recv(size - len(read), socket.MSG_WAITALL)
-        if not more:
-            raise EOFError
-        read += more
-    return read
-
-
-def _socket(connection: Connection) -> socket.socket:
-    return socket.socket(fileno=os.dup(connection.fileno()))

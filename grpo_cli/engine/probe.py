@@ -137,20 +137,17 @@ Gradient = tuple[F64, F64]
 
 def gradients(objective: Objective) -> Iterator[Gradient | None]:
     """Values and gradients on the probe, far tails included; None where something is missing."""
-    batches = [*(probe(tail=tail) for tail in _TAILS), probe(probable=True)]
-    return (_on(objective, batch) for batch in batches)
+    for batch in (*(probe(tail=tail) for tail in _TAILS), probe(probable=True)):
+        try:
+            breakdown = evaluate(batch, objective)
+        except (InputError, HyperparameterError):
+            yield None
+        else:
+            yield breakdown.record_objective, breakdown.gradient
 
 
 _TAILS = (2.0, 11.0, 25.0)
 """Beyond usual dual clips; and beyond the clamps at 10 and at 20 nats."""
-
-
-def _on(objective: Objective, batch: Batch) -> Gradient | None:
-    try:
-        breakdown = evaluate(batch, objective)
-    except (InputError, HyperparameterError):
-        return None
-    return breakdown.record_objective, breakdown.gradient
 
 
 def same_gradient(left: Gradient | None, right: Gradient | None) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from itertools import chain, islice
@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.facts import ERRORS_KEPT, InputFacts, Skipped
 from grpo_cli.engine.packing import chunks
-from grpo_cli.engine.pieces import Bundle, bundled
 from grpo_cli.engine.rows.fields import KINDS
 from grpo_cli.engine.totals import Totals
 from grpo_cli.errors import InputError, UsageError
@@ -45,9 +44,7 @@ from grpo_cli.variants.trainer import other_row
 if TYPE_CHECKING:
     from grpo_cli.engine.accumulator import A, Folded, FoldPiece
     from grpo_cli.engine.cluster.parts import PartFolder
-    from grpo_cli.engine.cluster.tasks import Done
 
-T = TypeVar("T")
 G = TypeVar("G")
 
 _EACH = "--batch FIELD evaluates each by itself"
@@ -101,8 +98,8 @@ class Reader:
             source.keep = False
         self._jobs = jobs
         self._block_bytes = block_bytes
-        self._on = on
-        self._task_bytes = task_bytes
+        self.on = on
+        self.task_bytes = task_bytes
 
     @property
     def notices(self) -> Notices:
@@ -145,10 +142,8 @@ class Reader:
         if paths is not None:
             pairs = zip(self.paths, self.sources, strict=True)
             chosen = [(path, source) for path, source in pairs if path in paths]
-            narrowed.paths, narrowed.sources = (
-                [one[0] for one in chosen],
-                [one[1] for one in chosen],
-            )
+            narrowed.paths = [path for path, _ in chosen]
+            narrowed.sources = [source for _, source in chosen]
         narrowed.facts = InputFacts()
         conditions = [
             Condition(read_path(name, "--batch"), "==", value) for name, value in fields.items()
@@ -186,7 +181,14 @@ class Reader:
         Raises:
             InputError: at the first bad record, unless it is to be skipped.
         """
-        found = (_with_record(raw) for decoded in self._decoded() for raw in one_by_one(decoded))
+
+        def read(raw: Raw | InputError) -> tuple[Raw, Record] | InputError:
+            if isinstance(raw, InputError):
+                return raw
+            found = record(raw)
+            return found if isinstance(found, InputError) else (raw.with_lists(), found)
+
+        found = (read(raw) for decoded in self._decoded() for raw in one_by_one(decoded))
         return self._good(found, needed=True)
 
     def _decoded(self) -> Iterator[Iterator[DecodedChunk]]:
@@ -207,26 +209,15 @@ class Reader:
             raise self.nothing()
 
     def nothing(self) -> InputError:
-        """What to say where no record is left, and which there are."""
-        return self.reading.nothing(self.beginning())
-
-    def beginning(self) -> Iterator[Raw | InputError]:
-        """The first objects of all; of standard input only where it was kept."""
-        reading = self.reading.everything
-        for source in self.sources:
-            if source.path != "-":
-                for piece in reading.pieces(source):
-                    yield from reading.raws(piece, {})
-
-    @property
-    def on_cluster(self) -> bool:
-        """Whether ``run`` works on a cluster."""
-        return self._on is not None
+        """What to say where no record is left, and which there are; none of standard input."""
+        reading, files = self.reading.everything, [one for one in self.sources if one.path != "-"]
+        pieces = chain.from_iterable(map(reading.pieces, files))
+        return self.reading.nothing(raw for piece in pieces for raw in reading.raws(piece, {}))
 
     @property
     def nodes(self) -> int:
         """How many machines of a cluster work on it; none before ``run``, and without a cluster."""
-        if self._on is None:
+        if self.on is None:
             return 0
         from grpo_cli.engine.cluster import session  # an extra
 
@@ -235,17 +226,11 @@ class Reader:
     @property
     def inputs(self) -> list[tuple[str, int, str]]:
         """The files, each with its size and what tells this version of it from others."""
-        known = [
-            (one.name, Version(0, "") if _only_once(one.path) else version_of(one.path))
+        return [
+            (one.name, *(Version(0, "") if _only_once(one.path) else version_of(one.path)))
             for one in self.sources
             if _only_once(one.path) or is_remote(one.path) or Path(one.path).exists()
         ]
-        return [(name, *version) for name, version in known]
-
-    @property
-    def task_bytes(self) -> int | None:
-        """Text of a task of a cluster; None: as it suits."""
-        return self._task_bytes
 
     def bad(self, error: InputError) -> None:
         """Stops at a bad record, or remembers it.
@@ -283,64 +268,51 @@ class Reader:
         work: FoldPiece[A],
         *,
         together: bool = False,
-        bundles: bool = False,
         part_folder: PartFolder | None = None,
-    ) -> Iterator[tuple[Piece | Bundle | Done, Folded[A]]]:
-        """Yields the sums of every piece, in order; of all before, on an error.
+    ) -> Iterator[tuple[int, Folded[A]]]:
+        """Yields the bytes and the sums of every piece, in order; of all before, on an error.
 
         Args:
-            work: adds up a piece; it travels between processes.
+            work: adds up pieces; it travels between processes.
             together: whether a cluster may merge the sums of pieces that follow each other.
-            bundles: whether small pieces, as of small files, are read together.
             part_folder: the folder to which workers of a cluster write the output.
         """
-        if self._on is not None:
+        if self.on is not None:
             from grpo_cli.engine.cluster.run import on_ray  # an extra
 
             yield from on_ray(
-                self._on,
+                self.on,
                 work,
                 self.sources,
                 jobs=self._jobs,
-                size=self._task_bytes,
+                size=self.task_bytes,
                 together=together,
                 part_folder=part_folder,
             )
             return
         faults: list[Exception] = []
         each = _until_error(self._pieces(as_spans=self._jobs != 1), faults)
-        pieces = bundled(each, self._block_bytes) if bundles else each
-        yield from self._share_out(work, pieces)
-        if faults:
-            raise faults[0]
-
-    def _share_out(
-        self, work: Callable[[Piece | Bundle], T], pieces: Iterator[Piece | Bundle]
-    ) -> Iterator[tuple[Piece | Bundle, T]]:
+        pieces = _together(each, self._block_bytes // 2 if work.make().bundles else 0)
         jobs = self._jobs
         if jobs is None:
             beginning = list(islice(pieces, _WORTH_IT))
             pieces = chain(beginning, pieces)
             jobs = 1 if len(beginning) < _WORTH_IT else 0
-        if jobs != 1:
+        found: Iterator[tuple[Sequence[Piece], Folded[A]]]
+        if jobs == 1:
+            found = ((some, work(some)) for some in pieces)
+        else:
             from grpo_cli.engine.pool import cores, in_order  # processes are slow to import too
 
-            jobs = jobs or cores()
-            if jobs > 1:
-                return in_order(work, pieces, jobs)
-        return ((piece, work(piece)) for piece in pieces)
+            found = in_order(work, pieces, jobs or cores())
+        for some, part in found:
+            yield sum(piece.size for piece in some), part
+        if faults:
+            raise faults[0]
 
     def _pieces(self, *, as_spans: bool) -> Iterator[Piece]:
         for source in self.sources:
             yield from self.reading.pieces(source, self._block_bytes, as_spans=as_spans)
-
-
-def _with_record(raw: Raw | InputError) -> tuple[Raw, Record] | InputError:
-    found = raw if isinstance(raw, InputError) else record(raw)
-    if isinstance(found, InputError):
-        return found
-    assert isinstance(raw, Raw)
-    return raw.with_lists(), found
 
 
 def _remove(path: str, owner: int) -> None:
@@ -352,6 +324,20 @@ def _remove(path: str, owner: int) -> None:
 def _only_once(path: str) -> bool:
     """Whether it is standard input, or a pipe with a name."""
     return path == "-" or Path(path).is_fifo()
+
+
+def _together(pieces: Iterable[Piece], room: int) -> Iterator[Sequence[Piece]]:
+    """The pieces, small ones together: as many as have ``room`` bytes."""
+    waiting: list[Piece] = []
+    held = 0
+    for piece in pieces:
+        waiting.append(piece)
+        held += piece.size if room else 0
+        if held >= room:
+            yield tuple(waiting)
+            waiting, held = [], 0
+    if waiting:
+        yield tuple(waiting)
 
 
 def _until_error(pieces: Iterator[Piece], faults: list[Exception]) -> Iterator[Piece]:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from grpo_cli.batch import F64, Cut
+from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.rows.fields import NAMED, TOTAL
+from grpo_cli.engine.rows.source import SIZED
 from grpo_cli.objective.arithmetic.exact_sums import ExactSum, added
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.signature import Parts, common, line
@@ -27,11 +29,9 @@ class TermTotal:
 
     sums: dict[float, ExactSum] = field(default_factory=dict)
     counted: float = 0.0
-    _read: dict[float, float] = field(default_factory=dict, compare=False, repr=False)
 
     def add(self, coefficient: float | F64, values: F64) -> None:
         """Adds values that this coefficient multiplies, or each its own."""
-        self._read = {}
         if not isinstance(coefficient, np.ndarray):
             self.sums.setdefault(coefficient, ExactSum()).add(values)
             return
@@ -43,28 +43,21 @@ class TermTotal:
 
     def merge(self, other: TermTotal) -> None:
         """Adds the sums of other records."""
-        self._read = {}
         self.counted += other.counted
         for coefficient, part in other.sums.items():
             self.sums.setdefault(coefficient, ExactSum()).merge(part)
 
     def value(self, count: float) -> float:
         """Σ w·value over the batch."""
-        return added([*self._values().values()]) / count
+        return added([part.value() for part in self.sums.values()]) / count
 
     def part(self, count: float) -> float:
         """Its part of J: coefficient · Σ w·value."""
         if len(self.sums) == 1:
             (coefficient,) = self.sums
             return coefficient * self.value(count) if coefficient else 0.0
-        parts = [factor * value for factor, value in self._values().items() if factor]
+        parts = [factor * part.value() for factor, part in self.sums.items() if factor]
         return math.fsum(parts) / count
-
-    def _values(self) -> dict[float, float]:
-        """Coefficient → the sum of its values, rounded once."""
-        if not self._read:
-            self._read = {own: part.value() for own, part in self.sums.items()}
-        return self._read
 
 
 @dataclass(kw_only=True)
@@ -194,13 +187,14 @@ class Totals(TermSums):
         if self.batch != "record":
             super()._add_terms(summary, cut)
             for name, other, product in summary.products:
-                self._product(name, other).add(product[cut.responses])
+                self.products.setdefault((name, other), ExactSum()).add(product[cut.responses])
             return
         for term, values in zip(summary.breakdown.terms, summary.record_values, strict=True):
             own = term.coefficient
             own = own[cut.records] if isinstance(own, np.ndarray) else own
             self._term(term.name).add(own, values[cut.records])
-        self._product(POLICY, POLICY).add(summary.record_gradient_squares[cut.records])
+        squares = self.products.setdefault((POLICY, POLICY), ExactSum())
+        squares.add(summary.record_gradient_squares[cut.records])
 
     def add_batch(self, other: Totals) -> None:
         """Adds the totals of one more batch to those of which these are the mean."""
@@ -211,17 +205,15 @@ class Totals(TermSums):
             for coefficient, part in term.sums.items():
                 value = np.array([part.value() / other.count(name)])
                 self._term(name).add(coefficient, value)
-        self._product(POLICY, POLICY).add(np.array([other.gradient_norm**2]))
-
-    def _product(self, name: str, other: str) -> ExactSum:
-        return self.products.setdefault((name, other), ExactSum())
+        squares = self.products.setdefault((POLICY, POLICY), ExactSum())
+        squares.add(np.array([other.gradient_norm**2]))
 
     def merge(self, other: Totals) -> None:
         """Adds the totals of other records."""
         super().merge(other)
         self.units += other.units
         for pair, product in other.products.items():
-            self._product(*pair).merge(product)
+            self.products.setdefault(pair, ExactSum()).merge(product)
         self._add_facts_of(other)
 
     def _add_facts_of(self, other: Totals) -> None:
@@ -315,3 +307,39 @@ class Totals(TermSums):
     def signature(self) -> str:
         """The signature of the batch."""
         return line(self.signed)
+
+
+@dataclass
+class Sizes:
+    """Σ |gradient| and Σ |contribution| over the tokens of each batch, by its key; they merge."""
+
+    sums: dict[tuple[Hashable, str], ExactSum] = field(default_factory=dict)
+
+    def add(self, chunk: Chunk, breakdown: Breakdown) -> None:
+        """Adds the tokens of a chunk to their batches."""
+        keys, index = chunk.batches
+        owner = np.repeat(index, breakdown.batch.records.lengths)
+        for name, sums in _response_sizes(breakdown).items():
+            for at, key in enumerate(keys):
+                self.sums.setdefault((key, name), ExactSum()).add(sums[owner == at])
+
+    def merge(self, other: Sizes) -> None:
+        """Adds the tokens of other records."""
+        for key, size in other.sums.items():
+            self.sums.setdefault(key, ExactSum()).merge(size)
+
+    def read(self, key: Hashable) -> list[float]:
+        """[2] those of a batch; 0 where none of its records was evaluated."""
+        return [self.sums.get((key, name), ExactSum()).value() for name in SIZED]
+
+
+def record_sizes(breakdown: Breakdown) -> F64:
+    """[M, 2] those of each record alone."""
+    found = _response_sizes(breakdown).values()
+    return np.array([breakdown.batch.records.sum(sums) for sums in found]).T
+
+
+def _response_sizes(breakdown: Breakdown) -> dict[str, F64]:
+    """[R] by name, those of each response."""
+    sum_of = breakdown.batch.responses.sum
+    return {name: sum_of(np.abs(getattr(breakdown, name))) for name in SIZED}

@@ -16,10 +16,26 @@ use.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
-from grpo_cli.hooks.trl_recording import Recording
+import numpy as np
+
+from grpo_cli.hooks.columns import copied, gradient_of, number
+from grpo_cli.hooks.trl_record import (
+    GROUPS,
+    OLD,
+    REF,
+    REWARDS,
+    ROWS,
+    columns_of,
+    framework,
+    hyperparameters,
+    made,
+    rewards_of,
+)
 from grpo_cli.hooks.writer import Writer, of_rank
 
 
@@ -46,3 +62,238 @@ def record(
     writer = Writer(own, sealed=stages)
     Recording(trainer, writer, gradient=gradient, stages=stages)
     return writer
+
+
+def _around(owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
+    """Puts ``wrapper`` in the place of a method, which it is given first."""
+    original = getattr(owner, name)
+    setattr(owner, name, wraps(original)(partial(wrapper, original)))
+
+
+class Recording:
+    """What has to be remembered between the trainer's methods.
+
+    Attributes:
+        scored: what the forward passes of the method that runs returned; None outside of one.
+        rewards: [P, K] what the reward functions returned last, over all processes.
+        groups: how many groups were generated before.
+        step, micro: the optimiser step, and the micro-batch in it.
+        waiting, expected: the record that waits for what TRL logs of its step, and what it expects.
+        generation, generated: the generations before this one, and the responses of this one.
+        logged_at: the step before which TRL logged last.
+    """
+
+    def __init__(self, trainer: Any, writer: Writer, *, gradient: bool, stages: bool) -> None:
+        self.trainer = trainer
+        self.writer = writer
+        self.gradient = gradient
+        self.stages = stages
+        self.waiting: Callable[..., Any] | None = None
+        self.expected: dict[str, Any] = {}
+        self.generation = -1
+        self.generated = 0
+        self.logged_at = 0
+        self.scored: list[Any] | None = None
+        self.rewards: Any = None
+        self.groups = 0
+        self.step, self.micro = -1, 0
+        self.words: dict[int, str] = {}
+        _around(trainer, "train", self.train)
+        _around(trainer, "_generate_and_score_completions", self.generate)
+        _around(trainer, "_calculate_rewards", self.score)
+        _around(trainer, "_get_per_token_logps_and_entropies", self.forward)
+        _around(trainer, "_compute_loss", self.compute)
+        if stages:
+            _around(trainer, "log", self.log)
+
+    def recording(self) -> bool:
+        """Whether something is to be recorded."""
+        return not self.writer.closed and bool(self.trainer.model.training)
+
+    def safely(self, run: Callable[..., Any], *args: Any) -> Any:
+        """What ``run`` returns; None where it fails, which ends the recording alone."""
+        try:
+            return run(*args)
+        except Exception as error:
+            self.writer.fail(error)
+            return None
+
+    def train(self, train: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """The training, and then the rest of the file."""
+        try:
+            return train(*args, **kwargs)
+        finally:
+            self.safely(self._write_waiting)
+            self.writer.flush()
+
+    def log(self, log: Callable[..., Any], logs: dict[str, Any], *args: Any, **more: Any) -> Any:
+        """What TRL logs, which the last record of the step expects, where it is of one step."""
+        result = log(logs, *args, **more)
+        self.safely(self._log, logs)
+        return result
+
+    def _log(self, logs: Mapping[str, Any]) -> None:
+        if "loss" not in logs or not self.trainer.model.training:
+            return
+        step = self.trainer.state.global_step
+        if step - self.logged_at == 1 and self.trainer.accelerator.num_processes == 1:
+            self.expected["step_loss"] = number(logs["loss"])
+            self.expected["step_metrics"] = {
+                name: value
+                for name, one in logs.items()
+                if name != "loss" and isinstance(value := number(one), int | float)
+            }
+        self.logged_at = step
+        self._write_waiting()
+
+    def _write_waiting(self) -> None:
+        waiting, self.waiting = self.waiting, None
+        if waiting is not None:
+            self.writer.write(waiting)
+
+    def forward(self, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Log-probs and entropies, which are kept while somebody waits for them."""
+        result = forward(*args, **kwargs)
+        if self.scored is not None:
+            self.scored.append(result)
+        return result
+
+    def score(self, score: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """The rewards of all processes, by reward function."""
+        self.rewards = score(*args, **kwargs)
+        return self.rewards
+
+    def generate(self, generate: Callable[..., Any], inputs: Any) -> Any:
+        """A generation batch, with what its rows are to carry through the shuffle."""
+        if not self.safely(self.recording):
+            return generate(inputs)
+        output, passes = self._watch(generate, inputs)
+        output.update(self.safely(self._carried, output, passes) or {})
+        self.rewards = None
+        return output
+
+    def compute(self, compute: Callable[..., Any], model: Any, inputs: Any) -> Any:
+        """The loss of a micro-batch, which is recorded on the way."""
+        before = self.safely(self._before, inputs)
+        if before is None:
+            return compute(model, inputs)
+        loss, passes = self._watch(compute, model, inputs)
+        self.safely(self._record, inputs, loss, passes, *before)
+        return loss
+
+    def _carried(self, output: Mapping[str, Any], passes: list[Any]) -> dict[str, Any]:
+        """Columns for the rows of a generation batch, one element for each."""
+        count = len(output["completion_ids"])
+        columns = {
+            GROUPS: self._group_ids(output["completion_ids"], count),
+            REWARDS: self._own(self.rewards, count).detach().to("cpu", copy=True),
+        }
+        if self.stages:
+            self.generation += 1
+            self.generated = count * self.trainer.accelerator.num_processes
+            rows = [(self.generation, row) for row in range(self.generated)]
+            columns[ROWS] = columns[GROUPS].new_tensor(self._own(rows, count))
+        if "old_per_token_logps" not in output and "old_logps" in output:  # RLOO keeps their sums
+            for name, one in zip((OLD, REF), passes, strict=False):
+                columns[name] = one[0].detach().to("cpu", copy=True)
+        for name, column in columns.items():
+            if column.shape[0] != count:  # TRL's shuffle would fail on it
+                raise ValueError(f"{name} has {column.shape[0]} rows, but the batch has {count}")
+        return columns
+
+    def _before(self, inputs: Any) -> tuple[dict[str, Any], dict[str, int]] | None:
+        """Settings, and how much is logged, before the loss; None where nothing is recorded."""
+        if not self.recording():
+            return None
+        settings = hyperparameters(self.trainer, inputs)  # TRL moves entropy_coef along
+        return settings, {name: len(values) for name, values in self._metrics.items()}
+
+    def _record(
+        self,
+        inputs: Any,
+        loss: Any,
+        passes: list[Any],
+        settings: dict[str, Any],
+        logged: dict[str, int],
+    ) -> None:
+        if not passes:
+            raise ValueError("the loss was computed without TRL's forward pass")
+        log_probs, entropies = passes[-1][:2]
+        expected = self._expected(loss, log_probs, logged)
+        columns = columns_of(inputs, log_probs)
+        if {"entropy_coef", "top_entropy_quantile"} & settings.keys():
+            columns["entropies"] = copied(entropies)
+        step = self.trainer.state.global_step
+        self.micro = self.micro + 1 if step == self.step else 0
+        self.step = step
+        about = {"id": f"{step}/{self.micro}", "step": step, "microbatch": self.micro}
+        if self.trainer.accelerator.num_processes > 1:
+            about["rank"] = self.trainer.accelerator.process_index
+        rest = {"hyperparameters": settings, "framework": framework(self.trainer)}
+        # Decoded here: tokenizers do not bear two threads at once.
+        tokenizer = getattr(self.trainer, "_tokenizer", self.trainer.processing_class)
+        for one in {*columns["completion_ids"].ravel().tolist()} - self.words.keys():
+            self.words[one] = tokenizer.decode([one])
+        rewards = rewards_of(self.trainer, inputs.get(REWARDS), each_one=self.stages)
+        make = partial(made, about, columns, rewards, rest, expected, self.words)
+        if not self.stages:
+            self.writer.write(make)
+            return
+        about["bundle"] = self._place(inputs.get(ROWS))
+        rest["framework"]["reward_weights"] = self.trainer.reward_weights.tolist()
+        self._write_waiting()
+        self.waiting, self.expected = make, expected
+
+    def _place(self, rows: Any) -> dict[str, Any]:
+        """Which generation the responses of a record are of, and how many records its step has."""
+        accumulated = self.trainer.current_gradient_accumulation_steps
+        found: dict[str, Any] = {"micro_batches": accumulated}
+        if rows is not None and len({*rows[:, 0].tolist()}) == 1:
+            found |= {"generation": int(rows[0, 0]), "rows": rows[:, 1].tolist()}
+            found["generation_size"] = self.generated
+        return found
+
+    def _expected(self, loss: Any, log_probs: Any, logged: dict[str, int]) -> dict[str, Any]:
+        """What the trainer computed."""
+        expected: dict[str, Any] = {}
+        if not self.trainer.aux_loss_enabled:  # the router's loss is no part of the objective
+            expected["loss"] = number(loss)
+        if self.gradient:
+            expected["loss_gradient"] = gradient_of(loss, log_probs)
+        if self.trainer.accelerator.num_processes == 1:
+            expected["metrics"] = {
+                name: values[-1]
+                for name, values in self._metrics.items()
+                if len(values) > logged.get(name, 0)
+            }
+        return expected
+
+    def _watch(self, run: Callable[..., Any], *args: Any) -> tuple[Any, list[Any]]:
+        """What ``run`` returns, and the forward passes on its way."""
+        self.scored = []
+        try:
+            result = run(*args)
+            return result, self.scored
+        finally:
+            self.scored = None
+
+    def _own(self, everyone: Any, count: int) -> Any:
+        """The rows of this process among those of all."""
+        first = self.trainer.accelerator.process_index * count
+        return everyone[first : first + count]
+
+    def _group_ids(self, like: Any, count: int) -> Any:
+        """[R] a number for each row's group that no other generation and process has.
+
+        Rows of one prompt stand side by side, over all processes.
+        """
+        size = self.trainer.num_generations
+        total = count * self.trainer.accelerator.num_processes
+        rows = np.arange(total) // size + self.groups
+        self.groups += -(-total // size)
+        return like.new_tensor(self._own(rows, count).tolist(), device="cpu")
+
+    @property
+    def _metrics(self) -> Mapping[str, list[float]]:
+        metrics: Mapping[str, list[float]] = self.trainer._metrics["train"]
+        return metrics

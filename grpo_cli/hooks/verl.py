@@ -23,23 +23,17 @@ computed in the process that estimated their advantages. A step ends where an op
 from __future__ import annotations
 
 import atexit
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial, wraps
 from importlib.metadata import version
+from inspect import signature
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from grpo_cli.hooks.columns import gradient_of, number
-from grpo_cli.hooks.verl_record import (
-    BYPASS,
-    arguments,
-    bypass_settings,
-    columns_of,
-    hyperparameters,
-    made,
-    parts,
-)
-from grpo_cli.hooks.verl_stages import Estimates
+import numpy as np
+
+from grpo_cli.hooks.columns import Array, copied, gradient_of, number, record_of
 from grpo_cli.hooks.writer import Writer, of_rank, warn_of_end
 
 PolicyLoss = Callable[..., Any]
@@ -111,7 +105,7 @@ class Recorder:
         if self.stages:
             from torch.optim.optimizer import register_optimizer_step_post_hook
 
-            register_optimizer_step_post_hook(self._end_step)
+            register_optimizer_step_post_hook(lambda *_: setattr(self, "_stepped", True))
             atexit.register(self.close)  # before the writer's own
         return writer
 
@@ -129,9 +123,6 @@ class Recorder:
             expected |= {} if loss is None else {"step_loss": number(loss)}
             known = {key: number(value) for key, value in (metrics or {}).items()}
             expected |= {"step_metrics": known} if known else {}
-
-    def _end_step(self, *_: Any) -> None:
-        self._stepped = True
 
     def _write_waiting(self) -> None:
         """Writes the record that waits, which knows then whether it is the last of its step."""
@@ -158,7 +149,7 @@ class Recorder:
         def recorded(*args: Any, **kwargs: Any) -> Any:
             result = loss(*args, **kwargs)
             try:
-                if not self._ended:
+                if not (self.closed or ("writer" in vars(self) and self.writer.closed)):
                     self._record(name, arguments(loss, args, kwargs), *parts(result))
             except Exception as error:
                 self.fail(error)
@@ -166,10 +157,6 @@ class Recorder:
 
         recorded.recorder = self  # type: ignore[attr-defined]
         return recorded
-
-    @property
-    def _ended(self) -> bool:
-        return self.closed or ("writer" in vars(self) and self.writer.closed)
 
     def fail(self, error: Exception) -> None:
         """Ends the recording, with one warning; the loss does not change."""
@@ -198,12 +185,8 @@ class Recorder:
             about["rollout_correction"] = bypass_settings(given["config"])
         settings = hyperparameters(given.get("config"), columns["response_mask"])
         rest: dict[str, Any] = {"hyperparameters": settings, "framework": about}
-        record: dict[str, Any] = {
-            "identity": self.count,
-            "columns": columns,
-            "rest": rest,
-            "expected": expected,
-        }
+        record: dict[str, Any] = {"identity": self.count, "columns": columns}
+        record |= {"rest": rest, "expected": expected}
         self.count += 1
         if not self.stages:
             self.writer.write(partial(made, **record))
@@ -225,3 +208,201 @@ def _rank() -> tuple[int, int]:
     if distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()
     return 0, 1
+
+
+# ---- what estimators computed, found again for the rows of a policy loss -------------------------
+
+_KEPT = 2
+"""Generations that losses may still be computed of: verl trains one step off at most."""
+
+
+class Generation(NamedTuple):
+    """The responses that one call of an estimator saw.
+
+    Attributes:
+        columns: key of a record → [R] its values: rewards, the raw ones where the training says
+            them, and groups where the estimator has uids.
+        settings: the estimator's name and settings, by verl's names.
+        number, size: the call, and how many responses it had.
+        places: what tells a response from others → its places among them.
+    """
+
+    columns: Mapping[str, Sequence[Any]]
+    settings: Mapping[str, Any]
+    number: int
+    size: int
+    places: Mapping[bytes, deque[int]]
+
+
+class Estimates:
+    """Remembers the responses of the last calls of estimators, by the advantages they were given.
+
+    A policy loss sees advantages and no rewards. Responses of the same length with the same
+    advantages may be taken for each other, which changes nothing in what is replayed.
+    """
+
+    def __init__(self) -> None:
+        self.functions: Mapping[str, Sequence[float]] = {}
+        self.weights: Sequence[float] | None = None
+        self._count = 0
+        self._known: deque[Generation] = deque(maxlen=_KEPT)
+
+    def of(
+        self, estimator: Callable[..., Any], name: str, fail: Callable[[Exception], None]
+    ) -> Any:
+        """``estimator``, whose results are remembered under verl's ``name`` for it."""
+
+        @wraps(estimator)
+        def remembered(*args: Any, **kwargs: Any) -> Any:
+            given = signature(estimator).bind(*args, **kwargs).arguments
+            rewards = given.get("token_level_rewards")
+            scores = None if rewards is None else copied(rewards.sum(dim=-1))  # some work in place
+            result = estimator(*args, **kwargs)
+            try:
+                if scores is not None:
+                    self._remember(name, given, scores, result[0])
+            except Exception as error:
+                fail(error)
+            return result
+
+        return remembered
+
+    def _remember(self, name: str, given: Mapping[str, Any], scores: Array, found: Any) -> None:
+        more = {**given.get("kwargs", {}), **given}
+        settings: dict[str, Any] = {"adv_estimator": name}
+        if more.get("norm_adv_by_std_in_grpo") is not None:
+            settings["norm_adv_by_std_in_grpo"] = bool(more["norm_adv_by_std_in_grpo"])
+        columns = {"rewards": scores.astype(float).tolist()}
+        if more.get("index") is not None:
+            columns["group_ids"] = [number(group) for group in more["index"]]
+        for key, values in self.functions.items():
+            columns[f"rewards/{key}"] = np.asarray(values, float).tolist()
+        if self.functions and self.weights is not None:
+            settings["reward_weights"] = [*map(float, self.weights)]
+        self.functions = {}
+        places: dict[bytes, deque[int]] = {}
+        for row, seen in enumerate(_keys(copied(found), copied(given["response_mask"]))):
+            places.setdefault(seen, deque()).append(row)
+        self._known.append(Generation(columns, settings, self._count, len(scores), places))
+        self._count += 1
+
+    def find(
+        self, advantages: Array, mask: Array
+    ) -> tuple[Mapping[str, Any], Mapping[str, Any]] | None:
+        """What a record says of its responses, and the settings; None where one is unknown."""
+        keys = _keys(advantages, mask)
+        for known in reversed(self._known):
+            if not all(key in known.places for key in keys):
+                continue
+            rows = []
+            for key in keys:  # responses that are alike take turns
+                rows.append(known.places[key][0])
+                known.places[key].rotate(-1)
+            found = {name: [column[row] for row in rows] for name, column in known.columns.items()}
+            place = {"generation": known.number, "rows": rows, "generation_size": known.size}
+            return {**found, "bundle": place}, known.settings
+        return None
+
+
+def _keys(advantages: Array, mask: Array) -> list[bytes]:
+    """[R] what tells responses from each other."""
+    singles = np.where(mask != 0, advantages, 0.0).astype(np.float32)
+    return [
+        row.tobytes() + np.packbits(kept != 0).tobytes()
+        for row, kept in zip(singles, mask, strict=True)
+    ]
+
+
+# ---- a call of a policy loss → a record ----------------------------------------------------------
+
+_NEEDED = ("old_log_prob", "log_prob", "advantages", "response_mask")
+_OF_CONFIG = ("clip_ratio_c", "tau_pos", "tau_neg", "loss_scale_factor")
+_OF_POLICY_LOSS = (
+    "clip_cov_ratio",
+    "clip_cov_lb",
+    "clip_cov_ub",
+    "kl_cov_ratio",
+    "ppo_kl_coef",
+    "dro_beta",
+)
+BYPASS = "bypass_mode"
+"""The policy loss that corrects for the engine by itself."""
+_OF_BYPASS: Mapping[str, Any] = {
+    "loss_type": "ppo_clip",
+    "rollout_is": None,
+    "rollout_is_threshold": 2.0,
+    "rollout_is_batch_normalize": False,
+    "rollout_rs": None,
+    "rollout_rs_threshold": None,
+}
+"""What it reads of rollout_correction, and what it takes for what is missing there."""
+_OF_BATCH = ("dp_size", "batch_num_tokens", "global_batch_size", "loss_scale_factor")
+
+
+def arguments(loss: Callable[..., Any], args: Any, kwargs: Any) -> Mapping[str, Any]:
+    """What a policy loss was called with, by verl's names.
+
+    Raises:
+        TypeError: where it takes something by another name.
+    """
+    given = signature(loss).bind(*args, **kwargs)
+    given.apply_defaults()
+    for name in _NEEDED:
+        if name not in given.arguments:
+            raise TypeError(f"{loss.__name__} has no parameter {name}")
+    return given.arguments
+
+
+def parts(result: Any) -> tuple[Any, Mapping[str, Any]]:
+    """The loss and its metrics; a loss of one's own may return more, or the loss alone."""
+    if not isinstance(result, tuple):
+        return result, {}
+    metrics = next((part for part in result[1:] if isinstance(part, Mapping)), {})
+    return result[0], metrics
+
+
+def columns_of(name: str, given: Mapping[str, Any]) -> dict[str, Array]:
+    """Copies of what the loss was computed from, under the names of a record.
+
+    In bypass mode the engine's log-probs are given as the old ones, and weights are ignored.
+    """
+    weights = given.get("rollout_is_weights")
+    tensors = {
+        "log_probs_new": given["log_prob"],
+        "log_probs_old": given["old_log_prob"],
+        "log_probs_rollout": given["old_log_prob"] if name == BYPASS else None,
+        "advantages": given["advantages"],
+        "rollout_is_weights": None if name == BYPASS else weights,
+        "response_mask": given["response_mask"],
+    }
+    return {name: copied(tensor) for name, tensor in tensors.items() if tensor is not None}
+
+
+def hyperparameters(config: Any, mask: Array) -> dict[str, Any]:
+    """What the loss took from its configuration. β is 0: the KL is added to it afterwards."""
+    clip = {
+        f"epsilon_{side}": getattr(config, f"clip_ratio_{side}", None) for side in ("low", "high")
+    }
+    both = getattr(config, "clip_ratio", None)
+    found = {name: both if value is None else value for name, value in clip.items()}
+    found |= {"beta": 0.0, "response_length": mask.shape[1]}
+    found |= {name: getattr(config, name, None) for name in _OF_CONFIG}
+    special = getattr(config, "policy_loss", None)
+    found |= {name: getattr(special, name, None) for name in _OF_POLICY_LOSS}
+    batch = getattr(config, "global_batch_info", None) or {}
+    found |= {name: number(batch[name]) for name in _OF_BATCH if name in batch}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def bypass_settings(config: Any) -> dict[str, Any]:
+    """What the policy loss of bypass mode read of its configuration, by verl's names."""
+    given = config.policy_loss.get("rollout_correction", None)
+    return {"bypass_mode": True} | {name: given.get(name, own) for name, own in _OF_BYPASS.items()}
+
+
+def made(
+    identity: int, columns: dict[str, Array], rest: dict[str, Any], expected: dict[str, Any]
+) -> dict[str, Any]:
+    """The record; run by the writer's thread."""
+    shown = columns.pop("response_mask")
+    return record_of({"id": identity}, columns, shown, shown, rest, expected)

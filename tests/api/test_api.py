@@ -6,6 +6,7 @@ import doctest
 import json
 import sys
 from importlib import import_module
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -84,8 +85,12 @@ def test_records_in_memory_are_one_batch_as_those_of_files(variant: str) -> None
     assert dict(evaluate(records, variant).total) == json.loads(result.stdout)["total"]
 
 
-def test_a_record_stays_as_it_is() -> None:
-    given = dict(EMPTY, rewards=np.array([1, 0]), mask=([1, np.int64(0), 1], (0, 0)))
+def test_arrays_and_what_makes_lists_are_data_and_stay_as_they_are() -> None:
+    class Tensor(list):  # type: ignore[type-arg]
+        def tolist(self) -> list[Any]:
+            return [float(value) for value in self]
+
+    given = dict(EMPTY, rewards=np.array([1, 0]), mask=(Tensor([1, np.int64(0), 1]), (0, 0)))
     before = repr(given)
     found = evaluate(given, "dr")
     assert repr(given) == before
@@ -150,15 +155,6 @@ def test_what_is_unknown_is_nan() -> None:
     assert np.isnan(tokens["correction"]).all()
 
 
-@pytest.mark.parametrize("level", ["record", "response", "token"])
-def test_arrow_takes_columns_as_they_are(level: str) -> None:
-    for data in (DAPO, VERL, EMPTY, [EMPTY, next(read(DAPO)) | {"id": 3}]):
-        columns = evaluate(data, "dapo").columns(level)  # type: ignore[arg-type]
-        if data == [EMPTY]:
-            continue
-        assert pa.table(columns).num_rows == len(next(iter(columns.values())))
-
-
 def test_ids_of_two_kinds_are_texts() -> None:
     for data in ([EMPTY, EMPTY | {"id": 7}], [EMPTY | {"id": 7}, EMPTY | {"id": None}, EMPTY]):
         ids = evaluate(data, "dr").columns("record")["id"].tolist()
@@ -177,15 +173,6 @@ def test_names_are_one_array_per_response() -> None:
     assert [len(row) for row in found.advantages] == lengths
     assert evaluate(EMPTY, "dr").correction[0].tolist() == [1.0, 1.0]
     assert [row.tolist() for row in evaluate(EMPTY, "dr").position] == [[0, 2], []]
-
-
-def test_arrays_and_what_makes_lists_are_data() -> None:
-    class Tensor(list):  # type: ignore[type-arg]
-        def tolist(self) -> list[Any]:
-            return [float(value) for value in self]
-
-    record = dict(EMPTY, rewards=np.array(EMPTY["rewards"]), mask=[Tensor([1, 0, 1]), (0, 0)])
-    assert evaluate(record, "dr").total == evaluate(EMPTY, "dr").total
 
 
 def test_numbers_of_numpy_are_hyperparameters_and_logged_numbers() -> None:
@@ -319,8 +306,8 @@ FRAMES = {"pandas": "to_pandas", "polars": "to_polars", "pyarrow": "to_arrow"}
 def test_a_frame_has_the_rows_of_a_level(package: str) -> None:
     if package != "pyarrow":  # which tests have
         pytest.importorskip(package)
-    found = evaluate([EMPTY, next(read(DAPO)) | {"id": 3}], "dapo")
-    for level in ("token", "response", "record"):
+    data: Any = ([EMPTY, next(read(DAPO)) | {"id": 3}], VERL)
+    for found, level in product((evaluate(one, "dapo") for one in data), ("token", "record")):
         columns = found.columns(level)  # type: ignore[arg-type]
         frame = getattr(found, FRAMES[package])(level)
         assert len(frame) == len(columns["id"])
@@ -383,5 +370,5 @@ def test_where_and_group_by_choose_records_for_every_function(tmp_path: Path) ->
 
 def test_an_answer_is_short_in_a_shell() -> None:
     found = check([ONE, ONE])
-    assert repr(found).startswith("Checked(ok=")
+    assert repr(found).startswith("Checked(ok: nothing found in 2 records")
     assert len(repr(found)) < 400

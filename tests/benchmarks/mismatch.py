@@ -34,14 +34,16 @@ class Drawn(NamedTuple):
     """A clean batch."""
 
     rows: Segments
-    log_probs: np.ndarray
+    old: np.ndarray
     rollout: np.ndarray
     turns: np.ndarray
     versions: np.ndarray
     random: np.random.Generator
 
 
-def draw(seed: int, count: int, tails: float = 0.0, spread: float = 0.25) -> Drawn:
+def draw(
+    seed: int, count: int, tails: float = 0.0, spread: float = 0.25, noise: float = NOISE
+) -> Drawn:
     """Responses of 30 to 400 tokens in three turns, of four versions; later tokens are surer.
 
     Args:
@@ -49,6 +51,7 @@ def draw(seed: int, count: int, tails: float = 0.0, spread: float = 0.25) -> Dra
         count: responses.
         tails: degrees of freedom of Student's t that the noise has; 0 for normal noise.
         spread: of the logarithm of the responses' scales.
+        noise: of the logits.
     """
     random = np.random.default_rng(seed)
     rows = Segments(random.integers(30, 400, count))
@@ -59,11 +62,10 @@ def draw(seed: int, count: int, tails: float = 0.0, spread: float = 0.25) -> Dra
     switch = rows.spread(random.random(count))
     versions = rows.spread(starts) + (place > switch)
     scale = rows.spread(np.exp(random.normal(0.0, spread, count)))
-    noise = NOISE * scale * logits(random, exact)
-    if tails:
-        noise = NOISE * scale * random.standard_t(tails, len(exact)) * -np.expm1(exact)
+    size = noise * scale * -np.expm1(exact)
+    drawn = random.standard_t(tails, len(exact)) if tails else random.normal(size=len(exact))
     rollout = exact.astype(np.float32).astype(np.float64)
-    return Drawn(rows, np.minimum(exact + noise, 0.0), rollout, turns, versions, random)
+    return Drawn(rows, np.minimum(exact + size * drawn, 0.0), rollout, turns, versions, random)
 
 
 def logits(random: np.random.Generator, log_probs: np.ndarray) -> np.ndarray:
@@ -80,9 +82,9 @@ def noise_at(among: Callable[[Drawn], np.ndarray]) -> Callable[[Drawn, float], D
 
     def plant(one: Drawn, strength: float) -> Drawn:
         extra = logits(one.random, one.rollout) * among(one)
-        clean = energy(one.log_probs - one.rollout)
+        clean = energy(one.old - one.rollout)
         extra *= np.sqrt(strength * clean / max(np.mean(extra**2) / 2, 1e-30))
-        return one._replace(log_probs=np.minimum(one.log_probs + extra, 0.0))
+        return one._replace(old=np.minimum(one.old + extra, 0.0))
 
     return plant
 
@@ -90,28 +92,26 @@ def noise_at(among: Callable[[Drawn], np.ndarray]) -> Callable[[Drawn, float], D
 def plant_support(one: Drawn, strength: float) -> Drawn:
     """The engine reports probabilities that top-p renormalised; sure tokens lose nothing."""
     lost = one.random.random(one.rows.total) * -np.expm1(one.rollout)
-    size = np.sqrt(strength * energy(one.log_probs - one.rollout) / (np.mean(lost**2) / 2))
-    return one._replace(log_probs=one.log_probs - np.minimum(size, 1.0) * lost)
+    size = np.sqrt(strength * energy(one.old - one.rollout) / (np.mean(lost**2) / 2))
+    return one._replace(old=one.old - np.minimum(size, 1.0) * lost)
 
 
 def plant_outliers(one: Drawn, strength: float) -> Drawn:
     """Some tokens of 3 nats each."""
-    wanted = strength * energy(one.log_probs - one.rollout) * one.rows.total
+    wanted = strength * energy(one.old - one.rollout) * one.rows.total
     count = max(round(wanted / (np.expm1(-3.0) + 3.0)), 1)
-    log_probs = one.log_probs.copy()
-    log_probs[one.random.choice(one.rows.total, count, replace=False)] -= 3.0
-    return one._replace(log_probs=log_probs)
+    old = one.old.copy()
+    old[one.random.choice(one.rows.total, count, replace=False)] -= 3.0
+    return one._replace(old=old)
 
 
 def plant_rounding(one: Drawn, strength: float) -> Drawn:
     """The engine's log-probs in bf16, the noise made as small as the strength asks."""
     bits = (one.rollout.astype(np.float32).view(np.uint32) + 0x8000) & np.uint32(0xFFFF0000)
     rounded = bits.view(np.float32).astype(np.float64)
-    clean = one.log_probs - one.rollout
+    clean = one.old - one.rollout
     size = np.sqrt(energy(rounded - one.rollout) / strength / energy(clean))
-    return one._replace(
-        rollout=rounded, log_probs=np.minimum(one.rollout + min(size, 1.0) * clean, 0.0)
-    )
+    return one._replace(rollout=rounded, old=np.minimum(one.rollout + min(size, 1.0) * clean, 0.0))
 
 
 def _quarter(one: Drawn) -> np.ndarray:
@@ -130,7 +130,7 @@ PLANTED: dict[str, Callable[[Drawn, float], Drawn]] = {
 
 def attribute(one: Drawn, **columns: Any) -> Attribution:
     found = Mismatch()
-    found.add(one.log_probs, one.rollout, one.rows, **columns)
+    found.add(one.old, one.rollout, one.rows, **columns)
     result = found.result()
     assert result is not None
     return result

@@ -153,7 +153,7 @@ def expected(record: Object, variant: str) -> Object:
 
 
 def verl(draw: np.random.Generator, tokens: int) -> Iterator[Object]:
-    """``grpo_cli.hooks.verl``: a call of the policy loss a line (verl_record.made)."""
+    """``grpo_cli.hooks.verl``: a call of the policy loss a line (verl.made)."""
     for number in count():
         made = rollout(draw, tokens)
         record: Object = {

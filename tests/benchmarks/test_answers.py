@@ -169,6 +169,7 @@ def test_wilson_interval() -> None:
     """Brown, Cai & DasGupta 2001 print [0, 0.2775] for 0 of 10 at 95 %; 5 of 10 by hand."""
     assert wilson(0, 10) == pytest.approx((0.0, 0.27753), abs=1e-4)
     assert wilson(5, 10) == pytest.approx((0.23659, 0.76341), abs=1e-4)
+    assert all(wilson(0, of)[0] == 0.0 and wilson(of, of)[1] == 1.0 for of in range(1, 100))
 
 
 def test_counts_add_up() -> None:

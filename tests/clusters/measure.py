@@ -23,7 +23,7 @@ from grpo_cli.engine import Evaluation, Reader, memory
 from grpo_cli.engine.accumulator import FoldPiece
 from grpo_cli.engine.cluster import session
 from grpo_cli.engine.cluster.run import Cluster, Flow
-from grpo_cli.engine.cluster.tasks import Answer, Done, Files, Job, Result, versions
+from grpo_cli.engine.cluster.tasks import Answer, Files, Job, versions
 from grpo_cli.engine.pool import cores
 from grpo_cli.engine.totals import Totals
 from grpo_cli.records import PLAIN, Source
@@ -123,7 +123,7 @@ class MadeUp(Cluster):
 
     def __init__(self, connected, job, jobs) -> None:
         super().__init__(connected, job, jobs)
-        self._empty = connected.ray.remote(lambda: Answer([Result(Done("", 1, 1), TOTALS)]))
+        self._empty = connected.ray.remote(lambda: Answer([(1, TOTALS)]))
 
     def evaluate(self, number, portion):
         return self._empty.options(max_retries=5).remote()
@@ -149,7 +149,7 @@ def empty_tasks(counts: Sequence[int]) -> None:
         began, most = time.perf_counter(), 0.0
         done = 0
         for answer in Flow(tasks, made_up(count)):
-            done += sum(result.done.size for result in answer.results)
+            done += sum(size for size, _ in answer.results)
             most = max(most, resident())
         assert done == count
         took = time.perf_counter() - began

@@ -457,3 +457,19 @@ def test_prompts_by_group_whose_rows_are_in_any_order_are_compared(prompts, toke
     record = columns | {"prompt_ids": prompts, "group_ids": ["a", "b", "a", "a"]}
     found = [one.evidence for one in check([record]).findings if one.code == "prompt-included"]
     assert [each["tokens"] for each in found] == ([tokens] if tokens else [])
+
+
+def test_advantages_that_are_whitened_over_the_batch_are_centred():
+    """One group of the three has the std of the batch; with a constant added each has its own."""
+    rewards = [[1.0] * ones + [0.0] * (8 - ones) for ones in (2, 4, 3)]
+    rows = np.array(rewards)
+    whitened = (rows - rows.mean()) / rows[0].std(ddof=1)
+    added = (rows - rows.mean(1, keepdims=True)) / rows.std(1, ddof=1, keepdims=True) + 0.3
+    for advantages, found in ((whitened, 0), (added, 3)):
+        records = [
+            {"log_probs": [[-1.0]] * 8, "rewards": one, "advantages": own.tolist()}
+            for one, own in zip(rewards, advantages, strict=True)
+        ]
+        checked = check(records)
+        assert checked.counts.get("advantages", 0) == found
+        assert repr(checked).startswith("Checked(ok: ")

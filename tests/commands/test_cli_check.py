@@ -114,3 +114,12 @@ def test_rows_of_one_group_have_one_prompt(grpo, tmp_path, prompts, found):
     answer = json.loads(grpo("check", str(path), "--group-by", "uid", "--json").stdout)
     codes = {one["code"]: one["evidence"] for one in answer["findings"]}
     assert codes.get("mixed-prompts") == ({"key": "prompt"} if found else None)
+
+
+def test_quiet_prints_errors_and_warnings_alone(grpo, dump):
+    path = str(dump({"rewards": [1.0, 1.0]}))
+    assert "dead-group" in grpo("check", path).stdout
+    quiet = grpo("check", path, "-q").stdout
+    assert "dead-group" not in quiet
+    assert "skipped" not in quiet
+    assert "info" in quiet

@@ -82,15 +82,11 @@ def later(some: Records, steps: int) -> Records:
 )  # fmt: skip
 def test_runs_that_are_identical(other: Any, tolerance: str | None, tmp_path: Path) -> None:
     found = diff(tmp_path, RUN, other(), *(("--tolerance", tolerance) if tolerance else ()))
-    assert (found["same"], found["steps"], found["records"], found["agreed_until"]) == (
-        True,
-        3,
-        6,
-        2,
-    )
+    names = ("same", "steps", "records", "agreed_until")
+    assert [found[name] for name in names] == [True, 3, 6, 2]
 
 
-def set_at(column: str, *place: int, to: Any) -> Callable[[Record], None]:
+def set_at(column: str, *place: Any, to: Any) -> Callable[[Record], None]:
     def change(record: Record) -> None:
         holder = record[column]
         for at in place[:-1]:
@@ -112,12 +108,7 @@ WIDTH = len(KNOWN["tokens"][1])
         (set_at("rewards", 2, to=5.0), "rewards", (2, None), "q"),
         (set_at("log_probs_new", 0, -1, to=-9), "log_probs_new", (0, LAST), "p"),
         (lambda one: one.update(group_ids=["p", "q", "q"]), "groups", (1, None), "p"),
-        (
-            lambda one: one.update(hyperparameters={"beta": 0.1}),
-            "hyperparameters",
-            (None,) * 2,
-            None,
-        ),
+        (set_at("hyperparameters", "beta", to=0.1), "hyperparameters", (None,) * 2, None),
     ],
     ids=lambda one: one[1],
 )
@@ -246,10 +237,8 @@ def test_what_else_may_differ(tmp_path: Path) -> None:
     names = ("column", "response", "token", "first", "second", "difference")
     assert [mask[name] for name in names] == ["mask", 0, 0, 0.0, 1.0, 1.0]
     assert (settings["column"], expected["column"]) == ("hyperparameters", "expected")
-    assert (settings["first"], settings["second"]) == (
-        {"reward_weights": None},
-        {"reward_weights": "1,0.5"},
-    )
+    assert settings["first"] == {"reward_weights": None}
+    assert settings["second"] == {"reward_weights": "1,0.5"}
     assert expected["first"] == {"loss": 0.25, "metrics": "a list"}
     assert expected["second"] == {"loss": 0.5, "metrics": "a list"}
 
@@ -289,6 +278,11 @@ def test_noise_alone_is_no_difference(kind: str, tmp_path: Path) -> None:
     assert (found["partings"], found["same"], found["agreed_until"]) == ([], False, 7)
     assert (noise["kind"], noise["column"], noise["numbers"]) == (kind, "log_probs_new", 8 * 180)
     assert noise["largest"] < {"rounding": 4e-6, "engine": 0.1}[kind]
+    other = long_run(NOISE[kind])
+    other[6]["log_probs_new"][1][7] -= 2.0  # of which one token stands out
+    (one,) = diff(tmp_path, long_run(), other)["partings"]
+    assert (one["step"], one["response"], one["token"]) == (6, 1, 7)
+    assert one["difference"] == pytest.approx(2.0, abs=0.1)
 
 
 def at_step(step: int, kind: str, change: Callable[[float], float]) -> Any:
@@ -317,15 +311,6 @@ def test_a_fault_stands_out_of_noise(kind: str, step: int, change: Any, tmp_path
     found = diff(tmp_path, long_run(), long_run(at_step(step, kind, change)))
     assert [(one["column"], one["step"]) for one in found["partings"]] == [("log_probs_new", step)]
     assert found["agreed_until"] == (step - 1 if step else None)
-
-
-@each("kind", [*NOISE])
-def test_one_token_stands_out_of_noise(kind: str, tmp_path: Path) -> None:
-    other = long_run(NOISE[kind])
-    other[6]["log_probs_new"][1][7] -= 2.0
-    (one,) = diff(tmp_path, long_run(), other)["partings"]
-    assert (one["step"], one["response"], one["token"]) == (6, 1, 7)
-    assert one["difference"] == pytest.approx(2.0, abs=0.1)
 
 
 def test_an_engine_that_samples_at_a_temperature_from_step_30_on(tmp_path: Path) -> None:
@@ -380,12 +365,8 @@ def test_steps_that_either_run_has_alone(
 ) -> None:
     found = diff(tmp_path, first, second)
     assert [(one["run"], one["step"]) for one in found["only"]] == only
-    assert (found["steps"], found["same"], found["partings"], found["notes"]) == (
-        steps,
-        False,
-        [],
-        [],
-    )
+    names = ("steps", "same", "partings", "notes")
+    assert [found[name] for name in names] == [steps, False, [], []]
 
 
 @each(("first", "second"), [(0, 1), (3, 7), (7, 3)])
@@ -456,6 +437,15 @@ def test_two_runs_in_one_folder_are_no_run(tmp_path: Path) -> None:
         write_run(tmp_path / name, RUN)
     result = run("diff", tmp_path / "a", tmp_path / "b")
     assert (result.exit_code, "both have step 0, so these are 2 runs" in result.stderr) == (2, True)
+
+
+def test_two_logs_are_compared_by_trend(tmp_path: Path) -> None:
+    rows = [{"step": step, "loss": 0.5, "grad_norm": 1.0} for step in range(9)]
+    logs = [str(write(tmp_path / name, rows)) for name in ("a.jsonl", "b.jsonl")]
+    result = run("diff", *logs)
+    assert (result.exit_code, result.stderr.count("\n")) == (3, 1)
+    assert f"grpo trend {logs[0]} --against {logs[1]} compares them" in result.stderr
+    assert run("trend", logs[0], "--against", logs[1]).exit_code == 0
 
 
 def test_the_command(tmp_path: Path) -> None:

@@ -183,6 +183,15 @@ def test_what_is_longer_than_the_screen_goes_to_one_pager(grpo, dump, seen, comm
     assert seen.read_text() == page.stdout
 
 
+def test_a_run_fits_a_screen_of_40_lines(grpo, monkeypatch):
+    """What it comes to, its steps, and the notes; series that followed may be named alone."""
+    for module in ("terminal.paging", "commands.trend.view"):
+        monkeypatch.setattr(f"grpo_cli.{module}.screen_of", lambda _: Screen(120, height=40))
+    result = grpo("trend", "samples/run/temperature.jsonl.gz", "-v", "trl/grpo")
+    assert len(f"{result.stdout}{result.stderr}".splitlines()) < 40
+    assert "mismatch.mean_abs" in result.stdout.partition(" more: ")[2]
+
+
 def test_a_run_begins_with_what_it_comes_to_and_shows_the_ends_of_its_steps(grpo, dump, seen):
     path = dump(*({"step": step} for step in range(40)))
     shown = grpo("trend", str(path)).stdout.splitlines()

@@ -569,29 +569,17 @@ def test_versions_by_token_of_tables_and_of_rows(kind: str, tmp_path: Path) -> N
 def test_repetition_is_of_the_tokens_that_count(tmp_path: Path) -> None:
     words = ["a", "b", "c", "d", "e", "f"]
     plain = {"step": 1, "log_probs_new": [[-1.0] * 6], "rewards": [1.0], "tokens": [words]}
-    path = tmp_path / "run.jsonl"
-    padded = {
-        **plain,
-        "log_probs_new": [[-1.0] * 12],
-        "tokens": [words + ["<pad>"] * 6],
-        "mask": [[1] * 6 + [0] * 6],
-    }
+    path, pads = tmp_path / "run.jsonl", ["<pad>"] * 6
+    for tokens, mask in ((words + pads, [1] * 6 + [0] * 6), (pads + words, [0] * 6 + [1] * 6)):
+        padded = plain | {"log_probs_new": [[-1.0] * 12], "tokens": [tokens], "mask": [mask]}
+        assert metrics(write(path, [padded]))["repetition"] == 0.0
     assert metrics(write(path, [plain]))["repetition"] == 0.0
-    assert metrics(write(path, [padded]))["repetition"] == 0.0
-    turned = padded | {"tokens": [["<pad>"] * 6 + words], "mask": [[0] * 6 + [1] * 6]}
-    assert metrics(write(path, [turned]))["repetition"] == 0.0
 
 
 def test_rows_that_are_put_together_keep_their_endings_and_versions(tmp_path: Path) -> None:
     def row(group: str, ended: str, version: int) -> dict[str, Any]:
-        numbers = {"log_probs_new": [-1.0, -2.0], "rewards": 1.0}
-        return {
-            "step": 2,
-            "uid": group,
-            "finish_reason": ended,
-            "weight_version": version,
-            **numbers,
-        }
+        said = {"uid": group, "finish_reason": ended, "weight_version": version}
+        return said | {"step": 2, "log_probs_new": [-1.0, -2.0], "rewards": 1.0}
 
     rows = [row("a", "stop", 2), row("a", "length", 0), row("b", "stop", 1), row("b", "stop", 1)]
     path = write(tmp_path / "run.jsonl", rows)

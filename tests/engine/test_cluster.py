@@ -14,7 +14,7 @@ from command import run as grpo
 from played import Played
 
 from grpo_cli.engine.cluster import run, tasks
-from grpo_cli.engine.cluster.tasks import Answer, Done, Files, Result, portions
+from grpo_cli.engine.cluster.tasks import Answer, Files, portions
 from grpo_cli.records import PLAIN, Source
 from grpo_cli.records.open import blocks
 
@@ -58,7 +58,7 @@ class MadeUp(Played):
     """Answers that nobody has worked for."""
 
     def evaluate(self, number: int, portion: Any, *before: Any) -> int:
-        return self.later(lambda: Answer([Result(Done("", 1, 1), None)]))  # type: ignore[arg-type]
+        return self.later(lambda: Answer([(1, None)]))  # type: ignore[arg-type]
 
 
 def made_up(count: int) -> Iterator[Files]:
@@ -88,7 +88,7 @@ def held(count: int) -> int:
     tracemalloc.start()
     played = MadeUp(None, 8, 1_016)
     answers = run.Flow(played, made_up(count))  # type: ignore[arg-type]
-    assert sum(result.done.size for answer in answers for result in answer.results) == count
+    assert sum(size for answer in answers for size, _ in answer.results) == count
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert not played.work

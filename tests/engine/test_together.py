@@ -333,26 +333,14 @@ def test_record_by_record_the_totals_are_means_over_the_records() -> None:
 
 def test_a_batch_has_the_signature_and_denominator_of_its_own_records(tmp_path: Path) -> None:
     """Batches are evaluated together; what is equal in one of them is not mixed."""
-    own = [
-        {"epsilon": 0.1, "max_completion_length": 5},
-        {"epsilon": 0.3, "max_completion_length": 6},
-    ]
+    pairs = ((0.1, 5), (0.3, 6))
+    own = [{"epsilon": one, "max_completion_length": length} for one, length in pairs]
     records = [{**RECORD, "step": at // 2, "hyperparameters": own[at // 2]} for at in range(4)]
-    words = (
-        "-v",
-        "dr",
-        "--aggregate",
-        "token-sum-norm",
-        "--level",
-        "batch",
-        "--batch",
-        "step",
-        "-q",
-    )
-    both = answer("eval", write(tmp_path / "all.jsonl", records), *words)["batches"]
+    words = ("-v", "dr", "--aggregate", "token-sum-norm", "--level", "batch", "--batch", "step")
+    both = answer("eval", write(tmp_path / "all.jsonl", records), *words, "-q")["batches"]
     for step, found in enumerate(both):
         path = write(tmp_path / "one.jsonl", records[2 * step : 2 * step + 2])
-        assert [found] == answer("eval", path, *words)["batches"]
+        assert [found] == answer("eval", path, *words, "-q")["batches"]
         assert "mixed" not in found["signature"]
         assert found["denominator"] == 4 * (5 + step)
 

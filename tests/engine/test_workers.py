@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from command import run
@@ -72,24 +73,6 @@ def started(
         process.wait()
         process.stdout.close()
         process.stderr.close()
-
-
-def test_large_texts_come_as_they_were_sent(tmp_path: Path, cut: Callable[..., None]) -> None:
-    """Several for a block of the input, each of a megabyte."""
-    path = tmp_path / "a.jsonl"
-    rows = [[-0.5 - at / 1e4] * 60 for at in range(2_000)]
-    one = {"log_probs_old": [[-0.6] * 60] * 20, "rewards": [1, 0] * 10}
-    path.write_text(
-        "".join(
-            json.dumps(one | {"log_probs_new": rows[at : at + 20]}) + "\n"
-            for at in range(0, 2_000, 20)
-        )
-    )
-    cut(block=1 << 19)
-    words = ("eval", path, "-v", "dr", "--level", "token", "-f", "csv", "-q")
-    alone = run(*words, "--jobs", "1").stdout
-    assert len(alone) > 8 * 2**20
-    assert run(*words, "--jobs", "2").stdout == alone
 
 
 def test_a_worker_that_dies(large: Path) -> None:
@@ -188,18 +171,8 @@ def test_an_output_that_was_interrupted_is_not_there(large: Path, tmp_path: Path
 
 def test_rows_come_while_the_input_still_does() -> None:
     """``grpo eval RUN | head`` has the first rows while others are computed."""
-    words = [
-        sys.executable,
-        "-m",
-        "grpo_cli",
-        "eval",
-        "-v",
-        "dr",
-        "--jobs",
-        "1",
-        "--only",
-        "tokens",
-    ]
+    flags = ("eval", "-v", "dr", "--jobs", "1", "--only", "tokens")
+    words = [sys.executable, "-m", "grpo_cli", *flags]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         process.stdin.write((LINE + "\n").encode() * 2_000)  # more than a block
         process.stdin.flush()
@@ -254,8 +227,9 @@ def test_results_come_in_the_order_of_their_pieces_and_errors_behind_them(
     seen = []
 
     def read() -> None:
-        work = fails_at if bad == 39 else double
-        seen.extend(result for _, result in pool.in_order(work, range(bad + 1), jobs))  # type: ignore[type-var]
+        work: Any = fails_at if bad == 39 else double
+        pieces: Any = [(at,) for at in range(bad + 1)]
+        seen.extend(result for _, result in pool.in_order(work, pieces, jobs))
 
     if bad == 39:
         with pytest.raises(InputError, match="bad"):
@@ -265,14 +239,14 @@ def test_results_come_in_the_order_of_their_pieces_and_errors_behind_them(
     assert seen == [2 * at for at in range(bad + (bad != 39))]
 
 
-def double(piece: int) -> int:
-    return 2 * piece
+def double(piece: tuple[int]) -> int:
+    return 2 * piece[0]
 
 
-def fails_at(piece: int) -> int:
-    if piece == 39:
+def fails_at(piece: tuple[int]) -> int:
+    if piece == (39,):
         raise InputError("bad")
-    return 2 * piece
+    return 2 * piece[0]
 
 
 @each(

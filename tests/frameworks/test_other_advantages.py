@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from files import each
 from mpmath import mp, mpf
 
 from grpo_cli import evaluate
@@ -28,73 +29,34 @@ def advantages(
     return [x for row in found.advantages for x in row.tolist()]
 
 
-OTHERS = {
-    # rewards: OpenRLHF, slime, NeMo, NeMo without leave-one-out, AReaL (group), open-instruct
-    # standard, MaxRL, RLOO, centred; first two responses
-    (1.0, 0.0, 0.0, 0.0): (
-        (1.5, -0.5),
-        (1.499997, -0.499999),
-        (1.0, -0.577349),
-        (1.499997, -0.499999),
-        (1.49997, -0.49999),
-        (1.732051, -0.57735),
-        (3.0, -1.0),
-        (1.0, -0.333333),
-        (0.75, -0.25),
-    ),
-    (1.0, 0.0, 1.0, 0.0): (
-        (0.866025, -0.866025),
-        (0.866024, -0.866024),
-        (1.154699, -1.154699),
-        (0.866024, -0.866024),
-        (0.86601, -0.86601),
-        (1.0, -1.0),
-        (1.0, -1.0),
-        (0.666667, -0.666667),
-        (0.5, -0.5),
-    ),
-    (1.0, 0.0): (
-        (0.707107, -0.707107),
-        (0.707106, -0.707106),
-        (1.0, -1.0),
-        (0.707106, -0.707106),
-        (0.707097, -0.707097),
-        (1.0, -1.0),
-        (1.0, -1.0),
-        (1.0, -1.0),
-        (0.5, -0.5),
-    ),
-    (0.2, 0.9, 0.5, 0.5): (
-        (-1.131505, 1.305582),
-        (-1.131501, 1.305578),
-        (-1.87638, 2.886735),
-        (-1.131501, 1.305578),
-        (-1.131465, 1.305537),
-        (-1.306549, 1.507557),
-        (-0.619048, 0.714286),
-        (-0.433333, 0.5),
-        (-0.325, 0.375),
-    ),
+REWARDS = ([1.0, 0.0, 0.0, 0.0], [1.0, 0.0, 1.0, 0.0], [1.0, 0.0], [0.2, 0.9, 0.5, 0.5])
+OTHERS = """
+openrlhf/ppo | 1.5 -0.5 | 0.866025 -0.866025 | 0.707107 -0.707107 | -1.131505 1.305582
+slime/grpo | 1.499997 -0.499999 | 0.866024 -0.866024 | 0.707106 -0.707106 | -1.131501 1.305578
+nemo-rl/grpo | 1.0 -0.577349 | 1.154699 -1.154699 | 1.0 -1.0 | -1.87638 2.886735
+nemo-rl/dapo | 1.499997 -0.499999 | 0.866024 -0.866024 | 0.707106 -0.707106 | -1.131501 1.305578
+areal/grpo group-std | 1.49997 -0.49999 | 0.86601 -0.86601 | 0.707097 -0.707097 | -1.131465 1.305537
+open-instruct/grpo group-std | 1.732051 -0.57735 | 1.0 -1.0 | 1.0 -1.0 | -1.306549 1.507557
+prime-rl/max_rl | 3.0 -1.0 | 1.0 -1.0 | 1.0 -1.0 | -0.619048 0.714286
+openrlhf/rloo | 1.0 -0.333333 | 0.666667 -0.666667 | 1.0 -1.0 | -0.433333 0.5
+open-instruct/grpo | 0.75 -0.25 | 0.5 -0.5 | 0.5 -0.5 | -0.325 0.375
+"""
+"""Row and advantage | the first two responses' advantages, of each of the rewards."""
+SETTINGS = {
+    "areal/grpo group-std": {"std_ddof": 1, "std_eps": 1e-5},
+    "open-instruct/grpo group-std": {"std_ddof": 0, "std_eps": 1e-8},  # its "standard"
 }
 
 
-@pytest.mark.parametrize("rewards", OTHERS)
-def test_advantages_of_equal_rewards(rewards: tuple[float, ...]) -> None:
-    standard = {"std_ddof": 0, "std_eps": 1e-8}
-    engine = {"log_probs_rollout": [[-1.0]] * len(rewards)}
-    found = (
-        advantages("openrlhf/ppo", list(rewards)),
-        advantages("slime/grpo", list(rewards)),
-        advantages("nemo-rl/grpo", list(rewards)),
-        advantages("nemo-rl/dapo", list(rewards)),
-        advantages("areal/grpo", list(rewards), "group-std", std_ddof=1, std_eps=1e-5),
-        advantages("open-instruct/grpo", list(rewards), "group-std", **standard),
-        advantages("prime-rl/max_rl", list(rewards), record=engine),
-        advantages("openrlhf/rloo", list(rewards)),
-        advantages("open-instruct/grpo", list(rewards)),
-    )
-    for ours, theirs in zip(found, OTHERS[rewards], strict=True):
-        assert ours[:2] == pytest.approx(theirs, abs=1e-6)
+@each("line", OTHERS.strip().splitlines())
+def test_advantages_of_equal_rewards(line: str) -> None:
+    name, *cells = (cell.strip() for cell in line.split("|"))
+    variant, _, choice = name.partition(" ")
+    for rewards, theirs in zip(REWARDS, cells, strict=True):
+        engine = {"log_probs_rollout": [[-1.0]] * len(rewards)} if "max_rl" in name else {}
+        values = SETTINGS.get(name, {})
+        ours = advantages(variant, rewards, choice or None, record=engine, **values)
+        assert ours[:2] == pytest.approx([*map(float, theirs.split())], abs=1e-6)
 
 
 def test_nemo_last_two() -> None:

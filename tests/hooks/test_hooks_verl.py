@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 import warnings
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -12,8 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from files import each
 
-from grpo_cli.hooks import verl, verl_record
+from grpo_cli.hooks import verl
 from grpo_cli.hooks.writer import WAITING, Writer
 
 from .stand_ins import Tensor
@@ -106,50 +106,35 @@ def said(run: Any) -> list[str]:
     return [str(one.message) for one in caught]
 
 
-def test_a_path_that_cannot_be_written_ends_the_recording(tmp_path: Path) -> None:
-    path = tmp_path / "nowhere" / "r.jsonl"
-    loss = verl.record_policy_loss(vanilla, path, gradient=False)
+@each(
+    ("path", "reason"),
+    [("nowhere/r.jsonl", "No such file or directory"),
+     ("/dev/full", "No space left on device"),
+     ("taken.jsonl", "another recording writes to it; give each recording its own path")],
+)  # fmt: skip
+def test_a_file_that_cannot_be_written_ends_the_recording(
+    tmp_path: Path, path: str, reason: str
+) -> None:
+    with Writer(tmp_path / "taken.jsonl") as other:
+        other.write(lambda: {"id": 1})
+        loss = verl.record_policy_loss(vanilla, tmp_path / path, gradient=False)
 
-    def train() -> None:
-        for _ in range(3):
-            value, metrics = loss(*arguments("token-mean", CONFIG))
-            assert (value.item(), metrics) == (0.5, {"actor/pg_clipfrac": 0.25})
-        loss.recorder.close()
+        def train() -> None:
+            for _ in range(3 * WAITING):
+                value, metrics = loss(*arguments("token-mean", CONFIG))
+                assert (value.item(), metrics) == (0.5, {"actor/pg_clipfrac": 0.25})
+            loss.recorder.close()
 
-    (line,) = said(train)
-    assert line == (
-        f"grpo: {path}: No such file or directory; the recording ends after 0 records, the "
-        "training continues"
-    )
+        (line,) = said(train)
+    end = "the recording ends after 0 records, the training continues"
+    assert line == f"grpo: {tmp_path / path}: {reason}; {end}"
+    assert [one["id"] for one in lines(tmp_path / "taken.jsonl")] == [1]
 
 
 def test_a_loss_with_other_names_is_not_recorded(tmp_path: Path) -> None:
     loss = verl.record_policy_loss(anything, tmp_path / "r.jsonl", gradient=False)
     (line,) = said(lambda: [loss(*arguments()) for _ in range(3)])
     assert "anything has no parameter old_log_prob" in line
-
-
-def test_a_warning_that_is_an_error_does_not_reach_the_training(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    loss = verl.record_policy_loss(vanilla, tmp_path / "nowhere" / "r.jsonl", gradient=False)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        loss(*arguments("token-mean", CONFIG))
-        loss(*arguments("token-mean", CONFIG))
-    assert capsys.readouterr().err.count("\n") == 1
-
-
-def test_two_losses_on_one_path_do_not_mix(tmp_path: Path) -> None:
-    path = tmp_path / "r.jsonl"
-    first = verl.record_policy_loss(vanilla, path, gradient=False)
-    second = verl.record_policy_loss(three_results, path, gradient=False)
-    first(*arguments("token-mean", CONFIG))
-    (line,) = said(lambda: [second(*arguments(CONFIG)) for _ in range(2)])
-    assert "another recording writes to it" in line
-    first(*arguments("token-mean", CONFIG))
-    first.recorder.close()
-    assert [one["framework"]["policy_loss"] for one in lines(path)] == ["vanilla"] * 2
 
 
 def test_what_the_loss_raises_is_its_own(tmp_path: Path) -> None:
@@ -169,34 +154,6 @@ def test_a_nan_loss_is_written_as_such(tmp_path: Path) -> None:
     assert str(line["expected"]) == "{'policy_loss': nan, 'metrics': {'actor/ppo_kl': inf}}"
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_a_full_disk_is_said_once() -> None:
-    loss = verl.record_policy_loss(vanilla, "/dev/full", gradient=False)
-
-    def train() -> None:
-        for _ in range(3 * WAITING):
-            assert loss(*arguments("token-mean", CONFIG))[0].item() == 0.5
-        loss.recorder.close()
-
-    (line,) = said(train)
-    assert "No space left on device; the recording ends after 0 records" in line
-
-
-def test_a_slow_disk_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    put = Writer._put
-
-    def slow(self: Writer, record: Any) -> None:
-        time.sleep(0.005)
-        put(self, record)
-
-    monkeypatch.setattr(Writer, "_put", slow)
-    loss = verl.record_policy_loss(vanilla, tmp_path / "r.jsonl", gradient=False)
-    for _ in range(2 * WAITING):
-        loss(*arguments("token-mean", CONFIG))
-    loss.recorder.close()
-    assert [one["id"] for one in lines(tmp_path / "r.jsonl")] == [*range(2 * WAITING)]
-
-
 POLICY_LOSS = {"clip_cov_ratio": 0.1, "clip_cov_lb": 1.0, "clip_cov_ub": 5.0}
 POLICY_LOSS |= {"kl_cov_ratio": 0.2, "ppo_kl_coef": 0.3, "dro_beta": 0.4}
 
@@ -213,7 +170,7 @@ def test_the_settings_of_a_loss(tmp_path: Path) -> None:
         policy_loss=SimpleNamespace(**POLICY_LOSS, unknown=1),
         global_batch_info={"dp_size": 2, "batch_num_tokens": Tensor(9), "global_batch_size": 4},
     )
-    found = verl_record.hyperparameters(config, np.ones((2, 5)))
+    found = verl.hyperparameters(config, np.ones((2, 5)))
     assert found == POLICY_LOSS | {
         "epsilon_low": 0.2,
         "epsilon_high": 0.28,
@@ -227,7 +184,7 @@ def test_the_settings_of_a_loss(tmp_path: Path) -> None:
         "batch_num_tokens": 9,
         "global_batch_size": 4,
     }
-    assert verl_record.hyperparameters(None, np.ones((2, 5))) == {"beta": 0.0, "response_length": 5}
+    assert verl.hyperparameters(None, np.ones((2, 5))) == {"beta": 0.0, "response_length": 5}
 
 
 OLD, NEW = -np.arange(1.0, 7.0).reshape(2, 3), -np.arange(2.0, 8.0).reshape(2, 3)

@@ -147,12 +147,15 @@ def test_each_process_has_a_file_of_its_own(name: str, of_third: str) -> None:
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
 def test_a_file_that_another_recording_has_does_not_stay_open(tmp_path: Path) -> None:
-    with Writer(tmp_path / "r.jsonl"):
+    with Writer(tmp_path / "r.jsonl") as writer:
+        writer.write(lambda: {"id": 0})
         before = len([*Path("/proc/self/fd").iterdir()])
         for _ in range(3):
             with pytest.raises(OSError, match="another recording writes to it"):
                 Writer(tmp_path / "r.jsonl")
         assert len([*Path("/proc/self/fd").iterdir()]) == before
+        writer.write(lambda: {"id": 1})
+    assert ids(tmp_path / "r.jsonl") == [0, 1]
 
 
 def test_a_file_is_as_readable_as_the_umask_leaves_it(tmp_path: Path) -> None:

@@ -14,10 +14,9 @@ from typing import Any
 import pytest
 import torch
 
-from grpo_cli.hooks import columns, trl_recording
-from grpo_cli.hooks.lines import Lines
+from grpo_cli.hooks import columns, trl
 from grpo_cli.hooks.trl import record
-from grpo_cli.hooks.writer import Writer
+from grpo_cli.hooks.writer import Lines, Writer
 
 from . import tiny
 from .test_trl_hook import build, lines, losses, one_thread, verify
@@ -63,11 +62,11 @@ def on_call(number: int, function: Callable[..., Any]) -> Callable[..., Any]:
 
 STAGES = {
     # what fails, the how manieth time, and how many records were written before
-    "gradient": (trl_recording, "gradient_of", 3, 2),
-    "settings": (trl_recording, "hyperparameters", 1, 0),
-    "columns": (trl_recording, "columns_of", 8, 7),
-    "rewards": (trl_recording, "rewards_of", 2, 1),
-    "the record": (trl_recording, "made", 4, 3),
+    "gradient": (trl, "gradient_of", 3, 2),
+    "settings": (trl, "hyperparameters", 1, 0),
+    "columns": (trl, "columns_of", 8, 7),
+    "rewards": (trl, "rewards_of", 2, 1),
+    "the record": (trl, "made", 4, 3),
     "its columns": (columns, "ragged", 9, None),
     "the disk": (Lines, "add", 2, 1),
 }

@@ -37,8 +37,7 @@ from verl.utils import tensordict_utils
 from verl.utils.torch_functional import masked_mean
 
 from grpo_cli.hooks.columns import ragged, record_of, widths
-from grpo_cli.hooks.verl import Recorder
-from grpo_cli.hooks.verl_record import bypass_settings, hyperparameters
+from grpo_cli.hooks.verl import Recorder, bypass_settings, hyperparameters
 
 from .framework_sources import Clones
 from .pairwise import Array, Configuration, Record, run

@@ -8,6 +8,7 @@ from typing import Any
 
 from grpo_cli.commands.answer import Answer
 from grpo_cli.objective.mismatch import Attribution
+from grpo_cli.terminal.numbers import counted
 
 
 @dataclass(frozen=True)
@@ -82,3 +83,22 @@ class Checked(Answer):
     denominators: Sequence[Denominator]
     not_checked: Sequence[NotChecked]
     mismatch: MismatchFound | None = None
+
+    def __repr__(self) -> str:
+        codes = ", ".join(self.counts)
+        verdict = "ok" if self.ok else "not ok"
+        return f"Checked({verdict}: {' in '.join(self.conclusion)}{codes and f'; {codes}'})"
+
+    @property
+    def conclusion(self) -> tuple[str, str]:
+        """How many findings there are of each severity, and in how many records."""
+        counts = [
+            f"{count:,} {name}" if name == "info" else counted(count, name)
+            for name, count in self.severities.items()
+            if count
+        ]
+        numbers = [counted(getattr(self, f"{name}s"), name) for name in _COUNTED]
+        return ", ".join(counts) or "nothing found", ", ".join(numbers)
+
+
+_COUNTED = ("record", "response", "token")

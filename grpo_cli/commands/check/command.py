@@ -52,8 +52,8 @@ def check(
     grpo check --codes
 
     Each finding has its place, its evidence and a fix. The checks that were
-    skipped come last, with the reason. Exits with 1 if there is an error; with
-    --fail-on warning, also on a warning.
+    skipped come last, with the reason. -q prints errors and warnings alone. Exits
+    with 1 if there is an error; with --fail-on warning, also on a warning.
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=page.json):
         if list_codes:
@@ -68,7 +68,7 @@ def check(
         answer = run(reader, limit)
         page.write(
             answer,
-            lambda console, screen: print_findings(console, screen, answer),
+            lambda console, screen: print_findings(console, screen, answer, quiet=page.quiet),
             rows=answer.findings,
         )
         tell_notes(reader.notes(), quiet=page.quiet)

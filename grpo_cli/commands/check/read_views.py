@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -51,27 +51,16 @@ def _together(decoded: Iterable[DecodedChunk]) -> Iterator[DecodedChunk]:
 
 def _place(raw: Raw, value: dict[str, Any]) -> Place:
     name = record_id(value)
-    name = raw.number if name is None else name
-    return Place(name, raw.source, raw.line, raw.number, _claims(value), _mixed(raw, value))
-
-
-def _mixed(raw: Raw, value: Mapping[str, Any]) -> str:
-    """Returns the key of the prompts in which rows that were put together differ; else ""."""
-    if raw.first is None:
-        return ""
-    first = raw.first.value.keys()
-    return next((key for key in (*PROMPT_IDS, *PROMPTS) if key in first - value.keys()), "")
-
-
-_ONCE = (("num_iterations", 1), ("ppo_epochs", 1))
-
-
-def _claims(value: Mapping[str, Any]) -> str:
-    """Returns the setting by which a record claims to be of a batch's first pass; else ""."""
-    for name, once in _ONCE:
-        if name in value and value[name] == once and not value.get("mini_batch"):
-            return f"{name} {once}"
-    return ""
+    passes = () if value.get("mini_batch") else ("num_iterations", "ppo_epochs")
+    differing = set() if raw.first is None else raw.first.value.keys() - value.keys()
+    return Place(
+        raw.number if name is None else name,
+        raw.source,
+        raw.line,
+        raw.number,
+        claims=next((f"{one} 1" for one in passes if one in value and value[one] == 1), ""),
+        mixed=next((key for key in (*PROMPT_IDS, *PROMPTS) if key in differing), ""),
+    )
 
 
 # ---- one by one -----------------------------------------------------------------------------

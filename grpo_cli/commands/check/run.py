@@ -11,16 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.commands.check.answer import Checked
-from grpo_cli.commands.check.coverage import (
+from grpo_cli.commands.check.findings import Findings
+from grpo_cli.commands.check.notes import (
+    LossCount,
     SkippedRules,
     count_short,
     count_skipped,
+    count_zero_gradient,
+    denominators,
+    judge,
     missing_needs,
     not_checked,
 )
-from grpo_cli.commands.check.denominators import LossCount, count_zero_gradient, denominators
-from grpo_cli.commands.check.findings import Findings
-from grpo_cli.commands.check.floors import judge
 from grpo_cli.commands.check.read_views import views
 from grpo_cli.commands.check.record_view import Tokens, View
 from grpo_cli.commands.check.rule import ORDER, rule_named, rules_of
@@ -131,11 +133,14 @@ class Check(Accumulator[Any]):
         if any(code == "torn-group" for code, _, _ in found):
             self.findings.drop("singleton-group")
         self._add_located(found, 0)
+        constants = self.findings.count_by(0, 1)["advantages", "constant"]
+        if 2 * constants <= self._memory.straight:
+            self.findings.drop("advantages", "constant")
 
     def result(self) -> Checked:
         """Returns the answer."""
         rows, counts = self.findings.rows, self.findings.count_by(0)
-        limit, severities = self.findings.limit, self.findings.count_by(1)
+        limit, severities = self.findings.limit, self.findings.count_by(2)
         kinds = dict.fromkeys(row.code for row in rows)
         short = count_short(self.skipped_rules, kinds, self.records, self.tokens)
         return Checked(

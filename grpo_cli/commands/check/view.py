@@ -14,8 +14,7 @@ from grpo_cli.commands.check.answer import (
     MismatchFound,
     NotChecked,
 )
-from grpo_cli.commands.check.coverage import FEWER_THAN
-from grpo_cli.objective.mismatch import Cause
+from grpo_cli.commands.check.notes import FEWER_THAN
 from grpo_cli.terminal.numbers import counted, shown, visible
 from grpo_cli.terminal.prose import wrapped
 from grpo_cli.terminal.screen import Screen
@@ -23,23 +22,30 @@ from grpo_cli.terminal.screen import Screen
 _STYLES = {"error": "bold red", "warning": "bold magenta", "info": "bold cyan"}
 
 
-def print_findings(console: Console, screen: Screen, answer: Checked) -> None:
-    """Prints the findings kind by kind, the worst first, then how many there are."""
-    rows = answer.findings
+def print_findings(
+    console: Console, screen: Screen, answer: Checked, *, quiet: bool = False
+) -> None:
+    """Prints the findings kind by kind, the worst first, then how many there are.
+
+    If ``quiet``, only errors and warnings, without what was not checked.
+    """
+    rows = [row for row in answer.findings if not (quiet and row.severity == "info")]
     for severity in _STYLES:
         for code in dict.fromkeys(row.code for row in rows if row.severity == severity):
             of_kind = [row for row in rows if (row.code, row.severity) == (code, severity)]
             _print_kind(console, screen.reading, of_kind, answer.more.get(code, 0))
-    if answer.mismatch is not None:
+    if answer.mismatch is not None and not quiet:
         for words in mismatch_lines(answer.mismatch, answer.findings):
             console.print(wrapped(Text(words), screen.reading, 4))
         console.print()
-    for row in answer.denominators:
+    for row in () if quiet else answer.denominators:
         console.print(wrapped(Text(_denominator(row)), screen.reading, 2))
-    if answer.not_checked:
+    if answer.not_checked and not quiet:
         line = Text(_not_checked(answer.not_checked, answer.records), "dim")
         console.print(wrapped(line, screen.reading, 2))
-    console.print(_conclusion(answer))
+    counts, records = answer.conclusion
+    style = "bold green" if answer.ok else "bold red"
+    console.print(Text.assemble((counts, style), f" in {records}"))
 
 
 def _print_kind(console: Console, width: int, rows: Sequence[Finding], more: int) -> None:
@@ -65,7 +71,11 @@ def mismatch_lines(found: MismatchFound, findings: Sequence[Finding] = ()) -> li
         f"  {found.floor}; {found.source}",
     ]
     causes = sorted(found.causes, key=lambda one: (one.name != found.named, -one.explains))
-    lines += [f"  {_explained(one)}" for one in causes if one.counts]
+    for cause in causes:
+        if cause.counts:
+            top = cause.kinds[0]
+            where = f"{top.name}: {counted(top.tokens, 'token')}, {top.share:.0%} of the KL"
+            lines.append(f"  {cause.name} explains {cause.explains:.0%} of the KL ({where})")
     if found.named is None:
         engine = [one for one in findings if "log_probs_rollout" in one.evidence.get("columns", ())]
         codes = dict.fromkeys(one.code for one in engine if one.code != "rollout-mismatch")
@@ -77,12 +87,6 @@ def mismatch_lines(found: MismatchFound, findings: Sequence[Finding] = ()) -> li
     return lines
 
 
-def _explained(cause: Cause) -> str:
-    top = cause.kinds[0]
-    where = f"{top.name}: {counted(top.tokens, 'token')}, {top.share:.0%} of the KL"
-    return f"{cause.name} explains {cause.explains:.0%} of the KL ({where})"
-
-
 def _denominator(row: Denominator) -> str:
     """Says whether responses and groups without a gradient count in a loss's denominator."""
     names_by_verb: dict[str, list[str]] = {}
@@ -90,8 +94,7 @@ def _denominator(row: Denominator) -> str:
         count = getattr(row, kind)
         if count:
             verb = "count in it" if getattr(row, f"{kind}_count") else "do not count"
-            plural = "" if count == 1 else "s"
-            names_by_verb.setdefault(verb, []).append(f"{count:,} {name}{plural}")
+            names_by_verb.setdefault(verb, []).append(counted(count, name))
     listed = ", ".join(f"{' and '.join(names)} {verb}" for verb, names in names_by_verb.items())
     return f"denominator of {row.variant} ({row.denominator}): {listed}"
 
@@ -127,18 +130,3 @@ def _place(row: Finding) -> str:
         if getattr(row, name) is not None
     ]
     return ", ".join(parts)
-
-
-def _conclusion(answer: Checked) -> Text:
-    counts = [
-        f"{count:,} {name if name == 'info' or count == 1 else name + 's'}"
-        for name, count in answer.severities.items()
-        if count
-    ]
-    numbers = {name: getattr(answer, name) for name in ("records", "responses", "tokens")}
-    looked = ", ".join(
-        f"{count:,} {name.removesuffix('s') if count == 1 else name}"
-        for name, count in numbers.items()
-    )
-    style = "bold green" if answer.ok else "bold red"
-    return Text.assemble((", ".join(counts) or "nothing found", style), f" in {looked}")

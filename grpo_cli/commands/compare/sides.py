@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import groupby
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -266,19 +267,23 @@ class VariantSums(Accumulator[None], Generic[S]):
             for evaluator in self.evaluators:
                 evaluator.refuse_misnamed(chunk)
 
+    @contextmanager
+    def setting_aside(self, name: str) -> Iterator[None]:
+        """Sets a variant aside where the data cannot serve it."""
+        try:
+            yield
+        except InputError as reason:
+            self.sums[name] = reason
+
     def merge(self, later: VariantSums[S]) -> None:
         """Adds the sums of records that follow."""
         for name, sums in later.sums.items():
             mine = self.sums[name]
-            if isinstance(mine, InputError):
-                continue
-            if isinstance(sums, InputError):
-                self.sums[name] = sums
-                continue
-            try:
-                mine.merge(sums)
-            except InputError as reason:
-                self.sums[name] = reason
+            if not isinstance(mine, InputError):
+                with self.setting_aside(name):
+                    if isinstance(sums, InputError):
+                        raise sums
+                    mine.merge(sums)
 
 
 class VariantStatistics(VariantSums[BatchStatistics]):
@@ -292,13 +297,10 @@ class VariantStatistics(VariantSums[BatchStatistics]):
         """Adds a chunk's part of the statistics."""
         del found
         for evaluator in self.evaluators:
-            name = evaluator.plan.variant
-            statistics = self.sums[name]
-            try:
-                if not isinstance(statistics, InputError):
+            statistics = self.sums[evaluator.plan.variant]
+            if not isinstance(statistics, InputError):
+                with self.setting_aside(evaluator.plan.variant):
                     statistics.merge(chunk.run(evaluator.measure))
-            except InputError as reason:
-                self.sums[name] = reason
 
 
 class Sides(VariantSums[Side]):
@@ -313,17 +315,13 @@ class Sides(VariantSums[Side]):
         del found
         first: Mapping[str, F64] | None = None
         for name, side in self.sums.items():
-            if isinstance(side, InputError):
-                continue
-            try:
-                batch, gradient = side.add(chunk)
-            except InputError as reason:
-                self.sums[name] = reason
-                continue
-            if name == self.evaluators[0].plan.variant:
-                first = gradient
-            if first is not None:
-                batch.meet(gradient, first, chunk)
+            if not isinstance(side, InputError):
+                with self.setting_aside(name):
+                    batch, gradient = side.add(chunk)
+                    if name == self.evaluators[0].plan.variant:
+                        first = gradient
+                    if first is not None:
+                        batch.meet(gradient, first, chunk)
 
 
 def _has_batch_fields(chunk: DecodedChunk) -> bool:

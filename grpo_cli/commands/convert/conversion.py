@@ -17,7 +17,6 @@ from grpo_cli.engine import Reader
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.fold import Accumulator, fold_pieces
 from grpo_cli.engine.packing import alike
-from grpo_cli.engine.pieces import Pieces
 from grpo_cli.errors import GrpoError, InputError
 from grpo_cli.records import DecodedChunk, Raw, assemble, record
 from grpo_cli.records.record import blaming
@@ -126,7 +125,7 @@ class Converted(Accumulator[None]):
 
     as_table: bool
     as_bundle: bool = False
-    pieces: Pieces = field(default_factory=Pieces)
+    pieces: list[Any] = field(default_factory=list)
     records: int = 0
 
     settings: ClassVar[tuple[str, ...]] = ("as_table", "as_bundle")
@@ -277,7 +276,7 @@ class Conversion:
         make = partial(Converted, self._as_table, self._whole.as_bundle)
         for whole in fold_pieces(self._reader, make, part_folder=listed):
             self._whole = whole
-            pieces, whole.pieces = whole.pieces, Pieces()
+            pieces, whole.pieces = whole.pieces, []
             self._reported = tell_errors(
                 self._reader.skipped, self._reported, as_json=self._as_json
             )

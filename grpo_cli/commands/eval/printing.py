@@ -29,7 +29,7 @@ from grpo_cli.engine.rows.fields import (
     Level,
     extras,
 )
-from grpo_cli.engine.rows.having import Having, read_having
+from grpo_cli.engine.rows.rows import Having, read_having
 from grpo_cli.errors import UsageError
 from grpo_cli.terminal.destination import standard_output
 

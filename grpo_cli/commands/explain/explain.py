@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 from grpo_cli.commands.answer import Answer
@@ -71,7 +72,12 @@ def explain(
     """
     source.batch_by(plan.batch)
     whole, batches = _explained(plan, source, response, full=full)
-    of_last = _last_batch(batches) if batches else _last_step(source) if last_step else {}
+    of_last: Mapping[str, Any] = {}
+    if len(batches) > 1:
+        of_last = max(batches.values(), key=lambda names: [*map(_order, names.values())])
+    elif last_step and not batches:
+        several = ((name, steps) for name, steps in source.facts.steps.items() if len(steps) > 1)
+        of_last = {name: max(steps, key=_order) for name, steps in islice(several, 1)}
     if not of_last:
         return whole
     count = len(batches) or max(map(len, source.facts.steps.values()))
@@ -84,21 +90,6 @@ def explain(
     of_run = [reason for reason in whole.why if reason["code"] == "rising"]
     why = [{"code": "last-batch", "text": text}, *of_run, *found.why]
     return replace(found, batch=dict(of_last), why=why)
-
-
-def _last_batch(batches: Mapping[Hashable, Mapping[str, Any]]) -> Mapping[str, Any]:
-    """The batch with the greatest values of its fields; nothing where there is only one."""
-    if len(batches) < 2:
-        return {}
-    return max(batches.values(), key=lambda names: [*map(_order, names.values())])
-
-
-def _last_step(source: Reader) -> Mapping[str, Any]:
-    """The greatest step of the records, by its field; nothing where they are of one step."""
-    for field, steps in source.facts.steps.items():
-        if len(steps) > 1:
-            return {field: max(steps, key=_order)}
-    return {}
 
 
 def _order(step: Any) -> tuple[bool, float, str]:

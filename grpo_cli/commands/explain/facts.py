@@ -18,8 +18,6 @@ from grpo_cli.objective.terms import ENTROPY, KL, POLICY
 
 _CENTRED = 1e-5
 """Σ A of a group relative to Σ|A|, below which it is 0 but for float32."""
-
-
 _ROUNDING = 1e-6
 """A sum below this part of the magnitudes in it is 0 but for float32."""
 
@@ -209,16 +207,13 @@ def place(chunk: Chunk, breakdown: Breakdown, token: int) -> str:
 
 
 def _centred(breakdown: Breakdown) -> bool:
-    values = breakdown.response_advantage
+    values, batch = breakdown.response_advantage, breakdown.batch
     if values is None:
         return False
-    sums, sizes = _per_group(breakdown.batch, values), _per_group(breakdown.batch, np.abs(values))
+    sums, sizes = (
+        np.bincount(batch.groups, one, batch.group_count) for one in (values, np.abs(values))
+    )
     return bool((np.abs(sums) <= _CENTRED * sizes).all())
-
-
-def _per_group(batch: Batch, values: F64) -> F64:
-    sums = np.bincount(batch.groups, weights=values, minlength=batch.group_count)
-    return sums.astype(np.float64)
 
 
 def _cancelled(batch: Batch) -> int:

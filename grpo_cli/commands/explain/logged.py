@@ -41,13 +41,15 @@ UNKNOWN = (
 def explain_log(source: Source, most: int | None) -> dict[str, Any]:
     """The explanation of a log, as a document; its changes are what ``grpo trend`` finds."""
     file = read_log(source, most)
-    steps = steps_of([file])
+    steps, bad = steps_of([file]), not_finite(file)
+    if bad:
+        bad = [*bad[:-1], f"{bad[-1]}; all sentences below ignore these values"]
     return {
         "steps": len(steps),
         "first": steps.numbers[0],
         "last": steps.numbers[-1],
         "series": [*steps.metrics],
-        "meaning": [*_not_finite(file), *_meaning(file)],
+        "meaning": [*bad, *_meaning(file)],
         "onsets": [
             {"series": one.metric, "step": one.onset, "kind": one.kind, "text": one.sentence}
             for one in findings(steps)
@@ -55,14 +57,6 @@ def explain_log(source: Source, most: int | None) -> dict[str, Any]:
         ],
         "unknown": list(UNKNOWN),
     }
-
-
-def _not_finite(file: LogFile) -> Iterator[str]:
-    """Where NaN and infinities are, the earliest first."""
-    sentences = not_finite(file)
-    if sentences:
-        yield from sentences[:-1]
-        yield f"{sentences[-1]}; all sentences below ignore these values"
 
 
 def _series(log: Log, names: tuple[str, ...]) -> tuple[str, F64] | None:

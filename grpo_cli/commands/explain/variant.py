@@ -166,22 +166,21 @@ class Choices:
         return found
 
     def _same_choice(self, stage: str, theirs: Bound | None) -> bool:
-        """Whether two choices at a stage are one: by name and values, or by what they give."""
+        """Whether two choices at a stage are one: by name and values, or by what they give.
+
+        They give the same if J and the gradient on the probe do not change when one replaces the
+        other.
+        """
         mine = self._bound.get(stage)
-        if mine is not None and theirs is not None:
-            if mine.name == theirs.name and mine.values == theirs.values:
-                return True
-            return stage in STAGES and self._same_value(stage, theirs)
-        given = mine or theirs
-        return given is None or (stage.startswith("entropy") and not self._has_bonus(given))
-
-    def _has_bonus(self, given: Bound) -> bool:
-        bound = self._bound.get("entropy", given)
-        return bool(bound.values.get("entropy_coef"))
-
-    def _same_value(self, stage: str, theirs: Bound) -> bool:
-        """Whether J and the gradient on the probe do not change when one replaces the other."""
-        if not all(map(_complete, (*self._stages.values(), theirs))):
+        if mine is None or theirs is None:
+            bonus = self._bound.get("entropy", mine or theirs)
+            none = bonus is None or not bonus.values.get("entropy_coef")
+            return mine is theirs or (stage.startswith("entropy") and none)
+        if mine.name == theirs.name and mine.values == theirs.values:
+            return True
+        bounds = (*self._stages.values(), theirs)
+        whole = all({*one.values} == {*one.choice.hyperparameters} for one in bounds)
+        if stage not in STAGES or not whole:  # some rows leave a value to the user
             return False
         other = probe.gradients(Objective(name="", **{**self._stages, stage: theirs}))
         return all(map(probe.same_gradient, self._gradients, other))
@@ -193,11 +192,6 @@ class Choices:
     @cached_property
     def _gradients(self) -> list[probe.Gradient | None]:
         return [*probe.gradients(Objective(name="", **self._stages))]
-
-
-def _complete(bound: Bound) -> bool:
-    """Whether every hyperparameter has a value; some rows leave one to the user."""
-    return set(bound.values) == set(bound.choice.hyperparameters)
 
 
 # ---- the page -----------------------------------------------------------------------------------
@@ -214,17 +208,13 @@ def print_variant(console: Console, screen: Screen, page: Entry) -> None:
     console.print(wrapped(head, width, _INDENT))
     console.print(Text("\n") + wrapped(Text(f"  {page['formula']}\n", "bold"), width, _INDENT * 2))
     for stage in page["stages"]:
-        _print_stage(console, stage, width)
+        symbol = (f"{stage['symbol']:>3}", "bold")
+        console.print(Text.assemble(symbol, f"  {stage['stage']}: ", (stage["choice"], "cyan")))
+        console.print(wrapped(Text(f"     {stage['summary']}"), width, 5))
     _print_hyperparameters(console, screen, page["hyperparameters"])
     console.print()
     _print_origin(console, page, width)
     _print_related(console, page, width)
-
-
-def _print_stage(console: Console, stage: Entry, width: int) -> None:
-    symbol = (f"{stage['symbol']:>3}", "bold")
-    console.print(Text.assemble(symbol, f"  {stage['stage']}: ", (stage["choice"], "cyan")))
-    console.print(wrapped(Text(f"     {stage['summary']}"), width, 5))
 
 
 def _print_hyperparameters(console: Console, screen: Screen, rows: Sequence[Entry]) -> None:
@@ -246,14 +236,20 @@ def _value(value: Any) -> str:
 
 
 def _print_origin(console: Console, page: Entry, width: int) -> None:
-    if page["paper"]:
-        console.print(Text(f"paper    https://arxiv.org/abs/{page['paper']}"))
-    if page["version"]:
-        console.print(Text(f"version  {page['version']}"))
-    if page["until"]:
-        console.print(Text(f"until    {page['until']}; later releases do not have it"))
-    console.print(Text(f"checked  {page['checked']}"))
-    console.print(wrapped(Text(f"note     {page['note']}"), width, 9))
+    for name, words in _ORIGIN.items():
+        if page[name]:
+            text = Text(f"{name:<9}{words.format(page[name])}")
+            console.print(wrapped(text, width, 9) if name == "note" else text)
+
+
+_ORIGIN = {
+    "paper": "https://arxiv.org/abs/{}",
+    "version": "{}",
+    "until": "{}; later releases do not have it",
+    "checked": "{}",
+    "note": "{}",
+}
+"""What is known of where a row comes from, as it is printed."""
 
 
 def _print_related(console: Console, page: Entry, room: int) -> None:

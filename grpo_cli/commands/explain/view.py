@@ -58,15 +58,11 @@ def _made_of(parts: Mapping[str, float], objective: float) -> str:
     places = decimals([*named.values(), objective])
     texts = adding_up([*named.values()], objective, places)
     terms = [
-        f"{_signed(float(text), places)} ({_PARTS[name]})"
+        f"{'−' if float(text) < 0 else '+'} {abs(float(text)):.{places}f} ({_PARTS[name]})"
         for name, text in zip(named, texts, strict=True)
     ]
     total = fixed(objective, places)
     return f"objective = {total} {equality(texts, total)} {' '.join(terms).removeprefix('+ ')}"
-
-
-def _signed(value: float, places: int) -> str:
-    return f"{'−' if value < 0 else '+'} {abs(value):.{places}f}"
 
 
 # ---- one record ---------------------------------------------------------------------------------
@@ -157,7 +153,8 @@ def _title(record: Entry, records: int) -> str:
 def _group(group: Entry, groups: int) -> Iterator[str]:
     head = f"group {shown(group['group'])}: " if groups > 1 else ""
     rewards, count = group["rewards"], len(group["rewards"])
-    listed = " + ".join(map(_factor, rewards[:_MOST])) + (" + …" if count > _MOST else "")
+    texts = [f"({shown(one)})" if one < 0 else shown(one) for one in rewards[:_MOST]]
+    listed = " + ".join(texts) + (" + …" if count > _MOST else "")
     yield f"{head}r̄ = ({listed}) / {count} = {shown(group['mean'])}"
     if group["std"] is not None:
         free = count - group["std_ddof"]
@@ -167,10 +164,6 @@ def _group(group: Entry, groups: int) -> Iterator[str]:
         named = zip(group["responses"], advantages, strict=True)
         texts = [f"A{at} = {shown(value)}" for at, value in list(named)[:_MOST]]
         yield "  " + ", ".join(texts) + (", …" if count > _MOST else "")
-
-
-def _factor(value: float) -> str:
-    return f"({shown(value)})" if value < 0 else shown(value)
 
 
 def _print_tokens(
@@ -244,7 +237,10 @@ def _print_responses(console: Console, record: Entry, parts: Sequence[str]) -> N
     tail = [*([f"{len(rest):,} others"] if rest else []), "sum"]
     total = _total(parts, fixed(record["objective"], places))
     columns = [column("response", [*map(str, listed), *tail], show=str)]
-    for header, name in _response_columns(record):
+    names = {"A": "advantage", "tokens": "length", "Σ_s": "surrogate_sum"}
+    names |= {"Σ_k": "kl_sum"} if record["beta"] else {}
+    names |= {"Σ_H": "entropy_sum"} if "entropy" in record else {}
+    for header, name in (names | {"w": "weight", "gradient_norm": "gradient_norm"}).items():
         show = _weight if name == "weight" else shown
         columns.append(_numbers(header, [*(show(row[name]) for row in rows), *[""] * len(tail)]))
     columns.append(_numbers("contribution", [*(parts[at] for at in listed), *last, total]))
@@ -261,18 +257,6 @@ def _weight(value: float) -> str:
     """A weight as the fraction that it is, where it is one over a whole number."""
     count = round(1.0 / value) if value else 0
     return f"1/{count:,}" if count and abs(value * count - 1.0) < 1e-9 else shown(value)
-
-
-def _response_columns(record: Entry) -> Iterator[tuple[str, str]]:
-    yield "A", "advantage"
-    yield "tokens", "length"
-    yield "Σ_s", "surrogate_sum"
-    if record["beta"]:
-        yield "Σ_k", "kl_sum"
-    if "entropy" in record:
-        yield "Σ_H", "entropy_sum"
-    yield "w", "weight"
-    yield "gradient_norm", "gradient_norm"
 
 
 def _sum(record: Entry, parts: Sequence[str], places: int, records: int) -> Iterator[str]:

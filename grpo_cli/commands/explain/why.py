@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib.resources import files
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,6 +29,20 @@ class Reason(NamedTuple):
     text: str
 
 
+@cache
+def _sentences() -> Mapping[str, str]:
+    """Returns ``reasons.json``: the sentence of each code, or of each ``code.kind``."""
+    text = files(__package__).joinpath("reasons.json").read_text(encoding="utf-8")
+    found: Mapping[str, str] = json.loads(text)
+    return found
+
+
+def _reason(name: str, **words: Any) -> Reason:
+    """Returns a reason by its name in the table; numbers of any size are shown in short."""
+    texts = {key: shown(one) if isinstance(one, float) else one for key, one in words.items()}
+    return Reason(name.partition(".")[0], _sentences()[name].format(**texts))
+
+
 def why(total: Mapping[str, Any], facts: Facts, computes: str) -> list[Reason]:
     """The reasons why the loss is what it is, the decisive first; the gradient comes last.
 
@@ -35,40 +52,39 @@ def why(total: Mapping[str, Any], facts: Facts, computes: str) -> list[Reason]:
         computes: the choice that would compute advantages where the records give them.
     """
     value = [*_value(total, facts, computes), *rising(facts.steps)]
-    return [*value, *_conditions(total, facts, computes), _gradient(total)]
+    return [*value, *_conditions(total, facts, computes)]
 
 
 def _value(total: Mapping[str, Any], facts: Facts, computes: str) -> Iterator[Reason]:
-    loss = float(total["loss"])
+    loss, parts = float(total["loss"]), facts.parts
+    above, below = parts["positive_advantages"], parts["negative_advantages"]
     if not total["tokens"]:
-        yield Reason("empty", "no token counts, so the loss is 0 and has no gradient")
+        yield _reason("empty")
     elif abs(loss) <= _ZERO * facts.scale:
-        yield from _zero(total, facts, computes)
-    elif loss < 0:
-        yield Reason("negative", _negative(facts))
+        yield _zero(total, facts, computes)
+    elif loss < 0:  # where A > 0 takes away, the surrogate is not on the scale of a ratio
+        yield _reason("negative.log" if above < 0 else "negative", above=above, below=below)
+    elif -parts["kl_penalty"] > abs(above + below):
+        yield _reason("kl", penalty=-parts["kl_penalty"])
     else:
-        yield Reason("kl" if _dominated(facts) else "positive", _positive(facts))
+        does = [
+            f"add {shown(one)}" if one >= 0 else f"subtract {shown(-one)}" for one in (below, above)
+        ]
+        log = ": the surrogate contains log π_θ, which is negative" if above < 0 else ""
+        yield _reason("positive", below=does[0], above=does[1], log=log)
     if abs(loss) > _ZERO * facts.scale:
-        yield from _unequal(total, facts)
-        yield from _large(total, facts)
+        yield from _sizes(total, facts)
 
 
-def _zero(total: Mapping[str, Any], facts: Facts, computes: str) -> Iterator[Reason]:
+def _zero(total: Mapping[str, Any], facts: Facts, computes: str) -> Reason:
     if total["dead_groups"] == total["groups"]:
         zero = _no_advantage(total["groups"], facts.dead)
-        yield Reason("dead", f"the loss is 0: {zero}{_remedy('; ', facts.dead, computes)}")
-    elif _on_policy(total) and facts.centred:
-        yield Reason(
-            "centred",
-            "the loss is 0: every ratio is exactly 1, and the advantages of each group add up to 0"
-            + (", over responses of equal length" if _one_length(facts) else ""),
-        )
-    else:
-        adding, taking = ("A > 0", "A < 0") if facts.above.value() > 0 else ("A < 0", "A > 0")
-        yield Reason(
-            "cancels",
-            f"the loss is 0: responses with {adding} and responses with {taking} cancel out",
-        )
+        return _reason("dead", zero=zero, remedy=_remedy("; ", facts.dead, computes))
+    if _on_policy(total) and facts.centred:
+        alike = ", over responses of equal length" if len({*facts.lengths}) == 1 else ""
+        return _reason("centred", alike=alike)
+    adding, taking = (">", "<") if facts.above.value() > 0 else ("<", ">")
+    return _reason("cancels", adding=adding, taking=taking)
 
 
 def _no_advantage(groups: int, dead: DeadGroups) -> str:
@@ -92,144 +108,61 @@ def _remedy(mark: str, dead: DeadGroups, computes: str) -> str:
     return f"{mark}--advantage {computes} computes advantages from the rewards"
 
 
-def _negative(facts: Facts) -> str:
-    parts = facts.parts
-    if parts["positive_advantages"] < 0:  # a surrogate that is not on the scale of a ratio
-        return (
-            "the loss is negative: the surrogate contains log π_θ, which is negative, so where A "
-            f"< 0 it adds {shown(parts['negative_advantages'])} to J"
-        )
-    return (
-        "the loss is negative because J is positive: responses with A > 0 add "
-        f"{shown(parts['positive_advantages'])}, those with A < 0 add "
-        f"{shown(parts['negative_advantages'])}. This alone is not an error: the policy term can "
-        "have either sign"
-    )
-
-
-def _positive(facts: Facts) -> str:
-    parts = facts.parts
-    if _dominated(facts):
-        return (
-            f"the loss is positive because the KL penalty, {shown(-parts['kl_penalty'])}, "
-            "outweighs the policy term"
-        )
-    return (
-        f"the loss is positive: responses with A < 0 {_does(parts['negative_advantages'])}, "
-        f"those with A > 0 {_does(parts['positive_advantages'])}"
-        + (_LOGARITHM if parts["positive_advantages"] < 0 else "")
-    )
-
-
-_LOGARITHM = ": the surrogate contains log π_θ, which is negative"
-
-
-def _does(part: float) -> str:
-    """Says whether a part of J adds to it."""
-    return f"add {shown(part)}" if part >= 0 else f"subtract {shown(-part)}"
-
-
-def _dominated(facts: Facts) -> bool:
-    """Whether the KL penalty is larger than the policy term."""
-    parts = facts.parts
-    policy = parts["positive_advantages"] + parts["negative_advantages"]
-    return -parts["kl_penalty"] > abs(policy)
-
-
-def _unequal(total: Mapping[str, Any], facts: Facts) -> Iterator[Reason]:
-    if _on_policy(total) and facts.centred and facts.policy_counts and len({*facts.lengths}) > 1:
-        yield Reason(
-            "lengths",
-            "every ratio is exactly 1 and the advantages add up to 0, yet the policy term is not "
-            f"0: lengths differ ({facts.lengths[0]:,} to {facts.lengths[1]:,} tokens), and "
-            f"longer responses have more weight with this denominator ({total['denominator_of']})",
-        )
-
-
-def _large(total: Mapping[str, Any], facts: Facts) -> Iterator[Reason]:
+def _sizes(total: Mapping[str, Any], facts: Facts) -> Iterator[Reason]:
+    """Why the loss is as large as it is."""
+    of, low, high = total["denominator_of"], *(facts.lengths or (0, 0))
+    if _on_policy(total) and facts.centred and facts.policy_counts and low != high:
+        yield _reason("lengths", low=low, high=high, of=of)
     largest, contributions = facts.largest, facts.contributions.value()
     if largest is not None and largest.size > _MOST * contributions:
         unbounded = facts.plain_clip and largest.advantage < 0 and largest.ratio > 1.2
-        yield Reason(
+        yield _reason(
             "one-token",
-            f"one token makes up {largest.size / contributions:.0%} of all contributions: "
-            f"{largest.place}, ratio {shown(largest.ratio)}, A {shown(largest.advantage)}"
-            + ("; no upper clip applies to a ratio where A < 0" if unbounded else ""),
+            part=f"{largest.size / contributions:.0%}",
+            place=largest.place,
+            ratio=largest.ratio,
+            advantage=largest.advantage,
+            clip="; no upper clip applies to a ratio where A < 0" if unbounded else "",
         )
-    sums = total["denominator"] and total["denominator"] < 0.5 * total["tokens"]
-    if abs(float(total["loss"])) > _LARGE and sums and "token" not in total["denominator_of"]:
-        yield Reason(
-            "sums",
-            f"the loss is large because it sums over tokens: {total['tokens']:,} tokens over "
-            f"{shown(total['denominator'])} ({total['denominator_of']})",
-        )
+    count = total["denominator"]
+    sums = count and count < 0.5 * total["tokens"] and "token" not in of
+    if abs(float(total["loss"])) > _LARGE and sums:
+        yield _reason("sums", tokens=total["tokens"], count=shown(count), of=of)
     far = total["ratio_max"] and total["ratio_max"] > 10.0
     if far and facts.plain_clip and facts.parts["negative_advantages"]:
-        yield Reason(
-            "ratio",
-            f"ratios reach {shown(total['ratio_max'])}: where A < 0, a plain clip does not bound "
-            "them from above (dual_clip and delta do)",
-        )
+        yield _reason("ratio", most=shown(total["ratio_max"]))
 
 
 def _conditions(total: Mapping[str, Any], facts: Facts, computes: str) -> Iterator[Reason]:
-    if total["groups"] and total["dead_groups"] == total["groups"] and total["loss"]:
-        yield Reason(
-            "all-dead",
-            f"{_no_advantage(total['groups'], facts.dead)}: rewards do not enter this loss, so "
-            "only the KL or the entropy bonus changes the "
-            f"policy{_remedy('; ', facts.dead, computes)}",
-        )
+    dead, groups, given = total["dead_groups"], total["groups"], facts.dead
+    if groups and dead == groups and total["loss"]:
+        zero = _no_advantage(groups, given)
+        yield _reason("all-dead", zero=zero, remedy=_remedy("; ", given, computes))
     if total["tokens"] and total["clip_fraction"] == 1.0:
-        yield Reason(
-            "all-clipped",
-            "every token is clipped: the policy term has a value but no gradient",
+        yield _reason("all-clipped")
+    if 0 < dead < groups:
+        differ = f"; the rewards differ in {given.differ:,} of them" if given.differ else ""
+        yield _reason(
+            "dead-groups.zero" if given.given or given.differ else "dead-groups",
+            have=f"{dead:,} of {groups:,} groups {'has' if dead == 1 else 'have'}",
+            differ=differ + _remedy(": ", given, computes),
         )
-    if 0 < total["dead_groups"] < total["groups"]:
-        yield Reason("dead-groups", _some_dead(total, facts.dead, computes))
     if facts.cancelled:
-        yield Reason(
-            "rewards-cancel",
-            f"in {facts.cancelled:,} groups the reward functions differ between responses, but "
-            "their sum does not: they cancel out",
-        )
+        yield _reason("rewards-cancel", groups=facts.cancelled)
     if facts.no_reference:
-        yield Reason(
-            "no-reference",
-            "this loss has no KL: the records have no log_probs_ref, so grpo leaves the KL "
-            "penalty out; the trainer's loss may contain it",
-        )
+        yield _reason("no-reference")
     elif facts.betas == {0.0}:
-        yield Reason("beta", "this loss has no KL (β = 0), even if the trainer logs a KL")
+        yield _reason("beta")
     elif facts.reference_equal:
-        yield Reason("reference", "the policy still equals the reference, so the KL is 0")
+        yield _reason("reference")
     if _on_policy(total) and total["tokens"]:
-        yield Reason("on-policy", "every ratio is exactly 1, so nothing is clipped")
-
-
-def _some_dead(total: Mapping[str, Any], dead: DeadGroups, computes: str) -> str:
-    has = "has" if total["dead_groups"] == 1 else "have"
-    count = f"{total['dead_groups']:,} of {total['groups']:,} groups {has}"
-    still = "they still count in the denominator"
-    if not (dead.given or dead.differ):
-        return f"{count} equal rewards, so their advantages are 0; {still}"
-    differ = f"; the rewards differ in {dead.differ:,} of them" if dead.differ else ""
-    return f"{count} only advantages of 0; {still}{differ}{_remedy(': ', dead, computes)}"
-
-
-def _gradient(total: Mapping[str, Any]) -> Reason:
+        yield _reason("on-policy")
     norm = float(total["gradient_norm"])
-    if norm:
-        return Reason("gradient", f"the gradient is not zero: its norm is {shown(norm)}")
-    return Reason("no-gradient", "the gradient is zero as well: this batch changes nothing")
+    yield _reason("gradient", norm=norm) if norm else _reason("no-gradient")
 
 
 def _on_policy(total: Mapping[str, Any]) -> bool:
     return bool(total["ratio_min"] == 1.0 == total["ratio_max"])
-
-
-def _one_length(facts: Facts) -> bool:
-    return len({*facts.lengths}) == 1
 
 
 # ---- why does the loss rise while the reward rises? ----------------------------------------------
@@ -248,27 +181,14 @@ def rising(steps: Steps) -> Iterator[Reason]:
     )
     if not (_trend(losses) > _SURE and _trend(rewards) > _SURE):
         return
-    span = f"from {_ends(losses)} while the mean reward rises from {_ends(rewards)}"
-    yield Reason(
-        "rising",
-        f"the loss rises {span} over {len(losses):,} records; {_share(losses, penalties)}. The "
-        "loss does not measure progress: advantages are centred in each group whatever the "
-        "reward is, so watch the reward, the KL and the clip fraction",
-    )
-
-
-def _share(losses: F64, penalties: F64) -> str:
-    """How much of the rise the KL makes."""
     rise, of_kl = _slope(losses), _slope(penalties)
-    if of_kl > 0.5 * rise:
-        part = f"{min(of_kl / rise, 1.0):.0%}"
-        return (
-            f"{part} of that is the KL penalty, from {_ends(penalties)}: the policy moves away "
-            "from the reference as it learns (a smaller β penalises this less)"
-        )
-    return (
-        "that is the policy term, not the KL: it is near 0 at ratio 1 and depends on the "
-        "lengths, on the clip and on how far the policy is from the one that sampled"
+    yield _reason(
+        "rising.kl" if of_kl > 0.5 * rise else "rising",
+        losses=_ends(losses),
+        rewards=_ends(rewards),
+        records=len(losses),
+        part=f"{min(of_kl / rise, 1.0):.0%}",
+        penalties=_ends(penalties),
     )
 
 

@@ -37,7 +37,14 @@ def worked(
     """
     record, objective = chunk.records[0], breakdown.objective
     full = full or breakdown.batch.responses.total <= SMALL
-    chosen = _chosen(breakdown, response, full=full)
+    shown = range(breakdown.batch.responses.count) if response is None else [response]
+    if response is None and not full:
+        sizes = breakdown.batch.responses.sum(np.abs(breakdown.gradient))
+        shown = np.argsort(-sizes, kind="stable")[:TOP].tolist()
+    entropy, bonus = breakdown.term(ENTROPY), {}
+    if entropy is not None:
+        value = float(breakdown.record_value(ENTROPY)[0])
+        bonus = {"entropy": value, "entropy_coef": entropy.coefficient}
     return {
         "id": record.id,
         "source": record.source,
@@ -46,7 +53,7 @@ def worked(
         "stages": {name: bound.choice.summary for name, bound in objective.stages.items()},
         "groups": [*_groups(chunk, breakdown)],
         "responses": [
-            _response(chunk, breakdown, at, shown=at in chosen, full=full)
+            _response(chunk, breakdown, at, shown=at in shown, full=full)
             for at in range(chunk.batch.responses.count)
         ],
         "denominator": float(breakdown.denominator[0]),
@@ -54,29 +61,10 @@ def worked(
         "policy": float(breakdown.record_value(POLICY)[0]),
         "kl": None if breakdown.kl_unknown else float(breakdown.record_value(KL)[0]),
         "beta": breakdown.beta,
-        **_bonus(breakdown),
+        **bonus,
         "objective": float(breakdown.record_objective[0]) + 0.0,
         "loss": -float(breakdown.record_objective[0]) + 0.0,
     }
-
-
-def _bonus(breakdown: Breakdown) -> Row:
-    """The entropy and its coefficient, for an objective that has a bonus."""
-    term = breakdown.term(ENTROPY)
-    if term is None:
-        return {}
-    value = float(breakdown.record_value(ENTROPY)[0])
-    return {"entropy": value, "entropy_coef": term.coefficient}
-
-
-def _chosen(breakdown: Breakdown, response: int | None, *, full: bool) -> set[int]:
-    """The responses whose tokens are shown: all, the one asked for, or those that matter most."""
-    if response is not None:
-        return {response}
-    if full:
-        return set(range(breakdown.batch.responses.count))
-    sizes = breakdown.batch.responses.sum(np.abs(breakdown.gradient))
-    return set(np.argsort(-sizes, kind="stable")[:TOP].tolist())
 
 
 def _groups(chunk: Chunk, breakdown: Breakdown) -> Iterator[Row]:
@@ -95,20 +83,18 @@ def _groups(chunk: Chunk, breakdown: Breakdown) -> Iterator[Row]:
     for group, members in enumerate(np.split(order, ends[:-1])):
         values = whole[members].tolist()
         mean = math.fsum(values) / len(values)
+        std, free = None, len(values) - ddof if isinstance(ddof, int) else 0
+        if free > 0:
+            std = math.sqrt(math.fsum((x - mean) ** 2 for x in values) / free)
         yield {
             "group": group if labels is None else labels[group],
             "responses": members.tolist(),
             "rewards": values,
             "mean": mean,
-            "std": _std(values, mean, ddof) if isinstance(ddof, int) else None,
+            "std": std,
             "std_ddof": ddof,
             "advantages": None if own is None else own[members].tolist(),
         }
-
-
-def _std(values: list[float], mean: float, ddof: int) -> float | None:
-    free = len(values) - ddof
-    return math.sqrt(math.fsum((x - mean) ** 2 for x in values) / free) if free > 0 else None
 
 
 def _response(chunk: Chunk, breakdown: Breakdown, at: int, *, shown: bool, full: bool) -> Row:

@@ -110,6 +110,6 @@ def check_parts(output: str | None, reader: Reader, *, resume: bool) -> bool:
         if resume:
             raise UsageError("--resume continues the parts of a folder: -o FOLDER/")
         return False
-    if not reader.on_cluster:
+    if reader.on is None:
         raise UsageError(f"--output: {output} is a folder, which needs --on (parts)")
     return True

@@ -1,14 +1,27 @@
-"""The file that opens in any browser and asks nothing of the network."""
+"""The page that ``show`` and ``report`` draw in a browser, and records as its script reads them."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
+import zlib
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
+from itertools import chain
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from grpo_cli.batch import F64, Segments
+from grpo_cli.commands.show.picture import flowing, saturated, texts_of
+from grpo_cli.engine.rows.rows import rows
+from grpo_cli.engine.rows.source import Source, differences_of
+from grpo_cli.objective.breakdown import Breakdown
+from grpo_cli.records import Raw, Record
+from grpo_cli.records.unread import PROMPTS
 from grpo_cli.terminal.numbers import markup
 from grpo_cli.terminal.palette import STEPS
 
@@ -70,3 +83,209 @@ def _colors() -> str:
         for step in range(-STEPS, STEPS + 1)
         if step
     )
+
+
+# ---- records ------------------------------------------------------------------------------------
+
+QUANTITIES: Mapping[str, tuple[str, str]] = {
+    "ratio": ("log_ratio", "ratio ρ = π_θ/π_old (log scale)"),
+    "contribution": ("contribution", "contribution to J"),
+    "gradient": ("gradient", "gradient ∂J/∂log π_θ"),
+    "kl": ("kl", "KL estimate"),
+    "difference": ("difference", "log π_θ − log π_old of the token"),
+    "mismatch": ("mismatch", "mismatch: log π_old (trainer) − log π_rollout (engine)"),
+    "advantage": ("advantage", "advantage A"),
+    "surrogate": ("surrogate", "surrogate s"),
+    "correction": ("correction", "correction c (distance from 1)"),
+    "weight": ("weight", "weight w"),
+    "entropy": ("entropies", "entropy of the policy"),
+    "log_prob": ("log_probs_new", "log π_θ"),
+}
+"""The quantities that can colour tokens: the column that gives the colour, and in words."""
+
+_BATCH = ("log_probs_new", "log_probs_old", "log_probs_ref", "log_probs_rollout", "entropies")
+_TOKEN = ("advantage", "surrogate", "correction", "kl", "weight", "contribution", "gradient")
+
+
+def block(raw: Raw, record: Record, breakdown: Breakdown, only: Sequence[int] | None = None) -> str:
+    """A record and its tokens, deflated and in base64: nothing in it means anything to HTML.
+
+    Args:
+        raw: the object that it was read from.
+        record: the record.
+        breakdown: of it alone.
+        only: the responses that are kept; None for all.
+    """
+    (row,) = rows(Source([record], breakdown), "token")
+    kept = range(len(row["responses"])) if only is None else only
+    every = [row["responses"][at] for at in kept]
+    texts, named = texts_of(every)
+    columns, clip = dict(_columns(breakdown)), breakdown.clip.astype(np.int8)
+    responses = breakdown.batch.responses
+    if len(kept) < responses.count:
+        wanted = np.isin(responses.index, kept)
+        columns = {name: values[wanted] for name, values in columns.items()}
+        clip, responses = clip[wanted], Segments(responses.lengths[list(kept)])
+    written = {name: _written(values, responses) for name, values in columns.items()}
+    words: dict[str, int] = {}
+    places = [words.setdefault(text, len(words)) for text in chain.from_iterable(texts)]
+    prompts = prompts_of(raw, len(row["responses"]))
+    head = {
+        **finite({name: value for name, value in row.items() if name != "responses"}),
+        "responses": [
+            finite({name: value for name, value in response.items() if name != "tokens"})
+            for response in every
+        ],
+        "lengths": responses.lengths.tolist(),
+        "prompts": prompts if len(prompts) < 2 else [prompts[at] for at in kept],
+        "clip_range": clip_range(breakdown),
+        "on_policy": breakdown.batch.log_probs_old is breakdown.batch.log_probs_new,
+        "named": named,
+        "words": [*words],
+        "columns": {name: way for name, (way, _) in written.items()},
+        "quantities": [*_quantities(columns)],
+    }
+    parts = (data for _, data in written.values())
+    return deflated(head, clip.tobytes(), planes(np.array(places, dtype=np.uint32)), *parts)
+
+
+def deflated(head: Mapping[str, Any], *parts: bytes) -> str:
+    """JSON and what follows it, as ``readBlock`` takes them."""
+    text = json.dumps(head, allow_nan=False).encode()
+    whole = b"".join([len(text).to_bytes(4, "little"), text, *parts])
+    return b64encode(zlib.compress(whole, 6)).decode()
+
+
+def finite(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The row with numbers that JSON cannot express as text."""
+    return {name: _finite(value) for name, value in row.items()}
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, list):
+        return [_finite(one) for one in value]
+    if isinstance(value, dict):
+        return {name: _finite(one) for name, one in value.items()}
+    return value
+
+
+def _columns(breakdown: Breakdown) -> Iterator[tuple[str, F64]]:
+    """The columns of the page."""
+    batch = breakdown.batch
+    for name in _BATCH:
+        values = getattr(batch, name)
+        if values is not None and not (name == "log_probs_old" and values is batch.log_probs_new):
+            yield name, values + 0.0
+    if batch.positions is not None:
+        yield "position", batch.positions.astype(np.float64)
+    yield "log_ratio", breakdown.log_ratio + 0.0
+    yield "ratio", breakdown.ratio + 0.0
+    differences = differences_of(breakdown)
+    if not np.array_equal(differences.get("difference", breakdown.log_ratio), breakdown.log_ratio):
+        yield "difference", differences["difference"]
+    if "mismatch" in differences:
+        yield "mismatch", differences["mismatch"]
+    named = {"weight": breakdown.token_weight}
+    for name in _TOKEN:
+        values = named.get(name, getattr(breakdown, name))
+        if values is not None:
+            yield name, values + 0.0
+
+
+def _written(values: F64, responses: Segments) -> tuple[str, bytes]:
+    """How a column is written, without losing a bit, and its bytes.
+
+    ``each``: one number per response; ``f4``: as float32; ``f8``: as float64.
+    """
+    firsts = np.zeros(responses.count)
+    filled = responses.lengths > 0
+    firsts[filled] = values[responses.starts[filled]]
+    if _same_bits(responses.spread(firsts), values):
+        return "each", planes(firsts)
+    with np.errstate(over="ignore"):
+        single = values.astype(np.float32)
+    if _same_bits(single.astype(np.float64), values):
+        return "f4", planes(single)
+    return "f8", planes(values)
+
+
+def _same_bits(left: F64, right: F64) -> bool:
+    """Whether all numbers are the same to the last bit, their zeros' signs too."""
+    return bool(np.array_equal(left.view(np.int64), right.view(np.int64)))
+
+
+def planes(values: NDArray[Any]) -> bytes:
+    """The first bytes of all numbers, then the second ones: alike, so that they deflate well."""
+    width = values.dtype.itemsize
+    little = np.ascontiguousarray(values).astype(values.dtype.newbyteorder("<"), copy=False)
+    return little.view(np.uint8).reshape(-1, width).T.tobytes()
+
+
+def _quantities(columns: Mapping[str, F64]) -> Iterator[dict[str, Any]]:
+    """The quantities that the page can colour by, and the number at which the colour is full."""
+    for name, (column, words) in QUANTITIES.items():
+        if column in columns:
+            middle = 1.0 if name == "correction" else 0.0
+            scale = _finite(saturated(columns[column] - middle))
+            one = {"name": name, "column": column, "words": words}
+            yield one | {"middle": middle, "scale": scale}
+
+
+def clip_range(breakdown: Breakdown) -> tuple[float, float] | None:
+    """The ratios at which PPO's clip acts; other surrogates have none, or another meaning."""
+    surrogate = breakdown.objective.surrogate
+    low, high = (surrogate.values.get(name) for name in ("epsilon_low", "epsilon_high"))
+    if surrogate.choice.window is None or low is None or high is None:
+        return None
+    return 1.0 - float(low), 1.0 + float(high)
+
+
+# ---- prompts -----------------------------------------------------------------------------------
+
+
+def prompts_of(raw: Raw, responses: int) -> list[str]:
+    """One prompt for all responses, or one for each; none where the record has none."""
+    value = raw.value if isinstance(raw.value, dict) else {}
+    for key in (*PROMPTS, "prompt_ids"):
+        found = _prompts(value.get(key), responses)
+        if found:
+            return found[:1] if len(set(found)) == 1 else found
+    return []
+
+
+def _prompts(value: Any, responses: int) -> list[str]:
+    if not isinstance(value, list) or _is_one(value):
+        text = _prompt_text(value)
+        return [] if text is None else [text]
+    each = [_prompt_text(one) for one in value]
+    if responses and each and responses % len(each) == 0 and all(each):
+        share = responses // len(each)
+        return [text for text in each if text is not None for _ in range(share)]
+    return []
+
+
+def _is_one(value: list[Any]) -> bool:
+    """Whether a list is one prompt: messages, or ids."""
+    return bool(value) and all(_is_message(one) or type(one) is int for one in value)
+
+
+def _is_message(value: Any) -> bool:
+    return isinstance(value, dict) and "content" in value
+
+
+def _prompt_text(value: Any) -> str | None:
+    if isinstance(value, str):
+        return _part(value) if value else None
+    if not isinstance(value, list) or not _is_one(value):
+        return None
+    if all(map(_is_message, value)):
+        roles = (f"{_part(one['role'])}: " if one.get("role") else "" for one in value)
+        texts = (_part(one["content"]) for one in value)
+        return "\n".join(map(str.__add__, roles, texts))
+    return "ids " + " ".join(map(str, value))
+
+
+def _part(value: Any) -> str:
+    return flowing(value if isinstance(value, str) else str(value)).replace("↵\n", "\n")

@@ -1,1 +1,1 @@
-"""``grpo report``."""
+"""What ``grpo report`` and ``grpo trend --html`` write."""

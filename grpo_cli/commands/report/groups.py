@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from grpo_cli.commands.page.block import block
+from grpo_cli.commands.page.page import block
 from grpo_cli.commands.trend.measure import rewards_of
 from grpo_cli.commands.trend.origins import RecordStep, StepSource
 from grpo_cli.commands.trend.responses import deviations, means

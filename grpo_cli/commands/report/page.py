@@ -8,8 +8,7 @@ from functools import partial
 from typing import Any
 
 from grpo_cli.commands.options.everywhere import command_line
-from grpo_cli.commands.page.block import deflated, finite
-from grpo_cli.commands.page.page import html
+from grpo_cli.commands.page.page import deflated, finite, html
 from grpo_cli.commands.report.groups import KeptGroups, choose, limit_tokens
 from grpo_cli.commands.trend.comparison import LogComparison, Trend
 from grpo_cli.commands.trend.events import Event

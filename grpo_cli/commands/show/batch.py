@@ -2,20 +2,135 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from grpo_cli.commands.eval.run import Run
 from grpo_cli.commands.show.answer import Shown
-from grpo_cli.commands.show.ranking import COLUMN, FirstTokens, Ranked
+from grpo_cli.commands.show.picture import decoder, flowing
 from grpo_cli.commands.show.strings import RANKS, ROW, StringSums, StringTables
 from grpo_cli.engine import Evaluation, Reader
-from grpo_cli.engine.rows.fields import FIELDS, SHARES
-from grpo_cli.engine.rows.having import read_having
+from grpo_cli.engine.rows.fields import FIELDS, SHARES, SIDES
+from grpo_cli.engine.rows.rows import columns, read_having
+from grpo_cli.engine.rows.source import Source
 from grpo_cli.errors import UsageError
 from grpo_cli.records.choose.grouping import batch_fields
 from grpo_cli.records.choose.where import spelled
 from grpo_cli.variants.plan import Plan
+
+Row = dict[str, Any]
+
+COLUMN = {"ratio": "log_ratio"}
+"""Quantity → the column that ranks by it, where it has another name."""
+
+_NAMES = tuple(name for name in FIELDS["token"] if name not in ("variant", "signature"))
+_RANK = "rank"
+"""Under this key, while rows are collected: the size that ranks a row."""
+
+
+@dataclass(frozen=True)
+class FirstTokens:
+    """Makes the rows of the tokens of some records that stand out most. It travels.
+
+    Attributes:
+        by: the column that ranks them, by its size.
+        count: how many at most.
+        around: how many tokens before and after each are shown as text.
+    """
+
+    by: str
+    count: int
+    around: int = 8
+
+    def __call__(self, source: Source) -> list[Row]:
+        """The rows, in the order of the tokens."""
+        values = columns(source, "token", [self.by]).get(self.by)
+        if values is None or values.values is None or not len(values.values):
+            return []
+        sizes = np.nan_to_num(np.abs(values.values), nan=0.0, posinf=np.inf)
+        kept = source.mask
+        places = np.arange(len(sizes)) if kept is None else np.flatnonzero(kept)
+        chosen = np.sort(places[first(sizes, self.count)])
+        mask = np.zeros(source.summary.responses.total, dtype=np.bool_)
+        mask[chosen] = True
+        found = columns(source.only(lambda _: mask), "token", (*source.by, *_NAMES))
+        listed = [
+            [None] * len(chosen)
+            if column.values is None
+            else SIDES[column.values].tolist()
+            if name == "clip"
+            else [one.item() if isinstance(one, np.generic) else one for one in column.spread()]
+            for name, column in found.items()
+        ]
+        rows = [dict(zip(found, row, strict=True)) for row in zip(*listed, strict=True)]
+        ranks = np.abs(found[self.by].values).tolist()
+        for row, rank, around in zip(rows, ranks, self._texts(source, chosen), strict=True):
+            row |= around
+            row[_RANK] = rank
+        return rows
+
+    def _texts(self, source: Source, chosen: NDArray[np.int64]) -> Iterable[Row]:
+        """The text before and after each of these tokens, as it was written, masks ignored."""
+        batch = source.breakdown.batch
+        decoders: dict[int, Any] = {}
+        for token in chosen.tolist():
+            record, response, position = batch.place(token)
+            words: Any = source.records[record].tokens
+            words = None if words is None else words[response]
+            if words is None or position >= len(words):
+                yield {"before": None, "after": None}
+                continue
+            at = int(batch.responses.index[token])
+            if at not in decoders:
+                decoders[at] = decoder([words])
+            begin = max(position - self.around, 0)
+            parts = words[begin:position], words[position + 1 : position + 1 + self.around]
+            before, after = ("".join(map(decoders[at], part)) for part in parts)
+            yield {"before": before, "after": after}
+
+
+def first(sizes: NDArray[Any], count: int) -> NDArray[np.int64]:
+    """The places of the greatest sizes, the first of equal ones first."""
+    if 0 < count < len(sizes):
+        least = np.partition(sizes, len(sizes) - count)[len(sizes) - count]
+        places = np.flatnonzero(sizes >= least)
+        return places[np.argsort(-sizes[places], kind="stable")[:count]]
+    return np.argsort(-sizes, kind="stable")[:count]
+
+
+class Ranked:
+    """The rows of a batch that rank first, while its records come in order."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._rows: list[Row] = []
+
+    def add(self, rows: Sequence[Row]) -> None:
+        """Adds rows of tokens that come after all those before."""
+        self._rows += rows
+        if len(self._rows) > 4 * self._count + 1000:
+            self._cut()
+
+    def _cut(self) -> None:
+        self._rows.sort(key=lambda row: -row[_RANK])  # equal ones stay in their order
+        del self._rows[self._count :]
+
+    def rows(self) -> list[Row]:
+        """The rows, the first the greatest."""
+        self._cut()
+        return [{name: row[name] for name in row if name != _RANK} for row in self._rows]
+
+
+def readable_token(row: Mapping[str, Any]) -> str:
+    """The token of a row as text: its id or its position where it has no string."""
+    if row.get("token") is not None:
+        return flowing(decoder([[row["token"]]])(row["token"]))
+    return str(row["position"] if row.get("token_id") is None else row["token_id"])
+
 
 LACKING = {
     "kl": "this objective has no KL; --kl k3 adds one (needs log_probs_ref)",
@@ -71,7 +186,10 @@ def show_rows(
         rows = [row for row in rows if wanted is None or wanted.holds(row)]
         count = len(rows)
     else:
-        _complete(rows, run)
+        for row in rows:
+            if row["share"] != row["share"]:  # its batch is only known now
+                sizes = zip(SHARES, ("gradient", "contribution"), run.size(row), strict=True)
+                row |= {name: abs(row[of]) / size if size else 0.0 for name, of, size in sizes}
         count = run.total["tokens"] if wanted is None else run.shown
         if not rows and top and count:
             raise UsageError(f"--by {by}: {LACKING.get(by, 'no token has it')}")
@@ -81,11 +199,3 @@ def show_rows(
     of: Literal["string", "token"] = "string" if strings else "token"
     head = (plan.variant, run.signature, of, by, count, carried, total)
     return Shown(*head, rows[:top], run.notices), run
-
-
-def _complete(rows: Sequence[dict[str, Any]], run: Evaluation) -> None:
-    """Fills in the shares of tokens, whose batch is only known now."""
-    for row in rows:
-        if row["share"] != row["share"]:
-            sizes = zip(SHARES, ("gradient", "contribution"), run.size(row), strict=True)
-            row |= {name: abs(row[of]) / size if size else 0.0 for name, of, size in sizes}

@@ -19,19 +19,16 @@ from grpo_cli.commands.options.option import option
 from grpo_cli.commands.options.output import HavingOption, Html, PageOptions, Svg
 from grpo_cli.commands.options.place import destination, drawings
 from grpo_cli.commands.options.source import RESPONSE, Files, ReadingOptions, paths, tell_notes
-from grpo_cli.commands.page.block import block
-from grpo_cli.commands.page.page import html
-from grpo_cli.commands.show.batch import LACKING, show_rows
+from grpo_cli.commands.page.page import block, html
+from grpo_cli.commands.show.batch import COLUMN, LACKING, FirstTokens, Ranked, show_rows
 from grpo_cli.commands.show.figure import figure
-from grpo_cli.commands.show.heat import left_out, print_heat
 from grpo_cli.commands.show.picture import (
     COLORS,
     Picture,
     moves_clipped,
     picture,
 )
-from grpo_cli.commands.show.ranking import COLUMN, FirstTokens, Ranked
-from grpo_cli.commands.show.view import print_shown
+from grpo_cli.commands.show.view import left_out, print_heat, print_shown
 from grpo_cli.engine import Reader
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import Evaluator
@@ -39,7 +36,7 @@ from grpo_cli.engine.references import lacks_kl, without_kl
 from grpo_cli.engine.rows.fields import extras
 from grpo_cli.engine.rows.rows import rows
 from grpo_cli.engine.rows.source import Source, differences_of
-from grpo_cli.engine.sizes import record_sizes
+from grpo_cli.engine.totals import record_sizes
 from grpo_cli.errors import GrpoError, UsageError
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.records import Raw, Record

@@ -45,8 +45,10 @@ def figure(picture: Picture) -> tuple[str, int]:
         parts.append(labelled(_EDGE, top, response.title, "name"))
         parts += _drawn(words, top + 1.3 * _LINE)
         top += _LINE * (2.8 + max((word.line for word in words), default=0))
-    parts += _caption(picture, top)
-    height = top + _LINE * (1 + len(wrapped(picture.record["signature"])))
+    caption = wrapped(picture.record["signature"])
+    for number, line in enumerate(caption):
+        parts.append(labelled(_EDGE, top + number * _LINE, line, "faint"))
+    height = top + _LINE * (1 + len(caption))
     title = f"record {shown(picture.record['id'])}: tokens by {COLORS[picture.color_by]}"
     return svg(title, _WIDTH, height, parts), max(-room, 0)
 
@@ -127,11 +129,6 @@ def _scale(picture: Picture) -> Iterator[str]:
         yield labelled(left, _LINE, words)
         yield f'<path class="{side}" d="M{left:.1f} {y:.1f}h{len(words) * _CELL:.1f}"/>'
         left += _CELL * (len(words) + 3)
-
-
-def _caption(picture: Picture, top: float) -> Iterator[str]:
-    for number, line in enumerate(wrapped(picture.record["signature"])):
-        yield labelled(_EDGE, top + number * _LINE, line, "faint")
 
 
 def wrapped(signature: str) -> list[str]:

@@ -17,8 +17,8 @@ import numpy as np
 from grpo_cli.batch import F64, I64, Batch, Segments
 from grpo_cli.commands.split.answer import SplitAggregate, SplitUp, UnservedAggregate
 from grpo_cli.commands.split.responses import AGGREGATES, Cut, Responses, of_step, side_by_side
+from grpo_cli.engine.batches import rules_of
 from grpo_cli.engine.chunk import located
-from grpo_cli.engine.micro_batches import rules_of
 from grpo_cli.errors import InputError
 from grpo_cli.hyperparameters import HyperparameterError
 from grpo_cli.objective.accumulation import Rule, adds

@@ -85,13 +85,6 @@ class _File:
         moved = [replace(self, path=path) for path in places]
         return next((one for one in moved if one.goes_on(Path(one.path).stat().st_size)), None)
 
-    def add_lines(self, data: bytes, count: int) -> None:
-        """Counts lines that were read."""
-        self.head = self.head or data[:_KNOWN_BY]
-        self.tail = data[-_KNOWN_BY:]
-        self.read += len(data)
-        self.lines += count
-
 
 class Follow:
     """The steps of files that grow; ``poll`` reads what is new.
@@ -147,11 +140,10 @@ class Follow:
         return changed
 
     def _present(self) -> list[str]:
-        rotated = [path for path in self._rotated if Path(path).exists()]
-        try:
-            return [*rotated, *files(self._paths)]
-        except InputError:
-            return rotated  # nothing is there yet
+        present = [path for path in self._rotated if Path(path).exists()]
+        with suppress(InputError):  # nothing is there yet
+            present += files(self._paths)
+        return present
 
     def _finish(self, known: _File) -> bool:
         """Reads the rest of a file that was rotated; whether it was."""
@@ -194,7 +186,8 @@ class Follow:
             known.header = header_of(lines[0])
         lines = headed(lines, known.header)
         self._add(known, Block(known.name, known.lines + 1, lines))
-        known.add_lines(data[:end], len(lines))
+        known.head, known.tail = known.head or data[: min(_KNOWN_BY, end)], data[:end][-_KNOWN_BY:]
+        known.read, known.lines = known.read + end, known.lines + len(lines)
         return True
 
     def _read_whole(self, known: _File) -> bool:
@@ -225,8 +218,10 @@ class Follow:
         }
         self.notices |= dict.fromkeys(part.origins.returns())
         self._references.merge(part.references)
-        if self._references.error is not None:
-            self._start_again()
+        if self._references.error is not None:  # some have a reference, so no KL is left out
+            self._evaluator = replace(self._evaluator, needs_reference=True)
+            self._origins, self._references = Origins(), References()
+            self._files.clear()  # they are read again from their start
             return
         self.notices |= without_kl([plan] if self._references.lacking is not None else [])
         self._origins.merge(part.origins)
@@ -234,12 +229,6 @@ class Follow:
             raise two_runs(self._origins.clash, self._present())
         self._broken = part.broken | self._broken
         self._add_steps(known, part)
-
-    def _start_again(self) -> None:
-        """Reads the files from their start: some records have a reference, so no KL is left out."""
-        self._evaluator = replace(self._evaluator, needs_reference=True)
-        self._origins, self._references = Origins(), References()
-        self._files.clear()
 
     def _add_steps(self, known: _File, part: RunSums) -> None:
         for sums in chain.from_iterable(table.each() for table in part.tables):
@@ -250,10 +239,8 @@ class Follow:
                 known.steps = {number: one for number, one in known.steps.items() if number < step}
             elif back:
                 known.ordered = False
-            if step in known.steps:
-                known.steps[step] = joined([known.steps[step], sums])
-            else:
-                known.steps[step] = sums
+            before = known.steps.get(step)
+            known.steps[step] = sums if before is None else joined([before, sums])
             known.last = step
 
     def _note(self, text: str) -> None:
@@ -262,7 +249,8 @@ class Follow:
     def steps(self) -> Steps:
         """The steps so far, by number."""
         files = sorted(self._files.values(), key=lambda one: one.path)
-        tables = [one.copied() for known in files for one in known.steps.values()]
+        every = (one for known in files for one in known.steps.values())
+        tables = [replace(one, columns=dict(one.columns)) for one in every]  # which are emptied
         steps = Steps.of(joined(tables or [sums_of_rewards([])]))
         steps.not_finite = broken_columns(steps.numbers, self._broken)
         return steps

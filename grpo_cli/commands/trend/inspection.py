@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from grpo_cli.commands.check.floors import judge
+from grpo_cli.commands.check.notes import judge
 from grpo_cli.commands.check.run import check
 from grpo_cli.commands.check.view import mismatch_lines
 from grpo_cli.commands.report.groups import steps_of_mismatch
@@ -36,7 +36,7 @@ def of_step(reader: Reader, step: Step, step_source: StepSource) -> Reader:
 def with_checks(events: Sequence[Event], steps: Steps, run: Run) -> list[Event]:
     """The events, the first two that are wrong with what ``grpo check`` names in their records."""
     wrong = [one for one in events if one.severity == WARNING][:_MOST]
-    if run.reader.on_cluster:
+    if run.reader.on is not None:
         return [*events]
     return [
         replace(one, check=_named_in(one, steps, run)) if one in wrong else one for one in events

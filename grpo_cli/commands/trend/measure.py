@@ -8,14 +8,13 @@ token that counts as 0. The numbers for that are computed only where their names
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64, Segments, borders
-from grpo_cli.commands.trend.metadata import add_metadata
+from grpo_cli.commands.trend.metadata import add_metadata, repetition
 from grpo_cli.commands.trend.origins import RecordStep
 from grpo_cli.commands.trend.sums import (
     DECILES,
@@ -33,10 +32,6 @@ from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.summary import Summary
 from grpo_cli.objective.terms import ENTROPY, KL, POLICY
 from grpo_cli.records.formats.texts import NoLogProbsError
-
-_GRAM = 4
-_PRIME, _OWNERS = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F)
-"""4-grams are compared by 64 bits of a hash of them and of their response."""
 
 Unit = Literal["records", "groups", "responses", "tokens"]
 Kept = NDArray[np.bool_]
@@ -111,7 +106,7 @@ class ChunkSums:
         rows = {
             "reward": unknown if rewards is None else rewards,
             "length": batch.responses.lengths,
-            "gradient": _gradients(summary, unknown),
+            "gradient": unknown if summary is None or not summary.shared else _gradients(summary),
             "group": batch.groups - responses.spread(groups.starts),
         }
         self.sums = StepSums(
@@ -121,15 +116,15 @@ class ChunkSums:
         )
         self._columns = self.sums.columns
         self._columns["row", "label"] = Ragged(groups.lengths, _objects([*_labels(chunk)]))
-        self._count("tokens", tokens.lengths)
-        self._count("samples", responses.lengths)
+        self.sums.add_count("tokens", tokens.lengths)
+        self.sums.add_count("samples", responses.lengths)
         if summary is not None:
             self._add_totals(summary, by)
         if functions := functions_of(chunk):
             self.sums.functions[*functions] = int(self.sums.numbers.min())
         for name, values in functions.items():
             self._average(name, "responses", values, ~np.isnan(values))
-        shares = _repetition(chunk)
+        shares = repetition(chunk)
         if not np.isnan(shares).all():
             self._average("repetition", "responses", shares, ~np.isnan(shares))
         if batch.responses.total:
@@ -137,9 +132,6 @@ class ChunkSums:
         add_metadata(self.sums, chunk, steps, records.index)
 
     # ---- adding up --------------------------------------------------------------------------
-
-    def _count(self, name: str, counts: NDArray[Any]) -> None:
-        self.sums.add_count(name, counts)
 
     def _sum(
         self, name: Any, unit: Unit, values: F64, family: str = "sum", kept: Kept | None = None
@@ -153,13 +145,13 @@ class ChunkSums:
 
     def _average(self, name: str, unit: Unit, values: F64, kept: Kept | None = None) -> None:
         """Adds numbers to a sum, and how many these are to the count of its name."""
-        self._count(name, self._sum(name, unit, values, kept=kept).widths)
+        self.sums.add_count(name, self._sum(name, unit, values, kept=kept).widths)
 
     def _by_token(self, name: str, values: F64, count: str = "") -> None:
         """Adds a number of each token, and how many tokens there are to a count."""
         self._sum(name, "responses", self._chunk.batch.responses.sum(values))
         if count:
-            self._count(count, self._units["tokens"].lengths)
+            self.sums.add_count(count, self._units["tokens"].lengths)
 
     def _with_tokens(self, unit: Unit) -> Kept:
         """Which responses or records are of steps that have a token."""
@@ -170,12 +162,12 @@ class ChunkSums:
     def _add_totals(self, summary: Summary, by: str) -> None:
         breakdown, records = summary.breakdown, self._units["records"]
         responses, tokens = self._units["responses"], self._units["tokens"]
-        self._count("records", records.lengths)
-        self._count("evaluated_tokens", tokens.lengths)
-        self._count("clipped_low", tokens.sum((breakdown.clip < 0).astype(np.int64)))
-        self._count("clipped_high", tokens.sum((breakdown.clip > 0).astype(np.int64)))
-        self._count("kl_unknown", records.lengths * breakdown.kl_unknown)
-        self._count("kl_records", records.lengths * (breakdown.kl is not None))
+        self.sums.add_count("records", records.lengths)
+        self.sums.add_count("evaluated_tokens", tokens.lengths)
+        self.sums.add_count("clipped_low", tokens.sum((breakdown.clip < 0).astype(np.int64)))
+        self.sums.add_count("clipped_high", tokens.sum((breakdown.clip > 0).astype(np.int64)))
+        self.sums.add_count("kl_unknown", records.lengths * breakdown.kl_unknown)
+        self.sums.add_count("kl_records", records.lengths * (breakdown.kl is not None))
         self._sum("ratio", "responses", summary.ratio_sums)
         if by == "record":
             for term, values in zip(breakdown.terms, summary.record_values, strict=True):
@@ -183,14 +175,14 @@ class ChunkSums:
             squares = summary.record_gradient_squares
             self._sum((POLICY, POLICY), "records", squares, "product")
             for name in (POLICY, KL, ENTROPY):
-                self._count(f"{name}_counted", records.lengths)
+                self.sums.add_count(f"{name}_counted", records.lengths)
             return
         for term in breakdown.terms:
             self._sum((term.name, term.coefficient), "responses", term.weighted, "term")
         weights = {term.name: term.weights for term in breakdown.terms} | dict(breakdown.absent)
         for name, one in weights.items():
             if one.counts is not None:
-                self._count(f"{name}_counted", responses.sum(one.counts).astype(np.float64))
+                self.sums.add_count(f"{name}_counted", responses.sum(one.counts).astype(np.float64))
         for first, second, product in summary.products:
             self._sum((first, second), "responses", product, "product")
 
@@ -253,15 +245,12 @@ class ChunkSums:
         responses, tenths = self._chunk.batch.responses, len(DECILES)
         cuts = -(-(np.arange(tenths + 1) * responses.lengths[:, None]) // tenths)
         counts: I64 = np.diff(cuts)
-        edges = (responses.starts[:, None] + cuts[:, :-1]).ravel()
-        sums = np.zeros(counts.size)
-        filled = counts.ravel() > 0
+        sums, filled = np.zeros(counts.shape), counts > 0
+        edges = responses.starts[:, None] + cuts[:, :-1]
         sums[filled] = np.add.reduceat(size, edges[filled])
-        for name, count, values in zip(
-            DECILES, counts.T, sums.reshape(counts.shape).T, strict=True
-        ):
+        for name, count, values in zip(DECILES, counts.T, sums.T, strict=True):
             self._sum(name, "responses", values)
-            self._count(name, self._units["responses"].sum(count))
+            self.sums.add_count(name, self._units["responses"].sum(count))
 
     # ---- what frameworks log ----------------------------------------------------------------
 
@@ -279,20 +268,15 @@ class ChunkSums:
     def _measure_logged(self, summary: Summary) -> None:
         batch, breakdown = self._chunk.batch, summary.breakdown
         bound = breakdown.clip * (np.sign(breakdown.advantage) == breakdown.clip)
-        columns = {
-            "clip_low": (bound < 0).astype(np.float64),
-            "clip_high": (bound > 0).astype(np.float64),
-            "clip_region": (bound != 0).astype(np.float64),
-            "clip": (breakdown.clip != 0).astype(np.float64),
-            "kl": breakdown.kl,
-            "entropy": batch.entropies,
-        }
+        clipped = {"low": bound < 0, "high": bound > 0, "region": bound != 0}
+        columns = {f"clip_{name}": side.astype(np.float64) for name, side in clipped.items()}
+        columns["clip"] = (breakdown.clip != 0).astype(np.float64)
+        optional = {"kl": breakdown.kl, "entropy": batch.entropies}
+        columns |= {name: values for name, values in optional.items() if values is not None}
         if batch.log_probs_old is not None and batch.log_probs_new is not None:
             columns["ppo_kl"] = batch.log_probs_old - batch.log_probs_new
         tokens, with_tokens = summary.record_tokens, self._with_tokens("responses")
         for name, values in columns.items():
-            if values is None:
-                continue
             means = batch.responses.mean(values)
             self._average(f"sample_{name}", "responses", means, with_tokens)
             if name == "ppo_kl":  # as verl's compute_policy_loss has it; slime does not clamp
@@ -310,15 +294,11 @@ class ChunkSums:
         """
         breakdown = summary.breakdown
         objective = breakdown.objective
-        aggregates = {
-            POLICY: objective.aggregate,
-            KL: objective.kl_aggregate or objective.aggregate,
-            ENTROPY: objective.entropy_aggregate or objective.aggregate,
-        }
+        own = {KL: objective.kl_aggregate, ENTROPY: objective.entropy_aggregate}
         averaged, summed_up = np.zeros((2, breakdown.batch.records.count))
         scaled = False
         for term in breakdown.active:
-            counts: Mapping[str, Any] = aggregates[term.name].values
+            counts: Mapping[str, Any] = (own.get(term.name) or objective.aggregate).values
             part = -term.coefficient * breakdown.record_value(term.name)
             if "num_items_in_batch" in counts:
                 ranks = counts.get("num_processes") or 1
@@ -370,16 +350,12 @@ class ChunkSums:
 def _k3(difference: F64) -> F64:
     """k3 = e^d − d − 1, where ``difference`` is d, from the policy that sampled to the other."""
     with np.errstate(over="ignore"):
-        found = np.exp(difference)
-    found -= difference
-    found -= 1.0
+        found: F64 = np.exp(difference) - difference - 1.0
     return found
 
 
-def _gradients(summary: Summary | None, unknown: F64) -> F64:
+def _gradients(summary: Summary) -> F64:
     """[R] Σ |∂J/∂log π_θ| without the denominators that all responses share."""
-    if summary is None or not summary.shared:
-        return unknown
     (part,) = summary.breakdown.gradient_parts
     factor = part.weights.numerator / part.weights.divisor
     return np.abs(factor) * summary.responses.sum(np.abs(part.slope))
@@ -406,42 +382,3 @@ def _labels(chunk: Chunk) -> Iterator[Any]:
 
 def _objects(values: Sequence[Any]) -> NDArray[Any]:
     return np.fromiter(values, dtype=object, count=len(values))
-
-
-def _repetition(chunk: Chunk) -> F64:
-    """[R] the share of each response's 4-grams that it had before; NaN where it has none.
-
-    Tokens that are masked out, such as padding, are none of the response's.
-    """
-    batch, known = chunk.batch, list[bool]()
-    rows: list[Sequence[Any]] = []
-    for record, count in zip(chunk.records, batch.records.lengths.tolist(), strict=True):
-        given = (record.token_ids if record.tokens is None else record.tokens) or ()
-        known += [len(given) == count] * count
-        rows += given if len(given) == count else ()
-    kept = np.array(known, dtype=np.bool_)
-    lengths = batch.responses.lengths[kept]
-    every = [*chain.from_iterable(rows)]
-    numbers = {word: number for number, word in enumerate(dict.fromkeys(every))}
-    words = np.fromiter(map(numbers.__getitem__, every), dtype=np.uint64, count=len(every))
-    widths = np.array([*map(len, rows)], dtype=np.int64)
-    if batch.positions is not None or (widths != lengths).any():
-        places = np.arange(len(batch.responses.index)) - batch.responses.spread(
-            batch.responses.starts
-        )
-        inside = places if batch.positions is None else batch.positions
-        starts = np.repeat(np.cumsum(widths) - widths, lengths)
-        words = words[starts + inside[batch.responses.spread(kept)]]
-    owners = np.repeat(np.arange(len(lengths), dtype=np.uint64), lengths)
-    grams = np.zeros(max(len(words) - _GRAM + 1, 0), dtype=np.uint64)
-    for at in range(_GRAM):
-        grams = (grams + words[at : at + len(grams)]) * _PRIME
-    whole = owners[: len(grams)] == owners[len(owners) - len(grams) :]
-    owners = owners[: len(grams)][whole]
-    _, firsts = np.unique(grams[whole] + owners * _OWNERS, return_index=True)
-    distinct = np.bincount(owners[firsts].astype(np.int64), minlength=len(lengths))
-    shares = np.full(len(kept), NO_NUMBER)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        share = 1.0 - distinct / (lengths - _GRAM + 1)
-    shares[kept] = np.where(lengths >= _GRAM, share, NO_NUMBER)
-    return shares

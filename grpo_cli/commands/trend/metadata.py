@@ -1,4 +1,4 @@
-"""What records hold besides the numbers of their tokens: endings, versions, reward functions."""
+"""What records hold besides the numbers of their tokens: words, endings, versions, rewards."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from grpo_cli.batch import I64
+from grpo_cli.batch import F64, I64
 from grpo_cli.commands.trend.origins import RecordStep
-from grpo_cli.commands.trend.sums import EACH, Ragged, StepSums
+from grpo_cli.commands.trend.sums import EACH, NO_NUMBER, Ragged, StepSums
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.records.parse.turns import is_version, is_whole, version_rows
 from grpo_cli.records.unread import ENDINGS, VERSIONS
@@ -108,3 +108,46 @@ def _versions(rows: list[Any], chunk: Chunk, number: int) -> Iterator[Any]:
             start, length = batch.responses.starts[response], batch.responses.lengths[response]
             each = [each[token] for token in batch.positions[start : start + length].tolist()]
         yield from filter(is_version, each)
+
+
+_GRAM = 4
+_PRIME, _OWNERS = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F)
+"""4-grams are compared by 64 bits of a hash of them and of their response."""
+
+
+def repetition(chunk: Chunk) -> F64:
+    """[R] the share of each response's 4-grams that it had before; NaN where it has none.
+
+    Tokens that are masked out, such as padding, are none of the response's.
+    """
+    batch, known, rows = chunk.batch, list[bool](), list[Sequence[Any]]()
+    for record, count in zip(chunk.records, batch.records.lengths.tolist(), strict=True):
+        given = (record.token_ids if record.tokens is None else record.tokens) or ()
+        known += [len(given) == count] * count
+        rows += given if len(given) == count else ()
+    kept = np.array(known, dtype=np.bool_)
+    lengths = batch.responses.lengths[kept]
+    every = [*chain.from_iterable(rows)]
+    numbers = {word: number for number, word in enumerate(dict.fromkeys(every))}
+    words = np.fromiter(map(numbers.__getitem__, every), dtype=np.uint64, count=len(every))
+    widths = np.array([*map(len, rows)], dtype=np.int64)
+    if batch.positions is not None or (widths != lengths).any():
+        inside = batch.positions
+        if inside is None:
+            firsts = batch.responses.spread(batch.responses.starts)
+            inside = np.arange(len(firsts)) - firsts
+        starts = np.repeat(np.cumsum(widths) - widths, lengths)
+        words = words[starts + inside[batch.responses.spread(kept)]]
+    owners = np.repeat(np.arange(len(lengths), dtype=np.uint64), lengths)
+    grams = np.zeros(max(len(words) - _GRAM + 1, 0), dtype=np.uint64)
+    for at in range(_GRAM):
+        grams = (grams + words[at : at + len(grams)]) * _PRIME
+    whole = owners[: len(grams)] == owners[len(owners) - len(grams) :]
+    owners = owners[: len(grams)][whole]
+    _, firsts = np.unique(grams[whole] + owners * _OWNERS, return_index=True)
+    distinct = np.bincount(owners[firsts].astype(np.int64), minlength=len(lengths))
+    shares = np.full(len(kept), NO_NUMBER)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        share = 1.0 - distinct / (lengths - _GRAM + 1)
+    shares[kept] = np.where(lengths >= _GRAM, share, NO_NUMBER)
+    return shares

@@ -42,7 +42,7 @@ class Responses:
     def _if_scored(self, values: F64) -> F64:
         return np.where(self.scored, values, NO_NUMBER)
 
-    @cached_property
+    @property
     def reward_mean(self) -> F64:
         """Over responses."""
         return self._if_scored(means(self.rewards))
@@ -113,14 +113,6 @@ class Responses:
 
     # ---- lengths ------------------------------------------------------------------------------
 
-    @cached_property
-    def _ordered(self) -> Ragged:
-        """The lengths of each step, the shortest first."""
-        steps = np.repeat(np.arange(len(self._count)), self._count)
-        return self.lengths._replace(
-            values=self.lengths.values[np.lexsort((self.lengths.values, steps))]
-        )
-
     def _if_measured(self, values: NDArray[np.generic]) -> F64:
         known = (self._count > 0) & (self.lengths.reduced(np.minimum, 0) >= 0)
         return np.where(known, values, NO_NUMBER)
@@ -136,12 +128,13 @@ class Responses:
 
     def length_quantile(self, share: float) -> F64:
         """The length that ``share`` of the responses do not exceed."""
-        ends = np.cumsum(self._count)
+        lengths, steps = self.lengths.values, np.repeat(np.arange(len(self._count)), self._count)
+        ordered = lengths[np.lexsort((lengths, steps))]  # of each step the shortest first
+        if not len(ordered):
+            return self._if_measured(np.zeros(len(self._count)))
         places = np.maximum(np.ceil(share * self._count), 1).astype(np.int64) - 1
-        if not len(self._ordered.values):
-            return self._if_measured(np.zeros(len(places)))
-        places = np.minimum(ends - self._count + places, len(self._ordered.values) - 1)
-        return self._if_measured(self._ordered.values[places])
+        places += np.cumsum(self._count) - self._count
+        return self._if_measured(ordered[np.minimum(places, len(ordered) - 1)])
 
     @property
     def at_longest(self) -> F64:
@@ -156,8 +149,8 @@ class Responses:
 
         Where the border goes through responses of one length, these count in proportion.
         """
-        pairs = zip(self.lengths.lists(), self._gradients.lists(), strict=True)
-        return np.array([_longest_quarter(*pair) for pair in pairs], dtype=np.float64)
+        found = map(_longest_quarter, self.lengths.lists(), self._gradients.lists())
+        return np.fromiter(found, dtype=np.float64, count=len(self._count))
 
 
 def _longest_quarter(lengths: list[int], gradients: list[float]) -> float:
@@ -187,6 +180,7 @@ class _Groups:
     Attributes:
         rewards: those of each group.
         several: whether it has two responses and more.
+        least, most: the least and the largest reward of each group.
     """
 
     def __init__(self, rewards: Ragged, groups: Ragged, labels: Ragged) -> None:
@@ -201,16 +195,8 @@ class _Groups:
         self.rewards = Ragged(sizes[sizes > 0], rewards.values[order])
         self.several = self.rewards.widths > 1
         self._count = len(labels.widths)
-
-    @cached_property
-    def least(self) -> F64:
-        """The least reward of each group."""
-        return self.rewards.reduced(np.minimum, NO_NUMBER)
-
-    @cached_property
-    def most(self) -> F64:
-        """The largest reward of each group."""
-        return self.rewards.reduced(np.maximum, NO_NUMBER)
+        self.least = self.rewards.reduced(np.minimum, NO_NUMBER)
+        self.most = self.rewards.reduced(np.maximum, NO_NUMBER)
 
     def per_step(self, values: F64, kept: NDArray[np.bool_] | None = None) -> Ragged:
         """A number of each group that is kept, by step."""

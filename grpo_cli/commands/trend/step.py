@@ -142,20 +142,20 @@ class Steps(Sequence[Step]):
     @overload
     def __getitem__(self, at: slice) -> Steps: ...
     def __getitem__(self, at: int | slice) -> Step | Steps:
+        if not isinstance(at, slice):
+            row = [_plain(name, column[at].item()) for name, column in self.metrics.items()]
+            return self._step(range(len(self))[at], row)
         rows = np.arange(len(self))[at]
-        if isinstance(at, slice):
-            columns = {name: column[at] for name, column in self.metrics.items()}
-            place = {int(row): number for number, row in enumerate(rows)}
-            kept = {
-                name: found._replace(places=inside)
-                for name, found in self.not_finite.items()
-                if (inside := [place[one] for one in found.places if one in place])
-            }
-            part = Steps(self._sums.taken(rows), columns, kept, logged=self.logged)
-            part._shared = self._shared
-            return part
-        row = [_plain(name, column[at].item()) for name, column in self.metrics.items()]
-        return self._step(int(rows), row)
+        columns = {name: column[at] for name, column in self.metrics.items()}
+        place = {int(row): number for number, row in enumerate(rows)}
+        kept = {
+            name: found._replace(places=inside)
+            for name, found in self.not_finite.items()
+            if (inside := [place[one] for one in found.places if one in place])
+        }
+        part = Steps(self._sums.taken(rows), columns, kept, logged=self.logged)
+        part._shared = self._shared
+        return part
 
     def values(self, name: str) -> list[float | None]:
         """A metric of each step; None where a step has none."""

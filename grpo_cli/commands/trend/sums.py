@@ -199,10 +199,6 @@ class StepSums:
             more = Ragged.stacked([known, more]).taken(pairs).merged(np.arange(0, len(pairs), 2))
         self.columns["sum", name] = more
 
-    def copied(self) -> StepSums:
-        """Another table of the same columns."""
-        return replace(self, columns=dict(self.columns))
-
     def each(self) -> Iterator[StepSums]:
         """Each step alone, in order."""
         return (self.taken(np.array([at])) for at in range(len(self)))

@@ -16,8 +16,8 @@ import numpy as np
 from grpo_cli.batch import F64, I64, Batch, Segments
 from grpo_cli.bundle import Seal
 from grpo_cli.commands.verify.expected import LOSSES, METRIC, first_tokens, read_numbers
+from grpo_cli.engine.batches import rules_of
 from grpo_cli.engine.chunk import Chunk
-from grpo_cli.engine.micro_batches import rules_of
 from grpo_cli.errors import GrpoError, InputError
 from grpo_cli.hyperparameters import Value
 from grpo_cli.objective import statistics

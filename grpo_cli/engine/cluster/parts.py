@@ -17,6 +17,7 @@ from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from grpo_cli.errors import UsageError
+from grpo_cli.records.open import remote
 from grpo_cli.records.open.remote import is_remote
 
 if TYPE_CHECKING:
@@ -115,15 +116,17 @@ class PartFolder:
         for name in _names(self.parts.folder):
             number = name.removeprefix("part-").partition("-")[0]
             behind = not complete and number.isdecimal() and int(number) >= self._end
-            if name.startswith(".part-") or behind:
-                _remove(self.parts.folder, name)
+            if not (name.startswith(".part-") or behind):
+                continue
+            if is_remote(self.parts.folder):
+                remote.remove(f"{self.parts.folder}/{name}")
+            else:
+                (Path(self.parts.folder) / name).unlink(missing_ok=True)
 
 
 def _names(folder: str) -> list[str]:
     """The files in a folder, which is made if it is not there."""
     if is_remote(folder):
-        from grpo_cli.records.open import remote
-
         return remote.names(folder)
     Path(folder).mkdir(parents=True, exist_ok=True)
     return [path.name for path in Path(folder).iterdir()]
@@ -133,8 +136,6 @@ def _names(folder: str) -> list[str]:
 def _writing(folder: str, name: str) -> Iterator[BinaryIO]:
     """The stream of a file that is there, whole, when the block ends well."""
     if is_remote(folder):
-        from grpo_cli.records.open import remote
-
         with TemporaryFile() as stream:
             yield stream
             remote.send(stream, f"{folder}/{name}")
@@ -147,12 +148,3 @@ def _writing(folder: str, name: str) -> Iterator[BinaryIO]:
         written.replace(Path(folder) / name)
     finally:
         written.unlink(missing_ok=True)
-
-
-def _remove(folder: str, name: str) -> None:
-    if is_remote(folder):
-        from grpo_cli.records.open import remote
-
-        remote.remove(f"{folder}/{name}")
-    else:
-        (Path(folder) / name).unlink(missing_ok=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Container, Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -74,7 +74,13 @@ def on_ray(
     parts = None if part_folder is None else part_folder.parts
     cluster = Cluster(connected, Job(work, versions(), parts), jobs)
     usual = _SIZE if together or parts is not None else _ROWS
-    cut = portions(list(map(_from_anywhere, sources)), work.reading, size or usual)
+    whole_paths = [  # a worker runs in a folder of its own
+        one
+        if isinstance(one.path, Address) or one.path == "-"
+        else replace(one, path=str(Path(one.path).absolute()))
+        for one in sources
+    ]
+    cut = portions(whole_paths, work.reading, size or usual)
     found = iter(Flow(cluster, cut, part_folder))
     try:
         for answer in found:
@@ -85,13 +91,6 @@ def on_ray(
         found.close()
         connected.close()  # now, or a worker writes one more part
         raise
-
-
-def _from_anywhere(source: Source) -> Source:
-    """A file under its whole path: a worker runs in a folder of its own."""
-    if isinstance(source.path, Address) or source.path == "-":
-        return source
-    return replace(source, path=str(Path(source.path).absolute()))
 
 
 @dataclass
@@ -113,6 +112,11 @@ class _Task:
     answer: Ref = None
     kept: bool = False
     fault: Exception | None = None
+
+    def is_over(self, working: Container[Ref]) -> bool:
+        """Whether it is evaluated, kept or refused."""
+        evaluated = self.answer is not None and self.answer not in working
+        return self.kept or self.fault is not None or evaluated
 
 
 class Flow:
@@ -142,8 +146,16 @@ class Flow:
                 for task in self._begun:
                     if not self._is_answered(task):
                         break
-                while self._begun and self._is_over(self._begun[0]):
-                    yield from self._answers(self._begun.popleft())
+                while self._begun and self._begun[0].is_over(self._working):
+                    task = self._begun.popleft()
+                    if task.fault is not None:
+                        raise task.fault
+                    answer = Answer([])
+                    if not task.kept:
+                        answer = self._cluster.get(task.answer, _place(task.portion))
+                        yield answer
+                    if self._folder is not None and answer.fault is None:
+                        self._folder.add(task.number)
                 if self._working:
                     for ref in self._cluster.wait(list(self._working)):
                         del self._working[ref]
@@ -190,21 +202,6 @@ class Flow:
             self._working[task.answer] = None
         return True
 
-    def _is_over(self, task: _Task) -> bool:
-        if task.kept or task.fault is not None:
-            return True
-        return task.answer is not None and task.answer not in self._working
-
-    def _answers(self, task: _Task) -> Iterator[Answer]:
-        if task.fault is not None:
-            raise task.fault
-        answer = Answer([])
-        if not task.kept:
-            answer = self._cluster.get(task.answer, _place(task.portion))
-            yield answer
-        if self._folder is not None and answer.fault is None:
-            self._folder.add(task.number)
-
 
 def _place(portion: Portion) -> str:
     """Where an error is, in the words of a message."""
@@ -248,9 +245,10 @@ class Cluster:
             self._session.check_begun()
             waited += _LOOK
             if waited % _LONG == 0.0:
-                _say(
-                    f"waiting for Ray: none of {len(refs)} tasks has finished after {waited:.0f} s"
-                )
+                text = f"none of {len(refs)} tasks has finished after {waited:.0f} s"
+                with suppress(AttributeError, OSError):  # there may be no standard error
+                    sys.stderr.write(f"grpo: note: waiting for Ray: {text}\n")
+                    sys.stderr.flush()
         over: list[Ref] = wait(refs, num_returns=len(refs), timeout=0, fetch_local=False)[0]
         return over
 
@@ -272,13 +270,6 @@ class Cluster:
         within(_GIVEN_UP, lambda: [self._ray.cancel(ref, force=True) for ref in refs])
         if refs and self._writes:  # or one of them writes a part behind the error
             self._ray.wait(refs, num_returns=len(refs), timeout=_GIVEN_UP, fetch_local=False)
-
-
-def _say(text: str) -> None:
-    """Prints a note while the command waits."""
-    with suppress(AttributeError, OSError):  # there may be no standard error
-        sys.stderr.write(f"grpo: note: {text}\n")
-        sys.stderr.flush()
 
 
 def _why(error: Exception) -> str:

@@ -148,10 +148,7 @@ def within(seconds: float, function: Callable[[], object]) -> bool:
     return not thread.is_alive()
 
 
-_QUIET: dict[str, Any] = {
-    "log_to_driver": False,
-    "logging_level": "CRITICAL",
-}
+_QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": "CRITICAL"}
 _SESSIONS: dict[str | None, Session] = {}
 
 

@@ -44,7 +44,11 @@ def portions(sources: Sequence[Source], reading: Reading, size: int) -> Iterator
     together: list[Source] = []
     held = 0
     for source in sources:
-        cut = _cut(source, reading, size)
+        cut: Sequence[Portion] | None = None
+        if source.path == "-":
+            cut = list(reading.pieces(source, size))
+        elif _size(source) > size:
+            cut = reading.ranges(source, size)
         if cut is None:
             together.append(source)
             held += _size(source)
@@ -58,13 +62,6 @@ def portions(sources: Sequence[Source], reading: Reading, size: int) -> Iterator
         yield Files(tuple(together), held)
 
 
-def _cut(source: Source, reading: Reading, size: int) -> Sequence[Portion] | None:
-    """A file in portions; None where one task reads it whole."""
-    if source.path == "-":
-        return list(reading.pieces(source, size))
-    return None if _size(source) <= size else reading.ranges(source, size)
-
-
 def _size(source: Source) -> int:
     try:
         return version_of(source.path).size
@@ -72,25 +69,8 @@ def _size(source: Source) -> int:
         return 0  # the worker that reads it says what is wrong
 
 
-class Done(NamedTuple):
-    """What was read for a result.
-
-    Attributes:
-        source: the file as the user named it.
-        line: the 1-based number of its first line, where that is known.
-        size: how many bytes.
-    """
-
-    source: str
-    line: int
-    size: int
-
-
-class Result(NamedTuple):
-    """What a file, range or piece comes to."""
-
-    done: Done
-    value: Folded[Any]
+Result = tuple[int, Folded[Any]]
+"""The bytes of a file, range or piece, and its sums."""
 
 
 class Answer(NamedTuple):
@@ -158,13 +138,13 @@ def evaluate(
     results: list[Result] = []
     try:
         job.check()
-        for done, pieces in _inputs(job, portion, before, data):
+        for source, size, pieces in _inputs(job, portion, before, data):
             faults: list[GrpoError] = []
-            results.append(Result(done, job.work.all_of(_until(pieces, done.source, faults))))
+            results.append((size, job.work(_until(pieces, source, faults))))
             if faults:
                 return Answer(results, faults[0])
         if job.parts is not None:
-            job.parts.write(number, [result.value for result in results])
+            job.parts.write(number, [folded for _, folded in results])
     except GrpoError as error:
         return Answer(results, error)
     return Answer(results)
@@ -172,16 +152,16 @@ def evaluate(
 
 def _inputs(
     job: Job[Any], portion: Portion, before: int, data: Bytes | None
-) -> Iterator[tuple[Done, Iterable[Piece]]]:
+) -> Iterator[tuple[str, int, Iterable[Piece]]]:
+    """The file, the bytes and the pieces of each part of a portion."""
     if isinstance(portion, Files):
         for source in portion.sources:
             size = portion.size // len(portion.sources)
-            yield Done(source.name, 1, size), job.work.reading.pieces(source)
+            yield source.name, size, job.work.reading.pieces(source)
     elif isinstance(portion, Range):
-        blocks = blocks_of(portion, before, data)
-        yield Done(portion.source, before + 1, portion.size), blocks
+        yield portion.source, portion.size, blocks_of(portion, before, data)
     else:
-        yield Done(portion.source, portion.line, portion.size), (portion,)
+        yield portion.source, portion.size, (portion,)
 
 
 def _until(pieces: Iterable[Piece], source: str, faults: list[GrpoError]) -> Iterator[Piece]:

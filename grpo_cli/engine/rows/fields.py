@@ -1,6 +1,7 @@
 """The table of fields: what each number of a row is called, and how it is computed.
 
-A new column of the tables is a line here. Order is the order in which they are printed.
+A new column of the tables is a line here. Order is the order in which they are printed. N tokens,
+R responses, M records.
 """
 
 from __future__ import annotations
@@ -11,28 +12,28 @@ from typing import Any
 
 import numpy as np
 
-from grpo_cli.batch import F64
-from grpo_cli.engine.rows.field import LEVELS, Kind
-from grpo_cli.engine.rows.field import Field as Field  # every reader of rows has these from here
-from grpo_cli.engine.rows.field import Level as Level
+from grpo_cli.batch import F64, Segments
 from grpo_cli.engine.rows.source import (
+    LEVELS,
+    SIZED,
+    Field,
+    Kind,
     Source,
     bounds,
     differences_of,
-    exact_sums,
     extreme,
     fraction,
     group_names,
-    kept,
     plain,
     rewards_of,
     same,
+    trajectory_names,
     whole,
 )
-from grpo_cli.engine.rows.turns import TRAJECTORY, TURN, kl_by
-from grpo_cli.engine.sizes import SIZED
-from grpo_cli.objective.breakdown import record_sums
-from grpo_cli.objective.terms import ENTROPY, KL, POLICY
+from grpo_cli.engine.rows.source import Level as Level
+from grpo_cli.objective.terms import ENTROPY, KL, POLICY, Term
+
+Read = Callable[[Source], list[Any]]
 
 
 def _share(part: int, all_of_it: int) -> float | None:
@@ -64,96 +65,163 @@ TOTAL = (
 )
 
 
-def _record_kl(source: Source) -> list[Any]:
-    breakdown = source.breakdown
-    if breakdown.kl_unknown:
-        return [None] * source.records_count
-    return plain(breakdown.record_value(KL))
+# ---- fields of several levels ------------------------------------------------------------------
 
 
-def _record_entropy(source: Source) -> list[Any]:
+def _terms(level: Level) -> tuple[Field, ...]:
+    """The policy, the KL and the contribution of a response, turn or trajectory."""
+
+    def parts(source: Source, term: Term) -> list[Any]:
+        weight = source.breakdown.term_weight(term)
+        if level != "turn":
+            return source.sum(level, weight * term.sums)
+        spread = source.summary.responses.spread(weight)
+        return plain(source.turns.sum(term.weights.times_own(spread) * term.values))
+
+    def contribution(source: Source) -> list[Any]:
+        if level == "turn":
+            return plain(source.turns.sum(source.breakdown.contribution))
+        return source.sum(level, source.breakdown.response_contribution)
+
+    return (
+        Field("policy", lambda source: parts(source, source.breakdown.policy), 7),
+        Field("kl", _kl(level, parts), 4),
+        Field("contribution", contribution),
+    )
+
+
+def _kl(level: Level, read: Callable[[Source, Term], list[Any]]) -> Read:
+    """The KL of each row of a level; 0 where the objective has none, None where it is unknown."""
+
+    def read_or_none(source: Source) -> list[Any]:
+        term = source.breakdown.term(KL)
+        if term is None:
+            return [None if source.breakdown.kl_unknown else 0.0] * source.count(level)
+        return read(source, term)
+
+    return read_or_none
+
+
+def _clips_and_ratios(level: Level, *spares: int) -> tuple[Field, ...]:
+    """Which part of each row's tokens the clip bound, and their ratios.
+
+    Args:
+        level: of the rows.
+        spares: the ``spare`` of each of the six fields.
+    """
+
+    def clipped(*sides: str) -> Read:
+        def read(source: Source) -> list[Any]:
+            if level == "turn":
+                codes = [{"low": -1, "high": 1}[side] for side in sides]
+                bound = np.isin(source.breakdown.clip, codes)
+                counts = source.turns.sum(bound.astype(np.int64)).tolist()
+            else:
+                each = [getattr(source.summary, f"clipped_{side}") for side in sides]
+                counts = source.sum(level, np.sum(each, axis=0))
+            return fraction(counts, source.token_counts(level))
+
+        return read
+
+    def mean(source: Source) -> list[Any]:
+        with np.errstate(over="ignore"):
+            if level == "turn":
+                sums = source.turns.sum(source.breakdown.ratio).tolist()
+            else:
+                sums = source.sum(level, source.summary.ratio_sums)
+        return fraction(sums, source.token_counts(level))
+
+    def extremes(which: np.ufunc) -> Read:
+        def read(source: Source) -> list[Any]:
+            if level == "trajectory":
+                found = extreme(which, source.breakdown.ratio, source.summary.responses)
+                pick = min if which is np.minimum else max
+                return [
+                    pick((one for at in members if (one := found[at]) is not None), default=None)
+                    for members in source.trajectories.members
+                ]
+            segments = {
+                "record": source.summary.record_tokens,
+                "response": source.summary.responses,
+                "turn": source.turns,
+            }
+            return extreme(which, source.breakdown.ratio, segments[level])
+
+        return read
+
+    reads = (
+        *(clipped("low", "high"), clipped("low"), clipped("high")),
+        *(mean, extremes(np.minimum), extremes(np.maximum)),
+    )
+    return tuple(map(Field, _CLIPS_AND_RATIOS, reads, spares))
+
+
+_CLIPS_AND_RATIOS = (
+    *("clip_fraction", "clip_fraction_low", "clip_fraction_high"),
+    *("ratio_mean", "ratio_min", "ratio_max"),
+)
+
+SIDES = np.array([None, "high", "low"], dtype=object)
+"""What a clip side of 0, 1 and −1 is called."""
+
+
+def _one_value(values: F64, segments: Segments) -> list[float | None]:
+    """[S] the value that a segment's elements have in common; None where they have none."""
+    least, most = (extreme(which, values, segments) for which in (np.minimum, np.maximum))
+    return [
+        one + 0.0 if one is not None and one == other else None
+        for one, other in zip(least, most, strict=True)
+    ]
+
+
+# ---- records ------------------------------------------------------------------------------------
+
+
+def _entropy(source: Source) -> list[Any]:
     if source.breakdown.term(ENTROPY) is None:
-        return [None] * source.records_count
+        return [None] * source.count("record")
     return plain(source.breakdown.record_value(ENTROPY))
-
-
-def _clip_fraction(level: str, *sides: str) -> Callable[[Source], list[float | None]]:
-    """The share of a record's or a response's tokens that the clip bound on some sides."""
-
-    def read(source: Source) -> list[float | None]:
-        counts = np.sum([getattr(source.summary, f"clipped_{side}") for side in sides], axis=0)
-        if level == "record":
-            return fraction(source.summary.records.sum(counts).tolist(), source.record_lengths)
-        return fraction(counts.tolist(), source.response_lengths)
-
-    return read
 
 
 RECORD = (
     Field("id", lambda source: [record.name for record in source.records], kind="any"),
-    Field(
-        "source", lambda source: [record.source for record in source.records], 6, same, kind="text"
-    ),
+    Field("source", lambda s: [record.source for record in s.records], 6, same, kind="text"),
     Field("line", lambda source: [record.line for record in source.records], 15, kind="whole"),
     Field("objective", lambda source: plain(source.breakdown.record_objective), 6),
     Field("loss", lambda source: plain(-source.breakdown.record_objective)),
     Field("policy", lambda source: plain(source.breakdown.record_value(POLICY)), 9),
-    Field("kl", _record_kl, 5),
-    Field("entropy", _record_entropy),
+    Field("kl", _kl("record", lambda s, kl: plain(s.breakdown.record_value(kl.name))), 5),
+    Field("entropy", _entropy),
     Field("denominator", lambda source: whole(source.breakdown.denominator), 14),
     Field(
         "denominator_of",
-        lambda source: [source.breakdown.policy.weights.of] * source.records_count,
+        lambda source: [source.breakdown.policy.weights.of] * source.count("record"),
         hidden=True,
         kind="text",
     ),
     Field("groups", lambda source: source.breakdown.record_groups.tolist(), 10, 1, kind="whole"),
-    Field(
-        "response_count", lambda source: source.summary.records.lengths.tolist(), 7, kind="whole"
-    ),
-    Field("tokens", lambda source: source.record_lengths, 2, kind="whole"),
-    Field("clip_fraction", _clip_fraction("record", "low", "high"), 1),
-    Field("clip_fraction_low", _clip_fraction("record", "low"), 13),
-    Field("clip_fraction_high", _clip_fraction("record", "high"), 12),
-    Field(
-        "ratio_mean",
-        lambda source: fraction(
-            exact_sums(source.summary.ratio_sums, source.summary.records), source.record_lengths
-        ),
-        8,
-    ),
-    Field(
-        "ratio_min",
-        lambda s: extreme(np.minimum, s.breakdown.ratio, s.summary.record_tokens),
-        11,
-    ),
-    Field(
-        "ratio_max",
-        lambda s: extreme(np.maximum, s.breakdown.ratio, s.summary.record_tokens),
-        3,
-    ),
+    Field("response_count", lambda s: s.summary.records.lengths.tolist(), 7, kind="whole"),
+    Field("tokens", lambda source: source.token_counts("record"), 2, kind="whole"),
+    *_clips_and_ratios("record", 1, 13, 12, 8, 11, 3),
     Field("gradient_norm", lambda s: np.sqrt(s.summary.record_gradient_squares).tolist()),
     Field("dead_groups", lambda source: source.summary.dead_groups.tolist(), 4, 0, kind="whole"),
     Field(
         "variant",
-        lambda s: [s.breakdown.objective.name] * s.records_count,
+        lambda source: [source.breakdown.objective.name] * source.count("record"),
         hidden=True,
         kind="text",
     ),
-    Field(
-        "signature",
-        lambda s: s.breakdown.signatures,
-        hidden=True,
-        kind="text",
-    ),
+    Field("signature", lambda source: source.breakdown.signatures, hidden=True, kind="text"),
 )
+
+
+# ---- responses ----------------------------------------------------------------------------------
 
 
 def _advantages(source: Source) -> list[Any]:
     """[R] None where the tokens of a response have advantages of their own."""
-    if source.breakdown.response_advantage is None:
-        return [None] * source.responses_count
-    return plain(source.breakdown.response_advantage)
+    advantage = source.breakdown.response_advantage
+    return [None] * source.count("response") if advantage is None else plain(advantage)
 
 
 RESPONSE = (
@@ -161,19 +229,99 @@ RESPONSE = (
     Field("group", group_names, 5, same, kind="any"),
     Field("reward", rewards_of, kind="any"),
     Field("advantage", _advantages),
-    Field("length", lambda source: source.response_lengths, 1, kind="whole"),
+    Field("length", lambda source: source.token_counts("response"), 1, kind="whole"),
     Field("weight", lambda source: plain(source.breakdown.weight), 8),
-    Field("policy", lambda s: plain(s.breakdown.weight * s.breakdown.policy.sums), 7),
-    Field("kl", kl_by("response", lambda s, kl: plain(s.breakdown.term_weight(kl) * kl.sums)), 4),
-    Field("contribution", lambda source: plain(source.breakdown.response_contribution)),
-    Field("clip_fraction", _clip_fraction("response", "low", "high"), 2),
-    Field("clip_fraction_low", _clip_fraction("response", "low"), 11),
-    Field("clip_fraction_high", _clip_fraction("response", "high"), 10),
-    Field("ratio_mean", lambda s: fraction(s.summary.ratio_sums.tolist(), s.response_lengths), 6),
-    Field("ratio_min", lambda s: extreme(np.minimum, s.breakdown.ratio, s.summary.responses), 9),
-    Field("ratio_max", lambda s: extreme(np.maximum, s.breakdown.ratio, s.summary.responses), 3),
+    *_terms("response"),
+    *_clips_and_ratios("response", 2, 11, 10, 6, 9, 3),
     Field("gradient_norm", lambda source: source.summary.response_gradient_norms.tolist()),
 )
+
+
+# ---- turns --------------------------------------------------------------------------------------
+
+
+def _trajectories_of_turns(source: Source) -> list[Any]:
+    names = trajectory_names(source)
+    return [names[at] for at in source.turn_responses.spread(source.trajectories.index).tolist()]
+
+
+def _turn_rewards(source: Source) -> list[Any]:
+    """[turns] the reward of each turn, or the sum of its tokens' rewards."""
+    batch = source.breakdown.batch
+    if batch.turn_rewards is not None:
+        return plain(batch.turn_rewards)
+    if batch.token_rewards is not None:
+        return plain(source.turns.sum(batch.token_rewards))
+    return [None] * source.turns.count
+
+
+def _turn_gradients(source: Source) -> list[float]:
+    with np.errstate(over="ignore"):
+        return np.sqrt(source.turns.sum(np.square(source.breakdown.gradient))).tolist()
+
+
+TURN = (
+    Field("turn", lambda source: source.turn_numbers.tolist(), kind="whole"),
+    Field("trajectory", _trajectories_of_turns, 12, kind="any"),
+    Field("tokens", lambda source: source.token_counts("turn"), 1, kind="whole"),
+    Field("turn_reward", _turn_rewards),
+    Field("advantage", lambda s: _one_value(s.breakdown.advantage, s.turns)),
+    Field("weight", lambda s: _one_value(s.breakdown.token_weight, s.turns), 8),
+    *_terms("turn"),
+    *_clips_and_ratios("turn", 2, 11, 10, 6, 9, 3),
+    Field("gradient_norm", _turn_gradients),
+)
+
+
+# ---- trajectories -------------------------------------------------------------------------------
+
+
+def _of_last(read: Read) -> Read:
+    """The value of each trajectory's last response."""
+
+    def of_trajectories(source: Source) -> list[Any]:
+        values = read(source)
+        return [values[members[-1]] for members in source.trajectories.members]
+
+    return of_trajectories
+
+
+def _common_advantage(source: Source) -> list[float | None]:
+    """The advantage that all the tokens of a trajectory have; None where they differ."""
+    found = _one_value(source.breakdown.advantage, source.summary.responses)
+    lengths = source.token_counts("response")
+    each = [
+        {one for at in members if (one := found[at]) is not None or lengths[at]}
+        for members in source.trajectories.members
+    ]
+    return [one.pop() if len(one) == 1 else None for one in each]
+
+
+TRAJECTORY = (
+    Field("trajectory", trajectory_names, kind="any"),
+    Field("group", _of_last(group_names), 5, same, kind="any"),
+    Field("reward", _of_last(rewards_of), kind="any"),
+    Field("advantage", _common_advantage),
+    Field("response_count", lambda s: s.trajectories.responses.lengths.tolist(), 12, kind="whole"),
+    Field(
+        "turn_count",
+        lambda s: [*map(int, s.trajectories.sum(s.turn_responses.lengths))],
+        1,
+        kind="whole",
+    ),
+    Field("tokens", lambda source: source.token_counts("trajectory"), 2, kind="whole"),
+    *_terms("trajectory"),
+    *_clips_and_ratios("trajectory", 3, 11, 10, 6, 9, 8),
+    Field(
+        "gradient_norm",
+        lambda source: np.sqrt(
+            source.trajectories.sum(np.square(source.summary.response_gradient_norms))
+        ).tolist(),
+    ),
+)
+
+
+# ---- tokens -------------------------------------------------------------------------------------
 
 
 def _written(name: str) -> Callable[[Source], list[Any] | None]:
@@ -182,14 +330,16 @@ def _written(name: str) -> Callable[[Source], list[Any] | None]:
     def read(source: Source) -> list[Any] | None:
         if all(getattr(record, name) is None for record in source.records):
             return None
-        positions, values = source.positions, []
+        positions = source.positions
+        values: list[Any] = []
         cuts = pairwise(bounds(source.summary.responses))
         for record in source.records:
             rows = getattr(record, name)
             for place in range(len(record.widths)):
                 begin, end = next(cuts)
                 row = [None] * record.widths[place] if rows is None else rows[place]
-                values += kept(row, positions[begin:end])
+                some = positions[begin:end].tolist()
+                values += row if len(row) == len(some) else [row[position] for position in some]
         return values
 
     return read
@@ -207,9 +357,6 @@ def _versions(source: Source) -> list[int | None] | None:
     versions = source.breakdown.batch.weight_versions
     return None if versions is None else [one if one >= 0 else None for one in versions.tolist()]
 
-
-SIDES = np.array([None, "high", "low"], dtype=object)
-"""What a clip side of 0, 1 and −1 is called."""
 
 TOKEN = (
     Field("token", _written("tokens"), kind="text"),
@@ -242,18 +389,14 @@ def _share_of(size: int, level: Level) -> Callable[[Source], Any]:
 
     def read(source: Source) -> Any:
         values: F64 = np.abs(getattr(source.breakdown, SIZED[size]))
-        whole = np.full(source.records_count, np.nan)
+        whole = np.full(source.count("record"), np.nan)
         whole = whole if source.sizes is None else source.sizes[:, size]
         if level != "record":
             whole = source.rows_of_records(level).spread(whole)
         if level == "turn":
             values = source.turns.sum(values)
         elif level != "token":
-            values = source.summary.responses.sum(values)
-        if level == "trajectory":
-            values = np.array(source.trajectories.sum(values))
-        elif level == "record":
-            values = record_sums(values, source.summary.records)
+            values = np.array(source.sum(level, source.summary.responses.sum(values)))
         parts = np.divide(values, whole, out=np.zeros(len(values)), where=whole != 0.0)
         return parts if level == "token" else parts.tolist()
 
@@ -270,10 +413,7 @@ SHARES = ("share", "contribution_share")
 EXTRA: Mapping[Level, tuple[Field, ...]] = {
     "batch": (),
     "record": (
-        Field(
-            "contribution",
-            lambda s: plain(record_sums(s.breakdown.response_contribution, s.summary.records)),
-        ),
+        Field("contribution", lambda s: s.sum("record", s.breakdown.response_contribution)),
         *_shares("record"),
     ),
     "trajectory": _shares("trajectory"),

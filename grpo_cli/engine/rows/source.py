@@ -1,22 +1,48 @@
-"""What the fields of rows are read from, and lists of it that can be printed."""
+"""What a field of a row is, what it is read from, and lists of that which can be printed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64, Batch, Segments
-from grpo_cli.engine.rows.field import Level
-from grpo_cli.objective.arithmetic.exact_sums import added
 from grpo_cli.objective.arithmetic.turns import order_turns
-from grpo_cli.objective.breakdown import Breakdown
+from grpo_cli.objective.breakdown import Breakdown, record_sums
 from grpo_cli.objective.summary import Summary
 from grpo_cli.records.record import Record
+
+Level = Literal["batch", "record", "trajectory", "response", "turn", "token"]
+LEVELS: tuple[Level, ...] = get_args(Level)
+Kind = Literal["number", "whole", "text", "any"]
+
+
+class Field(NamedTuple):
+    """One field of a level.
+
+    Attributes:
+        name: what it is called in every format and flag.
+        read: its values: one for each row of the level in a ``Source``, or the one of ``Totals``.
+        spare: when a narrow terminal goes without it: the greatest first; 0: never.
+        usual: a table leaves the column out where all its values are this one.
+        hidden: whether a table shows it only where it is asked for.
+        kind: what its values are; ``any``: what the user's data have.
+    """
+
+    name: str
+    read: Callable[[Any], Any]
+    spare: int = 0
+    usual: object = ...
+    hidden: bool = False
+    kind: Kind = "number"
+
+
+SIZED = ("gradient", "contribution")
+"""What ``Source.sizes`` are the sums of, in absolute values."""
 
 
 class Source:
@@ -65,26 +91,6 @@ class Source:
         """The fields that ``--batch`` names."""
         return tuple(self.records[0].batch or ()) if self.records else ()
 
-    @property
-    def records_count(self) -> int:
-        """M."""
-        return len(self.records)
-
-    @property
-    def responses_count(self) -> int:
-        """R."""
-        return self.breakdown.batch.responses.count
-
-    @cached_property
-    def record_lengths(self) -> list[int]:
-        """[M] tokens of each record."""
-        return self.summary.record_tokens.lengths.tolist()
-
-    @cached_property
-    def response_lengths(self) -> list[int]:
-        """[R] tokens of each response."""
-        return self.summary.responses.lengths.tolist()
-
     @cached_property
     def turns(self) -> Segments:
         """The tokens cut into turns."""
@@ -120,7 +126,25 @@ class Source:
 
     def count(self, level: Level) -> int:
         """How many rows of a level there are, wanted or not."""
-        return self.records_count if level == "record" else self.rows_of_records(level).total
+        return len(self.records) if level == "record" else self.rows_of_records(level).total
+
+    def sum(self, level: Level, values: NDArray[Any]) -> list[Any]:
+        """The sum of the values [R] over the responses of each row; exact where they are floats."""
+        if level == "response":
+            return plain(values)
+        if level == "trajectory":
+            return self.trajectories.sum(values)
+        records = self.summary.records
+        return plain(
+            record_sums(values, records) if values.dtype.kind == "f" else records.sum(values)
+        )
+
+    def token_counts(self, level: Level) -> list[int]:
+        """How many tokens each row of a level has."""
+        lengths = self.summary.responses.lengths
+        if level == "turn":
+            return self.turns.lengths.tolist()
+        return lengths.tolist() if level == "response" else [*map(int, self.sum(level, lengths))]
 
     @cached_property
     def positions(self) -> I64:
@@ -139,11 +163,21 @@ def group_names(source: Source) -> list[Any]:
     return names
 
 
+def trajectory_names(source: Source) -> list[Any]:
+    """What the user calls each trajectory, or its number in its record."""
+    names: list[Any] = []
+    for record, count in zip(
+        source.records, source.trajectories.records.lengths.tolist(), strict=True
+    ):
+        names += [*range(count)] if record.trajectory_labels is None else record.trajectory_labels
+    return names
+
+
 def rewards_of(source: Source) -> list[Any]:
     """[R] one number, or with several reward functions a list or dict of them."""
     rewards, names = source.breakdown.batch.rewards, source.breakdown.batch.reward_names
     if rewards is None:
-        return [None] * source.responses_count
+        return [None] * source.count("response")
     values = plain(rewards)
     if rewards.ndim == 2 and names:
         return [dict(zip(names, row, strict=True)) for row in values]
@@ -194,7 +228,7 @@ class Trajectories:
 
     def sum(self, values: NDArray[Any]) -> list[float]:
         """The exactly rounded sum of each trajectory's values [R]."""
-        return [one + 0.0 for one in exact_sums(values[self.order], self.responses)]
+        return plain(record_sums(values[self.order], self.responses) + 0.0)
 
 
 def bounds(segments: Segments) -> list[int]:
@@ -228,23 +262,10 @@ def extreme(which: np.ufunc, values: F64, segments: Segments) -> list[float | No
     return result
 
 
-def exact_sums(values: F64, segments: Segments) -> list[float]:
-    """[S] the exactly rounded sum of each segment's elements; inf where it is too large."""
-    flat, cuts = values.tolist(), bounds(segments)
-    return [added(flat[cuts[at] : cuts[at + 1]]) for at in range(segments.count)]
-
-
 def one_number(values: NDArray[Any]) -> bool:
     """Whether all of some numbers of 8 bytes are the same, to the bit."""
     bits = values.view(np.int64)
     return bool(bits[0] == bits[-1] and (bits == bits[0]).all())
-
-
-def kept(written: list[Any], positions: NDArray[Any]) -> list[Any]:
-    """The elements of a response's list that count."""
-    if len(written) == len(positions):
-        return written
-    return [written[position] for position in positions.tolist()]
 
 
 same = object()

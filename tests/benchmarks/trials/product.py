@@ -6,6 +6,7 @@ Nothing else of the package is imported by the experiment, so that it outlives a
 from __future__ import annotations
 
 import atexit
+import csv
 import importlib
 import json
 import re
@@ -43,6 +44,12 @@ KEYS: dict[str, dict[str, str]] = {
     },
 }
 """Whose names → canonical name → theirs."""
+
+
+def rows(module: str, name: str) -> list[dict[str, str]]:
+    """The rows of a table next to a module: column → cell."""
+    with Path(module).with_name(name).open(encoding="utf-8", newline="") as stream:
+        return list(csv.DictReader(stream))
 
 
 @dataclass(frozen=True)

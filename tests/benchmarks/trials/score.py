@@ -64,7 +64,7 @@ def wilson(hits: int, of: int, z: float = 1.959964) -> tuple[float, float]:
     share, square = hits / of, z * z / of
     middle = (share + square / 2.0) / (1.0 + square)
     half = z / (1.0 + square) * math.sqrt(share * (1.0 - share) / of + square / (4.0 * of))
-    return max(0.0, middle - half), min(1.0, middle + half)
+    return middle - half if hits else 0.0, middle + half if hits < of else 1.0
 
 
 def shown(count: Count) -> str:

@@ -249,17 +249,37 @@ class Lines(NamedTuple):
         return bool(some.any() and right[some].all())
 
 
+def _lines_of(view: View) -> Lines | None:
+    """Returns the lines of all groups; None without advantages, and where turns are responses."""
+    if view.summed is None or view.advantages is None or view.turned:
+        return None
+    with np.errstate(over="ignore", invalid="ignore"):
+        return Lines.fit(Scores(view.summed, view.advantages, view.groups), view.groups)
+
+
 def _are_plain(view: View) -> NDArray[np.bool_]:
     """Returns [M] which records have advantages on a rising line of mean 0 in every group."""
-    found = np.zeros(len(view.counts), dtype=np.bool_)
-    if view.summed is None or view.advantages is None or view.turned:
-        return found
-    with np.errstate(over="ignore", invalid="ignore"):
-        lines = Lines.fit(Scores(view.summed, view.advantages, view.groups), view.groups)
+    lines = _lines_of(view)
+    if lines is None:
+        return np.zeros(len(view.counts), dtype=np.bool_)
     dead = (lines.std[:, 1] == 0.0) & (lines.mean == 0.0)
     odd = ~((lines.slope > 0.0) & (lines.left <= _SHIFT) & (lines.offset <= _SHIFT) | dead)
     of = np.unique(view.groups, return_inverse=True)[1]
     return view.count_rows(odd[of]) == 0
+
+
+def count_straight(view: View) -> int:
+    """Returns how many records of one group have advantages on a rising line over the rewards.
+
+    Advantages over their own group's std, with a constant added, are such lines in all records;
+    those that were whitened over a batch have the std of their group in few, by chance.
+    """
+    lines = _lines_of(view)
+    if lines is None:
+        return 0
+    groups = np.bincount(view.records.index[view.first_members], minlength=len(view.counts))
+    alone = groups[view.records.index[view.first_members]] == 1
+    return int(np.count_nonzero(alone & (lines.slope > 0.0) & (lines.left <= _SHIFT)))
 
 
 def _common_mean(given: Scores, lines: Lines) -> float:

@@ -9,11 +9,10 @@ from dataclasses import replace
 import numpy as np
 
 from grpo_cli.batch import F64
-from grpo_cli.commands.check.pair import Pair
+from grpo_cli.commands.check.pair import Pair, Scale
 from grpo_cli.commands.check.record_view import View
 from grpo_cli.commands.check.rule import Finding, rule
 from grpo_cli.commands.check.rules.rewards import are_dead
-from grpo_cli.commands.check.scale import Scale
 from grpo_cli.objective.mismatch import k3
 
 _EXTREME = 20.0

@@ -1,4 +1,4 @@
-// Reads what block.py wrote: base64 → deflate → a head of JSON, and columns of exact float64.
+// Reads what page.py wrote: base64 → deflate → a head of JSON, and columns of exact float64.
 
 async function inflated(base64) {
   const text = atob(base64.trim());

@@ -6,10 +6,8 @@ the advice) or ``verify`` (the causes).
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 
@@ -17,7 +15,7 @@ from trials.faults.columns import last_foreign
 from trials.faults.rows import left_out, retokenised, stride
 from trials.kinds import NAMES
 from trials.kinds.kind import finish
-from trials.product import Record
+from trials.product import Record, rows
 from trials.simulate import noise
 from trials.simulate.batch import Batch
 from trials.simulate.policy import Random
@@ -231,5 +229,4 @@ _MADE = {
     "AReaL#1419": areal_1419,
 }
 
-with (Path(__file__).parent / "threads.csv").open(encoding="utf-8", newline="") as _stream:
-    THREADS = [Thread(**row, made=_MADE[row["name"]]) for row in csv.DictReader(_stream)]
+THREADS = [Thread(**row, made=_MADE[row["name"]]) for row in rows(__file__, "threads.csv")]

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from trials.product import Record
+from trials.product import Record, rows
 from trials.strangers.losses import Case
 from trials.strangers.settings import Wish
 from trials.strangers.world import Random
@@ -108,10 +106,9 @@ def wrong_column(plant: Callable[..., Any], *how: Any, **more: Any) -> Callable[
     return lambda name, thread, wanted: Fault(name, thread, plant, wanted, *how, **more)
 
 
-def listed(path: Path, made: Mapping[str, Callable[..., Any]]) -> list[Any]:
-    """The entries of a file's rows: name, thread, and patterns of which all have to be found."""
-    with path.open(encoding="utf-8", newline="") as stream:
-        return [made[row["name"]](**row | {"wanted": _all(row)}) for row in csv.DictReader(stream)]
+def listed(module: str, name: str, made: Mapping[str, Callable[..., Any]]) -> list[Any]:
+    """The entries of a table: name, thread, and patterns of which all have to be found."""
+    return [made[row["name"]](**row | {"wanted": _all(row)}) for row in rows(module, name)]
 
 
 def _all(row: Mapping[str, str]) -> str:

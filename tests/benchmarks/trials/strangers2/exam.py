@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from trials.strangers.exam import Exam
 from trials.strangers.mistake import listed
 from trials.strangers.settings import Wish
@@ -11,8 +9,7 @@ from trials.strangers2 import agents, earlier, single
 from trials.strangers2.clean import CLEAN
 from trials.strangers2.faults import FAULTS
 
-_HERE = Path(__file__).parent
-MISTAKES = listed(_HERE / "mistakes.csv", single.MISTAKES | agents.MISTAKES | earlier.MISTAKES)
+MISTAKES = listed(__file__, "mistakes.csv", single.MISTAKES | agents.MISTAKES | earlier.MISTAKES)
 WISHES = {one.name: one.wish for one in MISTAKES}
 RIGHTS = {
     "any": Wish(),
@@ -76,7 +73,7 @@ SECOND = Exam(
     title="known list",
     mistakes=MISTAKES,
     rights=RIGHTS,
-    faults=listed(_HERE / "faults.csv", FAULTS | earlier.FAULTS),
+    faults=listed(__file__, "faults.csv", FAULTS | earlier.FAULTS),
     clean=CLEAN,
     runs=RUNS,
     questions=8,

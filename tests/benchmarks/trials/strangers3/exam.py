@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from trials.strangers.exam import Exam
@@ -12,8 +11,7 @@ from trials.strangers3.clean import CLEAN
 from trials.strangers3.faults import FAULTS
 from trials.strangers3.losses import MISTAKES as _LOSSES
 
-_HERE = Path(__file__).parent
-MISTAKES = listed(_HERE / "mistakes.csv", _LOSSES)
+MISTAKES = listed(__file__, "mistakes.csv", _LOSSES)
 
 SMALL: dict[str, Any] = {"low": 0.02, "high": 0.03}
 RUNS = [
@@ -42,7 +40,7 @@ THIRD = Exam(
         **{f"logged by {name}": Wish((name,), large=True) for name in ("trl", "verl")},
         **{f"as for: {one.name}": one.wish for one in MISTAKES},
     },
-    faults=listed(_HERE / "faults.csv", FAULTS),
+    faults=listed(__file__, "faults.csv", FAULTS),
     clean=CLEAN,
     runs=RUNS,
 )
