@@ -136,33 +136,35 @@ def stored(name: str) -> str:
 
 
 def _cases(document: Mapping[str, Any]) -> list[Case]:
-    tolerances = {
-        dtype: Tolerance(entry["relative"], entry["absolute"])
-        for dtype, entry in document["tolerances"].items()
-    }
+    tolerances = {dtype: Tolerance(**entry) for dtype, entry in document["tolerances"].items()}
     return [_case(entry, tolerances) for entry in document["cases"]]
 
 
+_OPTIONAL = {
+    "same_under": {},
+    "hyperparameters": {},
+    "expected": {},
+    "conventions": {},
+    "topic": "",
+}
+"""What an entry of a file may leave out."""
+
+
 def _case(entry: Mapping[str, Any], tolerances: Mapping[str, Tolerance]) -> Case:
-    columns = numbers(entry["input"])
-    split = entry.get("split", [[list(range(len(columns["group_ids"])))]])
-    return Case(
-        id=entry["id"],
-        comment=entry["comment"],
-        flags=tuple(entry["flags"]),
-        choices=entry["choices"],
-        same_under=entry.get("same_under", {}),
-        hyperparameters=entry.get("hyperparameters", {}),
-        input=columns,
-        result=entry["result"],
-        expected=numbers(entry.get("expected", {})),
-        conventions=numbers(entry.get("conventions", {})),
-        topic=entry.get("topic", ""),
-        split=split,
-        tolerances={dtype: tolerances[dtype] for dtype in entry.get("dtypes", tolerances)},
-        executed=tuple(entry.get("executed", ())),
-        step=step_of(columns, split),
-    )
+    given = {**_OPTIONAL, **entry}
+    columns = numbers(given["input"])
+    split = given.get("split", [[list(range(len(columns["group_ids"])))]])
+    made = {
+        "flags": tuple(given["flags"]),
+        "input": columns,
+        "expected": numbers(given["expected"]),
+        "conventions": numbers(given["conventions"]),
+        "split": split,
+        "tolerances": {dtype: tolerances[dtype] for dtype in given.pop("dtypes", tolerances)},
+        "executed": tuple(given.get("executed", ())),
+        "step": step_of(columns, split),
+    }
+    return Case(**given | made)
 
 
 def step_of(columns: Mapping[str, Any], split: list[list[list[int]]]) -> Step:

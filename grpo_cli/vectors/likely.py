@@ -9,12 +9,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from functools import cache
-from math import isfinite
 from typing import Any, NamedTuple
 
 from grpo_cli.mistakes import Mistake
 from grpo_cli.vectors.case import FILES, Tolerance, cases, numbers, stored
-from grpo_cli.vectors.verdict import Wrong
+from grpo_cli.vectors.verdict import Wrong, near
 
 NEAR = Tolerance(relative=1e-3, absolute=1e-6)
 """Numbers of ``fails.json`` have five digits; a loss in bfloat16 has fewer."""
@@ -102,13 +101,8 @@ def _evidence(planted: Wrong, wrong: Wrong) -> tuple[int, int]:
     if not planted.kinds | wrong.kinds:
         return 0, 0
     same = planted.kinds & wrong.kinds
-    equal = bool(same) and _near(planted.number, wrong.number)
+    if planted.number is None or wrong.number is None:
+        equal = bool(same) and planted.number is wrong.number
+    else:
+        equal = bool(same) and near(planted.number, wrong.number, NEAR)
     return len(same) + equal, len(planted.kinds | wrong.kinds) + 1
-
-
-def _near(planted: float | None, found: float | None) -> bool:
-    if planted is None or found is None:
-        return planted is found
-    if not (isfinite(planted) and isfinite(found)):
-        return str(planted) == str(found)
-    return abs(found - planted) <= NEAR.absolute + NEAR.relative * abs(planted)

@@ -44,7 +44,7 @@ class Suite:
         """Takes the outcome of a case into the tally, also from another process."""
         for name, value in report.user_properties:
             if name == PROPERTY and (report.when == "call" or report.outcome == "failed"):
-                self.tally.add(Outcome(**value))  # type: ignore[arg-type]
+                self.tally.outcomes.append(Outcome(**value))  # type: ignore[arg-type]
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Prints the tally, and writes it where the option says."""
@@ -147,14 +147,14 @@ class Xfail(NamedTuple):
     reason: str
 
     @property
-    def cases(self) -> frozenset[str]:
-        """The case that is named, or those that fail with the mistake."""
-        return frozenset([self.name]) if self.strict else failing(self.name)
-
-    @property
     def strict(self) -> bool:
         """A case that is named must fail; one that only has the flag may pass."""
         return "/" in self.name
+
+    @property
+    def cases(self) -> frozenset[str]:
+        """The case that is named, or those that fail with the mistake."""
+        return frozenset([self.name]) if self.strict else failing(self.name)
 
 
 def read_xfail(path: Path) -> list[Xfail]:

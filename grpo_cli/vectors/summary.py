@@ -51,10 +51,6 @@ class Tally:
 
     outcomes: list[Outcome] = field(default_factory=list)
 
-    def add(self, outcome: Outcome) -> None:
-        """Takes one more; the last word on a case counts."""
-        self.outcomes.append(outcome)
-
     def fixtures(self) -> Iterator[tuple[str, list[Outcome]]]:
         """The outcomes of each loss, by case."""
         last = {(one.fixture, one.case): one for one in self.outcomes}

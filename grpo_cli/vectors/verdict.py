@@ -187,7 +187,7 @@ def _compared(place: str, wanted: Any, found: Any, tolerance: Tolerance) -> Iter
     if wanted is None:
         return
     if not isinstance(wanted, list):
-        if not _near(wanted, found, tolerance):
+        if not near(wanted, found, tolerance):
             yield f"{place}: expected {wanted!r}, got {found!r}", found
         return
     if not isinstance(found, list) or len(found) < len(wanted):
@@ -200,7 +200,8 @@ def _compared(place: str, wanted: Any, found: Any, tolerance: Tolerance) -> Iter
         )
 
 
-def _near(wanted: float, found: Any, tolerance: Tolerance) -> bool:
+def near(wanted: float, found: Any, tolerance: Tolerance) -> bool:
+    """Whether a number passes; one that is not finite has to be the same."""
     if not isinstance(found, int | float):
         return False
     if not math.isfinite(wanted):

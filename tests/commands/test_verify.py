@@ -452,7 +452,7 @@ def test_one_verdict_comes_first_and_then_the_first_record(tmp_path) -> None:
     assert "record dapo/1" in result.stdout
     assert "record dapo/2" not in result.stdout
     assert "  yours    " in result.stdout
-    assert "  grpo     " in result.stdout
+    assert "  grpo's   " in result.stdout
     assert lines[-1] == "… 2 more records differ (see --full or --json)"
     full = run("verify", path, "--quiet", "--full").stdout
     assert all(f"record dapo/{at}" in full for at in (1, 2, 3))

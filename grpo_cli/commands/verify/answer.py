@@ -115,6 +115,17 @@ class Verified(Answer):
     records: Sequence[Verdict]
 
 
+def _verdict(answer: Verified) -> str:
+    """How many records differ, and why; or that all agree."""
+    of = f"{answer.verified} record{'' if answer.verified == 1 else 's'}"
+    why = "; ".join(answer.causes) or "cause not recognised"
+    verdict = f"{answer.differing} of {of} differ: {why}" if answer.differing else f"{of} agree"
+    return f"<{type(answer).__name__}: {verdict}>"
+
+
+Verified.__repr__ = _verdict  # type: ignore[method-assign,assignment]
+
+
 @dataclass(frozen=True)
 class StageDifference(Answer):
     """Where a stage of a bundle first differs.

@@ -256,13 +256,12 @@ def _place(
     level, batch = column.expectation.level, breakdown.batch
     if level == "record":
         return None, None
+    start = int(batch.records.starts[record])
     if level == "response":
-        return at - int(batch.records.starts[record]), None
+        return at - start, None
     if column.written is not None:
-        row = int(column.written.index[at])
-        return row - int(batch.records.starts[record]), int(column.written.positions[at])
-    _, response, position = batch.place(at)
-    return response, position
+        return int(column.written.index[at]) - start, int(column.written.positions[at])
+    return batch.place(at)[1:]
 
 
 # ---- half precision -----------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from grpo_cli.bundle import fault, seal_of
+from grpo_cli.commands.match.space.changes import frameworks_of
 from grpo_cli.commands.verify.answer import Difference, MetricDifference, Verdict
 from grpo_cli.commands.verify.compare import (
     Column,
@@ -48,6 +49,7 @@ class Judging(Accumulator[Any]):
     Attributes:
         items: what became of the records; None of one that expects nothing.
         references: which of them have a reference.
+        frameworks: those whose field names records use that name no framework.
     """
 
     settings: ClassVar[tuple[str, ...]] = ("variant", "stages", "hyperparameters", "given")
@@ -65,10 +67,12 @@ class Judging(Accumulator[Any]):
         self.given = given
         self.items: list[Judged | Part | None] = []
         self.references = References()
+        self.frameworks: dict[str, None] = {}
 
     def merge(self, later: Judging) -> None:
         """Adds the records that follow; refuses those with a reference among some without."""
         self.items += later.items
+        self.frameworks |= later.frameworks
         self.references.merge(later.references)
         self.error = self.references.error
 
@@ -99,6 +103,8 @@ class Judging(Accumulator[Any]):
                     return part
                 plan = self._plan(raw, read, plans)
                 wanted = read_expectations(read)
+                if not self.variant and len(used := frameworks_of(raw.value)) == 1:
+                    self.frameworks |= {} if "framework" in raw.value else dict.fromkeys(used)
         except InputError as error:
             return error
         if part is not None and not wanted[0]:

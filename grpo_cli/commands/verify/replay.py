@@ -10,8 +10,7 @@ import numpy as np
 from grpo_cli.bundle import Chain
 from grpo_cli.commands.verify.answer import Replay, ReplayedStage, StageDifference, Verdict
 from grpo_cli.commands.verify.compare import OF_SUMS, Column, Tolerance
-from grpo_cli.commands.verify.expected import METRIC, Expectation
-from grpo_cli.commands.verify.quantities import QUANTITIES
+from grpo_cli.commands.verify.expected import METRIC, QUANTITIES, Expectation
 from grpo_cli.commands.verify.stages import Pair, Part, replayed
 from grpo_cli.errors import InputError
 

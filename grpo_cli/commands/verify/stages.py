@@ -15,8 +15,7 @@ import numpy as np
 
 from grpo_cli.batch import F64, I64, Batch, Segments
 from grpo_cli.bundle import Seal
-from grpo_cli.commands.verify.expected import METRIC, read_numbers
-from grpo_cli.commands.verify.quantities import LOSSES
+from grpo_cli.commands.verify.expected import LOSSES, METRIC, first_tokens, read_numbers
 from grpo_cli.engine.batches import rules_of
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.errors import GrpoError, InputError
@@ -139,8 +138,7 @@ def _by_response(batch: Batch) -> F64 | None:
     tokens, responses = batch.token_advantages, batch.responses
     if tokens is None:
         return batch.advantages
-    found, filled = np.full(responses.count, np.nan), responses.lengths > 0
-    found[filled] = tokens[responses.starts[filled]]
+    found = first_tokens(tokens, responses)
     return found if np.array_equal(responses.spread(found), tokens) else None
 
 

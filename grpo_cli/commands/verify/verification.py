@@ -33,6 +33,9 @@ from grpo_cli.variants.plan import Plan
 
 _ROWS = 5
 
+_USUAL = {"trl": ("TRL", "trl/dapo"), "verl": ("verl", "verl/vanilla")}
+"""Framework → its name, and the row of its usual loss."""
+
 
 def shared_causes(differences: Sequence[Difference]) -> tuple[Sequence[str], int]:
     """Returns the causes that explain the most records, as the first of those has it.
@@ -71,6 +74,8 @@ class Verification:
         self._within: Tolerance | None = None
         self._without_kl: list[Plan] = []
         self._good = 0
+        self._frameworks: dict[str, None] = {}
+        self._differing = False
         self.without_expected = 0
         self.undefined = 0
         self.rows_taken: dict[str, int] = {}
@@ -112,6 +117,7 @@ class Verification:
         for sums in fold_pieces(self._reader, self._make):
             items: Sequence[Judged | Part | None]
             items, sums.items = sums.items, []
+            self._frameworks |= sums.frameworks
             self._good += len(items)
             if sums.error is not None:
                 continue  # which is raised next
@@ -143,6 +149,7 @@ class Verification:
             self.first_metrics.setdefault(key, words)
         stage = None
         if record is not None:
+            self._differing = True
             case = Case.of(record, plan, within)
             verdict = self._explained(verdict, case)
             assert verdict.first is not None
@@ -188,6 +195,10 @@ class Verification:
                 say(f"note: {counted(count, 'record')} evaluated as {words}")
             if more := sum(count for _, count in rows[_ROWS:]):
                 say(f"note: … and {more} more with other settings (see the signatures in --json)")
+            for framework in self._frameworks if self._differing else ():
+                if framework in _USUAL:
+                    name, row = _USUAL[framework]
+                    say(f"note: the fields have {name}'s names; -v {row} is its usual loss")
         if self.without_expected and self.without_expected < total:
             say(f'note: {self.without_expected} of {total} records have no "expected"')
         if self.undefined:

@@ -50,9 +50,9 @@ def _replayed(answer: Replay) -> Iterator[Text]:
     hashes = ", ".join(f"{text[:12]}…" for text in answer.sha256)
     whole = f"unchanged since it was written (sha256 {hashes})"
     whole = whole if hashes else "unchanged (the file is only a part of the bundle)"
-    first = answer.first_stage
-    verdict = "all replayed stages agree" if first is None else f"{first} differs first"
-    yield Text(f"bundle: {verdict}", "bold green" if first is None else "bold red")
+    differs = answer.first_stage
+    verdict = f"{differs} differs first" if differs else "all replayed stages agree"
+    yield Text(f"bundle: {verdict}", "bold red" if differs else "bold green")
     yield Text(f"  {counts}; {whole}")
     for stage in answer.stages:
         style = "red" if stage.differing else "green" if stage.compared else ""
@@ -63,20 +63,16 @@ def _replayed(answer: Replay) -> Iterator[Text]:
         reasons = "; ".join(stage.skipped) if stage.skipped else ""
         words += f" (skipped: {reasons})" if reasons else ""
         yield Text.assemble((f"  {stage.stage:<11}", "cyan"), (words, style))
-        if stage.first is not None:
-            yield Text(f"             {_of_stage(stage.first)}")
-
-
-def _of_stage(first: StageDifference) -> str:
-    numbers = f"yours {visible(str(first.yours))}, grpo's {visible(str(first.grpo))}"
-    return f"{_record(first)}, {_number(first)}: {numbers}"
+        if (first := stage.first) is not None:
+            numbers = f"yours {visible(str(first.yours))}, grpo's {visible(str(first.grpo))}"
+            yield Text(f"             {_record(first)}, {_number(first)}: {numbers}")
 
 
 def _paragraph(row: Verdict, first: Difference) -> Iterator[Text]:
     yield Text.assemble(("differs ", "bold red"), f"{_record(row)}, as {row.variant}")
     yield Text.assemble(("  at       ", "cyan"), _where(first))
     yield Text.assemble(("  yours    ", "cyan"), f"{first.expected!r}")
-    yield Text.assemble(("  grpo     ", "cyan"), f"{first.got!r}")
+    yield Text.assemble(("  grpo's   ", "cyan"), f"{first.got!r}")
     if first.pattern:
         yield Text.assemble(("  where    ", "cyan"), first.pattern)
     yield Text.assemble(("  cause    ", "cyan"), _simplest(first.causes) or "not recognised")

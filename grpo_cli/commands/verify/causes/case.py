@@ -90,20 +90,28 @@ class Case:
         return self.breakdown.objective
 
     @cached_property
-    def gradient(self) -> F64 | None:
-        """[N] ∂J/∂(log π_θ) as expected at every token; None where it is not given."""
-        written = self.written_gradient
-        return written if written is None else written[self.mask]
-
-    @cached_property
-    def written_gradient(self) -> F64 | None:
-        """[N as written] the gradient of every token, masked or not."""
+    def gradient_column(self) -> Column | None:
+        """The expected gradient per token; None where it is not given."""
         for column in self.columns:
             is_gradient = column.key in ("gradient", "loss_gradient")
             per_token = column.expectation.level == "token"
             if is_gradient and per_token and np.isfinite(column.values).all():
-                return column.values if column.key == "gradient" else -column.values
+                return column
         return None
+
+    @cached_property
+    def written_gradient(self) -> F64 | None:
+        """[N as written] ∂J/∂(log π_θ) as expected at every token, masked or not."""
+        column = self.gradient_column
+        if column is None:
+            return None
+        return column.values if column.key == "gradient" else -column.values
+
+    @cached_property
+    def gradient(self) -> F64 | None:
+        """[N] it at every token that counts."""
+        written = self.written_gradient
+        return written if written is None else written[self.mask]
 
     @property
     def mask(self) -> NDArray[np.bool_]:
@@ -155,9 +163,11 @@ class Case:
         return 1e-4 * float(np.abs(self.breakdown.gradient).max(initial=0.0))
 
     def near(self, found: F64, expected: F64) -> NDArray[np.bool_]:
-        """Which numbers agree, on the scale of the largest expected."""
-        size = float(np.abs(expected).max(initial=0.0))
-        return np.abs(found - expected) <= max(self.tolerance.rtol, 1e-6) * size
+        """Which gradients agree, on the scale of the largest expected, but for their rounding."""
+        size, column = float(np.abs(expected).max(initial=0.0)), self.gradient_column
+        rounded = column is not None and column.slack is not None
+        slack = column.slack[self.mask] if rounded else 0.0  # type: ignore[union-attr,index]
+        return np.abs(found - expected) <= max(self.tolerance.rtol, 1e-6) * size + slack
 
     @cached_property
     def agreeing_gradients(self) -> NDArray[np.bool_]:
@@ -184,11 +194,6 @@ class Case:
     def is_loss_alone(self) -> bool:
         """Whether one number is all that is expected."""
         return len(self.columns) == 1 and self.columns[0].expectation.level == "record"
-
-    @cached_property
-    def statistics(self) -> dict[str, F64]:
-        """Name → [R] a statistic of the rewards, computed when it is first asked for."""
-        return {}
 
     @cached_property
     def has_one_number(self) -> bool:
@@ -347,7 +352,10 @@ class Case:
         comes near the gradient of a response: whatever is in its place, it is not the advantage.
         """
         own, wanted = self.breakdown.response_advantage, self.expected_policy_gradient
-        if own is None or wanted is None or self._depends_on_advantages:
+        read = {*self.objective.correction.choice.columns, *self.objective.aggregate.choice.columns}
+        if own is None or wanted is None or self.objective.kl_in_reward:
+            return True
+        if read & {"advantage", "response_advantage"}:
             return True
         gain, loss = self.unit_slopes
         each = self.batch.responses.spread(own)
@@ -373,12 +381,6 @@ class Case:
         wanted = self.gradient - self.policy_gradient
         return bool(self._multiple(wanted, self.without_policy.gradient).all())
 
-    @property
-    def _depends_on_advantages(self) -> bool:
-        """Whether more than the policy term does."""
-        read = {*self.objective.correction.choice.columns, *self.objective.aggregate.choice.columns}
-        return self.objective.kl_in_reward or bool(read & {"advantage", "response_advantage"})
-
     def _multiple(self, wanted: F64, slope: F64) -> NDArray[np.bool_]:
         """[R] whether a response's numbers may be a multiple of others, as far as any agree.
 
@@ -394,7 +396,8 @@ class Case:
     @cached_property
     def _room(self) -> float:
         """How far off a gradient is at most that agrees."""
-        column = next(each for each in self.columns if each.key in ("gradient", "loss_gradient"))
+        column = self.gradient_column
+        assert column is not None
         top = float(np.abs(column.values).max(initial=0.0))
         slack = 0.0 if column.slack is None else float(np.max(column.slack, initial=0.0))
         absolute = float(np.max(self.tolerance.absolute(column), initial=0.0))

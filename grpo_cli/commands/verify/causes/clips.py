@@ -24,18 +24,30 @@ Form = Callable[[F64, F64, float, float], tuple[F64, F64 | None]]
 
 def right(ratio: F64, a: F64, low: float, high: float) -> tuple[F64, F64]:
     """min(ρ·A, clip(ρ)·A)."""
-    free, bounded = ratio * a, np.clip(ratio, low, high) * a
-    return np.minimum(free, bounded), np.where(free <= bounded, free, 0.0)
+    return _sloped(np.minimum(ratio * a, np.clip(ratio, low, high) * a), ratio * a)
+
+
+def _sloped(value: F64, free: F64) -> tuple[F64, F64]:
+    """A value and its slope, which is ρ·A where the value is that, and else 0."""
+    return value, np.where(value == free, free, 0.0)
 
 
 def _greatest(ratio: F64, a: F64, low: float, high: float) -> tuple[F64, F64]:
-    free, bounded = ratio * a, np.clip(ratio, low, high) * a
-    return np.maximum(free, bounded), np.where(free >= bounded, free, 0.0)
+    return _sloped(np.maximum(ratio * a, np.clip(ratio, low, high) * a), ratio * a)
 
 
 def _only_bounded(ratio: F64, a: F64, low: float, high: float) -> tuple[F64, F64]:
-    bounded = np.clip(ratio, low, high)
-    return bounded * a, np.where(bounded == ratio, ratio * a, 0.0)
+    return _sloped(np.clip(ratio, low, high) * a, ratio * a)
+
+
+def _product_clipped(ratio: F64, a: F64, low: float, high: float) -> tuple[F64, F64]:
+    return _sloped(np.clip(ratio * a, low, high), ratio * a)
+
+
+def _averaged(ratio: F64, a: F64, low: float, high: float) -> tuple[F64, F64]:
+    """The mean of both products."""
+    (value, slope), free = _only_bounded(ratio, a, low, high), ratio * a
+    return 0.5 * (free + value), 0.5 * (free + slope)
 
 
 def _without_exp(constant: float) -> Form:
@@ -60,19 +72,6 @@ def usual_bounds(low: float, high: float) -> tuple[float, float]:
 
 def _no_bounds(*_: float) -> tuple[float, float]:
     return -np.inf, np.inf
-
-
-def _product_clipped(ratio: F64, a: F64, low: float, high: float) -> tuple[F64, F64]:
-    """clip(ρ·A)."""
-    free = ratio * a
-    bounded = np.clip(free, low, high)
-    return bounded, np.where(bounded == free, free, 0.0)
-
-
-def _averaged(ratio: F64, a: F64, low: float, high: float) -> tuple[F64, F64]:
-    """The mean of both products."""
-    (value, slope), free = _only_bounded(ratio, a, low, high), ratio * a
-    return 0.5 * (free + value), 0.5 * (free + slope)
 
 
 CLIPS: Mapping[str, tuple[Form, Bounds]] = {
@@ -204,8 +203,7 @@ def effective_log_ratio(case: Case) -> F64 | None:
     if wanted is None or window is None:
         return None
     if window == "product":
-        never = partial(_fixed, bounds=(-np.inf, np.inf))
-        free = bounded(case, bounds=never).gradient
+        free = bounded(case, bounds=_no_bounds).gradient
     elif _caps(case.objective.surrogate) is not None:
         free = _with_cap(case, np.inf).gradient
     else:
@@ -262,8 +260,11 @@ def windows(case: Case) -> Iterator[Cause]:
         )
         # an ε that moves no token in or out is fitted to the loss alone: believed if it is round
         if _within(pair, spans) and words and (seen or all(map(round_number, pair))):
-            bounds = partial(_fixed, bounds=(1.0 - pair[0], 1.0 + pair[1]))
-            yield Cause("epsilon-other", words, partial(bounded, bounds=bounds))
+            yield Cause("epsilon-other", words, partial(_with_window, pair=pair))
+
+
+def _with_window(case: Case, pair: Pair) -> Breakdown:
+    return bounded(case, bounds=lambda *_: (1.0 - pair[0], 1.0 + pair[1]))
 
 
 Pair = tuple[float, ...]
@@ -309,10 +310,6 @@ def _round(value: float, room: float) -> float:
     return roundest(value - room, value + room)
 
 
-def _fixed(*_: float, bounds: tuple[float, float]) -> tuple[float, float]:
-    return bounds
-
-
 def side_of(case: Case, alive: Flags, turn: float) -> Side | None:
     """Bounds the ratio where A has one sign; None where no bound could give the gradients.
 
@@ -340,10 +337,9 @@ def window_words(pair: Pair, own: Pair, spans: Spans, pinned: Sequence[bool]) ->
     """
     changes = []
     names = ("epsilon_low", "epsilon_high")
-    for name, value, meant, span, sure in zip(names, pair, own, spans, pinned, strict=True):
+    for name, value, meant, (low, high), sure in zip(names, pair, own, spans, pinned, strict=True):
         if abs(value - meant) > 1e-4 * max(abs(meant), 1e-6):
-            closed = f"from {span[0]:.3g} to {span[1]:.3g}"
-            which = closed if np.isfinite(span[1]) else f"above {span[0]:.3g}"
+            which = f"from {low:.3g} to {high:.3g}" if np.isfinite(high) else f"above {low:.3g}"
             any_of = "" if sure else f" (any value {which} fits)"
             changes.append(f"{name} {value:.4g}{any_of} instead of {meant:g}")
     return ", ".join(changes)
@@ -358,24 +354,13 @@ def weights(case: Case) -> Iterator[Cause]:
     if caps is None:
         return
     cap, other = caps
-    name = "1 + ε_high" if other > cap else "ε_high"
+    at_other = f"bound at {'1 + ε_high' if other > cap else 'ε_high'} = {other:g}"
     bounds = (
         ("", "", cap),
         ("cispo-uncapped", "bound missing: the weight is not clipped", np.inf),
-        ("cispo-bound", f"bound at {name} = {other:g}", other),
+        ("cispo-bound", at_other, other),
     )
-    kinds = (
-        ("", ""),
-        (
-            "cispo-weight-gradient",
-            "stop-gradient on the weight missing: a gradient flows through the ratio as well",
-        ),
-        (
-            "cispo-gradient-cut",
-            "gradient cut where the weight is capped: these tokens have none",
-        ),
-    )
-    for (row, of_bound, number), (kind, words) in product(bounds, kinds):
+    for (row, of_bound, number), (kind, words) in product(bounds, _FLOWS.items()):
         if row or kind:
             both = ", and ".join(filter(None, (of_bound, words)))
             moving, cut = kind == "cispo-weight-gradient", kind == "cispo-gradient-cut"
@@ -387,6 +372,15 @@ def weights(case: Case) -> Iterator[Cause]:
         words += f", and {of_bound}" if row == "cispo-bound" else ""
         unclipped = Bound("unclipped", Choice(_at_most(number)), {})
         yield swapped("cispo-as-ratio", "surrogate", words, unclipped)
+
+
+_FLOWS = {
+    "": "",
+    "cispo-weight-gradient": "stop-gradient on the weight missing: a gradient flows through the "
+    "ratio as well",
+    "cispo-gradient-cut": "gradient cut where the weight is capped: these tokens have none",
+}
+"""What flows through CISPO's weight → its words."""
 
 
 def _caps(surrogate: Bound) -> tuple[float, float] | None:

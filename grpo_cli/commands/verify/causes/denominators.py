@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import product
 
@@ -28,25 +28,22 @@ def _lengths(case: Case) -> F64:
 
 
 _FACTOR = "its length as a factor"
-
-# how a response's weight goes with its length → the numerator, and what is counted then
-_FORMS: Mapping[str, Numerator] = {
-    "": lambda case: np.ones(case.batch.responses.count),
-    "its response's tokens": lambda case: 1.0 / _lengths(case),
-    "its response's tokens, including masked ones": lambda case: (
-        1.0 / np.maximum(case.record.widths, 1)
+_FORMS: Mapping[str, tuple[str, Numerator]] = {
+    "": ("", lambda case: np.ones(case.batch.responses.count)),
+    "its response's tokens": ("", lambda case: 1.0 / _lengths(case)),
+    "its response's tokens, including masked ones": (
+        "truncated-in-denominator",
+        lambda case: 1.0 / np.maximum(case.record.widths, 1),
     ),
-    "its response's tokens − 1": lambda case: 1.0 / np.maximum(_lengths(case) - 1.0, 1.0),
-    _FACTOR: _lengths,
-    "the square root of its length": lambda case: 1.0 / np.sqrt(_lengths(case)),
+    "its response's tokens − 1": (
+        "one-less",
+        lambda case: 1.0 / np.maximum(_lengths(case) - 1.0, 1.0),
+    ),
+    _FACTOR: ("length-squared", _lengths),
+    "the square root of its length": ("root-length", lambda case: 1.0 / np.sqrt(_lengths(case))),
 }
-_MISTAKES = {
-    "its response's tokens, including masked ones": "truncated-in-denominator",
-    "its response's tokens − 1": "one-less",
-    _FACTOR: "length-squared",
-    "the square root of its length": "root-length",
-}
-"""Form → the mistake that it is; the others are those of their count."""
+"""How a response's weight goes with its length → the mistake, where the count has none of its own,
+and the numerator."""
 
 
 def _constant(case: Case) -> float:
@@ -176,7 +173,7 @@ def of_the_kl(case: Case) -> Iterator[Cause]:
         for _, name, of in named_counts(case, form, divisor):
             words = f"KL over another denominator: your loss {_divided(form)}{name}"
             meant = f"{words}; this row's denominator: {case.breakdown.counted}"
-            made = partial(_with_weights, numerator=_FORMS[form], divisor=of, kl_alone=True)
+            made = partial(_with_weights, numerator=_FORMS[form][1], divisor=of, kl_alone=True)
             yield Cause("kl-aggregate", meant, made)
 
 
@@ -188,14 +185,17 @@ def micro_batches(case: Case) -> Iterator[Cause]:
         if factor is None:
             return
     sizes = range(2, min(count, _MOST_RESPONSES))
-    for way, size, inner in product(_CUTS, sizes, _MEANS_OF):
+    for way, size, inner in product(_CUTS, sizes, _INNER):
         one_number = way == "every {}th response" or count % size or inner != "token"
         if factor is None and one_number:
             continue  # it fits some of many ways
         for divided, steps in case.accumulations.items():
             made = partial(_mean_of_means, way=way, size=size, inner=inner, steps=steps)
-            if factor is not None and not _gives(made(case), case.breakdown.weight * factor):
-                continue
+            if factor is not None:
+                wanted = case.breakdown.weight * factor
+                known = np.isfinite(wanted) & (wanted != 0.0)
+                if not np.allclose(made(case)[known], wanted[known], rtol=1e-3, atol=0.0):
+                    continue
             words = f"the mean of the {inner} means of micro-batches of {way.format(size)}{divided}"
             meant = f"{words}; this row's denominator: {case.breakdown.counted}"
             weighed = partial(_with_weights, numerator=made, divisor=lambda _: 1.0)
@@ -228,34 +228,25 @@ _CUTS: Mapping[str, Callable[[I64, int], I64]] = {
     "{} responses": lambda rows, size: rows // size,
     "every {}th response": lambda rows, ranks: rows % ranks,
 }
-_MEANS_OF: Mapping[str, Callable[[F64, F64, F64], F64]] = {
-    "token": lambda tokens, _, __: tokens,
-    "padded": lambda _, rows, width: rows * width,
-}
+_INNER = ("token", "padded")
 """What a micro-batch divides by: its tokens, or all of its padded positions."""
 
 
 def _mean_of_means(case: Case, way: str, size: int, inner: str, steps: float) -> F64:
     """[R] the weights of the mean over micro-batches of what each of them averages."""
     numbers = _CUTS[way](np.arange(case.batch.responses.count), size)
-    tokens = np.bincount(numbers, case.batch.responses.lengths).astype(np.float64)
-    longest = np.zeros(len(tokens))
-    np.maximum.at(longest, numbers, np.array(case.record.widths))
-    divisors = np.maximum(
-        _MEANS_OF[inner](tokens, np.bincount(numbers).astype(np.float64), longest), 1.0
-    )
-    return 1.0 / (divisors * len(tokens) * steps)[numbers]
-
-
-def _gives(weight: F64, wanted: F64) -> bool:
-    known = np.isfinite(wanted) & (wanted != 0.0)
-    return bool(np.allclose(weight[known], wanted[known], rtol=1e-3, atol=0.0))
+    counts = np.bincount(numbers, case.batch.responses.lengths).astype(np.float64)
+    if inner == "padded":
+        longest = np.zeros(len(counts))
+        np.maximum.at(longest, numbers, np.array(case.record.widths))
+        counts = np.bincount(numbers) * longest
+    return 1.0 / (np.maximum(counts, 1.0) * len(counts) * steps)[numbers]
 
 
 def _shapes(case: Case) -> dict[str, F64]:
     """How weights may go with lengths; of forms that are one on this record the simplest."""
     shapes: dict[str, F64] = {}
-    for form, numerator in _FORMS.items():
+    for form, (_, numerator) in _FORMS.items():
         shape = numerator(case)
         if not any(np.array_equal(shape, other) for other in shapes.values()):
             shapes[form] = shape
@@ -267,7 +258,7 @@ def _of_loss(case: Case) -> Iterator[Cause]:
     if not case.loss:
         return
     for form in _shapes(case):
-        sums = _with_weights(case, _FORMS[form], lambda _: 1.0).record_objective
+        sums = _with_weights(case, _FORMS[form][1], lambda _: 1.0).record_objective
         divisor = float(sums[0]) / case.loss
         if divisor > 0.0 and any(named_counts(case, form, divisor)):
             yield from _causes(case, form, divisor, np.ones(1))
@@ -275,7 +266,7 @@ def _of_loss(case: Case) -> Iterator[Cause]:
 
 def _causes(case: Case, form: str, divisor: float, factor: F64) -> Iterator[Cause]:
     """Yields the weights under every name that their denominator has here, else as a number."""
-    numerator = _FORMS[form]
+    own, numerator = _FORMS[form]
     meant = f"this row's denominator: {case.breakdown.counted}"
     names, equal = [*named_counts(case, form, divisor)], True
     constant = bool(np.ptp(factor) <= 1e-3 * np.abs(factor).max())
@@ -285,7 +276,7 @@ def _causes(case: Case, form: str, divisor: float, factor: F64) -> Iterator[Caus
         made = partial(_with_weights, numerator=numerator, divisor=of)
         small = mistake == "group-count" and constant  # a factor that many other counts are
         equal &= small
-        yield Cause(_MISTAKES.get(form, mistake), words, made, equal=small)
+        yield Cause(own or mistake, words, made, equal=small)
     if not equal or case.gradient is None:
         return
     usual = float(np.median(factor))
@@ -321,29 +312,26 @@ def _factors(case: Case, wanted: F64, ours: F64) -> F64 | None:
 def named_counts(case: Case, form: str, divisor: float) -> Iterator[tuple[str, str, Divisor]]:
     """Yields every count that the divisor is: some are equal on some records."""
     found, room = False, max(0.3 * case.tolerance.rtol, case.rounding)
-    for steps, suffix in ((False, ""), (True, " × {:g}, perhaps the accumulation steps")):
+    for times in (False, True):
         for key, of in (_MEANS if form else _EQUAL).items():
-            count = partial(_counted, of=of, steps=steps)
+            count = partial(_counted, of=of, times=times)
             if abs(count(case) - divisor) <= room * divisor:
                 found = True
                 mistake, name = worded(key)
-                yield (
-                    ("accumulation-twice" if steps else mistake),
-                    name + suffix.format(_steps(case)),
-                    count,
-                )
+                if times:
+                    mistake = "accumulation-twice"
+                    name += f" × {_steps(case):g}, perhaps the accumulation steps"
+                yield mistake, name, count
         if found:
             return
 
 
-def _counted(case: Case, of: Divisor, *, steps: bool) -> float:
-    return of(case) * _steps(case) if steps else of(case)
+def _counted(case: Case, of: Divisor, *, times: bool) -> float:
+    return of(case) * _steps(case) if times else of(case)
 
 
 def _steps(case: Case) -> float:
-    found = case.record.hyperparameters.get("gradient_accumulation_steps") or 1
-    assert isinstance(found, int | float)
-    return float(found)
+    return _number(case.record.hyperparameters.get("gradient_accumulation_steps") or 1)
 
 
 def _with_weights(
@@ -355,9 +343,8 @@ def _with_weights(
         return Weights(shape, None, by, "solved")
 
     solved = Bound("solved", Choice(aggregate), {})
-    if kl_alone:
-        return case.evaluated(kl_aggregate=solved)
-    return case.evaluated(aggregate=solved, kl_aggregate=None)
+    own = case.objective.aggregate if kl_alone else solved
+    return case.evaluated(aggregate=own, kl_aggregate=solved if kl_alone else None)
 
 
 # ---- sign and plain factors: of everything, of the gradient alone, of the loss alone ------------
@@ -391,7 +378,7 @@ def separate_factors(case: Case) -> Iterator[Cause]:
         yield Cause("gradient-factor", words, partial(scaled, loss=1.0, gradient=gradient))
         if round_number(loss):  # else it is fitted to the one number that it explains
             turned = "wrong sign: " if abs(loss + 1.0) <= case.tolerance.rtol else ""
-            named = (name for name, value in _accumulations(case) if _is_times(loss, value))
+            named = (name for name, value in _stated(case, _ACCUMULATION) if _is_times(loss, value))
             of = "".join(f" ({name}, so perhaps accumulation)" for name in [*named][:1])
             words = f"{turned}only the logged loss differs: yours is grpo's times {loss:.5g}{of}"
             yield Cause("loss-factor", words, partial(scaled, loss=loss, gradient=1.0))
@@ -432,7 +419,7 @@ def named_factors(case: Case) -> Iterator[Cause]:
     found = _loss_factor(case)
     if found is None:
         return
-    given = [(_PERHAPS, *each) for each in _accumulations(case)]
+    given = [(_PERHAPS, *each) for each in _stated(case, _ACCUMULATION)]
     if case.gradient is None:
         kind = "a sum instead of a mean, or a mean instead of a sum"
         given += [(kind, name, value) for name, value in _counts(case)]
@@ -447,18 +434,15 @@ def named_factors(case: Case) -> Iterator[Cause]:
                     yield Cause(mistake, words, partial(everything_times, factor=sign * factor))
 
 
-def _accumulations(case: Case) -> Iterator[tuple[str, float]]:
-    for name in _ACCUMULATION:
-        value = case.record.hyperparameters.get(name)
-        if isinstance(value, float | int):
+def _stated(case: Case, names: Sequence[str]) -> Iterator[tuple[str, float]]:
+    """Yields hyperparameters that the record has, with their numbers."""
+    for name in names:
+        if isinstance(value := case.record.hyperparameters.get(name), float | int):
             yield name, float(value)
 
 
 def _counts(case: Case) -> Iterator[tuple[str, float]]:
-    for name in ("max_completion_length", "response_length"):
-        value = case.record.hyperparameters.get(name)
-        if isinstance(value, float | int):
-            yield name, float(value)
+    yield from _stated(case, ("max_completion_length", "response_length"))
     batch = case.batch
     yield "the number of responses", float(batch.responses.count)
     yield "the number of tokens", float(batch.responses.total)

@@ -249,11 +249,11 @@ def _by_cells(case: Case) -> Found | None:
         if (cut := cells(case)) is None:
             continue
         if (found := _factors(case, cut, wanted - rest, policy)) is not None:
+            narrowed = _narrowed(case, name, found, stages)
             of = "the policy term has" if both else "the gradients have"
             words = f"{of} one factor per {name} ({_numbers(found)})"
-            return words, *dict.fromkeys(
-                (*_narrowed(case, name, found, stages), *_everywhere(case))
-            )
+            words += "" if narrowed == stages else "; if that is one mistake"
+            return words, *dict.fromkeys((*narrowed, *_everywhere(case)))
         if both and (found := _factors(case, cut, wanted, ours)) is not None:
             words = f"the gradients, with the KL's, have one factor per {name} ({_numbers(found)})"
             return words, "aggregate", "mask"

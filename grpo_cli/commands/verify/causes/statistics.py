@@ -94,14 +94,6 @@ def _rows(case: Case) -> I64:
     return np.arange(case.batch.responses.count)
 
 
-def _blocks(case: Case) -> Sets:
-    return _of(_rows(case) // max(int(np.bincount(case.batch.groups).max(initial=1)), 1))
-
-
-def _halves(case: Case) -> Sets:
-    return _of(_rows(case) // max((case.batch.responses.count + 1) // 2, 1))
-
-
 _GROUP, _BATCH, _STRIDE = "the group", "the batch, over all groups", "group-stride"
 _SETS: Mapping[str, tuple[Callable[[Case], Sets | None], str]] = {
     _GROUP: (lambda case: _of(case.batch.groups), ""),
@@ -115,12 +107,18 @@ _SETS: Mapping[str, tuple[Callable[[Case], Sets | None], str]] = {
         _numbers,
         "turn-groups",
     ),
-    "each half of the batch (a rank's part)": (_halves, "batch-as-one-group"),
+    "each half of the batch (a rank's part)": (
+        lambda case: _of(_rows(case) // max((case.batch.responses.count + 1) // 2, 1)),
+        "batch-as-one-group",
+    ),
     "group-stride.every": (
         lambda case: _of(_rows(case) % max(case.batch.group_count, 1)),
         "group-stride",
     ),
-    "group-stride.blocks": (_blocks, "group-stride"),
+    "group-stride.blocks": (
+        lambda case: _of(_rows(case) // max(int(np.bincount(case.batch.groups).max(initial=1)), 1)),
+        "group-stride",
+    ),
     "group-stride.later": (lambda case: _of(np.roll(case.batch.groups, 1)), "group-stride"),
 }
 """Over what the centre and the scale are; a key of the catalogue where that has the words."""
@@ -352,7 +350,8 @@ def statistics(case: Case) -> Iterator[Cause]:
             if room <= _EXACT:
                 break
     for _, one in sorted(fitting, key=lambda row: row[0]):
-        yield _cause(one, base, equal=few and not _is_plain(one, base))
+        is_plain = (one.rewards, one.lone) == (base.rewards, base.lone)
+        yield _cause(one, base, equal=few and not is_plain)
 
 
 _EXACT = 1e-5
@@ -364,10 +363,6 @@ def _may_be_clipped(case: Case, found: F64) -> Flags:
     slopes = (case.batch.responses.sum(np.abs(slope)) for slope in case.unit_slopes)
     silent: Flags = np.logical_or.reduce([slope <= case.quiet for slope in slopes])
     return silent & (np.abs(found) <= 1e-6 * float(np.nanmax(np.abs(found), initial=0.0)))
-
-
-def _is_plain(one: Formula, own: Formula) -> bool:
-    return one.rewards == own.rewards and one.lone == own.lone
 
 
 def _cause(formula: Formula, own: Formula, *, equal: bool) -> Cause:
