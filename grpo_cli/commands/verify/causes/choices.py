@@ -14,7 +14,7 @@ from grpo_cli.commands.verify.causes.case import Case, Cause, bound_to, catalogu
 from grpo_cli.commands.verify.causes.solving import bounding
 from grpo_cli.hyperparameters import HYPERPARAMETERS
 from grpo_cli.objective.breakdown import Breakdown
-from grpo_cli.objective.choice import Bound, Choice
+from grpo_cli.objective.choice import Bound, Choice, reading
 from grpo_cli.objective.results import Correction, Ratio, Weights
 from grpo_cli.objective.terms import ENTROPY, KL
 from grpo_cli.variants import STAGES, bind
@@ -157,8 +157,19 @@ def corrections(case: Case) -> Iterator[Cause]:
         return
     words = "correction missing: the engine's log-probs are not used"
     yield swapped("correction-dropped", "correction", words, bind("correction", "none"))
+    own = case.objective.correction
+    if "log_probs_old" in own.choice.columns:
+        words = "correction computed from the current policy instead of the old policy"
+        yield swapped("correction-of-new", "correction", words, _of(own, old="new"))
     if case.breakdown.correction is not None and case.breakdown.term(KL) is not None:
         yield Cause("correction-on-kl", "correction applied to the KL as well", _with_corrected_kl)
+
+
+def _of(own: Bound, **instead: str) -> Bound:
+    """The correction, which reads the log-probs of other policies."""
+    columns = {f"log_probs_{name}": f"log_probs_{other}" for name, other in instead.items()}
+    function = reading(own.choice.function, "of others", **columns)
+    return Bound(own.name, Choice(function), own.values)
 
 
 def _with_corrected_kl(case: Case) -> Breakdown:

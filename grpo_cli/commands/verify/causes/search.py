@@ -65,6 +65,7 @@ TIERS: Sequence[Sequence[tuple[Source, int]]] = (
         (clips.caps, 1),
         (choices.weights, 2),
         (choices.clamped, 1),
+        (kl.reductions, 1),
         (denominators.of_the_kl, 1),
         (denominators.copied, 1),
         (kl.clamped, 1),
