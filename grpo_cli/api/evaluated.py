@@ -207,11 +207,17 @@ class Evaluated:
     advantages, contributions = advantage, contribution
 
     def _tokens(self, name: str) -> list[Array]:
-        """One array for each response."""
+        """A column of the tokens by response; 1 where nothing corrects a token's term."""
         self._with_rows()
         tokens = columns(self.parts, "token", [name])[name]
         if name == "correction":
-            tokens = np.nan_to_num(tokens, nan=1.0)
+            without = [part.breakdown.correction is None for part in self.parts]
+            counts = [len(part.breakdown.ratio) for part in self.parts]
+            tokens = np.where(np.repeat(without, counts), 1.0, tokens)
+        return self.per_response(tokens)
+
+    def per_response(self, tokens: Array) -> list[Array]:
+        """Cuts a flat token array into responses."""
         lengths = [part.breakdown.batch.responses.lengths for part in self.parts]
         return np.split(tokens, np.cumsum(np.concatenate(lengths))[:-1])
 

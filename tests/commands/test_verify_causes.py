@@ -450,5 +450,8 @@ def test_wrong_weights_of_cispo(variant, epsilon, own, other, words) -> None:
             lambda m, a, _: (math.exp(m) * a, math.exp(m) * a)
         ),
     }
+    for cap in (1.4, 1.02):  # among the ratios, and below most of them
+        capped = f"epsilon_high: the ratio is capped at {cap:g} instead of {own:g}"
+        wrong[capped] = compute(lambda *at, cap=cap: cispo(cap, *at))  # type: ignore[misc]
     for said, numbers in wrong.items():
         check(said, numbers, variant, stages=stages, flags=flags)

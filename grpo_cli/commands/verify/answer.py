@@ -117,10 +117,12 @@ class Verified(Answer):
 
 def _verdict(answer: Verified) -> str:
     """How many records differ, and why; or that all agree."""
-    of = f"{answer.verified} record{'' if answer.verified == 1 else 's'}"
+    plural, verb = ("", "s") if answer.verified == 1 else ("s", "")
+    of = f"{answer.verified} record{plural}"
+    if not answer.differing:
+        return f"<{type(answer).__name__}: {of} agree{verb}>"
     why = "; ".join(answer.causes) or "cause not recognised"
-    verdict = f"{answer.differing} of {of} differ: {why}" if answer.differing else f"{of} agree"
-    return f"<{type(answer).__name__}: {verdict}>"
+    return f"<{type(answer).__name__}: {answer.differing} of {of} differ{verb}: {why}>"
 
 
 Verified.__repr__ = _verdict  # type: ignore[method-assign,assignment]

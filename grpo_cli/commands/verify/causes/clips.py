@@ -415,3 +415,18 @@ def _at_most(cap: float) -> Callable[[F64, F64], Surrogate]:
         return Surrogate(value, unbound(len(value)), np.where(ratio <= cap, value, 0.0), None)
 
     return surrogate
+
+
+def solved_cap(case: Case) -> Iterator[Cause]:
+    """Yields the cap that the gradients of capped tokens have."""
+    caps, wanted = _caps(case.objective.surrogate), case.expected_policy_gradient
+    if caps is None or wanted is None:
+        return
+    slope = _with_cap(case, np.inf).gradient - case.without_policy.gradient
+    loud = np.abs(slope) > case.quiet
+    share = wanted[loud] / slope[loud] * case.breakdown.ratio[loud]
+    short = share < case.breakdown.ratio[loud] * 0.999
+    if short.any():
+        cap = float(np.median(share[short]))
+        words = f"epsilon_high: the ratio is capped at {cap:.6g} instead of {caps[0]:g}"
+        yield Cause("cispo-bound", words, partial(_with_cap, cap=cap))

@@ -63,6 +63,7 @@ TIERS: Sequence[Sequence[tuple[Source, int]]] = (
         (advantages.solved_changes, 1),
         (advantages.discounted, 1),
         (clips.caps, 1),
+        (clips.solved_cap, 1),
         (choices.weights, 2),
         (choices.clamped, 1),
         (kl.reductions, 1),
