@@ -33,9 +33,9 @@ RECORDS = [
 ]
 
 
-def evaluate(path, *flags):
+def evaluate(path, *flags, variant="dr"):
     """All that is computed of a file, but for where it stands in it."""
-    found = answer("eval", path, "-v", "dr", "--level", "token", "-q", *flags)
+    found = answer("eval", path, "-v", variant, "--level", "token", "-q", *flags)
     for one in found["records"]:
         del one["source"], one["line"]
     return found
@@ -165,7 +165,7 @@ def test_keys_that_a_record_has_not_are_null_in_a_struct(tmp_path):
     assert pq.read_table(path)["hyperparameters"][0].as_py() == {
         "epsilon": 0.25, "beta": None, "std_ddof": None,
     }  # fmt: skip
-    assert evaluate(path, "-v", "grpo") == evaluate(tmp_path / "in.jsonl", "-v", "grpo")
+    assert evaluate(path, variant="grpo") == evaluate(tmp_path / "in.jsonl", variant="grpo")
 
 
 @pytest.mark.parametrize(

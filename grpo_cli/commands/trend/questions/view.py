@@ -116,7 +116,7 @@ def print_comparison(
     about = f"{found}, over {count:,} steps ({first} to {last})"
     runs = f"; {mine} runs against {yours}" if mine + yours > 2 else ""
     console.print(wrapped(Text(about + runs, "bold"), screen.reading, 2))
-    since = "; of KL, lengths and the like by their factor; since: from which step on"
+    since = "; KL, lengths and other positive metrics by their factor; since: the first such step"
     explained = (
         "difference: second − first, ± half of its 95 % interval; at the end: over the last "
         "quarter (at least 30 steps); ≠: beyond noise, corrected for the number of metrics"
