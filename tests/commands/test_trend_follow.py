@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command import run
 from files import each
 from formats import dumps
 from trended import steps
-from typer.testing import CliRunner
 
 from grpo_cli import InputError, UsageError
 from grpo_cli.commands.trend import follow as follow_module
@@ -35,6 +35,44 @@ def line(step: int, reward: float = 1.0) -> str:
 
 def following(*paths: Path) -> Follow:
     return Follow([str(path) for path in paths], PLAIN, plan("dapo"), StepSource())
+
+
+def append(path: Path, text: str) -> None:
+    with path.open("a") as stream:
+        stream.write(text)
+
+
+def poll_all(follow: Follow) -> None:
+    while follow.poll():
+        pass
+
+
+def watching(
+    path: Path, *fails: str, fields: str | None = "nll", as_json: bool = False, flags: str = ""
+) -> tuple[Watch, Flushed]:
+    """A watch of a file, and what it prints into."""
+    stream = Flushed()
+    watch = Watch(
+        following(path),
+        stream,
+        fields=fields and fields.split(),
+        as_json=as_json,
+        conditions=[*map(read_condition, fails)],
+        flags=Flags(flags.split()),
+    )
+    return watch, stream
+
+
+class Flushed(io.BytesIO):
+    """What was flushed."""
+
+    flushed = b""
+
+    def flush(self) -> None:
+        self.flushed = self.getvalue()
+
+    def lines(self) -> list[str]:
+        return self.getvalue().decode().splitlines()
 
 
 def numbers(follow: Follow) -> list[dict[str, Any]]:
@@ -83,8 +121,7 @@ def test_a_packed_file_is_read_again_and_when_it_is_done(tmp_path: Path) -> None
     path.write_bytes(data)
     assert follow.poll()
     assert rewards(follow) == {0: 0.5}
-    with path.open("ab") as stream:
-        stream.write(gzip.compress(line(1).encode()))
+    path.write_bytes(data + gzip.compress(line(1).encode()))
     assert follow.poll()
     assert rewards(follow) == {0: 0.5, 1: 0.5}
 
@@ -110,22 +147,10 @@ def test_what_is_read_line_by_line(tmp_path: Path, data: bytes, *, lines: bool) 
     assert _is_lines(str(tmp_path / "a")) is lines
 
 
-def test_steps_that_go_back_in_what_is_new_are_told(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    follow = following(path)
-    path.write_text(line(9) + line(3))
-    follow.poll()
-    assert any(f"{path}:2: the steps go back from 9 to 3" in note for note in follow.notices)
-
-
 @pytest.mark.parametrize("flags", [("--on", "local"), ("--html", "a.html"), ("--names", "trl")])
 def test_what_follow_does_not_do_is_said(flags: tuple[str, str], tmp_path: Path) -> None:
-    from command import app
-
-    words = ["trend", str(tmp_path), "-v", "dapo", "--follow", *flags]
-    result = CliRunner().invoke(app, words)
-    assert result.exit_code == 2
-    assert result.stderr.count("\n") == 1
+    result = run("trend", tmp_path, "-v", "dapo", "--follow", *flags)
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
     assert flags[0] in result.stderr
 
 
@@ -142,11 +167,9 @@ def test_a_renamed_file_goes_on(tmp_path: Path) -> None:
     path.write_text(line(0))
     follow.poll()
     path.rename(tmp_path / "a.1.jsonl")
-    with (tmp_path / "a.1.jsonl").open("a") as stream:
-        stream.write(line(1))
+    append(tmp_path / "a.1.jsonl", line(1))
     path.write_text(line(2))
-    while follow.poll():
-        pass
+    poll_all(follow)
     assert rewards(follow) == {0: 0.5, 1: 0.5, 2: 0.5}
 
 
@@ -155,33 +178,17 @@ def test_a_file_that_is_rotated_is_finished_first(tmp_path: Path, later: tuple[i
     path = tmp_path / "a.jsonl"
     follow = following(path)
     path.write_text("".join(line(step) for step in range(3)))
-    while follow.poll():
-        pass
-    with path.open("a") as stream:
-        stream.write(line(3) + line(4))
+    poll_all(follow)
+    append(path, lines(3, 4))
     path.rename(tmp_path / "a.jsonl.1")
     follow.poll()
     path.write_text("".join(line(step) for step in (4, 5, *later)))
-    while follow.poll():
-        pass
+    poll_all(follow)
     assert [*rewards(follow)] == [*range(6), *later]
     assert not [note for note in follow.notices if "from the start" in note]
     path.write_text(line(9))
-    while follow.poll():
-        pass
+    poll_all(follow)
     assert [*rewards(follow)] == [0, 1, 2, 3, 4, 9]
-
-
-def test_a_file_that_was_cut_short_says_everything_anew(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    follow = following(tmp_path)
-    path.write_text(line(0) + line(1))
-    follow.poll()
-    path.write_text(line(0, 3.0))
-    assert follow.poll()
-    follow.poll()
-    assert rewards(follow) == {0: 1.5}
-    assert any("was cut short" in note for note in follow.notices)
 
 
 def test_a_replaced_file_says_everything_anew(tmp_path: Path) -> None:
@@ -191,23 +198,47 @@ def test_a_replaced_file_says_everything_anew(tmp_path: Path) -> None:
     follow.poll()
     (tmp_path / "new").write_text(line(0, 3.0) + line(1) + line(2))
     (tmp_path / "new").rename(path)
-    while follow.poll():
-        pass
+    poll_all(follow)
     assert rewards(follow) == {0: 1.5, 1: 0.5, 2: 0.5}
 
 
-def test_a_file_that_was_truncated_and_filled_again_says_everything_anew(tmp_path: Path) -> None:
-    """As a training does that is started again: the same inode, and no size that shrinks."""
+def lines(*numbers: int) -> str:
+    return "".join(map(line, numbers))
+
+
+@each(
+    ("texts", "found", "said"),
+    [
+        ([lines(0, 1), line(0, 3.0)], {0: 1.5}, "was cut short"),
+        # by a training that is started again: the same inode, and no size that shrinks
+        *(
+            ([lines(0, 1), other], None, "was rewritten: grpo reads it again from the start")
+            for other in (line(0, 3.0) + line(1, 4.0) * 20, lines(0) + line(1, 4.0) + line(2, 5.0))
+        ),
+        ([lines(9, 3)], {3: 0.5, 9: 0.5}, ":2: the steps go back from 9 to 3"),
+        ([lines(0, 1, 2, 3, 4), "+" + line(3, 3.0)], {**dict.fromkeys((0, 1, 2), 0.5), 3: 1.5},
+         "was resumed: it goes back to step 3"),
+        # back to a step that was not there yet: whatever comes of it later is added
+        (["", *("+" + line(*one) for one in ((5,), (3,), (5, 3.0), (3, 5.0), (4,)))],
+         {3: 1.5, 4: 0.5, 5: 1.0}, None),
+    ],
+)  # fmt: skip
+def test_a_file_that_changes(
+    texts: list[str], found: Any, said: str | None, tmp_path: Path
+) -> None:
+    """Those that begin with + are appended; others are all that the file has from then on."""
     path = tmp_path / "a.jsonl"
-    for other in (line(0, 3.0) + line(1, 4.0) * 20, line(0) + line(1, 4.0) + line(2, 5.0)):
-        follow = following(path)
-        path.write_text(line(0) + line(1))
-        follow.poll()
-        path.write_text(other)
-        while follow.poll():
-            pass
-        assert numbers(follow) == at_once(path)
-        assert f"{path} was rewritten: grpo reads it again from the start" in follow.notices
+    path.unlink(missing_ok=True)
+    follow = following(path)
+    for text in texts:
+        append(path, text[1:]) if text[:1] == "+" else path.write_text(text)
+        poll_all(follow)
+    assert rewards(follow) == (found or rewards(follow))
+    assert texts[-1][:1] == "+" or numbers(follow) == at_once(path)
+    if said is None:
+        assert not [note for note in follow.notices if "resumed" in note and "second" not in note]
+    else:
+        assert any(f"{path}" in note and said in note for note in follow.notices)
 
 
 def test_a_file_that_is_gone_no_longer_counts(tmp_path: Path) -> None:
@@ -230,34 +261,8 @@ def test_nul_bytes_are_a_write_that_goes_on(tmp_path: Path) -> None:
     with path.open("r+b") as stream:
         stream.seek(len(line(0)))
         stream.write(line(1).encode())
-    while follow.poll():
-        pass
+    poll_all(follow)
     assert [*rewards(follow)] == [0, 1]
-
-
-def test_a_run_that_was_resumed_says_its_steps_anew(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    follow = following(tmp_path)
-    path.write_text("".join(line(step) for step in range(5)))
-    follow.poll()
-    with path.open("a") as stream:
-        stream.write(line(3, 3.0))
-    follow.poll()
-    assert rewards(follow) == {0: 0.5, 1: 0.5, 2: 0.5, 3: 1.5}
-    assert any("goes back to step 3" in note for note in follow.notices)
-
-
-def test_steps_in_no_order_are_no_run_that_was_resumed(tmp_path: Path) -> None:
-    """They go back to a step that was not there yet: whatever comes of it later is added."""
-    path = tmp_path / "a.jsonl"
-    follow = following(tmp_path)
-    path.write_text("")
-    for step, reward in ((5, 1.0), (3, 1.0), (5, 3.0), (3, 5.0), (4, 1.0)):
-        with path.open("a") as stream:
-            stream.write(line(step, reward))
-        follow.poll()
-    assert rewards(follow) == {3: 1.5, 4: 0.5, 5: 1.0}
-    assert not [note for note in follow.notices if "resumed" in note and "second" not in note]
 
 
 def test_ranks_add_up(tmp_path: Path) -> None:
@@ -273,8 +278,7 @@ def test_a_bad_record_is_told_with_its_line(tmp_path: Path) -> None:
     follow = following(path)
     path.write_text(line(0))
     follow.poll()
-    with path.open("a") as stream:
-        stream.write('{"step": 1}\n')
+    append(path, '{"step": 1}\n')
     with pytest.raises(InputError, match=r"a\.jsonl:2"):
         follow.poll()
 
@@ -297,30 +301,24 @@ def test_a_line_may_be_longer_than_what_is_read_at_once(
     follow = following(path)
     assert [follow.poll() for _ in range(3)] == [True, True, False]
     assert rewards(follow) == {0: 0.5, 1: 0.5}
-    with path.open("a") as stream:
-        stream.write("\n")
+    append(path, "\n")
     assert follow.poll()
     assert [*rewards(follow)] == [0, 1, 2]
 
 
 def test_what_is_printed(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
-    stream = io.BytesIO()
-    conditions = [read_condition("reward_mean>1")]
-    watch = Watch(
-        following(path), stream, fields=["nll"], as_json=False, conditions=conditions, flags=Flags()
-    )
+    watch, stream = watching(path, "reward_mean>1")
     path.write_text(line(0))
     waits = []
 
     def wait(seconds: float) -> None:
         waits.append(seconds)
-        with path.open("a") as more:
-            more.write(line(len(waits), 1.0 if len(waits) < 3 else 9.0))
+        append(path, line(len(waits), 1.0 if len(waits) < 3 else 9.0))
 
     assert watch.run(0.1, wait) == 1
     assert waits == [0.1] * 4
-    printed = stream.getvalue().decode().splitlines()
+    printed = stream.lines()
     assert printed[0] == "  step         nll"  # six for a step, ten for a number
     assert [row[:6] for row in printed[1:]] == ["     0", "     1", "     2", "     3"]
     assert {len(row) for row in printed} == {18}
@@ -328,16 +326,11 @@ def test_what_is_printed(tmp_path: Path) -> None:
 
 @each("as_json", [False, True])
 def test_columns_that_are_asked_for_are_all_that_is_printed(as_json: bool, tmp_path: Path) -> None:
-    path, stream = tmp_path / "a.jsonl", io.BytesIO()
-    path.write_text(line(0) + line(1))
-    fields = ["nll", "file", "rewards/none/mean"]
-    conditions = [read_condition("nll>0")]
-    watch = Watch(
-        following(path), stream, fields=fields, as_json=as_json, conditions=conditions,
-        flags=Flags(),
-    )  # fmt: skip
+    path = tmp_path / "a.jsonl"
+    path.write_text(lines(0, 1))
+    watch, stream = watching(path, "nll>0", fields="nll file rewards/none/mean", as_json=as_json)
     assert watch.run(0.1, lambda seconds: None) == 1
-    first, *_ = stream.getvalue().decode().splitlines()[0 if as_json else 1 :]
+    first, *_ = stream.lines()[0 if as_json else 1 :]
     if as_json:
         row = json.loads(first)
         assert [*row] == ["step", "file", "nll", "rewards/none/mean"]
@@ -346,22 +339,11 @@ def test_columns_that_are_asked_for_are_all_that_is_printed(as_json: bool, tmp_p
         assert [first.split()[at] for at in (0, 2, 3)] == ["0", str(path), "–"]
 
 
-class Flushed(io.BytesIO):
-    """What was flushed."""
-
-    flushed = b""
-
-    def flush(self) -> None:
-        self.flushed = self.getvalue()
-
-
 def test_what_interrupts_prints_the_last_step_first(tmp_path: Path) -> None:
     """Of whatever is left to wait nothing is waited for."""
-    path, stream = tmp_path / "a.jsonl", Flushed()
-    path.write_text(line(0) + line(1))
-    watch = Watch(
-        following(path), stream, fields=["nll"], as_json=True, conditions=[], flags=Flags()
-    )
+    path = tmp_path / "a.jsonl"
+    path.write_text(lines(0, 1))
+    watch, stream = watching(path, as_json=True)
     waits = []
 
     def wait(seconds: float) -> None:
@@ -374,7 +356,7 @@ def test_what_interrupts_prints_the_last_step_first(tmp_path: Path) -> None:
         watch.run(0.25, wait)
     assert waits == pytest.approx([0.1, 0.1, 0.05])
     assert stream.flushed == stream.getvalue()
-    assert [json.loads(row)["step"] for row in stream.getvalue().splitlines()] == [0, 1]
+    assert [json.loads(row)["step"] for row in stream.lines()] == [0, 1]
 
 
 class Enough(Exception):  # noqa: N818
@@ -383,23 +365,20 @@ class Enough(Exception):  # noqa: N818
 
 def test_a_finding_is_told_once(tmp_path: Path) -> None:
     """However often what has it is looked at again, here while ten more steps come."""
-    path, stream = tmp_path / "a.jsonl", io.BytesIO()
+    path = tmp_path / "a.jsonl"
     path.write_text("".join(line(step, 9.0 + step % 3 / 10) for step in range(30)))
-    watch = Watch(
-        following(path), stream, fields=["reward_mean"], as_json=True, conditions=[], flags=Flags()
-    )
+    watch, stream = watching(path, fields="reward_mean", as_json=True)
     steps_to_come = iter(range(30, 40))
 
     def wait(_: float) -> None:
         step = next(steps_to_come, None)
         if step is None:
             raise Enough
-        with path.open("a") as more:
-            more.write(line(step, 1.0 + step % 3 / 10))
+        append(path, line(step, 1.0 + step % 3 / 10))
 
     with pytest.raises(Enough):
         watch.run(0.1, wait)
-    printed = [json.loads(row) for row in stream.getvalue().splitlines()]
+    printed = [json.loads(row) for row in stream.lines()]
     told = [row["finding"]["metric"] for row in printed if "finding" in row]
     assert told.count("reward_mean") == 1
     assert len(told) == len({*told})
@@ -407,17 +386,14 @@ def test_a_finding_is_told_once(tmp_path: Path) -> None:
 
 def test_a_finding_is_told_with_what_shows_it(tmp_path: Path) -> None:
     """In words, and with commands; steps between which it comes are lines as before."""
-    path, stream = tmp_path / "a.jsonl", io.BytesIO()
+    path = tmp_path / "a.jsonl"
     rewards = [10.0 + step % 3 / 10 - 9.0 * (step > 29) for step in range(40)]
     path.write_text("".join(line(step, reward) for step, reward in enumerate(rewards)))
-    watch = Watch(
-        following(path), stream, fields=["reward_mean"], as_json=False,
-        conditions=[read_condition("findings")], flags=Flags(["-v", "dapo"]),
-    )  # fmt: skip
+    watch, stream = watching(path, "findings", fields="reward_mean", flags="-v dapo")
     before = signal.getsignal(signal.SIGINT)
     assert watch.run(0.1) == 1
     assert signal.getsignal(signal.SIGINT) is before
-    told = stream.getvalue().decode().splitlines()
+    told = stream.lines()
     assert told[:2] == ["  step  reward_mean", "     0            5"]
     assert told[40].startswith("step 30  shift  reward_mean fell: 5.05 before, 0.55 after (")
     words = f"grpo eval {path} --where step==30 --level response -v dapo # step 30"
@@ -426,28 +402,22 @@ def test_a_finding_is_told_with_what_shows_it(tmp_path: Path) -> None:
 
 def test_a_metric_that_no_step_has_fails_nothing(tmp_path: Path) -> None:
     """The first steps show it."""
-    path, stream = tmp_path / "a.jsonl", io.BytesIO()
-    path.write_text("".join(map(line, range(5))))
-    watch = Watch(
-        following(path), stream, fields=["nll"], as_json=False,
-        conditions=[read_condition("mismatch.k3>0.01")], flags=Flags(),
-    )  # fmt: skip
+    path = tmp_path / "a.jsonl"
+    path.write_text(lines(*range(5)))
+    watch, stream = watching(path, "mismatch.k3>0.01")
     with pytest.raises(UsageError, match=r"no step has mismatch.k3; it needs log_probs_rollout"):
         watch.run(0.1)
-    assert len(stream.getvalue().splitlines()) == 5
+    assert len(stream.lines()) == 5
 
 
 @pytest.mark.parametrize("width", [60, 80, 200])
 def test_rows_fit_and_what_has_no_room_is_named(tmp_path: Path, monkeypatch, width: int) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
-    path, stream = tmp_path / "a.jsonl", io.BytesIO()
-    path.write_text(line(0) + line(1) + line(2))
-    fails = [read_condition("reward_mean<9")]
-    watch = Watch(
-        following(path), stream, fields=None, as_json=False, conditions=fails, flags=Flags()
-    )
+    path = tmp_path / "a.jsonl"
+    path.write_text(lines(0, 1, 2))
+    watch, stream = watching(path, "reward_mean<9", fields=None)
     assert watch.run(0.1) == 1
-    printed = stream.getvalue().decode().splitlines()
+    printed = stream.lines()
     assert max(map(len, printed)) <= width
     above, head = printed[:-3], printed[-3]
     hidden = " ".join(above).partition(": ")[2].partition(" (")[0]
