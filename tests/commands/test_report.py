@@ -9,6 +9,7 @@ import statistics
 import zlib
 
 import pytest
+from command import answer, run
 from drifting import BEGINS, drifting
 from trended import series
 
@@ -27,9 +28,19 @@ def blocks(text: str) -> dict[str, dict]:
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
+def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run") / "rollouts"
     return folder, drifting(folder)
+
+
+def trend(path, *flags):
+    return answer("trend", path, "-v", "dr", *flags)
+
+
+def page_of(path, out, *flags: str) -> str:
+    result = run("report", path, "-v", "dr", "-o", out, *flags)
+    assert (result.exit_code, result.stdout) == (0, "")
+    return out.read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -39,97 +50,88 @@ def pages() -> dict[tuple[str, ...], str]:
 
 
 @pytest.fixture
-def report(grpo, run, pages, tmp_path):
+def report(made, pages, tmp_path):
     def make(*flags: str) -> str:
-        out = tmp_path / "report.html"
         flags = flags if "--jobs" in flags else ("--jobs", "1", *flags)
         if flags not in pages:
-            result = grpo("report", str(run[0]), "-v", "dr", "--html", "-o", str(out), *flags)
-            assert result.exit_code == 0, result.stderr
-            assert result.stdout == ""
-            pages[flags] = out.read_text(encoding="utf-8")
+            pages[flags] = page_of(made[0], tmp_path / "report.html", "--html", *flags)
         return pages[flags]
 
     return make
 
 
-def test_series_and_findings_are_those_of_trend(report, grpo, run):
-    page = blocks(report())["run"]
-    trend = json.loads(grpo("trend", str(run[0]), "-v", "dr", "--json").stdout)
-    assert page["steps"] == [step["step"] for step in trend["steps"]] == list(range(40))
+@pytest.fixture
+def found_in(dump, tmp_path):
+    """What the page of some records has, which have no reference."""
+
+    def find(*records: dict) -> dict[str, dict]:
+        path = dump(*({"log_probs_ref": None, "step": 1} | one for one in records))
+        return blocks(page_of(path, tmp_path / "report.html"))
+
+    return find
+
+
+def test_series_and_findings_are_those_of_trend(report, made):
+    page, whole = blocks(report())["run"], trend(made[0])
+    assert page["verdict"] == whole["verdict"]
+    assert page["steps"] == [step["step"] for step in whole["steps"]] == list(range(40))
     for metric in page["metrics"]:
-        assert metric["values"] == [step[metric["name"]] for step in trend["steps"]]
-    sentences = {one["metric"]: one["sentence"] for one in trend["findings"]}
-    for at, event in enumerate(trend["events"]):  # one by one, the likely cause first
+        assert metric["values"] == [step[metric["name"]] for step in whole["steps"]]
+    sentences = {one["metric"]: one["sentence"] for one in whole["findings"]}
+    for at, event in enumerate(whole["events"]):  # one by one, the likely cause first
         told = [one["sentence"] for one in page["findings"] if one["event"] == at]
         assert told == [sentences[metric] for metric in event["metrics"]]
         named, *more = page["checks"][at], *event["check"]
         assert named[: len(more)] == more
         of_engines = any(metric.startswith("mismatch.") for metric in event["metrics"])
         assert ["nats RMS" in words for words in named[len(more) :]] == [True] * of_engines
-    assert page["fixes"] == [event["fix"] for event in trend["events"]]
-    good = [f"the last good step is {trend['last_good_step']}"]
-    assert page["outlook"] == good + [one["sentence"] for one in trend["forecasts"]]
+    assert page["fixes"] == [event["fix"] for event in whole["events"]]
+    good = [f"the last good step is {whole['last_good_step']}"]
+    assert page["outlook"] == good + [one["sentence"] for one in whole["forecasts"]]
     onsets = [one["onset"] for one in page["findings"] if one["metric"] == "mismatch.k3"]
     assert onsets
     assert abs(onsets[0] - BEGINS) <= 5
 
 
-def test_the_verdict_is_first_and_the_signature_last(report, grpo, run):
-    page = report()
-    head = blocks(page)["run"]
-    assert (
-        head["verdict"]
-        == json.loads(grpo("trend", str(run[0]), "-v", "dr", "--json").stdout)["verdict"]
-    )
-    before, _, after = page.partition("<footer>")
+def test_the_verdict_is_first_and_the_signature_last(report):
+    before, _, after = report().partition("<footer>")
     footer, _, scripts = after.partition("</footer>")
     assert ("|adv:" in before, "|adv:" in footer) == (False, True)
     assert "<main>" not in scripts
 
 
-def test_another_run_is_drawn_as_well(report, grpo, run, tmp_path):
+def test_another_run_is_drawn_as_well(report, made, tmp_path):
     """At the steps of this one; and which part carries each change is in words."""
-    drifting(tmp_path / "other", steps=30)
-    head = blocks(report("--against", str(tmp_path / "other"), "--by", "prompt"))["run"]
-    assert head["against"] == str(tmp_path / "other")
-    other = json.loads(grpo("trend", str(tmp_path / "other"), "-v", "dr", "--json").stdout)["steps"]
+    other = tmp_path / "other"
+    drifting(other, steps=30)
+    head = blocks(report("--against", str(other), "--by", "prompt"))["run"]
+    assert head["against"] == str(other)
+    steps = trend(other)["steps"]
     for metric in head["metrics"]:
-        assert metric["against"] == [step[metric["name"]] for step in other] + [None] * 10
-    found = grpo("trend", str(run[0]), "-v", "dr", "--by", "prompt", "--json").stdout
-    assert head["by"]["verdicts"] == json.loads(found)["verdicts"]
+        assert metric["against"] == [step[metric["name"]] for step in steps] + [None] * 10
+    assert head["by"]["verdicts"] == trend(made[0], "--by", "prompt")["verdicts"]
 
 
-def test_trend_writes_the_page_of_report(report, grpo, run, tmp_path):
+def test_trend_writes_the_page_of_report(report, made, tmp_path):
+    """And the page of report may be named behind --html."""
     out = tmp_path / "trend.html"
-    words = ("trend", str(run[0]), "-v", "dr", "--html", str(out))
-    result = grpo(*words, "--fail-on", "findings")
-    assert (result.exit_code, result.stdout) == (1, "")
-    found = blocks(out.read_text(encoding="utf-8"))
-    assert found == blocks(report())
+    for words, code in (("trend", "--fail-on", "findings"), 1), (("report", "--jobs", "1"), 0):
+        result = run(words[0], made[0], "-v", "dr", "--html", out, *words[1:])
+        assert (result.exit_code, result.stdout) == (code, "")
+        assert blocks(out.read_text(encoding="utf-8")) == blocks(report())
 
 
-def test_two_runs_are_two_reports(grpo, tmp_path):
+def test_two_runs_are_two_reports(tmp_path):
     for name in "ab":
         drifting(tmp_path / name)
-    result = grpo("report", str(tmp_path), "-v", "dr", "-o", str(tmp_path / "page.html"))
+    result = run("report", tmp_path, "-v", "dr", "-o", tmp_path / "page.html")
     assert result.exit_code == 2
-    each = "; ".join(
-        f"grpo report {tmp_path}/{name} -o run-{at}.html" for at, name in ((1, "a"), (2, "b"))
-    )
-    assert each in result.stderr
+    pair = (f"grpo report {tmp_path}/{name} -o run-{at}.html" for at, name in ((1, "a"), (2, "b")))
+    assert "; ".join(pair) in result.stderr
 
 
-def test_the_page_may_be_named_behind_html(report, grpo, run, tmp_path):
-    page = tmp_path / "named.html"
-    words = ("report", str(run[0]), "-v", "dr", "--jobs", "1", "--html", str(page))
-    assert grpo(*words).exit_code == 0
-    assert page.read_text(encoding="utf-8") == report()
-
-
-def test_a_log_beside_the_run(report, grpo, run, tmp_path):
-    trend = json.loads(grpo("trend", str(run[0]), "-v", "dr", "--json").stdout)
-    rewards = [step["reward_mean"] for step in trend["steps"]]
+def test_a_log_beside_the_run(report, made, tmp_path):
+    rewards = [step["reward_mean"] for step in trend(made[0])["steps"]]
     rows = [{"step": at + 1, "reward": one, "lr": 0.5} for at, one in enumerate(rewards)]
     log = tmp_path / "trainer_state.json"
     log.write_text(json.dumps({"log_history": rows}))
@@ -141,10 +143,10 @@ def test_a_log_beside_the_run(report, grpo, run, tmp_path):
     assert (rate["said"], set(rate["values"])) == ("", {0.5})
 
 
-def test_groups_have_the_rewards_and_lengths_of_their_records(report, run):
+def test_groups_have_the_rewards_and_lengths_of_their_records(report, made):
     page = blocks(report("--steps", "100"))["run"]
     assert set(page["kept"]) == {str(number) for number in range(40)}
-    records = {one["id"]: one for one in run[1]}
+    records = {one["id"]: one for one in made[1]}
     for step, groups in page["groups"].items():
         assert [group["record"] for group in groups] == [f"{step}-{number}" for number in range(3)]
         for group in groups:
@@ -210,18 +212,14 @@ def test_the_same_bytes_however_it_is_read(report):
     assert report("--jobs", "1") == report("--jobs", "3")
 
 
-def test_a_record_of_several_groups_is_cut_into_them(grpo, dump, tmp_path):
-    record = {
+def test_a_record_of_several_groups_is_cut_into_them(found_in, tmp_path):
+    found = found_in({
         "log_probs_new": [[-0.1, -0.9], [-0.5], [-0.3, -0.2, -0.4], [-1.0]],
         "log_probs_old": [[-0.4, -0.5], [-0.1], [-0.3, -0.2, -0.9], [-1.1]],
         "rewards": [1.0, 0.0, 0.0, 1.0],
         "group_ids": ["a", "b", "a", "b"],
         "step": 3,
-    }
-    path = str(dump({"log_probs_ref": None} | record))
-    out = tmp_path / "report.html"
-    assert grpo("report", path, "-v", "dr", "-o", str(out)).exit_code == 0
-    found = blocks(out.read_text(encoding="utf-8"))
+    })  # fmt: skip
     first, second = found["run"]["groups"]["3"]
     numbers = ("group", "tokens", "responses", "length_mean", "length_max", "clip_fraction")
     # by hand: A = ±0.5; e^0.3 is above 1.2 where A > 0, e^−0.4 below 0.8 where A < 0
@@ -231,7 +229,7 @@ def test_a_record_of_several_groups_is_cut_into_them(grpo, dump, tmp_path):
         assert group["log_ratio_max"] == pytest.approx(far)
         assert group["reward_mean"] == 0.5
         assert group["reward_std"] == pytest.approx(0.5**0.5)
-    whole = json.loads(grpo("eval", path, "-v", "dr", "--level", "response", "--json").stdout)
+    whole = answer("eval", tmp_path / "dump.jsonl", "-v", "dr", "--level", "response")
     for group, rows in ((first, (0, 2)), (second, (1, 3))):
         block = found[group["block"]]
         assert [one["response"] for one in block["responses"]] == list(rows)
@@ -240,49 +238,41 @@ def test_a_record_of_several_groups_is_cut_into_them(grpo, dump, tmp_path):
             assert one == {name: wanted[name] for name in one}
 
 
-def test_nothing_of_the_run_s_is_markup(grpo, dump, tmp_path):
+def test_nothing_of_the_run_s_is_markup(dump, tmp_path):
     hostile = "</script><script>alert(1)</script>"
     path = dump({"id": hostile, "prompt": hostile, "step": 1, "log_probs_ref": None})
-    out = tmp_path / "report.html"
-    assert grpo("report", str(path), "-v", "dr", "-o", str(out)).exit_code == 0
-    text = out.read_text(encoding="utf-8")
-    assert "alert(1)" not in text
-    assert text.count("<script>") == 1
+    text = page_of(path, tmp_path / "report.html")
+    assert ("alert(1)" in text, text.count("<script>")) == (False, 1)
 
 
-def test_records_without_a_reference_still_have_their_groups(grpo, dump, tmp_path):
+def test_records_without_a_reference_still_have_their_groups(dump, tmp_path):
     out = tmp_path / "report.html"
     record = {"step": 1, "log_probs_ref": None, "beta": 0.04}
-    result = grpo("report", str(dump(record)), "-o", str(out))
+    result = run("report", dump(record), "-o", out)
     assert result.exit_code == 0
     page = blocks(out.read_text(encoding="utf-8"))["run"]
     assert [group["block"] for group in page["groups"]["1"]] == [None]
     assert "loss, KL and ratios are not computed" in result.stderr
 
 
-def test_a_group_of_one_has_no_standard_deviation(grpo, dump, tmp_path):
-    single = {"log_probs_new": [[-0.5]], "log_probs_old": [[-0.5]], "log_probs_ref": None}
-    path = dump(single | {"step": 1, "rewards": [2.0]})
-    out = tmp_path / "report.html"
-    assert grpo("report", str(path), "-v", "dr", "-o", str(out)).exit_code == 0
-    (group,) = blocks(out.read_text(encoding="utf-8"))["run"]["groups"]["1"]
+def test_a_group_of_one_has_no_standard_deviation(found_in):
+    found = found_in({"log_probs_new": [[-0.5]], "log_probs_old": [[-0.5]], "rewards": [2.0]})
+    (group,) = found["run"]["groups"]["1"]
     assert (group["reward_mean"], group["reward_std"]) == (2.0, None)
 
 
 @pytest.mark.parametrize(
     ("flags", "code", "said"),
     [
-        (("--steps", "0"), 2, "steps"),
-        (("--steps", "x"), 2, "steps"),
+        *((("--steps", number), 2, "steps") for number in ("0", "x")),
         (("-o", "/nowhere/report.html"), 2, "cannot write"),
         (("--step", "nothing"), 3, "expected a whole number"),
     ],
 )
-def test_errors_are_one_line(grpo, dump, tmp_path, flags, code, said):
-    output = () if "-o" in flags else ("-o", str(tmp_path / "x.html"))
-    result = grpo("report", str(dump({"step": 1})), *flags, *output)
-    assert result.exit_code == code
-    assert said in result.stderr
+def test_errors_are_one_line(dump, tmp_path, flags, code, said):
+    output = () if "-o" in flags else ("-o", tmp_path / "x.html")
+    result = run("report", dump({"step": 1}), *flags, *output)
+    assert (result.exit_code, said in result.stderr) == (code, True)
     assert not list(tmp_path.glob("x.html"))
 
 
@@ -326,14 +316,12 @@ def test_the_least_tokens_go_to_what_matters_most(report):
 
 
 @pytest.mark.more
-def test_a_long_run_keeps_what_matters_and_a_sample(grpo, tmp_path):
+def test_a_long_run_keeps_what_matters_and_a_sample(tmp_path):
     shift = [at % 7 / 100 + 5.0 * (at >= 200) + 2.0 * (at == 250) for at in range(300)]
-    path = str(series(tmp_path / "run.jsonl", {"x": shift}))
-    out = tmp_path / "page.html"
+    path = series(tmp_path / "run.jsonl", {"x": shift})
 
     def kept(*flags: str) -> dict[str, str]:
-        assert grpo("report", path, "-v", "dr", "-o", str(out), *flags).exit_code == 0
-        return blocks(out.read_text(encoding="utf-8"))["run"]["kept"]
+        return blocks(page_of(path, tmp_path / "page.html", *flags))["run"]["kept"]
 
     found = kept()
     assert len(found) == 40
@@ -348,6 +336,5 @@ def test_a_long_run_keeps_what_matters_and_a_sample(grpo, tmp_path):
     inner = [int(n) for seed in range(8) for n, why in kept("--seed", str(seed)).items()
              if why == "sampled"]  # fmt: skip
     assert statistics.mean(inner) == pytest.approx(150, abs=20)  # ± 87/√280 = 5
-    short = str(series(tmp_path / "short.jsonl", {"x": shift[:4]}))
-    path = short
+    path = series(tmp_path / "short.jsonl", {"x": shift[:4]})
     assert [*kept().values()] == ["end", "all", "all", "end"]
