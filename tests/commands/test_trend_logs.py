@@ -198,29 +198,6 @@ def logged(path: Path, names: str, *flags: str) -> dict[str, Any]:
     return metrics(path, *(flags or ("-v", "dapo")), "--names", names)
 
 
-@each(
-    ("names", "values"),
-    [
-        ("trl", {"completions/mean_length": 3.5, "completions/min_length": 1,
-                 "completions/max_length": 6, "reward": -0.25 / 6}),
-        ("verl", {"critic/score/mean": -0.25 / 6, "critic/score/max": 1.0, "critic/score/min": -2.0,
-                  "response_length/mean": 3.5, "response_length/max": 6, "response_length/min": 1}),
-    ],
-)  # fmt: skip
-def test_lengths_and_rewards_of_a_step_by_hand(
-    names: str, values: dict[str, float], tmp_path: Path
-) -> None:
-    """Two records of one step, neither of which has both the shortest and the longest."""
-    pairs = (([3, 1, 4], [1.0, 0.0, 0.5]), ([2, 6, 5], [-2.0, 0.25, 0.0]))
-    rows = [
-        {"step": 0, "log_probs_new": [[-0.5] * n for n in lengths], "rewards": scores}
-        for lengths, scores in pairs
-    ]
-    found = logged(write(tmp_path / "a.jsonl", rows), names)
-    assert {name: found[name] for name in values} == pytest.approx(values, rel=1e-15)
-    assert [type(found[name]) for name in values] == [*map(type, values.values())]
-
-
 def test_nemo_rl(tmp_path: Path) -> None:
     """Six tokens on which NeMo-RL's own ClippedPGLossFn was run, in float64."""
     ratios, engine = [[1.5, 0.9], [0.7, 1.1, 1.3, 4.0]], [[1.0, 3.0], [0.4, 1.0, 1.2, 0.9]]
@@ -232,12 +209,9 @@ def test_nemo_rl(tmp_path: Path) -> None:
         "log_probs_rollout": [[-2.0 - math.log(one) for one in row] for row in engine],
     }
     expected = {
-        "probs_ratio": 1.583333,
-        "token_mult_prob_error": 1.635185,
-        "gen_kl_error": 0.206786,
-        "policy_kl_error": 0.172843,
-        "sampling_importance_ratio": 1.25,
-    }
+        "probs_ratio": 1.583333, "token_mult_prob_error": 1.635185, "gen_kl_error": 0.206786,
+        "policy_kl_error": 0.172843, "sampling_importance_ratio": 1.25,
+    }  # fmt: skip
     found = logged(write(tmp_path / "a.jsonl", [record]), "nemo-rl")
     assert {name: found[name] for name in expected} == pytest.approx(expected, abs=1e-6)
 
@@ -296,7 +270,7 @@ def drawn_step(seed: int) -> tuple[list[dict[str, Any]], list[list[Tokens]]]:
     """Three records of one step, and of each its responses' tokens by column."""
     draw, records, tokens = random.Random(seed), [], []
     for number in range(3):
-        rewards = [1.0, 0.0, 0.5, 0.25] if number else [0.5] * 4
+        rewards = [1.0, -2.0, 0.5, 0.25] if number else [0.5] * 4
         rows: list[Tokens] = []
         for reward in rewards:
             old = [-draw.uniform(0.6, 3.0) for _ in range(draw.randint(1, 7))]
@@ -363,7 +337,7 @@ def by_definition(rows: list[list[Tokens]], rewards: list[list[float]]) -> dict[
             "sampling/importance_sampling_ratio/max": max(weights),
         },
         "verl": {
-            "critic/score/mean": mean(flat), "critic/score/max": 1.0, "critic/score/min": 0.0,
+            "critic/score/mean": mean(flat), "critic/score/max": 1.0, "critic/score/min": -2.0,
             "response_length/mean": mean(lengths), "response_length/max": max(lengths),
             "response_length/min": min(lengths), "actor/entropy": by_record["entropy"],
             "actor/kl_loss": by_record["kl"], "actor/ppo_kl": by_record["ppo_kl"],
@@ -400,7 +374,7 @@ FRAMEWORKS = ("trl", "verl", "prime-rl", "nemo-rl", "slime")
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_every_name_is_what_its_framework_means_by_it(framework: str, tmp_path: Path) -> None:
     """Of records in one file, and of one in each of three, whose sums are merged."""
-    records, rows = drawn_step(5)
+    records, rows = drawn_step(7)
     expected = by_definition(rows, [one["rewards"] for one in records])[framework]
     flags = ["-v", "trl/grpo", "--beta", "0.01", "--epsilon", "0.2", "-p", "kl_weight=none"]
     if framework == "trl":
@@ -413,11 +387,12 @@ def test_every_name_is_what_its_framework_means_by_it(framework: str, tmp_path: 
         assert {*found} == {*expected, "step", "file", "worst"}
         for name, value in expected.items():
             assert found[name] == pytest.approx(value, rel=1e-9), name
+            assert type(found[name]) is type(value), name
 
 
 def test_a_record_of_which_no_token_counts_is_in_no_mean_of_records(tmp_path: Path) -> None:
     """Its samples count as 0 where slime averages samples."""
-    records, _ = drawn_step(5)
+    records, _ = drawn_step(7)
     masked = dict(records[1]) | {"id": "masked"}
     for one, counts in (*((one, 1) for one in records), (masked, 0)):
         one["mask"] = [[counts] * len(row) for row in one["log_probs_new"]]
@@ -541,26 +516,31 @@ def test_report_says_where_its_log_is_not_finite(tmp_path: Path) -> None:
 # ---- a log alone ----------------------------------------------------------------------------
 
 
-def explained(path: Path, values: Mapping[str, Values]) -> Any:
-    return answer("explain", log_of(path, values))
+def alone(folder: Path, command: str = "trend", **values: Any) -> Any:
+    """What a command says of a log of these series: lists, or values by step."""
+    by_step = {
+        name: each if isinstance(each, Mapping) else dict(enumerate(each))
+        for name, each in values.items()
+    }
+    return answer(command, log_of(folder / "trainer_state.json", by_step))
 
 
 def test_a_loss_of_0_while_a_gradient_grows(tmp_path: Path) -> None:
     steps = range(1, 41)
-    log: dict[str, Values] = {
-        "loss": {step: 1e-9 * (-1) ** step for step in steps},
-        "grad_norm": {step: 0.1 * step for step in steps},
-        "frac_reward_zero_std": {step: float(step > 35) for step in steps},
-        "kl": dict.fromkeys(steps, 0.0),
-    }
-    document = explained(tmp_path / "trainer_state.json", log)
+    document = alone(
+        tmp_path,
+        "explain",
+        loss={step: 1e-9 * (-1) ** step for step in steps},
+        grad_norm={step: 0.1 * step for step in steps},
+        frac_reward_zero_std={step: float(step > 35) for step in steps},
+        kl=dict.fromkeys(steps, 0.0),
+    )
     text = " ".join(document["meaning"])
     assert "loss is near 0 at 40 of 40 steps while grad_norm is 2.05, and grad_norm grows" in text
     assert "frac_reward_zero_std is 1 at 5 of 40 steps" in text
     assert "kl is always 0" in text
     assert document["unknown"]
-    nothing = {"loss": {1: 0.0, 2: 0.0}, "grad_norm": {1: 0.0, 2: 0.0}}
-    found = explained(tmp_path / "trainer_state.json", nothing)["meaning"]
+    found = alone(tmp_path, "explain", loss=[0.0, 0.0], grad_norm=[0.0, 0.0])["meaning"]
     assert found == ["grad_norm is 0: the policy learns nothing"]
 
 
@@ -627,13 +607,12 @@ def test_the_loss_of_a_step_is_what_trl_makes_of_its_micro_batches(
 
 
 def test_a_rise_that_goes_on_is_found_in_a_short_run(tmp_path: Path) -> None:
-    """KL of 0.011 until step 13, then more at each step; not where it only varies by its noise."""
+    """KL of 0.011 for 13 steps, then more at each step; not where it only varies by its noise."""
     draw = random.Random(3)
     before = [0.011 * (1 + 0.06 * draw.gauss(0, 1)) for _ in range(13)]
     after = [0.032, 0.074, 0.11, 0.149, 0.226, 0.238, 0.329]
-    for rest, found in ((after, [("kl", 14)]), ([0.0125, 0.0105, 0.0115, 0.0128] * 2, [])):
-        log = log_of(tmp_path / "log.json", {"kl": dict(enumerate([*before, *rest], 1))})
-        findings = answer("trend", log)["findings"]
+    for rest, found in ((after, [("kl", 13)]), ([0.0125, 0.0105, 0.0115, 0.0128] * 2, [])):
+        findings = alone(tmp_path, kl=[*before, *rest])["findings"]
         assert [(one["metric"], one["onset"]) for one in findings] == found
 
 
@@ -650,11 +629,9 @@ def learning(seed: int) -> list[float]:
 def test_a_reward_that_is_back_where_it_was_has_not_fallen(seed: int, tmp_path: Path) -> None:
     """Its line goes on above it, but the last values are as those just before."""
     values = learning(seed)
-    log = log_of(tmp_path / "log.json", {"reward": dict(enumerate(values))})
-    assert answer("trend", log)["findings"] == []
+    assert alone(tmp_path, reward=values)["findings"] == []
     fallen = [*values[:45], *(one - 0.25 for one in values[45:])]
-    log = log_of(tmp_path / "fallen.json", {"reward": dict(enumerate(fallen))})
-    assert 45 in [one["onset"] for one in answer("trend", log)["findings"]]
+    assert 45 in [one["onset"] for one in alone(tmp_path, reward=fallen)["findings"]]
 
 
 @each(
@@ -664,18 +641,16 @@ def test_a_reward_that_is_back_where_it_was_has_not_fallen(seed: int, tmp_path: 
 def test_a_constant_that_becomes_another_is_found(
     name: str, before: float, after: float, way: str, tmp_path: Path
 ) -> None:
-    log = log_of(tmp_path / "log.json", {name: dict(enumerate([before] * 15 + [after] * 15))})
-    (found,) = answer("trend", log)["findings"]
+    (found,) = alone(tmp_path, **{name: [before] * 15 + [after] * 15})["findings"]
     assert (found["onset"], found["severity"]) == (15, "warning")
     assert way in found["sentence"] or "exactly 0" in found["sentence"]
-    same = log_of(tmp_path / "same.json", {name: dict(enumerate([before] * 30))})
-    assert answer("trend", same)["findings"] == []
+    assert alone(tmp_path, **{name: [before] * 30})["findings"] == []
 
 
 def test_a_kl_that_grew_and_then_is_exactly_0_has_a_finding(tmp_path: Path) -> None:
     """The reference follows the policy: as TRL's runs in tests/parity have it."""
     kl = {step: 0.005 * step if step < 30 else 0.0 for step in range(1, 60)}
-    found = answer("trend", log_of(tmp_path / "log.json", {"kl": kl}))["findings"]
+    found = alone(tmp_path, kl=kl)["findings"]
     assert [(one["onset"], "exactly 0" in one["sentence"]) for one in found] == [(30, True)]
 
 
@@ -716,5 +691,5 @@ def test_a_kl_that_fell_and_stays_lower_is_information(tmp_path: Path) -> None:
     for after, severities in ((0.45, ["info"]), (1.0, [])):
         kl = [0.001 * min(at + 1, 60) * one for at, one in enumerate(noise)]
         kl = [one * after if at >= 60 else one for at, one in enumerate(kl)]
-        found = answer("trend", log_of(tmp_path / "log.json", {"kl": dict(enumerate(kl))}))
-        assert [one["severity"] for one in found["findings"]] == severities
+        found = alone(tmp_path, kl=kl)["findings"]
+        assert [one["severity"] for one in found] == severities
