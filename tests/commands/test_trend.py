@@ -81,6 +81,7 @@ def test_the_numbers_of_a_step_are_those_of_their_definitions(tmp_path: Path) ->
         "kl_k3": statistics.mean(math.exp(one) - one - 1 for one in k),
         "ratio_mean": statistics.mean(ratio),
         "clip_high": statistics.mean(r > 1.2 and a > 0 for r, a in pairs),
+        "clip_low": statistics.mean(r < 0.8 and a < 0 for r, a in pairs),
         "ess": sum(ratio) ** 2 / len(ratio) / sum(one * one for one in ratio),
         "mismatch.k1": -statistics.mean(d),
         "mismatch.k3": statistics.mean(math.exp(one) - one - 1 for one in d),
@@ -94,15 +95,6 @@ def test_the_numbers_of_a_step_are_those_of_their_definitions(tmp_path: Path) ->
     assert found["mismatch.p999"] == pytest.approx(max(map(abs, d)), rel=4e-3)
     assert math.log(found["ratio_p999"]) == pytest.approx(math.log(max(ratio)), rel=4e-3)
     assert type(found["length_p95"]) is int
-
-
-def test_shares_of_clipped_tokens_by_hand(tmp_path: Path) -> None:
-    """Beyond 0.2 on the side that binds: two of A > 0, and one of A < 0, of eight tokens."""
-    moves = [[0.3, 0.18, 0.2, -0.5], [-0.3, -0.2, 0.5, 0.0]]
-    row = {"step": 0, "log_probs_new": [[-2.0] * 4] * 2, "rewards": [1.0, 0.0]}
-    row["log_probs_old"] = [[-2.0 - move for move in each] for each in moves]
-    found = metrics(write(tmp_path / "a.jsonl", [row]), *NO_KL)
-    assert (found["clip_high"], found["clip_low"]) == (2 / 8, 1 / 8)
 
 
 def test_deciles_of_the_position(tmp_path: Path) -> None:
@@ -261,6 +253,8 @@ def test_quantiles_are_those_of_all_tokens(count: int, tmp_path: Path) -> None:
 def test_small_steps_that_are_evaluated_together_keep_what_is_theirs(tmp_path: Path) -> None:
     """Each step has the numbers that it has alone; a record that is left out takes none along."""
     make(tmp_path / "all", count=12, records=2)
+    batch = ("-v", "reinforce++")  # whose statistics are those of a batch, here of one step
+    assert steps(tmp_path / "all", *batch)[1] == metrics(tmp_path / "all" / "1.jsonl", *batch)
     lines = [(tmp_path / "all" / f"{step}.jsonl").read_text() for step in range(12)]
 
     def numbers(*words: object) -> list[dict[str, Any]]:
@@ -325,29 +319,17 @@ def test_steps_have_the_same_columns_each_in_the_order_of_the_first_step(tmp_pat
     assert values == [[None] * 3, [0.5, 0.5, None], [None, 0.5, 0.5]]
 
 
-def test_a_step_is_a_batch_of_its_own(tmp_path: Path) -> None:
-    """Batch statistics of one step do not look at another."""
-    make(tmp_path)
-    assert steps(tmp_path, "-v", "reinforce++")[1] == metrics(
-        tmp_path / "1.jsonl", "-v", "reinforce++"
-    )
-
-
 # ---- responses and groups -----------------------------------------------------------------------
 
 
 def of_groups(path: Path, *groups: tuple[list[float], list[int], str | None]) -> dict[str, Any]:
     """The numbers of a step of such groups: rewards, lengths and name of each, a record each."""
-    return metrics(
-        write(
-            path,
-            (
-                {"step": 0, "log_probs": [[-1.0] * n for n in lengths], "rewards": rewards}
-                | ({} if name is None else {"group_ids": [name] * len(rewards)})
-                for rewards, lengths, name in groups
-            ),
-        )
+    rows = (
+        {"step": 0, "log_probs": [[-1.0] * n for n in lengths], "rewards": rewards}
+        | ({} if name is None else {"group_ids": [name] * len(rewards)})
+        for rewards, lengths, name in groups
     )
+    return metrics(write(path, rows))
 
 
 def test_what_responses_say_together_by_hand(tmp_path: Path) -> None:
@@ -566,16 +548,6 @@ def test_versions_by_token_of_tables_and_of_rows(kind: str, tmp_path: Path) -> N
     assert metrics(path)["staleness"] == (1 + 0 + 2 + 1) / 4
 
 
-def test_repetition_is_of_the_tokens_that_count(tmp_path: Path) -> None:
-    words = ["a", "b", "c", "d", "e", "f"]
-    plain = {"step": 1, "log_probs_new": [[-1.0] * 6], "rewards": [1.0], "tokens": [words]}
-    path, pads = tmp_path / "run.jsonl", ["<pad>"] * 6
-    for tokens, mask in ((words + pads, [1] * 6 + [0] * 6), (pads + words, [0] * 6 + [1] * 6)):
-        padded = plain | {"log_probs_new": [[-1.0] * 12], "tokens": [tokens], "mask": [mask]}
-        assert metrics(write(path, [padded]))["repetition"] == 0.0
-    assert metrics(write(path, [plain]))["repetition"] == 0.0
-
-
 def test_rows_that_are_put_together_keep_their_endings_and_versions(tmp_path: Path) -> None:
     def row(group: str, ended: str, version: int) -> dict[str, Any]:
         said = {"uid": group, "finish_reason": ended, "weight_version": version}
@@ -589,30 +561,32 @@ def test_rows_that_are_put_together_keep_their_endings_and_versions(tmp_path: Pa
 
 
 def test_repetition_needs_four_tokens(tmp_path: Path) -> None:
-    """Of each response, the share of 4-grams that were there before."""
-    ids = [[1, 2, 3], [1, 2, 3, 4], [5, 5, 5, 5, 5], []]
-    rows = [
-        PLAIN | {"step": 1, "log_probs": [[-1.0] * len(one), [-1.0]], "token_ids": [one, [9]]}
-        for one in ids
-    ]
+    """Of each response, the share of 4-grams that were there before; of the tokens that count."""
     path = tmp_path / "a.jsonl"
-    assert metrics(write(path, rows))["repetition"] == (0.0 + 1 / 2) / 2
-    words = {"step": 1, "log_probs": [[-1.0] * 6] * 2, "tokens": [["a"] * 6, ["b"] * 6]}
-    assert metrics(write(path, [PLAIN | words]))["repetition"] == pytest.approx(2 / 3)
-    assert metrics(write(path, rows[:1]))["repetition"] is None
+
+    def repetition(*ids: list[Any], name: str = "token_ids", **more: Any) -> float | None:
+        rows = ({"step": 1, "log_probs": [[-1.0] * len(one)], "rewards": [1.0], name: [one]}
+                for one in ids)  # fmt: skip
+        return metrics(write(path, [one | more for one in rows]))["repetition"]
+
+    assert repetition([1, 2, 3], [1, 2, 3, 4], [5, 5, 5, 5, 5], []) == (0.0 + 1 / 2) / 2
+    assert repetition([1, 2, 3]) is None
+    assert repetition(["a"] * 6, ["b"] * 6, name="tokens") == pytest.approx(2 / 3)
+    words, pads = [*"abcdef"], ["<pad>"] * 6
+    for tokens, mask in ((words + pads, [1] * 6 + [0] * 6), (pads + words, [0] * 6 + [1] * 6)):
+        assert repetition(tokens, name="tokens", mask=[mask]) == 0.0
 
 
 def test_a_dump_without_log_probs_has_rewards(tmp_path: Path) -> None:
     """verl's rollout_data_dir/{step}.jsonl: texts and scores, prompts for groups."""
     for step, scores in enumerate([(0.0, 1.0, 0.0, 0.0), (1.0, 1.0, 0.0, 1.0)]):
-        write(tmp_path / f"{step}.jsonl", (
-            {"gts": "1", "output": "r", "input": f"p{at // 2}", "score": score}
-            for at, score in enumerate(scores)
-        ))  # fmt: skip
+        rows = [{"gts": "1", "output": "r", "score": score} for score in scores]
+        for at, row in enumerate(rows):
+            row["input"] = f"p{at // 2}"
+        write(tmp_path / f"{step}.jsonl", rows)
     first, second = steps(tmp_path)
-    assert any(
-        ("only rewards (and lengths, if given) are computed: ") in one for one in notes(tmp_path)
-    )
+    said = "only rewards (and lengths, if given) are computed: "
+    assert any(said in one for one in notes(tmp_path))
     assert first["reward_mean"] == 0.25
     assert (first["groups_all_0"], first["pass_at_k"]) == (0.5, 0.5)
     assert (second["groups_all_1"], second["length_mean"]) == (0.5, None)
