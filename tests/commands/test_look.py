@@ -12,6 +12,7 @@ from pathlib import Path
 
 import orjson
 import pytest
+from files import each
 from rich.cells import cell_len
 from rich.text import Text
 
@@ -26,14 +27,34 @@ SAMPLES = Path(__file__).parents[2] / "samples"
 SIGNATURE = "dapo|adv:group-std[ddof=1,eps=1e-08,min=0]|ratio:token|surrogate:clip[low=0.2]|v:1"
 
 
-@pytest.mark.parametrize("width", [20, 30, 44, 80])
-def test_signatures_break_at_their_bars_and_nothing_is_lost(width):
-    text = wrapped(Text(SIGNATURE), width, 2, bars=True).plain
-    lines = text.split("\n")
-    assert "".join(line.strip() for line in lines) == SIGNATURE
-    assert all(line.endswith(("|", ",")) for line in lines[:-1])
-    assert all(line.startswith("  ") for line in lines[1:])
-    assert max(map(len, lines)) <= max(width, len("surrogate:clip[low=0.2]|") + 2)
+PROSE = "the loss is 0: every ratio is exactly 1, and /a/long/path/of/a/file.jsonl is whole"
+
+
+@pytest.fixture
+def screen(monkeypatch):
+    """Has pages delivered to a terminal of this size."""
+
+    def set_size(width: int, height: int) -> None:
+        page = Screen(width, height=height)
+        for module in ("terminal.paging", "commands.trend.view"):
+            monkeypatch.setattr(f"grpo_cli.{module}.screen_of", lambda _: page)
+
+    return set_size
+
+
+@each("width", [12, 20, 25, 30, 44, 60, 80])
+@each(("text", "bars"), [(SIGNATURE, True), (PROSE, False)])
+def test_lines_break_at_bars_and_between_words_and_nothing_is_lost(text, bars, width):
+    lines = wrapped(Text(text), width, 4, bars=bars).plain.split("\n")
+    assert all(line.startswith("    ") for line in lines[1:])
+    words = [line.strip() for line in lines]
+    if bars:
+        assert "".join(words) == text
+        assert all(line.endswith(("|", ",")) for line in lines[:-1])
+        assert max(map(len, lines)) <= max(width, len("surrogate:clip[low=0.2]|") + 4)
+    else:
+        assert " ".join(words).split() == text.split()
+        assert all(len(line) <= width or " " not in line.strip() for line in lines)
 
 
 def test_no_colour_is_one_that_a_light_or_a_dark_terminal_hides():
@@ -42,15 +63,6 @@ def test_no_colour_is_one_that_a_light_or_a_dark_terminal_hides():
     style = re.compile(r'"(?:bold |dim )?(?:yellow|white|black|blue|bright_\w+)"')
     pages = [page for room in rooms for page in room.rglob("*.py")]
     assert [page.name for page in pages if style.search(page.read_text())] == []
-
-
-@pytest.mark.parametrize("width", [12, 25, 60])
-def test_words_are_never_broken(width):
-    prose = "the loss is 0: every ratio is exactly 1, and /a/long/path/of/a/file.jsonl is whole"
-    lines = wrapped(Text(prose), width, 4).plain.split("\n")
-    assert " ".join(line.strip() for line in lines).split() == prose.split()
-    assert all(len(line) <= width or " " not in line.strip() for line in lines)
-    assert all(line.startswith("    ") for line in lines[1:])
 
 
 def test_styles_stay_on_their_words():
@@ -65,21 +77,18 @@ def test_lines_end_without_spaces_and_with_their_colours():
     assert written(console) == "a\x1b[1m\x1b[0m\nb\nm\n"
 
 
-@pytest.mark.parametrize(
-    ("name", "header"),
-    [("A_>_0", "A > 0"), ("Σ_s", "Σ s"), ("clip_fraction", "clip\nfraction"), ("k", "k")],
-)
-def test_headings_are_words(name, header):
-    assert column(name, [1.0]).header.plain == header
+def test_headings_are_words():
+    names = {"A_>_0": "A > 0", "Σ_s": "Σ s", "clip_fraction": "clip\nfraction", "k": "k"}
+    assert {name: column(name, [1.0]).header.plain for name in names} == names
 
 
 PAGE = "".join(f"line {number}\n" for number in range(100))
 
 
-def delivered(beyond, *, full=False, pager=True, height=24, below=0):
+def delivered(beyond, *, full=False, pager=True, height=24, below=0, text=PAGE):
     stream = io.BytesIO()
     with displaying(Display(full=full, pager=pager)):
-        paging.deliver(PAGE, stream, Screen(80, height=height), beyond, below=below)
+        paging.deliver(text, stream, Screen(80, height=height), beyond, below=below)
     return stream.getvalue().decode()
 
 
@@ -88,17 +97,11 @@ def test_an_answer_that_stands_first_is_on_the_screen():
     assert lines[:22] == PAGE.splitlines()[:22]
     assert lines[22:] == ["… 78 more lines (use --full)"]
     assert len(delivered("cut", below=3).splitlines()) == 20
-    assert delivered("cut", full=True, pager=False) == PAGE
+    wide = delivered("cut", text="x" * 200 + "\n" + PAGE)  # takes three lines of the screen
+    assert len(wide.splitlines()) == 21
+    for more in ({"full": True, "pager": False}, {"height": None}, {"height": 101}):
+        assert delivered("cut", **more) == PAGE
     assert delivered("print") == PAGE
-    assert delivered("cut", height=None) == PAGE
-    assert delivered("cut", height=101) == PAGE
-
-
-def test_wide_lines_take_several_of_the_screen():
-    stream = io.BytesIO()
-    text = "x" * 200 + "\n" + PAGE
-    paging.deliver(text, stream, Screen(80, height=24), "cut")
-    assert len(stream.getvalue().decode().splitlines()) == 21
 
 
 def test_the_pager_gets_the_page(monkeypatch, tmp_path):
@@ -106,22 +109,20 @@ def test_the_pager_gets_the_page(monkeypatch, tmp_path):
     monkeypatch.setenv("PAGER", f"cat > {seen}")
     assert delivered("page") == ""
     assert seen.read_text() == PAGE
-    assert delivered("page", pager=False) == PAGE
     seen.unlink()
-    assert delivered("page", height=None) == PAGE
-    assert delivered("page", height=200) == PAGE
+    for more in ({"pager": False}, {"height": None}, {"height": 200}):
+        assert delivered("page", **more) == PAGE
     assert not seen.exists()
 
 
-@pytest.mark.parametrize("pager", ["", "cat", "no-such-pager-here"])
-def test_without_a_pager_the_page_is_printed(monkeypatch, pager):
+@each(
+    ("pager", "printed"),
+    [("", PAGE), ("cat", PAGE), ("no-such-pager-here", PAGE), (f"{sys.executable} -c 'pass'", "")],
+)
+def test_without_a_pager_the_page_is_printed(monkeypatch, pager, printed):
+    """And one that leaves early is no error."""
     monkeypatch.setenv("PAGER", pager)
-    assert delivered("page") == PAGE
-
-
-def test_a_pager_that_leaves_early_is_no_error(monkeypatch):
-    monkeypatch.setenv("PAGER", f"{sys.executable} -c 'pass'")
-    assert delivered("page") == ""
+    assert delivered("page") == printed
 
 
 @pytest.mark.parametrize(
@@ -160,10 +161,9 @@ def test_one_rule_of_colour_for_every_page(grpo, dump, monkeypatch, flags, varia
 
 
 @pytest.fixture
-def seen(monkeypatch, tmp_path):
+def seen(monkeypatch, tmp_path, screen):
     """What the pager of a terminal of 12 lines got."""
-    for module in ("terminal.paging", "commands.trend.view"):
-        monkeypatch.setattr(f"grpo_cli.{module}.screen_of", lambda _: Screen(80, height=12))
+    screen(80, 12)
     monkeypatch.setenv("PAGER", f"cat > {tmp_path / 'seen'}")
     return tmp_path / "seen"
 
@@ -183,10 +183,9 @@ def test_what_is_longer_than_the_screen_goes_to_one_pager(grpo, dump, seen, comm
     assert seen.read_text() == page.stdout
 
 
-def test_a_run_fits_a_screen_of_40_lines(grpo, monkeypatch):
+def test_a_run_fits_a_screen_of_40_lines(grpo, screen):
     """What it comes to, its steps, and the notes; series that followed may be named alone."""
-    for module in ("terminal.paging", "commands.trend.view"):
-        monkeypatch.setattr(f"grpo_cli.{module}.screen_of", lambda _: Screen(120, height=40))
+    screen(120, 40)
     result = grpo("trend", "samples/run/temperature.jsonl.gz", "-v", "trl/grpo")
     assert len(f"{result.stdout}{result.stderr}".splitlines()) < 40
     assert "mismatch.mean_abs" in result.stdout.partition(" more: ")[2]
@@ -244,13 +243,11 @@ def test_a_wide_terminal_stretches_neither_prose_nor_bars(grpo, dump, monkeypatc
 
 
 def test_where_runs_part_fits_and_names_what_it_hides(grpo, dump):
-    settings = {
-        "hyperparameters": {"num_items_in_batch": 1321},
-        "id": "a long name of a record",
-        "step": 1,
-    }
-    other = settings | {"hyperparameters": {"num_items_in_batch": 1157}, "rewards": [0.5, 0.25]}
-    paths = dump(settings, name="a.jsonl"), dump(other, name="b.jsonl")
+    paths = (
+        dump({"hyperparameters": {"num_items_in_batch": count}, "rewards": rewards, "step": 1,
+              "id": "a long name of a record"}, name=f"{count}.jsonl")
+        for count, rewards in ((1321, [1.0, 0.0]), (1157, [0.5, 0.25]))
+    )  # fmt: skip
     said = grpo("diff", *map(str, paths)).stdout
     assert max(map(len, said.splitlines())) <= 80
     assert "hidden at 80 columns: record, largest_difference" in said
@@ -279,11 +276,6 @@ def test_an_explanation_says_whose_loss_it_is(grpo, dump):
     several = grpo("explain", str(dump({}, {"rewards": [2.0, 0.0]}, {}))).stdout.splitlines()
     assert several[0].endswith(" of the batch: 3 records, 6 responses, 9 tokens")
     assert several[-1].startswith("  loss of this record alone = −objective = ")
-
-
-def test_columns_that_have_no_room_are_named(grpo, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
-    assert "hidden at 80 columns: " in grpo("variants", "trl/*").stdout
 
 
 @pytest.mark.parametrize(
@@ -338,9 +330,9 @@ def test_choices_are_listed_by_stage_and_explained(grpo):
 
 
 @pytest.mark.parametrize("height", [24, 30, 45, 200])
-def test_a_table_is_cut_at_its_rows(grpo, dump, monkeypatch, height):
+def test_a_table_is_cut_at_its_rows(grpo, dump, screen, height):
     path = str(dump(*[{}] * 30))
-    monkeypatch.setattr(paging, "screen_of", lambda stream: Screen(80, height=height))
+    screen(80, height)
     found = grpo("eval", path, "-v", "dr")
     assert "more lines" not in found.stdout
     lines, notes = found.stdout.splitlines(), found.stderr.splitlines()
@@ -369,16 +361,13 @@ def test_lists_are_alike(grpo, monkeypatch, command, width):
 
 
 @pytest.mark.parametrize("level", ["record", "response", "token"])
-def test_a_screen_of_24_lines_has_the_loss_rows_and_every_note(grpo, tmp_path, monkeypatch, level):
+def test_a_screen_of_24_lines_has_the_loss_rows_and_every_note(grpo, tmp_path, screen, level):
     """What is left out of the rows is counted once, below them."""
     rows = {"logps": [[-0.5, -0.6], [-0.7, -0.9]], "old_logps": [[-0.6, -0.6], [-0.7, -0.7]]}
     framework = {"name": "trl", "loss_type": "dapo"}
-    lines = [
-        json.dumps(rows | {"step": at, "rewards": [1, at], "framework": framework})
-        for at in range(60)
-    ]
-    (tmp_path / "a.jsonl").write_text("\n".join(lines))
-    monkeypatch.setattr(paging, "screen_of", lambda _: Screen(80, height=24))
+    made = (rows | {"step": at, "rewards": [1, at], "framework": framework} for at in range(60))
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, made)))
+    screen(80, 24)
     found = grpo("eval", tmp_path / "a.jsonl", "--level", level, "--beta", "0")
     head, _, table = found.stdout.partition("\n\n")
     assert "\nloss " in head
@@ -392,10 +381,8 @@ def test_a_screen_of_24_lines_has_the_loss_rows_and_every_note(grpo, tmp_path, m
     assert (found.stdout + found.stderr).count("…") == 1
     count = {"record": 60, "response": 120}.get(level)
     assert count is None or f"… {count - len(printed)} more {level}s" in said[0]
-    assert (
-        said[1]
-        == "grpo: note: this is grpo; the records were computed as trl/dapo: use -v trl/dapo"
-    )
+    note = "grpo: note: this is grpo; the records were computed as trl/dapo: use -v trl/dapo"
+    assert said[1] == note
 
 
 _COMMANDS = {
@@ -406,14 +393,14 @@ _COMMANDS = {
 
 
 @pytest.mark.parametrize("noun", _COMMANDS)
-def test_a_page_that_is_cut_counts_what_is_left_out(grpo, dump, monkeypatch, noun):
+def test_a_page_that_is_cut_counts_what_is_left_out(grpo, dump, monkeypatch, screen, noun):
     path = dump(*[{}] * 5)
     monkeypatch.chdir(path.parent)  # notes with a long path would take a line more
     words = [*_COMMANDS[noun], path.name]
     whole = grpo(*words).stdout.splitlines()
     header = next(at for at, line in enumerate(whole) if line.startswith(("─", "  ─")))
     rows = whole[header + 1 : whole.index("", header)]
-    monkeypatch.setattr(paging, "screen_of", lambda stream: Screen(80, height=header + 4))
+    screen(80, header + 4)
     *kept, last = grpo(*words).stdout.splitlines()
     assert kept == whole[: header + 2]
     others = len(rows) - 1
