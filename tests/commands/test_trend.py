@@ -28,7 +28,7 @@ def record(draw: random.Random, step: int, number: int, **more: Any) -> dict[str
         old = [-draw.expovariate(1.0) - 0.01 for _ in range(draw.randint(1, 12))]
         made["log_probs_old"].append(old)
         for name in ("log_probs_new", "log_probs_ref", "log_probs_rollout"):
-            made[name].append([min(one + draw.gauss(0.0, 0.05), -1e-3) for one in old])
+            made[name].append([min(one + draw.gauss(0.0, 0.2), -1e-3) for one in old])
         made["rewards"].append(float(draw.random() < 0.5))
     return made | more
 
