@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from command import answer, run
 from files import each
+from trended import write
 
 from grpo_cli.batch import F64
 
@@ -135,8 +136,7 @@ def test_a_step_with_nan_is_a_row_and_a_finding(alone: bool, tmp_path: Path) -> 
     """The other steps, and the other records of the step, are as without it."""
     rows = [{"step": at, "log_probs": [[-1.0, -2.0]], "rewards": [1.0]} for at in (1, 2, 2, 3)]
     rows[1]["log_probs"] = [[-1.0, math.nan]]
-    path = tmp_path / "a.jsonl"
-    path.write_text("".join(json.dumps(one) + "\n" for one in rows if not alone or one != rows[2]))
+    path = write(tmp_path / "a.jsonl", (one for one in rows if not alone or one is not rows[2]))
     document = answer("trend", path, "-v", "dr")
     nll = [one["nll"] for one in document["steps"]]
     assert nll == [1.5, None if alone else 1.5, 1.5]
@@ -150,16 +150,11 @@ def test_a_share_that_rounding_puts_above_1_is_no_finding(tmp_path: Path) -> Non
     """Every ratio is e^0.04, and Σρ and Σρ² are rounded: the effective sample size is 1 + 2⁻⁵²."""
     old = [[-0.5, -1.0], [-0.25], [-0.75, -0.5], [-1.5]]
     rows = [
-        {
-            "step": step,
-            "log_probs_new": [[one + 0.01 * step for one in row] for row in old],
-            "log_probs_old": old,
-            "rewards": [1, 0, 0.5, step / 10],
-        }
+        {"step": step, "log_probs_new": [[one + 0.01 * step for one in row] for row in old],
+         "log_probs_old": old, "rewards": [1, 0, 0.5, step / 10]}
         for step in range(20)
-    ]
-    path = tmp_path / "a.jsonl"
-    path.write_text("".join(json.dumps(one) + "\n" for one in rows))
+    ]  # fmt: skip
+    path = write(tmp_path / "a.jsonl", rows)
     document = answer("trend", path, "-v", "dr")
     assert max(one["ess"] for one in document["steps"]) > 1
     assert "ess" not in {one["metric"] for one in document["findings"]}
