@@ -116,9 +116,8 @@ def prompted_by_ids(row: Row) -> None:
         if key in row:
             row[key] = [[-2.0 - at / 9, -1.0, *values] for at, values in enumerate(row[key])]
     row["tokens"] = [["a", str(at), *values] for at, values in enumerate(row["tokens"])]
-    row["completion_ids"] = [
-        [11, 40 + at, *values] for at, values in enumerate(row["completion_ids"])
-    ]
+    ids = enumerate(row["completion_ids"])
+    row["completion_ids"] = [[11, 40 + at, *values] for at, values in ids]
 
 
 def not_a_number(row: Row) -> None:
@@ -141,6 +140,10 @@ def noisy(values: list[float]) -> list[float]:
     return [min(value + draw.gauss(0.0, 0.5), 0.0) for value in values]
 
 
+def lifted(values: list[float]) -> list[float]:
+    return [min(value + 0.105, 0.0) for value in values]
+
+
 LOG_PROB_FAULTS = {
     "shifted: next": ("shifted", "error", tokens_of(OLD, lambda v: [*v[1:], -3.0])),
     "shifted: previous": ("shifted", "error", tokens_of(OLD, lambda v: [-3.0, *v[:-1]])),
@@ -155,11 +158,7 @@ LOG_PROB_FAULTS = {
     "base 10": ("log-base", "error", tokens_of(OLD, lambda v: [x / math.log(10) for x in v])),
     "base 10: new": ("log-base", "error", tokens_of(NEW, lambda v: [x / math.log(10) for x in v])),
     "top-p": ("constant-log-ratio", "warning", tokens_of(NEW, lambda v: [x - 0.105 for x in v])),
-    "top-p: rollout": (
-        "constant-log-ratio",
-        "warning",
-        rolled_out(lambda v: [min(x + 0.105, 0.0) for x in v]),
-    ),
+    "top-p: rollout": ("constant-log-ratio", "warning", rolled_out(lifted)),
     "temperature 0.6": ("temperature", "error", at_temperature(0.6)),
     "temperature 1.5": ("temperature", "error", at_temperature(1.5)),
     "temperature: scaled": ("temperature", "error", tokens_of(OLD, lambda v: [x * 0.8 for x in v])),
@@ -291,10 +290,8 @@ def sane(draw: np.random.Generator, longest: int, sure: float, drift: float) -> 
         count = int(draw.integers(1, longest))
         new = -draw.exponential(1.5, count) * (draw.random(count) > sure)
         moves = np.sqrt(np.abs(new)) * draw.normal(0.0, 1.0, (3, count))
-        columns = [
-            new,
-            *(new + scale * one for scale, one in zip((1, 3, 0.1), moves * drift, strict=True)),
-        ]
+        scaled = zip((1, 3, 0.1), moves * drift, strict=True)
+        columns = [new, *(new + scale * one for scale, one in scaled)]
         tail = int(draw.integers(0, 4)) if draw.random() < 0.7 else 0
         for column in columns:
             column[max(count - tail, 0) :] = 0.0
@@ -316,7 +313,7 @@ def test_confident_text_of_any_length_is_no_error(longest, sure, drift):
     assert {*counts} <= quiet | ({"rollout-mismatch", "mean-weight"} if drift > 0.01 else set())
 
 
-def test_on_policy_says_of_a_dead_record_that_there_is_no_gradient_either(grpo, dump):
+def test_on_policy_says_of_a_dead_record_that_there_is_no_gradient_either():
     """A record with one group that teaches keeps the usual advice."""
     four = [[-0.5], [-0.3], [-0.2], [-0.4]]
     groups = {"log_probs_new": four, "log_probs_old": four, "log_probs_ref": four}
@@ -324,8 +321,7 @@ def test_on_policy_says_of_a_dead_record_that_there_is_no_gradient_either(grpo, 
         groups | {"group_ids": [0, 0, 1, 1], "rewards": rewards}
         for rewards in ([1] * 4, [1, 1, 1, 0])
     ]
-    document = json.loads(grpo("check", str(dump(*rows)), "--json").stdout)
-    advice = [one["advice"] for one in document["findings"] if one["code"] == "on-policy"]
+    advice = [one.advice for one in check(rows).findings if one.code == "on-policy"]
     assert ["has no policy gradient" in one for one in advice] == [True, False]
     assert "the gradient does" in advice[1]
 

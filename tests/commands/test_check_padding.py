@@ -47,12 +47,8 @@ def padding(rows: list[list[float]], side: str) -> Told | None:
     alike = len(rows) > 1 and len({*map(len, rows)}) == 1 and len({*runs}) > 1
     count = sum(run > 0 for run in runs)
     evidence = {"responses": count, "of": len(rows), "tokens": sum(runs), "longest": max(runs)}
-    return (
-        "error" if value != 0.0 or alike else "info",
-        at,
-        None,
-        evidence | {"value": value, "side": side},
-    )
+    severity = "error" if value != 0.0 or alike else "info"
+    return severity, at, None, evidence | {"value": value, "side": side}
 
 
 def padded(draw: np.random.Generator) -> list[list[float]]:

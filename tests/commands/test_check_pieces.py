@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import command
 import numpy as np
 import orjson
 import pytest
@@ -72,7 +73,7 @@ def test_records_read_one_by_one_give_the_same_answer(dump, tmp_path):
 
 
 def test_codes_are_listed_with_severity_and_meaning(grpo):
-    rows = json.loads(grpo("check", "--codes", "--json").stdout)["codes"]
+    rows = command.answer("check", "--codes")["codes"]
     assert len({row["code"] for row in rows}) == len(rows) >= 34
     assert all(row["meaning"].endswith(".") and row["severity"] for row in rows)
     shown = grpo("check", "--codes")
@@ -83,15 +84,13 @@ def test_codes_are_listed_with_severity_and_meaning(grpo):
 @each("wrong", [math.nan, math.inf, -math.inf, 1e200])
 @each("name", ["rewards", "advantages"])
 @each("more", [{}, {"entropies": [[0.5], [0.5]]}, {"values": [[0.5], [0.5]]}, {"note": None}])
-def test_scores_that_are_no_numbers_are_a_finding_in_all_records_alike(
-    grpo, tmp_path, wrong, name, more
-):
+def test_scores_that_are_no_numbers_are_a_finding_in_all_records_alike(tmp_path, wrong, name, more):
     rows = {"log_probs_new": [[-1.0], [-1.0]], "log_probs_old": [[-1.1], [-0.9]]} | more
     path = tmp_path / "in.jsonl"
     path.write_text(json.dumps(rows | {name: [1.0, wrong]}) + "\n")
-    result = grpo("check", str(path), "--json")
-    assert result.exit_code == 1, result.stderr
-    (found,) = [one for one in json.loads(result.stdout)["findings"] if one["severity"] == "error"]
+    document = command.answer("check", path)
+    (found,) = [one for one in document["findings"] if one["severity"] == "error"]
+    assert not document["ok"]
     assert (found["code"], found["record"], found["response"]) == ("bad-score", 0, 1)
     assert found["message"] == f"{name} is {wrong:g} at 1 of 2 responses"
 

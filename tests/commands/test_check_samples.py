@@ -109,12 +109,8 @@ def single(at: int, **more: Any) -> Row:
 def test_findings_are_in_the_order_of_files_and_records(written, limit):
     """Those too that only the whole input shows, which are where their record is."""
     bad = {"log_probs_new": [[0.5, -1.0, -1.0]]}
-    first = [
-        single(0) | bad,
-        single(1, group_ids=["q"]),
-        single(2, group_ids=["q"]),
-        single(3) | bad,
-    ]
+    torn = [single(at, group_ids=["q"]) for at in (1, 2)]
+    first = [single(0) | bad, *torn, single(3) | bad]
     second = [single(4) | bad, single(5)]
     found = answer("check", *written(first, second), "--limit", limit)
     rows = [(one["source"][-7], one["record"], one["code"]) for one in found["findings"]]

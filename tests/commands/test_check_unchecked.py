@@ -19,12 +19,8 @@ LENGTHS = [13, 28, 15]
 def rows(count: int = 1) -> list[dict[str, Any]]:
     """Records that lack nothing of what rules need."""
     ids = [[7 + at for at in range(length)] for length in LENGTHS]
-    more = {
-        "advantages": [1.0, -1.0, 0.0],
-        "token_ids": ids,
-        "sampled_token_ids": ids,
-        "max_completion_length": 29,
-    }
+    more = {"advantages": [1.0, -1.0, 0.0], "token_ids": ids, "sampled_token_ids": ids}
+    more["max_completion_length"] = 29
     return [record(number, LENGTHS, [1.0, 0.0, 0.5], **more) for number in range(count)]
 
 
@@ -48,13 +44,11 @@ def test_nothing_is_missing_of_what_has_everything():
         ("log_probs_old|log_probs_rollout", {"drift", "filler", "temperature", "unrelated"}),
         ("log_probs_old|log_probs_ref|log_probs_rollout", {"log-base", "shifted"}),
         ("rewards|advantages", {"dead-group", "near-dead-group"}),
-        (
-            "sampled_token_ids|sampled_ids|rollout_token_ids|generated_token_ids|engine_token_ids",
-            {"retokenised"},
-        ),
+        ("sampled_token_ids|sampled_ids|rollout_token_ids|generated_token_ids|engine_token_ids",
+         {"retokenised"}),
         ("max_completion_length|truncated|is_truncated|finish_reasons|finish_reason", set()),
     ],
-)
+)  # fmt: skip
 def test_every_need_that_is_not_met_is_told_with_its_rules(need, codes):
     """The codes are those of the rules that need it, and the records those that lack it."""
     made = rows(3)
@@ -88,14 +82,13 @@ def test_a_setting_is_found_wherever_records_have_it():
     assert (told["about"], told["partly"], told["records"]) == ("truncation", "by equal lengths", 1)
 
 
-@pytest.mark.parametrize(
+@each(
     ("said", "cut"),
     [
-        ({"finish_reasons": ["stop", "length", "stop"]}, 1),
-        ({"truncated": [0, 1, 1]}, 2),
+        ({"finish_reasons": ["stop", "length", "stop"]}, 1), ({"truncated": [0, 1, 1]}, 2),
         ({"is_truncated": [False, False, False]}, 0),
     ],
-)
+)  # fmt: skip
 def test_a_record_that_says_how_its_responses_ended_is_believed(said, cut):
     """Not their lengths: of these three the longest has just the length of the limit."""
     (one,) = rows()
@@ -135,22 +128,21 @@ def test_what_is_too_short_is_told(grpo, dump):
     one = {"log_probs_new": [[-1.0, -0.5]], "log_probs_old": [[-1.1, -0.5]], "advantages": [1.0]}
     few = "unrelated columns and fillers, shifts and log bases, temperature (fewer than 24 tokens)"
     for count, told in ((2, True), (12, False)):
-        out = grpo(
-            "check", str(dump(*[json.dumps(one | {"id": at}) for at in range(count)]))
-        ).stdout
+        rows = [json.dumps(one | {"id": at}) for at in range(count)]
+        out = grpo("check", dump(*rows)).stdout
         assert (few in out.replace("\n  ", " ")) == told
 
 
 @each(("tokens", "away", "code"), [(1, 30.0, "extreme-ratio"), (40, 0.2, "rollout-mismatch")])
-def test_a_topic_with_a_finding_was_looked_at(grpo, dump, tokens, away, code):
+def test_a_topic_with_a_finding_was_looked_at(tokens, away, code):
     """Though the input has too few tokens for the other rules of the topic."""
     draw = random.Random(1)
     column = [-draw.expovariate(1.0) - 0.5 for _ in range(tokens)]
     other = [min(x - away * (1.0 if tokens == 1 else draw.gauss(0.0, 1.0)), -0.01) for x in column]
     one = {"log_probs_new": [column], "log_probs_old": [column], "log_probs_rollout": [other]}
-    answer = json.loads(grpo("check", str(dump(json.dumps(one))), "--json").stdout)
-    assert code in {finding["code"] for finding in answer["findings"]}
-    assert not [row["about"] for row in answer["not_checked"] if code in row["codes"]]
+    document = check([one]).document()
+    assert code in {finding["code"] for finding in document["findings"]}
+    assert not [row["about"] for row in document["not_checked"] if code in row["codes"]]
 
 
 # ---- denominators ----------------------------------------------------------------------------
