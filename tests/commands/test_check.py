@@ -242,24 +242,6 @@ def test_masked_padding_and_masked_nan_are_fine():
     assert new_in(rows, "trl-1.16.0-dapo.jsonl") == []
 
 
-def test_sure_words_at_the_end_are_padding_where_the_lengths_say_so():
-    name = "trl-1.16.0-dapo.jsonl"
-    rows = load(name)
-    rows[1].pop("max_completion_length", None)
-    rows[1]["hyperparameters"].pop("max_completion_length", None)
-    for key in (NEW, OLD):
-        rows[1][key] = [values + [0.0] * 5 for values in rows[1][key]]
-    for key, words in (("tokens", list("</a>.")), ("completion_ids", [1, 2, 3, 4, 5])):
-        rows[1][key] = [values + words for values in rows[1][key]]
-    assert new_in(rows, name) == []
-    del rows[1]["tokens"], rows[1]["completion_ids"]
-    assert kinds(new_in(rows, name)) == {("padding", "info")}
-    width = max(map(len, rows[1][NEW])) + 5
-    for key in (NEW, OLD):
-        rows[1][key] = [[*values, *[0.0] * (width - len(values))] for values in rows[1][key]]
-    assert kinds(new_in(rows, name)) == {("padding", "error")}
-
-
 # ---- many of them --------------------------------------------------------------------------------
 
 

@@ -41,10 +41,6 @@ def told(path, *flags):
     return [line for line in result.stderr.splitlines() if "grpo check" in line]
 
 
-def test_what_is_sane_is_passed_over(tmp_path):
-    assert told(written(tmp_path, near)) == []
-
-
 @each(
     ("old", "begins"),
     [
@@ -86,6 +82,7 @@ def put(**values):
     return [values.get(f"at{place}", one) for place, one in enumerate(RAMP)]
 
 
+LONG = [-1.0 - (at % 7) / 8 for at in range(16384)]
 THREE = dict.fromkeys(("at3", "at4", "at5"), -0.6)
 
 
@@ -101,18 +98,10 @@ THREE = dict.fromkeys(("at3", "at4", "at5"), -0.6)
         (put(**dict.fromkeys(THREE, 0.0)), put(**THREE), True),
         (put(**dict.fromkeys(THREE, 0.0)), put(**THREE | {"at3": -0.29}), False),
         (RAMP, RAMP[::-1], True),
+        *(([-1.0] * tokens, [-30.0] * tokens, tokens >= 24) for tokens in (23, 24)),
+        # the first 16,384 tokens are looked at
+        *(([*LONG[:n], *[-1.0] * 3], [*LONG[:n], *[0.0] * 3], n < 16384) for n in (16381, 16384)),
     ],
 )
 def test_what_is_repeated_at_the_bounds_of_its_rule(tmp_path, one, other, found, exchanged):
     assert told_of(tmp_path, *((other, one) if exchanged else (one, other))) == found
-
-
-@each(("length", "found"), [(16381, True), (16384, False)])
-def test_the_first_16384_tokens_are_looked_at(tmp_path, length, found):
-    row = [-1.0 - (at % 7) / 8 for at in range(length)]
-    assert told_of(tmp_path, [*row, *[-1.0] * 3], [*row, *[0.0] * 3]) is found
-
-
-@each(("tokens", "found"), [(23, False), (24, True)])
-def test_fewer_than_24_tokens_are_too_few(tmp_path, tokens, found):
-    assert told_of(tmp_path, [-1.0] * tokens, [-30.0] * tokens) is found
