@@ -198,10 +198,9 @@ def test_the_same_bits_for_any_cut_and_any_number_of_workers(
     once = numbers(tmp_path / "a")
     ranks = numbers(tmp_path / "c")
     assert [one | {"worst": {}} for one in ranks] == [one | {"worst": {}} for one in once]
-    for one, other in zip(ranks, once, strict=True):
-        assert {n: p["value"] for n, p in one["worst"].items()} == {
-            n: p["value"] for n, p in other["worst"].items()
-        }
+    values = [[{n: p["value"] for n, p in one["worst"].items()} for one in run_of]
+              for run_of in (ranks, once)]  # fmt: skip
+    assert values[0] == values[1]
     for size in (1 << 22, 2000, 3000):
         in_blocks(monkeypatch, size)
         assert numbers(tmp_path / "a", "--jobs", "2") == once
@@ -215,10 +214,8 @@ def test_sums_are_exact_however_many_numbers_they_have(tmp_path: Path) -> None:
     whole = [draw.gauss(0, 1) * 10.0 ** draw.randint(-9, 9) for _ in range(900)]
     rewards = [*whole, 1e16, 1.0, *(-one for one in whole), -1e16]
     for parts in (1, 3, 40):
-        records = [
-            {"step": 0, "log_probs": [[-1.0]] * len(some), "rewards": some}
-            for some in (rewards[at::parts] for at in range(parts))
-        ]
+        some = [rewards[at::parts] for at in range(parts)]
+        records = [{"step": 0, "log_probs": [[-1.0]] * len(one), "rewards": one} for one in some]
         found = metrics(write(tmp_path / "a.jsonl", records))
         assert found["reward_mean"] == 1.0 / len(rewards)
     log_probs = [[-(10.0 ** -draw.randint(0, 9))] for _ in range(999)]
@@ -258,9 +255,8 @@ def test_small_steps_that_are_evaluated_together_keep_what_is_theirs(tmp_path: P
     lines = [(tmp_path / "all" / f"{step}.jsonl").read_text() for step in range(12)]
 
     def numbers(*words: object) -> list[dict[str, Any]]:
-        return [
-            {n: v for n, v in one.items() if n not in ("worst", "file")} for one in steps(*words)
-        ]
+        left = ("worst", "file")
+        return [{n: v for n, v in one.items() if n not in left} for one in steps(*words)]
 
     path = tmp_path / "one.jsonl"
     alone = [one for text in lines for one in numbers(write(path, [text[:-1]]), *NO_KL)]
@@ -619,12 +615,9 @@ def test_several_rewards_count_as_the_objective_weighs_them(tmp_path: Path) -> N
 def test_reward_functions_that_trls_hook_wrote_besides_their_sum(tmp_path: Path) -> None:
     """What is no number counts nothing; those of the sum's parts are added to them."""
     more = {"rewards/right": [1.0, None, 2, "3"], "rewards/y": 0.5, "x": [7.0]}
-    rows = [
-        PLAIN | {"step": 0},
-        PLAIN | {"step": 1} | more,
-        PLAIN | {"step": 1, "rewards/right": [0.0]},
-    ]
-    rows += [PLAIN | {"step": 2, "rewards": {"right": [1.0, 0.0]}, "rewards/right": [4.0]}]
+    fields = ({"step": 0}, {"step": 1} | more, {"step": 1, "rewards/right": [0.0]},
+              {"step": 2, "rewards": {"right": [1.0, 0.0]}, "rewards/right": [4.0]})  # fmt: skip
+    rows = [PLAIN | one for one in fields]
     found = steps(write(tmp_path / "a.jsonl", rows))
     assert [one["rewards/right/mean"] for one in found] == [None, 1.0, 5 / 3]
     assert "rewards/y/mean" not in found[0]
