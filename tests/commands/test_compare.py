@@ -75,23 +75,18 @@ def test_what_is_not_served_is_told_once_for_each_thing_that_is_missing(grpo):
 
 
 def test_rows_that_different_records_do_not_serve_keep_their_places(tmp_path):
+    """Of an array they are called as in lines."""
     path = write(tmp_path / "a", [made(6), made(0), made(6)])
-    skipped = compared(path, "grpo", "dr")["skipped"]
-    assert [(one["missing"], one["place"], one["advice"]) for one in skipped] == [
-        (
+    array = tmp_path / "a.json"
+    array.write_text(json.dumps([made(6), made(0)]), encoding="utf-8")
+    for file, place in ((path, f"{path}:1"), (array, f"{array}: [0]")):
+        (one,) = compared(file, "grpo", "dr")["skipped"]
+        assert (one["missing"], one["place"], one["advice"]) == (
             "log_probs_ref",
-            f"{path}:1",
+            place,
             "log-probs under the reference although other records have it; --beta 0 works "
             "without it",
         )
-    ]
-
-
-def test_what_is_missing_in_an_array_is_called_as_in_lines(tmp_path):
-    path = tmp_path / "a.json"
-    path.write_text(json.dumps([made(6), made(0)]), encoding="utf-8")
-    (skipped,) = compared(path, "grpo", "dr")["skipped"]
-    assert (skipped["missing"], skipped["place"]) == ("log_probs_ref", f"{path}: [0]")
 
 
 @pytest.mark.parametrize(

@@ -415,17 +415,14 @@ def test_large_inputs_are_searched_narrowly_first(losses, known, monkeypatch) ->
     monkeypatch.setattr("grpo_cli.commands.match.search._LARGE", 0)
     large, loss = match(known, loss=losses["dr"]), losses["dr"]
     assert (large.matches[0].value, "dr" in large.matches[0].variants) == (loss, True)
+    with monkeypatch.context() as patch:
+        patch.setattr("grpo_cli.commands.match.search._MOST_WORK", {0: math.inf, 1: 0, 2: 0})
+        result = run("match", known, f"--loss={losses['dr']:.4g}1", *FEW)
+        assert "large input: only the ratio and the surrogate of each variant" in result.stderr
     monkeypatch.undo()
     small = match(known, loss=loss)
     assert large.tried < small.tried
     assert large.matches[0].any_from == small.matches[0].any_from
-
-
-def test_a_large_input_is_searched_less_and_says_so(losses, known, monkeypatch) -> None:
-    monkeypatch.setattr("grpo_cli.commands.match.search._LARGE", 0)
-    monkeypatch.setattr("grpo_cli.commands.match.search._MOST_WORK", {0: math.inf, 1: 0, 2: 0})
-    result = run("match", known, f"--loss={losses['dr']:.4g}1", *FEW)
-    assert "large input: only the ratio and the surrogate of each variant" in result.stderr
 
 
 def test_records_that_are_not_kept_in_memory_give_the_same_answer(tmp_path, monkeypatch) -> None:

@@ -47,15 +47,11 @@ def changed(tmp_path: Path, change: Any, *, among: bool = True) -> str:
 
 @pytest.mark.parametrize("path", sorted(ROLLOUTS.glob("*.jsonl")), ids=lambda path: path.stem)
 def test_real_dumps_agree_with_what_their_trainer_computed(path) -> None:
-    found = verify(str(path))
+    """float32 trainers to 1e-5, verl's float64 cases (with float32 statistics) to 1e-6."""
+    rtol = {"trl-1.16.0-grpo": 1e-5, "verl-0.9.1-cases": 1e-6}.get(path.stem)
+    found = verify(str(path), **({"rtol": rtol} if rtol else {}))
     assert found.agrees, [one.first for one in found.records]
     assert all({"loss", "loss_gradient"} <= {*one.compared} for one in found.records)
-
-
-def test_real_dumps_agree_far_below_the_default_tolerance() -> None:
-    """float32 trainers to 1e-5, verl's float64 cases (with float32 statistics) to 1e-6."""
-    for name, rtol in (("trl-1.16.0-grpo", 1e-5), ("verl-0.9.1-cases", 1e-6)):
-        assert verify(str(ROLLOUTS / f"{name}.jsonl"), rtol=rtol).agrees
 
 
 def test_a_real_dump_as_users_run_it() -> None:
