@@ -215,14 +215,6 @@ def test_every_format_keeps_to_the_limit(grpo, dump):
     assert "… 7 more tokens" in told
 
 
-def test_the_records_own_framework_is_mentioned(grpo, dump):
-    framework = {"name": "trl", "loss_type": "dapo"}
-    path = str(dump({"framework": framework}))
-    said = "note: this is grpo; the records were computed as trl/dapo: use -v trl/dapo"
-    assert said in grpo("eval", path, "--level", "batch").stderr
-    assert said not in grpo("eval", path, "--level", "batch", "-v", "trl/grpo").stderr
-
-
 def test_own_denominators_that_differ_are_mentioned(grpo, dump):
     path = str(dump({"num_items_in_batch": 5}, {"num_items_in_batch": 6}))
     result = grpo("eval", path, "-v", "trl/dapo", "--level", "batch", "--json")

@@ -37,24 +37,10 @@ def test_a_pipe_has_no_colour_and_no_cut_numbers(shell, dump, variables):
     assert "gradient" in result.stdout
 
 
-@pytest.mark.parametrize(
-    ("flag", "variables", "colored"),
-    [
-        ("", {"FORCE_COLOR": "1"}, True),
-        ("", {"CLICOLOR_FORCE": "1"}, True),
-        ("", {"FORCE_COLOR": "0", "CLICOLOR_FORCE": ""}, False),
-        ("", {"FORCE_COLOR": "1", "NO_COLOR": "1"}, False),
-        ("--color always", {"NO_COLOR": "1"}, True),
-        ("--color never", {"FORCE_COLOR": "1"}, False),
-    ],
-)
-def test_what_forces_colour(shell, dump, flag, variables, colored):
-    path = dump({})
-    for command in (f"eval {path}", f"compare {path} -v grpo,dr", "variants dr"):
-        assert ("\x1b[" in shell(f"grpo {command} {flag}", **variables).stdout) == colored
-
-
 def test_a_file_is_never_coloured_by_the_environment(shell, dump, tmp_path):
+    """A pipe is, where a variable forces it; test_look.py has the rules."""
+    for command in (f"eval {dump({})}", f"compare {dump({})} -v grpo,dr", "variants dr"):
+        assert "\x1b[" in shell(f"grpo {command}", FORCE_COLOR="1").stdout
     shell(f"grpo eval {dump({})} -o {tmp_path / 'page'}", FORCE_COLOR="1")
     assert "\x1b" not in (tmp_path / "page").read_text()
 
@@ -139,13 +125,6 @@ def test_a_bug_is_70_with_its_traceback(monkeypatch, capsys):
         main()
     assert ended.value.code == 70
     assert "ZeroDivisionError: ours" in capsys.readouterr().err
-
-
-def test_a_full_disk_is_one_line(real_shell, dump):
-    result = real_shell(f"grpo eval {dump({})} -f jsonl > /dev/full")
-    assert result.returncode == 3
-    assert result.stderr.startswith("grpo: ")
-    assert "Traceback" not in result.stderr
 
 
 @pytest.mark.parametrize("arguments", ["eval --level x", "eval f --limit -1", "evil", "eval -v"])

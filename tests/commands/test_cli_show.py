@@ -159,7 +159,6 @@ def test_one_response_one_record(grpo, dump):
         (("--response", "9"), 2, "responses 0 to 1"),
         (("--color-by", "taste"), 2, "expected one of ratio"),
         (("--color-by", "kl", "-v", "dr"), 2, "this objective has no KL"),
-        (("--html", "/nowhere/page.html"), 2, "cannot write"),
         # of a page and a picture one alone is not left
         (("--html", "page.html", "--svg", "nowhere/picture.svg"), 2, "--svg: cannot write"),
         (("--html", "page.html", "--svg", "page.html"), 2, "--html and --svg name the same file"),

@@ -18,13 +18,6 @@ def compared(path, *names, **options):
     return compare(str(path), names, **options).document()
 
 
-def test_equal_lengths_give_the_longest_quarter_a_quarter(tmp_path):
-    one = record(7, [4] * 6, [1.0, 0.0, 0.5, 0.2, 0.9, 0.1])
-    (row,) = compared(write(tmp_path / "a", [one]), "dapo")["variants"]
-    assert row["longest_quarter"] == pytest.approx(0.25)
-    assert row["longest_quarter_tokens"] == pytest.approx(0.25)
-
-
 def test_a_variant_that_lacks_data_is_listed_with_the_reason(tmp_path):
     whole, bare = telling()
     del bare["log_probs_ref"]

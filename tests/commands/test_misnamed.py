@@ -201,26 +201,6 @@ def test_other_columns_are_a_note(grpo, dump, key):
     assert len(result.stderr.splitlines()) == 2
 
 
-@each(
-    ("key", "column"),
-    [
-        *[(key, "log_probs_old") for key in ("old_logps", "old_logprobs", "old_action_log_probs")],
-        *[(key, "log_probs_ref") for key in ("ref_logps", "ref_logp", "reference_policy_logprobs")],
-        ("behavior_logprobs", "log_probs_rollout"),
-        ("sampling_logprobs", "log_probs_rollout"),
-        ("generation_log_probs", "log_probs_rollout"),
-        ("rollout_action_logprobs", "log_probs_rollout"),
-    ],
-)
-def test_names_that_are_read(key, column):
-    record = {"logprobs": ROWS, "rewards": [1.0, 0.0], "log_probs_old": ROWS, "rollout_id": 3}
-    record |= dict.fromkeys(("log_probs_ref", "log_probs_rollout"), ROWS)
-    record.pop(column)
-    told = [evaluate({**record, name: OLDER}, "deepseek-v3.2") for name in (key, column)]
-    assert told[0].total == told[1].total
-    assert told[0].total != evaluate({**record, column: ROWS}, "deepseek-v3.2").total
-
-
 # ---- every way of reading ---------------------------------------------------------------------
 
 

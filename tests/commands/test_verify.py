@@ -13,7 +13,7 @@ import orjson
 import pytest
 from command import answer, run
 from files import each
-from mistakes import FLAGS, LENGTHS, compute, difference, expects
+from mistakes import FLAGS, LENGTHS, compute, difference
 from mistakes import RECORD as WORKED
 from planted import write
 
@@ -540,7 +540,3 @@ def test_an_error_among_records_that_are_judged_together(tmp_path) -> None:
     assert run("verify", path).stderr.startswith(f"grpo: {path}:4: ")
     skipped = json.loads(run("verify", path, "--json", "--on-error", "skip").stdout)
     assert [row["id"] for row in skipped["records"]] == [0, 1, 2, 4, 5]
-
-
-def test_expects_is_what_the_definitions_give() -> None:
-    assert verify(WORKED | {"expected": expects(compute())}, "grpo", rtol=1e-9, **FLAGS).agrees
