@@ -262,17 +262,6 @@ def test_totals_of_batches_in_every_format(grpo, path) -> None:
     assert "step" in grpo(*words).stdout.splitlines()[0] + grpo(*words).stdout.splitlines()[1]
 
 
-@each(("batch", "batches"), [("input", 1), ("step", 1), ("step,rank", 2), ("record", 2)])
-def test_shares_of_a_batch_add_up_to_one(batch, batches, grpo, records, tmp_path) -> None:
-    two = [records[0], records[3]]  # a step's two ranks
-    file = write(tmp_path / "two.jsonl", two)
-    words = ("eval", str(file), "-v", "dapo", "--level", "token", "--limit", "0", "-q")
-    lines = grpo(*words, "--batch", batch).stdout.splitlines()
-    shares = [float(line.split()[-1][:-1]) for line in lines if line.endswith("%")]
-    assert len(shares) > 12
-    assert sum(shares) == pytest.approx(100.0 * batches, abs=0.005 * len(shares))
-
-
 LACKING = {"log_probs_ref": None, "entropies": None}
 
 

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 from rich.text import Text
 
-from grpo_cli import GrpoError, UsageError
+from grpo_cli import UsageError
 from grpo_cli.terminal import messages, paging, palette
 from grpo_cli.terminal.destination import destination, naming
 from grpo_cli.terminal.display import Display, chosen, colored, displaying
@@ -378,12 +378,6 @@ def test_an_error_of_writing_names_its_place(known):
     with pytest.raises(OSError, match="No space") as caught, naming("a"):
         raise error
     assert (caught.value.filename, caught.value is error) == (known or "a", True)
-
-
-def test_without_standard_output_there_is_none(monkeypatch):
-    monkeypatch.setattr("sys.stdout", None)
-    with pytest.raises(GrpoError, match="standard output is closed"), destination("-"):
-        pass
 
 
 @pytest.mark.parametrize("before", [None, 0o600, 0o755])
