@@ -8,7 +8,7 @@ import re
 
 import numpy as np
 import pytest
-from planted import DUMPS, record, telling, write
+from planted import record, telling, write
 
 from grpo_cli import VARIANTS, compare, evaluate
 
@@ -28,15 +28,6 @@ def test_a_variant_that_lacks_data_is_listed_with_the_reason(tmp_path):
     (skipped,) = found["skipped"]
     assert skipped["variant"] == "grpo"
     assert "a:2: log_probs_ref" in skipped["reason"]
-
-
-def test_every_row_is_served_or_says_why():
-    found = compared(DUMPS / "trl-1.16.0-gspo.jsonl", *VARIANTS)
-    named = [row["variant"] for row in found["variants"]] + [
-        one["variant"] for one in found["skipped"]
-    ]
-    assert sorted(named) == sorted(VARIANTS)
-    assert len(found["variants"]) > 10
 
 
 def made(number: int) -> dict:

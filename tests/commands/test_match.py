@@ -543,15 +543,6 @@ def test_what_is_asked_is_checked(known, words, code, said) -> None:
     assert (result.exit_code, said in result.stderr) == (code, True), result.stderr
 
 
-def test_bad_records_are_skipped_and_counted_once(tmp_path) -> None:
-    good = json.dumps(record(1, [2, 3], [1.0, 0.0]))
-    (tmp_path / "a").write_text(f"{good}\n{{}}\n{good}\n")
-    result = run("match", tmp_path / "a", "--loss=0.123", *FEW, "--on-error", "skip")
-    assert result.exit_code == 3
-    assert "skipped 1 record" in result.stderr
-    assert run("match", tmp_path / "a", "--loss=0.123", *FEW).exit_code == 3
-
-
 def test_what_only_some_records_have_a_reference_for_is_noted(tmp_path) -> None:
     """In either order, and not where no KL is asked for."""
     first, second = record(1, [3, 4], [1.0, 0.0]), record(2, [5, 2], [1.0, 0.0])
