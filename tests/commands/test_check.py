@@ -464,11 +464,12 @@ def test_advantages_that_are_whitened_over_the_batch_are_centred():
     rewards = [[1.0] * ones + [0.0] * (8 - ones) for ones in (2, 4, 3)]
     rows = np.array(rewards)
     whitened = (rows - rows.mean()) / rows[0].std(ddof=1)
-    added = (rows - rows.mean(1, keepdims=True)) / rows.std(1, ddof=1, keepdims=True) + 0.3
-    for advantages, found in ((whitened, 0), (added, 3)):
+    own = (rows - rows.mean(1, keepdims=True)) / rows.std(1, ddof=1, keepdims=True)
+    one_of_three = own + 0.3 * (np.arange(3) == 1)[:, None]
+    for advantages, found in ((whitened, 0), (own + 0.3, 3), (one_of_three, 1)):
         records = [
-            {"log_probs": [[-1.0]] * 8, "rewards": one, "advantages": own.tolist()}
-            for one, own in zip(rewards, advantages, strict=True)
+            {"log_probs": [[-1.0]] * 8, "rewards": one, "advantages": each.tolist()}
+            for one, each in zip(rewards, advantages, strict=True)
         ]
         checked = check(records)
         assert checked.counts.get("advantages", 0) == found

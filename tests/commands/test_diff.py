@@ -444,7 +444,7 @@ def test_two_logs_are_compared_by_trend(tmp_path: Path) -> None:
     logs = [str(write(tmp_path / name, rows)) for name in ("a.jsonl", "b.jsonl")]
     result = run("diff", *logs)
     assert (result.exit_code, result.stderr.count("\n")) == (3, 1)
-    assert f"grpo trend {logs[0]} --against {logs[1]} compares them" in result.stderr
+    assert f"grpo trend {logs[0]} --against {logs[1]} (from 8 steps on)" in result.stderr
     assert run("trend", logs[0], "--against", logs[1]).exit_code == 0
 
 

@@ -539,7 +539,9 @@ def test_what_check_names_in_the_worst_record(kind: str, tmp_path: Path) -> None
     document = trend(path)
     first = next(one for one in document["events"] if one["severity"] == "warning")
     likely = next(one for one in document["findings"] if one["metric"] == first["metrics"][0])
-    assert first["check"] == named_by_check(likely["worst"]) != []
+    later = f"at step {likely['worst_step']}: "  # the step at which it began has it not
+    assert first["check"] == [later + one for one in named_by_check(likely["worst"])] != []
+    assert "rollout-mismatch" not in first["summary"]
     if kind == "folder":
         return
     piped = json.loads(run("trend", "-", "-v", "dr", "--json", stdin=path.read_bytes()).stdout)

@@ -84,7 +84,12 @@ def test_what_is_there_is_kept(files: list[str], out: Path) -> None:
 def test_other_parts_are_not_mixed(files: list[str], out: Path) -> None:
     write(files, out)
     assert "already has parts: --resume continues" in write(files, out)[-1]
-    for other in (("--advantage", "group-std"), ("--level", "token"), ("--fields", "id"), ("--where", "a==1")):
+    for other in (
+        ("--advantage", "group-std"),
+        ("--level", "token"),
+        ("--fields", "id"),
+        ("--where", "a==1"),
+    ):
         told = write(files, out, "--resume", *other)[-1]
         assert "belong to another run (other input, objective" in told
     with Path(files[0]).open("ab") as stream:

@@ -133,7 +133,7 @@ class Check(Accumulator[Any]):
             self.findings.drop("singleton-group")
         self._add_located(found, 0)
         constants = self.findings.count_by(0, 1)["advantages", "constant"]
-        if 2 * constants <= self._memory.straight:
+        if constants <= self._memory.tilted:
             self.findings.drop("advantages", "constant")
 
     def result(self) -> Checked:

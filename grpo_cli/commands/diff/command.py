@@ -95,7 +95,7 @@ def diff_runs(
     refuse_unopened([*chain(*places)])
     if all(len(one) == 1 and is_log(Source.of(one[0])) for one in places):
         against = shell_line(["grpo", "trend", runs[0], "--against", runs[1]])
-        reason = f"both files are trainers' logs, which have no tokens: {against} compares them"
+        reason = f"both files are trainers' logs, which have no tokens: {against} (from 8 steps on)"
         raise InputError(reason, source=runs[0])
     reading, skip = loading.reading(loading.record), loading.on_error == "skip"
     step_source = StepSource(None if step is None else read_path(step, "--step"))

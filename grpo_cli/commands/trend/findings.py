@@ -32,6 +32,8 @@ from grpo_cli.commands.trend.step import (
 from grpo_cli.commands.trend.watched import DOWN, PRACTICE, UP, Watch
 from grpo_cli.terminal.numbers import shell_line, shown
 
+_MANY = 1000
+"""Standard errors beyond which their number says nothing more."""
 _LATEST = 4
 """The values of a drift's future of which the median is shown."""
 
@@ -131,7 +133,8 @@ def _moved(series: _Series, change: Change, step: int) -> str:
     usual = float(np.median(series.values[max(0, change.at - PAST) : change.at]))
     most = PAST if (after > usual) == change.up else RECENT  # it had moved the other way before
     verb = _VERBS[change.kind][not change.up]
-    of = "it was constant" if math.isinf(change.score) else f"{change.score:.0f} standard errors"
+    size = f"over {_MANY:,}" if change.score > _MANY else f"{change.score:.0f}"
+    of = "it was constant" if math.isinf(change.score) else f"{size} standard errors"
     before = f"{_before(series, change, most)} before, {shown(after)} after"
     return f"{series.name} {verb} at step {step}: {before} ({of})"
 

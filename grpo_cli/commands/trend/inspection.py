@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from grpo_cli.commands.check.answer import Finding
 from grpo_cli.commands.check.notes import judge
 from grpo_cli.commands.check.run import check
 from grpo_cli.commands.check.view import mismatch_lines
@@ -44,25 +45,41 @@ def with_checks(events: Sequence[Event], steps: Steps, run: Run) -> list[Event]:
 
 
 def _named_in(event: Event, steps: Steps, run: Run) -> list[str]:
-    """The errors and warnings of ``grpo check`` in the worst record of an event, one of a code."""
+    """The errors and warnings of ``grpo check`` in the worst record of an event, one of a code.
+
+    What the step at which the event began has not is a consequence, and has its step before it.
+    """
     pointed = [one for one in event.findings if one.worst is not None]
     if not pointed or (place := pointed[0].worst) is None:
         return []
-    step = steps[steps.numbers.index(pointed[0].worst_step)]
-    reader = of_step(run.reader, step, run.step_source)
+
+    def step_reader(number: int) -> Reader:
+        return of_step(run.reader, steps[steps.numbers.index(number)], run.step_source)
+
+    worst = pointed[0].worst_step
+    reader = step_reader(worst)
     if place.source in reader.paths:  # standard input has another name in places
         reader = reader.only({}, [place.source])
     reader.reading = replace(reader.reading, record=str(place.record))
+    named: dict[str, str] = {}
+    for row in _wrong_in(reader):
+        if row.record == place.record:  # not another one of that number
+            named.setdefault(row.code, f"{row.code}: {row.message}")
+    if named and worst != event.step:
+        begun = {row.code for row in _wrong_in(step_reader(event.step))}
+        return [
+            text if code in begun else f"at step {worst}: {text}" for code, text in named.items()
+        ]
+    return [*named.values()]
+
+
+def _wrong_in(reader: Reader) -> list[Finding]:
+    """The errors and warnings of ``grpo check``; none where a record cannot be read."""
     try:
         found = check(reader).findings
-    except InputError:  # of another record of the step
+    except InputError:
         return []
-    named: dict[str, str] = {}
-    for row in found:
-        wrong = row.severity != "info" and row.code not in _OF_SEVERAL
-        if wrong and row.record == place.record:  # not another one of that number
-            named.setdefault(row.code, f"{row.code}: {row.message}")
-    return [*named.values()]
+    return [row for row in found if row.severity != "info" and row.code not in _OF_SEVERAL]
 
 
 def with_mismatches(events: Sequence[Event], found: Mapping[int, Mismatch]) -> list[Event]:

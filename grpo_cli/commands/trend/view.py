@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence, Set
+from collections.abc import Collection, Mapping, Sequence, Set
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -63,9 +63,8 @@ def print_steps(
     places = _picked(steps.numbers, limit, {one.onset for one in findings})
     names, columns = fields or usual(steps), []
     for name in ("step", *names):
-        values: Sequence[Any] = {"step": steps.numbers, "file": steps.files}.get(name) or (
-            steps.values(name)
-        )
+        own: Mapping[str, Sequence[Any]] = {"step": steps.numbers, "file": steps.files}
+        values = own[name] if name in own else steps.values(name)
         line = "" if name in _CONTEXT else spark(values, 8, plain=ascii_only())
         columns.append(_column(name, [values[at] for at in places], line, places))
     spare = () if fields else sparing(names, {one.metric for one in findings})

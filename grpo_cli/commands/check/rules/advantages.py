@@ -243,6 +243,14 @@ class Lines(NamedTuple):
         std = np.sqrt(power[:, None] / np.maximum(size[:, None] - [[1.0, 0.0]], 1.0))
         return cls(slope, std, mean, left, np.abs(mean) / most)
 
+    def have_own_std(self) -> NDArray[np.bool_]:
+        """[groups] whether the slope is 1 over the group's std, of either ddof."""
+        scale = 1.0 / np.where(self.slope > 0.0, self.slope, math.inf)
+        own: NDArray[np.bool_] = (np.abs(scale[:, None] - self.std) <= 2.0 * _SHIFT * self.std).any(
+            axis=1
+        )
+        return own
+
     def follow(self) -> bool:
         """Whether the advantages are the rewards less the groups' means, each over some scale."""
         some = (self.std[:, 1] > 0.0) | ~np.isfinite(self.left)
@@ -269,18 +277,20 @@ def _are_plain(view: View) -> NDArray[np.bool_]:
     return view.count_rows(odd[of]) == 0
 
 
-def count_straight(view: View) -> int:
-    """Returns how many records of one group have advantages on a rising line over the rewards.
+def count_tilted(view: View) -> int:
+    """Returns how many records of one group have advantages on a line that is not their group's.
 
-    Advantages over their own group's std, with a constant added, are such lines in all records;
-    those that were whitened over a batch have the std of their group in few, by chance.
+    It rises over the rewards, its mean is not 0, and its scale is not the std of the group. What
+    was whitened over a batch has such lines; some have the std of their group by chance. Where a
+    constant was added to advantages over their own group's std, all have that.
     """
     lines = _lines_of(view)
     if lines is None:
         return 0
     groups = np.bincount(view.records.index[view.first_members], minlength=len(view.counts))
-    alone = groups[view.records.index[view.first_members]] == 1
-    return int(np.count_nonzero(alone & (lines.slope > 0.0) & (lines.left <= _SHIFT)))
+    tilted = groups[view.records.index[view.first_members]] == 1
+    tilted &= (lines.slope > 0.0) & (lines.left <= _SHIFT) & (lines.offset > _SHIFT)
+    return int(np.count_nonzero(tilted & ~lines.have_own_std()))
 
 
 def _common_mean(given: Scores, lines: Lines) -> float:
@@ -298,9 +308,8 @@ def _common_mean(given: Scores, lines: Lines) -> float:
     if len(means) > 1:
         mean = float(means.mean()) if np.ptp(means) <= _SHIFT * scale else 0.0
     else:
-        slope = lines.slope[0] if lines.slope[0] > 0.0 else math.inf
-        own = np.abs(1.0 / slope - lines.std[0]) <= 2.0 * _SHIFT * lines.std[0]
-        mean = float(means[0]) if lines.left[0] <= _SHIFT and own.any() else 0.0
+        own = bool(lines.have_own_std()[0])
+        mean = float(means[0]) if lines.left[0] <= _SHIFT and own else 0.0
     return mean if abs(mean) > 0.02 * scale else 0.0
 
 

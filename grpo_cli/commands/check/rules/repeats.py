@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from grpo_cli.batch import F64
 from grpo_cli.commands.check.record_view import Place, View
 from grpo_cli.commands.check.rule import Finding, rule
-from grpo_cli.commands.check.rules.advantages import count_straight
+from grpo_cli.commands.check.rules.advantages import count_tilted
 from grpo_cli.commands.check.rules.rewards import count_sizes, describe_uneven
 from grpo_cli.records.unread import STEP_FIELDS
 
@@ -41,7 +41,7 @@ class Facts:
             "moved" where the old log-probs differ from both) or not ("differing"); and how many
             have old log-probs of the trainer, not of the engine that sampled ("trained").
         steps: the steps of these records, three at most.
-        straight: records of one group whose advantages are on a rising line over the rewards.
+        tilted: records of one group whose advantages are on a line that is not their group's.
     """
 
     places: list[Place]
@@ -54,14 +54,14 @@ class Facts:
     first: dict[int, Place] = field(default_factory=dict)
     references: Counter[str] = field(default_factory=Counter)
     steps: tuple[str, ...] = ()
-    straight: int = 0
+    tilted: int = 0
 
 
 def collect_facts(view: View) -> Facts:
     """Collects what is kept of a view."""
     key = view.names.get("group_ids", "")
     facts = Facts(list(view.places), view.counts.tolist(), key, "advantages" in view.names)
-    facts.straight = count_straight(view)
+    facts.tilted = count_tilted(view)
     new = view.columns.get("log_probs_new")
     if new is not None:
         # Two samples are equal with probability e^L, L being the log-prob of the response.
@@ -217,7 +217,7 @@ class InputMemory:
         self._references: Counter[str] = Counter()
         self._steps: tuple[str, ...] = ()
         self._reference: Place | None = None
-        self.straight = 0
+        self.tilted = 0
 
     def add(self, facts: Facts) -> Iterator[Located]:
         """Adds records that follow those before, and yields the copies among them."""
@@ -246,7 +246,7 @@ class InputMemory:
         if facts.references:
             self._reference = self._reference or facts.places[0]
         self._sizes += facts.sizes
-        self.straight += facts.straight
+        self.tilted += facts.tilted
         self._first = facts.first | self._first
 
     def finish(self, *, uneven_found: bool) -> Iterator[Located]:
