@@ -50,7 +50,7 @@ def narrow(path: object, text: object, *words: object) -> Any:
 
 
 def test_rows_find_themselves(known, losses) -> None:
-    """Also with four digits, which put the published row first."""
+    """Also with four digits, which put the published row first; and where a record is a batch."""
     for name, text in (
         ("dapo", ".17g"), ("gspo", ".4g"), ("skyrl/regular", ".4g"),
     ):  # fmt: skip
@@ -58,9 +58,6 @@ def test_rows_find_themselves(known, losses) -> None:
         assert name in found.matches[0].variants, name
         assert found.matches[0].value == losses[name], name
         assert found.matches[0].hits_expected <= found.chance_hits
-
-
-def test_rows_find_themselves_where_each_record_is_a_batch(known) -> None:
     loss = evaluate(known, "rloo", batch="record").loss
     found = match(known, loss=loss, batch="record")
     assert "rloo" in found.matches[0].variants
