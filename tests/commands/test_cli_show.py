@@ -72,9 +72,6 @@ def test_show_says_how_many_tokens_are_clipped_and_what_still_moves_them(grpo, f
     shown = grpo("show", SAMPLE, *flags).stdout.replace("\n  ", " ").splitlines()
     (clipped,) = [one for one in shown if one.startswith("clipped: ")]
     assert clipped == f"clipped: {line}"
-
-
-def test_on_policy_nothing_is_said_of_clipping_twice(grpo):
     assert "clipped: " not in grpo("show", "samples/on_policy.json", "--beta", "0").stdout
 
 
