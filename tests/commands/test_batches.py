@@ -16,6 +16,7 @@ import command
 import numpy as np
 import pytest
 from files import each, some
+from planted import write
 
 from grpo_cli import VARIANTS, GrpoError, InputError, UsageError, evaluate
 
@@ -70,9 +71,7 @@ def records() -> list[dict]:
 
 @pytest.fixture(scope="module")
 def path(records: list[dict], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    file = tmp_path_factory.mktemp("run") / "run.jsonl"
-    file.write_text("".join(json.dumps(one) + "\n" for one in records))
-    return file
+    return write(tmp_path_factory.mktemp("run") / "run.jsonl", records)
 
 
 @cache
@@ -162,33 +161,28 @@ def test_rows_of_every_sample_add_up(file: Path) -> None:
     assert checked or file.name.startswith(("bad_", "temperature")), file
 
 
-def test_a_batch_has_the_total_of_a_file_of_its_records(records, grpo, path, tmp_path) -> None:
+@each(
+    ("variant", "stages"),
+    [
+        *((name, {}) for name in ("grpo", "dapo", "gspo", "trl/dapo", "reinforce++")),
+        *((name, {}) for name in ("prime-rl/ipo", "verl/vanilla")),
+        *(("dapo", {"advantage": name}) for name in ("batch-std", "batch-whiten")),
+    ],
+)
+def test_a_batch_has_the_total_of_a_file_of_its_records(variant, stages, records, tmp_path) -> None:
     """The oracle is the evaluation of files that hold one batch each."""
-    for variant in (
-        "grpo",
-        "dapo",
-        "gspo",
-        "trl/dapo",
-        "reinforce++",
-        "prime-rl/ipo",
-        "verl/vanilla",
-    ):
-        if variant not in VARIANTS:
-            continue
-        found = evaluate(records, variant, batch="step", **needed(variant))
-        assert [one["step"] for one in found.batches] == [0, 1, 2]
-        for one in found.batches:
-            alone = [each for each in records if each["step"] == one["step"]]
-            file = tmp_path / "alone.jsonl"
-            file.write_text("".join(json.dumps(each) + "\n" for each in alone))
-            of_file = evaluate(str(file), variant, **needed(variant))
-            same = {name: one[name] for name in of_file.total}
-            assert same == of_file.total, variant
-            mine = found.columns("token")
-            chosen = mine["step"] == one["step"]
-            for name in ("weight", "contribution", "gradient", "advantage"):
-                theirs = of_file.columns("token")[name]
-                assert mine[name][chosen].tolist() == theirs.tolist(), (variant, name)
+    values = needed(variant)
+    found = evaluate(records, variant, stages=stages, batch="step", **values)
+    assert [one["step"] for one in found.batches] == [0, 1, 2]
+    for one in found.batches:
+        alone = [each for each in records if each["step"] == one["step"]]
+        file = write(tmp_path / "alone.jsonl", alone)
+        of_file = evaluate(str(file), variant, stages=stages, **values)
+        assert {name: one[name] for name in of_file.total} == of_file.total
+        mine = found.columns("token")
+        chosen = mine["step"] == one["step"]
+        for name in ("weight", "contribution", "gradient", "advantage"):
+            assert mine[name][chosen].tolist() == of_file.columns("token")[name].tolist(), name
 
 
 def test_the_gradient_is_that_of_the_batch(records) -> None:
@@ -209,16 +203,6 @@ def test_the_gradient_is_that_of_the_batch(records) -> None:
                 values.append(of[0]["objective"])
             slope = (values[0] - values[1]) / (2 * step)
             assert table["gradient"][place] == pytest.approx(slope, rel=2e-6, abs=1e-9)
-
-
-def test_statistics_of_a_batch_are_of_its_own_records(records, tmp_path) -> None:
-    """batch-std and batch-whiten with --batch step: a file of each step gives the same."""
-    for stages in ({"advantage": "batch-std"}, {"advantage": "batch-whiten"}):
-        found = evaluate(records, "dapo", stages=stages, batch="step")
-        for one in found.batches:
-            alone = [each for each in records if each["step"] == one["step"]]
-            total = evaluate(alone, "dapo", stages=stages).total
-            assert {name: one[name] for name in total} == total
 
 
 def test_a_correction_that_takes_tokens_out_has_its_denominator_in_two_passes(records) -> None:
@@ -266,6 +250,7 @@ def test_totals_of_batches_in_every_format(grpo, path) -> None:
     words = ("eval", str(path), "--batch", "step", "--level", "batch", "-q")
     lines = grpo(*words, "-f", "jsonl").stdout.splitlines()
     assert [json.loads(line)["loss"] for line in lines] == [b["loss"] for b in expected.batches]
+    assert grpo(*words, "-f", "jsonl", "--limit", "2").stdout.splitlines() == lines[:2]
     table = list(csv.DictReader(io.StringIO(grpo(*words, "-f", "csv").stdout)))
     assert [row["step"] for row in table] == ["0", "1", "2"]
     bare = grpo(*words, "--only", "loss").stdout.split()
@@ -275,18 +260,6 @@ def test_totals_of_batches_in_every_format(grpo, path) -> None:
     mean = math.fsum(b["objective"] for b in expected.batches) / 3
     assert document["total"]["objective"] == mean
     assert "step" in grpo(*words).stdout.splitlines()[0] + grpo(*words).stdout.splitlines()[1]
-
-
-@each(("batch", "batches"), [("input", 1), ("step", 1), ("step,rank", 2), ("record", 2)])
-def test_shares_of_a_batch_add_up_to_one(batch, batches, grpo, records, tmp_path) -> None:
-    file = tmp_path / "two.jsonl"
-    two = [records[0], records[3]]  # a step's two ranks
-    file.write_text("".join(json.dumps(one) + "\n" for one in two))
-    words = ("eval", str(file), "-v", "dapo", "--level", "token", "--limit", "0", "-q")
-    lines = grpo(*words, "--batch", batch).stdout.splitlines()
-    shares = [float(line.split()[-1][:-1]) for line in lines if line.endswith("%")]
-    assert len(shares) > 12
-    assert sum(shares) == pytest.approx(100.0 * batches, abs=0.005 * len(shares))
 
 
 LACKING = {"log_probs_ref": None, "entropies": None}
@@ -309,8 +282,7 @@ def test_what_is_left_out_is_in_no_statistic_of_the_batch(records, grpo, tmp_pat
     bad = json.loads(json.dumps(records[0]))
     bad["log_probs_old"] = [[-2000.0] * len(row) for row in bad["log_probs_old"]]  # ρ overflows
     bad["rewards"] = [9.0, 0.0, 0.0, 0.0, 0.0, 9.0]
-    file = tmp_path / "bad.jsonl"
-    file.write_text("".join(json.dumps(one) + "\n" for one in [bad, *records[1:3]]))
+    file = write(tmp_path / "bad.jsonl", [bad, *records[1:3]])
     words = ("--advantage", "batch-std", "--surrogate", "unclipped", "-v", "dapo", "--only", "loss")
     result = grpo("eval", str(file), *words, "--level", "batch", "--on-error", "skip", "-q")
     stages = {"advantage": "batch-std", "surrogate": "unclipped"}
@@ -319,20 +291,10 @@ def test_what_is_left_out_is_in_no_statistic_of_the_batch(records, grpo, tmp_pat
 
 @each("field", ["source", "id", "loss", "tokens", "variant"])
 def test_a_batch_s_field_is_no_column_of_ours(field: str, records, grpo, tmp_path) -> None:
-    file = tmp_path / "run.jsonl"
-    file.write_text(json.dumps(records[0] | {field: "a"}) + "\n")
+    file = write(tmp_path / "run.jsonl", [records[0] | {field: "a"}])
     result = grpo("eval", str(file), "--batch", field)
     assert result.exit_code == 2
     assert f"rows already have a column {field}" in result.stderr
-
-
-def test_the_last_batch_is_the_one_with_the_greatest_step(records, grpo, tmp_path) -> None:
-    file = tmp_path / "run.jsonl"
-    steps = [dict(records[0], step=step) for step in (3, 10, 9)]
-    file.write_text("".join(json.dumps(one) + "\n" for one in steps))
-    for words in ((), ("--batch", "step")):
-        document = json.loads(grpo("explain", str(file), *words, "--json").stdout)
-        assert document["batch"] == {"step": 10}
 
 
 def test_a_group_of_rows_of_several_steps_is_noted(grpo, tmp_path) -> None:
@@ -340,18 +302,11 @@ def test_a_group_of_rows_of_several_steps_is_noted(grpo, tmp_path) -> None:
         {"log_probs_new": [-0.2, -0.3], "reward": at % 2, "uid": "u0", "step": at // 2}
         for at in range(4)
     ]
-    file = tmp_path / "rows.jsonl"
-    file.write_text("".join(json.dumps(one) + "\n" for one in rows))
+    file = write(tmp_path / "rows.jsonl", rows)
     alone = grpo("eval", str(file), "-v", "dr", "--level", "batch")
     assert "--group-by step,uid joins" in alone.stderr
     pooled = grpo("eval", str(file), "-v", "dr", "--level", "batch", "--group-by", "uid")
     assert "2 steps form one batch" in pooled.stderr
-
-
-def test_limit_counts_rows_of_batches(grpo, path) -> None:
-    words = ("eval", str(path), "--batch", "step", "--level", "batch", "--limit", "2", "-q")
-    assert len(grpo(*words, "-f", "jsonl").stdout.splitlines()) == 2
-    assert grpo("eval", str(path), "--batch", "").exit_code == 2
 
 
 def test_records_left_out_are_in_no_denominator(records, tmp_path) -> None:
@@ -360,8 +315,7 @@ def test_records_left_out_are_in_no_denominator(records, tmp_path) -> None:
     bad[1]["log_probs_old"][0][0] = -2000.0  # ρ overflows, which only evaluating shows
     bad[1]["log_probs_new"][0][0] = -0.1
     bad[1]["rewards"] = [1, 0, 0, 1, 0, 0]
-    file = tmp_path / "bad.jsonl"
-    file.write_text("".join(json.dumps(one) + "\n" for one in bad))
+    file = write(tmp_path / "bad.jsonl", bad)
     lines = [json.dumps(one) for n, one in enumerate(bad) if n != 1]
     good = evaluate([json.loads(line) for line in lines], "dapo", stages={"surrogate": "unclipped"})
     words = "-v dapo --surrogate unclipped --on-error skip --level token --only contribution -q"
@@ -381,12 +335,12 @@ def test_a_field_that_records_lack(records, grpo, path) -> None:
     ]
     with pytest.raises(UsageError, match="FIELD"):
         evaluate(records, batch="step,")
+    assert grpo("eval", str(path), "--batch", "").exit_code == 2
 
 
 def test_a_file_is_a_batch(records, grpo, tmp_path) -> None:
     for number in (0, 1):
-        file = tmp_path / f"part{number}.jsonl"
-        file.write_text(json.dumps(records[number]) + "\n")
+        write(tmp_path / f"part{number}.jsonl", records[number : number + 1])
     out = grpo("eval", str(tmp_path), "--batch", "file", "--level", "batch", "-f", "jsonl", "-q")
     rows = list(map(json.loads, out.stdout.splitlines()))
     assert [Path(row["file"]).name for row in rows] == ["part0.jsonl", "part1.jsonl"]
@@ -405,8 +359,7 @@ def test_rows_of_one_response_are_batched_after_they_are_grouped(grpo, tmp_path)
         for group in range(2)
         for _ in range(3)
     ]
-    file = tmp_path / "rows.jsonl"
-    file.write_text("".join(json.dumps(one) + "\n" for one in rows))
+    file = write(tmp_path / "rows.jsonl", rows)
     words = ("eval", str(file), "-v", "dr", "--batch", "step", "--level", "batch", "-f", "jsonl")
     found = [
         json.loads(line) for line in grpo(*words, "--group-by", "uid", "-q").stdout.splitlines()
@@ -416,7 +369,7 @@ def test_rows_of_one_response_are_batched_after_they_are_grouped(grpo, tmp_path)
         (1, 2, 6),
     ]
     unnamed = [{name: row[name] for name in row if name != "uid"} for row in rows]
-    file.write_text("".join(json.dumps(one) + "\n" for one in unnamed))
+    write(file, unnamed)
     mixed = grpo(*words, "--group-size", "4")
     assert mixed.exit_code == 3
     assert "--group-by step,FIELD separates them" in mixed.stderr
@@ -463,7 +416,7 @@ def test_steps_in_a_table_are_noted(grpo, records, tmp_path) -> None:
     assert [line.split(",")[0] for line in found.stdout.splitlines()] == ["step", "0", "1", "2"]
 
 
-def test_explain_answers_for_the_last_step(grpo, records, path) -> None:
+def test_explain_answers_for_the_last_step(grpo, records, path, tmp_path) -> None:
     document = json.loads(grpo("explain", str(path), "--json").stdout)
     last = evaluate([one for one in records if one["step"] == 2])
     assert document["batch"] == {"step": 2}
@@ -475,6 +428,11 @@ def test_explain_answers_for_the_last_step(grpo, records, path) -> None:
     rank = json.loads(grpo("explain", str(path), "--json", "--batch", "rank").stdout)
     assert rank["batch"] == {"rank": 1}
     assert rank["total"]["records"] == 3
+    file = write(tmp_path / "run.jsonl", [records[0] | {"step": step} for step in (3, 10, 9)])
+    for words in ((), ("--batch", "step")):
+        assert json.loads(grpo("explain", str(file), *words, "--json").stdout)["batch"] == {
+            "step": 10
+        }
 
 
 def test_compare_has_a_line_for_each_batch(grpo, records, path) -> None:

@@ -4,28 +4,18 @@ from __future__ import annotations
 
 import json
 import math
-from pathlib import Path
 
 import pytest
+from planted import DUMPS, write
 
-DAPO = Path(__file__).parent.parent / "data" / "rollouts" / "trl-1.16.0-dapo.jsonl"
-
-
-def rows():
-    return [json.loads(line) for line in DAPO.read_text().splitlines()]
-
-
-def written(tmp_path, records):
-    path = tmp_path / "dump.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in records))
-    return str(path)
+DAPO = DUMPS / "trl-1.16.0-dapo.jsonl"
+ROWS = [json.loads(line) for line in DAPO.read_text().splitlines()]
 
 
 def probabilities(tmp_path):
-    records = rows()
     key = "old_per_token_logps"
-    records[1][key] = [[math.exp(value) for value in values] for values in records[1][key]]
-    return written(tmp_path, records)
+    one = ROWS[1] | {key: [[math.exp(x) for x in values] for values in ROWS[1][key]]}
+    return str(write(tmp_path / "dump.jsonl", [ROWS[0], one, *ROWS[2:]]))
 
 
 def test_a_clean_dump_is_0(grpo):
@@ -62,16 +52,15 @@ def test_json_has_the_shape_that_is_promised(grpo, tmp_path):
     assert document["counts"]["length-cap"] == 8
 
 
-def test_limit_0_shows_all(grpo):
-    document = json.loads(grpo("check", str(DAPO), "--json", "--limit", "0").stdout)
-    assert len(document["findings"]) == 12
-    assert document["more"] == {}
-
-
-def test_several_files_and_stdin(grpo, tmp_path):
-    one, two = written(tmp_path, rows()[:1]), str(DAPO)
+def test_which_records_and_how_many_findings(grpo, tmp_path):
+    every = json.loads(grpo("check", str(DAPO), "--json", "--limit", "0").stdout)
+    assert (len(every["findings"]), every["more"]) == (12, {})
+    chosen = json.loads(grpo("check", str(DAPO), "--json", "--record", "dapo/1").stdout)
+    assert chosen["records"] == 1
+    assert grpo("check", str(DAPO), "--record", "dapo/99").exit_code not in (0, 1)
+    one, two = str(write(tmp_path / "one.jsonl", ROWS[:1])), str(DAPO)
     assert json.loads(grpo("check", one, two, "--json").stdout)["records"] == 9
-    result = grpo("check", "--json", stdin=json.dumps(rows()[0]))
+    result = grpo("check", "--json", stdin=json.dumps(ROWS[0]))
     assert json.loads(result.stdout)["findings"][0]["source"] == "<stdin>"
 
 
@@ -83,34 +72,18 @@ def test_what_cannot_be_read_is_3(grpo, dump):
     assert "1 record, 2 responses" in result.stdout
     assert "skipped 1 record" in result.stderr
     assert grpo("check", "/nowhere.jsonl").exit_code == 3
-
-
-def test_markup_and_control_characters_of_the_data_are_inert(grpo, dump):
-    result = grpo("check", str(dump({"id": "[red]\u001b[2J", "rewards": [1.0, 1.0]})))
-    assert "record [red]\\x1b[2J" in result.stdout
-
-
-def test_settings_that_cannot_be_read_are_3(grpo, dump):
-    """Wherever they stand."""
     for settings in ({"hyperparameters": {"epsilon": "x"}}, {"epsilon": "x"}):
         assert grpo("check", str(dump(settings))).exit_code == 3
-
-
-def test_records_that_are_chosen(grpo):
-    chosen = json.loads(grpo("check", str(DAPO), "--json", "--record", "dapo/1").stdout)
-    assert chosen["records"] == 1
-    assert grpo("check", str(DAPO), "--record", "dapo/99").exit_code not in (0, 1)
 
 
 @pytest.mark.parametrize(("prompts", "found"), [("ab", True), ("aa", False)])
 def test_rows_of_one_group_have_one_prompt(grpo, tmp_path, prompts, found):
     """Though rows are put together by another key, and only what they share is kept."""
-    path = tmp_path / "rows.jsonl"
     rows = [
         {"uid": "q", "prompt": one, "log_probs_new": [-1.0, -0.5], "rewards": 1.0}
         for one in prompts
     ]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    path = write(tmp_path / "rows.jsonl", rows)
     answer = json.loads(grpo("check", str(path), "--group-by", "uid", "--json").stdout)
     codes = {one["code"]: one["evidence"] for one in answer["findings"]}
     assert codes.get("mixed-prompts") == ({"key": "prompt"} if found else None)
@@ -119,6 +92,8 @@ def test_rows_of_one_group_have_one_prompt(grpo, tmp_path, prompts, found):
 def test_quiet_prints_errors_and_warnings_alone(grpo, dump):
     path = str(dump({"rewards": [1.0, 1.0]}))
     assert "dead-group" in grpo("check", path).stdout
+    named = str(dump({"id": "[red]\u001b[2J", "rewards": [1.0, 1.0]}))
+    assert "record [red]\\x1b[2J" in grpo("check", named).stdout  # markup is text
     quiet = grpo("check", path, "-q").stdout
     assert "dead-group" not in quiet
     assert "skipped" not in quiet

@@ -26,13 +26,28 @@ TOKENS = {
 }
 
 
-def test_tokens_are_text_whatever_they_hold(grpo, dump):
-    result = grpo("show", str(dump(TOKENS)))
+@pytest.mark.parametrize(
+    ("record", "flags", "lines"),
+    [
+        # Byte-level marks are undone, markup is text, half a character is bytes, line ends show.
+        (TOKENS, (), [" hi▴[red]↵", "\\xe7\\x95\\x8c界של▴", "<b>&[/oops]"]),
+        (TOKENS, ("--epsilon-low", "0.05"), [" hi▴[red]↵", "<b>&[/oops]▾"]),
+        ({"tokens": [["▁a", "b"], ["<0x0A>"]]}, (), [" ab"]),
+        ({"tokens": [["a\tb", "\u202e\x1b[2J"], [""]]}, (), ["a\\tb\\u202e\\x1b[2J"]),
+        ({"tokens": [["ab", "界"], ["x"]]}, (), ["ab界"]),
+        # without strings ids or positions stand for tokens; a masked one keeps its position
+        ({}, (), ["0 1"]),
+        ({"token_ids": [[17, 4], [2]]}, (), ["17 4"]),
+        ({"mask": [[0, 1], [1]]}, (), ["1"]),
+    ],
+)
+def test_tokens_are_text_whatever_they_hold(grpo, dump, record, flags, lines):
+    result = grpo("show", str(dump(record)), *flags)
     assert result.exit_code == 0
     assert ESCAPE not in result.stdout
-    # Byte-level marks are undone, markup is text, half a character is bytes, line ends show.
-    assert "\n hi▴[red]↵\n\\xe7\\x95\\x8c界של▴\n" in result.stdout
-    assert "\n<b>&[/oops]\n" in result.stdout
+    assert {*lines} <= {*result.stdout.splitlines()}
+    if flags:
+        assert "▾ clipped low  ▴ clipped high" in result.stdout
 
 
 SAMPLE = "samples/arithmetic.jsonl"
@@ -57,37 +72,11 @@ def test_show_says_how_many_tokens_are_clipped_and_what_still_moves_them(grpo, f
     shown = grpo("show", SAMPLE, *flags).stdout.replace("\n  ", " ").splitlines()
     (clipped,) = [one for one in shown if one.startswith("clipped: ")]
     assert clipped == f"clipped: {line}"
-
-
-def test_on_policy_nothing_is_said_of_clipping_twice(grpo):
     assert "clipped: " not in grpo("show", "samples/on_policy.json", "--beta", "0").stdout
-
-
-@pytest.mark.parametrize(
-    ("tokens", "line"),
-    [
-        ([["▁a", "b"], ["<0x0A>"]], " ab"),
-        ([["a\tb", "\u202e\x1b[2J"], [""]], "a\\tb\\u202e\\x1b[2J"),
-        ([["ab", "界"], ["x"]], "ab界"),
-    ],
-)
-def test_marks_controls_and_wide_characters(grpo, dump, tokens, line):
-    assert line in grpo("show", str(dump({"tokens": tokens}))).stdout.splitlines()
-
-
-def test_without_strings_ids_or_positions_stand_for_tokens(grpo, dump):
-    assert "\n0 1\n" in grpo("show", str(dump({}))).stdout
-    assert "\n17 4\n" in grpo("show", str(dump({"token_ids": [[17, 4], [2]]}))).stdout
-
-
-def test_masked_tokens_keep_their_positions(grpo, dump):
-    path = dump({"mask": [[0, 1], [1]]})
-    assert "\n1\n" in grpo("show", str(path)).stdout
 
 
 def test_color_only_where_it_is_wanted(grpo, dump):
     path = str(dump(TOKENS))
-    assert ESCAPE not in grpo("show", path).stdout
     assert ESCAPE not in grpo("show", path, "--color", "never").stdout
     always = grpo("show", path, "--color", "always").stdout
     assert re.search(r"\x1b\[4;[0-9;]*48;5;\d+m hi", always), "clipped: underlined"
@@ -162,42 +151,30 @@ def test_one_response_one_record(grpo, dump):
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "code", "said"),
     [
-        (("--response", "9"), "responses 0 to 1"),
-        (("--color-by", "taste"), "expected one of ratio"),
-        (("--color-by", "kl", "-v", "dr"), "this objective has no KL"),
-        (("--html", "/nowhere/page.html"), "cannot write"),
+        (("--response", "9"), 2, "responses 0 to 1"),
+        (("--color-by", "taste"), 2, "expected one of ratio"),
+        (("--color-by", "kl", "-v", "dr"), 2, "this objective has no KL"),
+        # of a page and a picture one alone is not left
+        (("--html", "page.html", "--svg", "nowhere/picture.svg"), 2, "--svg: cannot write"),
+        (("--html", "page.html", "--svg", "page.html"), 2, "--html and --svg name the same file"),
+        (
+            ("--color-by", "mismatch"),
+            2,
+            "--by mismatch: the record has no log_probs_rollout (the engine's log-probs)\n",
+        ),
+        (("--record", "bare", "--beta", "0.04"), 3, "log_probs_ref"),
+        (("--record", "bare", "--beta", "0"), 0, ""),
     ],
 )
-def test_usage_errors(grpo, dump, flags, said):
-    result = grpo("show", str(dump(TOKENS)), *flags)
-    assert result.exit_code == 2
-    assert said in result.stderr
-
-
-@pytest.mark.parametrize(
-    ("svg", "said"),
-    [
-        ("nowhere/picture.svg", "--svg: cannot write"),
-        ("page.html", "--html and --svg name the same file"),
-    ],
-)
-def test_of_a_page_and_a_picture_one_alone_is_not_left(
-    grpo, dump, tmp_path, monkeypatch, svg, said
-):
-    path = str(dump(TOKENS))
+def test_usage_errors(grpo, dump, tmp_path, monkeypatch, flags, code, said):
+    path = str(dump(TOKENS, {"id": "bare", "log_probs_ref": None}))
     monkeypatch.chdir(tmp_path)
-    result = grpo("show", path, "--html", "page.html", "--svg", svg)
-    assert result.exit_code == 2
+    result = grpo("show", path, *(() if "--record" in flags else ("--record", "0")), *flags)
+    assert result.exit_code == code
     assert said in result.stderr
     assert not (tmp_path / "page.html").exists()
-
-
-def test_missing_columns_are_bad_input(grpo, dump):
-    path = str(dump({"log_probs_ref": None}))
-    assert grpo("show", path, "--beta", "0.04").exit_code == 3
-    assert grpo("show", path, "--beta", "0").exit_code == 0
 
 
 # ---- pictures ------------------------------------------------------------------------------------
@@ -254,6 +231,17 @@ def page(grpo, path, tmp_path, *flags):
     return out.read_text(encoding="utf-8")
 
 
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def picture(grpo, path, tmp_path, *flags):
+    """The text of a picture, and its tree."""
+    out = tmp_path / "picture.svg"
+    assert grpo("show", str(path), "--svg", str(out), *flags).exit_code == 0
+    text = out.read_text(encoding="utf-8")
+    return text, ElementTree.fromstring(text)
+
+
 HOSTILE = (
     "</script><script>document.title='owned'</script>",
     "<!--<script>",
@@ -267,11 +255,15 @@ HOSTILE = (
 
 
 def test_the_page_is_whole_and_alone(grpo, dump, tmp_path):
+    """And the browser may run its script and no other."""
     text = page(grpo, str(dump(TOKENS)), tmp_path)
     parsed = Page(text)
     assert parsed.open == []
     assert parsed.outside == []
-    assert len(parsed.scripts) == 1
+    (script,) = parsed.scripts
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    assert f'content="{policy}"' in text
     assert "http" not in text.replace('http-equiv="Content-Security-Policy"', "").replace(
         "http://www.w3.org/2000/svg", ""
     )
@@ -279,14 +271,6 @@ def test_the_page_is_whole_and_alone(grpo, dump, tmp_path):
     assert parsed.head()["words"] == [
         *(" hi", "[red]", "↵\n", "\\xe7\\x95", "\\x8c界", "של", "<b>&", "[/oops]")
     ]
-
-
-def test_the_browser_may_run_this_script_and_no_other(grpo, dump, tmp_path):
-    text = page(grpo, str(dump(TOKENS)), tmp_path)
-    (script,) = Page(text).scripts
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
-    assert f'content="{policy}"' in text
 
 
 @pytest.mark.parametrize("hostile", HOSTILE)
@@ -325,31 +309,23 @@ def test_prompts_in_all_their_shapes(grpo, dump, tmp_path, given, prompts):
 
 
 def test_the_page_tells_the_command_and_the_signature(shell, dump, tmp_path):
+    """And has the same bytes every time."""
     line = f"grpo show {dump(TOKENS)} -v dr --html {tmp_path / 'page.html'}"
-    shell(line)
-    text = Page((tmp_path / "page.html").read_text(encoding="utf-8")).text
+    pages = []
+    for _ in range(2):
+        shell(line)
+        pages.append((tmp_path / "page.html").read_text(encoding="utf-8"))
+    assert pages[0] == pages[1]
+    text = Page(pages[0]).text
     assert line in text
     assert "dr|adv:group-mean|" in text
 
 
-def test_the_same_bytes_every_time(shell, dump, tmp_path):
-    line = f"grpo show {dump(TOKENS)} --html {tmp_path / 'page.html'}"
-    pages = []
-    for _ in range(2):
-        shell(line)
-        pages.append((tmp_path / "page.html").read_bytes())
-    assert pages[0] == pages[1]
-
-
 def test_the_figure_is_text_and_asks_nothing_of_the_network(grpo, dump, tmp_path):
-    out = tmp_path / "picture.svg"
-    flags = ("--response", "0")
-    assert grpo("show", str(dump(TOKENS)), "--svg", str(out), *flags).exit_code == 0
-    text = out.read_text(encoding="utf-8")
+    text, tree = picture(grpo, dump(TOKENS), tmp_path, "--response", "0")
     assert "url(" not in text
     assert "<image" not in text
-    tree = ElementTree.fromstring(text)
-    lines = ["".join(one.itertext()) for one in tree.iter("{http://www.w3.org/2000/svg}text")]
+    lines = ["".join(one.itertext()) for one in tree.iter(f"{SVG}text")]
     assert " hi[red]↵" in lines
     assert "\\xe7\\x95\\x8c界של" in lines
     assert any(line.startswith("response 0, reward 1") for line in lines)
@@ -359,39 +335,30 @@ def test_the_figure_is_text_and_asks_nothing_of_the_network(grpo, dump, tmp_path
 
 
 def test_a_figure_has_low_marks_below_and_high_marks_above(grpo, dump, tmp_path):
-    out = tmp_path / "picture.svg"
-    flags = ("--svg", str(out), "--epsilon-low", "0.05")
-    assert grpo("show", str(dump(TOKENS)), *flags).exit_code == 0
-    tree = ElementTree.fromstring(out.read_text(encoding="utf-8"))
-    name = "{http://www.w3.org/2000/svg}"
-    bases = [float(text.attrib["y"]) for text in tree.iter(f"{name}text")]
-    for path in tree.iter(f"{name}path"):
+    _, tree = picture(grpo, dump(TOKENS), tmp_path, "--epsilon-low", "0.05")
+    bases = [float(text.attrib["y"]) for text in tree.iter(f"{SVG}text")]
+    for path in tree.iter(f"{SVG}path"):
         height = float(path.attrib["d"].split()[1].partition("H")[0].partition("h")[0])
         offsets = {round(height - base, 1) for base in bases}
         assert (4.4 if path.attrib["class"] == "low" else -12.4) in offsets
 
 
 def test_hostile_tokens_are_text_in_a_figure(grpo, dump, tmp_path):
-    out = tmp_path / "picture.svg"
-    rows = [[one] for one in HOSTILE]
+    record = {"tokens": [[one] for one in HOSTILE], "rewards": [1.0, 0.0] * 4, "id": HOSTILE[0]}
     logs = [[-1.0] for _ in HOSTILE]
-    record = {"tokens": rows, "rewards": [1.0, 0.0] * 4, "id": HOSTILE[0]}
     path = dump(record | dict.fromkeys(LOG_PROBS, logs))
-    assert grpo("show", str(path), "--svg", str(out)).exit_code == 0
-    tree = ElementTree.fromstring(out.read_text(encoding="utf-8"))
+    _, tree = picture(grpo, path, tmp_path)
     kinds = {one.tag.split("}")[1] for one in tree.iter()}
     assert kinds <= {"svg", "title", "style", "rect", "text", "tspan", "path"}
 
 
 @pytest.mark.parametrize("columns", [["1234567890" * 30], ["界" * 300], ["a" * 104, "b"]])
 def test_no_line_of_a_figure_is_too_long(grpo, dump, tmp_path, columns):
-    out = tmp_path / "picture.svg"
-    logs = [[-1.0] * len(columns)]
     record = {"tokens": [columns], "rewards": [1.0]}
+    logs = [[-1.0] * len(columns)]
     path = dump(record | dict.fromkeys(LOG_PROBS, logs))
-    assert grpo("show", str(path), "--svg", str(out)).exit_code == 0
-    tree = ElementTree.fromstring(out.read_text(encoding="utf-8"))
-    words = list(tree.iter("{http://www.w3.org/2000/svg}tspan"))
+    _, tree = picture(grpo, path, tmp_path)
+    words = list(tree.iter(f"{SVG}tspan"))
     assert "".join(word.text or "" for word in words) == "".join(columns)
     ends = [float(word.attrib["x"]) + 6.6 * cell_len(word.text or "") for word in words]
     assert max(ends) <= float(tree.attrib["width"])
@@ -410,9 +377,8 @@ def test_an_empty_response_and_numbers_alone_can_be_drawn(grpo, dump, tmp_path):
 
 
 def test_five_steps_on_each_side_each_darker_than_the_one_before(grpo, dump, tmp_path):
-    out = tmp_path / "picture.svg"
-    grpo("show", str(dump(TOKENS)), "--svg", str(out))
-    scale = re.findall(r'width="12.0"[^>]*fill="#(\w+)"', out.read_text(encoding="utf-8"))
+    text, _ = picture(grpo, dump(TOKENS), tmp_path)
+    scale = re.findall(r'width="12.0"[^>]*fill="#(\w+)"', text)
     lights = [luminance(bytes.fromhex(color)) for color in scale]
     assert len(set(scale)) == 11
     assert lights[5] == pytest.approx(1.0)
@@ -427,13 +393,6 @@ def luminance(color: bytes) -> float:
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
-def test_the_sides_of_the_clip_are_told_without_colour(grpo, dump):
-    shown = grpo("show", str(dump(TOKENS)), "--epsilon-low", "0.05").stdout
-    assert "\n hi▴[red]↵\n" in shown
-    assert "\n<b>&[/oops]▾\n" in shown
-    assert "▾ clipped low  ▴ clipped high" in shown
-
-
 ENGINE = {"log_probs_rollout": [[-0.1, -0.7, -0.3, -0.2, -1.1, -0.9], [-1.0, -1.9]]}
 
 
@@ -444,14 +403,6 @@ def test_mismatch_is_the_trainer_against_the_engine(grpo, dump, monkeypatch):
     rows = [line.split() for line in shown.splitlines()[-4:-2]]
     assert [row[1] for row in rows] == ["0", "1"]
     assert [float(row[-3]) for row in rows] == pytest.approx([-0.4 + 0.1, -0.5 + 0.7], rel=1e-4)
-
-
-def test_mismatch_needs_the_engine(grpo, dump):
-    result = grpo("show", str(dump(TOKENS)), "--color-by", "mismatch")
-    assert result.exit_code == 2
-    assert result.stderr == (
-        "grpo: --by mismatch: the record has no log_probs_rollout (the engine's log-probs)\n"
-    )
 
 
 def test_of_several_records_it_says_which_one_it_shows(grpo, dump):

@@ -39,14 +39,8 @@ def write(tmp_path):
     return written
 
 
-ONE_STEP = {"step": 1}
-
-
-# ---- each command ------------------------------------------------------------------------------
-
-
 def test_eval_leaves_the_penalty_out_and_says_so(grpo, write):
-    result = grpo("eval", write(PLAIN | ONE_STEP, PLAIN | ONE_STEP), "--json")
+    result = grpo("eval", write(PLAIN | {"step": 1}, PLAIN | {"step": 1}), "--json")
     document = json.loads(result.stdout)
     total = document["total"]
     assert result.exit_code == 0
@@ -91,13 +85,15 @@ def test_the_columns_that_a_record_with_ratios_lacks(grpo, write):
     assert json.loads(whole.stdout)["total"]["kl"] > 0
 
 
-@pytest.mark.parametrize("command", ["explain", "verify", "split"])
-def test_commands_that_ended_with_an_error(grpo, write, command):
-    path = write(PLAIN | {"expected": {"loss": LOSS}})
-    more = ["-n", "1"] if command == "split" else []
+@pytest.mark.parametrize("command", ["explain", "verify", "split", "check", "report", "diff"])
+def test_commands_that_ended_with_an_error(grpo, write, tmp_path, command):
+    path = write(*[PLAIN | {"expected": {"loss": LOSS}}] * 3)
+    page = str(tmp_path / "page.html")
+    more = {"split": ["-n", "1"], "diff": [path], "report": ["-o", page]}.get(command, [])
     result = grpo(command, path, *more)
-    assert result.exit_code == 0
-    assert f"note: {NOTE}\n" in result.stderr
+    assert result.exit_code == 0, result.stderr
+    assert "missing" not in result.stderr
+    assert command in ("check", "report", "diff") or f"note: {NOTE}\n" in result.stderr
 
 
 def test_explain_works_the_record_out_without_a_kl(grpo, write):
@@ -106,9 +102,6 @@ def test_explain_works_the_record_out_without_a_kl(grpo, write):
     assert "β·kl" not in result.stdout
     worked = json.loads(grpo("explain", write(PLAIN), "--json").stdout)["record"]
     assert (worked["beta"], worked["kl"]) == (0.0, None)
-
-
-def test_explain_of_a_beta_of_0_does_not_speak_of_the_reference(grpo, write):
     result = grpo("explain", write(PLAIN), "--beta", "0")
     assert "this loss has no KL (β = 0)" in result.stdout
     assert "log_probs_ref" not in result.stdout + result.stderr
@@ -129,16 +122,13 @@ def test_compare_serves_every_row_whose_kl_is_a_penalty(grpo, write):
 
 
 def test_match_names_the_default_as_it_stands(grpo, write):
+    """And rows of frameworks whose β is 0."""
     result = grpo("match", write(PLAIN, PLAIN), "--loss", "0.0529830888")
     assert "  grpo, grpo-unbiased-kl, " in result.stdout
     assert "-v grpo --level batch --only loss" in result.stdout
     assert "--kl none" not in result.stdout
     assert "KL left out of" in result.stderr
-
-
-def test_match_tries_frameworks_whose_beta_is_0_as_they_stand(write):
-    loss = evaluate(write(PLAIN, PLAIN), "trl/dr_grpo").loss
-    found = match(write(PLAIN, PLAIN), loss=loss)
+    found = match(write(PLAIN, PLAIN), loss=evaluate(write(PLAIN, PLAIN), "trl/dr_grpo").loss)
     assert "trl/dr_grpo" in found.matches[0].variants
     assert found.matches[0].command.count("--kl") == 0
 
@@ -149,15 +139,6 @@ def test_trend_has_the_columns_of_the_update(grpo, write):
     assert [row["loss"] for row in rows] == pytest.approx([LOSS] * 3, rel=1e-14)
     assert [row["kl"] for row in rows] == [None] * 3
     assert NOTE in result.stderr
-
-
-@pytest.mark.parametrize("command", ["check", "report", "diff"])
-def test_commands_that_evaluate_beside_other_things(grpo, write, tmp_path, command):
-    path = write(PLAIN, PLAIN, PLAIN)
-    more = {"diff": [path], "report": ["-o", str(tmp_path / "page.html")]}.get(command, [])
-    result = grpo(command, path, *more)
-    assert result.exit_code == 0, result.stderr
-    assert "missing" not in result.stderr
 
 
 def test_python_has_the_same_numbers_and_notes(write):
@@ -250,7 +231,7 @@ def test_records_with_probabilities():
 
 
 def test_a_beta_of_0_beside_records_that_give_none(write):
-    found = evaluate(write(PLAIN | ONE_STEP, PLAIN | ONE_STEP | {"beta": 0.0}))
+    found = evaluate(write(PLAIN | {"step": 1}, PLAIN | {"step": 1, "beta": 0.0}))
     assert found.loss == pytest.approx(LOSS, rel=1e-14)
     assert "|kl:mixed|" in found.signature
     assert found.notices == [NOTE]
@@ -266,21 +247,13 @@ ORDERS = {
 
 
 @pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("command", ["eval", "explain"])
-def test_a_mix_is_an_error_that_names_the_first_without(grpo, write, order, command):
-    records, line = ORDERS[order]
-    result = grpo(command, write(*records))
-    assert result.exit_code == 3
-    assert f"dump.jsonl:{line}: {MIXED}\n" in result.stderr
-
-
-@pytest.mark.parametrize("order", ORDERS)
-def test_a_mix_in_other_commands(grpo, write, order):
+def test_a_mix_is_an_error_that_names_the_first_without(grpo, write, order):
     records, line = ORDERS[order]
     path = write(*(one | {"expected": {"loss": LOSS}} for one in records))
-    verified = grpo("verify", path)
-    assert verified.exit_code == 3
-    assert f"dump.jsonl:{line}: {MIXED}" in verified.stderr
+    for command in ("eval", "explain", "verify"):
+        result = grpo(command, path)
+        assert result.exit_code == 3
+        assert f"dump.jsonl:{line}: {MIXED}\n" in result.stderr
     other = "with" if line == 1 else "without"
     cut = grpo("split", path, "-n", "1")
     assert cut.exit_code == 3
@@ -296,41 +269,32 @@ def test_a_mix_in_other_commands(grpo, write, order):
 def test_merged_totals_that_saw_both_are_an_error(order):
     records, line = ORDERS[order]
     parts = [partial([one], source="dump", first=at) for at, one in enumerate(records, 1)]
-    with pytest.raises(InputError) as error:
-        merge(parts)
-    assert str(error.value) == f"dump:{line}: {MIXED}"
-    with pytest.raises(InputError) as error:
-        merge([merge(parts[:1]), merge(parts[1:2]), *parts[2:]][::1])
-    assert str(error.value) == f"dump:{line}: {MIXED}"
+    for given in (parts, [merge(parts[:1]), merge(parts[1:2]), *parts[2:]]):
+        with pytest.raises(InputError) as error:
+            merge(given)
+        assert str(error.value) == f"dump:{line}: {MIXED}"
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_skipped_records_are_those_without(grpo, write, order):
-    records, _ = ORDERS[order]
+def test_records_without_are_skipped_and_their_steps_have_no_update(grpo, write, order):
+    records, line = ORDERS[order]
     path = write(*records)
-    lacking = sum("log_probs_ref" not in one for one in records)
+    lacks = ["log_probs_ref" not in one for one in records]
     result = grpo("eval", path, "--on-error", "skip", "--json")
-    total = json.loads(result.stdout)["total"]
     kept = evaluate([one for one in records if "log_probs_ref" in one])
     assert result.exit_code == 3
-    assert total == kept.total
-    assert f"skipped {lacking} of {len(records)} records" in result.stderr
+    assert json.loads(result.stdout)["total"] == kept.total
+    assert f"skipped {sum(lacks)} of {len(records)} records" in result.stderr
+    result = grpo("trend", path, "--fields", "loss", "-f", "jsonl")
+    assert [json.loads(row)["loss"] is None for row in result.stdout.splitlines()] == lacks
+    assert f"dump.jsonl:{line}: log_probs_ref: missing" in result.stderr
+    assert "KL left out" not in result.stderr
 
 
-def test_nothing_is_skipped_where_no_record_has_a_reference(grpo, write):
+def test_nothing_is_skipped_where_no_record_has_a_reference(grpo):
     result = grpo("eval", "--on-error", "skip", "--only", "loss", stdin=json.dumps(PLAIN))
     assert result.exit_code == 0
     assert float(result.stdout) == pytest.approx(LOSS, rel=1e-14)
-
-
-@pytest.mark.parametrize("order", ORDERS)
-def test_a_mixed_run_has_no_update_where_the_reference_is_missing(grpo, write, order):
-    records, line = ORDERS[order]
-    result = grpo("trend", write(*records), "--fields", "loss", "-f", "jsonl")
-    losses = [json.loads(row)["loss"] for row in result.stdout.splitlines()]
-    assert [loss is None for loss in losses] == ["log_probs_ref" not in one for one in records]
-    assert f"dump.jsonl:{line}: log_probs_ref: missing" in result.stderr
-    assert "KL left out" not in result.stderr
 
 
 def test_a_run_that_is_followed_starts_again_where_a_reference_turns_up(write):

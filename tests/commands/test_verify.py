@@ -13,7 +13,7 @@ import orjson
 import pytest
 from command import answer, run
 from files import each
-from mistakes import FLAGS, LENGTHS, compute, difference, expects
+from mistakes import FLAGS, LENGTHS, compute, difference
 from mistakes import RECORD as WORKED
 from planted import write
 
@@ -42,20 +42,21 @@ def changed(tmp_path: Path, change: Any, *, among: bool = True) -> str:
     return str(write(tmp_path / "dump.jsonl", rows if among else [row]))
 
 
+def negate(expected: dict[str, Any]) -> None:
+    expected["loss"] *= -1
+    expected["loss_gradient"] = [[-x for x in row] for row in expected["loss_gradient"]]
+
+
 # ---- what agrees --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("path", sorted(ROLLOUTS.glob("*.jsonl")), ids=lambda path: path.stem)
 def test_real_dumps_agree_with_what_their_trainer_computed(path) -> None:
-    found = verify(str(path))
+    """float32 trainers to 1e-5, verl's float64 cases (with float32 statistics) to 1e-6."""
+    rtol = {"trl-1.16.0-grpo": 1e-5, "verl-0.9.1-cases": 1e-6}.get(path.stem)
+    found = verify(str(path), **({"rtol": rtol} if rtol else {}))
     assert found.agrees, [one.first for one in found.records]
     assert all({"loss", "loss_gradient"} <= {*one.compared} for one in found.records)
-
-
-def test_real_dumps_agree_far_below_the_default_tolerance() -> None:
-    """float32 trainers to 1e-5, verl's float64 cases (with float32 statistics) to 1e-6."""
-    for name, rtol in (("trl-1.16.0-grpo", 1e-5), ("verl-0.9.1-cases", 1e-6)):
-        assert verify(str(ROLLOUTS / f"{name}.jsonl"), rtol=rtol).agrees
 
 
 def test_a_real_dump_as_users_run_it() -> None:
@@ -159,14 +160,14 @@ def test_tokens_are_named_by_their_position_as_written() -> None:
 
 
 def test_a_difference_as_users_run_it(tmp_path) -> None:
-    def negate(expected: dict[str, Any]) -> None:
-        expected["loss"] *= -1
-        del expected["loss_gradient"]
-
     result = run("verify", changed(tmp_path, negate))
     assert result.exit_code == 1
     for said in ("differs record dapo/2", "wrong sign", "1 of 8 records differs"):
         assert said in result.stdout
+    found = verify(changed(tmp_path, negate)).records[2].first
+    assert found is not None
+    assert (found.key, found.stage) == ("loss_gradient", "loss")  # the stage of the cause
+    assert "wrong sign" in (found.cause or "")
 
     def nudge(expected: dict[str, Any]) -> None:
         expected["loss_gradient"][3][1] += 1.0
@@ -181,17 +182,6 @@ def test_a_difference_as_users_run_it(tmp_path) -> None:
     assert first["expected"] - first["got"] == pytest.approx(1.0, rel=1e-3)
     assert first["cause"] is None
     assert document["records"][0]["first"] is None
-
-
-def test_the_stage_is_that_of_the_cause(tmp_path) -> None:
-    def negate(expected: dict[str, Any]) -> None:
-        expected["loss"] *= -1
-        expected["loss_gradient"] = [[-x for x in row] for row in expected["loss_gradient"]]
-
-    found = verify(changed(tmp_path, negate)).records[2].first
-    assert found is not None
-    assert (found.key, found.stage) == ("loss_gradient", "loss")
-    assert "wrong sign" in (found.cause or "")
 
 
 def test_flags_win_over_what_the_record_says() -> None:
@@ -304,14 +294,6 @@ def test_what_cannot_be_compared_is_bad_input(expected, said) -> None:
     with pytest.raises(InputError) as error:
         verify(RECORD | {"expected": expected}, "dr")
     assert said in str(error.value)
-
-
-@each("value", ["NaN", "Infinity", "-Infinity", "1e400"])
-def test_what_is_not_finite_never_agrees(tmp_path, value) -> None:
-    for where in ('{"loss": X}', '{"loss_gradient": [[X, 0.1], [0.2]]}'):
-        text = f'{json.dumps(RECORD)[:-1]}, "expected": {where.replace("X", value)}}}\n'
-        (tmp_path / "dump.jsonl").write_text(text)
-        assert run("verify", tmp_path / "dump.jsonl", "-v", "dr").exit_code in (1, 3)
 
 
 def test_a_nan_of_no_token_is_neither_agreement_nor_a_wrong_loss(dump) -> None:
@@ -544,7 +526,3 @@ def test_an_error_among_records_that_are_judged_together(tmp_path) -> None:
     assert run("verify", path).stderr.startswith(f"grpo: {path}:4: ")
     skipped = json.loads(run("verify", path, "--json", "--on-error", "skip").stdout)
     assert [row["id"] for row in skipped["records"]] == [0, 1, 2, 4, 5]
-
-
-def test_expects_is_what_the_definitions_give() -> None:
-    assert verify(WORKED | {"expected": expects(compute())}, "grpo", rtol=1e-9, **FLAGS).agrees
