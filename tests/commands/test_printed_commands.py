@@ -177,9 +177,9 @@ def _allowed(one: Printed, file: str) -> tuple[int, ...]:
     A command alone is a name in prose, which may need flags. Logs of a step are too short for
     ``--against``, as the line says.
     """
-    if len(one.words) == 1:
+    if len(one.words) == 1 or "--against" in one.words:
         return (2, 3)
-    general = any(map(is_placeholder, one.words)) or "--against" in one.words
+    general = any(map(is_placeholder, one.words))
     return (3,) if general or "bad_" in file or "--json" in one.words else ()
 
 

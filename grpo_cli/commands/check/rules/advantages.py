@@ -246,9 +246,8 @@ class Lines(NamedTuple):
     def have_own_std(self) -> NDArray[np.bool_]:
         """[groups] whether the slope is 1 over the group's std, of either ddof."""
         scale = 1.0 / np.where(self.slope > 0.0, self.slope, math.inf)
-        own: NDArray[np.bool_] = (np.abs(scale[:, None] - self.std) <= 2.0 * _SHIFT * self.std).any(
-            axis=1
-        )
+        near = np.abs(scale[:, None] - self.std) <= 2.0 * _SHIFT * self.std
+        own: NDArray[np.bool_] = near[:, 0] | near[:, 1]
         return own
 
     def follow(self) -> bool:
