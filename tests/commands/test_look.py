@@ -228,9 +228,9 @@ def test_findings_hang_and_break_between_words(grpo):
     first = next(at for at, line in enumerate(said) if line.startswith("step 30  shift  mismatch"))
     assert re.fullmatch(r"step 30  shift  mismatch\.\S+ rose: \S+ before, .*", said[first])
     assert re.fullmatch(r"  .*errors\)", said[first + 1])
-    then = [line for line in said if line.startswith("  then ")]
-    assert any(line.startswith("  then limit  mismatch.mult is above 1.05 ") for line in then)
-    assert said[said.index(then[-1]) + 1].startswith("    ")
+    also = [line for line in said if line.startswith("  also ")]
+    assert any(line.startswith("  also limit  mismatch.mult is above 1.05 ") for line in also)
+    assert said[said.index(also[-1]) + 1].startswith("    ")
 
 
 def test_a_wide_terminal_stretches_neither_prose_nor_bars(grpo, dump, monkeypatch):

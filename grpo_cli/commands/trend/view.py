@@ -138,8 +138,9 @@ def print_events(
         print_finding(console, screen, event.first)
         others = [one for one in event.others if one.severity == WARNING]
         for other in others[:most]:
-            also = Text(f"  then {other.kind}  {visible(other.sentence)}", "dim")
-            console.print(wrapped(also, screen.reading, 4))
+            when = "then" if other.onset > event.step else "also"
+            line = Text(f"  {when} {other.kind}  {visible(other.sentence)}", "dim")
+            console.print(wrapped(line, screen.reading, 4))
         if unsaid := [] if most is None else others[most:]:
             names = ", ".join(visible(one.metric) for one in unsaid)
             more = Text(f"  and {len(unsaid)} more: {names}", "dim")
