@@ -20,7 +20,7 @@ from grpo_cli.records.formats import CANONICAL, FORMATS
 from grpo_cli.records.open.budget import read_size
 from grpo_cli.records.open.folders import files as expanded
 from grpo_cli.records.record import in_chunks
-from grpo_cli.records.tables.parquet import canonical
+from grpo_cli.records.tables.writing import canonical
 from grpo_cli.records.translate import Notices
 from grpo_cli.variants import STAGES
 from grpo_cli.variants.plan import OWN_AGGREGATES

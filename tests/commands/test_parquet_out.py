@@ -121,7 +121,7 @@ def test_a_type_that_changes_is_one_line(grpo, tmp_path):
 
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_row_groups(grpo, tmp_path, monkeypatch, jobs):
-    monkeypatch.setattr("grpo_cli.records.tables.parquet.GROUP_BYTES", 1 << 14)
+    monkeypatch.setattr("grpo_cli.records.tables.writing.GROUP_BYTES", 1 << 14)
     path = written(tmp_path / "in.jsonl", [{**RECORDS[0], "id": at} for at in range(9000)])
     out = tmp_path / "out.parquet"
     more = ("--level", "token", "--kl", "none", "--jobs", jobs, "--fields", "id,line,token,ratio")

@@ -194,18 +194,18 @@ def test_records_are_written_in_their_order(grpo, tmp_path):
 
 def test_records_that_wait_to_be_written_are_few(monkeypatch):
     pytest.importorskip("pyarrow")
-    from grpo_cli.records.tables import parquet
+    from grpo_cli.records.tables import writing
 
-    monkeypatch.setattr(parquet, "_WAITING", 1000)
+    monkeypatch.setattr(writing, "_WAITING", 1000)
     stream = io.BytesIO()
     waiting = []
-    with parquet.Table(stream) as table:
+    with writing.Table(stream) as table:
         for at in range(200):
             table.add_record({"id": at, "log_probs_new": [[-1.0] * 9], "rewards": [1.0]})
             waiting.append(len(table._waiting))
     assert 1 < max(waiting) < 20
     assert waiting.count(0) > 10
-    assert parquet.package().parquet.read_table(stream).num_rows == 200
+    assert writing.package().parquet.read_table(stream).num_rows == 200
 
 
 def test_what_has_a_column_of_its_own(grpo, tmp_path):
@@ -239,7 +239,7 @@ def test_what_has_a_column_of_its_own(grpo, tmp_path):
 def test_row_groups_of_some_megabytes(grpo, tmp_path, monkeypatch):
     parquet = pytest.importorskip("pyarrow.parquet")
 
-    monkeypatch.setattr("grpo_cli.records.tables.parquet.GROUP_BYTES", 1 << 14)
+    monkeypatch.setattr("grpo_cli.records.tables.writing.GROUP_BYTES", 1 << 14)
     path = tmp_path / "in.jsonl"
     path.write_bytes(lines([{"logps": [[-0.5] * 100] * 4, "reward": REWARDS}] * 2000))
     assert grpo("convert", path, "-o", tmp_path / "out.parquet").exit_code == 0

@@ -20,7 +20,7 @@ from grpo_cli.engine.packing import alike
 from grpo_cli.errors import GrpoError, InputError
 from grpo_cli.records import DecodedChunk, Raw, assemble, record
 from grpo_cli.records.record import blaming
-from grpo_cli.records.tables.parquet import canonical, dumps, has_id, named
+from grpo_cli.records.tables.writing import canonical, dumps, has_id, named
 from grpo_cli.terminal.numbers import escaped_json
 from grpo_cli.variants.trainer import Reading, choose, completed
 
@@ -211,7 +211,7 @@ def write_lines(pieces: Iterable[bytes | Unnamed], stream: BinaryIO) -> None:
 
 def write_table(raws: Iterable[Any], stream: BinaryIO) -> None:
     """Writes records as a Parquet file."""
-    from grpo_cli.records.tables.parquet import Table
+    from grpo_cli.records.tables.writing import Table
 
     with Table(stream) as table:
         for place, raw in enumerate(raws):

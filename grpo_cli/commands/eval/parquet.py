@@ -25,7 +25,7 @@ from grpo_cli.engine.rows.rows import Column, columns, row_segments
 from grpo_cli.engine.rows.source import Source
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.records.tables.files import package
-from grpo_cli.records.tables.parquet import Sink
+from grpo_cli.records.tables.writing import Sink
 from grpo_cli.variants.plan import Plan
 
 

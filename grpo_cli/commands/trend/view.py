@@ -62,8 +62,8 @@ def print_steps(
     """
     places = _picked(steps.numbers, limit, {one.onset for one in findings})
     names, columns = fields or usual(steps), []
+    own: Mapping[str, Sequence[Any]] = {"step": steps.numbers, "file": steps.files}
     for name in ("step", *names):
-        own: Mapping[str, Sequence[Any]] = {"step": steps.numbers, "file": steps.files}
         values = own[name] if name in own else steps.values(name)
         line = "" if name in _CONTEXT else spark(values, 8, plain=ascii_only())
         columns.append(_column(name, [values[at] for at in places], line, places))

@@ -1,4 +1,4 @@
-"""Canonical records → a Parquet file."""
+"""Records under their canonical names, as lines of JSON and as a Parquet file."""
 
 from __future__ import annotations
 
