@@ -12,7 +12,7 @@ from typing import Any
 from grpo_cli.batch import borders
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.rows.fields import ACCUMULATED
-from grpo_cli.engine.totals import Sizes, TermSums, Totals
+from grpo_cli.engine.totals import Sizes, Totals
 from grpo_cli.errors import UsageError
 from grpo_cli.objective.accumulation import Rule, rule_of
 from grpo_cli.objective.arithmetic.exact_sums import added
@@ -38,11 +38,11 @@ class MicroBatches:
         rules: for each term, how the trainer adds micro-batches up, as each record has it.
     """
 
-    losses: dict[MicroBatch, list[TermSums]] = field(default_factory=dict)
+    losses: dict[MicroBatch, list[Totals]] = field(default_factory=dict)
     given: set[tuple[bool, bool]] = field(default_factory=set)
     rules: set[Rules] = field(default_factory=set)
 
-    def add(self, place: MicroBatch, loss: TermSums, rules: Rules) -> None:
+    def add(self, place: MicroBatch, loss: Totals, rules: Rules) -> None:
         """Adds a record's loss."""
         self._add(place, loss)
         self.given.add(place.given)
@@ -52,13 +52,13 @@ class MicroBatches:
         """Adds the micro-batches of records that follow."""
         for place, several in later.losses.items():
             for loss in several:
-                copy = TermSums()
+                copy = Totals("input")
                 copy.merge(loss)
                 self._add(place, copy)
         self.given |= later.given
         self.rules |= later.rules
 
-    def _add(self, place: MicroBatch, loss: TermSums) -> None:
+    def _add(self, place: MicroBatch, loss: Totals) -> None:
         there = self.losses.setdefault(place, [])
         if there and place.number is not None:
             there[0].merge(loss)
@@ -110,9 +110,9 @@ class MicroBatches:
         held = [(getattr(one, unit), one.part(term)) for rank in self._ranks() for one in rank]
         return added([size * part for size, part in held]) / max(sum(size for size, _ in held), 1)
 
-    def _ranks(self) -> Iterable[Sequence[TermSums]]:
+    def _ranks(self) -> Iterable[Sequence[Totals]]:
         """The micro-batches of each rank."""
-        ranks: dict[Hashable, list[TermSums]] = {}
+        ranks: dict[Hashable, list[Totals]] = {}
         for place, several in self.losses.items():
             ranks.setdefault(place.rank, []).extend(several)
         return ranks.values()
@@ -178,7 +178,7 @@ class BatchTotals:
         rules = rules_of(breakdown.objective)
         cuts = breakdown.batch.cuts(range(len(chunk.keys) + 1))
         for key, of, cut in zip(chunk.keys, chunk.of_batches, cuts, strict=True):
-            loss = TermSums()
+            loss = Totals("input")
             loss.add_some(summary, cut)
             micro_batches = self.micro_batches.setdefault(key, MicroBatches())
             micro_batches.add(of.micro_batch, loss, rules)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -60,61 +60,9 @@ class TermTotal:
         return math.fsum(parts) / count
 
 
-@dataclass(kw_only=True)
-class TermSums:
-    """The terms of J summed over some records, such as a micro-batch, and how many these are."""
-
-    records: int = 0
-    responses: int = 0
-    tokens: int = 0
-    terms: dict[str, TermTotal] = field(default_factory=dict)
-
-    COUNTS: ClassVar[tuple[str, ...]] = ("records", "responses", "tokens")
-
-    def add_some(self, summary: Summary, cut: Cut) -> None:
-        """Adds some of the records of a breakdown."""
-        records, _, responses, tokens = cut.counts
-        self.records += records
-        self.responses += responses
-        self.tokens += tokens
-        self._add_terms(summary, cut)
-
-    def _add_terms(self, summary: Summary, cut: Cut) -> None:
-        records = summary.records
-        for term in summary.breakdown.terms:
-            total, own = self._term(term.name), term.coefficient
-            if isinstance(own, np.ndarray):
-                own = np.repeat(own[cut.records], records.lengths[cut.records])
-            total.add(own, term.weighted_of(cut.responses))
-            total.counted += term.counted(cut.responses)
-        for name, weights in summary.breakdown.absent.items():
-            self._term(name).counted += weights.counted(cut.responses)
-
-    def merge(self, other: Self) -> None:
-        """Adds the sums of other records."""
-        self._add_counts_of(other)
-        for name, term in other.terms.items():
-            self._term(name).merge(term)
-
-    def _add_counts_of(self, other: Self) -> None:
-        for name in self.COUNTS:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-
-    def _term(self, name: str) -> TermTotal:
-        return self.terms.setdefault(name, TermTotal())
-
-    def count(self, term: str) -> float:
-        """The denominator of a term that counts; 1 where nothing is counted."""
-        return (self.terms[term].counted if term in self.terms else 0.0) or 1.0
-
-    def part(self, term: str) -> float:
-        """What a term adds to J; 0 where there is none."""
-        return self.terms[term].part(self.count(term)) if term in self.terms else 0.0
-
-
 @dataclass
-class Totals(TermSums):
-    """What a batch adds up to, or the mean over several batches.
+class Totals:
+    """What a batch adds up to, or a micro-batch of it, or the mean over several batches.
 
     Of one batch, a term's sum is divided by what its weights count over all records. With ``batch``
     "record", or the fields of ``--batch``, the totals are means over the batches' own values;
@@ -123,7 +71,10 @@ class Totals(TermSums):
     """
 
     batch: str
+    records: int = 0
     groups: int = 0
+    responses: int = 0
+    tokens: int = 0
     clipped_low: int = 0
     clipped_high: int = 0
     dead_groups: int = 0
@@ -132,6 +83,7 @@ class Totals(TermSums):
     ratio_min: float = math.inf
     ratio_max: float = -math.inf
     ratio: ExactSum = field(default_factory=ExactSum)
+    terms: dict[str, TermTotal] = field(default_factory=dict)
     products: dict[tuple[str, str], ExactSum] = field(default_factory=dict)
     counts: bool = True
     divisors: set[float] = field(default_factory=set)
@@ -147,9 +99,8 @@ class Totals(TermSums):
         self._term(POLICY)
 
     COUNTS: ClassVar[tuple[str, ...]] = (
-        *TermSums.COUNTS,
-        *("groups", "turns", "trajectories", "clipped_low", "clipped_high"),
-        *("dead_groups", "empty_responses", "on_policy"),
+        *("records", "groups", "responses", "tokens", "turns", "trajectories"),
+        *("clipped_low", "clipped_high", "dead_groups", "empty_responses", "on_policy"),
     )
 
     def add(self, breakdown: Breakdown) -> None:
@@ -158,9 +109,13 @@ class Totals(TermSums):
 
     def add_some(self, summary: Summary, cut: Cut) -> None:
         """Adds some of the records of a breakdown, such as those of a step."""
-        super().add_some(summary, cut)
+        self._add_terms(summary, cut)
         breakdown, weights = summary.breakdown, summary.breakdown.policy.weights
-        self.groups += cut.counts[1]
+        records, groups, responses, tokens = cut.counts
+        self.records += records
+        self.groups += groups
+        self.responses += responses
+        self.tokens += tokens
         self.turns += int(summary.turn_counts[cut.responses].sum())
         self.trajectories += int(summary.trajectory_firsts[cut.responses].sum())
         self.names_turns |= breakdown.batch.names_turns
@@ -178,23 +133,31 @@ class Totals(TermSums):
         self.of.add(weights.of)
         self.counts &= weights.counts is not None
         divisor = weights.divisor
-        divisor = divisor[cut.responses] if isinstance(divisor, np.ndarray) else divisor
-        self.divisors.update(np.unique(divisor).astype(np.float64).tolist())
+        several = isinstance(divisor, np.ndarray)
+        self.divisors.update(divisor[cut.responses].tolist() if several else [float(divisor)])
         self.kl_known &= not breakdown.kl_unknown
         self._sign(breakdown.objective.parts_of(cut.records))
 
     def _add_terms(self, summary: Summary, cut: Cut) -> None:
-        if self.batch != "record":
-            super()._add_terms(summary, cut)
-            for name, other, product in summary.products:
-                self.products.setdefault((name, other), ExactSum()).add(product[cut.responses])
+        breakdown = summary.breakdown
+        if self.batch == "record":
+            for term, values in zip(breakdown.terms, summary.record_values, strict=True):
+                own = term.coefficient
+                own = own[cut.records] if isinstance(own, np.ndarray) else own
+                self._term(term.name).add(own, values[cut.records])
+            squares = self.products.setdefault((POLICY, POLICY), ExactSum())
+            squares.add(summary.record_gradient_squares[cut.records])
             return
-        for term, values in zip(summary.breakdown.terms, summary.record_values, strict=True):
-            own = term.coefficient
-            own = own[cut.records] if isinstance(own, np.ndarray) else own
-            self._term(term.name).add(own, values[cut.records])
-        squares = self.products.setdefault((POLICY, POLICY), ExactSum())
-        squares.add(summary.record_gradient_squares[cut.records])
+        for term in breakdown.terms:
+            total, own = self._term(term.name), term.coefficient
+            if isinstance(own, np.ndarray):
+                own = np.repeat(own[cut.records], summary.records.lengths[cut.records])
+            total.add(own, term.weighted_of(cut.responses))
+            total.counted += term.counted(cut.responses)
+        for name, weights in breakdown.absent.items():
+            self._term(name).counted += weights.counted(cut.responses)
+        for name, other, product in summary.products:
+            self.products.setdefault((name, other), ExactSum()).add(product[cut.responses])
 
     def add_batch(self, other: Totals) -> None:
         """Adds the totals of one more batch to those of which these are the mean."""
@@ -210,11 +173,20 @@ class Totals(TermSums):
 
     def merge(self, other: Totals) -> None:
         """Adds the totals of other records."""
-        super().merge(other)
+        self._add_counts_of(other)
         self.units += other.units
+        for name, term in other.terms.items():
+            self._term(name).merge(term)
         for pair, product in other.products.items():
             self.products.setdefault(pair, ExactSum()).merge(product)
         self._add_facts_of(other)
+
+    def _add_counts_of(self, other: Totals) -> None:
+        for name in self.COUNTS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+    def _term(self, name: str) -> TermTotal:
+        return self.terms.setdefault(name, TermTotal())
 
     def _add_facts_of(self, other: Totals) -> None:
         self.ratio.merge(other.ratio)
@@ -234,7 +206,9 @@ class Totals(TermSums):
 
     def count(self, term: str) -> float:
         """The denominator of a term that counts, over the batch; 1 where nothing is counted."""
-        return super().count(term) if self.batch == "input" else max(self.averaged, 1)
+        if self.batch != "input":
+            return max(self.averaged, 1)
+        return (self.terms[term].counted if term in self.terms else 0.0) or 1.0
 
     @property
     def averaged(self) -> int:
@@ -244,6 +218,10 @@ class Totals(TermSums):
     def value(self, term: str) -> float:
         """Σ w·value of a term; 0 where there is none."""
         return self.terms[term].value(self.count(term)) if term in self.terms else 0.0
+
+    def part(self, term: str) -> float:
+        """What a term adds to J; 0 where there is none."""
+        return self.terms[term].part(self.count(term)) if term in self.terms else 0.0
 
     def parts(self) -> dict[str, float]:
         """What each term adds to J, by its name."""

@@ -155,11 +155,6 @@ class Breakdown:
         return _sum_of([term.coefficient * self._record_values(term) for term in self.active])
 
     @cached_property
-    def signatures(self) -> list[str]:
-        """[M] the signature of each record."""
-        return self.objective.signatures(self.batch.records.count)
-
-    @cached_property
     def record_gradient(self) -> F64:
         """[N] ∂J/∂(log π_θ), J being the record's own objective."""
         return self._gradient(None)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
 from grpo_cli.hyperparameters import HYPERPARAMETERS, HyperparameterError, Value
+from grpo_cli.objective.signature import MIXED
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -338,6 +339,16 @@ class Bound:
     def by_record(self, name: str) -> Any:
         """A hyperparameter's value; [M] those of the records where they differ."""
         return self.varied.get(name, self.values.get(name))
+
+    def shared_by(self, records: slice) -> Mapping[str, Value]:
+        """The values that some of the records have in common; ``MIXED`` where they differ."""
+        if not self.varied:
+            return self.values
+        own = {name: column[records].tolist() for name, column in self.varied.items()}
+        return {
+            **self.values,
+            **{name: one[0] if len({*one}) == 1 else MIXED for name, one in own.items()},
+        }
 
     @cached_property
     def key(self) -> tuple[str, tuple[tuple[str, Value], ...]]:

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
-from grpo_cli.hyperparameters import Value
 from grpo_cli.objective import (  # noqa: F401 - they register their choices
     advantage,
     aggregate,
@@ -19,7 +18,7 @@ from grpo_cli.objective import (  # noqa: F401 - they register their choices
     surrogate,
 )
 from grpo_cli.objective.choice import Bound, Choice, table
-from grpo_cli.objective.signature import MIXED, Part, Parts, line
+from grpo_cli.objective.signature import Part, Parts, line
 from grpo_cli.version import VERSION
 
 
@@ -126,32 +125,24 @@ class Objective:
         return tuple(sorted(found))
 
     @cached_property
+    def varies(self) -> bool:
+        """Whether records differ in a hyperparameter."""
+        return any(one.varied for one in self.stages.values())
+
+    @cached_property
     def parts(self) -> Parts:
-        """The pieces of the signature, in fixed order, the version last."""
-        return self._parts(
-            {stage: dict.fromkeys(one.varied, MIXED) for stage, one in self.stages.items()}
-        )
+        """The pieces of the signature of all records."""
+        return self.parts_of(_ALL)
 
     def parts_of(self, records: slice) -> Parts:
-        """The pieces of the signature of some of the records; what differs among them is mixed."""
-        if not any(one.varied for one in self.stages.values()):
+        """The pieces of the signature of some of the records, in fixed order, the version last.
+
+        A value that differs among them reads ``mixed``.
+        """
+        if records != _ALL and not self.varies:
             return self.parts
-
-        def shared(column: NDArray[Any]) -> Value:
-            own = column[records]
-            return own[0].item() if len(own) and (own == own[0]).all() else MIXED
-
-        return self._parts(
-            {
-                stage: {name: shared(column) for name, column in one.varied.items()}
-                for stage, one in self.stages.items()
-            }
-        )
-
-    def _parts(self, instead: Mapping[str, Mapping[str, Value]]) -> Parts:
-        """The pieces, with other values in some stages."""
         stages = [
-            Part(_KEYS[stage], bound.name, tuple({**bound.values, **instead[stage]}.items()))
+            Part(_KEYS[stage], bound.name, tuple(bound.shared_by(records).items()))
             for stage, bound in self.stages.items()
         ]
         return (Part("", self.name), *stages, Part("batch", self.batch), Part("v", VERSION))
@@ -163,19 +154,12 @@ class Objective:
 
     def signatures(self, records: int) -> list[str]:
         """[M] the signature of each record."""
-        varied = {stage: one.varied for stage, one in self.stages.items()}
-        if not any(varied.values()):
+        if not self.varies:
             return [self.signature] * records
-
-        def of(record: int) -> Mapping[str, Mapping[str, Value]]:
-            return {
-                stage: {name: column[record].item() for name, column in own.items()}
-                for stage, own in varied.items()
-            }
-
-        return [line(self._parts(of(record))) for record in range(records)]
+        return [line(self.parts_of(slice(at, at + 1))) for at in range(records)]
 
 
+_ALL = slice(None)
 _MADE_OF = {
     "token_log_ratio": "log_probs_old",
     "log_probs_old": "log_probs_old",

@@ -17,6 +17,7 @@ class Played:
     def __init__(self, job: Job[Any] | None, room: int, seed: int) -> None:
         self.job, self.limit, self.random = job, room, random.Random(seed)
         self.values: dict[int, Any] = {}
+        self.counts: dict[int, Any] = {}  # of ranges: other tasks refer to them
         self.work: dict[int, Any] = {}
         self.most = self.count = 0
 
@@ -34,9 +35,20 @@ class Played:
         return ref, -ref
 
     def evaluate(self, number: int, portion: Any, *before: Any) -> int:
+        return self.later(self._evaluated, number, portion, *before)
+
+    def _evaluated(self, number: int, portion: Any, *before: Any) -> Answer:
+        """What Ray makes of it: references become values, once what they refer to is done."""
         if before:
-            before = before[0], self.values.pop(before[1])
-        return self.later(tasks.evaluate, self.job, number, portion, *before)
+            data, lines, *counts = before
+            for ref in (-data, *counts):
+                if ref in self.work:
+                    self._do(ref)
+                if isinstance(self.counts[ref], GrpoError):
+                    raise self.counts[ref]
+            before = self.values.pop(data), lines, *(self.counts[ref] for ref in counts)
+        assert self.job is not None
+        return tasks.evaluate(self.job, number, portion, *before)
 
     def wait(self, refs: list[int]) -> list[int]:
         waiting = [ref for ref in refs if ref in self.work]
@@ -52,10 +64,13 @@ class Played:
             found = error
         if isinstance(found, tuple) and not isinstance(found, Answer):  # of a range
             found, self.values[-ref] = found
-        self.values[ref] = found
+        if function is blocks.look or isinstance(found, int):
+            self.counts[ref] = found
+        else:
+            self.values[ref] = found
 
     def get(self, ref: int, place: str) -> Any:
-        found = self.values.pop(ref)
+        found = self.counts[ref] if ref in self.counts else self.values.pop(ref)
         if isinstance(found, GrpoError):
             raise found
         return found

@@ -257,11 +257,6 @@ class Exact(Totals):
         (low, high), (other_low, other_high) = self.reached.T, other.T
         self.reached = np.stack([np.minimum(low, other_low), np.maximum(high, other_high)], axis=1)
 
-    @property
-    def objective(self) -> float:
-        """J."""
-        return sum(self.parts().values())
-
 
 def edges(ratio: F64, advantage: F64) -> F64:
     """[2, 2] the least and the greatest ρ of tokens with A > 0, and of those with A < 0."""

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Container, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from grpo_cli.engine.accumulator import A, FoldPiece
 from grpo_cli.engine.cluster.parts import PartFolder
@@ -93,34 +93,32 @@ def on_ray(
         raise
 
 
-@dataclass
-class _Task:
+class _Task(NamedTuple):
     """A portion that is under way.
 
     Attributes:
         number: its place among the portions.
         portion: the input.
-        looked: of a range, references to the count of its lines and to its bytes.
-        answer: a reference; None until the lines before it are counted, and where it is kept.
-        kept: whether its rows are there already.
-        fault: why it cannot be evaluated.
+        count: of a range, a reference to the count of its lines.
+        answer: a reference; None where its rows are there already.
     """
 
     number: int
     portion: Portion
-    looked: tuple[Ref, Ref] | None = None
+    count: Ref = None
     answer: Ref = None
-    kept: bool = False
-    fault: Exception | None = None
 
-    def is_over(self, working: Container[Ref]) -> bool:
-        """Whether it is evaluated, kept or refused."""
-        evaluated = self.answer is not None and self.answer not in working
-        return self.kept or self.fault is not None or evaluated
+    @property
+    def last(self) -> Ref:
+        """What is over when the task is; None where there is nothing to do."""
+        return self.count if self.answer is None else self.answer
 
 
 class Flow:
     """Runs portions, a bounded number at once; iterate it for their answers, in order.
+
+    The lines of a range have numbers when those of all ranges before it are counted: its task gets
+    references to the counts, and Ray has it wait for them.
 
     Args:
         cluster: where.
@@ -132,75 +130,67 @@ class Flow:
         self, cluster: Cluster, cut: Iterator[Portion], folder: PartFolder | None = None
     ) -> None:
         self._cluster = cluster
-        self._cut = enumerate(cut)
+        self._cut: Iterator[tuple[int, Portion]] | None = enumerate(cut)
         self._folder = folder
         self._begun: deque[_Task] = deque()
         self._working: dict[Ref, None] = {}
-        self._lines = 0  # before the next range of its file
-        self._more = True
+        self._fault: Exception | None = None
+        # Of the file that is read: the lines of ranges that are done, and counts of later ranges.
+        self._lines, self._counts = 0, deque[Ref]()
 
     def __iter__(self) -> Generator[Answer]:
         try:
             while True:
-                self._begin()
-                for task in self._begun:
-                    if not self._is_answered(task):
-                        break
-                while self._begun and self._begun[0].is_over(self._working):
-                    task = self._begun.popleft()
-                    if task.fault is not None:
-                        raise task.fault
-                    answer = Answer([])
-                    if not task.kept:
-                        answer = self._cluster.get(task.answer, _place(task.portion))
-                        yield answer
-                    if self._folder is not None and answer.fault is None:
-                        self._folder.add(task.number)
+                self._fill()
+                while self._begun and self._begun[0].last not in self._working:
+                    yield from self._finish(self._begun.popleft())
                 if self._working:
                     for ref in self._cluster.wait(list(self._working)):
                         del self._working[ref]
-                elif not self._begun and not self._more:
-                    return
+                elif self._cut is None and not self._begun:
+                    break
+            if self._fault is not None:
+                raise self._fault
         finally:
             self._cluster.cancel(list(self._working))
 
-    def _begin(self) -> None:
-        """Takes as many portions as there is room for."""
+    def _fill(self) -> None:
+        """Begins as many portions as there is room for."""
         room = self._cluster.room()
-        while self._more and len(self._working) < room and len(self._begun) < 2 * room:
+        while self._cut and len(self._working) < room and len(self._begun) < 2 * room:
             try:
-                task = _Task(*next(self._cut))
+                task = self._begin(*next(self._cut))
             except StopIteration:
-                self._more = False
+                self._cut = None
                 return
             except (GrpoError, OSError) as fault:  # of a file that cannot be cut
-                task = _Task(0, Files((), 0), fault=fault)
-                self._more = False
-            if isinstance(task.portion, Range):
-                task.looked = self._cluster.look(task.portion)
-                self._working[task.looked[0]] = None
+                self._cut, self._fault = None, fault
+                return
             self._begun.append(task)
+            if task.last is not None:
+                self._working[task.last] = None
 
-    def _is_answered(self, task: _Task) -> bool:
-        """Whether a portion is evaluated, or will be: not before its lines have numbers."""
-        if task.answer is not None or task.kept:
-            return True
-        before: tuple[Any, ...] = ()
-        if isinstance(task.portion, Range) and task.looked is not None:
-            if task.looked[0] in self._working:
-                return False
-            before = (self._lines if task.portion.start else 0), task.looked[1]
-            try:
-                self._lines = before[0] + self._cluster.get(task.looked[0], _place(task.portion))
-            except GrpoError as fault:
-                task.fault, self._more = fault, False
-        if task.fault is not None:
-            return False
-        task.kept = self._folder is not None and self._folder.keeps(task.number)
-        if not task.kept:
-            task.answer = self._cluster.evaluate(task.number, task.portion, *before)
-            self._working[task.answer] = None
-        return True
+    def _begin(self, number: int, portion: Portion) -> _Task:
+        count, before = None, ()
+        if isinstance(portion, Range):
+            if not portion.start:
+                self._lines, self._counts = 0, deque()
+            count, data = self._cluster.look(portion)
+            before = data, self._lines, *self._counts
+            self._counts.append(count)
+        if self._folder is not None and self._folder.keeps(number):
+            return _Task(number, portion, count)
+        return _Task(number, portion, count, self._cluster.evaluate(number, portion, *before))
+
+    def _finish(self, task: _Task) -> Iterator[Answer]:
+        place, answer = _place(task.portion), Answer([])
+        if task.answer is not None:
+            answer = self._cluster.get(task.answer, place)
+        if self._counts and self._counts[0] == task.count:
+            self._lines += self._cluster.get(self._counts.popleft(), place)
+        yield answer
+        if self._folder is not None and answer.fault is None:
+            self._folder.add(task.number)
 
 
 def _place(portion: Portion) -> str:

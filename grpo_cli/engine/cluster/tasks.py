@@ -123,7 +123,11 @@ class Job(Generic[A]):
 
 
 def evaluate(
-    job: Job[A], number: int, portion: Portion, before: int = 0, data: Bytes | None = None
+    job: Job[A],
+    number: int,
+    portion: Portion,
+    data: Bytes | None = None,
+    *counts: int,
 ) -> Answer:
     """The task: what a portion comes to, up to where reading fails; its rows are written.
 
@@ -131,14 +135,14 @@ def evaluate(
         job: what to do.
         number: the place of the portion among all.
         portion: the input.
-        before: the lines of the ranges before it in its file.
         data: the bytes of a range, where they were read already.
+        counts: the lines of the ranges before it in its file.
     """
     memory.settle()
     results: list[Result] = []
     try:
         job.check()
-        for source, size, pieces in _inputs(job, portion, before, data):
+        for source, size, pieces in _inputs(job, portion, sum(counts), data):
             faults: list[GrpoError] = []
             results.append((size, job.work(_until(pieces, source, faults))))
             if faults:

@@ -211,7 +211,12 @@ RECORD = (
         hidden=True,
         kind="text",
     ),
-    Field("signature", lambda source: source.breakdown.signatures, hidden=True, kind="text"),
+    Field(
+        "signature",
+        lambda source: source.breakdown.objective.signatures(source.count("record")),
+        hidden=True,
+        kind="text",
+    ),
 )
 
 
