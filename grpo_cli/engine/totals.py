@@ -133,8 +133,8 @@ class Totals:
         self.of.add(weights.of)
         self.counts &= weights.counts is not None
         divisor = weights.divisor
-        several = isinstance(divisor, np.ndarray)
-        self.divisors.update(divisor[cut.responses].tolist() if several else [float(divisor)])
+        each = divisor[cut.responses] if isinstance(divisor, np.ndarray) else [divisor]
+        self.divisors.update(map(float, each))
         self.kl_known &= not breakdown.kl_unknown
         self._sign(breakdown.objective.parts_of(cut.records))
 

@@ -245,7 +245,7 @@ class Plan:
                     break
             else:
                 raise InputError(missing(wanted, f"{name} needs it"), path=wanted, record=0)
-        return _bound(name, choice, tuple(values.items()))
+        return Bound(name, choice, values)
 
     def assumed(self, record: Mapping[str, Value]) -> list[str]:
         """The constant lengths that neither a flag nor the record gives, in words.
@@ -402,19 +402,6 @@ def idle_clips(variant: str, surrogate: Bound) -> Iterator[str]:
 
 _KNOWN: dict[object, Bound] = {}
 """Choices by what their values come from: a search makes thousands of plans of some hundreds."""
-_BOUND: dict[tuple[int, str, tuple[tuple[str, Value], ...]], Bound] = {}
-
-
-def _bound(name: str, choice: Choice, values: tuple[tuple[str, Value], ...]) -> Bound:
-    """The choice with these values, checked once; choices live as long as the tables do."""
-    key = id(choice), name, values
-    if key not in _BOUND:
-        if len(_BOUND) > _MOST_BOUND:
-            _BOUND.clear()
-        _BOUND[key] = Bound(name, choice, dict(values))
-    return _BOUND[key]
-
-
 _MOST_BOUND = 1 << 14
 _MOST_OBJECTIVES = 256
 """Kept of a plan: each record may have settings of its own."""

@@ -288,7 +288,9 @@ def numbers_by_record(batch: Batch, objective: Objective) -> dict[str, list[byte
         name: [part.tobytes() for part in np.split(column, ends[unit][:-1])]
         for name, (unit, column) in columns.items()
     }
-    return parts | {"signature": [one.encode() for one in found.objective.signatures(found.batch.records.count)]}
+    return parts | {
+        "signature": [one.encode() for one in found.objective.signatures(found.batch.records.count)]
+    }
 
 
 def others(parameter: str, value: Value) -> list[Value]:

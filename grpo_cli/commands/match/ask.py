@@ -10,8 +10,8 @@ from typing import Any
 
 from grpo_cli.commands.match.answer import Convention, Matched, Released
 from grpo_cli.commands.match.question import InMemory, LoggedNumber, Question, Stream
-from grpo_cli.commands.match.run import REFERENCE, Candidate
-from grpo_cli.commands.match.search import TOO_LARGE, Search, SearchResult
+from grpo_cli.commands.match.run import REFERENCE, Candidate, Run
+from grpo_cli.commands.match.search import TOO_LARGE, Search
 from grpo_cli.engine import Reader
 from grpo_cli.engine.chunk import Chunk, assembled
 from grpo_cli.engine.evaluator import Evaluator, without_misnamed
@@ -66,17 +66,16 @@ def ask(
         stream = Stream(source, base)
         first = stream.first()
         questions = [Question(target, stream.loaded(), first, others)]
-    answer = Search(plan, betas, source.facts.named or "").answer(questions)
-    last = questions[-1]
-    found = [*answer.matches, *answer.nearest]
+    run = Search(plan, betas, source.facts.named or "").answer(questions)
+    found = [*run.matches, *run.nearest]
     left_out = [one.plan for one in found if one.totals and lacks_kl(one.totals.signed)]
     source.notices.update(without_kl(left_out))
     for name in (REFERENCE, TOO_LARGE):
-        if name in answer.reasons:
-            source.notices[f"{name}: {answer.reasons[name]}"] = None
-    for one in answer.matches:
-        source.notices.update(dict.fromkeys(one.plan.assumed(last.first.settings)))
-    return result(answer, questions, words)
+        if name in run.space.reasons:
+            source.notices[f"{name}: {run.space.reasons[name]}"] = None
+    for one in run.matches:
+        source.notices.update(dict.fromkeys(one.plan.assumed(questions[-1].first.settings)))
+    return result(run, questions, words)
 
 
 def _target(given: dict[str, str], rtol: float | None, at: Sequence[str]) -> LoggedNumber | None:
@@ -205,7 +204,7 @@ def _selecting(members: Sequence[Member]) -> list[str]:
 _FLIPPED = {"loss": "objective", "objective": "loss"}
 
 
-def result(found: SearchResult, questions: Sequence[Question], words: Sequence[str]) -> Matched:
+def result(run: Run, questions: Sequence[Question], words: Sequence[str]) -> Matched:
     """The answer."""
     last = questions[-1]
     target = last.target
@@ -221,8 +220,8 @@ def result(found: SearchResult, questions: Sequence[Question], words: Sequence[s
     def evaluated(row: Candidate | None) -> Convention | None:
         return None if row is None or row.totals is None else conventions([row])[0]
 
-    rows, nearest_row, recorded = found.unmodified
-    matches = conventions(found.matches)
+    rows, nearest_row, recorded = run.unmodified
+    matches = conventions(run.matches)
     return Matched(
         target=target.value,
         target_of=target.name,
@@ -231,17 +230,17 @@ def result(found: SearchResult, questions: Sequence[Question], words: Sequence[s
         targets={one.name: one.value for one in (target, *last.others)},
         questions=(sum(1 + len(one.others) for one in questions), len(questions)),
         matches=matches,
-        ambiguous=len(found.matches) > 1,
+        ambiguous=len(run.matches) > 1,
         match_count=len(matches),
         entry_count=len({one.entry for one in matches}),
-        chance_hits=found.chance,
-        by_chance=found.by_chance,
-        reproduced=found.reproduced,
-        tell_apart=tuple(found.tell_apart),
-        nearest=conventions(found.nearest),
-        tried=found.tried,
+        chance_hits=run.chance(),
+        by_chance=run.by_chance,
+        reproduced=run.reproduced,
+        tell_apart=tuple(run.tell_apart),
+        nearest=conventions(run.nearest),
+        tried=run.scan.tried,
         released=Released(rows, evaluated(nearest_row), evaluated(recorded)),
-        not_tried=dict(found.reasons),
+        not_tried=dict(run.space.reasons),
     )
 
 

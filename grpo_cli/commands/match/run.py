@@ -34,6 +34,10 @@ from grpo_cli.variants.plan import Plan
 
 MOST = 30
 NEAREST = 5
+RARE = 0.01
+"""Hits by chance below which a convention is named: well below 1."""
+MANY = 0.3
+"""Hits by chance from which on a hit says nothing: not well below 1."""
 _NAMES = 12
 """Changed conventions of one value that are compared on the probe; unmodified rows all are."""
 _CANDIDATES = 200
@@ -134,8 +138,13 @@ def _without_eps(objective: Objective) -> Objective:
     return replace(objective, advantage=replace(bound, values={**bound.values, "std_eps": 1e-8}))
 
 
+Unmodified = tuple[int, Candidate | None, Candidate | None]
+"""How many rows have all that they need in the data; the one that comes nearest to the number
+without a change, a factor or the other sign; and the one that the records name, if any."""
+
+
 class Run:
-    """One space asked about several numbers.
+    """One space asked about several numbers, and what was found.
 
     Attributes:
         space: the conventions.
@@ -143,9 +152,17 @@ class Run:
         measured: the statistics of each number's records.
         has: the probe's features that the records of any number have.
         scan: the values of all conventions on the last number's records.
+        matches: the conventions that give the numbers, the likeliest first.
+        nearest: where none does, the nearest plain ones, nearest first.
+        tell_apart: what data would distinguish the matches.
+        unmodified: the rows themselves.
     """
 
     scan: Scan
+    matches: Sequence[Candidate] = ()
+    nearest: Sequence[Candidate] = ()
+    tell_apart: Sequence[str] = ()
+    unmodified: Unmodified = (0, None, None)
 
     def __init__(self, space: Space, factors: Sequence[Factor], batch: str) -> None:
         self.space = space
@@ -191,9 +208,24 @@ class Run:
             result *= min(one.below(bits) / max(one.tried, 1.0), 1.0)
         return result
 
+    @property
+    def by_chance(self) -> bool:
+        """Whether conventions as plain as the first hit a number of so few digits by chance."""
+        return bool(self.matches) and not self.matches[0].chance < RARE
+
+    @property
+    def sure(self) -> bool:
+        """Whether a convention gives the number, and chance does not."""
+        return bool(self.matches) and not self.by_chance
+
+    @property
+    def reproduced(self) -> bool:
+        """Whether anything gives the number that chance alone would hardly give."""
+        return bool(self.matches) and self.matches[0].chance < MANY
+
     # ---- what gives the numbers ------------------------------------------------------------------
 
-    def matches(self) -> Iterator[Candidate]:
+    def candidates(self) -> Iterator[Candidate]:
         """The conventions that give all numbers, the likeliest first, each once."""
         assert self._keys is not None
         order, group, bits, value = self._sorted(self._keys)
@@ -257,7 +289,7 @@ class Run:
 
     # ---- what comes near -------------------------------------------------------------------------
 
-    def unmodified(self) -> dict[str, int]:
+    def bare(self) -> dict[str, int]:
         """Each row's name, and its convention without a change; nearest to the number first."""
         bare = np.flatnonzero((self.space.at == 0) & np.isfinite(self.scan.every))
         off = np.abs(self.scan.every[bare] - self._target.value)
@@ -273,7 +305,7 @@ class Run:
         one.rows = list(names)
         return one
 
-    def nearest(self) -> list[Candidate]:
+    def near(self) -> list[Candidate]:
         """The plain conventions that come nearest, and what would make them fit."""
         values, own = self.scan.values, self.scan.values.own
         off = np.where(values.bits <= _PLAIN, np.abs(own - self._target.value), np.inf)

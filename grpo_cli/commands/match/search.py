@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -18,17 +18,13 @@ from grpo_cli.batch import F64
 from grpo_cli.commands.match.epsilon import brackets, solve
 from grpo_cli.commands.match.fit import FLOAT32, factors_of
 from grpo_cli.commands.match.question import LoggedNumber, Question, exactly, unbound
-from grpo_cli.commands.match.run import Candidate, Run, distinguishing
+from grpo_cli.commands.match.run import RARE, Candidate, Run, Unmodified, distinguishing
 from grpo_cli.commands.match.space.options import Sample
 from grpo_cli.commands.match.space.space import Depth, Known, build
 from grpo_cli.commands.match.terms import Measured
 from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.variants.plan import Plan
 
-RARE = 0.01
-"""Hits by chance below which a convention is named: well below 1."""
-MANY = 0.3
-"""Hits by chance from which on a hit says nothing: not well below 1."""
 _FAR = 12.0
 """Bits beyond a sure convention's from which on another one is not named."""
 _ROUND = 10
@@ -45,49 +41,6 @@ _NOT_SEARCHED = {
 }
 
 
-Unmodified = tuple[int, Candidate | None, Candidate | None]
-"""How many rows have all that they need in the data; the one that comes nearest to the number
-without a change, a factor or the other sign; and the one that the records name, if any."""
-
-
-@dataclass(frozen=True)
-class SearchResult:
-    """What was found.
-
-    Attributes:
-        matches: the conventions that give the number, the likeliest first.
-        nearest: the nearest plain ones, nearest first.
-        chance: conventions, of all that were tried, that such a number hits by chance.
-        tell_apart: what data would distinguish the matches.
-        reasons: what could not be tried, and why.
-        tried: how many conventions were.
-        unmodified: the rows themselves.
-    """
-
-    matches: Sequence[Candidate]
-    nearest: Sequence[Candidate]
-    chance: float
-    tell_apart: Sequence[str]
-    reasons: dict[str, str]
-    tried: int
-    unmodified: Unmodified
-
-    @property
-    def by_chance(self) -> bool:
-        """Whether conventions as plain as the first hit a number of so few digits by chance."""
-        return bool(self.matches) and not self.matches[0].chance < RARE
-
-    @property
-    def sure(self) -> bool:
-        """Whether a convention gives the number, and chance does not."""
-        return bool(self.matches) and not self.by_chance
-
-    @property
-    def reproduced(self) -> bool:
-        """Whether anything gives the number that chance alone would hardly give."""
-        return bool(self.matches) and self.matches[0].chance < MANY
-
-
 @dataclass(frozen=True)
 class Search:
     """Answers for one or more numbers.
@@ -102,7 +55,7 @@ class Search:
     betas: Sequence[float] = ()
     recorded: str = ""
 
-    def answer(self, questions: Sequence[Question]) -> SearchResult:
+    def answer(self, questions: Sequence[Question]) -> Run:
         """The conventions that give every number on its data.
 
         The more there is to evaluate, the less is searched.
@@ -115,37 +68,34 @@ class Search:
         if work <= _LARGE:
             depths.remove(Depth.QUICK)
         for depth in depths:
-            found, run = self._search(questions, sample, depth)
-            if found.sure or (depth is Depth.PLAIN and found.matches and settled):
-                return found
+            run = self._search(questions, sample, depth)
+            if run.sure or (depth is Depth.PLAIN and run.matches and settled):
+                return run
         if depths[-1] is not Depth.WIDE:
-            found.reasons[TOO_LARGE] = f"{_NOT_SEARCHED[depths[-1]]}; --where selects fewer records"
-        if known.epsilon or work > _LARGE or len(questions) > 1:
-            return found
-        return self._with_epsilon(run, questions[0], found)
+            text = f"{_NOT_SEARCHED[depths[-1]]}; --where selects fewer records"
+            run.space.reasons[TOO_LARGE] = text
+        if not known.epsilon and work <= _LARGE and len(questions) == 1:
+            self._find_epsilon(run, questions[0])
+        return run
 
-    def _search(
-        self, questions: Sequence[Question], sample: Sample, depth: Depth
-    ) -> tuple[SearchResult, Run]:
+    def _search(self, questions: Sequence[Question], sample: Sample, depth: Depth) -> Run:
         first = questions[0].first
         large = sum(question.data.work for question in questions) > _LARGE
         space = build(self.base, sample, self.betas, depth, large=large)
         run = Run(space, factors_of(self.base, first), self.base.batch)
         for question in questions:
             run.ask(question)
-        unmodified = self._unmodified(run)
-        rows = [one for one in unmodified[1:] if one is not None]
-        matches = self._confirm(run, questions, [*run.matches()], rows)
-        nearest = [] if matches else self._confirm(run, questions, run.nearest(), fit=False)
-        tell_apart = distinguishing(matches, first, run.has) if len(matches) > 1 else []
-        tried = run.scan.tried
-        answer = SearchResult(
-            matches, nearest, run.chance(), tell_apart, space.reasons, tried, unmodified
-        )
-        return answer, run
+        run.unmodified = self._unmodified(run)
+        rows = [one for one in run.unmodified[1:] if one is not None]
+        run.matches = self._confirm(run, questions, [*run.candidates()], rows)
+        if not run.matches:
+            run.nearest = self._confirm(run, questions, run.near(), fit=False)
+        if len(run.matches) > 1:
+            run.tell_apart = distinguishing(run.matches, first, run.has)
+        return run
 
     def _unmodified(self, run: Run) -> Unmodified:
-        found = run.unmodified()
+        found = run.bare()
         names = {row: run.space.same.get(row, [row]) for row in found}
         nearest = next((run.row(found[row], names[row]) for row in found), None)
         named = next((row for row in found if self.recorded in names[row]), None)
@@ -154,8 +104,8 @@ class Search:
             recorded = run.row(found[named], dict.fromkeys([self.recorded, *names[named]]))
         return sum(map(len, names.values())), nearest, recorded
 
-    def _with_epsilon(self, run: Run, question: Question, found: SearchResult) -> SearchResult:
-        """The answer with a round ε, where chance does not give it."""
+    def _find_epsilon(self, run: Run, question: Question) -> None:
+        """Finds a round ε with which a convention gives the number, where chance does not."""
         target, data = question.target, question.data
 
         def losses(plans: Sequence[Plan]) -> F64:
@@ -166,8 +116,7 @@ class Search:
         solved = solve(brackets(run.space, run.scan.every, run.factors, target), target, losses)
         matches = self._confirm(run, [question], solved[:_ROUND])
         if matches and matches[0].chance < RARE:
-            return replace(found, matches=matches, nearest=[], tell_apart=[])
-        return found
+            run.matches, run.nearest, run.tell_apart = matches, [], []
 
     def _confirm(
         self,
