@@ -153,7 +153,7 @@ class Totals:
             if isinstance(own, np.ndarray):
                 own = np.repeat(own[cut.records], summary.records.lengths[cut.records])
             total.add(own, term.weighted_of(cut.responses))
-            total.counted += term.counted(cut.responses)
+            total.counted += term.weights.counted(cut.responses)
         for name, weights in breakdown.absent.items():
             self._term(name).counted += weights.counted(cut.responses)
         for name, other, product in summary.products:

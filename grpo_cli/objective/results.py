@@ -155,8 +155,8 @@ class Weights(NamedTuple):
         """[N] the values, each times the token's own part of its weight."""
         return values if self.tokens is None else self.tokens * values
 
-    def counted(self, responses: slice = slice(None)) -> float:
-        """What these responses add to the denominator that counts."""
+    def counted(self, responses: slice) -> float:
+        """What these responses add to the denominator that counts: a whole number, so exact."""
         return 0.0 if self.counts is None else float(self.counts[responses].sum())
 
 

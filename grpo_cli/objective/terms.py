@@ -48,10 +48,6 @@ class Term(NamedTuple):
         """The same of some responses."""
         return self.weights.factor_of(responses) * self.sums[responses]
 
-    def counted(self, responses: slice = slice(None)) -> float:
-        """What its weights count in these responses: whole numbers, so that the sum is exact."""
-        return self.weights.counted(responses)
-
 
 class GradientPart(NamedTuple):
     """The terms that share their weights: ∂J/∂(log π_θ) is Σ over parts of w·slope.

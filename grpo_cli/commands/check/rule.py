@@ -172,6 +172,8 @@ def table() -> tuple[Rule, ...]:
         topic = named[row["topic"]] if "topic" in row else Topic()
         find = FUNCTIONS[row["code"], row["scope"]]
         found.append(Rule(**_with_tuples(row) | {"topic": topic, "rank": rank, "find": find}))
+    if unlisted := FUNCTIONS.keys() - {(one.code, one.scope) for one in found}:
+        raise ValueError(f"rules without a row in relations.json: {sorted(unlisted)}")
     return tuple(found)
 
 
