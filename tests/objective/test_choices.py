@@ -16,6 +16,7 @@ from grpo_cli.objective import pipeline
 from grpo_cli.objective.advantage.weighed import weighed
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.choice import Bound
+from grpo_cli.objective.signature import line
 from grpo_cli.objective.surrogate.clip import window
 from grpo_cli.objective.surrogate.joint import fipo
 from grpo_cli.variants import STAGES
@@ -400,3 +401,12 @@ def test_fipo_keeps_the_weight_of_unsafe_tokens_between_08_and_1():
     close(weights(-1.0, 0.99), [0.8, math.exp(-0.1), 1.0, 1.0])
     close(weights(-1.0, 1.0), free)
     close(weights(0.5, 0.99), free)
+
+
+def test_a_value_in_which_records_differ_is_mixed_in_the_signature_of_all():
+    own = {"epsilon_low": np.array([0.1, 0.1, 0.3])}
+    objective = plan("dr").objective({"epsilon_low": 0.1}, advantages_given=False, varied=own)
+    lows = [one.partition("clip[low=")[2].partition(",")[0] for one in objective.signatures(3)]
+    assert lows == ["0.1", "0.1", "0.3"]
+    assert "clip[low=mixed," in objective.signature
+    assert "clip[low=0.1," in line(objective.parts_of(slice(0, 2)))
