@@ -1,6 +1,10 @@
 """Findings of ``grpo trend`` beside their definitions, computed one place at a time.
 
-Series are those of reward functions, whose numbers are free.
+Series are those of reward functions, whose numbers are free. ``by_definition`` repeats the rule
+with its bounds, in scalars: it holds the arrays, the stretches and the order of signs to that rule,
+and says nothing of whether the rule is a good one. Shifts and drifts of known size hold that here
+(``test_what_is_found_and_what_is_not``: each is found, of 80 series of noise at most 2), and so
+does ``tests/benchmarks/runs.py``, whose judge knows what was planted, not how it is found.
 """
 
 from __future__ import annotations
@@ -346,6 +350,40 @@ def test_a_change_has_to_matter(tmp_path: Path) -> None:
         values = np.exp(small + math.log(size) * (np.arange(60) >= 40))
         found = found_in(entropies(tmp_path / "a.jsonl", values))
         assert ([*found] == ["entropy"]) is told
+
+
+def moved_by(path: Path, column: str, sizes: Any) -> Path:
+    """A run in which log π of this column is ± this number off that of the policy, by turns."""
+    rows = []
+    for step, size in enumerate(sizes):
+        off = [[-2.0 + size * (-1) ** at for at in range(20)]] * 2
+        rows.append({"step": step, "log_probs": [[-2.0] * 20] * 2, "rewards": [1.0, 0.0]})
+        rows[-1] |= {"log_probs_old": [[-2.0] * 20] * 2, column: off}
+    return write(path, rows)
+
+
+@each(("factor", "told"), [(60.0, True), (20.0, False)])
+def test_one_step_that_is_too_large(factor: float, told: bool, tmp_path: Path) -> None:
+    """Of the effective sample size, whose noise is large, at thirty times its distance from 1."""
+    size = 0.01 * np.exp(np.random.default_rng(3).normal(0.0, 0.15, 50))
+    size[34] = 0.01 * math.sqrt(factor)
+    found = found_in(moved_by(tmp_path / "a.jsonl", "log_probs_old", size)).get("ess", [])
+    one = [(one["kind"], one["onset"], one["seen"], one["direction"]) for one in found]
+    assert one == [("spike", 34, 34, "down")] * told
+    assert all(one["sentence"].startswith("ess dropped at step 34: 0.9") for one in found)
+
+
+@each(
+    ("factor", "noise", "told"),
+    [(4.0, 0.25, True), (1.6, 0.25, False), (2.0, 0.05, True), (1.1, 0.01, False)],
+)
+def test_a_kl_that_rises(factor: float, noise: float, told: bool, tmp_path: Path) -> None:
+    """By two and a half times, or clearly; what follows is no step of a path that goes on."""
+    draw = np.random.default_rng(8)
+    kl = 0.002 * np.exp(draw.normal(0.0, noise, 50)) * np.where(np.arange(50) < 36, 1.0, factor)
+    kl *= np.maximum(np.arange(50) + 1.0, 12.0) / 50.0  # which a healthy run accumulates
+    found = found_in(moved_by(tmp_path / "a.jsonl", "log_probs_ref", np.sqrt(2 * kl)))
+    assert [one["direction"] for one in found.get("kl_k3", [])] == ["up"] * told
 
 
 def test_what_spans_orders_of_magnitude_is_looked_at_by_its_logarithm(tmp_path: Path) -> None:

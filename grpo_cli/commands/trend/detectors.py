@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
-from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.trend.onsets import (
@@ -25,19 +24,20 @@ from grpo_cli.commands.trend.onsets import (
     levels,
     onsets,
 )
-from grpo_cli.commands.trend.watched import DOWN, PRACTICE, UP, Limit, Watch
+from grpo_cli.commands.trend.watched import DOWN, UP, Limit, Watch
 
 SHIFT, DRIFT, SPIKE, LIMIT, IMPOSSIBLE = "shift", "drift", "spike", "limit", "impossible"
 STUCK = "stuck"
-_SPIKE, _TENFOLD = 15.0, 10.0
-"""Robust standard deviations of a single step from those before it; where it is ten times that."""
+_SPIKES = ((15.0, 1.0), (10.0, 10.0), (5.8, 30.0))
+"""Robust standard deviations of a single step from those before it, and the factor that it is of
+them. The last is for steps that are too large: in 60 healthy runs no series has such a step."""
 _BEFORE = 20
 """Steps that a series must have before a single one is far from them."""
 _OUTSIDE = 10.0
 """The least factor, of what was largest so far, of a step of a series with both signs."""
 _OF, _MOST = 5, 3
-_LAG, _CLEAR, _CLEAR_MEAN = 10, 2.5, 1.75
-"""Steps between what was usual and a window; deviations from it of a value, and of a mean."""
+_CLEAR = 1.75
+"""Deviations of a mean of five steps from what was usual."""
 _COARSE = 0.25
 """The noise of a share, as an angle, beyond which it is of fewer than four."""
 _LEAST_FACTOR = math.log(1.2)
@@ -50,6 +50,8 @@ RECENT = 8
 """Values before a change from which it has to have moved the way that it states."""
 _LEAST_MOVE = 0.06
 """The share of these values that what is positive has to have moved by."""
+_SURE = 10.0
+"""Standard errors from which on a rise may be as small as that."""
 _FALLEN = 0.7
 """The share of its level before to which what accumulates has to fall."""
 _QUARTER = 0.25
@@ -132,11 +134,12 @@ def _followed(watch: Watch, values: F64, scaled: F64, shifted: Sequence[Change])
     """The changes of one series, without what repeats them while they last."""
     usual = Usual.of(scaled)
     shifted = [one for one in shifted if _counts(watch, values, scaled, usual, one)]
+    limits = [limit for limit in watch.limits if not limit.times]
     signs = [
         *_impossible(watch, values),
         *_stuck(watch, values),
         *_vanished(watch, values),
-        *(one for limit in watch.limits for one in _beyond(watch, limit, values, scaled, usual)),
+        *(one for limit in limits for one in _beyond(watch, limit, values, scaled, usual)),
         *(one for one in shifted if not is_info(watch, one)),
     ]
     found = _lasting(signs, scaled, usual)
@@ -150,7 +153,8 @@ def _followed(watch: Watch, values: F64, scaled: F64, shifted: Sequence[Change])
         )
     )
     single = _spikes(watch, scaled, usual) if watch.spikes else []
-    return sorted([*found, *_single(single, found, scaled, usual), *infos], key=lambda one: one.at)
+    spikes = _single(single, found, scaled, usual, up=watch.scale != "below 1")
+    return sorted([*found, *spikes, *infos], key=lambda one: one.at)
 
 
 def _lasting(signs: Sequence[Change], scaled: F64, usual: Usual) -> list[Change]:
@@ -189,7 +193,9 @@ def _counts(watch: Watch, values: F64, scaled: F64, usual: Usual, sign: Change) 
     level = float(np.median(values[after]))
     recent = float(np.median(values[max(sign.at - RECENT, 0) : sign.at]))
     past = values[max(sign.at - PAST, 0) : sign.at]
-    share = _QUARTER if (past == past[0]).all() else _LEAST_MOVE if watch.is_log else 0.0
+    rise = watch.rise * max(1.0, (sign.seen - sign.at) / RECENT)
+    least = rise if sign.up and sign.score < _SURE else _LEAST_MOVE
+    share = _QUARTER if (past == past[0]).all() else least if watch.is_log else 0.0
     moved = level - recent if sign.up else recent - level
     if moved <= share * abs(recent) or (sign.up and level < watch.least):
         return False
@@ -218,15 +224,14 @@ def _since(sign: Change, scaled: F64, usual: Usual) -> Change:
 
     It stays where it is if a value that is back by chance hides that.
     """
-    if sign.kind not in (SHIFT, DRIFT) and not (sign.limit is not None and sign.limit.times):
+    if sign.kind not in (SHIFT, DRIFT):
         return sign
-    first = max(sign.at - (0 if sign.limit is None else _LAG), LEAST_PAST)
-    away = (scaled[first : sign.seen] - usual.level[first]) * (1 if sign.up else -1)
-    inside = away <= max(_INSIDE * usual.spread[first], _NEARER * float(np.median(away[-3:])))
-    begun = first + int(np.flatnonzero(np.append(True, inside))[-1])
+    spread = usual.spread[sign.at]
+    away = (scaled[sign.at : sign.seen] - usual.level[sign.at]) * (1 if sign.up else -1)
+    inside = away <= max(_INSIDE * spread, _NEARER * float(np.median(away[-3:])))
+    begun = sign.at + int(np.flatnonzero(np.append(True, inside))[-1])
     later = sign._replace(at=min(begun, max(sign.at, sign.seen - 2)))
-    shows = sign.limit is not None or _is_beyond(later, scaled, usual.spread[sign.at])
-    return later if shows else sign
+    return later if _is_beyond(later, scaled, spread) else sign
 
 
 def _until_back(change: Change, scaled: F64, usual: Usual) -> Change:
@@ -251,19 +256,20 @@ def _spikes(watch: Watch, scaled: F64, usual: Usual) -> list[int]:
     values = np.abs(scaled) if linear else scaled
     usual = Usual.of(values) if linear else usual
     level, spread = usual.level[:-1], usual.spread[:-1]
-    away = np.abs(values - level)
-    far = away > _SPIKE * spread
+    away = level - values if watch.scale == "below 1" else values - level
     if linear:
-        far &= values > _OUTSIDE * np.maximum.accumulate(np.append(0.0, values))[:-1]
+        far = (away > _SPIKES[0][0] * spread) & (
+            values > _OUTSIDE * np.maximum.accumulate(np.append(0.0, values))[:-1]
+        )
     else:
-        far |= (away > _TENFOLD * spread) & (away > math.log(10.0))
-        far &= values - level > math.log(watch.spikes)
+        far = np.any([(away > m * spread) & (away > math.log(f)) for m, f in _SPIKES], axis=0)
+        far &= away > math.log(watch.spikes)
     far[:_BEFORE] = False
     return list(map(int, np.flatnonzero(far)))
 
 
 def _single(
-    places: Sequence[int], found: Sequence[Change], scaled: F64, usual: Usual
+    places: Sequence[int], found: Sequence[Change], scaled: F64, usual: Usual, *, up: bool
 ) -> Iterator[Change]:
     """The spikes that begin no other change; one where they have a period, a level that stays."""
     free = [at for at in places if not any(_within(one, at) for one in found)]
@@ -271,8 +277,8 @@ def _single(
     for first in range(len(free) - _PERIODS):
         gap = int(gaps[first])
         if gap > 1 and (gaps[first : first + _PERIODS] == gap).all():
-            yield from (Change(at, at + 1, SPIKE, up=True) for at in free[:first])
-            yield Change(free[first], free[first] + 1, SPIKE, up=True, period=gap)
+            yield from (Change(at, at + 1, SPIKE, up) for at in free[:first])
+            yield Change(free[first], free[first] + 1, SPIKE, up, period=gap)
             return
     stays: Change | None = None
     for at in (at for at, before in zip(free, (-2, *free), strict=False) if at > before + 1):
@@ -286,7 +292,7 @@ def _single(
             stays = _until_back(sign, scaled, usual)
             yield stays
         else:
-            yield Change(at, at + 1, SPIKE, up=True)
+            yield Change(at, at + 1, SPIKE, up)
 
 
 def _within(change: Change, at: int) -> bool:
@@ -298,42 +304,28 @@ def _within(change: Change, at: int) -> bool:
 
 
 def _beyond(watch: Watch, limit: Limit, values: F64, scaled: F64, usual: Usual) -> Iterator[Change]:
-    """Where three of five steps pass a limit; of practice: and come from a level that does not.
+    """Where three of five steps pass a published limit, or the mean of five one of practice.
 
-    Shares of a few groups pass one by the mean of five steps, since each of them is coarse.
+    Such a mean of shares has to come from a level that does not pass it, and each share from more
+    than a few groups.
     """
-    sign = 1.0 if limit.above else -1.0
-    passed, enough = sign * (values - limit.bound) > 0.0, _MOST
-    if limit.source != PRACTICE:
-        enough = min(_MOST, len(values) // 2 + 1)
-    elif limit.room is not None:
-        known, level, spread = _earlier(usual, _OF, PAST // 2)
-        means = np.convolve(scaled, np.full(_OF, 1.0 / _OF))[: len(values)]
-        before = np.sin(level) ** 2  # the share that the angle is of
-        bound = np.maximum(limit.bound, 1 - limit.room * (1 - before))
-        passed = (
-            known & (means - level > _CLEAR_MEAN * spread) & (means > np.arcsin(np.sqrt(bound)))
-        )
-        passed, enough = passed & (watch.noise(values) <= _COARSE), 1
+    if limit.room is None:
+        passed = values > limit.bound if limit.above else values < limit.bound
+        enough, inside = min(_MOST, len(values) // 2 + 1), passed
     else:
-        lag, least = (_LAG + _OF, PAST) if limit.times else (_OF, LEAST_PAST)
-        known, level, spread = _earlier(usual, lag, least)
-        if limit.times:
-            passed = sign * (scaled - level) > sign * math.log(limit.bound)
-        passed &= known & (sign * (scaled - level) > _CLEAR * spread)
+        places = np.arange(1, len(usual.level)) - _OF
+        known, places = places >= PAST // 2, np.maximum(places, 0)
+        level, means = usual.level[places], np.convolve(scaled, np.full(_OF, 1.0 / _OF))
+        before = np.sin(level) ** 2  # the share that the angle is of
+        bound = np.arcsin(np.sqrt(np.maximum(limit.bound, 1 - limit.room * (1 - before))))
+        far = np.maximum(bound, level + _CLEAR * usual.spread[places])
+        passed = known & (means[: len(values)] > far) & (watch.noise(values) <= _COARSE)
+        enough, inside = 1, values > limit.bound
     counts = np.convolve(passed, np.ones(_OF if enough > 1 else 1))[: len(values)]
     for last in np.flatnonzero(passed & (counts >= enough)).tolist():
         first = max(last - _OF + 1, 0)
-        inside = passed if enough > 1 else values > limit.bound
         at = first + int(np.argmax(inside[first : last + 1]))
         yield Change(at, last + 1, LIMIT, limit.above, limit=limit)
-
-
-def _earlier(usual: Usual, lag: int, least: int) -> tuple[NDArray[np.bool_], F64, F64]:
-    """[n] whether enough values came before so many, and what was usual then."""
-    places = np.arange(1, len(usual.level)) - lag
-    known, places = places >= least, np.maximum(places, 0)
-    return known, usual.level[places], usual.spread[places]
 
 
 _ROUNDED = 1e-9

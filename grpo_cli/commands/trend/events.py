@@ -170,6 +170,7 @@ def _in_short(finding: Finding) -> str:
     if not finding.direction or finding.score == 0.0:
         return f"{finding.metric} is not finite"
     moved = ("began to fall" if down else "began to rise") if finding.kind == DRIFT else None
+    moved = "dropped" if down and finding.kind == SPIKE else moved
     moved = moved or _VERBS.get(finding.kind, "fell" if down else "rose")
     return f"{finding.metric} {moved}"
 

@@ -108,7 +108,8 @@ def _sentence(series: _Series, change: Change, step: int) -> str:
     if change.kind == SPIKE:
         often = f" and every {change.period} steps from then on" if change.period else ""
         before = f"{_before(series, change)} before"
-        return f"{name} jumped at step {step}{often}: {before}, {value} at that step"
+        verb = "jumped" if change.up else "dropped"
+        return f"{name} {verb} at step {step}{often}: {before}, {value} at that step"
     if change.kind == IMPOSSIBLE:
         low, high = series.watch.span
         bound = f"above {high:g}" if change.up else f"below {low:g}"
@@ -150,13 +151,6 @@ def _passed(series: _Series, change: Change, step: int) -> str:
     source = f"{limit.source} publishes this limit"
     if limit.source == PRACTICE:  # passed from a level that was known
         source = f"{_before(series, change)} before"
-    if limit.times:
-        verb, end = ("rose", "highest") if limit.above else ("fell", "lowest")
-        factor = f"{limit.bound:g} {'times' if limit.above else 'of'}"
-        return (
-            f"{series.name} {verb} from step {step} on: {source}, {extreme} at its {end}, beyond "
-            f"{factor} its usual value"
-        )
     side = "above" if limit.above else "below"
     return (
         f"{series.name} is {side} {limit.bound} from step {step} on, {extreme} at its worst; "

@@ -37,6 +37,7 @@ _FIRSTS = np.triu(np.ones((FARTHEST, FARTHEST)))[:, _SIZES - 1]
 """Adds up the first values of a future, for each of the sizes."""
 _TREND = (1.3, 2.0)  # Mann–Kendall's z from which a past of less, or more, than 20 steps slopes
 _LONG = 400  # steps from which on more is asked, as there are more places for a chance
+_FAR = 0.7  # the least share of a bound for what more than FUTURE steps show
 _AT_ONCE = 256  # places whose pasts and futures are in memory at once
 _ROWS = 256  # pasts whose pairs are in memory at once: 1 MB
 _SHIFT, _DRIFT = 7.8, 9.2  # standard errors, times 1 + 7/past: few values know their noise badly
@@ -107,6 +108,7 @@ def _between(
         bounds = (1 + 7 / past) * strict[..., None] * (_SHIFT, _DRIFT)
         bounds[seen - start > rows.shape[1]] = np.inf  # there is no such future yet
         own = np.where(scores > 0.0, shares[:, None, None, None, 0], shares[:, None, None, None, 1])
+        own = np.maximum(own, np.where(_SIZES > FUTURE, _FAR, 0.0)[:, None])
         passed = np.abs(scores) > own * bounds
         for row, at in zip(*np.nonzero(passed.any(axis=(2, 3))), strict=True):
             size, kind = divmod(int(passed[row, at].argmax()), 2)
