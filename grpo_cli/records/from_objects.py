@@ -94,7 +94,7 @@ def _pack_all(objects: Objects) -> Packed:
         trajectory_count=trajectory_count,
         versions=_versions(objects, counts, widths),
         misnamed={column: each[0] for column, each in fields.misnamed.items()},
-        settings=[read_settings(one, fields) for one in objects],
+        settings=read_settings(objects, fields),
         fields=fields,
     )
 
