@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import chain, islice
 from typing import Any
 
@@ -123,7 +122,7 @@ class Reading:
 
     def _chosen(self, piece: Piece, notices: Notices) -> Items:
         if self.grouping is not None and isinstance(piece, Block) and piece.groups is not None:
-            groups = split_block(piece, partial(self._rows, notices))
+            groups = split_block(piece, lambda one: self._read(one_by_one(decoded(one)), notices))
             return self._selected(merge_groups(groups, self.grouping, piece.source))
         if not isinstance(piece, Rows):
             by_text = bool(self.where) or (self.record is not None and self.grouping is None)
@@ -168,25 +167,6 @@ class Reading:
         if self.record is None or self.grouping is not None or b"\\u" in text:
             return True
         return any(key in text for key in _NAMING) or str(line - 1) == self.record
-
-    def _rows(self, notices: Notices, block: Block) -> list[Raw | InputError]:
-        """The rows of a group; as they are, where their keys say that they are records."""
-        found: list[Raw | InputError] = []
-        for chunk in decoded(block):
-            rows = [one for one in chunk.items if chunk.keys is not None and isinstance(one, Raw)]
-            with suppress(InputError):  # which names its row where each is read by itself
-                if rows and not self._picks and not worth_a_look(rows[0], notices):
-                    for raw in rows:
-                        raw.key = self._key(raw, raw)
-                    found += rows
-                    continue
-            found += self._read(chunk.items, notices)
-        return found
-
-    @property
-    def _picks(self) -> bool:
-        """Whether it reads anything of objects but the key of their group."""
-        return bool(self.where or self.batch or self.mapped or self.format)
 
     def _read(self, objects: Iterable[Raw | InputError], notices: Notices) -> Items:
         if not self.where and self.grouping is None and not self.batch:

@@ -59,7 +59,8 @@ class Raw:
         key: what rows of one group have in common; None where they are not put together.
         batch: field → value, of the fields that say which batch it belongs to; None where none
             are asked for.
-        rows: the rows that were put together; none where it is an object of the file.
+        rows: the rows that were put together, or the first of those that cannot be made again; none
+            where it is an object of the file.
     """
 
     kept: Any

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -71,25 +70,19 @@ def merge(raws: Sequence[Raw], label: object, *, by_size: bool) -> Raw:
         if all(_is_list(one) and len(one) for one in values):  # named where the column is needed
             record[key] = [row for one in values for row in (one if _is_list(one[0]) else [one])]
     _label(record, label, raws, by_size=by_size)
-    again = None
-    if all(raw.again is not None for raw in raws):
-        again = partial(_again, raws, label, by_size=by_size)
+    made_again = all(raw.again is not None for raw in raws)
     return Raw(
         record,
         first.source,
         first.line,
         first.prefix,
         sum([raw.size for raw in raws]),
-        again,
+        (lambda: merge(raws, label, by_size=by_size).kept) if made_again else None,
         origin=_origin(raws, rows[0], counts),
         arrays=any(raw.arrays for raw in raws),
-        rows=raws,
+        rows=raws if made_again else raws[:1],
         batch=_batch(raws),
     )
-
-
-def _again(raws: Sequence[Raw], label: object, *, by_size: bool) -> Any:
-    return merge(raws, label, by_size=by_size).kept
 
 
 def _batch(rows: Sequence[Raw]) -> BatchFields | None:
