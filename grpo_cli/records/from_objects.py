@@ -46,9 +46,7 @@ Objects = Sequence[dict[str, Any]]
 Flat = list[Any] | NDArray[Any]
 
 _TEXT = np.dtype(object)
-_REFUSED = (
-    *(Unusual, InputError, TypeError, ValueError, LookupError, struct.error, OverflowError),
-)
+_REFUSED = (Unusual, InputError, TypeError, ValueError, LookupError, struct.error, OverflowError)
 
 
 def pack(objects: Objects) -> Packed | None:

@@ -22,13 +22,7 @@ _DROPPED = ("id", "expected")
 
 
 class _Row(NamedTuple):
-    """A row that becomes a part of a record.
-
-    Attributes:
-        value: the object.
-        fields: what its keys mean.
-        single: whether its token columns are those of one response.
-    """
+    """A row: the object, what its keys mean, whether its token columns are of one response."""
 
     value: dict[str, Any]
     fields: Fields

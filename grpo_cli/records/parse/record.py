@@ -213,8 +213,7 @@ def read_settings(
     if key is None and not own:
         return [NO_SETTINGS] * len(objects)
     nested = [one[key] if key is not None else {} for one in objects]
-    odd = [one for one in nested if not isinstance(one, dict)]
-    if odd:
+    if odd := [one for one in nested if not isinstance(one, dict)]:
         raise InputError(f"expected an object, got {got(odd[0])}", path=key or "")
     keys = set(map(tuple, nested))
     if len(objects) > 1 and (len(keys) > 1 or _BOTH_SIDES in chain(own, *keys)):
