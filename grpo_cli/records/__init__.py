@@ -2,7 +2,7 @@
 
 from grpo_cli.records.choose.grouping import key_of
 from grpo_cli.records.from_objects import headers, pack
-from grpo_cli.records.objects import raws
+from grpo_cli.records.objects import decoded
 from grpo_cli.records.open.blocks import Block, Source, Span, cut, spans
 from grpo_cli.records.packed import Packed, lay
 from grpo_cli.records.parse.assemble import assemble, find_faults, layout
@@ -25,6 +25,7 @@ __all__ = [
     "Span",
     "assemble",
     "cut",
+    "decoded",
     "find_faults",
     "headers",
     "key_of",
@@ -32,7 +33,6 @@ __all__ = [
     "layout",
     "pack",
     "parse",
-    "raws",
     "record",
     "spans",
 ]

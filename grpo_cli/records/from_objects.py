@@ -46,9 +46,7 @@ Objects = Sequence[dict[str, Any]]
 Flat = list[Any] | NDArray[Any]
 
 _TEXT = np.dtype(object)
-_REFUSED = (
-    *(Unusual, InputError, TypeError, ValueError, LookupError, struct.error, OverflowError),
-)
+_REFUSED = (Unusual, InputError, TypeError, ValueError, LookupError, struct.error, OverflowError)
 
 
 def pack(objects: Objects) -> Packed | None:
@@ -94,7 +92,7 @@ def _pack_all(objects: Objects) -> Packed:
         trajectory_count=trajectory_count,
         versions=_versions(objects, counts, widths),
         misnamed={column: each[0] for column, each in fields.misnamed.items()},
-        settings=[read_settings(one, fields) for one in objects],
+        settings=read_settings(objects, fields),
         fields=fields,
     )
 

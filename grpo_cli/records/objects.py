@@ -21,17 +21,11 @@ from grpo_cli.records.record import (
     Raw,
     in_chunks,
     keys_in_common,
-    one_by_one,
 )
 
 _LARGE = 16 << 20
 _OBJECTS = 8
 """Bytes of objects for a byte of text: a number of four characters takes 32."""
-
-
-def raws(block: Block | Span) -> Iterator[Raw | InputError]:
-    """Decodes the objects of a block; an error in the place of one that is no JSON."""
-    return one_by_one(decoded(block))
 
 
 def decoded(

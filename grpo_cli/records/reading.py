@@ -21,7 +21,7 @@ from grpo_cli.records.choose.grouping import (
 )
 from grpo_cli.records.choose.where import Condition, Missing, Path, hashable, look_up, spelled
 from grpo_cli.records.formats.unipo import header_of, with_header
-from grpo_cli.records.objects import decode, decoded, raws
+from grpo_cli.records.objects import decode, decoded
 from grpo_cli.records.open.blocks import Block, Range, Source, Span, cut, first_line, ranges, spans
 from grpo_cli.records.open.remote import is_remote
 from grpo_cli.records.open.streams import BLOCK, is_whole
@@ -122,7 +122,7 @@ class Reading:
 
     def _chosen(self, piece: Piece, notices: Notices) -> Items:
         if self.grouping is not None and isinstance(piece, Block) and piece.groups is not None:
-            groups = split_block(piece, lambda block: list(self._read(raws(block), notices)))
+            groups = split_block(piece, lambda one: self._read(one_by_one(decoded(one)), notices))
             return self._selected(merge_groups(groups, self.grouping, piece.source))
         if not isinstance(piece, Rows):
             by_text = bool(self.where) or (self.record is not None and self.grouping is None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -59,7 +59,8 @@ class Raw:
         key: what rows of one group have in common; None where they are not put together.
         batch: field → value, of the fields that say which batch it belongs to; None where none
             are asked for.
-        first: of rows that were put together, the first.
+        rows: the rows that were put together, or the first of those that cannot be made again; none
+            where it is an object of the file.
     """
 
     kept: Any
@@ -72,7 +73,7 @@ class Raw:
     arrays: bool = False
     key: Any = None
     batch: BatchFields | None = None
-    first: Raw | None = None
+    rows: Sequence[Raw] = ()
 
     @property
     def number(self) -> int:
@@ -90,18 +91,14 @@ class Raw:
     @property
     def row(self) -> Any:
         """The value as written in the file, or the first where rows were put together."""
-        return self.value if self.first is None else self.first.value
+        return self.rows[0].value if self.rows else self.value
 
     def drop(self) -> None:
         """Forgets the value, where it can be made again."""
         if self.again is not None:
             self.kept = DROPPED
-            if self.first is not None:
-                self.first.drop()
-
-    def dropped(self) -> Raw:
-        """A copy that has forgotten its value."""
-        return replace(self, kept=DROPPED)
+            for row in self.rows:
+                row.drop()
 
     def plain(self) -> Any:
         """The value, of lists only."""

@@ -75,7 +75,6 @@ def _translate(raw: Raw, insisted: str | None, mapped: Mapped, notices: Notices)
         ) from None
     if mapped and len(made) != 1:
         raise InputError(f"--map needs one record per object; this object has {len(made)}")
-    source = None if raw.again is None else raw.dropped()
     for number, one in enumerate(made):
         lines = list(one.notes)
         if chosen is not None:
@@ -92,9 +91,10 @@ def _translate(raw: Raw, insisted: str | None, mapped: Mapped, notices: Notices)
         for line in lines:
             notices.setdefault(line, raw.line)
         size, origin = raw.size // len(made), Origin(one.spelled)
-        again = None if source is None else partial(_again, source, insisted, mapped, number)
+        again = None if raw.again is None else partial(_again, raw, insisted, mapped, number)
         place = raw.source, raw.line, raw.prefix
         yield Raw(one.value, *place, size, again, origin, one.arrays)
+    raw.drop()
 
 
 def _again(raw: Raw, insisted: str | None, mapped: Mapped, number: int) -> Any:

@@ -20,11 +20,12 @@ import numpy as np
 import pytest
 
 from grpo_cli.hooks.writer import WAITING, Writer, of_rank
-from grpo_cli.records import cut, raws
+from grpo_cli.records import cut, decoded
+from grpo_cli.records.record import one_by_one
 
 
 def ids(path: Path) -> list[int]:
-    return [raw.value["id"] for block in cut(str(path)) for raw in raws(block)]
+    return [raw.value["id"] for block in cut(str(path)) for raw in one_by_one(decoded(block))]
 
 
 @pytest.mark.parametrize("name", ["r.jsonl", "r.jsonl.gz"])

@@ -53,7 +53,7 @@ def _together(decoded: Iterable[DecodedChunk]) -> Iterator[DecodedChunk]:
 def _place(raw: Raw, value: dict[str, Any]) -> Place:
     name = record_id(value)
     passes = () if value.get("mini_batch") else ("num_iterations", "ppo_epochs")
-    differing = set() if raw.first is None else raw.first.value.keys() - value.keys()
+    differing = raw.row.keys() - value.keys() if raw.rows else set()
     return Place(
         raw.number if name is None else name,
         raw.source,

@@ -36,16 +36,18 @@ class ExactSum:
     of the numbers alone. A sum that no longer is finite stays not finite.
     """
 
-    __slots__ = ("_bins", "_broken", "_held", "_waiting")
+    __slots__ = ("_bins", "_broken", "_held", "_rounded", "_waiting")
 
     def __init__(self) -> None:
         self._bins: dict[int, int] = {}
         self._broken = 0.0
         self._waiting: list[F64] = []
         self._held = 0
+        self._rounded: float | None = None
 
     def add(self, values: F64) -> None:
         """Adds the elements of an array, which must not change any more."""
+        self._rounded = None
         self._waiting.append(values)
         self._held += len(values)
         if self._held >= _TOGETHER:
@@ -95,6 +97,7 @@ class ExactSum:
 
     def merge(self, other: ExactSum) -> None:
         """Adds another sum."""
+        self._rounded = None
         for values in other._waiting:
             self.add(values)
         self._broken += other._broken
@@ -112,7 +115,7 @@ class ExactSum:
 
     def __setstate__(self, state: tuple[dict[int, int], float, bytes]) -> None:
         self._bins, self._broken, waiting = state
-        self._waiting, self._held = [], 0
+        self._waiting, self._held, self._rounded = [], 0, None
         if waiting:
             self.add(np.frombuffer(waiting))
 
@@ -132,7 +135,12 @@ class ExactSum:
         return Fraction(whole) * Fraction(2) ** exponent
 
     def value(self) -> float:
-        """The sum, rounded once."""
+        """The sum, rounded once; rows and totals ask for it many times."""
+        if self._rounded is None:
+            self._rounded = self._round()
+        return self._rounded
+
+    def _round(self) -> float:
         if self._waiting and not self._bins and not self._broken and self._held <= _FEW:
             few = _of_few(self._waiting)
             if few is not None:

@@ -174,7 +174,7 @@ def _block(source: str, groups: Sequence[Group[tuple[int, bytes]]]) -> Block:
     return Block(source, numbers[0], lines, numbers=numbers, groups=cuts)
 
 
-def split_block(block: Block, read: Callable[[Block], list[Raw | InputError]]) -> RowGroups:
+def split_block(block: Block, read: Callable[[Block], Items]) -> RowGroups:
     """The groups that a block was cut into."""
     assert block.groups is not None
     assert block.numbers is not None
@@ -182,7 +182,7 @@ def split_block(block: Block, read: Callable[[Block], list[Raw | InputError]]) -
     for size, label, fault in block.groups:
         numbers = block.numbers[at : at + size]
         part = Block(block.source, numbers[0], block.lines[at : at + size], numbers=numbers)
-        yield Group(read(part), label, fault)
+        yield Group([*read(part)], label, fault)
         at += size
 
 

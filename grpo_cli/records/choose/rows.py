@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,54 +20,63 @@ _BY_TOKEN = {*TOKEN_COLUMNS, "mask", "tokens", "token_ids", "roles", "turn_rewar
 _SHARED = ("hyperparameters", "group_size")
 _DROPPED = ("id", "expected")
 
-Part = tuple[Fields, dict[str, Any]]
-"""A row's fields, and each as a list with one element per response."""
+
+class _Row(NamedTuple):
+    """A row: the object, what its keys mean, whether its token columns are of one response."""
+
+    value: dict[str, Any]
+    fields: Fields
+    single: bool
 
 
-def merge(rows: Sequence[Raw], label: object, *, by_size: bool) -> Raw:
+def merge(raws: Sequence[Raw], label: object, *, by_size: bool) -> Raw:
     """One record of all the rows' responses.
 
     Args:
-        rows: objects in the order in which they stand; they need the same fields.
+        raws: objects in the order in which they stand; they need the same fields.
         label: what the group is called, which becomes the record's id; None if it has no name.
         by_size: whether the rows are one group because of their number, not their key.
 
     Raises:
         InputError: for rows that do not go together, with the place of the later one.
     """
-    parts = [_part(raw) for raw in rows]
-    first, fields = rows[0], parts[0][0]
-    names = fields.names
-    for raw, (own, _) in zip(rows, parts, strict=True):
-        _check_same(first, names, raw, own.names)
-    record = ({"id": label} if is_label(label) else {}) | _constants(rows, fields)
-    for name in names:
-        if name not in (*_SHARED, *_DROPPED):
-            record[name] = _joined([columns[name] for _, columns in parts])
+    rows = [*map(_row, raws)]
+    first, fields = raws[0], rows[0].fields
+    single = {row.single for row in rows} == {True}
+    _check_same(raws, rows)
+    record = ({"id": label} if is_label(label) else {}) | _constants(raws, rows)
+    counts = [1] * len(rows)
+    counted = fields.columns[0][0] if fields.columns else "rewards"
+    for name in fields.names:
+        if name in (*_SHARED, *_DROPPED):
+            continue
+        cells = [row.value[row.fields.names[name]] for row in rows]
+        alone = name in _BY_TOKEN or {*map(type, cells)}.isdisjoint((list, dict))
+        if alone and single:
+            record[name] = cells
+            continue
+        pairs = zip(cells, rows, strict=True)
+        parts = [_listed(name, one, single=row.single) for one, row in pairs]
+        record[name] = _joined(parts)
+        counts = [*map(len, parts)] if name == counted else counts
     for key in {one.key: None for each in fields.misnamed.values() for one in each}:
-        values = [raw.value.get(key) for raw in rows]
+        values: list[Any] = [row.value.get(key) for row in rows]
         if all(_is_list(one) and len(one) for one in values):  # named where the column is needed
             record[key] = [row for one in values for row in (one if _is_list(one[0]) else [one])]
-    _label(record, label, rows, by_size=by_size)
-    again = None
-    if all(raw.again is not None for raw in rows):
-        again = partial(_again, [raw.dropped() for raw in rows], label, by_size=by_size)
+    _label(record, label, raws, by_size=by_size)
+    made_again = all(raw.again is not None for raw in raws)
     return Raw(
         record,
         first.source,
         first.line,
         first.prefix,
-        sum(raw.size for raw in rows),
-        again,
-        origin=_origin(rows, parts),
-        arrays=any(raw.arrays for raw in rows),
-        first=first,
-        batch=_batch(rows),
+        sum([raw.size for raw in raws]),
+        (lambda: merge(raws, label, by_size=by_size).kept) if made_again else None,
+        origin=_origin(raws, rows[0], counts),
+        arrays=any(raw.arrays for raw in raws),
+        rows=raws if made_again else raws[:1],
+        batch=_batch(raws),
     )
-
-
-def _again(rows: Sequence[Raw], label: object, *, by_size: bool) -> Any:
-    return merge(rows, label, by_size=by_size).kept
 
 
 def _batch(rows: Sequence[Raw]) -> BatchFields | None:
@@ -100,22 +108,22 @@ def _is_list(value: Any) -> bool:
     return isinstance(value, list | np.ndarray)
 
 
-def _part(raw: Raw) -> Part:
+def _row(raw: Raw) -> _Row:
+    value = raw.value
     try:
-        if not isinstance(raw.value, dict):
-            raise InputError(f"expected an object, got {got(raw.value)}")
-        fields = read_fields(raw.value)
-        single = _is_single(raw.value, fields)
-        values = {name: raw.value[key] for name, key in fields.names.items()}
-        if not single:
-            name, key = fields.columns[0]
-            responses, ids = len(values[name]), values.get("group_ids")
-            if responses > 1 and ids is not None and not isinstance(ids, list):
+        if not isinstance(value, dict):
+            raise InputError(f"expected an object, got {got(value)}")
+        fields = read_fields(value)
+        row = _Row(value, fields, _is_single(value, fields))
+        ids = fields.names.get("group_ids")
+        if not row.single and ids is not None and not isinstance(value[ids], list):
+            key = fields.columns[0][1]
+            if (responses := len(value[key])) > 1:
                 message = f"the {responses} responses in this row are already a group"
                 raise InputError(f"{message}; leave out --group-by", path=key)
-        return fields, {name: _listed(name, one, single=single) for name, one in values.items()}
     except InputError as error:
         raise _at(raw, error.message, error.path) from None
+    return row
 
 
 def _is_single(value: Mapping[str, Any], fields: Fields) -> bool:
@@ -132,8 +140,6 @@ def _is_single(value: Mapping[str, Any], fields: Fields) -> bool:
 
 def _listed(name: str, value: Any, *, single: bool) -> Any:
     """A field with one element per response."""
-    if name in (*_SHARED, *_DROPPED):
-        return value
     if name == "rewards" and isinstance(value, dict):
         return {key: one if isinstance(one, list) else [one] for key, one in value.items()}
     if not isinstance(value, list):
@@ -154,20 +160,22 @@ def _joined(parts: list[Any]) -> Any:
     return [one for part in parts for one in part]
 
 
-def _check_same(first: Raw, names: Mapping[str, str], raw: Raw, own: Mapping[str, str]) -> None:
+def _check_same(raws: Sequence[Raw], rows: Sequence[_Row]) -> None:
     """Rows of one group have the same fields and hyperparameters."""
-    for name in names.keys() ^ own.keys():
-        if name in _DROPPED:
-            continue
-        has, lacks = (raw, first) if name in own else (first, raw)
-        raise _at(raw, f"{_where(has)} has {name} but {_where(lacks)} of the same group does not")
-    for name in _SHARED:
-        if name in names and first.value[names[name]] != raw.value[own[name]]:
-            raise _at(
-                raw,
-                f"its {name} differs from that of {_where(first)}, in the same group",
-                own[name],
-            )
+    first, (value, fields, _) = raws[0], rows[0]
+    names, shared = fields.names, [name for name in _SHARED if name in fields.names]
+    for raw, row in zip(raws, rows, strict=True):
+        own = row.fields.names
+        for name in names.keys() ^ own.keys() if own is not names else ():
+            if name in _DROPPED:
+                continue
+            has, lacks = (raw, first) if name in own else (first, raw)
+            message = f"{_where(has)} has {name} but {_where(lacks)} of the same group does not"
+            raise _at(raw, message)
+        for name in shared:
+            if value[names[name]] != row.value[own[name]]:
+                message = f"its {name} differs from that of {_where(first)}, in the same group"
+                raise _at(raw, message, own[name])
 
 
 def _where(raw: Raw) -> str:
@@ -179,39 +187,36 @@ def _at(raw: Raw, message: str, path: str = "") -> InputError:
     return InputError(message, path=path, source=raw.source, line=raw.line)
 
 
-def _constants(rows: Sequence[Raw], fields: Fields) -> dict[str, Any]:
+def _constants(raws: Sequence[Raw], rows: Sequence[_Row]) -> dict[str, Any]:
     """Keys that hold no responses and are equal in all rows, as settings must be.
 
     Steps may differ. How responses ended, which weights sampled them, and which trajectory they
     are turns of, is kept for each row.
     """
+    value, fields, single = rows[0]
     known = set(fields.names.values()) - {fields.names.get(name) for name in _SHARED}
-    single = _is_single(rows[0].value, fields)
     kept: dict[str, Any] = {}
-    for key, one in rows[0].value.items():
+    for key, one in value.items():
         if key in known:
             continue
+        cells = [row.value.get(key) for row in rows]
         of_response = key in (*ENDINGS, *VERSIONS)
         if not of_response and key in fields.trajectories:
-            ids = [only_element(raw.value.get(key)) for raw in rows]
-            of_response = all(map(is_id, ids)) and names_trajectory(key, ids, rows[0].value)
+            ids = [*map(only_element, cells)]
+            of_response = all(map(is_id, ids)) and names_trajectory(key, ids, value)
         if single and of_response:
-            kept[key] = [only_element(raw.value.get(key)) for raw in rows]
+            kept[key] = [*map(only_element, cells)]
             continue
-        others = ((raw, raw.value.get(key)) for raw in rows)
-        differing = next(
-            (raw for raw, two in others if two is not one and listed(two) != listed(one)), None
-        )
-        if differing is None:
+        whole = one if isinstance(one, str) else listed(one)
+        others = enumerate(cells)
+        at = next((at for at, two in others if two is not one and listed(two) != whole), None)
+        if at is None:
             kept[key] = one
         elif key in fields.hyperparameters:
-            raise _at(
-                differing,
-                f"its value differs from that of {_where(rows[0])}, in the same group",
-                key,
-            )
+            message = f"its value differs from that of {_where(raws[0])}, in the same group"
+            raise _at(raws[at], message, key)
         elif key in STEP_FIELDS:
-            kept[key] = [raw.value.get(key) for raw in rows]
+            kept[key] = cells
     return kept
 
 
@@ -236,19 +241,18 @@ def _label(record: dict[str, Any], label: object, rows: Sequence[Raw], *, by_siz
             record["group_ids"] = [label] * len(column)
 
 
-def _origin(rows: Sequence[Raw], parts: Sequence[Part]) -> Origin:
-    """The places in the file of the merged record's parts."""
-    value, fields = rows[0].value, parts[0][0]
-    own = rows[0].origin.spelled if rows[0].origin is not None else {}
-    single = _is_single(value, fields)
+def _origin(raws: Sequence[Raw], first: _Row, counts: Sequence[int]) -> Origin:
+    """The places in the file of the merged record's parts; [rows] responses of each."""
+    value, fields, single = first
+    own = raws[0].origin.spelled if raws[0].origin is not None else {}
     spelled = {name: place for name, place in own.items() if "." in name or name == "step"}
     for name, key in fields.names.items():
         place = own.get(key, key)
         indexes = "" if "{" in place else _indexes(name, value[key], single=single)
         spelled[name] = place + indexes
-    return Origin(
-        spelled, tuple(Row(raw.line, raw.prefix, at) for raw, at in _responses(rows, parts))
-    )
+    pairs = zip(raws, counts, strict=True)
+    places = [Row(raw.line, raw.prefix, at) for raw, count in pairs for at in range(count)]
+    return Origin(spelled, tuple(places))
 
 
 def _indexes(name: str, value: Any, *, single: bool) -> str:
@@ -259,11 +263,3 @@ def _indexes(name: str, value: Any, *, single: bool) -> str:
         several = name in ("advantages", "rewards") and len(value) > 1  # by token, by function
         return "[{t}]" if several or name in _BY_TOKEN else "[{r}]"
     return "[{r}][{t}]" if value and _is_list(value[0]) else "[{r}]"
-
-
-def _responses(rows: Sequence[Raw], parts: Sequence[Part]) -> Iterator[tuple[Raw, int]]:
-    """Each response's row, and its number there."""
-    for raw, (fields, columns) in zip(rows, parts, strict=True):
-        name = fields.columns[0][0] if fields.columns else "rewards"
-        for at in range(len(columns.get(name, [None]))):
-            yield raw, at

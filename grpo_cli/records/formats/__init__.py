@@ -30,7 +30,8 @@ CANONICAL = "canonical"
 def candidates(keys: tuple[str, ...]) -> tuple[Format, ...]:
     """The formats that an object with these keys may be of."""
     own = set(keys)
-    return tuple(one for one in _ALL if any(wanted <= own for wanted in one.keys))
+    fit = [one for one in _ALL if any(wanted <= own for wanted in one.keys)]
+    return tuple(one for one in fit if not one.without & own)
 
 
 __all__ = ["CANONICAL", "FORMATS", "Format", "Translated", "candidates"]

@@ -34,6 +34,7 @@ class Format:
         name: what ``--from`` calls it.
         title: whose file it is.
         keys: an object with all the keys of one of these sets may be of this format.
+        without: unless it has one of these.
         fits: whether it is, for an object that has such keys.
         read: the object's records.
         lacks: what is not in it and what that makes impossible, a sentence each.
@@ -52,6 +53,7 @@ class Format:
     source: str = ""
     many: bool = False
     rank: int = 0
+    without: frozenset[str] = frozenset()
 
 
 def keys(*names: str) -> frozenset[str]:

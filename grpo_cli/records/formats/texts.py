@@ -125,11 +125,12 @@ def _text(
         name=name,
         title=title,
         keys=(keys(*wanted),),
-        fits=lambda value: not _LOG_PROBS & value.keys(),
+        fits=lambda _: True,
         read=read,
         lacks=("no log-probs: nothing can be evaluated",),
         source=source,
         rank=2,
+        without=frozenset(_LOG_PROBS),
     )
 
 

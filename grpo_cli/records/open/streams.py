@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 
 from grpo_cli.errors import InputError
 from grpo_cli.records.open import remote
-from grpo_cli.records.open.budget import ROW, UNLIMITED, Budget
+from grpo_cli.records.open.budget import ROW, UNLIMITED, VALUE, Budget
 from grpo_cli.records.open.foreign import LOOKED_AT, foreign
 from grpo_cli.records.open.remote import Address, Version
 
@@ -264,16 +264,18 @@ def blocks(
         InputError: for a line longer than the limit.
     """
     number, fault = 1, None
+    longest, unchecked = limit.line, limit.limit // VALUE
     while fault is None:
         lines: list[bytes] = []
         room = size
         try:
-            while room > 0 and len(lines) < _MANY and (line := stream.readline(limit.line)):
+            while room > 0 and len(lines) < _MANY and (line := stream.readline(longest)):
                 room -= len(line)
-                if len(line) == limit.line and not line.endswith(b"\n"):
+                if len(line) == longest and not line.endswith(b"\n"):
                     raise InputError(limit.too_long(), line=number + len(lines))
                 line = line.removesuffix(b"\n")
-                limit.check_line(line, number + len(lines))
+                if len(line) > unchecked:
+                    limit.check_line(line, number + len(lines))
                 lines.append(line if lines or number > 1 else line.removeprefix(_UTF8_BOM))
         except (OSError, EOFError, zlib.error, InputError) as error:
             fault = error

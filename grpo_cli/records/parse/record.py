@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
 from typing import Any
@@ -99,7 +99,7 @@ def _read(record: dict[str, Any], source: str, line: int | None, prefix: str) ->
         groups=groups,
         group_labels=labels,
         versions=read_versions(record, shape.widths),
-        hyperparameters=read_settings(record, found),
+        hyperparameters=read_settings([record], found)[0],
     )
     found_trajectories = read_trajectories(record, found, shape, groups, labels)
     if found_trajectories is not None:
@@ -197,40 +197,53 @@ def read_words(key: str, value: object, shape: Shape, kind: type) -> list[list[A
 
 
 NO_SETTINGS: Mapping[str, Value] = {}
-_Given = tuple[tuple[str, str, object], ...]  # path, name, value
 
 
-def read_settings(record: Mapping[str, object], fields: Fields) -> Mapping[str, Value]:
-    """The hyperparameters under their canonical names, in a fixed order.
+def read_settings(
+    objects: Sequence[Mapping[str, Any]], fields: Fields
+) -> list[Mapping[str, Value]]:
+    """[M] the hyperparameters of records with these fields, by canonical name in a fixed order.
 
-    Records of one run share them, so the answer is cached: do not change it.
+    Records that give the same ones share the answer: do not change it.
 
     Raises:
         InputError: for an unknown name, a value outside its meaning, or two different values.
     """
-    key = fields.names.get("hyperparameters")
-    if key is None and not fields.hyperparameters:
-        return NO_SETTINGS
-    nested = record[key] if key is not None else {}
-    if not isinstance(nested, dict):
-        raise InputError(f"expected an object, got {got(nested)}", path=key or "")
-    given = [(name, name, record[name]) for name in fields.hyperparameters]
-    given += [(f"{key}.{name}", name, value) for name, value in nested.items()]
-    if _framework(record).get("name") == "verl":  # clip_ratio replaces null sides alone
-        both = next((value for _, name, value in given if name == "clip_ratio"), None)
+    key, own = fields.names.get("hyperparameters"), fields.hyperparameters
+    if key is None and not own:
+        return [NO_SETTINGS] * len(objects)
+    nested = [one[key] if key is not None else {} for one in objects]
+    if odd := [one for one in nested if not isinstance(one, dict)]:
+        raise InputError(f"expected an object, got {got(odd[0])}", path=key or "")
+    keys = set(map(tuple, nested))
+    if len(objects) > 1 and (len(keys) > 1 or _BOTH_SIDES in chain(own, *keys)):
+        return [one for record in objects for one in read_settings([record], fields)]
+    names = (*own, *keys.pop())
+    paths = (*own, *(f"{key}.{name}" for name in names[len(own) :]))
+    rows: list[tuple[Any, ...]] = [tuple(one.values()) for one in nested]
+    if own:
+        rows = [(*map(one.get, own), *row) for one, row in zip(objects, rows, strict=True)]
+    if _BOTH_SIDES in names and _framework(objects[0]).get("name") == "verl":
+        both = rows[0][names.index(_BOTH_SIDES)]
+        sides = zip(paths, names, rows[0], strict=True)
         given = [
             (path, name, both if value is None and name in _VERL_SIDES else value)
-            for path, name, value in given
-            if name != "clip_ratio"
+            for path, name, value in sides
+            if name != _BOTH_SIDES
         ]
-    # True == 1, so a cache that did not see the types would take one for the other.
-    types = tuple([type(value) for *_, value in given])
+        return [_by_name(given)]
+    # True == 1, so a key that did not see the types would take one for the other.
+    kinds = [tuple(map(type, row)) for row in rows]
     try:
-        return _cached(tuple(given), types)
-    except TypeError:  # a list or an object cannot be a cache's key
-        return _by_name(tuple(given))
+        known = dict.fromkeys(zip(rows, kinds, strict=True))
+    except TypeError:  # a list or an object cannot be a key
+        return [_by_name(zip(paths, names, row, strict=True)) for row in rows]
+    found = {one: _by_name(zip(paths, names, one[0], strict=True)) for one in known}
+    return [*map(found.__getitem__, zip(rows, kinds, strict=True))]
 
 
+_BOTH_SIDES = "clip_ratio"
+"""verl takes it only where a side is null."""
 _VERL_SIDES = ("clip_ratio_low", "clip_ratio_high")
 """They are 0.2 where verl's configuration does not say."""
 
@@ -258,11 +271,15 @@ def _framework(record: Mapping[str, object]) -> Mapping[str, object]:
     return framework if isinstance(framework, dict) else {}
 
 
-def _by_name(given: _Given, _types: tuple[type, ...] = ()) -> Mapping[str, Value]:
+def _by_name(given: Iterable[tuple[str, str, Any]]) -> Mapping[str, Value]:
+    """The settings that (path, name, value) give."""
     broad: dict[str, tuple[Value, str]] = {}
     exact: dict[str, tuple[Value, str]] = {}
     for path, name, value in given:
-        values = _canonical(path, name, value)
+        try:
+            values = _cached(path, name, value)
+        except TypeError:  # a list or an object cannot be a key
+            values = _canonical(path, name, value)
         for own, one in values.items():
             before, where = (exact if len(values) == 1 else broad).setdefault(own, (one, path))
             if before != one:
@@ -271,14 +288,14 @@ def _by_name(given: _Given, _types: tuple[type, ...] = ()) -> Mapping[str, Value
     return {name: value for name, (value, _) in sorted((broad | exact).items())}
 
 
-_cached = lru_cache(maxsize=1024)(_by_name)
-
-
 def _canonical(path: str, name: str, value: object) -> Mapping[str, Value]:
     try:
         return canonical({name: value})
     except HyperparameterError as error:
         raise InputError(error.message, path=path) from None
+
+
+_cached = lru_cache(maxsize=1024, typed=True)(_canonical)
 
 
 STEPS = ("step", "global_step", "_step", "Step", "training/global_step", "trainer/global_step")
