@@ -1,4 +1,4 @@
-"""``grpo compare``, ``match``, ``split`` and ``explain`` as users run them."""
+"""Answers of yes and no on the command line, and its completion."""
 
 from __future__ import annotations
 
@@ -6,6 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
+import typer
+from command import COMMANDS, application
+
+# ---- ``grpo compare``, ``match``, ``split`` and ``explain`` as users run them --------------------
+
 
 DUMPS = Path(__file__).parent.parent / "data" / "rollouts"
 GSPO = str(DUMPS / "trl-1.16.0-gspo.jsonl")
@@ -106,3 +111,37 @@ def test_explain_the_first_seed(grpo, dump):
     assert "objective = 0.600000 + (-0.674929) = -0.074929" in text
     assert "the gradient is not zero" in text
     assert "denominator 2: responses" in text
+
+
+# ---- every option of every command completes without an error, and the names are there -----------
+
+
+def completions(command: str, option: str, incomplete: str) -> list[str]:
+    group = typer.main.get_command(application())
+    found = group.commands[command]
+    with found.make_context(command, [], resilient_parsing=True) as context:
+        (parameter,) = (one for one in found.params if option in one.opts)
+        return [one.value for one in parameter.shell_complete(context, incomplete)]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_option_can_be_completed(command):
+    group = typer.main.get_command(application())
+    found = group.commands[command]
+    with found.make_context(command, [], resilient_parsing=True) as context:
+        for parameter in found.params:
+            parameter.shell_complete(context, "")
+
+
+@pytest.mark.parametrize(
+    ("command", "option", "incomplete", "expected"),
+    [
+        ("eval", "--variant", "d", "dr"),
+        ("eval", "--from", "n", "nemo-rl"),
+        ("eval", "--kl", "k", "k3"),
+        ("compare", "--variants", "grpo,d", "grpo,dr"),
+        ("show", "--color-by", "g", "gradient"),
+    ],
+)
+def test_names_complete(command, option, incomplete, expected):
+    assert expected in completions(command, option, incomplete)

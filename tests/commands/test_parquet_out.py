@@ -1,5 +1,8 @@
-"""``eval --format parquet``: the rows of ``--format jsonl``, bit for bit, in columns."""
+"""Rows as Parquet, and what is decoded once."""
 
+from __future__ import annotations
+
+import json
 import math
 import sys
 from pathlib import Path
@@ -7,6 +10,9 @@ from pathlib import Path
 import numpy as np
 import orjson
 import pytest
+
+# ---- ``eval --format parquet``: the rows of ``--format jsonl``, bit for bit, in columns ----------
+
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -179,3 +185,38 @@ def test_columns_are_packed_where_that_is_worth_it(grpo, tmp_path):
         "weight": ("ZSTD", True),
     }
     assert "id" in [one.path_in_schema for one in about if one.is_stats_set]
+
+
+# ---- no command decodes a record of plain JSON more often than it has to pass over it ------------
+
+
+UNUSUAL = {"entropies": [[0.5, 0.25], [0.1]], "hyperparameters": {"beta": 0.0}}
+
+
+@pytest.mark.parametrize("more", [{}, UNUSUAL], ids=["plain", "one by one"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["eval", "--level", "token", "-f", "csv"],
+        ["eval", "--where", "step==1"],
+        ["compare", "--variants", "grpo,dr"],
+        ["convert"],
+        ["check"],
+    ],
+    ids=" ".join,
+)
+def test_a_record_is_decoded_once(grpo, dump, monkeypatch, command, more):
+    path = dump(*[{"id": f"r{at}", "step": 1} | more for at in range(5)])
+    lines = {json.dumps(orjson.loads(line)) for line in path.read_bytes().splitlines()}
+    seen: list[str] = []
+    real = orjson.loads
+
+    def counted(text):
+        value = real(text)
+        seen.append(json.dumps(value))
+        return value
+
+    monkeypatch.setattr(orjson, "loads", counted)
+    assert grpo(*command, str(path)).exit_code == 0
+    passes = 2 if "token" in command else 1  # the denominators of the whole batch come first
+    assert sorted(text for text in seen if text in lines) == sorted([*lines] * passes)

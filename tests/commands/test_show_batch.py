@@ -13,8 +13,7 @@ from command import answer, run
 from files import each
 from planted import write
 from test_having import RECORDS, record
-
-from grpo_cli.engine import Reader
+from trended import in_blocks
 
 
 @pytest.fixture
@@ -96,7 +95,7 @@ def test_equal_tokens_come_in_the_order_of_the_file_whatever_the_jobs(
     words = ("show", dump, "-v", "dr", "--top", "60", "-f", "csv")
     alone = run(*words, "--jobs", "1").stdout
     assert [line.split(",")[0] for line in alone.splitlines()[1:41]] == [*map(str, range(40))]
-    monkeypatch.setitem(Reader.__init__.__kwdefaults__, "block_bytes", 3_000)
+    in_blocks(monkeypatch, 3_000)
     assert run(*words, "--jobs", "2").stdout == alone
     strings = ("show", dump, "-v", "dr", "--strings", "--json")
     assert run(*strings, "--jobs", "2").stdout == run(*strings, "--jobs", "1").stdout

@@ -1,9 +1,11 @@
-"""``grpo trend`` of a trainer's log alone: what is found, from when on, and what is said."""
+"""A log alone, and the threads about runs."""
 
 from __future__ import annotations
 
 import json
 import math
+import re
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,9 @@ from files import each
 from trended import write
 
 from grpo_cli.batch import F64
+
+# ---- ``grpo trend`` of a trainer's log alone: what is found, from when on, and what is said ------
+
 
 STEPS = 80
 
@@ -165,3 +170,29 @@ def test_a_share_of_few_groups_is_no_limit_passed(tmp_path: Path) -> None:
     dead = (np.random.default_rng(9).random(STEPS) < 0.4).astype(float)
     path = written(tmp_path / "trainer_state.json", SOUND | {DEAD: dead})
     assert wrong(answer("trend", path)) == []
+
+
+# ---- the runs of issue threads in samples/threads: the command beside each says what happened ----
+
+
+THREADS = Path(__file__).parents[2] / "samples" / "threads"
+ROWS = [
+    tuple(cell.strip(" `") for cell in line.split("|")[1:4])
+    for line in (THREADS / "README.md").read_text().splitlines()
+    if "runs/" in line and line.startswith("| ")
+]
+
+
+@each("row", ROWS, ids=lambda row: row[0])
+def test_a_command_answers_a_thread(row: tuple[str, str, str]) -> None:
+    _, command, says = row
+    words = [str(THREADS / one) if "runs/" in one else one for one in shlex.split(command)[1:]]
+    result = run(*words, COLUMNS="200")
+    assert result.exit_code in (0, 1), result.stderr
+    assert says in re.sub(r"\s+", " ", result.stdout)
+
+
+def test_every_run_is_asked_about() -> None:
+    assert {path.name for path in (THREADS / "runs").iterdir()} == {
+        re.search(r"runs/(\S+)", row[1])[1] for row in ROWS
+    }

@@ -217,7 +217,7 @@ def test_nemo_rl(tmp_path: Path) -> None:
 
 
 LOGGED = json.loads((Path(__file__).parent.parent / "golden" / "trend_names.json").read_text())
-"""What slime's and prime-rl's own code logs (tests/parity/others/trend_names.py)."""
+"""What slime's and prime-rl's own code logs (made by tests/parity/others of f9747046)."""
 
 
 @pytest.mark.parametrize("number", range(len(LOGGED)))

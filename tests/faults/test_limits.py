@@ -1,8 +1,9 @@
-"""Little memory, few files, few processes, another locale, many runs side by side."""
+"""Limits of the system, full disks and broken pipes."""
 
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import subprocess
 from pathlib import Path
@@ -11,7 +12,11 @@ import pytest
 from fuzz.product import COMMAND, environment
 
 from faults import TIMES, some
-from faults.runs import Run, clean, limited, until
+from faults.disks import on_small_disk
+from faults.runs import Run, clean, limited, shell, until
+
+# ---- little memory, few files, few processes, another locale, many runs side by side -------------
+
 
 EVAL = ("eval", "-v", "dr", "--level", "token", "-f", "jsonl")
 
@@ -95,3 +100,130 @@ def test_many_runs_side_by_side(small):
     assert sorted(path.name for path in Path().iterdir()) == sorted(
         [*(f"out{at}" for at in range(count)), "same"]
     )
+
+
+# ---- output that is closed at any byte, disks that are full, folders that cannot be written ------
+
+
+PRINTED = (
+    ("eval", "-v", "dr", "--level", "token", "-f", "jsonl"),
+    ("eval", "-v", "dr", "--level", "token", "-f", "jsonl", "--jobs", "2"),
+    ("eval", "-v", "dr"),
+    ("convert", "--to", "parquet"),
+    ("eval", "-v", "dr", "--level", "token", "--json"),
+    ("eval", "-v", "dr", "--level", "token", "-f", "csv"),
+    ("eval", "-v", "dr", "--level", "token", "--only", "gradient"),
+    ("convert",),
+    ("check", "--json"),
+    ("show", "-v", "dr"),
+    ("compare", "--variants", "dr,dapo"),
+)
+ENDED = {-13, 141}
+"""A closed pipe: by the signal itself, or as the shell says it."""
+
+
+@pytest.mark.parametrize("words", some(PRINTED, 4), ids=" ".join)
+def test_output_that_is_closed_at_any_byte(small, words):
+    draw = random.Random(str(words))
+    for _ in range(TIMES):
+        with Run(*words, str(small)) as run:
+            run.out.read(draw.choice((0, 1, draw.randrange(2_000), draw.randrange(60_000))))
+            run.out.close()
+            err = run.process.stderr.read()
+            code = run.process.wait(60)
+        assert code in {0, *ENDED}, err
+        assert clean(err)
+
+
+@pytest.mark.parametrize("words", some(PRINTED, 4), ids=" ".join)
+def test_a_full_disk_behind_standard_output(small, words, folder):
+    code, _, err = shell(f"grpo {' '.join(words)} {small} > /dev/full", folder)
+    errors = [line for line in err.splitlines() if b" note: " not in line]
+    assert (code, len(errors), clean(err)) == (3, 1, True)
+
+
+def test_a_full_disk_behind_standard_output_is_named(small, folder):
+    _, _, err = shell(f"grpo eval -v dr -q {small} > /dev/full", folder)
+    assert b"standard output" in err
+
+
+@pytest.mark.parametrize("words", [PRINTED[0], ("convert",)], ids=" ".join)
+def test_a_full_disk_under_the_output(large, folder, words):
+    out = folder / "disk" / "out"
+    code, _, err, left = on_small_disk([*words, "-o", str(out), str(large)], folder / "disk")
+    errors = [line for line in err.splitlines() if b" note: " not in line]
+    assert (code, len(errors), left) == (3, 1, [])
+    assert b"out" in errors[0]
+
+
+TWICE = ("eval", "--advantage", "batch-whiten", "--beta", "0", "--level", "batch")
+
+
+def test_a_full_disk_under_the_temporary_folder_of_a_document(large, folder):
+    """One JSON document is kept there until its totals are known."""
+    words = ("eval", "-v", "dr", "--level", "token", "--json", str(large))
+    code, _, err, left = on_small_disk(words, folder / "disk", env={"TMPDIR": str(folder / "disk")})
+    assert (code, clean(err), left) == (3, True, [])
+
+
+def test_a_temporary_folder_that_is_not_there(small, folder):
+    code, out, err = shell(f"cat {small} | grpo {' '.join(TWICE)} -", folder, TMPDIR="/no/such")
+    assert (code, clean(err)) == (0, True)
+    assert b"loss" in out
+
+
+def test_a_folder_that_cannot_be_written(small, folder):
+    out = folder / "disk" / "out"
+    if os.geteuid():
+        (folder / "disk").mkdir(mode=0o500)
+        code, _, err = shell(f"grpo eval -v dr -o {out} {small}", folder)
+    else:
+        words = ["eval", "-v", "dr", "-o", str(out), str(small)]
+        code, _, err, _ = on_small_disk(words, folder / "disk", read_only=True)
+    assert (code, err.count(b"\n")) == (2, 1)
+    assert err.startswith(b"grpo: --output: cannot write ")
+
+
+@pytest.mark.parametrize("words", ["eval -v dr", "convert", "variants"])
+def test_standard_output_that_is_closed_from_the_start(small, folder, words):
+    file = "" if words == "variants" else small
+    code, _, err = shell(f"grpo {words} {file} >&-", folder)
+    assert (code, b"Traceback" in err) == (3, False)
+
+
+@pytest.mark.parametrize("words", ["eval -v dr", "eval", "--nonsense"])
+def test_standard_error_that_is_closed_from_the_start(small, folder, words):
+    with_error, _, _ = shell(f"grpo {words} {small}", folder)
+    code, out, _ = shell(f"grpo {words} {small} 2>&-", folder)
+    assert code == with_error
+    assert b"Traceback" not in out
+
+
+@pytest.mark.parametrize("words", ["eval -v dr", "verify", "--nonsense"])
+def test_a_full_disk_behind_standard_error(small, folder, words):
+    usual, _, _ = shell(f"grpo {words} {small}", folder)
+    code, out, _ = shell(f"grpo {words} {small} 2>/dev/full", folder)
+    assert (code, b"Traceback" in out) == (usual, False)
+
+
+def test_standard_input_that_is_closed_from_the_start(folder):
+    code, _, err = shell("grpo eval -v dr - <&-", folder)
+    assert (code, err) == (3, b"grpo: <stdin>: standard input is closed\n")
+
+
+@pytest.mark.parametrize("words", some(["eval -v dr -f jsonl", "check", "convert"], 1))
+def test_standard_output_to_a_file_that_is_read(small, words, folder):
+    """The shell empties the file before it is read: an input without records, not a loop."""
+    Path("same.jsonl").write_bytes(small.read_bytes())
+    code, _, err = shell(f"grpo {words} same.jsonl >> same.jsonl", folder)
+    assert code in (0, 1, 3)
+    assert clean(err)
+
+
+def test_output_into_its_own_input(small):
+    """``-o`` replaces the input when all of it is read."""
+    Path("same.jsonl").write_bytes(small.read_bytes())
+    with Run("convert", "-o", "same.jsonl", "same.jsonl") as run:
+        assert run.end()[0] == 0
+    with Run("convert", str(small), stdout=subprocess.PIPE) as run:
+        assert run.end()[1] == Path("same.jsonl").read_bytes()

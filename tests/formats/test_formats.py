@@ -1,15 +1,24 @@
-"""The formats that ``grpo formats`` lists: each has its cases; one has settings in a header."""
+"""Formats: how they are recognised, what cannot be read, dumps that unpack to gigabytes."""
 
 from __future__ import annotations
 
+import gzip
 import json
+import subprocess
+import sys
+import zipfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 from command import answer, run
+from files import some
 
 from formats import dumps
-from formats.dumps import lines
+from formats.bombs import BOMBS, LIMIT
+from formats.dumps import NEW, OLD, REWARDS, lines
+
+# ---- the formats that ``grpo formats`` lists: each has its cases; one has settings in a header ---
 
 
 def test_each_format_has_cases_and_says_what_it_lacks(tmp_path: Path) -> None:
@@ -67,3 +76,159 @@ def test_what_is_no_header_changes_nothing(tmp_path: Path, first: str) -> None:
     path.write_text(f"{first}\n{json.dumps({'type': 'step', **record})}\n")
     made = run("convert", path, "--on-error", "skip").stdout.splitlines()
     assert json.loads(made[-1]) == {"id": 1, "type": "step", **record}
+
+
+# ---- damaged binary files, and what depends on neither blocks nor neighbours, as once found ------
+
+
+def said(path, *flags):
+    result = run("convert", path, *flags)
+    return result.exit_code, result.stdout + result.stderr
+
+
+def test_npz_that_zip_files_can_be_but_npz_are_not(tmp_path):
+    path = tmp_path / "in.npz"
+    np.savez(path, log_probs=np.array([[-1.0]]))
+    whole = path.read_bytes()
+    entry = whole.rindex(b"PK\x01\x02")
+    for at, byte in ((entry + 6, 255), (entry + 8, 1), (entry + 8, 32), (entry + 10, 77)):
+        data = bytearray(whole)
+        data[at] = byte
+        path.write_bytes(bytes(data))
+        code, words = said(path)
+        assert code == 0 or "the file is damaged" in words
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("log_probs.npy", b"no array")
+    assert said(path)[0] == 3
+
+
+def test_arrow_files_are_not_believed(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    path = tmp_path / "in.arrow"
+    table = pa.table({"log_probs": [[[-0.5, -1.0]]], "rewards": [[1.0]]})
+    with pa.ipc.new_stream(str(path), table.schema) as sink:
+        sink.write_table(table)
+    whole = path.read_bytes()
+    offsets = whole.rindex(np.array([0, 2], dtype="<i4").tobytes())
+    data = bytearray(whole)
+    data[offsets + 4 : offsets + 8] = b"\xff\xff\xff\x7f"  # an offset beyond the numbers
+    for damaged in (bytes(data), whole.replace(b"rewards", b"\xff" * 7)):  # no text
+        path.write_bytes(damaged)
+        code, words = said(path)
+        assert code == 3
+        assert "the file is damaged" in words
+
+
+def test_arrays_of_booleans_are_no_numbers(tmp_path):
+    np.savez(tmp_path / "in.npz", log_probs=np.array([[False, False]]), rewards=np.array([1.0]))
+    assert "log_probs[0][0]: expected a number, got false" in said(tmp_path / "in.npz")[1]
+
+
+def test_an_overflow_is_the_fault_of_its_own_record(tmp_path):
+    path = tmp_path / "in.jsonl"
+    # ρ ≈ 9e307 at three tokens with A < 0: each is finite, their sum is not
+    old = ([-0.5, -1.0, -2.0], [-709.6, -710.1, -711.1], [-0.5, -1.0, -2.0])
+    rows = [
+        {"logps": [[-0.5, -1, -2]], "old_log_probs": [row], "advantages": [-1.0]} for row in old
+    ]
+    path.write_bytes(lines(rows))
+    result = run("eval", path, "-v", "dr", "--on-error", "skip", "--only", "line")
+    assert result.stdout.split() == ["1", "3"]
+    assert f"{path}:2: response 0: the sum over the response's tokens overflows" in result.stderr
+
+
+@pytest.mark.parametrize("long", [False, True])
+def test_notes_do_not_depend_on_blocks(tmp_path, long):
+    """Each is said once, with the rows of several formats in one block or in several."""
+    path, value = tmp_path / "in.jsonl", {"log_probs_new": NEW, "rewards": REWARDS}
+    rows = [*dumps.sglang(), *dumps.prime_rl(), *dumps.unipo_lines()]
+    more = {"x": "y" * 900_000} if long else {}
+    path.write_bytes(lines([value | {"old_log_probs": OLD}, *(row | more for row in rows)]))
+    found = said(path, "--on-error", "skip")[1]
+    for name in ("sglang", "prime-rl", "unipo"):
+        assert found.count(f"read as {name}") == 1
+
+
+def test_a_nan_that_counts_stays_one(tmp_path):
+    """In what is written, which also holds integers beyond 64 bits."""
+    record = (
+        '{"log_probs_new": [[-1.0]], "rewards": [1], "a": [NaN, 1180591620717411303424], "é": 1}'
+    )
+    (tmp_path / "a.json").write_text(record)
+    written = run("convert", tmp_path / "a.json").stdout
+    assert '"a": [NaN, 1.1805916207174113e+21], "é": 1' in written
+    assert json.loads(written)["log_probs_new"] == [[-1.0]]
+
+
+# ---- small files that unpack to gigabytes are refused in flat memory, and a flag reads them ------
+
+
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
+_REFUSED = ("--unpack ", "the file is damaged")
+
+
+_EACH = [("eval", name) for name in BOMBS]
+_LOGS = [("trend", name) for name in BOMBS if ".json" in name]  # they might be a trainer's log
+
+
+@pytest.mark.parametrize(
+    ("verb", "name"), [*some(_EACH, 4), *some(_LOGS, 1), ("explain", "empty-lists.json.zst")]
+)
+def test_a_small_file_takes_little_memory(verb: str, name: str) -> None:
+    script = Path(__file__).with_name("bombs.py")
+    command = [sys.executable, str(script), verb, name]
+    found = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+    assert found["size"] < 1 << 20
+    assert found["peak"] < LIMIT
+    if name.startswith("text."):
+        assert found["code"] == 0
+    else:
+        assert found["code"] == 3
+        assert found["message"][0].startswith(f"grpo: {name}:")
+        refused = (*_REFUSED, "which step is this?") if verb == "trend" else _REFUSED
+        assert any(words in found["message"][0] for words in refused)
+
+
+def test_the_flag_reads_what_is_refused_without_it(tmp_path: Path) -> None:
+    path = tmp_path / "zeros.npz"
+    path.write_bytes(BOMBS["zeros.npz"]())
+    refused = run("eval", path)
+    assert refused.exit_code == 3
+    flag = refused.stderr.split("--unpack ")[1].split()[0]
+    assert "--unpack" not in run("eval", path, "--unpack", flag).stderr
+
+
+@pytest.mark.more
+def test_the_flag_counts_what_comes_later_too(tmp_path: Path) -> None:
+    """Of several padded arrays, row groups or lines, the first does not decide alone."""
+    padded = np.zeros((48, 16384))
+    names = ("log_probs_new", "log_probs_old", "log_probs_ref")
+    arrays = dict.fromkeys(names, padded) | {"rewards": np.arange(48.0)}
+    np.savez_compressed(tmp_path / "padded.npz", **arrays)
+    rows = pa.table({"reward": np.ones(2_500_000), "log_probs_new": np.zeros(2_500_000)})
+    pq.write_table(rows, tmp_path / "rows.parquet", row_group_size=250_000)
+    (tmp_path / "lines.jsonl.gz").write_bytes(gzip.compress(b"\n" * 4_000_000 + b"{}"))
+    for name in ("padded.npz", "rows.parquet", "lines.jsonl.gz"):
+        refused = run("check", tmp_path / name)
+        flag = refused.stderr.split("--unpack ")[1].split()[0]
+        assert "--unpack" not in run("check", tmp_path / name, "--unpack", flag).stderr
+
+
+@pytest.mark.parametrize("size", ["", "0", "4X", "-1", "4.5G"])
+def test_a_size_that_is_none(size: str) -> None:
+    result = run("eval", "-", "--unpack", size, stdin="")
+    assert result.exit_code == 2
+    assert f"--unpack: expected a size like 500M or 4G, got {size!r}" in result.stderr
+
+
+# ---- a line of open-instruct whose prompt has no number ------------------------------------------
+
+
+def test_a_prompt_without_a_number_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    rows = [one | {"prompt_idx": None} for one in dumps.open_instruct()]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    result = run("eval", path, "-v", "dr")
+    assert result.exit_code == 3
+    assert "prompt_idx: expected a string or a number, got null" in result.stderr

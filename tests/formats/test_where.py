@@ -1,15 +1,26 @@
-"""Filters: flags that cannot be understood, and lines that are skipped by their text alone."""
+"""What is read: --where, --map and groups."""
 
 from __future__ import annotations
 
+import gzip
 import json
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from command import run
+from command import run as grpo
 from files import each
 from hypothesis import given
 from hypothesis import strategies as st
+
+from formats import dumps
+from formats.dumps import NEW, OLD, REWARDS, lines
+
+# ---- filters: flags that cannot be understood, and lines that are skipped by their text alone ----
+
 
 RECORD: dict[str, Any] = {"log_probs_new": [[-1.0]], "rewards": [1]}
 
@@ -116,3 +127,200 @@ def test_a_key_wherever_it_stands(path: str, text: str, kept: bool) -> None:
     line = json.dumps(RECORD)[:-1] + f", {text}}}\n"
     result = run("convert", "-", "--where", f"{path}==12345678901234567890", stdin=line)
     assert (result.exit_code == 0) == kept
+
+
+# ---- rows of one response each, put together by a field or by their number; see ``cases/choose-*--
+
+
+_LONG = "x" * 700_000
+"""With some of these, the rows of a file are read in several blocks."""
+
+
+def rows(keys="aabb", **more):
+    return [
+        {
+            "logps": NEW[at % 4],
+            "old_log_probs": OLD[at % 4],
+            "reward": REWARDS[at % 4],
+            "q": key,
+            "step": 3,
+            **more,
+        }
+        for at, key in enumerate(keys)
+    ]
+
+
+def evaluated(path, *words):
+    return grpo("eval", path, "-qv", "dr", "--level", "token", "-f", "jsonl", *words)
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("grouping", [("--group-by", "q"), ("--group-size", 3)])
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_groups_straddle_blocks(tmp_path, jobs, grouping, pack):
+    keys, short, long = "aaaaabbbbccccccddd", tmp_path / "short", tmp_path / "long"
+    short.write_bytes(lines(rows(keys)))
+    long.write_bytes(pack(lines(rows(keys, note=_LONG))))
+    wanted = evaluated(short, *grouping).stdout.replace("short", "long")
+    words = ("--unpack", "1G", "--jobs", jobs)
+    assert evaluated(long, *grouping, *words).stdout == wanted
+    assert wanted.count("\n") > 30
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("anywhere", [False, True])
+def test_a_key_that_comes_back(tmp_path, jobs, anywhere):
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(lines(rows("aaabbbbcccca", note=_LONG)))
+    flags = ("--group-by", "q", "--on-error", "skip", "--jobs", jobs, "--level", "record")
+    result = evaluated(path, *flags, *["--group-anywhere"] * anywhere)
+    found = [json.loads(line)["id"] for line in result.stdout.splitlines()]
+    assert found == [*"abc"]
+    message = (
+        'rows.jsonl:12: the group q = "a" is not contiguous: it began on line 1 and continues here'
+    )
+    assert (message in result.stderr) != anywhere
+
+
+@pytest.mark.parametrize("grouping", [("--group-by", "q"), ("--group-size", 2)])
+def test_groups_before_a_fault_are_read(tmp_path, grouping):
+    path = tmp_path / "rows.jsonl.gz"
+    path.write_bytes(gzip.compress(lines(rows("aabbc"))) + gzip.compress(b"{}")[:-4])
+    result = grpo("convert", path, *grouping)
+    assert result.stdout.count("\n") == 2
+    assert "end too early" in result.stderr
+
+
+def test_lines_that_hold_several_groups(tmp_path):
+    """A line of UNIPO is a step with prompts: they are groups of their own, as in an array."""
+    step, path = dumps.unipo_lines()[1], tmp_path / "a.jsonl"
+    words = ("convert", path, "--group-by", "log_probs_new[0][0]")
+    path.write_bytes(lines([step]))
+    found = [json.loads(line)["group_ids"] for line in grpo(*words).stdout.splitlines()]
+    assert [set(one) for one in found] == [{NEW[0][0]}, {NEW[2][0]}]
+    path.write_bytes(lines([{"log_probs_new": [[-7.0]], "rewards": [1.0]}, step]))
+    assert "this line has several values of log_probs_new[0][0]" in grpo(*words).stderr
+
+
+def test_a_key_that_is_nested_too_deeply(tmp_path):
+    path, deep = tmp_path / "a.jsonl", "[" * 300 + "]" * 300
+    path.write_bytes(lines(rows())[:-1].replace(b'"q": "b"', b'"q": ' + deep.encode()) + b"\n")
+    said = f"{path}:3: q: expected a field to group by, got one that is nested too deeply"
+    assert said in evaluated(path, "--group-by", "q").stderr
+
+
+def written(tmp_path, kind, keys):
+    """Rows of one response each, in one of the ways in which files hold them."""
+    data = [
+        {
+            "uid": keys[at // 2],
+            "step": 7,
+            "log_probs_new": NEW[at],
+            "log_probs_old": OLD[at],
+            "rewards": REWARDS[at],
+        }
+        for at in range(4)
+    ]
+    if kind == "nested":  # lists of one response, as the short way of plain records wants them
+        data = [
+            {name: one if name in ("uid", "step") else [one] for name, one in row.items()}
+            for row in data
+        ]
+    if kind == "array":
+        path = tmp_path / "a.json"
+        path.write_text(json.dumps(data))
+    elif kind in ("parquet", "by row"):
+        path = tmp_path / "a.parquet"
+        if kind == "by row":  # what is unusual is not read by columns
+            data = [{**row, "epsilon": 0.2} for row in data]
+        pq.write_table(pa.Table.from_pylist(data), path)
+    else:
+        path = tmp_path / "a.jsonl"
+        path.write_bytes(lines(data))
+    return str(path)
+
+
+TOKENS = [sum(map(len, NEW[:2])), sum(map(len, NEW[2:4]))]
+WAYS = ("lines", "nested", "array", "parquet", "by row")
+
+
+@each("kind", WAYS)
+@each(
+    ("by", "keys", "labels", "groups"),
+    [
+        ("uid", ["p0", "p1"], ["p0", "p1"], ["p0", "p1"]),
+        ("uid", [7, 3], [7, 3], [7, 3]),
+        ("step,uid", ["p0", "p1"], ["7/p0", "7/p1"], ["p0", "p1"]),
+    ],
+)
+def test_a_record_is_called_as_its_group(tmp_path, kind, by, keys, labels, groups):
+    """In every format and at every level; it was the number of the first row, 0 and 2."""
+    command = [written(tmp_path, kind, keys), "-v", "dr", "--group-by", by, "-q"]
+
+    def run(*words):
+        result = grpo("eval", *command, *words)
+        assert result.exit_code == 0, result.stderr
+        return result.stdout
+
+    document = json.loads(run("--json", "--level", "token"))
+    assert [one["id"] for one in document["records"]] == labels
+    assert [one["responses"][0]["group"] for one in document["records"]] == groups
+    for level, times in (("record", [1, 1]), ("response", [2, 2]), ("token", TOKENS)):
+        rows = [json.loads(one) for one in run("-f", "jsonl", "--level", level).splitlines()]
+        named = [label for label, count in zip(labels, times, strict=True) for _ in range(count)]
+        assert [one["id"] for one in rows] == named, level
+    texts = [*map(str, labels)]
+    assert run("--only", "id").split() == texts
+    assert [one.split(",")[0] for one in run("-f", "csv", "--fields", "id").split()[1:]] == texts
+    for format in ("table", "markdown"):
+        shown = run("-f", format, "--fields", "id,loss", "--level", "record")
+        assert all(text in shown for text in texts), format
+    file = str(tmp_path / "out.parquet")
+    run("-f", "parquet", "-o", file)
+    assert pq.read_table(file).column("id").to_pylist() == labels
+    if by == "uid" and keys[0] == "p0":
+        assert run("--only", "id", "--jobs", "2").split() == texts
+    chosen = json.loads(run("--json", "--record", texts[1]))
+    assert [one["id"] for one in chosen["records"]] == labels[1:]
+
+
+@each("kind", WAYS)
+@pytest.mark.parametrize("stdin", [False, True])
+def test_eval_says_how_rows_of_one_response_are_put_together(tmp_path, kind, stdin):
+    """And not where nothing is lost: rows of groups, one row alone, advantages that are given."""
+    path = written(tmp_path, kind, ["p0", "p1"])
+
+    def noted(*words, path=path):
+        text = None
+        if stdin and not path.endswith("parquet"):
+            text, path = Path(path).read_text(), "-"
+        result = grpo("eval", path, "-v", "dr", *words, stdin=text)
+        assert result.exit_code == 0, result.stderr
+        return NOTE in result.stderr
+
+    assert noted()
+    assert noted("--json")
+    assert noted("--level", "batch", "--only", "loss")
+    assert not noted("--group-by", "uid")
+    assert not noted("--record", "0")
+    assert not noted("--advantage", "raw")
+    assert not noted("-q")
+
+
+NOTE = "note: each record is a group of its own; --group-by uid joins them"
+
+
+def test_a_row_alone_whose_group_has_no_name_is_left_as_it_is(tmp_path):
+    for change in ({"uid": None}, {"advantages": 0.5}):
+        path = tmp_path / "a.jsonl"
+        data = [{"uid": "p", "log_probs_new": NEW[at], "rewards": 1.0} | change for at in (0, 1)]
+        path.write_bytes(lines(data))
+        result = grpo("eval", path, "-v", "dr")
+        assert "--group-by" not in result.stderr
+
+
+def test_rows_that_are_counted_keep_their_number(tmp_path):
+    for kind in WAYS:
+        words = [written(tmp_path, kind, ["p0", "p1"]), "-v", "dr", "--group-size", "2"]
+        result = grpo("eval", *words, "--only", "id", "-q")
+        assert result.stdout.split() == ["0", "2"], kind

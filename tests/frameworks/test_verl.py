@@ -12,12 +12,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from command import answer
 from files import each
 
 from frameworks.verl_metrics import metrics
-from grpo_cli import GrpoError, evaluate
+from grpo_cli import VARIANTS, GrpoError, evaluate
 from grpo_cli.objective.breakdown import Breakdown
-from grpo_cli.variants import STAGES, VARIANTS
+
+CHOICES = {stage: one["choices"] for stage, one in answer("variants")["stages"].items()}
 
 TESTS = Path(__file__).parent.parent
 ROLLOUTS = [
@@ -111,7 +113,7 @@ def test_every_row_has_golden_numbers() -> None:
     version = f"{GOLDEN['framework']} {GOLDEN['version']}"
     golden = {case["variant"] for case in GOLDEN["cases"]}
     golden |= {name for name in VARIANTS if name.startswith(("verl/decoupled", "verl/bypass"))}
-    golden |= {"verl/multi_trajectories"}  # test_agents.py
+    golden |= {"verl/multi_trajectories"}  # golden/agents.json
     for name, row in VARIANTS.items():
         if name.startswith("verl/"):
             assert row.version == version
@@ -163,8 +165,7 @@ ALIASES = [
 
 @each(("stage", "theirs", "ours"), ALIASES, ids=lambda word: str(word))
 def test_the_names_that_verl_gives_its_choices(stage: str, theirs: str, ours: str) -> None:
-    assert STAGES[stage].aliases[theirs] == ours
-    assert ours in STAGES[stage].choices
+    assert theirs in CHOICES[stage][ours]["aliases"]
 
 
 def test_another_row_s_constants_do_not_reach_verl_s() -> None:
@@ -194,13 +195,13 @@ def test_a_group_of_one(choice: str, advantage: float) -> None:
     np.testing.assert_allclose(ours.advantages[0], advantage, rtol=1e-15)
 
 
-@pytest.mark.parametrize("mode", [name for name in STAGES["aggregate"].choices if "verl/" in name])
+@pytest.mark.parametrize("mode", [name for name in CHOICES["aggregate"] if "verl/" in name])
 @pytest.mark.parametrize("total", [{}, {"global_batch_size": 8, "batch_num_tokens": 11}])
 def test_what_the_mean_over_ranks_divides_by_is_multiplied_with(
     mode: str, total: dict[str, float]
 ) -> None:
     """``agg_loss`` multiplies with ``dp_size``, by which FSDP divides the gradients."""
-    known = STAGES["aggregate"].choices[mode].defaults
+    known = CHOICES["aggregate"][mode]["hyperparameters"]
     given = {name: value for name, value in total.items() if name in known}
     given |= {"loss_scale_factor": 4.0} if mode.endswith("norm") else {}
     alone, of_three = (

@@ -1,14 +1,26 @@
-"""Imports point one way, with no circle: the picture is in grpo_cli/README.md."""
+"""The house: imports point one way, answers are typed, catalogues are whole, each case is tried."""
 
 from __future__ import annotations
 
 import ast
+import dataclasses
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import catalogue
+import orjson
+import pytest
+from command import run
 from files import each
+
+from grpo_cli import check, compare, match, split, verify
+
+# ---- imports point one way, with no circle: the picture is in grpo_cli/README.md -----------------
+
 
 PACKAGE = Path(__file__).parent.parent.parent / "grpo_cli"
 
@@ -201,3 +213,104 @@ def test_what_an_import_brings_along() -> None:
         "grpo_cli.hooks.trl grpo_cli.hooks",
         "grpo_cli.hooks.verl grpo_cli.hooks",
     ]
+
+
+# ---- the catalogue of messages, held to plain words ----------------------------------------------
+
+
+PRIVATE = re.compile(r"\b(told|dearest|(is|are) meant|are ours|ours times|knows no such)\b")
+
+
+def test_messages_use_the_fields_words() -> None:
+    listed = [*catalogue.messages()]
+    assert len(listed) > 1000
+    assert [one for one in listed if PRIVATE.search(one.text)] == []
+
+
+def test_an_example_is_what_a_snapshot_shows() -> None:
+    shown = {"a.txt": "grpo: note: 3 groups are dead: their advantages are all 0 $ next"}
+    made = catalogue.Message("x.py:1", ["", " groups are dead: their advantages are all 0"])
+    assert made.example(shown) == "a.txt: grpo: note: 3 groups are dead: their advantages are all 0"
+    assert made.example({"b.txt": "nothing"}) == ""
+
+
+# ---- each key that ``--json`` prints is a field of the answer from Python, in its place ----------
+# A new key of a command's JSON is a line of its dataclass in
+# ``grpo_cli/commands/COMMAND/answer.py``.
+
+
+TESTS = Path(__file__).parent.parent
+DAPO = str(TESTS / "data/rollouts/trl-1.16.0-dapo.jsonl")
+VERL = str(TESTS / "data/verl-0.9.1.jsonl")
+GRPO = str(TESTS / "data/trl-1.16.0-grpo.jsonl")
+SHIFTED = str(TESTS.parent / "samples/temperature.jsonl")
+
+
+def printed(*arguments: str) -> bytes:
+    """What a command prints on standard output."""
+    return run(*arguments).stdout_bytes
+
+
+def as_printed(document: dict[str, Any]) -> bytes:
+    option = orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY
+    return orjson.dumps(document, option=option) + b"\n"
+
+
+ANSWERS = {
+    "compare": (
+        lambda: compare(DAPO, ["grpo", "trl/*"], beta=0.01),
+        ["compare", DAPO, "-v", "grpo,trl/*", "--beta", "0.01"],
+    ),
+    "match": (
+        lambda: match(GRPO, loss="0.0122", variant="dapo", stages={"kl": "none"}),
+        ["match", GRPO, "--loss", "0.0122", "-v", "dapo", "--kl", "none"],
+    ),
+    "verify": (lambda: verify(DAPO), ["verify", DAPO]),
+    "verify, differing": (
+        lambda: verify(DAPO, "dapo", rtol=1e-6, causes=1, epsilon_high=0.4),
+        ["verify", DAPO, "-v", "dapo", "--rtol", "1e-6", "--causes", "1", "--epsilon-high", "0.4"],
+    ),
+    "check": (lambda: check(VERL), ["check", VERL]),
+    "check, with findings": (
+        lambda: check(SHIFTED, limit=1),
+        ["check", SHIFTED, "--limit", "1"],
+    ),
+    "split": (
+        lambda: split(DAPO, 4, ranks=2, variant="dapo"),
+        ["split", DAPO, "-n", "4", "--ranks", "2", "-v", "dapo"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_an_answer_is_what_json_prints(name: str) -> None:
+    ask, arguments = ANSWERS[name]
+    answer = ask()
+    assert as_printed(answer.document()) == printed(*arguments, "--json", "-q")
+    assert dataclasses.is_dataclass(answer)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        answer.records = 0  # type: ignore[misc]
+    assert answer._repr_html_().startswith("<div>")
+
+
+# ---- what ``files.each`` makes of many cases: all are tried, and those that fail are named -------
+
+
+def test_all_are_tried_and_those_that_fail_are_named(tmp_path):
+    tried = []
+
+    @each(("left", "right"), [(2, 2), (3, 3), (4, 4), (6, 6)], ids=lambda case: f"<{case[0]}>")
+    @each("factor", [1, 10])
+    def compared(folder, factor, left, right):
+        tried.append((folder, factor * left))
+        assert (left, factor) != (4, 10), "four"
+        with pytest.raises(ZeroDivisionError):
+            1 / (left - right if left != 6 else 1)
+
+    with pytest.raises(AssertionError) as caught:
+        compared(folder=tmp_path)
+    assert tried == [(tmp_path, n) for n in (2, 20, 3, 30, 4, 40, 6, 60)]
+    said = str(caught.value)
+    assert said.startswith("2 of 4\nthe case <4>: 1 of 2\nthe case 10: four")
+    assert "the case <6>: 2 of 2\nthe case 1: DID NOT RAISE" in said
+    assert "<2>" not in said

@@ -154,49 +154,6 @@ def far(seed: int) -> Ragged:
     return replace(batch, columns=columns, kind="far")
 
 
-def apart(batch: Ragged) -> Ragged:
-    """The same where reference and engine are far from the policy, on either side.
-
-    The reference is up to 21 nats off, on which the clamps of a KL show; the engine up to 5, on
-    which the bounds of a rollout correction do.
-    """
-    draw = np.random.default_rng([batch.seed, 1000])
-    spreads = {"log_probs_ref": (9.0, 21.0), "log_probs_rollout": (1.5, 5.0)}
-    columns = {"entropies": batch.columns["entropies"]}
-    for name in TOKEN_COLUMNS[:-1]:
-        scale, most = spreads.get(name, (0.0, 0.0))
-        steps = [np.clip(draw.normal(size=len(row)) * scale, -most, most) for row in batch.mask]
-        rows = zip(batch.columns[name], steps, strict=True)
-        columns[name] = [row - 30.0 + step for row, step in rows]
-    return replace(batch, columns=columns, kind="apart")
-
-
-def masked_whole(batch: Ragged) -> Ragged:
-    """The same with every token of each group's first response masked."""
-    first = set(np.unique(batch.groups, return_index=True)[1].tolist())
-    mask = [np.zeros_like(row) if i in first else row for i, row in enumerate(batch.mask)]
-    return replace(batch, mask=mask, kind="labelled")
-
-
-def masked_ends(batch: Ragged) -> Ragged:
-    """The same with the last token of every other response masked."""
-    mask = [row.copy() for row in batch.mask]
-    for row in mask[::2]:
-        row[-1:] = 0
-    return replace(batch, mask=mask, kind="ends")
-
-
-def scored_twice(batch: Ragged, *, nulls: bool = False) -> Ragged:
-    """The same with a second reward function, unlike the first.
-
-    ``nulls``: it gave none to every third response, and one alone to the first group.
-    """
-    other = (np.arange(batch.count) * 5 % 7) / 4.0
-    if nulls:
-        other[::3] = other[:3] = np.nan
-    return replace(batch, rewards=np.stack([batch.rewards, other], axis=1), kind="several")
-
-
 def _sizes(draw: np.random.Generator, kind: str, group_size: int | None) -> NDArray[np.int64]:
     count = int(draw.integers(2, 5))
     if group_size is not None:

@@ -2,10 +2,10 @@
 
 ``cd tests && python -m parity.drift SOURCE=PATH[@REVISION]...`` compares the functions that the
 rows reproduce with sources as they are now; exit 1 where a function changed. A SOURCE is a
-repository of ``framework_sources.COMMITS`` (PATH: its clone), the name of a wheel there (PATH: it,
-unpacked), or ``trl`` and ``verl`` (PATH: ``installed``, of the interpreter that runs this). Whether
-the numbers moved is for the parity tests of the newer source to say. With ``--write`` the
-fingerprints of this source are kept instead.
+repository (PATH: its clone) or a wheel (PATH: it, unpacked) of the fingerprints below, or ``trl``
+and ``verl`` (PATH: ``installed``, of the interpreter that runs this). Whether the numbers moved is
+for the parity tests of the newer source to say. With ``--write`` the fingerprints of this source
+are kept instead.
 
 tests/frameworks/fingerprints has a file for each source: its name and version, "functions":
 {"path:name": fingerprint}, and "rows": {row: ["path:name"]}, where a new row is entered by hand.

@@ -39,7 +39,7 @@ from verl.utils.torch_functional import masked_mean
 from grpo_cli.hooks.columns import ragged, record_of, widths
 from grpo_cli.hooks.verl import Recorder, bypass_settings, hyperparameters
 
-from .framework_sources import Clones
+from .framework_sources import load
 from .pairwise import Array, Configuration, Record, run
 from .verl_functions import actor_config
 
@@ -155,9 +155,8 @@ def _ppo_loss() -> Any:
     return ppo_loss
 
 
-TRAINER = Clones({"verl": Path(verl.__path__[0])}).load(
-    "verl",
-    "trainer/ppo/ray_trainer.py",
+TRAINER = load(
+    Path(verl.__path__[0]) / "trainer/ppo/ray_trainer.py",
     ["apply_kl_penalty", "compute_advantage"],
     core_algos=core_algos,
     masked_mean=masked_mean,

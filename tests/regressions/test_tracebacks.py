@@ -1,13 +1,20 @@
-"""Bad input is one line and exit code 3, however odd it is; never a traceback and 70."""
+"""What once ended with a traceback, half an output or a wrong comparison."""
 
 from __future__ import annotations
 
+import fcntl
 import json
+import math
 import os
+import resource
 from pathlib import Path
 
 import pytest
 from fuzz.product import process
+
+from grpo_cli.hooks.writer import Writer
+
+# ---- bad input is one line and exit code 3, however odd it is; never a traceback and 70 ----------
 
 
 def fine(outcome, *codes):
@@ -150,3 +157,124 @@ def test_trend_skips_what_is_no_object(grpo):
     outcome = grpo("trend", "run.jsonl", "--on-error", "skip", "--json")
     assert (outcome.code, b'"line":2,' in outcome.err) == (3, True)
     assert [step["step"] for step in json.loads(outcome.out)["steps"]] == [1, 2]
+
+
+# ---- ``-o FILE`` is written whole or not at all: a failure leaves an older file as it was --------
+
+
+OLD = "an older result\n"
+BAD = '{"log_probs_new": [[-0.5, 7]], "rewards": [1]}'
+
+
+@pytest.mark.parametrize(
+    ("words", "records"),
+    [
+        *((["eval", "-v", "dr", "-f", kind], [{}, BAD]) for kind in ("json", "jsonl", "csv")),
+        (["eval", "-v", "dr"], [{}, BAD]),
+        (["eval", "-v", "dr", "-f", "jsonl"], [BAD]),
+        (["eval", "-v", "dr", "--level", "token", "--only", "gradient"], [{}, BAD]),
+        (["compare", "--variants", "grpo", "--beta", "0.04"], [{}]),
+        (["split", "-n", "1", "--beta", "0.04"], [{}]),
+    ],
+)
+def test_a_failure_leaves_the_older_file(grpo, dump, words, records):
+    Path("out").write_text(OLD)
+    outcome = grpo(*words, "-o", "out", dump(*records))
+    assert (outcome.code, Path("out").read_text()) == (3, OLD)
+
+
+def test_convert_leaves_the_older_file(grpo, dump):
+    Path("out").write_text(OLD)
+    assert grpo("convert", "-o", "out", dump({}, '{"log_probs_new": 5}')).code == 3
+    assert Path("out").read_text() == OLD
+    assert sorted(path.name for path in Path().iterdir()) == ["in.jsonl", "out"]
+
+
+@pytest.mark.parametrize("length", [246, 255])
+def test_a_name_may_be_as_long_as_the_file_system_allows(grpo, dump, length):
+    assert grpo("eval", "-v", "dr", "-o", "x" * length, dump({})).code == 0
+    assert Path("x" * length).stat().st_size
+    assert len([*Path().iterdir()]) == 2
+
+
+def test_a_read_only_file_is_not_replaced(grpo, dump):
+    Path("out").write_text(OLD)
+    Path("out").chmod(0o444)
+    outcome = grpo("eval", "-v", "dr", "-o", "out", dump({}))
+    assert (outcome.code, Path("out").read_text()) == (2, OLD)
+    assert outcome.err == b"grpo: --output: cannot write out: it is read-only\n"
+
+
+@pytest.mark.parametrize("words", [("convert",), ("eval", "-v", "dr", "-f", "jsonl")], ids=" ".join)
+@pytest.mark.parametrize("named", ["run", "run/*.jsonl"])
+def test_the_output_is_not_read_the_next_time(grpo, dump, words, named):
+    Path("run").mkdir()
+    Path(dump({})).rename("run/a.jsonl")
+    assert grpo(*words, named, "-o", "run/b.jsonl").code == 0
+    outcome = grpo(*words, named, "-o", "run/b.jsonl")
+    assert outcome.err == b"grpo: -o run/b.jsonl is the input: name another file\n"
+    assert Path("run/b.jsonl").read_text().count("\n") == 1
+    assert grpo("convert", "run/a.jsonl", "-o", "run/a.jsonl").code == 0
+
+
+def test_what_a_killed_command_left_is_removed_by_the_next(grpo, dump):
+    """But not what another writes at the moment, nor what is called nearly so."""
+    with open(".out.0123abcd", "w") as running:  # noqa: PTH123
+        fcntl.flock(running, fcntl.LOCK_EX)
+        for name in (".out.89abcdef", ".out.notes", ".other.01234567"):
+            Path(name).touch()
+        assert grpo("eval", "-v", "dr", "-o", "out", dump({})).code == 0
+    left = {path.name for path in Path().iterdir()}
+    assert left == {"in.jsonl", "out", ".out.0123abcd", ".out.notes", ".other.01234567"}
+
+
+def test_too_few_files_are_no_fault_of_standard_output(dump):
+    done = process(
+        ["eval", "-v", "dr", "-j", "2", dump({})],
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (11, 11)),
+    )
+    assert done.stderr in (
+        b"",
+        b"grpo: too many open files; raise the limit (ulimit -n)\n",
+    )
+
+
+# ---- ``verify`` says yes only to numbers that it compared; what is not finite differs ------------
+
+
+RECORD = (
+    '{"log_probs_new": [[-0.9, -0.2], [-1.1]], "log_probs_old": [[-1.0, -0.25], [-1.0]],'
+    ' "rewards": [1.0, 0.0], "hyperparameters": {"beta": 0}, "expected": %s}'
+)
+
+
+@pytest.mark.parametrize(
+    "expected",
+    [
+        *('{"loss": NaN}', '{"loss": Infinity}', '{"loss": -Infinity}', '{"loss": 1e400}'),
+        *('{"objective": NaN}', '{"gradient": [[NaN, NaN], [NaN]]}', '{"advantages": [NaN, NaN]}'),
+    ],
+)
+def test_what_is_not_finite_differs(grpo, dump, expected):
+    assert grpo("verify", dump(RECORD % expected)).code == 1
+
+
+@pytest.mark.parametrize(
+    "expected", ["{}", '{"loss": null}', '{"metrics": {"kl": "x"}}', '{"unknown": 1}']
+)
+def test_nothing_compared_is_bad_input(grpo, dump, expected):
+    assert grpo("verify", dump(RECORD % expected)).code == 3
+
+
+def test_a_list_for_a_loss_is_bad_input(grpo, dump):
+    single = '{"log_probs_new": [[-0.5]], "advantages": [1], "expected": {"loss": [7]}}'
+    outcome = grpo("verify", "--beta", "0", dump(single))
+    assert (outcome.code, b"loss" in outcome.err) == (3, True)
+
+
+def test_a_hook_writes_what_is_not_finite_as_such():
+    with Writer("hook.jsonl") as writer:
+        writer.write(lambda: {"expected": {"loss": math.nan, "objective": -math.inf}})
+    expected = json.loads(Path("hook.jsonl").read_text())["expected"]
+    assert math.isnan(expected["loss"])
+    assert expected["objective"] == -math.inf

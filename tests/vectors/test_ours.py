@@ -1,16 +1,27 @@
-"""grpo's own evaluator against the vectors, through ``from grpo_cli import evaluate``."""
+"""Ours on the vectors, and the files themselves."""
 
 from __future__ import annotations
 
+import json
+import re
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import pytest
+from files import each, some
+from mpmath import mpf
 
 from grpo_cli import GrpoError, evaluate
+from grpo_cli.mistakes import flags
 from grpo_cli.vectors import Case, Claims, NotClaimedError, Verdict, cases, claimed, judge
 from grpo_cli.vectors.claims import vocabulary
+from vectors import make
+from vectors.schema import faults
+
+# ---- grpo's own evaluator against the vectors, through ``from grpo_cli import evaluate`` ---------
+
 
 NAMES = {
     "leave-one-out-std": "nemo-rl/grpo",
@@ -143,3 +154,142 @@ def test_what_is_claimed_is_right() -> None:
 
 def test_what_is_not_claimed_is_what_is_listed() -> None:
     assert Counter(verdict for _, verdict in outcomes() if isinstance(verdict, str)) == NOT_CLAIMED
+
+
+# ---- the vectors' files: the oracle's numbers, the schema, each flag used and each case sound ----
+
+
+TEXTS = {path.stem: path.read_text("utf-8") for path in make.TARGET.glob("*.json")}
+FILES = {name: json.loads(TEXTS[name]) for name in make.FILES}
+SCHEMA = json.loads(TEXTS["schema"])
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_the_oracle_computes_what_is_in_a_file(name: str) -> None:
+    assert make.rendered(make.document(FILES[name])) == TEXTS[name]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_file_is_of_the_schema(name: str) -> None:
+    assert list(faults(FILES[name], SCHEMA, SCHEMA, name)) == []
+    assert FILES[name]["file"] == name
+
+
+def test_the_schema_tells_what_is_wrong() -> None:
+    document = json.loads(TEXTS["clip"])
+    document["cases"][0] |= {"result": "perhaps", "odd": 1, "flags": []}
+    document["cases"][1]["input"]["mask"] = [[2]]
+    del document["cases"][2]["input"]
+    assert list(faults(document, SCHEMA, SCHEMA, "clip")) == [
+        "clip.cases[0].flags: expected at least 1 items, got 0",
+        "clip.cases[0].result: 'perhaps' is none of ['required', 'convention', 'invalid']",
+        "clip.cases[0]: odd is not known",
+        "clip.cases[1].input.mask[0][0]: 2 is none of [0, 1]",
+        "clip.cases[2]: input is missing",
+    ]
+
+
+def test_all_files_are_under_a_megabyte() -> None:
+    assert TEXTS.keys() == {*FILES, "fails", "schema"}
+    assert sum(len(text.encode()) for text in TEXTS.values()) < 1_000_000
+
+
+def test_names_are_given_once() -> None:
+    assert [name for name, count in Counter(c.id for c in cases()).items() if count > 1] == []
+
+
+def test_every_flag_of_a_case_is_a_mistake_of_the_catalogue() -> None:
+    assert {flag for case in cases() for flag in case.flags} <= set(flags())
+
+
+def test_what_fails_with_each_mistake_is_said_of_every_case() -> None:
+    """As ``tests/parity/vectors --write-golden`` has it; a new case has to be planted in too."""
+    for form in json.loads(TEXTS["fails"])["forms"]:
+        assert form["mistake"] in flags()
+        parts = {name: form[name] for name in make.FILES}
+        assert {name: len(part) for name, part in parts.items()} == {
+            name: len(FILES[name]["cases"]) for name in make.FILES
+        }
+        failing = sum(part in "lgb" for part in "".join(parts.values()))
+        assert failing == len(form["numbers"]) > 0
+
+
+def test_there_are_cases_of_each_result_in_number() -> None:
+    counts = Counter(case.result for case in cases())
+    assert set(counts) == {"required", "convention", "invalid"}
+    assert counts["required"] >= 300
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_cases_are_small_and_whole(name: str) -> None:
+    wrong = [case.id for case in cases() if case.file == name and not _small_and_whole(case)]
+    assert wrong == []
+
+
+def _small_and_whole(case: Case) -> bool:
+    lengths = [len(row) for row in case.input["mask"]]
+    parts = sorted(i for rank in case.split for part in rank for i in part)
+    return (
+        len(lengths) <= 8
+        and max(lengths) <= 6
+        and sum(lengths) <= 24
+        and parts == list(range(len(lengths)))
+        and bool(case.expected) == (case.result == "required")
+        and bool(case.conventions) == (case.result == "convention")
+        and bool(case.topic) == (case.result != "required")
+    )
+
+
+@each("case", [c for c in cases() if c.conventions], ids=lambda case: case.id)
+def test_conventions_differ(case: Case) -> None:
+    """Else an answer would follow two at once."""
+    values = [
+        json.dumps({k: v for k, v in expected.items() if k != "used_by"})
+        for expected in case.conventions.values()
+    ]
+    assert len(set(values)) == len(values) >= 2
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_the_number_is_the_same_under_the_choices_that_say_so(name: str) -> None:
+    for case in FILES[name]["cases"]:
+        for stage, choices in case.get("same_under", {}).items():
+            for choice in some(choices, 2):
+                other = make.answers(case, **{stage: choice})
+                assert _near(other, {key: case[key] for key in other}), (case["id"], choice)
+
+
+def _near(found: Any, wanted: Any) -> bool:
+    if isinstance(wanted, dict):
+        return all(_near(found[key], wanted[key]) for key in wanted)
+    if isinstance(wanted, list):
+        return all(_near(a, b) for a, b in zip(found, wanted, strict=True))
+    return bool(found == wanted or abs(mpf(found) - mpf(wanted)) <= 1e-15)
+
+
+def test_inputs_are_exact_in_bfloat16_where_it_is_fine_enough() -> None:
+    """A multiple of 1/32 below 8 has at most eight binary digits."""
+    assert [c.id for c in cases() if "bfloat16" in c.tolerances and not _exact(c)] == []
+
+
+def _exact(case: Case) -> bool:
+    columns = [v for k, v in case.input.items() if k not in ("mask", "group_ids")]
+    return all(_eight_digits(x) for x in _numbers(columns))
+
+
+def _numbers(value: Any) -> list[float]:
+    return [x for inner in value for x in _numbers(inner)] if isinstance(value, list) else [value]
+
+
+def _eight_digits(x: float) -> bool:
+    if x != x or x in (float("inf"), 0.0):
+        return True
+    numerator, _ = abs(x).as_integer_ratio()
+    while numerator % 2 == 0:
+        numerator //= 2
+    return numerator < 256
+
+
+def test_the_oracle_knows_nothing_of_the_evaluator() -> None:
+    for path in make.HERE.glob("oracle/*.py"):
+        assert not re.search(r"^(from|import) grpo_cli", path.read_text("utf-8"), re.MULTILINE)
