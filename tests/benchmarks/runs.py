@@ -72,14 +72,14 @@ def generator(question: Question) -> np.random.Generator:
     return np.random.default_rng([question.seed, name])
 
 
-def prefixes(kind: Kind, onset: int, every: int, *, small: bool) -> list[int]:
+def prefixes(kind: Kind, onset: int, every: int, *, small: bool, steps: int = STEPS) -> list[int]:
     """After how many steps somebody looks."""
     if kind.sound:
-        looks = list(range(20, STEPS, every))
+        looks = list(range(20, steps, every))
     else:
         seen = [kind.within] if small else sorted({*SEEN, kind.within})
         looks = [onset + since for since in seen]
-    return [*[look for look in looks if look < STEPS], STEPS]
+    return [*[look for look in looks if look < steps], steps]
 
 
 def ask_run(question: Question, folder: Path) -> Verdict:
