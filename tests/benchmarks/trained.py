@@ -159,12 +159,13 @@ FAULTS: dict[str, Fault] = {
     "infinite": infinite,
 }
 SIMULATED = {kind.name: kind for kind in kinds.KINDS}
+RATE_ONCE = SIMULATED["learning rate × 20, one step"]
 TEMPERATURE = SIMULATED["temperature 0.7 in the engine"]
 COLLAPSE = SIMULATED["entropy, gradual"]
 LOOPS = SIMULATED["loops → 70 %"]
 JUDGED = {
     "healthy": kinds.HEALTHY_RUN,
-    "rate-once": replace(SIMULATED["learning rate × 20, one step"], signs=LEARNT),
+    "rate-once": replace(RATE_ONCE, signs={**LEARNT, kinds.RATIOS: EITHER}),
     "temperature": replace(TEMPERATURE, signs={**kinds.MISMATCH_UP, kinds.SHARP: DOWN}),
     "poisoned": Kind("a reward of 10⁶", None, {r"reward.*": UP}, marked=True, within=1),
     "collapse": replace(COLLAPSE, signs={**COLLAPSE.signs, kinds.KL: UP}),
