@@ -3,6 +3,7 @@
     python tests/benchmarks/runs.py                    # ten seeds a kind: minutes
     python tests/benchmarks/runs.py --small --hold     # seconds; .ci/run
     python tests/benchmarks/runs.py --only healthy --seeds 100
+    python tests/benchmarks/runs.py --only pairs --first 100   # --against: two seeds of a setting
     python tests/benchmarks/runs.py --case 'KL' --misses
 
 Runs of 120 steps are simulated: softmax policies that learn from what they sample, with noise that
@@ -40,6 +41,7 @@ ROOT = Path(__file__).parents[2]
 if __name__ == "__main__":
     sys.path[:1] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "benchmarks")]
 
+from command import answer  # noqa: E402
 from running.dumps import SHAPES, lines  # noqa: E402
 from running.judge import Answer, Verdict, ask, judge, looked  # noqa: E402
 from running.kinds import HEALTHY_RUN, KINDS, Kind  # noqa: E402
@@ -72,14 +74,14 @@ def generator(question: Question) -> np.random.Generator:
     return np.random.default_rng([question.seed, name])
 
 
-def prefixes(kind: Kind, onset: int, every: int, *, small: bool) -> list[int]:
+def prefixes(kind: Kind, onset: int, every: int, *, small: bool, steps: int = STEPS) -> list[int]:
     """After how many steps somebody looks."""
     if kind.sound:
-        looks = list(range(20, STEPS, every))
+        looks = list(range(20, steps, every))
     else:
         seen = [kind.within] if small else sorted({*SEEN, kind.within})
         looks = [onset + since for since in seen]
-    return [*[look for look in looks if look < STEPS], STEPS]
+    return [*[look for look in looks if look < steps], steps]
 
 
 def ask_run(question: Question, folder: Path) -> Verdict:
@@ -125,7 +127,25 @@ def ask_log(question: Question, folder: Path) -> Verdict:
     return replace(verdict, seconds=time.perf_counter() - began)
 
 
+def ask_pair(question: Question, folder: Path) -> Verdict:
+    """Two seeds of one setting, the second with the fault: is a metric of it marked?"""
+    kind, seed, verdict = question.kind, question.seed, Verdict(question.kind.name, question.seed)
+    onset, paths = 0, (folder / "first.jsonl", folder / "second.jsonl")
+    for number, (path, change) in enumerate(zip(paths, (None, kind.change), strict=True)):
+        again = np.random.default_rng([seed, number * (1 if kind.sound else 2), 78])
+        fixed, steps = simulate(np.random.default_rng([seed, 77]), change, again=again)
+        path.write_bytes(b"".join(lines(rows, "plain", ratios=fixed.ratios) for rows in steps))
+        onset = fixed.onset
+    metrics = answer("trend", paths[0], "--against", paths[1])["metrics"]
+    marked = [one["name"] for one in metrics if one["differs"] or one["differs_at_end"]]
+    verdict.metrics, verdict.delay = len(metrics), STEPS - onset
+    verdict.found = any(kind.sign_of(name) is not None for name in marked)
+    verdict.kept, verdict.false = verdict.found, marked if kind.sound else []
+    return verdict
+
+
 SECTIONS = {
+    "pairs": ask_pair,
     "runs": ask_run,
     "healthy": ask_run,
     "logs": ask_log,
@@ -151,7 +171,13 @@ def kinds_of(section: str) -> Sequence[Kind]:
     from running.later import LATER
     from running.others import OTHERS
 
-    runs = {"runs": KINDS, "healthy": [HEALTHY_RUN], "others": OTHERS, "later": LATER}
+    runs = {
+        "pairs": [*KINDS, HEALTHY_RUN],
+        "runs": KINDS,
+        "healthy": [HEALTHY_RUN],
+        "others": OTHERS,
+        "later": LATER,
+    }
     return runs[section]
 
 
@@ -217,6 +243,8 @@ def row(section: str, kind: Kind, verdicts: Sequence[Verdict]) -> list[str]:
     ]
     name = f"{section} · {kind.name}"
     if kind.sound:
+        if compared := sum(one.metrics for one in verdicts):  # a mark may be false, of each
+            false, of = sum(len(one.false) for one in verdicts), compared
         low, high = wilson(false, of)
         return [
             name,

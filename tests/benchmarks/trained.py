@@ -1,11 +1,11 @@
 """Prints what ``grpo trend`` finds in runs that TRL really trains, with the faults that end runs.
 
-    python tests/benchmarks/trained.py FOLDER --seeds 3          # a minute and a half each
+    python tests/benchmarks/trained.py FOLDER --seeds 3 --train  # two minutes each
     python tests/benchmarks/trained.py FOLDER --seeds 3 --judge  # what is there, judged again
 
-A Qwen2 of two layers, made at random, is trained for 120 steps and recorded by the project's hook;
-a fault holds from step 60 on. It is judged as the simulated runs are (``runs.py``). It needs the
-extra ``parity``. Five more faults, with 60 steps: tests/parity/runs.py.
+A Qwen2 of two layers, made at random, is trained for 200 steps and recorded by the project's hook;
+a fault holds from step 100 on. It is judged as the simulated runs are (``runs.py``). It needs the
+extra ``parity``.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ import argparse
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +32,10 @@ from parity.runs import Fault, Run  # noqa: E402
 from running import kinds  # noqa: E402
 from running.judge import Answer, Verdict, ask, judge, looked  # noqa: E402
 from running.kinds import DOWN, EITHER, UP, Kind  # noqa: E402
-from running.simulate import STEPS  # noqa: E402
 from runs import HEAD, prefixes, row  # noqa: E402
 from trials.score import table  # noqa: E402
 
-ONSET = 60
+STEPS, ONSET = 200, 100
 LEARNT = {
     kinds.KL: EITHER,
     kinds.SHARP: EITHER,
@@ -67,20 +68,70 @@ def poisoned(run: Run, since: int) -> None:
     run.pay = pay if since == 0 else tiny.letters
 
 
-def collapse(run: Run, since: int) -> None:
-    """One letter is paid for, the learning rate is five times as high, and the KL is not paid."""
+def _paying(reward: Callable[[str], float], rate: float) -> Fault:
+    """Only this is paid for, the learning rate is so many times as high, and the KL is not paid."""
 
     def pay(completions: list[str], **_: object) -> list[float]:
-        return [text.count("a") / max(len(text), 1) for text in completions]
+        return [reward(text) for text in completions]
 
-    run.pay, run.trainer.beta = pay, 1e-9
+    def hold(run: Run, since: int) -> None:
+        run.pay, run.trainer.beta = pay, 1e-9
+        if since == 0:
+            parity_runs.change_rate(run, rate)
+
+    return hold
+
+
+def _letters(text: str) -> float:
+    return tiny.letters([text])[0]
+
+
+def _repeated(text: str) -> float:
+    return sum(map(str.__eq__, text, text[1:])) / max(len(text), 1)
+
+
+def _arbitrary(text: str) -> float:
+    return zlib.crc32(text.encode()) % 97 / 97
+
+
+def halved(run: Run, since: int) -> None:
+    """The reference moves, once, more than half of the way to the policy."""
     if since == 0:
-        parity_runs.change_rate(run, 5.0)
+        policy, reference = run.trainer.model.state_dict(), run.trainer.ref_model.state_dict()
+        moved = {name: value.lerp(policy[name], 0.5) for name, value in reference.items()}
+        run.trainer.ref_model.load_state_dict(moved)
+
+
+def periodic(run: Run, since: int) -> None:
+    """The engine is off by thirty times as much at every fifth step."""
+    run.noise = parity_runs.NOISE * (30.0 if since % 5 == 0 else 1.0)
+
+
+def dead(run: Run, since: int) -> None:
+    """A group more is paid the same for all its completions, every seventh step."""
+    equal = 4 * min(since // 7 + 1, 4)
+
+    def pay(completions: list[str], **_: object) -> list[float]:
+        return [1.0] * equal + tiny.letters(completions)[equal:]
+
+    run.pay = pay
+
+
+def longer(run: Run, since: int) -> None:
+    """Length is paid for, more and more, and completions may be twice as long."""
+    run.trainer.generation_config.max_new_tokens = 16 + min(since, 16)
+    weight = min((since + 1) / 20, 1.0)
+
+    def pay(completions: list[str], **_: object) -> list[float]:
+        shares = tiny.letters(completions)
+        return [s + weight * len(text) / 12 for s, text in zip(shares, completions, strict=True)]
+
+    run.pay = pay
 
 
 def truncated(run: Run, since: int) -> None:
-    """Completions are cut, by a token more every third step, down to six."""
-    run.trainer.generation_config.max_new_tokens = max(24 - since // 2, 6)
+    """Completions are cut, by a token more every other step, down to four."""
+    run.trainer.generation_config.max_new_tokens = max(15 - since // 2, 4)
 
 
 def infinite(run: Run, since: int) -> None:
@@ -97,26 +148,37 @@ FAULTS: dict[str, Fault] = {
     "rate-once": rate_once,
     "temperature": temperature,
     "poisoned": poisoned,
-    "collapse": collapse,
+    "collapse": _paying(_letters, 8.0),
+    "loops": _paying(_repeated, 5.0),
+    "kl": _paying(_arbitrary, 15.0),
+    "kl-halved": halved,
+    "periodic": periodic,
+    "dead": dead,
     "truncated": truncated,
+    "length": longer,
     "infinite": infinite,
 }
+SIMULATED = {kind.name: kind for kind in kinds.KINDS}
+RATE_ONCE = SIMULATED["learning rate × 20, one step"]
+TEMPERATURE = SIMULATED["temperature 0.7 in the engine"]
+COLLAPSE = SIMULATED["entropy, gradual"]
+LOOPS = SIMULATED["loops → 70 %"]
 JUDGED = {
     "healthy": kinds.HEALTHY_RUN,
-    "rate-once": Kind("learning rate × 20, one step", None, LEARNT, marked=True, within=6),
-    "temperature": Kind(
-        "temperature 0.7 in the engine", None, {**kinds.MISMATCH_UP, kinds.SHARP: DOWN}, within=5
-    ),
+    "rate-once": replace(RATE_ONCE, signs={**LEARNT, kinds.RATIOS: EITHER}),
+    "temperature": replace(TEMPERATURE, signs={**kinds.MISMATCH_UP, kinds.SHARP: DOWN}),
     "poisoned": Kind("a reward of 10⁶", None, {r"reward.*": UP}, marked=True, within=1),
-    "collapse": Kind(
-        "entropy collapses", None, {kinds.SHARP: DOWN, "repetition": UP, kinds.KL: UP}, within=15
-    ),
+    "collapse": replace(COLLAPSE, signs={**COLLAPSE.signs, kinds.KL: UP}),
+    "loops": replace(LOOPS, signs={**LOOPS.signs, kinds.KL: UP}),
+    "kl": replace(SIMULATED["KL, exponential"], signs={kinds.KL: UP, "objective": DOWN}),
+    "kl-halved": SIMULATED["KL halved"],
+    "periodic": SIMULATED["mismatch × 30, every fifth step"],
+    "dead": SIMULATED["dead groups → 100 %"],
     "truncated": Kind(
-        "completions cut", None, {r"truncated|at_longest": UP, "length_.*": DOWN}, within=36
+        "completions cut", None, {r"truncated|at_longest": UP, "length_.*": DOWN}, within=24
     ),
-    "infinite": Kind(
-        "advantages of NaN, one step", None, {".*": EITHER}, marked=True, within=1, nan=True
-    ),
+    "length": SIMULATED["length hacking"],
+    "infinite": replace(SIMULATED["a step with NaN"], name="advantages of NaN, one step"),
 }
 
 
@@ -143,7 +205,9 @@ def train(model: str, folder: Path, fault: str, seed: int) -> Path:
     settings: dict[str, Any] = {
         "per_device_train_batch_size": 16,
         "num_generations": 4,
+        "max_completion_length": 16,
         "max_steps": STEPS,
+        "learning_rate": 1.5e-4,  # at 5e-4 the policy is done after 150 steps: all groups equal
         "num_iterations": 2 if fault == "rate-once" else 1,
     }
     with _skipping():
@@ -160,7 +224,8 @@ def verdict(path: Path, fault: str, seed: int) -> Verdict:
             part.write_bytes(b"".join(lines[:count]))
             return ask(part, count, "-v", "trl/grpo")
 
-        answers = looked(ask_first, kind, ONSET, prefixes(kind, ONSET, 10, small=False))
+        looks = prefixes(kind, ONSET, 10, small=False, steps=STEPS)
+        answers = looked(ask_first, kind, ONSET, looks)
     return judge(kind, seed, ONSET, answers)
 
 
@@ -171,6 +236,7 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=10_000)
     parser.add_argument("--faults", default=",".join(FAULTS))
     parser.add_argument("--judge", action="store_true", help="train nothing")
+    parser.add_argument("--train", action="store_true", help="judge nothing")
     given = parser.parse_args()
     warnings.filterwarnings("ignore")
     given.folder.mkdir(parents=True, exist_ok=True)
@@ -182,14 +248,15 @@ def main() -> None:
             path = given.folder / f"{fault}-{seed}.jsonl"
             if not path.exists() and not given.judge:
                 train(model, given.folder, fault, seed)
-            if path.exists():
+            if path.exists() and not given.train:
                 verdicts.append(verdict(path, fault, seed))
         if verdicts:
             rows.append(row("TRL", JUDGED[fault], verdicts))
             for one in verdicts:
                 for said in [*one.false[:2], *one.opposite[:1], *one.untrue[:1], *one.lost[:1]]:
                     print(f"  {fault} seed {one.seed}: {said}", file=sys.stderr)
-    print(table(HEAD, rows))
+    if rows:
+        print(table(HEAD, rows))
 
 
 if __name__ == "__main__":

@@ -185,6 +185,13 @@ def test_responses_that_are_others(tmp_path: Path) -> None:
     found = changed(tmp_path, swap)
     assert (found["same"], len(found["notes"])) == (True, 1)
     assert found["notes"][0].startswith("responses of a record are paired by what was sampled")
+    twice = copy.deepcopy(RUN)
+    for name in columns:  # two equal responses do not hinder the others
+        twice[3][name][2] = twice[3][name][0]
+    twice[3]["rewards"] = [1.0, 0.0, 1.0]
+    swapped = copy.deepcopy(twice)
+    swap(swapped[3])
+    assert diff(tmp_path, twice, swapped)["same"]
     (one,) = changed(tmp_path, shorten)["partings"]
     assert (one["column"], one["first"], one["second"]) == ("responses", 3, 2)
     one = changed(tmp_path, lengthen)["partings"][0]

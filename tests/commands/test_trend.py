@@ -651,6 +651,6 @@ def test_what_a_narrow_table_goes_without(tmp_path: Path, monkeypatch: pytest.Mo
         "rewards/b/mean", "rewards/a/mean", "repetition", "longest_quarter", "staleness",
         "ratio_mean", "ess", "mismatch.k1", "ratio_p999", "clip_low", "clip_high", "reward_std",
         "pass_at_k", "reward_group_std", "groups_equal", "truncated", "mismatch.mean_abs",
-        "mismatch.p999", "nll", "entropy", "mismatch.k3", "kl_k3", "gradient_norm", "loss",
-        "reward_mean",
+        "mismatch.p999", "nll", "entropy", "mismatch.k3", "kl_k3", "gradient_norm",
+        "length_mean", "loss",
     ]  # fmt: skip

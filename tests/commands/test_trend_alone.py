@@ -123,6 +123,9 @@ def test_what_a_log_says_is_one_event_with_a_fix(tmp_path: Path) -> None:
     assert shown.startswith(words.replace("_mean", "")) or words in shown
     for part in ("step 51 shift", "fix: compare precision", "only records show"):
         assert part in shown
+    brief = run("trend", path, "--fail-on", "findings", "-q")
+    assert brief.exit_code == 1
+    assert " ".join(brief.stdout.split()) == answer("trend", path)["verdict"]
     assert run("trend", path, "--fail-on", "nothing>1").exit_code == 2
     assert run("trend", path, "--fail-on", "grad_norm>1e9").exit_code == 0
 

@@ -11,9 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from command import answer, run
 from trended import write
+
+from grpo_cli.commands.trend.questions.noise import mean_of_neighbours, walked_mean
 
 CASES = Path(__file__).parent / "cases" / "trend_questions.txt"
 BROKEN_RANK, SINCE, STEPS = 2, 26, 40
@@ -149,6 +152,29 @@ def test_runs_that_differ_by_their_seed(folder: Path) -> None:
         assert len(found["notes"]) == 1
 
 
+def test_runs_that_are_equal_at_first(folder: Path, tmp_path: Path) -> None:
+    """Two runs of one seed until something is changed: compared from there on."""
+    lines = (folder / "run.jsonl").read_bytes().splitlines(keepends=True)
+    others = (folder / "other.jsonl").read_bytes().splitlines(keepends=True)
+    early = sum(json.loads(one)["step"] < 10 for one in lines)
+    second = tmp_path / "second.jsonl"
+    second.write_bytes(b"".join(lines[:early] + others[early:]))
+    found = answer("trend", folder / "run.jsonl", "--against", second, "-v", "dr")
+    assert found["steps"] == [10, 39, 30]
+    assert "the runs are equal before step 10" in found["notes"][1]
+    assert not [one for one in found["metrics"] if one["differs"]]
+
+
+def test_a_walk_is_no_difference() -> None:
+    """Random walks, which two seeds are, against noise around a difference that is there."""
+    draw = np.random.default_rng(31)
+    walks = [np.cumsum(draw.normal(size=120)) + draw.normal(size=120) for _ in range(100)]
+    assert sum(walked_mean(one, 120).is_beyond(0.95) for one in walks) <= 12
+    apart = [0.8 + draw.normal(size=120) for _ in range(100)]
+    assert sum(walked_mean(one, 120).is_beyond(0.95) for one in apart) >= 90
+    assert sum(mean_of_neighbours(one).is_beyond(0.95) for one in walks) >= 25
+
+
 def test_correlations_within_groups(folder: Path) -> None:
     """Where a reward is 1 a response is cut off in 40 %, else in 10 %; nll knows neither."""
     path = folder / "run.jsonl"
@@ -183,7 +209,7 @@ def test_what_a_log_alone_answers(tmp_path: Path) -> None:
     assert (found["metrics"][0]["name"], found["check"], found["groups"]) == ("grad_norm", None, [])
     assert found["metrics"][0]["size"] > 10
     found = answer("trend", first, "--against", second)["metrics"]
-    assert [one["name"] for one in found if one["differs"]] == ["reward"]
+    assert [one["name"] for one in found if one["differs"]] == ["reward", "grad_norm"]
     result = run("trend", first, "--by", "rank")
     assert (result.exit_code, "--by needs records" in result.stderr) == (2, True)
 

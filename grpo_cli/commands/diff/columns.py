@@ -300,10 +300,17 @@ def reordered(first: Record, second: Record) -> Record | None:
     mine, yours = (one.token_ids if one.tokens is None else one.tokens for one in (first, second))
     if mine is None or yours is None or mine == yours:
         return None
-    places = {repr(row): at for at, row in enumerate(yours)}
-    order = [places.get(repr(row), -1) for row in mine]
-    if len(places) < len(yours) or sorted(order) != [*range(len(yours))]:
+    scored = sorted(first.columns.keys() & second.columns.keys())
+    sampled = [
+        sorted((repr(row), score, at) for at, (row, score) in enumerate(pairs))
+        for pairs in (
+            zip(mine, _sums(first, scored), strict=True),
+            zip(yours, _sums(second, scored), strict=True),
+        )
+    ]
+    if [row for row, *_ in sampled[0]] != [row for row, *_ in sampled[1]]:
         return None
+    order = [other for _, other in sorted((a[2], b[2]) for a, b in zip(*sampled, strict=True))]
     ends = np.cumsum(second.widths)
     taken = np.concatenate([np.arange(ends[at] - second.widths[at], ends[at]) for at in order])
     changed: dict[str, Any] = {"widths": [second.widths[at] for at in order]}
@@ -320,3 +327,11 @@ def reordered(first: Record, second: Record) -> Record | None:
         for name, value in second.columns.items()
     }
     return replace(second, **changed)
+
+
+def _sums(record: Record, columns: Sequence[str]) -> list[tuple[float, ...]]:
+    """The sums of columns over each response: they tell equal responses apart."""
+    ends = np.cumsum(record.widths)[:-1]
+    values = (np.frombuffer(record.columns[name], dtype=np.float64) for name in columns)
+    sums = [[float(part.sum()) for part in np.split(one, ends)] for one in values]
+    return [*zip(*sums, strict=True)] if sums else [()] * len(record.widths)

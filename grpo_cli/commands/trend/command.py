@@ -204,6 +204,7 @@ def _write_answer(
             write(stream, options.kind, answer, columns)
             return
         how = {"plot": options.plot, "quiet": options.quiet}
+        how["brief"] = options.quiet and bool(options.fail_on)
         print_answer(stream, answer, columns, covered, notes, limit=options.limit, **how)
 
 

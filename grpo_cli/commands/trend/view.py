@@ -16,6 +16,7 @@ from grpo_cli.commands.trend.events import Event
 from grpo_cli.commands.trend.metrics import ALL, METRICS, metric
 from grpo_cli.commands.trend.onsets import LEAST
 from grpo_cli.commands.trend.step import INFO, WARNING, Finding, Steps
+from grpo_cli.commands.trend.watched import watch_logged
 from grpo_cli.terminal.display import chosen
 from grpo_cli.terminal.grid import Column, column, fitting, grid, print_hidden
 from grpo_cli.terminal.numbers import shown, visible
@@ -67,7 +68,7 @@ def print_steps(
         values = own[name] if name in own else steps.values(name)
         line = "" if name in _CONTEXT else spark(values, 8, plain=ascii_only())
         columns.append(_column(name, [values[at] for at in places], line, places))
-    spare = () if fields else sparing(names, {one.metric for one in findings})
+    spare = () if fields else sparing(names, [one.metric for one in findings])
     kept, hidden = fitting(columns, spare, screen.width)
     console.print(grid(kept))
     if len(places) < len(steps):
@@ -77,18 +78,23 @@ def print_steps(
     print_hidden(console, screen, hidden, "--fields")
 
 
-def sparing(names: Sequence[str], found: Collection[str] = ()) -> list[str]:
+_LAST = ("reward_mean", "loss")
+"""What everybody looks at: in any log, under the names that it has there."""
+
+
+def sparing(names: Sequence[str], found: Sequence[str] = ()) -> list[str]:
     """The columns that a narrow terminal goes without, the first to go first.
 
     Args:
         names: all of them.
-        found: those with a finding, which go last.
+        found: those with a finding, the first in front: that one, reward and loss go last.
     """
     order = [one.name for one in sorted(ALL, key=lambda one: -one.spare)]
     others = [name for name in reversed(names) if name not in METRICS]
     order = [*(name for name in others if metric(name)), *order]
     order += [name for name in others if name not in order]
-    return sorted(order, key=lambda name: name in found)
+    last = {*found[:1], *(one for one in names if (row := watch_logged(one)) and row.name in _LAST)}
+    return sorted(order, key=lambda name: 2 if name in last else int(name in found))
 
 
 def _column(name: str, values: Sequence[Any], sparks: str, places: Sequence[int]) -> Column:
@@ -219,6 +225,7 @@ def print_answer(
     plot: bool,
     limit: int | None,
     quiet: bool,
+    brief: bool,
 ) -> None:
     """Prints the steps, as many as leave room on the screen for what they come to.
 
@@ -227,6 +234,7 @@ def print_answer(
         plot: charts in the place of the table.
         limit: the most steps; None: as many as there is room for.
         quiet: without what was not computed, and the signature.
+        brief: the verdict alone.
     """
     screen = screen_of(stream)
     height = None if chosen().full else screen.height
@@ -245,6 +253,8 @@ def print_answer(
         sure = covered.steps >= LEAST and covered.watched
         style = "bold red" if wrong else "bold green" if sure else "bold"
         console.print(wrapped(Text(visible(answer.verdict), style), screen.reading))
+        if brief:
+            return
         console.print()
         if plot:
             _print_charts(console, screen, answer, columns)

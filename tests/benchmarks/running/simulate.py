@@ -133,15 +133,14 @@ class World:
     start: F64
     stray: F64
     other: F64 = field(default_factory=lambda: np.zeros((CONTEXTS, WORDS)))
+    correlation: float = 0.0
+    heavy: bool = False
 
 
 def world(random: Random) -> World:
     """A run's constants, from its generator."""
     correlation, heavy = float(random.choice([0.0, 0.3, 0.6])), bool(random.random() < 0.5)
-    noise = {
-        name: correlated(random, STEPS, correlation, heavy=heavy).clip(-8.0, 8.0)
-        for name in CHANNELS
-    }
+    noise = _noise(random, correlation, heavy=heavy)
     start = sharpened(random.normal(size=(CONTEXTS, WORDS)), ENTROPY * random.uniform(0.85, 1.1))
     stray = random.normal(size=(CONTEXTS, WORDS))
     return World(
@@ -159,15 +158,40 @@ def world(random: Random) -> World:
         start=start,
         stray=stray,
         other=start + random.normal(size=(CONTEXTS, WORDS)),
+        correlation=correlation,
+        heavy=heavy,
     )
 
 
+def _noise(random: Random, correlation: float, *, heavy: bool) -> dict[str, F64]:
+    return {
+        name: correlated(random, STEPS, correlation, heavy=heavy).clip(-8.0, 8.0)
+        for name in CHANNELS
+    }
+
+
 def simulate(
-    random: Random, change: Change | None, steps: int = STEPS, *, onset: int | None = None
+    random: Random,
+    change: Change | None,
+    steps: int = STEPS,
+    *,
+    onset: int | None = None,
+    again: Random | None = None,
 ) -> tuple[World, list[StepRows]]:
-    """The steps of a run; healthy all the way without a change."""
+    """The steps of a run; healthy all the way without a change.
+
+    Args:
+        random: what the run's constants are drawn by, and all else.
+        change: what happens from the onset on.
+        steps: how many.
+        onset: None: drawn.
+        again: another seed of the same settings: all but the constants is drawn by this one.
+    """
     fixed = world(random)
     fixed.onset = fixed.onset if onset is None else onset
+    if again is not None:
+        fixed.random = again
+        fixed.noise = _noise(again, fixed.correlation, heavy=fixed.heavy)
     reference = log_softmax(fixed.start)
     learnt, before = fixed.start.copy(), [fixed.start]
     at_onset, found = (0.0, 0.0), list[StepRows]()

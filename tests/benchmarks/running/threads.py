@@ -93,7 +93,7 @@ def slime_1695(random: Random) -> bytes:
         held = conditions(engine_noise=150.0, hardness=-2.5)
         return held if since < 4 else HEALTHY
 
-    return _dump(random, change, ("log_probs_new", "log_probs_rollout"))
+    return _dump(random, change, ENGINE)
 
 
 def vime_64(random: Random) -> bytes:
@@ -133,9 +133,8 @@ def prime_rl_2478(random: Random) -> bytes:
         44,
         onset=ONSET,
     )
-    columns = ("log_probs_new", "log_probs_rollout")
-    math_ = _records(sound, fixed, columns)
-    tools = _records(broken, fixed, columns)
+    math_ = _records(sound, fixed, ENGINE)
+    tools = _records(broken, fixed, ENGINE)
     pairs = zip(math_[::GROUPS], tools[1::GROUPS], strict=True)
     return _lines(
         [{**one, "env": env} for pair in pairs for one, env in zip(pair, ENVS, strict=True)]
@@ -143,26 +142,21 @@ def prime_rl_2478(random: Random) -> bytes:
 
 
 ENVS = ("math", "tools")
+ENGINE = ("log_probs_new", "log_probs_rollout")
 
 
-def areal_1388(random: Random) -> bytes:
-    """https://github.com/areal-project/AReaL/issues/1388
+def areal_1736(random: Random) -> bytes:
+    """https://github.com/areal-project/AReaL/pull/1736
 
-    After a recovery the staleness of samples rises beyond its limit, since what was accepted before
-    is not counted any more.
+    What rollout and trainer differ by, before PPO overwrites the rollout's log-probs: absolute
+    differences, NLL, k1 and k3, tails, and a staleness that weighs valid tokens. Here one group of
+    two is a step old, the other three.
     """
 
-    def lag(step: int) -> int:
-        return 1 if step < ONSET else 1 + (step - ONSET + 1) // 3
-
-    def change(since: int, world: World) -> Any:
-        return conditions(lag=lag(world.onset + since))
-
     def versions(step: int, group: int, world: World) -> Record:
-        versions = [max(step - lag(step), 0)] * SIZE
-        return {"weight_versions": versions}
+        return {"weight_versions": [max(step - 1 - 2 * group, 0)] * SIZE}
 
-    return _dump(random, change, ("log_probs_new", "log_probs_rollout"), versions)
+    return _dump(random, lambda since, world: HEALTHY, ENGINE, versions, steps=24)
 
 
 def tinker_cookbook_396(random: Random) -> bytes:
@@ -172,7 +166,7 @@ def tinker_cookbook_396(random: Random) -> bytes:
     1, and not those that a second pass over the tokens gives.
     """
     fixed, steps = simulate(random, None, 30)
-    (record,) = _records(steps[-1:], fixed, ("log_probs_new", "log_probs_rollout"))[:1]
+    (record,) = _records(steps[-1:], fixed, ENGINE)[:1]
     rows = [
         [0.0 if random.random() < 0.35 else value for value in row]
         for row in record["log_probs_rollout"]
@@ -230,17 +224,18 @@ def nemo_rl_2269(random: Random) -> bytes:
     return _lines([record])
 
 
-def tinker_feedback_148(random: Random) -> bytes:
-    """https://github.com/thinking-machines-lab/tinker-feedback/issues/148
+def tinker_feedback_22(random: Random) -> bytes:
+    """https://github.com/thinking-machines-lab/tinker-feedback/issues/22
 
-    Samples are drawn at another temperature than 1, and the log-probs that come with them are
-    those at 1: the tokens are surer than the log-probs say.
+    The KL of what was sampled is 0.05 at the first step and 0.1 within twenty, where 0.01 is
+    recommended: is it the kernels?
     """
 
     def change(since: int, world: World) -> Any:
-        return conditions(engine_temperature=0.6)
+        return conditions(engine_noise=49.0 + 0.9 * since)
 
-    return _dump(random, change, ("log_probs_new", "entropies"), groups=5)
+    fixed, steps = simulate(random, change, 24, onset=0)
+    return _lines(_records(steps, fixed, ENGINE))
 
 
 def open_r1_257(random: Random) -> bytes:
@@ -256,29 +251,19 @@ def open_r1_257(random: Random) -> bytes:
     return FILES["trainer_state.json"][2](series, 110).encode()
 
 
-def verl_2738(random: Random) -> bytes:
-    """https://github.com/verl-project/verl/issues/2738
+def verl_7004(random: Random) -> bytes:
+    """https://github.com/verl-project/verl/issues/7004
 
-    The entropy rises without an end and training collapses; many responses are cut.
+    Monitoring of reward hacking: the KL accelerates, the entropy collapses, the reward goes on
+    rising, and what is held out falls.
     """
     series = healthy(random)
     gone = np.clip((np.arange(len(series["kl"])) - 58) / 40.0, 0.0, 1.0)
-    series["entropy"] = series["entropy"] * np.exp(2.2 * gone)
-    series["truncated"] = (series["truncated"] + 0.5 * gone**2).clip(0.0, 1.0)
-    series["reward"] = series["reward"] * (1.0 - 0.8 * gone**3)
+    series["kl"] = series["kl"] * np.exp(4.0 * gone)
+    series["entropy"] = series["entropy"] * np.exp(-2.0 * gone)
+    series["reward"] = series["reward"] + 0.2 * gone
+    series["eval"] = series["eval"] * (1.0 - 0.6 * gone)
     return FILES["verl's JSONL"][2](series, 105).encode()
-
-
-def agent_lightning_490(random: Random) -> bytes:
-    """https://github.com/microsoft/agent-lightning/issues/490
-
-    An agent got narrower, not better: its entropy falls while the reward remains where it is.
-    """
-
-    def change(since: int, world: World) -> Any:
-        return conditions(entropy=max(1.0 - 0.05 * (since + 1), 0.12), judge=0.0)
-
-    return _dump(random, change, ("log_probs_new", "entropies"), steps=48, groups=5)
 
 
 def trl_7047(random: Random) -> bytes:
@@ -356,28 +341,28 @@ THREADS = (
         r"logprob_abs_diff.*(rise|rose|drift)",
     ),
     RunThread(
-        "tinker-feedback#148",
-        "log-probs do not follow the temperature",
-        "tinker-feedback-148.jsonl.gz",
-        tinker_feedback_148,
+        "tinker-feedback#22",
+        "the sampling KL is high from the first step on, and rises",
+        "tinker-feedback-22.jsonl.gz",
+        tinker_feedback_22,
         TREND,
-        r"step 24.*nll fell",
+        r"mismatch",
     ),
     RunThread(
-        "verl#2738",
-        "entropy rises without an end",
-        "verl-2738.metrics.jsonl",
-        verl_2738,
+        "verl#7004",
+        "monitoring of reward hacking",
+        "verl-7004.metrics.jsonl",
+        verl_7004,
         TREND,
-        r"entropy.*(rose|rise)",
+        r"kl_loss began to rise",
     ),
     RunThread(
-        "AReaL#1388",
-        "staleness rises after a recovery",
-        "areal-1388.jsonl.gz",
-        areal_1388,
-        TREND,
-        r"staleness.*(rose|rise)",
+        "AReaL#1736",
+        "mismatch and staleness by valid tokens",
+        "areal-1736.jsonl.gz",
+        areal_1736,
+        "grpo trend FILE --fields staleness,nll,mismatch.k1,mismatch.k3,mismatch.p999",
+        r"staleness",
     ),
     RunThread(
         "tinker-cookbook#396",
@@ -386,13 +371,5 @@ THREADS = (
         tinker_cookbook_396,
         "grpo check FILE",
         r"probability 1|exactly 0",
-    ),
-    RunThread(
-        "agent-lightning#490",
-        "narrower, not better",
-        "agent-lightning-490.jsonl.gz",
-        agent_lightning_490,
-        TREND,
-        r"entropy (fell|began to fall)",
     ),
 )

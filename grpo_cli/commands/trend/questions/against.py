@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.answer import Answer
-from grpo_cli.commands.trend.detectors import changes
+from grpo_cli.commands.trend.detectors import Change, changes
 from grpo_cli.commands.trend.questions.noise import (
     Estimate,
     difference_of_means,
-    mean_of_neighbours,
+    walked_mean,
 )
 from grpo_cli.commands.trend.step import Steps
 from grpo_cli.commands.trend.watched import BOTH, Watch, is_watched
@@ -24,12 +26,13 @@ _LEAST = 8
 _CHANCE = 0.05
 """How probable it is that any metric is called different where none is (Bonferroni's bound)."""
 _ONE_SEED = (
-    "one run on each side: intervals include the noise between steps, but not the "
-    "variation between seeds"
+    "one run on each side: two seeds may differ by more than one pair of runs shows; name several "
+    "runs on each side, as RUN RUN --against RUN --against RUN"
 )
+Columns = tuple[F64, F64, Sequence[int]]
+"""[runs, n] the values of a metric on both sides, and the numbers of the steps."""
 _LAST, _LEAST_END = 4, 30
 """The end of runs is their last quarter, and no fewer than so many steps."""
-_DIFFERENCE = Watch("difference", BOTH, BOTH)
 
 
 @dataclass(frozen=True)
@@ -40,11 +43,13 @@ class Difference(Answer):
         name: of the metric.
         first, second: its means over the steps that all runs have.
         difference: second − first.
-        low, high: the interval that holds the true difference with 95 %.
+        low, high: its interval of 95 %: of runs, where both sides have several; else of steps,
+            for their noise and for how two seeds wander apart.
         at_end: the difference over the last quarter of the steps (at least 30).
         end_low, end_high: the interval of that.
-        differs, differs_at_end: whether it is beyond noise, as many metrics as are looked at; by
-            the factor between both sides where a positive metric is watched on a log scale.
+        differs, differs_at_end: whether it is beyond that, as many metrics as are looked at, or
+            begins at one step; by the factor between both sides where a positive metric is watched
+            on a log scale.
         since: the step from which on it differs; None where it does not.
     """
 
@@ -82,8 +87,8 @@ class RunComparison(Answer):
 def compare_runs(first: Sequence[Steps], second: Sequence[Steps]) -> RunComparison:
     """Compares the metrics of runs over the steps that all of them have.
 
-    Of several runs on both sides the runs are the sample; of one on either side, the steps' paired
-    differences are, with an error that counts their autocorrelation.
+    Of several runs on both sides the runs are the sample. Else the steps' paired differences are,
+    and a metric differs where they begin at some step, as faults do, or are beyond a random walk.
 
     Raises:
         UsageError: where the runs have fewer than eight steps in common.
@@ -95,7 +100,7 @@ def compare_runs(first: Sequence[Steps], second: Sequence[Steps]) -> RunComparis
             f"--against: the runs share {len(common)} steps; at least {_LEAST} are needed"
         )
     seeds = min(len(first), len(second)) > 1
-    found: dict[str, tuple[F64, F64, list[int]]] = {}
+    found, notes = dict[str, Columns](), [] if seeds else [_ONE_SEED]
     for name in every[0].metrics:
         watched = every[0].logged or is_watched(name)
         if not watched or any(name not in one.metrics for one in every):
@@ -107,19 +112,40 @@ def compare_runs(first: Sequence[Steps], second: Sequence[Steps]) -> RunComparis
         kept = np.flatnonzero(~np.isnan(np.vstack([mine, yours])).any(axis=0))
         if len(kept) >= _LEAST:
             found[name] = mine[:, kept], yours[:, kept], [common[at] for at in kept]
+    differ = common[0] if seeds else _first_difference(found.values(), common[0])
+    if differ > common[0] and differ <= common[-_LEAST]:
+        notes.append(f"the runs are equal before step {differ}; compared from there on")
+        found = {name: _since(differ, *both) for name, both in found.items()}
+        common = [step for step in common if step >= differ]
     level = 1 - _CHANCE / max(len(found), 1)
-    rows = []
-    for name, (mine, yours, numbers) in found.items():
-        watch = every[0].watch(name)
-        by_factor = watch is not None and watch.is_log and min(mine.min(), yours.min()) > 0.0
-        rows.append(
-            _difference(name, mine, yours, numbers, level, seeds=seeds, by_factor=by_factor)
-        )
+    rows = [
+        _difference(name, *both, level, every[0].watch(name), seeds=seeds)
+        for name, both in found.items()
+    ]
     rows.sort(key=lambda one: not (one.differs or one.differs_at_end))
-    notes = [] if seeds else [_ONE_SEED]
+    sides = zip(("first", "second"), (first, second), strict=True)
+    notes += [
+        f"the {side} run has {name} that {broken.words} at step {one.numbers[broken.places[0]]}"
+        for side, runs in sides
+        for one in runs
+        for name, broken in one.not_finite.items()
+    ]
     return RunComparison(
         [common[0], common[-1], len(common)], [len(first), len(second)], rows, notes
     )
+
+
+def _first_difference(found: Iterable[Columns], otherwise: int) -> int:
+    """The first step at which any metric of two runs differs: before it nothing is noise."""
+    differences = (((mine != yours).any(axis=0), numbers) for mine, yours, numbers in found)
+    steps = (numbers[int(np.argmax(differ))] for differ, numbers in differences if differ.any())
+    return min(steps, default=otherwise)
+
+
+def _since(step: int, mine: F64, yours: F64, numbers: Sequence[int]) -> Columns:
+    """The columns from a step on."""
+    first = bisect_left(numbers, step)
+    return mine[:, first:], yours[:, first:], numbers[first:]
 
 
 def _difference(
@@ -128,9 +154,9 @@ def _difference(
     yours: F64,
     numbers: Sequence[int],
     level: float,
+    watch: Watch | None,
     *,
     seeds: bool,
-    by_factor: bool,
 ) -> Difference:
     """A metric's differences over all steps and over the last.
 
@@ -139,30 +165,45 @@ def _difference(
         mine, yours: [runs, n] its values on both sides.
         numbers: of the steps.
         level: the confidence of a difference beyond noise.
+        watch: how the metric is watched: on a log scale logarithms decide, where all have one.
         seeds: whether runs are the sample.
-        by_factor: whether logarithms decide what is beyond noise, since values are positive.
     """
     count = len(numbers)
+    by_factor = watch is not None and watch.is_log and min(mine.min(), yours.min()) > 0.0
+    left, right = (np.log(mine), np.log(yours)) if by_factor else (mine, yours)
+    scale = "log" if by_factor else "linear"
+    begun = [] if seeds else _beginnings(left, right, scale, watch.spikes if watch else 0.0)
+    lasting = [one for one in begun if one.end is None]
     found: list[tuple[float, float, float, bool]] = []
-    for width in (count, max(count // _LAST, min(_LEAST_END, count))):
-        sides = mine[:, -width:], yours[:, -width:]
-        change = _change(*sides, seeds=seeds)
+    for last, begins in (count, begun), (max(count // _LAST, min(_LEAST_END, count)), lasting):
+        change = _change(mine, yours, last, seeds=seeds)
         value, half = change.value, change.half_width()
-        tested = _change(*map(np.log, sides), seeds=seeds) if by_factor else change
-        found.append((value, value - half, value + half, tested.is_beyond(level)))
+        beyond = _change(left, right, last, seeds=seeds).is_beyond(level)
+        found.append((value, value - half, value + half, beyond or bool(begins)))
     whole, end = found
     since = None
     if whole[3] or end[3]:
-        ways = [(np.log(one) if by_factor else one).mean(axis=0) for one in (mine, yours)]
-        (begun,) = changes([(_DIFFERENCE, ways[1] - ways[0])])
-        lasting = [one for one in begun if one.end is None] or begun
-        since = numbers[lasting[0].at if lasting else 0]
+        first = (lasting or begun)[:1]
+        since = numbers[first[0].at if first else 0]
     means = float(mine.mean()), float(yours.mean())
     return Difference(name, *means, *whole[:3], *end[:3], whole[3], end[3], since)
 
 
-def _change(mine: F64, yours: F64, *, seeds: bool) -> Estimate:
-    """The difference of two sides: of the runs' means, or of the steps' pairs."""
+def _beginnings(mine: F64, yours: F64, scale: str, spikes: float) -> list[Change]:
+    """Where the difference of two sides, or on a log scale their factor, begins to be another."""
+    difference = yours.mean(axis=0) - mine.mean(axis=0)
+    both = Watch("difference", BOTH, BOTH, scale, spikes=spikes)
+    spike = Watch("difference", scale=scale, spikes=spikes)  # of the other side
+    series = [difference, -difference]
+    if scale == "log":
+        series = [np.exp(one) for one in series]
+    found = changes([*zip((both, spike), series, strict=True)])
+    return sorted(chain.from_iterable(found), key=lambda one: one.at)
+
+
+def _change(mine: F64, yours: F64, last: int, *, seeds: bool) -> Estimate:
+    """The difference of two sides over the last steps: of the runs' means, or of steps' pairs."""
     if seeds:
-        return difference_of_means(mine.mean(axis=1), yours.mean(axis=1))
-    return mean_of_neighbours(yours.mean(axis=0) - mine.mean(axis=0))
+        ends = (side[:, -last:].mean(axis=1) for side in (mine, yours))
+        return difference_of_means(*ends)
+    return walked_mean(yours.mean(axis=0) - mine.mean(axis=0), last)

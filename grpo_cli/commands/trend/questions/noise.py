@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from statistics import NormalDist
+from statistics import NormalDist, fmean
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +11,8 @@ import numpy as np
 from grpo_cli.batch import F64
 from grpo_cli.commands.trend.onsets import levels
 
+_BLOCKS, _CLEAR = 6, 3.0
+"""Parts of a series whose means show whether it wanders; the least factor of noise of these."""
 _ROUNDING = 1e-12
 """Of the largest value: residuals below it are no noise."""
 
@@ -35,6 +37,28 @@ def mean_of_neighbours(values: F64) -> Estimate:
     """The mean of a series, with an error that counts the correlation of neighbours."""
     error, freedom = _noise(values)
     return Estimate(float(values.mean()), error / math.sqrt(len(values)), freedom)
+
+
+def walked_mean(values: F64, last: int) -> Estimate:
+    """The mean of the last values of a series that wanders off from 0, as two seeds of one run do.
+
+    Its error is that of neighbours' noise and of a random walk, where the means of sixths of the
+    series differ by more than three times what noise explains. It is the median of their squared
+    differences that counts: what one change adds at once is no walk.
+    """
+    count = len(values)
+    size = max(count // _BLOCKS, 1)
+    means = values[count - size * _BLOCKS :].reshape(_BLOCKS, size).mean(axis=1)
+    noise = fmean(_median_square(values[lag:] - values[:-lag]) for lag in (1, 2)) / size
+    walk = max(_median_square(np.diff(means)) - _CLEAR * noise, 0.0) / size
+    steps = count / 3 if last == count else count - last / 2
+    mean = mean_of_neighbours(values[-last:])
+    return mean._replace(error=math.sqrt(mean.error**2 + walk * steps))
+
+
+def _median_square(values: F64) -> float:
+    """The variance of normal values around 0, from the median of their squares."""
+    return float(np.median(values**2)) / 0.455
 
 
 def line(values: F64) -> Estimate:

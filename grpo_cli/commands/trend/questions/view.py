@@ -108,20 +108,22 @@ def _print_parts(
 def print_comparison(
     console: Console, screen: Screen, answer: RunComparison, named: Sequence[Sequence[str]]
 ) -> None:
-    """Prints the metrics that differ beyond noise, then the others; ``named``: both sides."""
+    """Prints the metrics that differ, then the others; ``named``: the runs of both sides."""
     first, last, count = answer.steps
     mine, yours = answer.runs
     differ = [one for one in answer.metrics if one.differs or one.differs_at_end]
-    found = f"{len(differ)} of {len(answer.metrics)} metrics differ beyond noise"
+    seeds = min(mine, yours) > 1
+    found = f"{len(differ)} of {len(answer.metrics)} metrics differ "
+    found += "beyond the runs of each side" if seeds else "by more than two seeds may"
     about = f"{found}, over {count:,} steps ({first} to {last})"
     runs = f"; {mine} runs against {yours}" if mine + yours > 2 else ""
     console.print(wrapped(Text(about + runs, "bold"), screen.reading, 2))
-    since = "; KL, lengths and other positive metrics by their factor; since: the first such step"
     explained = (
         "difference: second − first, ± half of its 95 % interval; at the end: over the last "
-        "quarter (at least 30 steps); ≠: beyond noise, corrected for the number of metrics"
-        + (since if differ else "")
+        "quarter (at least 30 steps); ≠: beyond what chance explains in so many metrics"
     )
+    if differ:
+        explained += "; KL, lengths and other positive metrics by their factor; since: from when on"
     console.print(wrapped(Text(explained, "dim"), screen.reading))
     first_run, second_run = (visible(_listed(one)) for one in named)
     sides = Text(f"first: {first_run}; second: {second_run}")
