@@ -148,7 +148,7 @@ def block(raw: Raw, record: Record, breakdown: Breakdown, only: Sequence[int] | 
 
 
 def _written_tokens(source: Source, kept: Iterable[int]) -> list[dict[str, Any]]:
-    """The tokens of some responses of a record as text, ids and positions, as far as it has them."""
+    """The tokens of some responses of a record: text, ids, positions, as far as it has them."""
     found = all_columns(source, "token", ("token", "token_id", "position"))
     every = {name: one.values for name, one in found.items() if one.values is not None}
     ends = bounds(source.summary.responses)
