@@ -55,7 +55,7 @@ class Shape(NamedTuple):
     groups: Callable[[Iterable[Object]], Iterator[Group]]
     flags: tuple[str, ...] = ()
     suffix: str = ".jsonl"
-    commands: tuple[str, ...] = ("check", "trend", "diff", "report")
+    commands: tuple[str, ...] = ("check", "trend", "diff", "explain", "report", "match")
     most: int | None = None
 
 
@@ -530,7 +530,7 @@ SHAPES = {
     "steps": Shape(
         "20,000 steps of one record of 8 × 4", steps, of_records, commands=("trend",), most=20_000
     ),
-    "bare": Shape("only lists of numbers, 8 × 250", bare, of_records),
+    "bare": Shape("only lists of numbers, 8 × 250", bare, of_records, commands=("check", "diff")),
 }
 
 

@@ -163,7 +163,8 @@ def test_totals_are_those_of_eval(tmp_path: Path, flags: tuple[str, ...]) -> Non
     """Of one file, of a step in several, and where records differ in their settings."""
     made = make(tmp_path / "a", records=9)
     for at, one in enumerate(made):
-        settings = {} if at % 3 else {"hyperparameters": {"beta": 0.02, "epsilon_low": 0.1}}
+        given = {"beta": 0.02 * (at // 3), "epsilon_low": 0.05 * (at // 3)}  # within each file
+        settings = {"hyperparameters": given} if at // 3 else {}
         made[at] = one | {"entropies": one["log_probs_new"], "step": 0} | settings
         made[at]["entropies"] = [[-x for x in row] for row in one["log_probs_new"]]
     for rank in range(3):

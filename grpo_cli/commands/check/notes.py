@@ -50,20 +50,24 @@ def missing_needs(topic: Topic, view: View) -> tuple[str, ...]:
 def count_skipped(view: View) -> Counter[SkippedRules]:
     """Counts the records of a view for which rules are skipped, by what they lack."""
     found: Counter[SkippedRules] = Counter()
+    pairs = zip(view.packed.settings, view.values, strict=True)
+    kinds = Counter((frozenset(settings), _keys_given(value)) for settings, value in pairs)
     for topic in topics():
         missing, count = missing_needs(topic, view), len(view.counts)
         if topic.needs_key:
-            bare = sum(_lacks_all(topic.needs_key, value) for value in view.values)
+            keys = topic.needs_key.split("|")
+            bare = sum(many for (_, given), many in kinds.items() if given.isdisjoint(keys))
             found[SkippedRules(topic.topic, "", (*missing, topic.needs_key))] = bare
             count -= bare
         if missing:
             found[SkippedRules(topic.topic, "", missing)] = count
         if wanted := topic.full_coverage_needs:
             partly = SkippedRules(topic.topic, topic.fallback, (wanted,))
-            setting, _, keys = wanted.partition("|")
+            setting, *keys = wanted.split("|")
             found[partly] = sum(
-                setting not in settings and _lacks_all(keys, value)
-                for settings, value in zip(view.packed.settings, view.values, strict=True)
+                many
+                for (settings, given), many in kinds.items()
+                if setting not in settings and given.isdisjoint(keys)
             )
     return +found
 
@@ -86,9 +90,8 @@ def count_short(
     )
 
 
-def _lacks_all(names: str, value: Mapping[str, Any]) -> bool:
-    keys = names.split("|")
-    return value.keys().isdisjoint(keys) or all(value.get(key) is None for key in keys)
+def _keys_given(value: Mapping[str, Any]) -> frozenset[str]:
+    return frozenset([key for key, one in value.items() if one is not None])
 
 
 def not_checked(counts: Mapping[SkippedRules, int]) -> tuple[NotChecked, ...]:

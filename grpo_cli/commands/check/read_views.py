@@ -18,7 +18,7 @@ from grpo_cli.records.parse.assemble import layout, pack_record
 from grpo_cli.records.parse.record import record_id
 from grpo_cli.records.unread import PROMPT_IDS, PROMPTS
 
-_TOGETHER = 1 << 20
+_TOGETHER = 1 << 22
 """Bytes of text in one view: enough that numpy's overhead is small."""
 
 

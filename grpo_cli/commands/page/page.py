@@ -7,7 +7,7 @@ import json
 import math
 import zlib
 from base64 import b64encode
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.resources import files
 from itertools import chain
 from typing import Any
@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, Segments
 from grpo_cli.commands.show.picture import flowing, saturated, texts_of
-from grpo_cli.engine.rows.rows import rows
-from grpo_cli.engine.rows.source import Source, differences_of
+from grpo_cli.engine.rows.rows import all_columns, rows
+from grpo_cli.engine.rows.source import Source, bounds, differences_of
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.records import Raw, Record
 from grpo_cli.records.unread import PROMPTS
@@ -116,10 +116,11 @@ def block(raw: Raw, record: Record, breakdown: Breakdown, only: Sequence[int] | 
         breakdown: of it alone.
         only: the responses that are kept; None for all.
     """
-    (row,) = rows(Source([record], breakdown), "token")
+    source = Source([record], breakdown)
+    (row,) = rows(source, "response")
     kept = range(len(row["responses"])) if only is None else only
     every = [row["responses"][at] for at in kept]
-    texts, named = texts_of(every)
+    texts, named = texts_of(_written_tokens(source, kept))
     columns, clip = dict(_columns(breakdown)), breakdown.clip.astype(np.int8)
     responses = breakdown.batch.responses
     if len(kept) < responses.count:
@@ -127,15 +128,12 @@ def block(raw: Raw, record: Record, breakdown: Breakdown, only: Sequence[int] | 
         columns = {name: values[wanted] for name, values in columns.items()}
         clip, responses = clip[wanted], Segments(responses.lengths[list(kept)])
     written = {name: _written(values, responses) for name, values in columns.items()}
-    words: dict[str, int] = {}
-    places = [words.setdefault(text, len(words)) for text in chain.from_iterable(texts)]
+    words = {text: at for at, text in enumerate(dict.fromkeys(chain.from_iterable(texts)))}
+    places = np.fromiter(map(words.__getitem__, chain.from_iterable(texts)), np.uint32)
     prompts = prompts_of(raw, len(row["responses"]))
     head = {
         **finite({name: value for name, value in row.items() if name != "responses"}),
-        "responses": [
-            finite({name: value for name, value in response.items() if name != "tokens"})
-            for response in every
-        ],
+        "responses": [finite(response) for response in every],
         "lengths": responses.lengths.tolist(),
         "prompts": prompts if len(prompts) < 2 else [prompts[at] for at in kept],
         "clip_range": clip_range(breakdown),
@@ -146,14 +144,26 @@ def block(raw: Raw, record: Record, breakdown: Breakdown, only: Sequence[int] | 
         "quantities": [*_quantities(columns)],
     }
     parts = (data for _, data in written.values())
-    return deflated(head, clip.tobytes(), planes(np.array(places, dtype=np.uint32)), *parts)
+    return deflated(head, clip.tobytes(), planes(places), *parts)
+
+
+def _written_tokens(source: Source, kept: Iterable[int]) -> list[dict[str, Any]]:
+    """The tokens of some responses of a record: text, ids, positions, as far as it has them."""
+    found = all_columns(source, "token", ("token", "token_id", "position"))
+    every = {name: one.values for name, one in found.items() if one.values is not None}
+    ends = bounds(source.summary.responses)
+    cuts = [slice(ends[at], ends[at + 1]) for at in kept]
+    return [{name: values[cut] for name, values in every.items()} for cut in cuts]
 
 
 def deflated(head: Mapping[str, Any], *parts: bytes) -> str:
-    """JSON and what follows it, as ``readBlock`` takes them."""
+    """JSON and what follows it, as ``readBlock`` takes them.
+
+    Most of it are the low bytes of numbers: level 6 takes half as long again and saves 2 %.
+    """
     text = json.dumps(head, allow_nan=False).encode()
     whole = b"".join([len(text).to_bytes(4, "little"), text, *parts])
-    return b64encode(zlib.compress(whole, 6)).decode()
+    return b64encode(zlib.compress(whole, 1)).decode()
 
 
 def finite(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -153,7 +153,7 @@ def picture(
 
     By default tokens are coloured by ratio; where all ratios are 1, by gradient.
     """
-    texts, named = texts_of(record["responses"])
+    texts, named = texts_of([row["tokens"] for row in record["responses"]])
     chosen = color_by or ("ratio" if _scale(record, "ratio") else "gradient")
     responses = [
         Response(row, text, _values(row["tokens"], chosen), named)
@@ -206,13 +206,15 @@ def _values(tokens: Row, color_by: str) -> F64:
     return np.asarray(values, dtype=np.float64)
 
 
-def texts_of(rows: Sequence[Row]) -> tuple[list[list[str]], bool]:
+def texts_of(responses: Sequence[Row]) -> tuple[list[list[str]], bool]:
     """The tokens of each response as text, or ids or positions; and whether they are text."""
-    tokens = [row["tokens"].get("token") for row in rows]
-    if all(one is not None for one in tokens):
-        return [[flowing(text) for text in row] for row in readable(tokens)], True
-    name = "token_id" if all("token_id" in row["tokens"] for row in rows) else "position"
-    return [[str(one) for one in list(row["tokens"][name])] for row in rows], False
+    rows = [one["token"] for one in responses if "token" in one]
+    if len(rows) == len(responses):
+        decode = decoder(rows)
+        texts = {token: flowing(decode(token)) for token in {*chain.from_iterable(rows)}}
+        return [[*map(texts.__getitem__, row)] for row in rows], True
+    name = "token_id" if all("token_id" in one for one in responses) else "position"
+    return [[*map(str, one[name])] for one in responses], False
 
 
 # ---- tokens as people read them -----------------------------------------------------------------
@@ -220,18 +222,12 @@ def texts_of(rows: Sequence[Row]) -> tuple[list[list[str]], bool]:
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
-def readable(rows: Sequence[Sequence[str]]) -> list[list[str]]:
-    """The tokens of all responses as text.
+def decoder(rows: Iterable[Sequence[str]]) -> Callable[[str], str]:
+    """What makes text of each token, by the marks that all of them have.
 
     Byte-level BPE (GPT-2's alphabet, seen by its Ġ and Ċ) is decoded to UTF-8, half a character
     as escaped bytes; SentencePiece's ▁ is a space and its ``<0x0A>`` a byte; others are text.
     """
-    decode = decoder(rows)
-    return [[decode(token) for token in row] for row in rows]
-
-
-def decoder(rows: Iterable[Sequence[str]]) -> Callable[[str], str]:
-    """What makes text of each token, by the marks that all of them have."""
     everything = "".join(chain.from_iterable(rows))
     if "Ġ" in everything or "Ċ" in everything:
         return _from_bytes

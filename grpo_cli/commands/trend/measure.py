@@ -30,7 +30,7 @@ from grpo_cli.engine.chunk import Chunk
 from grpo_cli.objective.advantage.weighed import WEIGHTS, summed
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.summary import Summary
-from grpo_cli.objective.terms import ENTROPY, KL, POLICY
+from grpo_cli.objective.terms import ENTROPY, KL, POLICY, Term
 from grpo_cli.records.formats.texts import NoLogProbsError
 
 Unit = Literal["records", "groups", "responses", "tokens"]
@@ -171,20 +171,33 @@ class ChunkSums:
         self._sum("ratio", "responses", summary.ratio_sums)
         if by == "record":
             for term, values in zip(breakdown.terms, summary.record_values, strict=True):
-                self._sum((term.name, term.coefficient), "records", values, "term")
+                self._add_term(term, "records", values)
             squares = summary.record_gradient_squares
             self._sum((POLICY, POLICY), "records", squares, "product")
             for name in (POLICY, KL, ENTROPY):
                 self.sums.add_count(f"{name}_counted", records.lengths)
             return
         for term in breakdown.terms:
-            self._sum((term.name, term.coefficient), "responses", term.weighted, "term")
+            self._add_term(term, "responses", term.weighted)
         weights = {term.name: term.weights for term in breakdown.terms} | dict(breakdown.absent)
         for name, one in weights.items():
             if one.counts is not None:
                 self.sums.add_count(f"{name}_counted", responses.sum(one.counts).astype(np.float64))
         for first, second, product in summary.products:
             self._sum((first, second), "responses", product, "product")
+
+    def _add_term(self, term: Term, unit: Unit, values: F64) -> None:
+        """Adds a term's numbers to the sum of its coefficient: that of the record, if they differ.
+
+        Sums are in the order of the coefficients' first records.
+        """
+        own = term.coefficient
+        if not isinstance(own, np.ndarray):
+            self._sum((term.name, own), unit, values, "term")
+            return
+        each = own if unit == "records" else self._chunk.batch.records.spread(own)
+        for coefficient in dict.fromkeys(own.tolist()):
+            self._sum((term.name, coefficient), unit, values, "term", each == coefficient)
 
     # ---- tokens -----------------------------------------------------------------------------
 

@@ -30,7 +30,6 @@ from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluation import NO_OLD, StatisticsSums, on_policy_by_default
 from grpo_cli.engine.evaluator import BatchStatistics, Evaluator
 from grpo_cli.engine.fold import Accumulator, first_pass, fold_pieces
-from grpo_cli.engine.packing import chunks
 from grpo_cli.engine.references import References, without_kl
 from grpo_cli.errors import InputError
 from grpo_cli.objective.breakdown import Breakdown
@@ -87,10 +86,14 @@ class RunSums(Accumulator[Evaluated]):
     bundles: ClassVar[bool] = True
     settings: ClassVar[tuple[str, ...]] = ("evaluator", "step_source", "logged")
 
+    @property
+    def plans(self) -> tuple[Plan, ...]:
+        """The only one."""
+        return (self.evaluator.plan,)
+
     def chunks(self, decoded: Iterable[DecodedChunk]) -> Iterator[Chunk | InputError]:
         """Records that are evaluated together, each with its step as its batch."""
-        found = map(self.with_steps, decoded)
-        return chunks(found, with_headers=True, settings=self.evaluator.plan.settings)
+        return super().chunks(map(self.with_steps, decoded))
 
     def read(self, decoded: Iterable[DecodedChunk]) -> Iterator[InputError]:
         """Adds records; of those with NaN, which training went through, only that they are there.
@@ -131,7 +134,9 @@ class RunSums(Accumulator[Evaluated]):
             self.missing.setdefault(str(evaluated), evaluated)
         else:
             breakdown = evaluated
-            self._add_signature(breakdown.objective.signature, min(one.number for one in steps))
+            signatures = breakdown.objective.signatures(len(steps))
+            for signature, one in zip(signatures, steps, strict=True):
+                self._add_signature(signature, one.number)
             self.references.add(chunk, plan, breakdown.objective)
             assumed = on_policy_by_default(breakdown)
             self.moved |= not assumed
@@ -231,14 +236,12 @@ class StepStatistics(StatisticsSums):
 
     step_source: StepSource = field(default_factory=StepSource)
 
-    headers = True
     bundles: ClassVar[bool] = True
     settings: ClassVar[tuple[str, ...]] = ("evaluator", "step_source")
 
     def chunks(self, decoded: Iterable[DecodedChunk]) -> Iterator[Chunk | InputError]:
         """Records that are evaluated together, each with its step as its batch."""
-        found = map(RunSums(self.evaluator, self.step_source).with_steps, decoded)
-        return chunks(found, with_headers=False, settings=self.evaluator.plan.settings)
+        return super().chunks(map(RunSums(self.evaluator, self.step_source).with_steps, decoded))
 
 
 def broken_columns(

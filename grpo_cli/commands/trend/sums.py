@@ -67,9 +67,13 @@ class Ragged(NamedTuple):
 
     def sums(self) -> F64:
         """[S] each step's sum, rounded once."""
-        if (self.widths == 1).all():
-            return self.values + 0.0
-        return np.array([*map(exact_sum, self.lists())], dtype=np.float64)
+        numbers = self._replace(values=self.values.astype(np.float64, copy=False))
+        with np.errstate(over="ignore", invalid="ignore"):
+            found = numbers.reduced(np.add, 0.0) + 0.0
+        many = np.flatnonzero((self.widths > 2) | ~np.isfinite(found))  # one addition rounds once
+        if len(many):
+            found[many] = [*map(exact_sum, numbers.taken(many).lists())]
+        return found
 
     def reduced(self, by: np.ufunc, empty: float) -> NDArray[Any]:
         """[S] a ufunc over each step's numbers; ``empty`` where it has none."""

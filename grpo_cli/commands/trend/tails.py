@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from struct import Struct
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -14,7 +11,6 @@ from grpo_cli.commands.trend.sums import NO_NUMBER, Ragged
 _DROPPED = 15
 """Bits of a single that are dropped: bins 1/256 wide, relative to the number."""
 _NEGATIVE = 1 << (31 - _DROPPED)
-_FLOATS, _INTEGERS = Struct("2f"), Struct("2i")
 
 
 def bins(values: F64) -> NDArray[np.int32]:
@@ -28,26 +24,24 @@ def bins(values: F64) -> NDArray[np.int32]:
 
 def quantiles(found: Ragged, share: float) -> F64:
     """[S] the number that ``share`` of each step's do not exceed; NaN where there are none."""
-    made, begin = [], 0
-    for width in found.widths.tolist():
-        part, begin = slice(begin, begin + width), begin + width
-        if not width:
-            made.append(NO_NUMBER)
-            continue
-        keys = found.values[part]
-        order = np.argsort(keys)
-        reached = np.arange(1, width + 1)
-        if found.times is not None:
-            reached = np.cumsum(found.times[part][order])
-        place = max(math.ceil(share * int(reached[-1])), 1) - 1
-        made.append(_middle(int(keys[order[np.searchsorted(reached, place, side="right")]])))
-    return np.array(made)
+    steps, filled = np.repeat(np.arange(len(found.widths)), found.widths), found.widths > 0
+    order = np.lexsort((found.values, steps))
+    times = np.ones(len(order), dtype=np.int64) if found.times is None else found.times[order]
+    reached = np.concatenate(([0], np.cumsum(times)))
+    ends = np.cumsum(found.widths)
+    before, until = reached[(ends - found.widths)[filled]], reached[ends[filled]]
+    place = np.maximum(np.ceil(share * (until - before)), 1.0).astype(np.int64) - 1
+    numbers = np.full(len(filled), NO_NUMBER)
+    at = np.searchsorted(reached[1:], before + place, side="right")
+    numbers[filled] = _middles(found.values[order[at]])
+    return numbers
 
 
-def _middle(key: int) -> float:
-    """The middle of a bin; the bins at 0 are 0."""
-    if key in (0, -1):  # zero and minus zero, and numbers that underflow to them
-        return 0.0
-    first = (key if key >= 0 else -_NEGATIVE - 1 - key) << _DROPPED
-    low, high = _FLOATS.unpack(_INTEGERS.pack(first, first + (1 << _DROPPED) - 1))
-    return (low + high) / 2 if math.isfinite(high) else low
+def _middles(keys: NDArray[np.int32]) -> F64:
+    """The middle of each bin; the bins at 0 are 0."""
+    first = np.where(keys >= 0, keys, -_NEGATIVE - 1 - keys) << _DROPPED
+    both = np.array([first, first + ((1 << _DROPPED) - 1)], dtype=np.int32)
+    with np.errstate(invalid="ignore"):  # the last bin has infinity and NaN
+        low, high = both.view(np.float32).astype(np.float64)
+    middle = np.where(np.isfinite(high), (low + high) / 2, low)
+    return np.where(np.isin(keys, (0, -1)), 0.0, middle)  # zero, and what underflows to it
