@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 import signal
 import sys
 import traceback
@@ -192,6 +193,9 @@ def _end(number: int, _: object) -> NoReturn:
     raise SystemExit(128 + number)
 
 
+_OPTION = re.compile(r"No such option: (--[a-z-]+)")
+
+
 def _meant(message: str) -> str:
     """The command that a wrong word may have been meant for."""
     words = sys.argv[1:]
@@ -202,6 +206,12 @@ def _meant(message: str) -> str:
             return ""
         words.remove(command)
         return f"options go after the command: grpo {shell_line([command, *words])}"
+    if unknown := _OPTION.match(message):
+        from grpo_cli.commands.help.command import look_up_flag
+
+        others = [one for flag in look_up_flag(unknown[1]) for one in flag.commands]
+        have = f"{', '.join(others)} {'have' if others[1:] else 'has'} it"
+        return f"{have} (grpo help {unknown[1]})" if others else ""
     if not message.startswith("No such command"):
         return ""
     from grpo_cli.commands.explain.choice import is_choice
@@ -237,7 +247,7 @@ def _tell_usage(error: Any) -> NoReturn:
         command = sys.argv[1:2] if sys.argv[1:2] and sys.argv[1] in COMMANDS else []
         path = " ".join(["grpo", *command]) if context is None else context.command_path
         text, meant = f"{message[:1].lower()}{message[1:]}", _meant(message)
-        text = text.partition(". Did you mean")[0] if meant else text
+        text = re.split(r"\. Did you mean| \(Possible", text)[0] if meant else text
         say(f"{text}; {meant}" if meant else f"{text} (see {path} --help)")
     sys.exit(error.exit_code)
 

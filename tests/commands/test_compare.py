@@ -39,9 +39,12 @@ def made(number: int) -> dict:
 
 
 def test_what_is_not_served_is_told_once_for_each_thing_that_is_missing(grpo):
-    shown = grpo("compare", "samples/arithmetic.jsonl", "-v", "all").stdout
+    short = " ".join(grpo("compare", "samples/arithmetic.jsonl", "-v", "all").stdout.split())
+    assert short.endswith("1 needs reward_baselines (--full lists them)")
+    assert "skipped 62 variants: 55 need log_probs_rollout, 3 need state_ids, 1 needs" in short
+    shown = grpo("compare", "samples/arithmetic.jsonl", "-v", "all", "--full").stdout
     served, _, rest = shown.partition(
-        "\nskipped variants (missing inputs) (samples/arithmetic.jsonl:1)\n"
+        "\nvariants skipped because an input is missing (samples/arithmetic.jsonl:1)\n"
     )
     reasons = [line for line in rest.splitlines() if not line.startswith(" ")]
     assert reasons == [

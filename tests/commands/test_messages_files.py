@@ -177,16 +177,18 @@ def test_a_trainers_log_is_told_with_the_commands_that_read_it(grpo, dump, comma
     result = grpo(command, path, *flags)
     assert result.exit_code == 3
     assert result.stderr == (
-        f"grpo: {path}:1: this is a trainer's log, which has no tokens: grpo explain {path} "
-        f"reads it, and grpo trend RUN --log {path} compares it with the records\n"
+        f"grpo: {path}:1: this is a trainer's log, which has no tokens: grpo trend {path} "
+        f"shows its series, and grpo trend RUN --log {path} compares it with the records\n"
     )
 
 
 @pytest.mark.parametrize("kind", ROWS)
 def test_the_command_that_is_named_reads_it(grpo, dump, kind):
-    result = grpo("explain", str(dump(json.dumps(ROWS[kind]))))
-    assert result.exit_code == 0
-    assert "a log of 1 steps" in result.stdout
+    path = str(dump(json.dumps(ROWS[kind])))
+    for command, line in (("trend", "there is 1\n"), ("explain", "a log of 1 step, 1 to 1\n")):
+        result = grpo(command, path)
+        assert result.exit_code == 0
+        assert line in result.stdout
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ class ShowOptions:
     ] = None
     top: Annotated[
         int | None,
-        option("--top", "K", "The K most extreme tokens. Default: 20; with --record: 10.", min=0),
+        option("--top -n", "K", "How many tokens to list (default: 20; with --record: 10).", min=0),
     ] = None
     strings: Annotated[
         bool, option("--strings", "", "A row for each token string: sums, means, clip rates.")
