@@ -76,7 +76,7 @@ def _grpo(
            Is my loss right?                       grpo verify FILE
            What do other losses give?              grpo compare FILE -v all
            Do micro-batches or ranks change it?    grpo split FILE -n 2
-    TOKEN  Which tokens carry it, or are clipped?  grpo show FILE
+    TOKEN  Which tokens matter, or are clipped?    grpo show FILE
            What does each turn of an agent give?   grpo eval FILE --level turn
     DUMP   Is it sane? Does the engine agree?      grpo check FILE
            How do I save it as JSONL or Parquet?   grpo convert FILE -o x.parquet
@@ -86,8 +86,8 @@ def _grpo(
            How do I see it in a browser?           grpo report RUN -o run.html
     CODE   From Python, pandas or polars?          grpo help python
            As a gate in CI?                        grpo help ci
-    LISTS  What can be named?                      grpo variants, formats, vectors
-    HELP   What is a word, a flag? Which pages?    grpo help clip, grpo help
+    LISTS  Which variants, formats, test cases?    grpo variants, formats, vectors
+    HELP   What does a word or a flag mean?        grpo help clip, grpo help
     """  # noqa: D301 - \b is for the help's formatter
     del version
 

@@ -44,8 +44,8 @@ class Plan:
     def __reduce__(self) -> tuple[Any, ...]:
         """Travels between processes as the names it was made of, since rows hold functions."""
         swapped, flags = dict(self.swapped), dict(self.flags)
-        how = {"stages": swapped, "hyperparameters": flags, "batch": self.batch, "strict": False}
-        return partial(plan, self.variant, **how), ()
+        made = partial(plan, self.variant, stages=swapped, hyperparameters=flags, strict=False)
+        return partial(made, batch=self.batch), ()
 
     @property
     def words(self) -> list[str]:
@@ -381,7 +381,8 @@ def as_flags(
         words += [f"--{stage.replace('_', '-')}", choice]
     for name, value in hyperparameters.items():
         flag = None if value is None else _FLAGS.get(name)
-        given = f"{name}={'null' if value is None else plain(value)}"
+        value = f"{value:g}" if isinstance(value, float) and value.is_integer() else value
+        given = f"{name}={'null' if value is None else value}"
         words += ["-p", given] if flag is None else [flag, str(value)]
     return words
 
@@ -459,7 +460,8 @@ def _check_taken(made: Plan) -> None:
         if name not in takes:
             listed = ", ".join(sorted(takes)) or "none"
             raise UsageError(
-                f"{name}: {made.variant} with these stages does not use it; it uses {listed}"
+                f"{name}: {made.variant}{' with these stages' if made.swapped else ''} does not "
+                f"use it; it uses {listed}"
                 + ("; --kl k3 would add a KL term" if name in ("beta", "kl_weight") else "")
             )
 

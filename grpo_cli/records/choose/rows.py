@@ -134,7 +134,7 @@ def responses_of(raw: Raw) -> int:
     """How many responses a row holds."""
     value = raw.value if isinstance(raw.value, dict) else {}
     columns = read_fields(value).columns
-    column = value[columns[0][1]] if columns else ()
+    column: Any = value[columns[0][1]] if columns else []
     return len(column) if len(column) and _is_list(column[0]) else 1
 
 
