@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
+import typer.main
 
 from grpo_cli.commands.help.layout import FrontPage, PanelCommand
 from grpo_cli.commands.options.everywhere import displayed
@@ -207,9 +208,8 @@ def _meant(message: str) -> str:
         words.remove(command)
         return f"options go after the command: grpo {shell_line([command, *words])}"
     if unknown := _OPTION.match(message):
-        from grpo_cli.commands.help.command import look_up_flag
-
-        others = [one for flag in look_up_flag(unknown[1]) for one in flag.commands]
+        every = typer.main.get_command(application()).commands.items()  # type: ignore[attr-defined]
+        others = [n for n, one in every if any(unknown[1] in flag.opts for flag in one.params)]
         have = f"{', '.join(others)} {'have' if others[1:] else 'has'} it"
         return f"{have} (grpo help {unknown[1]})" if others else ""
     if not message.startswith("No such command"):

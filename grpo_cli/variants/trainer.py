@@ -32,7 +32,7 @@ def other_row(named: str | None, evaluated: Iterable[str]) -> dict[str, None]:
         return {}
     if len(used) > 1:
         return {f"the trainer used {named}, which is not among these variants": None}
-    return {f"evaluated as {used[0]}, but the trainer used {named}: -v {named} does so": None}
+    return {f"evaluated as {used[0]}; the trainer used {named}: use -v {named}": None}
 
 
 def choose(settings: Settings) -> Reading:

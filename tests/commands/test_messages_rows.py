@@ -6,7 +6,7 @@ import pytest
 from fuzz import product
 
 DAPO = {"step": 1, "framework": {"name": "trl", "loss_type": "dapo"}}
-COMPUTED = "the records were computed as trl/dapo"
+COMPUTED = "the trainer used trl/dapo"
 SAID = f"grpo: note: this is grpo; {COMPUTED}: use -v trl/dapo"
 OF_SEVERAL = f"grpo: note: {COMPUTED}, which is not among these variants"
 EVALUATING = ["eval", "explain", "compare", "show", "split", "trend", "report"]
@@ -42,7 +42,7 @@ def test_a_run_that_is_followed_says_it_once(grpo, dump):
 def test_the_row_is_the_one_of_the_records_release(grpo, dump):
     framework = {"name": "trl", "loss_type": "dapo", "version": "1.9.2"}
     said = grpo("eval", str(dump({"framework": framework}))).stderr
-    assert "the records were computed as trl/dapo@1.9.2: use -v trl/dapo@1.9.2" in said
+    assert "the trainer used trl/dapo@1.9.2: use -v trl/dapo@1.9.2" in said
 
 
 @pytest.mark.parametrize("size", [3000, 1 << 20])
