@@ -7,7 +7,7 @@ from fuzz import product
 
 DAPO = {"step": 1, "framework": {"name": "trl", "loss_type": "dapo"}}
 COMPUTED = "the trainer used trl/dapo"
-SAID = f"grpo: note: this is grpo; {COMPUTED}: use -v trl/dapo"
+SAID = f"grpo: note: evaluated as grpo; {COMPUTED}: use -v trl/dapo"
 OF_SEVERAL = f"grpo: note: {COMPUTED}, which is not among these variants"
 EVALUATING = ["eval", "explain", "compare", "show", "split", "trend", "report"]
 FLAGS = {"split": ["-n", "1"]}
