@@ -54,4 +54,4 @@ def test_only_the_first_object_is_heard_wherever_pieces_are_cut(dump, size, name
     with product.blocks_of(size):
         said = SAID.replace("grpo;", "dr;")
         notes = product.run(["eval", str(path), "-v", "dr"]).err.decode().splitlines()
-    assert [note for note in notes if "computed as" in note] == ([said] if named else [])
+    assert [note for note in notes if "the trainer used" in note] == ([said] if named else [])
