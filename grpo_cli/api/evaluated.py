@@ -18,7 +18,7 @@ from grpo_cli.engine.rows.fields import COLUMNS, FIELDS, KINDS, SIDES, Level
 from grpo_cli.engine.rows.rows import columns as columns_of
 from grpo_cli.engine.rows.rows import read_having
 from grpo_cli.engine.rows.source import Source
-from grpo_cli.errors import UsageError
+from grpo_cli.errors import UsageError, nearest
 from grpo_cli.objective.breakdown import Breakdown
 
 if TYPE_CHECKING:
@@ -54,7 +54,20 @@ class Evaluated:
     batches: Sequence[Mapping[str, Any]] = field(default=(), repr=False)
 
     def __repr__(self) -> str:
-        return f"Evaluated(objective={self.objective!r}, signature={self.signature!r})"
+        names = ("loss", "objective", "clip_fraction", "kl", "tokens")
+        numbers = ", ".join(f"{name}={self.total[name]!r}" for name in names)
+        return f"Evaluated({numbers}, signature={self.signature!r})"
+
+    def __getattr__(self, name: str) -> Any:
+        """Suggests where a number is; only names that there are not come here."""
+        if name.startswith("_") or "total" not in self.__dict__:  # while it is unpickled
+            raise AttributeError(name)
+        if name in self.total:
+            raise AttributeError(f"Evaluated has no attribute {name!r}: use total[{name!r}]")
+        known = [one for one in (*dir(type(self)), *self.total) if not one.startswith("_")]
+        near = nearest(name, known)
+        hint = f"; did you mean {near if hasattr(type(self), near) else f'total[{near!r}]'}?"
+        raise AttributeError(f"Evaluated has no attribute {name!r}{hint if near else ''}")
 
     def _repr_html_(self) -> str:
         """The totals as a table, for notebooks."""
@@ -120,7 +133,12 @@ class Evaluated:
         Raises:
             UsageError: also where pyarrow is not installed.
         """
-        return _package("pyarrow").table(self.columns(level, having=having))
+        arrow, found = _package("pyarrow"), self.columns(level, having=having)
+        table = arrow.table(found)
+        for name in _empty_texts(found):  # which are of type null otherwise
+            at = table.column_names.index(name)
+            table = table.set_column(at, name, table[name].cast(arrow.string()))
+        return table
 
     def to_pandas(
         self, level: RowLevel = "token", *, having: str | Sequence[str] = ()
@@ -132,7 +150,9 @@ class Evaluated:
         Raises:
             UsageError: also where pandas is not installed.
         """
-        return _package("pandas").DataFrame(self.columns(level, having=having))
+        pandas, found = _package("pandas"), self.columns(level, having=having)
+        text = pandas.Series([""]).dtype  # "object" before pandas 3
+        return pandas.DataFrame(found).astype(dict.fromkeys(_empty_texts(found), text))
 
     def to_polars(
         self, level: RowLevel = "token", *, having: str | Sequence[str] = ()
@@ -142,10 +162,11 @@ class Evaluated:
         Raises:
             UsageError: also where polars is not installed.
         """
-        frame = _package("polars").DataFrame
+        polars, found = _package("polars"), self.columns(level, having=having)
         # Of texts among NaN polars makes objects; of lists, texts and nulls.
-        found = self.columns(level, having=having)
-        return frame({n: one.tolist() if one.dtype == object else one for n, one in found.items()})
+        data = {n: one.tolist() if one.dtype == object else one for n, one in found.items()}
+        texts = dict.fromkeys(_empty_texts(found), polars.String)
+        return polars.DataFrame(data, schema_overrides=texts)
 
     # ---- one array per response ---------------------------------------------------------------
 
@@ -238,6 +259,13 @@ def _package(name: str) -> Any:
         raise UsageError(f"{name} is not installed: pip install {name}") from None
 
 
+def _empty_texts(found: Mapping[str, Array]) -> list[str]:
+    """The columns of text that have no value, so that a data frame cannot know their type."""
+    return [
+        n for n, one in found.items() if one.dtype == object and not any(v is not None for v in one)
+    ]
+
+
 # ---- rows as arrays, which pandas, polars and pyarrow take ------------------------------
 
 
@@ -271,7 +299,7 @@ def _table(source: Source, level: Level, names: Sequence[str]) -> dict[str, Arra
             keys = list(first) if isinstance(first, dict) else range(len(first))
             table |= {f"{name}.{key}": array([row[key] for row in values]) for key in keys}
         elif values is not None:
-            each = array(SIDES[values].tolist() if name == "clip" else values)
+            each = SIDES[values] if name == "clip" else array(values)
             owners = column.owners
             table[name] = each if owners is None else np.repeat(each, owners.lengths)
         else:

@@ -111,6 +111,8 @@ def planned(
     stages: Mapping[str, str] | None,
     hyperparameters: Mapping[str, Hyperparameter],
     batch: str = "input",
+    *,
+    strict: bool = True,
 ) -> Plan:
     """The objective; for a stage among the hyperparameters the error says where it goes.
 
@@ -120,7 +122,8 @@ def planned(
     if not isinstance(batch, str):
         expected = 'expected text, as "input", "record" or "step,rank"'
         raise UsageError(f"batch: {expected}, got {batch!r}")
-    return plan(variant, stages=stages, hyperparameters=checked(hyperparameters), batch=batch)
+    given = checked(hyperparameters)
+    return plan(variant, stages=stages, hyperparameters=given, batch=batch, strict=strict)
 
 
 def checked(hyperparameters: Mapping[str, Hyperparameter]) -> dict[str, Any]:

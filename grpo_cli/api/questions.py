@@ -107,7 +107,7 @@ def match(
     given = {"loss": loss, "objective": objective, "kl": kl}
     given |= {"clip_fraction": clip_fraction, "gradient_norm": gradient_norm}
     with speaking_of_arguments():
-        plan = planned(variant, stages, hyperparameters, batch)
+        plan = planned(variant, stages, hyperparameters, batch, strict=False)
         reader, words = reader_of(data, jobs=None, where=where, group_by=group_by)
         flags = [word for test in listed(where) for word in ("--where", test)]
         fields = listed(group_by)

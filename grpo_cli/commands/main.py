@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 import signal
 import sys
 import traceback
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
+import typer.main
 
 from grpo_cli.commands.help.layout import FrontPage, PanelCommand
 from grpo_cli.commands.options.everywhere import displayed
@@ -75,7 +77,7 @@ def _grpo(
            Is my loss right?                       grpo verify FILE
            What do other losses give?              grpo compare FILE -v all
            Do micro-batches or ranks change it?    grpo split FILE -n 2
-    TOKEN  Which tokens carry it, or are clipped?  grpo show FILE
+    TOKEN  Which tokens matter, or are clipped?    grpo show FILE
            What does each turn of an agent give?   grpo eval FILE --level turn
     DUMP   Is it sane? Does the engine agree?      grpo check FILE
            How do I save it as JSONL or Parquet?   grpo convert FILE -o x.parquet
@@ -85,8 +87,8 @@ def _grpo(
            How do I see it in a browser?           grpo report RUN -o run.html
     CODE   From Python, pandas or polars?          grpo help python
            As a gate in CI?                        grpo help ci
-    LISTS  What can be named?                      grpo variants, formats, vectors
-    HELP   What is a word, a flag? Which pages?    grpo help clip, grpo help
+    LISTS  Which variants, formats, test cases?    grpo variants, formats, vectors
+    HELP   What does a word or a flag mean?        grpo help clip, grpo help
     """  # noqa: D301 - \b is for the help's formatter
     del version
 
@@ -192,6 +194,9 @@ def _end(number: int, _: object) -> NoReturn:
     raise SystemExit(128 + number)
 
 
+_OPTION = re.compile(r"No such option: (--[a-z-]+)")
+
+
 def _meant(message: str) -> str:
     """The command that a wrong word may have been meant for."""
     words = sys.argv[1:]
@@ -202,6 +207,11 @@ def _meant(message: str) -> str:
             return ""
         words.remove(command)
         return f"options go after the command: grpo {shell_line([command, *words])}"
+    if unknown := _OPTION.match(message):
+        every = typer.main.get_command(application()).commands.items()  # type: ignore[attr-defined]
+        others = [n for n, one in every if any(unknown[1] in flag.opts for flag in one.params)]
+        have = f"{', '.join(others)} {'have' if others[1:] else 'has'} it"
+        return f"{have} (grpo help {unknown[1]})" if others else ""
     if not message.startswith("No such command"):
         return ""
     from grpo_cli.commands.explain.choice import is_choice
@@ -237,7 +247,7 @@ def _tell_usage(error: Any) -> NoReturn:
         command = sys.argv[1:2] if sys.argv[1:2] and sys.argv[1] in COMMANDS else []
         path = " ".join(["grpo", *command]) if context is None else context.command_path
         text, meant = f"{message[:1].lower()}{message[1:]}", _meant(message)
-        text = text.partition(". Did you mean")[0] if meant else text
+        text = re.split(r"\. Did you mean| \(Possible", text)[0] if meant else text
         say(f"{text}; {meant}" if meant else f"{text} (see {path} --help)")
     sys.exit(error.exit_code)
 

@@ -60,7 +60,8 @@ def _text(part: Part) -> str:
 
 def instead(name: str, own: Value, used: Value) -> str:
     """A hyperparameter that has another value than a row's own, in words."""
-    return f"{name} {plain(used)} (own {plain(own)})"
+    values = "several values" if used == "mixed" else plain(used)
+    return f"{name} {values} (its own: {plain(own)})"
 
 
 _PREFIXES = ("epsilon_", "std_", "kl_")

@@ -44,8 +44,8 @@ class Plan:
     def __reduce__(self) -> tuple[Any, ...]:
         """Travels between processes as the names it was made of, since rows hold functions."""
         swapped, flags = dict(self.swapped), dict(self.flags)
-        made = partial(plan, self.variant, stages=swapped, hyperparameters=flags, batch=self.batch)
-        return made, ()
+        made = partial(plan, self.variant, stages=swapped, hyperparameters=flags, strict=False)
+        return partial(made, batch=self.batch), ()
 
     @property
     def words(self) -> list[str]:
@@ -323,6 +323,7 @@ def plan(
     stages: Mapping[str, str] | None = None,
     hyperparameters: Mapping[str, object] | None = None,
     batch: str = "input",
+    strict: bool = True,
 ) -> Plan:
     """Checks names and values against the tables.
 
@@ -333,6 +334,8 @@ def plan(
         hyperparameters: name → value, as given by flags; they win over a record's.
         batch: "input" (all records are one batch), "record" (each is one), or fields of the
             records, as "step" or "step,rank": those with the same values are one batch.
+        strict: whether the variant itself has to take each hyperparameter; ``match`` also tries
+            others, which may.
 
     Raises:
         UsageError: for an unknown name (the near match is named), a value outside its meaning, or
@@ -361,7 +364,8 @@ def plan(
     except HyperparameterError as error:
         raise UsageError(str(error)) from None
     made = Plan(name, VARIANTS[name], swapped, flags, batch)
-    _check_taken(made)
+    if strict:
+        _check_taken(made)
     return made
 
 
@@ -377,6 +381,7 @@ def as_flags(
         words += [f"--{stage.replace('_', '-')}", choice]
     for name, value in hyperparameters.items():
         flag = None if value is None else _FLAGS.get(name)
+        value = f"{value:g}" if isinstance(value, float) and value.is_integer() else value
         given = f"{name}={'null' if value is None else value}"
         words += ["-p", given] if flag is None else [flag, str(value)]
     return words
@@ -442,7 +447,8 @@ def _check_taken(made: Plan) -> None:
         if name not in takes:
             listed = ", ".join(sorted(takes)) or "none"
             raise UsageError(
-                f"{name}: {made.variant} with these stages does not use it; it uses {listed}"
+                f"{name}: {made.variant}{' with these stages' if made.swapped else ''} does not "
+                f"use it; it uses {listed}"
                 + ("; --kl k3 would add a KL term" if name in ("beta", "kl_weight") else "")
             )
 

@@ -31,8 +31,8 @@ def other_row(named: str | None, evaluated: Iterable[str]) -> dict[str, None]:
     if any(variant.startswith(f"{named.partition('/')[0]}/") for variant in used):
         return {}
     if len(used) > 1:
-        return {f"the records were computed as {named}, which is not among these variants": None}
-    return {f"this is {used[0]}; the records were computed as {named}: use -v {named}": None}
+        return {f"the trainer used {named}, which is not among these variants": None}
+    return {f"evaluated as {used[0]}; the trainer used {named}: use -v {named}": None}
 
 
 def choose(settings: Settings) -> Reading:

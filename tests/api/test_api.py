@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import json
+import pickle
 import sys
 from importlib import import_module
 from itertools import product
@@ -203,7 +204,12 @@ def test_a_result_shows_itself() -> None:
     found = evaluate(dict(EMPTY, log_probs_old=None), "dr")
     assert "<table>" in found._repr_html_()
     assert "on-policy" in found._repr_html_()
-    assert repr(found).startswith("Evaluated(objective=")
+    assert repr(found).startswith("Evaluated(loss=")
+    with pytest.raises(AttributeError, match=r"'los'; did you mean loss\?"):
+        found.los  # noqa: B018
+    with pytest.raises(AttributeError, match=r"use total\['clip_fraction'\]"):
+        found.clip_fraction  # noqa: B018
+    assert pickle.loads(pickle.dumps(found)).loss == found.loss
     assert grpo_cli.__version__ in found.signature
 
 
@@ -297,6 +303,19 @@ def test_a_record_alone_has_shares_too() -> None:
     for having in ("share>0.5", "contribution_share<0.5"):
         kept = [one.columns(having=having)["position"].tolist() for one in (alone, listed)]
         assert kept[0] == kept[1] in ([0], [2])
+
+
+@pytest.mark.parametrize("package", ["pandas", "polars", "pyarrow"])
+def test_a_text_of_which_no_row_has_a_value_is_of_type_text(package: str) -> None:
+    pytest.importorskip(package)
+    found = evaluate(ONE, "dr")
+    assert {found.columns("token")[name].dtype for name in ("token", "clip")} == {np.dtype(object)}
+    frame = getattr(found, FRAMES[package])("token")
+    for name in ("token", "clip"):
+        kind = frame.schema.field(name).type if package == "pyarrow" else frame[name].dtype
+        assert str(kind) in {"polars": ["String"], "pyarrow": ["string"]}.get(
+            package, ["str", "object"]
+        )
 
 
 FRAMES = {"pandas": "to_pandas", "polars": "to_polars", "pyarrow": "to_arrow"}

@@ -108,6 +108,9 @@ def test_a_real_record_is_seen(browse, grpo):
     assert "record grpo/3" in text
     assert f"{record['objective']:.6g}" in text
     assert tab.run("document.querySelectorAll('bdi.t').length") == record["tokens"]
+    ratios = column(record, "ratio")
+    assert f"({min(ratios):.4g} to {max(ratios):.4g})" in text, "the scale names its extremes"
+    assert tab.run("document.title").endswith(f" of {record['tokens']} tokens clipped")
     for side in ("low", "high"):
         count = column(record, "clip").count(side)
         assert tab.run(f"document.querySelectorAll('bdi.t.{side}').length") == count > 0
@@ -192,6 +195,8 @@ def test_every_width_light_and_dark(browse, width, dark):
     tab = browse(DATA, "--record", "grpo/3", width=width, dark=dark)
     root = "document.documentElement"
     assert tab.run(f"{root}.scrollWidth - {root}.clientWidth") == 0
+    wide = "[...document.querySelectorAll('.wide')]"
+    assert tab.run(f"{wide}.every((one) => one.scrollWidth <= one.clientWidth)"), "no column is cut"
     style = tab.run(
         "(({color, backgroundColor}) => [color, backgroundColor])(getComputedStyle(document.body))"
     )
@@ -314,7 +319,7 @@ def test_up_and_down_a_run(browse_run):
     assert tab.run(rows) == 4
     tab.run("document.querySelector('select').value = 'length'; page.showing.arrange()")
     lengths = tab.run(
-        "[...document.querySelectorAll('td:nth-child(6)')].map((one) => +one.textContent)"
+        "[...document.querySelectorAll('td:nth-child(5)')].map((one) => +one.textContent)"
     )
     assert lengths == sorted(lengths, reverse=True)
     assert tab.run("document.querySelectorAll('figure.groups circle').length") == 3
@@ -334,8 +339,9 @@ def test_a_run_fits_every_width(browse_run, width):
     tab.size(width, dark=width == 800)
     for address in ("#", "#step-39"):
         follow(tab, address)
-        root = "document.documentElement"
-        assert tab.run(f"{root}.scrollWidth - {root}.clientWidth") == 0
+        for part in ("html", ".wide"):
+            parts = f"[...document.querySelectorAll('{part}')]"
+            assert tab.run(f"{parts}.every((one) => one.scrollWidth <= one.clientWidth)"), part
 
 
 def test_the_screenshot_is_not_blank(browse, tmp_path):
@@ -367,4 +373,9 @@ def test_a_series_that_spans_decades_has_a_logarithmic_axis(browser, grpo, tmp_p
     lines = browser.run(f"{paths}.map((one) => one.getAttribute('d'))")
     heights = [float(one.split()[1]) for line in lines for one in re.split("[ML]", line)[1:]]
     assert (min(heights), max(heights), len(heights) < 3000) == (6.0, 80.0, True)
+    assert browser.run(f"{chart}.querySelectorAll('path.smooth').length") == 1
+    browser.size(400)
+    assert browser.run("smooth([1, 1, 1, null, 9, 9, 9, 9], 1).join()") == "1,1,1,,9,9,9,9", (
+        "a median keeps a step where it is"
+    )
     assert browser.problems == []

@@ -217,11 +217,11 @@ def test_own_denominators_that_differ_are_mentioned(grpo, dump):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["gspo"], "epsilon_low 0.2 (own 0.0003), epsilon_high 0.2 (own 0.0004)"),
-        (["gspo", "--epsilon-low", "0.2"], "epsilon_high 0.2 (own 0.0004)"),
+        (["gspo"], "epsilon_low 0.2 (its own: 0.0003), epsilon_high 0.2 (its own: 0.0004)"),
+        (["gspo", "--epsilon-low", "0.2"], "epsilon_high 0.2 (its own: 0.0004)"),
         (["gspo", "--epsilon", "0.2"], ""),
         (["gspo", "--surrogate", "sapo"], ""),
-        (["dapo"], "epsilon_high 0.2 (own 0.28)"),
+        (["dapo"], "epsilon_high 0.2 (its own: 0.28)"),
         (["grpo", "-p", "dual_clip=3"], ""),
     ],
 )

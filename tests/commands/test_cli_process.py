@@ -80,15 +80,19 @@ def test_a_terminal_as_stdin_is_a_usage_error(quick):
     assert "no FILE given, and nothing is piped" in text
 
 
-def test_a_bug_is_70_with_its_traceback(monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [(ZeroDivisionError("ours"), 70, "ZeroDivisionError: ours"), (KeyboardInterrupt(), 130, "")],
+)
+def test_a_bug_is_70_with_its_traceback_and_ctrl_c_130(monkeypatch, capsys, error, code, said):
     def broken(**_: object) -> None:
-        raise ZeroDivisionError("ours")
+        raise error
 
     monkeypatch.setattr("grpo_cli.commands.main.application", lambda only: broken)
     with pytest.raises(SystemExit) as ended:
         main()
-    assert ended.value.code == 70
-    assert "ZeroDivisionError: ours" in capsys.readouterr().err
+    shown = capsys.readouterr().err
+    assert (ended.value.code, said in shown, bool(shown)) == (code, True, bool(said))
 
 
 @pytest.mark.parametrize("arguments", ["eval --level x", "eval f --limit -1", "evil", "eval -v"])

@@ -97,12 +97,12 @@ def test_no_color_on_a_terminal_is_honoured(shell, dump):
 
 def test_the_legend_has_the_scale_and_blue_is_up(grpo, dump):
     shown = grpo("show", str(dump(TOKENS)), "--color", "always", "--color-by", "gradient").stdout
-    legend = next(line for line in shown.splitlines() if line.startswith("gradient"))
-    low, high = (float(one) for one in re.findall(r"m (-?[\d.]+)(?=[ \x1b])", legend))
+    legend = shown[shown.index("gradient of") :].split("\n", 2)[1]  # below what it is of
+    low, high = (float(one) for one in re.findall(r"m [≤≥]?(-?[\d.]+)(?=[ \x1b])", legend))
     assert low == -high < 0
     ratio = grpo("show", str(dump(TOKENS)), "--color-by", "ratio").stdout
-    legend = next(line for line in ratio.splitlines() if line.startswith("ratio ρ"))
-    low, high = (float(one) for one in re.findall(r" (\d[\d.]*)(?= |$)", legend))
+    legend = ratio[ratio.index("ratio ρ") :].partition(":")[2].partition("▾")[0]
+    low, high = (float(one) for one in re.findall(r" [≤≥]?(\d[\d.]*)(?=\s)", legend))
     assert low * high == pytest.approx(1.0, rel=1e-3)
 
 

@@ -39,9 +39,12 @@ def made(number: int) -> dict:
 
 
 def test_what_is_not_served_is_told_once_for_each_thing_that_is_missing(grpo):
-    shown = grpo("compare", "samples/arithmetic.jsonl", "-v", "all").stdout
+    short = " ".join(grpo("compare", "samples/arithmetic.jsonl", "-v", "all").stdout.split())
+    assert short.endswith("1 needs reward_baselines (--full lists them)")
+    assert "skipped 62 variants: 55 need log_probs_rollout, 3 need state_ids, 1 needs" in short
+    shown = grpo("compare", "samples/arithmetic.jsonl", "-v", "all", "--full").stdout
     served, _, rest = shown.partition(
-        "\nskipped variants (missing inputs) (samples/arithmetic.jsonl:1)\n"
+        "\nvariants skipped because an input is missing (samples/arithmetic.jsonl:1)\n"
     )
     reasons = [line for line in rest.splitlines() if not line.startswith(" ")]
     assert reasons == [
@@ -119,8 +122,9 @@ def test_what_the_records_put_in_the_place_of_a_rows_own_is_said(grpo, dump):
     ]
     shown = grpo(*words).stdout.replace("\n  ", " ")
     assert (
-        "taken from the records instead of the variant's own: gspo epsilon_low 0.2 (own 0.0003), "
-        "gspo epsilon_high 0.2 (own 0.0004), dapo epsilon_high 0.2 (own 0.28)\n"
+        "taken from the records instead of the variant's own: "
+        "gspo epsilon_low 0.2 (its own: 0.0003), "
+        "gspo epsilon_high 0.2 (its own: 0.0004), dapo epsilon_high 0.2 (its own: 0.28)\n"
     ) in shown
     given = grpo(*words, "--epsilon-low", "0.2", "--epsilon-high", "0.2", "--json").stdout
     assert json.loads(given)["replaced"] == []

@@ -371,7 +371,7 @@ def test_a_log_on_the_screen(grpo: Any, tmp_path: Path) -> None:
     assert "".join(" ".join(lines_of(shown)).split()) == "".join(
         " ".join(
             [
-                "a log of 40 steps (steps 1 to 40)",
+                "a log of 40 steps, 1 to 40",
                 "reward, kl",
                 *document["meaning"],
                 f"step 21  {onset['kind']}  {onset['text']}",

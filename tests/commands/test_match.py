@@ -199,6 +199,10 @@ CISPO = {"kl": "none", "advantage": "group-std", "aggregate": "token-mean", "rat
         ("bnpo", {"kl": "none"}, {"epsilon": 0.15},
          {"stages": CISPO}, "--epsilon-low 0.15"),
         ("cispo", {}, {"epsilon": 0.33}, {"stages": CISPO}, "--epsilon-low 0.33"),
+        ("trl/dr_grpo", {}, {"max_completion_length": 24}, {"epsilon": 0.2},  # not 768 × 32
+         "-v trl/dr_grpo -p max_completion_length=24 --level batch --only loss"),
+        ("trl/dr_grpo", {}, {"max_completion_length": 23},  # which grpo, the default, does not use
+         {"epsilon": 0.2, "max_completion_length": 23}, "-p max_completion_length=23"),
     ],
 )  # fmt: skip
 def test_hyperparameters_are_solved_for_or_searched(

@@ -38,8 +38,8 @@ def packed(kind: str) -> bytes:
         ),
         (packed("pickle"), "this is a Python pickle, which can run any code"),
         (b"id,log_probs,reward\n1,-0.5,1\n", "this looks like CSV"),
-        (b"step;loss;kl\n1;0.5;2\n", "this looks like CSV"),
-        (b"step\tloss\n1\t0.5\n", "this looks like CSV"),
+        (b"step;loss;kl\n1;0.5;2\n", "this is a trainer's log, which has no tokens"),
+        (b"<!DOCTYPE html>\n<p>", "this is an HTML page, which a browser opens"),
         (
             b"log_probs:\n  - [-0.5]\n",
             ("this looks like YAML, but records are JSON; to convert it: yq -o json"),

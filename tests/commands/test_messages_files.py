@@ -181,16 +181,18 @@ def test_a_trainers_log_is_told_with_the_commands_that_read_it(grpo, dump, comma
     result = grpo(command, path, *flags)
     assert result.exit_code == 3
     assert result.stderr == (
-        f"grpo: {path}:1: this is a trainer's log, which has no tokens: grpo explain {path} "
-        f"reads it, and grpo trend RUN --log {path} compares it with the records\n"
+        f"grpo: {path}:1: this is a trainer's log, which has no tokens: grpo trend {path} "
+        f"shows its series, and grpo trend RUN --log {path} compares it with the records\n"
     )
 
 
 @pytest.mark.parametrize("kind", ROWS)
 def test_the_command_that_is_named_reads_it(grpo, dump, kind):
-    result = grpo("explain", str(dump(json.dumps(ROWS[kind]))))
-    assert result.exit_code == 0
-    assert "a log of 1 steps" in result.stdout
+    path = str(dump(json.dumps(ROWS[kind])))
+    for command, line in (("trend", "there is 1\n"), ("explain", "a log of 1 step, 1 to 1\n")):
+        result = grpo(command, path)
+        assert result.exit_code == 0
+        assert line in result.stdout
 
 
 @pytest.mark.parametrize(
@@ -223,8 +225,8 @@ def test_variants_that_were_taken_for_files(grpo, dump):
 
 
 DAPO = {"step": 1, "framework": {"name": "trl", "loss_type": "dapo"}}
-COMPUTED = "the records were computed as trl/dapo"
-SAID = f"grpo: note: this is grpo; {COMPUTED}: use -v trl/dapo"
+COMPUTED = "the trainer used trl/dapo"
+SAID = f"grpo: note: evaluated as grpo; {COMPUTED}: use -v trl/dapo"
 OF_SEVERAL = f"grpo: note: {COMPUTED}, which is not among these variants"
 EVALUATING = ["eval", "explain", "compare", "show", "split", "trend", "report"]
 FLAGS = {"split": ["-n", "1"]}
@@ -259,7 +261,7 @@ def test_a_run_that_is_followed_says_it_once(grpo, dump):
 def test_the_row_is_the_one_of_the_records_release(grpo, dump):
     framework = {"name": "trl", "loss_type": "dapo", "version": "1.9.2"}
     said = grpo("eval", str(dump({"framework": framework}))).stderr
-    assert "the records were computed as trl/dapo@1.9.2: use -v trl/dapo@1.9.2" in said
+    assert "the trainer used trl/dapo@1.9.2: use -v trl/dapo@1.9.2" in said
 
 
 @pytest.mark.parametrize("size", [3000, 1 << 20])
@@ -271,4 +273,4 @@ def test_only_the_first_object_is_heard_wherever_pieces_are_cut(dump, size, name
     with product.blocks_of(size):
         said = SAID.replace("grpo;", "dr;")
         notes = product.run(["eval", str(path), "-v", "dr"]).err.decode().splitlines()
-    assert [note for note in notes if "computed as" in note] == ([said] if named else [])
+    assert [note for note in notes if "the trainer used" in note] == ([said] if named else [])

@@ -34,6 +34,7 @@ def typed(monkeypatch, capsys):
     [
         ("eval x -variant dr", "grpo: no such option: -variant; two dashes: --variant"),
         ("eval x -epsilon=0.1", "grpo: no such option: -epsilon; two dashes: --epsilon=0.1"),
+        ("verify x --loss 1", "grpo: no such option: --loss; match has it (grpo help --loss)"),
         ("version", "grpo: no such command 'version'; type: grpo --version"),
         (
             "-v dr eval x",

@@ -173,7 +173,7 @@ def test_standard_input_and_a_quantity_that_is_0_everywhere(path: Path) -> None:
 
 @each(
     ("by", "legend"),
-    [("kl", "KL estimate:  0  "), ("log_prob", "  0   ▾"), ("ratio", "log scale):  0.")],
+    [("kl", ":  0  "), ("log_prob", "  0   ▾"), ("ratio", "log scale), 0.")],
 )
 def test_colours_of_what_has_one_sign_start_at_0(tmp_path: Path, by: str, legend: str) -> None:
     one = RECORDS[0] | {"log_probs_ref": RECORDS[0]["log_probs_old"]}

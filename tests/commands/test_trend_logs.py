@@ -546,7 +546,7 @@ def test_a_loss_of_0_while_a_gradient_grows(tmp_path: Path) -> None:
 
 def test_the_log_of_a_real_run_is_explained() -> None:
     out = run("explain", STATE).stdout
-    assert out.startswith("a log of 60 steps (steps 1 to 60)")
+    assert out.startswith("a log of 60 steps, 1 to 60")
     assert "loss and reward rise together" in out
 
 

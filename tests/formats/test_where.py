@@ -202,6 +202,13 @@ def test_lines_that_hold_several_groups(tmp_path):
     assert "this line has several values of log_probs_new[0][0]" in grpo(*words).stderr
 
 
+def test_rows_of_several_responses_are_not_counted(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(lines([{"log_probs_new": [[-1.0], [-2.0]], "rewards": [1.0, 0.0]}]))
+    said = f"{path}:1: one record has 2 responses, but --group-size is for rows of one response"
+    assert said in evaluated(path, "--group-size", "2").stderr
+
+
 def test_a_key_that_is_nested_too_deeply(tmp_path):
     path, deep = tmp_path / "a.jsonl", "[" * 300 + "]" * 300
     path.write_bytes(lines(rows())[:-1].replace(b'"q": "b"', b'"q": ' + deep.encode()) + b"\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import fields
 
@@ -17,6 +18,7 @@ from grpo_cli.commands.compare.answer import (
     Unserved,
 )
 from grpo_cli.objective.signature import instead, plain
+from grpo_cli.terminal.display import chosen
 from grpo_cli.terminal.grid import column, print_fitting
 from grpo_cli.terminal.numbers import counted, percent, shown_among, visible
 from grpo_cli.terminal.prose import wrapped
@@ -35,7 +37,7 @@ _SPARE: Sequence[str] = (
 _SUMS = ("objective", "loss", "policy")
 _PERCENT = ("clip_fraction", "longest_quarter", "positive_advantage", "negative_advantage")
 _MOST = 6
-"""Replaced settings that are named."""
+"""Replaced settings, differences and skipped variants that are printed without --full."""
 
 
 def print_comparison(console: Console, screen: Screen, answer: Compared) -> None:
@@ -84,7 +86,7 @@ def _print_differences(console: Console, screen: Screen, rows: Sequence[FamilyDi
     """Prints in which values rows of one family differ."""
     if rows:
         console.print()
-    for row in rows:
+    for row in rows if chosen().full else rows[:_MOST]:
         first, *others = row.variants
         values = [
             f"{name} ({plain(mine)} against {plain(theirs)})"
@@ -95,6 +97,10 @@ def _print_differences(console: Console, screen: Screen, rows: Sequence[FamilyDi
         line = Text(f"{first} and {', '.join(others)} differ in {listed}{more}")
         console.print(wrapped(line, screen.reading, 2))
         mark(console, "difference")
+    if len(rows) > _MOST and not chosen().full:
+        more = f"… {len(rows) - _MOST:,} more differences in rows of one name (--full)"
+        console.print(Text(more, "dim"))
+        mark(console, "difference", len(rows) - _MOST)
 
 
 def _print_replaced(console: Console, screen: Screen, rows: Sequence[Replaced]) -> None:
@@ -125,10 +131,19 @@ def _distance(row: Replaced) -> float:
 
 
 def _print_skipped(console: Console, screen: Screen, skipped: Sequence[Unserved]) -> None:
-    """Prints a line for each thing that is missing, with the variants that it keeps out."""
+    """Prints what is missing: in a line, or for few variants and --full with their names."""
+    if len(skipped) > _MOST and not chosen().full:
+        counts = Counter(one.missing or one.reason for one in skipped)
+        verb = {1: "needs"}
+        lacks = ", ".join(f"{n:,} {verb.get(n, 'need')} {name}" for name, n in counts.most_common())
+        line = f"skipped {len(skipped):,} variants: {lacks} (--full lists them)"
+        console.print()
+        console.print(wrapped(Text(visible(line)), screen.reading, 2))
+        mark(console, "skipped variant", len(skipped))
+        return
     place, *others = {one.place for one in skipped}
     where = f" ({visible(place)})" if place is not None and not others else ""
-    console.print(Text(f"\nskipped variants (missing inputs){where}", "bold"))
+    console.print(Text(f"\nvariants skipped because an input is missing{where}", "bold"))
     reasons: dict[str, list[str]] = {}
     for one in skipped:
         lack = f"{one.missing} is missing{'' if where else f' in {one.place}'}"

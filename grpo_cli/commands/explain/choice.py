@@ -15,6 +15,7 @@ from rich.text import Text
 
 from grpo_cli.hyperparameters import HYPERPARAMETERS
 from grpo_cli.objective.choice import Bound
+from grpo_cli.terminal.display import chosen
 from grpo_cli.terminal.prose import wrapped
 from grpo_cli.terminal.screen import Screen
 from grpo_cli.variants import STAGES, VARIANTS
@@ -76,7 +77,10 @@ def print_choice(console: Console, screen: Screen, page: Mapping[str, Any]) -> N
             for name, meaning in one[part].items():
                 text = Text.assemble("  ", (name, "cyan"), f"  {meaning}")
                 console.print(wrapped(text, width, 4))
-        made = ", ".join(one["variants"]) or "none"
+        named = [n for n in one["variants"] if "/" not in n or chosen().full]
+        if rest := len(one["variants"]) - len(named):
+            named.append(f"{rest} of frameworks (--full lists them)")
+        made = ", ".join(named) or "none"
         console.print()
         console.print(wrapped(Text(f"variants that use it: {made}"), width, 2))
 

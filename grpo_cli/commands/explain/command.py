@@ -74,7 +74,7 @@ def explain_topic(
             print_why(console, screen, found)
             print_worked(console, screen, found.record, found.total["records"])
 
-        page.write(found, draw, beyond="cut", notes=source.notes(plan))
+        page.write(found, draw, notes=source.notes(plan))
         code = finish(source, plan, as_json=page.json, quiet=page.quiet)
     raise typer.Exit(code)
 

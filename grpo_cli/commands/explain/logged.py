@@ -15,7 +15,7 @@ from grpo_cli.commands.trend.findings import findings
 from grpo_cli.commands.trend.logs import Log, LogFile, not_finite, read_log, steps_of
 from grpo_cli.commands.trend.step import WARNING
 from grpo_cli.records import Source
-from grpo_cli.terminal.numbers import shown, visible
+from grpo_cli.terminal.numbers import counted, shown, visible
 from grpo_cli.terminal.prose import wrapped
 from grpo_cli.terminal.screen import Screen
 
@@ -142,9 +142,9 @@ def _of(count: int, values: F64) -> str:
 
 def print_log(console: Console, screen: Screen, document: Mapping[str, Any]) -> None:
     """Prints what the log says, and what it cannot."""
-    span = f"steps {document['first']} to {document['last']}"
+    span = f"{document['first']} to {document['last']}"
     lines = [
-        Text(f"a log of {document['steps']} steps ({span})", "bold"),
+        Text(f"a log of {counted(document['steps'], 'step')}, {span}", "bold"),
         Text(", ".join(map(visible, document["series"])), "dim"),
     ]
     for sentence in document["meaning"]:

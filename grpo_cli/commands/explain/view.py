@@ -24,7 +24,7 @@ from grpo_cli.terminal.numbers import (
     visible,
 )
 from grpo_cli.terminal.prose import wrapped
-from grpo_cli.terminal.screen import Screen, mark, mark_rows
+from grpo_cli.terminal.screen import Screen
 
 Entry = Mapping[str, Any]
 
@@ -41,7 +41,6 @@ def print_why(console: Console, screen: Screen, found: Explained) -> None:
     console.print(Text("\nwhy", "bold"))
     for reason in found.why:
         console.print(wrapped(Text(f"  · {reason['text']}"), width, 4))
-        mark(console, "reason")
 
 
 _PARTS = {
@@ -101,10 +100,8 @@ def print_worked(console: Console, screen: Screen, record: Entry, records: int) 
     for group in listed:
         for line in _group(group, len(record["groups"])):
             console.print(wrapped(Text(f"  {line}"), screen.width, 6))
-        mark(console, "group")
     if more := len(record["groups"]) - len(listed):
         console.print(Text(f"  … {counted(more, 'more group')} (--full)"))
-        mark(console, "group", more)
     if not record["groups"]:
         console.print(Text("  given by the record"))
     _heading(console, "2  tokens")
@@ -124,15 +121,12 @@ def print_worked(console: Console, screen: Screen, record: Entry, records: int) 
     if more := sum(not response.get("tokens") for response in record["responses"]):
         text = f"  … tokens of {counted(more, 'more response')} (--full, or --response N)"
         console.print(Text(f"\n{text}"))
-        unlisted = (one["length"] for one in record["responses"] if not one.get("tokens"))
-        mark(console, "token", sum(unlisted))
     _heading(console, "3  responses")
     _step(console, screen, record["stages"]["aggregate"])
     _print_responses(console, record, parts)
     _heading(console, "4  sum")
     for line in _sum(record, parts, places, records):
         console.print(wrapped(Text(f"  {line}"), screen.width, 6))
-    mark(console, "the sum", None)
 
 
 def _step(console: Console, screen: Screen, text: str) -> None:
@@ -178,8 +172,6 @@ def _print_tokens(
     columns = [*_columns(rows, rest, response, contribution, places)]
     kept, hidden = fitting(columns, _SPARE, screen.width)
     console.print(grid(kept))
-    others = [rest["count"]] if rest else []
-    mark_rows(console, "token", [*[1] * len(rows), *others, 0])
     return hidden
 
 
@@ -245,7 +237,6 @@ def _print_responses(console: Console, record: Entry, parts: Sequence[str]) -> N
         columns.append(_numbers(header, [*(show(row[name]) for row in rows), *[""] * len(tail)]))
     columns.append(_numbers("contribution", [*(parts[at] for at in listed), *last, total]))
     console.print(grid(columns))
-    mark_rows(console, "response", [*[1] * len(listed), *([len(rest)] if rest else []), 0])
 
 
 def _numbers(header: str, texts: Sequence[str]) -> Column:

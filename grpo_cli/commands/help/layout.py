@@ -53,7 +53,8 @@ class PanelCommand(TyperCommand):
             record = parameter.get_help_record(ctx)
             if record is not None and "--help" not in parameter.opts:
                 needed = " (required)" if parameter.required else ""
-                flags, text = record[0], _RANGE.sub("", record[1]) + needed
+                flags, text = record[0], _RANGE.sub("", record[1]).strip()
+                text = text.removesuffix("[required]").strip() + needed
                 panels[getattr(parameter, "rich_help_panel", None)].append((flags, text))
         usual = panels.pop(None)
         with formatter.section("Options"):

@@ -98,5 +98,9 @@ class Matched(Answer):
         first, count = self.matches[0], self.match_count
         name = ", ".join(first.variants) or first.signature
         sure = "" if self.reproduced else "by chance, "
-        others = f"; {self.entry_count} numbers of {count} conventions fit" if count > 1 else ""
+        others = (
+            f"; {count} conventions fit, with {self.entry_count} different values"
+            if count > 1
+            else ""
+        )
         return f"Matched({number}: {sure}{name} gives {first.value!r}{others})"

@@ -50,11 +50,11 @@ def match_number(
         str | None, _logged("clip-fraction", "Logged clip fraction of the same step.")
     ] = None,
     gradient_norm: Annotated[
-        str | None, _logged("gradient-norm", "Logged gradient norm; --kl X: logged KL.")
+        str | None, _logged("gradient-norm", "Logged gradient norm (and --kl X: logged KL).")
     ] = None,
     logged_at: Annotated[
         list[str] | None,
-        option("--logged", "NAME=PATH", "Read it from the records, as loss=metrics.loss."),
+        option("--logged", "NAME=PATH", "Read the number from records, as loss=metrics.loss."),
     ] = None,
     rtol: Rtol = None,
     betas: Annotated[
@@ -74,15 +74,16 @@ def match_number(
 
     Tries every variant unmodified, then with one or two stages replaced, with the
     sign flipped, and with the factors of gradient accumulation and data
-    parallelism. Solves for β and ε where they are unknown. Keeps the stages and
-    hyperparameters that flags set. Your digits set the tolerance: 0.0256 means
-    ±0.00005. Exits with 1 if nothing gives the number, or only chance does.
+    parallelism. Solves for β and ε where they are unknown. Keeps the stages that
+    flags set, and their hyperparameters in every variant that uses them. Your
+    digits set the tolerance: 0.0256 means ±0.00005. Exits with 1 if nothing gives
+    the number, or only chance does.
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=page.json):
         kl, objective = _kl_number(objective)
         given = {"loss": loss, "objective": target_objective, "kl": kl}
         given |= {"clip_fraction": clip_fraction, "gradient_norm": gradient_norm}
-        plan, places = objective.of_one_batch(), paths(files)
+        plan, places = objective.of_one_batch(strict=False), paths(files)
         source = loading.reader(places, work)
         made = ask(
             plan,

@@ -22,7 +22,7 @@ from grpo_cli.commands.match.fit import (
     scan,
 )
 from grpo_cli.commands.match.question import Exact, Question
-from grpo_cli.commands.match.space.changes import Change
+from grpo_cli.commands.match.space.changes import LENGTH, Change, changed
 from grpo_cli.commands.match.space.space import Index, Space
 from grpo_cli.commands.match.sums import add_up, measure
 from grpo_cli.commands.match.terms import Measured
@@ -284,8 +284,13 @@ class Run:
     def _candidate(self, convention: int, factor: int = 0, beta: int = 0) -> Candidate:
         more = [Change({}, {"beta": float(GRID[beta - 1])})] if beta else []
         measured = self.space.options.advantage_of(int(self.space.policy[convention]))
-        plan = self.space.plan(convention, *more)
-        return Candidate(plan, self.factors[factor], measured=measured)
+        plan, scale = self.space.plan(convention, *more), self.factors[factor]
+        length, times = plan.flags.get(LENGTH), abs(scale.times)
+        tried = LENGTH not in self.space.grids[0].plan.flags and plan.row.kl_aggregate is None
+        if tried and times > 1.0 and isinstance(length, int | float) and not length % times:
+            plan = changed(plan, Change({}, {LENGTH: length / times}))  # which is the same
+            scale = next(one for one in self.factors if one.times == scale.times / times)
+        return Candidate(plan, scale, measured=measured)
 
     # ---- what comes near -------------------------------------------------------------------------
 

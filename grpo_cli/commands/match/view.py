@@ -36,7 +36,7 @@ def print_matches(console: Console, screen: Screen, answer: Matched) -> None:
     for same in entries[:most]:
         _print(console, screen, same)
     if len(entries) > most:
-        console.print(Text(f"\n… {len(entries) - most} more numbers fit (see --json)", "dim"))
+        console.print(Text(f"\n… {len(entries) - most} more values fit (see --json)", "dim"))
         mark(console, "convention", sum(map(len, entries[most:])))
 
 
@@ -66,8 +66,8 @@ def _head(answer: Matched) -> Iterator[tuple[str, str]]:
     elif not answer.reproduced:
         yield f"no match beyond chance: {some} the {target} ({tried})", "bold magenta"
     elif entries > 1:
-        fit = f"{entries} numbers of {count} conventions fit"
-        yield f"ambiguous: {fit} the {target} ({tried})", "bold magenta"
+        fit = f"{count} conventions fit the {target}, with {entries} different values"
+        yield f"ambiguous: {fit} ({tried})", "bold magenta"
     elif answer.by_chance:
         yield f"{some} the {target}, possibly by chance ({tried})", "bold magenta"
     elif count > 1:
@@ -89,11 +89,10 @@ def _chance(answer: Matched) -> str:
     """How many such matches chance gives."""
     expected = answer.matches[0].hits_expected or 0.0
     some = shown(float(f"{expected:.2g}")) if expected >= 1e-4 else "fewer than 0.0001"
-    sentence = "matches as simple as the first are expected by chance"
+    by_chance = f"by chance, {some} matches as simple as the first would be found"
     if not answer.by_chance:
-        return f"{'only ' if expected >= 1e-4 else ''}{some} {sentence}"
-    more = "give more digits or more numbers (--kl, --gradient-norm, --logged) to decide"
-    return f"about {some} {sentence}: {more}"
+        return f"{by_chance}: it is no coincidence"
+    return f"{by_chance}: give more digits or more numbers (--kl, --gradient-norm, --logged)"
 
 
 def _released(answer: Matched) -> Iterator[str]:
@@ -105,7 +104,7 @@ def _released(answer: Matched) -> Iterator[str]:
     if flipped:
         more = f" and {len(flipped) - _NAMES} more" if len(flipped) > _NAMES else ""
         yield f"unmodified except for the sign: {', '.join(flipped[:_NAMES])}{more}"
-    elif nearest and not agree:
+    elif nearest and not agree and abs(nearest.difference) > answer.tolerance:
         yield (
             f"no unmodified variant gives this number; the nearest is {nearest.variants[0]} with "
             f"{shown(nearest.value)}"
@@ -165,8 +164,8 @@ def _unknown(edges: Mapping[str, float]) -> Iterator[str]:
 def _needed(needs: Mapping[str, float]) -> Iterator[str]:
     ways = []
     if needs.get("beta", -1.0) > 0:
-        ways.append(f"β was {needs['beta']:.6g}")
+        ways.append(f"with β = {needs['beta']:.6g}")
     if "factor" in needs:
-        ways.append(f"it was multiplied by {needs['factor']:.6g}")
+        ways.append(f"multiplied by {needs['factor']:.6g}")
     if ways:
-        yield f"this would fit if {', or '.join(ways)}"
+        yield f"{', or '.join(ways)}, this gives your number"

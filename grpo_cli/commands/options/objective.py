@@ -112,7 +112,7 @@ class StageOptions:
 class ObjectiveOptions(StageOptions, VariantOption):
     """Which objective: a variant, the stages replaced, the hyperparameters set."""
 
-    def of_one_batch(self) -> Plan:
+    def of_one_batch(self, *, strict: bool = True) -> Plan:
         """The objective, checked, for a command that answers for one batch.
 
         Raises:
@@ -123,10 +123,10 @@ class ObjectiveOptions(StageOptions, VariantOption):
                 f"--batch {self.batch}: this command answers for one batch; "
                 f"--where '{self.batch.partition(',')[0]}==N' chooses its records"
             )
-        return self.plan()
+        return self.plan(strict=strict)
 
-    def plan(self) -> Plan:
-        """The objective, checked.
+    def plan(self, *, strict: bool = True) -> Plan:
+        """The objective, checked; ``strict`` as ``variants.plan.plan`` has it.
 
         Raises:
             UsageError: for a name or value that cannot be used.
@@ -138,6 +138,7 @@ class ObjectiveOptions(StageOptions, VariantOption):
             stages=self.stages,
             hyperparameters=self.hyperparameters,
             batch="input" if self.batch is None else self.batch,
+            strict=strict,
         )
 
 

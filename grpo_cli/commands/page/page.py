@@ -238,9 +238,11 @@ def _quantities(columns: Mapping[str, F64]) -> Iterator[dict[str, Any]]:
     for name, (column, words) in QUANTITIES.items():
         if column in columns:
             middle = 1.0 if name == "correction" else 0.0
+            values = columns[column][np.isfinite(columns[column])]
             scale = _finite(saturated(columns[column] - middle))
+            ends = [float(values.min()), float(values.max())] if len(values) else [middle, middle]
             one = {"name": name, "column": column, "words": words}
-            yield one | {"middle": middle, "scale": scale}
+            yield one | {"middle": middle, "scale": scale, "range": ends}
 
 
 def clip_range(breakdown: Breakdown) -> tuple[float, float] | None:

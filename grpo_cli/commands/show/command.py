@@ -40,8 +40,9 @@ from grpo_cli.engine.totals import record_sizes
 from grpo_cli.errors import GrpoError, UsageError
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.records import Raw, Record
+from grpo_cli.records.unread import STEP_FIELDS
 from grpo_cli.terminal.messages import failures, say
-from grpo_cli.terminal.numbers import shown
+from grpo_cli.terminal.numbers import counted, percent, shown
 from grpo_cli.terminal.paging import print_page
 from grpo_cli.variants.plan import Plan
 
@@ -78,7 +79,7 @@ class ShowOptions:
     ] = None
     top: Annotated[
         int | None,
-        option("--top", "K", "The K most extreme tokens. Default: 20; with --record: 10.", min=0),
+        option("--top -n", "K", "How many tokens to list (default: 20; with --record: 10).", min=0),
     ] = None
     strings: Annotated[
         bool, option("--strings", "", "A row for each token string: sums, means, clip rates.")
@@ -256,12 +257,24 @@ def _page(raw: Raw, record: Record, breakdown: Breakdown, options: ShowOptions) 
     color_by = "gradient" if options.by == "share" else options.by
     settings = {"color_by": color_by, "only": options.response or None, "top": _top(options)}
     return html(
-        title=f"record {shown(record.name)}",
+        title=_title(raw, record, breakdown),
         place=record.source + ("" if record.line is None else f":{record.line}"),
         command=command_line(),
         signature=breakdown.objective.signature,
         settings=settings,
         blocks=[("record", block(raw, record, breakdown))],
+    )
+
+
+def _title(raw: Raw, record: Record, breakdown: Breakdown) -> str:
+    """Which record it is, of which step, its loss, and how much of it is clipped."""
+    known = raw.value if isinstance(raw.value, dict) else {}
+    steps = (f" of step {shown(known[name])}" for name in STEP_FIELDS if name in known)
+    loss = shown(-float(breakdown.record_objective[0]) + 0.0)
+    clipped = percent(np.mean(breakdown.clip != 0)) if len(breakdown.clip) else "none"
+    tokens = counted(len(breakdown.clip), "token")
+    return (
+        f"record {shown(record.name)}{next(steps, '')}: loss {loss}, {clipped} of {tokens} clipped"
     )
 
 

@@ -38,7 +38,7 @@ class _Word(NamedTuple):
 def figure(picture: Picture) -> tuple[str, int]:
     """The figure, and how many tokens it left out."""
     parts = [*_scale(picture)]
-    top, room = 3 * _LINE, _MOST
+    top, room = 4 * _LINE, _MOST
     for response in picture.responses:
         words = [*_laid_out(picture, response, max(room, 0))]
         room -= len(response.texts)
@@ -114,19 +114,18 @@ def _span(word: _Word) -> str:
 def _scale(picture: Picture) -> Iterator[str]:
     """The ten steps between the numbers at their ends, and the marks."""
     low, high = picture.ends
-    yield labelled(_EDGE, _LINE, COLORS[picture.color_by])
-    left = _EDGE + _CELL * (cell_len(COLORS[picture.color_by]) + 2)
-    yield labelled(left, _LINE, low)
-    left += _CELL * (len(low) + 1)
+    yield labelled(_EDGE, _LINE, picture.heading)
+    yield labelled(_EDGE, 2 * _LINE, low)
+    left = _EDGE + _CELL * (len(low) + 1)
     for at, step in enumerate(picture.steps):
-        yield _box(left + at * 12, _LINE - 10, 12, 13, background(step))
+        yield _box(left + at * 12, 2 * _LINE - 10, 12, 13, background(step))
     left += 12 * len(picture.steps) + _CELL
-    yield labelled(left, _LINE, high)
+    yield labelled(left, 2 * _LINE, high)
     left += _CELL * (len(high) + 3)
     for side, mark in MARKS.items():
         words = f"{mark} clipped {side}"
-        y = _LINE + 4.4 if side == "low" else _LINE - 12.4
-        yield labelled(left, _LINE, words)
+        y = 2 * _LINE + (4.4 if side == "low" else -12.4)
+        yield labelled(left, 2 * _LINE, words)
         yield f'<path class="{side}" d="M{left:.1f} {y:.1f}h{len(words) * _CELL:.1f}"/>'
         left += _CELL * (len(words) + 3)
 

@@ -84,6 +84,7 @@ class Picture:
         responses: those to draw.
         color_by: what colours the tokens.
         scale: the value at which the colour is full: 98 % of the tokens are within it.
+        range: the least and the largest value of the record.
         steps: the colours that there are: from 0 on where no value of the record is below 0.
         remark: a note on the colours, where they are not the usual ones.
         mover: what gives clipped tokens their gradient where the policy term gives none.
@@ -93,7 +94,8 @@ class Picture:
     responses: Sequence[Response]
     color_by: str
     scale: float
-    steps: range
+    range: tuple[float, float]
+    steps: Sequence[int]
     remark: str | None = None
     mover: str = ""
 
@@ -130,10 +132,19 @@ class Picture:
 
     @property
     def ends(self) -> tuple[str, str]:
-        """The values of the first colour and of the last."""
-        values = (self.scale * self.steps[at] / STEPS for at in (0, -1))
-        low, high = (brief(np.exp(v) if self.color_by == "ratio" else v) for v in values)
-        return low, high
+        """The values of the first colour and of the last, and whether others are beyond them."""
+        low, high = (self.scale * self.steps[at] / STEPS for at in (0, -1))
+        marks = "≤" * (self.range[0] < low), "≥" * (self.range[1] > high)
+        return f"{marks[0]}{self._brief(low)}", f"{marks[1]}{self._brief(high)}"
+
+    @property
+    def heading(self) -> str:
+        """What colours the tokens, and from which value to which."""
+        least, most = map(self._brief, self.range)
+        return f"{COLORS[self.color_by]}, {least} to {most}"
+
+    def _brief(self, value: float) -> str:
+        return brief(float(np.exp(value)) if self.color_by == "ratio" else value)
 
     def step(self, value: float) -> int:
         """The colour of a value: −STEPS … STEPS."""
@@ -161,9 +172,11 @@ def picture(
     ]
     drawn = responses if only is None else [responses[at] for at in only]
     scale, remark = _scale(record, chosen), _remark(record, chosen)
-    values = np.concatenate([*(one.values for one in responses), np.zeros(1)])
-    steps = range(-STEPS * bool((values < 0).any()), STEPS * bool((values > 0).any()) + 1)
-    return Picture(record, drawn, chosen, scale, steps, remark, mover)
+    values = np.concatenate([one.values for one in responses] or [np.zeros(0)])
+    values = values[np.isfinite(values)] if np.isfinite(values).any() else np.zeros(1)
+    low, high = float(values.min()), float(values.max())
+    steps = range(-STEPS * (low < 0.0), STEPS * (high > 0.0) + 1)
+    return Picture(record, drawn, chosen, scale, (low, high), steps, remark, mover)
 
 
 _TELLING = ("gradient", "contribution", "mismatch", "kl", "advantage")

@@ -223,10 +223,10 @@ def _legend(picture: Picture, screen: Screen) -> Iterator[Text]:
     low, high = (f" {end} " for end in picture.ends)
     first, *between, last = picture.steps
     bar = [(low, style(first)), *(("  ", style(step)) for step in between), (high, style(last))]
-    colors = Text.assemble(f"{COLORS[picture.color_by]}: ", *bar)
-    line = Text.assemble(colors, *marks)
+    heading, scale = Text(f"{picture.heading}: "), Text.assemble(*bar, *marks)
+    line = Text.assemble(heading, scale)
     fits = screen.width is None or line.cell_len <= screen.width
-    yield from (line,) if fits else (colors, Text.assemble(*marks))
+    yield from (line,) if fits else (heading, scale)
 
 
 def _text(picture: Picture, response: Response, count: int) -> Text:

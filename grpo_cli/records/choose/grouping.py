@@ -15,7 +15,7 @@ import numpy as np
 import orjson
 
 from grpo_cli.errors import InputError
-from grpo_cli.records.choose.rows import merge
+from grpo_cli.records.choose.rows import merge, responses_of
 from grpo_cli.records.choose.where import Missing, Path, hashable, look_up, read_path, spelled
 from grpo_cli.records.open.blocks import Block, Cut
 from grpo_cli.records.places import got
@@ -91,7 +91,7 @@ def _by_size(items: Iterable[tuple[int | None, T]], size: int) -> Iterator[Group
             yield Group(rows)
             rows = []
     if rows:
-        wanted = f"a multiple of {size} rows (--group-size), got {len(rows)} in the last group"
+        wanted = f"{size} rows in each group (--group-size), got {len(rows)} in the last"
         yield Group(rows, None, InputError(f"expected {wanted}", line=line))
 
 
@@ -208,6 +208,13 @@ def _merge_group(group: Group[Raw | InputError], grouping: Grouping) -> Raw:
             raise one
         rows.append(one)
     if group.fault is not None:
+        if grouping.size and (held := responses_of(rows[0])) > 1:
+            raise InputError(
+                f"one record has {held} responses, but --group-size is for rows of one response: "
+                "put group_size into the record",
+                source=rows[0].source,
+                line=rows[0].line,
+            )
         raise group.fault
     for raw in rows:
         if raw.key is None:

@@ -138,6 +138,14 @@ def _is_single(value: Mapping[str, Any], fields: Fields) -> bool:
     return True
 
 
+def responses_of(raw: Raw) -> int:
+    """How many responses a row holds."""
+    value = raw.value if isinstance(raw.value, dict) else {}
+    columns = read_fields(value).columns
+    column: Any = value[columns[0][1]] if columns else []
+    return len(column) if len(column) and _is_list(column[0]) else 1
+
+
 def _listed(name: str, value: Any, *, single: bool) -> Any:
     """A field with one element per response."""
     if name == "rewards" and isinstance(value, dict):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 
 _JSONL = "write each record as a line, with json.dumps"
 _TAR_AT = 257
@@ -58,26 +59,36 @@ def foreign(head: bytes, name: str = "") -> str | None:
     start = head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1]
     if ending in _NAMED and start not in (b"", b"{", b"["):
         return f"is named {ending} but does not start with {_NAMED[ending]}"
-    return _text(head)
+    if ending == ".py":
+        return "this is a Python program: run it, and give the file that it writes"
+    return _text(head, name)
 
 
-def _text(head: bytes) -> str | None:
+def log_advice(source: str) -> str:
+    """A sentence on what a log is, and the commands that read it."""
+    file = "FILE" if source in ("", "-", "<stdin>") else shlex.quote(source)
+    return (
+        f"this is a trainer's log, which has no tokens: grpo trend {file} shows its series, and "
+        f"grpo trend RUN --log {file} compares it with the records"
+    )
+
+
+def _text(head: bytes, name: str) -> str | None:
     line = head.lstrip().partition(b"\n")[0].rstrip()
     if not line or line[:1] in b'{["' or b"\0" in line:
         return None
+    if line.lower().startswith((b"<!doctype html", b"<html")):
+        return "this is an HTML page, which a browser opens: give the records instead"
     if _YAML.match(line):
         return (
             "this looks like YAML, but records are JSON; to convert it: yq -o json -I 0 FILE "
             "| grpo eval"
         )
     if _CSV.match(line) and not line[:1].isdigit():
+        if b"step" in re.split(rb"\W", line.lower()):
+            return log_advice(name)
         return (
             "this looks like CSV, but records are JSON, with a list of token log-probs for each "
             f"response: {_JSONL}"
-            + (
-                "; to read a trainer's log, use grpo explain FILE"
-                if b"step" in line.lower()
-                else ""
-            )
         )
     return None

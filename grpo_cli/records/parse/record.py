@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
@@ -13,6 +12,7 @@ from grpo_cli.hyperparameters import HyperparameterError, Value, canonical
 from grpo_cli.records import fields
 from grpo_cli.records.fields import Fields
 from grpo_cli.records.objects import as_object
+from grpo_cli.records.open.foreign import log_advice
 from grpo_cli.records.parse.columns import (
     Shape,
     check_nesting,
@@ -322,13 +322,4 @@ def is_logged(value: Mapping[str, Any]) -> bool:
         isinstance(one, int | float) and ("/" in name or name in _LOGGED)
         for name, one in numbers.items()
         if name not in STEPS
-    )
-
-
-def log_advice(source: str) -> str:
-    """A sentence on what a log is, and the commands that read it."""
-    file = "FILE" if source == "<stdin>" else shlex.quote(source)
-    return (
-        f"this is a trainer's log, which has no tokens: grpo explain {file} reads it, and grpo "
-        f"trend RUN --log {file} compares it with the records"
     )

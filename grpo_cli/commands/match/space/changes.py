@@ -52,6 +52,8 @@ AReaL's, 0.2 ROLL's. No default or recipe that was found has more.
 """
 
 
+LENGTH = "max_completion_length"
+
 LENGTHS = (128, 256, 512, 768, 1000, 1024, 1536, 2048, 3072, 4096, 8192, 16384, 32768)
 """Constant lengths tried if none is given: what people set max_completion_length to."""
 
@@ -143,14 +145,12 @@ def rows(base: Plan, frameworks: Sequence[str] = ()) -> Iterator[Plan]:
         base: the plan.
         frameworks: their rows come next.
     """
-    yield base
-    for name in sorted(VARIANTS, key=lambda name: strangeness(name, frameworks)):
-        if name == base.variant:
-            continue
+    others = sorted(VARIANTS, key=lambda name: strangeness(name, frameworks))
+    for name in dict.fromkeys([base.variant, *others]):
         bare = Plan(name, VARIANTS[name], base.swapped, {}, base.batch)
         takes = bare.takes()
         flags = {flag: value for flag, value in base.flags.items() if flag in takes}
-        if len(flags) == len(base.flags) or not base.swapped:
+        if name == base.variant or len(flags) == len(base.flags) or not base.swapped:
             yield Plan(name, VARIANTS[name], base.swapped, flags, base.batch)
 
 
@@ -223,9 +223,9 @@ def aggregates(base: Plan, lengths: Sequence[int]) -> list[Change]:
 
 def _lengths(name: str, lengths: Sequence[int], *, only_length: bool) -> list[Change]:
     takes = STAGES["aggregate"].choices[name].hyperparameters
-    if "max_completion_length" not in takes:
+    if LENGTH not in takes:
         return []
-    flags: list[dict[str, Value]] = [{"max_completion_length": length} for length in lengths]
+    flags: list[dict[str, Value]] = [{LENGTH: length} for length in lengths]
     if only_length:
         return [Change({}, one, 0, 3.0) for one in flags]
     return [Change({"aggregate": name}, one, 1, _CHANGE + 3.0) for one in flags]

@@ -216,7 +216,9 @@ class _Builder:
         self.reasons: dict[str, str] = {}
         self.same: dict[str, list[str]] = {}
         self._rows: dict[Key, list[str]] = {}
-        lengths = () if known.length else tried.LENGTHS
+        lengths: Sequence[Any] = () if known.length else tried.LENGTHS
+        if tried.LENGTH in base.flags.keys() - base.takes():  # for the other rows and changes
+            lengths = [base.flags[tried.LENGTH]]
         rewards, given = sample.record.batch.rewards is not None, sample.record.advantages_given
         self._advantages = [NO_CHANGE, *tried.advantages(base, rewards=rewards, given=given)]
         quick = depth is Depth.QUICK

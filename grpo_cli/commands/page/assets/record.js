@@ -57,12 +57,12 @@ class RecordView {
   refresh() {
     const quantity = this.state.quantity(this.record);
     this.responses.recolor();
-    this.histogramTitle.textContent = `Tokens by ${quantity.words}`;
-    this.histogram.replaceChildren(histogram(this.record, quantity, this.histogram.clientWidth || 700));
+    this.histogramTitle.textContent = `Number of tokens by ${quantity.words}`;
+    this.histogram.replaceChildren(...histogram(this.record, quantity, this.histogram.clientWidth || 700));
     const tokens = this.outlierTokens();
     const count = Math.min(this.state.top, tokens.length);
     this.outlierTitle.textContent = count ? `The ${count} most extreme tokens by ${quantity.words}` : "";
-    this.outliers.replaceChildren(...(count ? this.outlierRows(tokens.slice(0, count), quantity) : []));
+    this.listOutliers(tokens.slice(0, count), quantity);
   }
 
   // The tokens furthest from the middle, the furthest first; at least 20 to jump to.
@@ -77,28 +77,22 @@ class RecordView {
     return tokens;
   }
 
-  *outlierRows(tokens, quantity) {
+  listOutliers(tokens, quantity) {
     const { columns, clip, words, place, starts } = this.record;
     const names = ["log_probs_new", "ratio", "advantage", "kl", "mismatch", "contribution", "gradient"];
     const present = names.filter((name) => columns[name]);
     if (!present.includes(quantity.column) && quantity.name !== "ratio") present.push(quantity.column);
-    const heads = ["response", "position", "token", ...present, "clip"];
-    yield make("tr", {}, ...heads.map((name) => make("th", {}, NAMES[name] ?? name)));
-    for (const t of tokens) {
+    const heads = ["response", "position", "token", ...present.map((name) => NAMES[name] ?? name), "clip"];
+    const rows = tokens.map((t) => {
       const r = this.responses.responseOf(t);
       const position = columns.position ? columns.position[t] : t - starts[r];
       const link = make("button.link", { type: "button", onclick: () => this.state.jumps.go(this.record, t) }, String(position));
       const side = SIDES[clip[t]];
-      yield make(
-        "tr",
-        {},
-        make("td", {}, shown(this.record.responses[r].response)),
-        make("td", {}, link),
-        make("td.word", {}, make("bdi", {}, words[place[t]].replaceAll("↵\n", "↵"))),
-        ...present.map((name) => make("td", {}, shown(columns[name][t]))),
-        make("td", {}, side ? `${MARKS[side]} ${side}` : "·"),
-      );
-    }
+      const word = make("bdi", {}, words[place[t]].replaceAll("↵\n", "↵"));
+      const numbers = present.map((name) => shown(columns[name][t], 4));
+      return [shown(this.record.responses[r].response), link, word, ...numbers, side ? `${MARKS[side]} ${side}` : "·"];
+    });
+    fill(this.outliers, heads, rows);
   }
 }
 
@@ -134,7 +128,7 @@ function furthestOf(ranges, size, most) {
   return kept.sort((a, b) => size(b) - size(a) || a - b).slice(0, most);
 }
 
-// How many tokens have which value; counts on a log scale, what is beyond an edge in the last bin.
+// How many tokens have which value; heights on a log scale, what is beyond an edge in the last bin.
 function histogram(record, quantity, width) {
   const [bins, height, foot] = [Math.min(61, Math.floor(width / 7)), 130, 22];
   const values = record.columns[quantity.column];
@@ -167,5 +161,6 @@ function histogram(record, quantity, width) {
     parts.push(draw("text", { x: at(share * edge), y: height + 15, "text-anchor": anchor }, formatted(share * edge)));
   }
   const label = `histogram of ${quantity.words}`;
-  return draw("svg", { viewBox: `0 0 ${width} ${height + foot}`, role: "img", "aria-label": label }, ...parts);
+  const svg = draw("svg", { viewBox: `0 0 ${width} ${height + foot}`, role: "img", "aria-label": label }, ...parts);
+  return [svg, make("figcaption", {}, `highest bar: ${shown(Math.max(...counts))} of ${shown(values.length)} tokens (log scale)`)];
 }

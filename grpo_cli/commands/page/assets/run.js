@@ -7,8 +7,11 @@ const LEFT = 78;
 // A positive series that spans more has a logarithmic axis.
 const DECADE = 10;
 
-const LEGEND = "▲: onset of a finding. Right: the last step and its value.";
-const DOTS = " Dots: steps with groups (orange: of a finding); click to open one.";
+const LEGEND = "▲ marks the step where a finding began. Top right: a step and its value, the last one until you point at another.";
+const DOTS = " Dots: steps whose groups are on this page, orange those of findings; click a chart to open the nearest.";
+
+// A run of so many steps has a bold line as well, of medians.
+const LONG = 20;
 
 class RunView {
   constructor(run) {
@@ -20,19 +23,25 @@ class RunView {
     this.element = make(
       "article.run",
       {},
-      make("p.verdict", {}, (run.verdict ?? "").split("; ").slice(1).join("; ")), // the title has the first clause
-      ...run.outlook.map((words) => make("p.verdict", {}, words)),
+      make("p.verdict", {}, sentences([(run.verdict ?? "").split("; ").slice(1).join("; "), ...run.outlook])), // the title has the first clause
       make("h2", {}, "Findings"),
       this.findings(),
       ...this.parts(),
       make("h2", {}, "Series"),
-      make("p.hint", {}, `${LEGEND}${this.steps.length ? DOTS : ""}${run.against ? ` Thin line: ${run.against}.` : ""}`),
+      make("p.hint", {}, [LEGEND, ...this.lines()].join("")),
       this.charts,
       more ? make("details", {}, make("summary", {}, `${more} more series`), this.others) : null,
       ...this.logged(),
       ...(this.steps.length ? [make("h2", {}, "Steps"), this.list()] : []),
       make("p.hint", {}, keptSentence(run, this.steps)),
     );
+  }
+
+  *lines() {
+    const { against, steps } = this.run;
+    if (this.steps.length) yield DOTS;
+    if (steps.length >= LONG) yield ` Bold: the median of ${2 * reach(steps) + 1} steps.`;
+    if (against) yield ` Dashed: ${against}.`;
   }
 
   isFound({ name }) {
@@ -60,7 +69,8 @@ class RunView {
     const item = this.finding(first);
     const said = check.map((words) => make("li", {}, make("b", {}, "check"), ` ${words}`));
     if (fix) said.push(make("li", {}, make("b", {}, "fix"), ` ${fix}`));
-    item.append(make("ul.findings", {}, ...others.map((one) => this.finding(one, "then ")), ...said));
+    const when = (one) => (one.onset === first.onset ? "also " : "then ");
+    item.append(make("ul.findings", {}, ...others.map((one) => this.finding(one, when(one))), ...said));
     return item;
   }
 
@@ -141,6 +151,19 @@ class RunView {
   }
 }
 
+const sentences = (parts) =>
+  parts.filter(Boolean).map((words) => `${words[0].toUpperCase()}${words.slice(1)}.`).join(" ");
+
+// How many steps on either side a smoothed value is the median of, which keeps steps sharp.
+const reach = (steps) => Math.max(2, Math.round(steps.length / 40));
+
+function smooth(values, width) {
+  return values.map((own, at) => {
+    const near = values.slice(Math.max(at - width, 0), at + width + 1).filter((value) => value !== null);
+    return own === null ? null : near.sort((a, b) => a - b)[near.length >> 1];
+  });
+}
+
 function link(href, words) {
   return make("a", { href }, words);
 }
@@ -199,7 +222,7 @@ function series(run, metric, width) {
     ...(log ? [side(height / 2 + 4, shown(Math.exp(middle), 2))] : []),
     draw("line", { class: "axis", x1: LEFT - 6, x2: width, y1: height, y2: height }),
     ...(constant === null ? [side(10, shown(high, 4)), side(height - 3, shown(low, 4))] : [side(height / 2 + 4, shown(constant, 4))]),
-    draw("text", { x: LEFT - 4, y: height + 12 }, String(run.steps[0])),
+    draw("text", { x: LEFT - 4, y: height + 12 }, `step ${run.steps[0]}`),
     draw("text", { x: width - 2, y: height + 12, "text-anchor": "end" }, String(run.steps[run.steps.length - 1])),
   ];
   for (const finding of run.findings.filter((one) => one.metric === metric.name)) {
@@ -208,7 +231,9 @@ function series(run, metric, width) {
     parts.push(draw("text", { class: "clip", x: at, y: height + 12, "text-anchor": "middle" }, `▲ ${finding.onset}`));
   }
   if (against) parts.push(draw("path", { class: "line other", d: path(against, x, y, width) }));
-  parts.push(draw("path", { class: "line", d: path(values, x, y, width) }));
+  const long = values.length >= LONG;
+  parts.push(draw("path", { class: long ? "line pale" : "line", d: path(values, x, y, width) }));
+  if (long) parts.push(draw("path", { class: "smooth", d: path(smooth(values, reach(run.steps)), x, y, width) }));
   for (const [at, step] of run.steps.entries()) {
     if (run.kept[step] === undefined || values[at] === null) continue;
     parts.push(draw("circle", { class: run.kept[step], cx: x(at), cy: y(values[at]), r: 2.2 }));

@@ -26,7 +26,7 @@ class StepView {
       ...found.map(({ sentence }) => make("p.said", {}, `▲ ${sentence}`)),
       make("dl.totals", {}, ...this.numbers()),
       make("h2", {}, `${shown(this.groups.length)} group${this.groups.length === 1 ? "" : "s"} by reward and length`),
-      make("p.hint", {}, "Filled: groups with tokens. ▲: the group with the worst token or the longest response of the step."),
+      make("p.hint", {}, "Filled dots: groups whose tokens are on this page; click one to open it. ▲ marks groups with the step's worst token of a finding, or its longest response."),
       this.figure,
       make("label.order", {}, "order ", this.select),
       make("div.wide", {}, this.table),
@@ -50,16 +50,17 @@ class StepView {
     if (this.select.value !== "written") {
       order.sort((a, b) => (value(this.groups[b]) ?? -Infinity) - (value(this.groups[a]) ?? -Infinity) || a - b);
     }
-    const heads = ["group", "record", "responses", "reward", "std", "length", "longest", "clipped", "largest |log ρ|", "tokens"];
-    this.table.replaceChildren(make("tr", {}, ...heads.map((name) => make("th", {}, name))), ...order.map((at) => this.row(at)));
+    const many = new Set(this.groups.map(({ group }) => group)).size > 1;
+    const heads = ["record", ...(many ? ["group"] : []), "responses", "reward", "std", "length", "longest", "clipped", "largest |log ρ|", "tokens"];
+    fill(this.table, heads, order.map((at) => this.row(at, many)));
   }
 
-  row(at) {
+  row(at, many) {
     const group = this.groups[at];
-    const name = shown(group.group);
-    const cells = [
+    const name = shown(group.record);
+    return [
       group.block ? link(this.href(at), name) : name,
-      shown(group.record),
+      ...(many ? [shown(group.group)] : []),
       shown(group.responses),
       shown(group.reward_mean),
       shown(group.reward_std),
@@ -69,7 +70,6 @@ class StepView {
       shown(group.log_ratio_max),
       group.block ? link(this.href(at), `${shown(group.tokens)}${group.pointed.length ? " ▲" : ""}`) : shown(group.tokens),
     ];
-    return make("tr", {}, ...cells.map((cell) => make("td", {}, cell)));
   }
 
   refresh() {

@@ -48,12 +48,12 @@ class Toolbar {
       make(
         "span.jumps",
         {},
-        button("fold all", "F", () => page.foldAll()),
-        button("most clipped", "m", () => page.jumps.mostClipped()),
-        button("‹ clipped", "p", () => page.jumps.nextClipped(-1)),
-        button("clipped ›", "n", () => page.jumps.nextClipped(1)),
-        button("‹ outlier", "i", () => page.jumps.nextOutlier(-1)),
-        button("outlier ›", "o", () => page.jumps.nextOutlier(1)),
+        button("fold all", "fold or unfold all responses (F)", () => page.foldAll()),
+        button("most clipped", "the response with the most clipped tokens (m)", () => page.jumps.mostClipped()),
+        button("‹ clipped", "previous clipped token (p)", () => page.jumps.nextClipped(-1)),
+        button("clipped ›", "next clipped token (n)", () => page.jumps.nextClipped(1)),
+        button("‹ extreme", "the next less extreme token (i)", () => page.jumps.nextOutlier(-1)),
+        button("extreme ›", "the next most extreme token (o)", () => page.jumps.nextOutlier(1)),
       ),
       make("details.keys", {}, make("summary", {}, "keys"), this.keys()),
     );
@@ -69,9 +69,15 @@ class Toolbar {
     this.sortSelect.value = page.sort;
     const quantity = page.quantity(page.view.record);
     const scale = Number(quantity.scale);
-    const end = (sign) => shown(quantity.name === "ratio" ? Math.exp(sign * scale) : quantity.middle + sign * scale, 4);
-    const steps = COLORS.map((_, step) => make(`i.s${step}`));
-    const bar = [make("span", {}, end(-1)), make("span.steps", {}, ...steps), make("span", {}, end(1))];
+    const number = (distance) => shown(quantity.name === "ratio" ? Math.exp(distance) : quantity.middle + distance, 4);
+    const end = (sign) => number(sign * scale);
+    const [low, high] = quantity.range.map((value) => value - quantity.middle);
+    // A quantity that is never below its middle has no colours there.
+    const steps = COLORS.map((_, step) => step).filter((step) => (low < 0 || step >= STEPS) && (high > 0 || step <= STEPS));
+    const first = make("span", {}, low < 0 ? `${low < -scale ? "≤ " : ""}${end(-1)}` : number(0));
+    const last = make("span", {}, high > 0 ? `${high > scale ? "≥ " : ""}${end(1)}` : number(0));
+    const all = make("span.hint", {}, `(${number(low)} to ${number(high)})`);
+    const bar = [first, make("span.steps", {}, ...steps.map((step) => make(`i.s${step}`))), last, all];
     this.legend.replaceChildren(
       ...(scale ? bar : [make("span", {}, `${end(1)} at every token`)]),
       make("span.low", {}, "▾ clipped low"),

@@ -30,6 +30,13 @@ function make(kind, attributes = {}, ...children) {
   return element;
 }
 
+// Fills a table. Each cell knows its heading: on a narrow screen rows wrap, with the headings in them.
+function fill(table, heads, rows) {
+  const cell = (content, at) => make(heads[at] === "token" ? "td.word" : "td", { "data-head": heads[at] }, content);
+  const head = make("tr", {}, ...heads.map((name) => make(name === "token" ? "th.word" : "th", {}, name)));
+  table.replaceChildren(head, ...rows.map((row) => make("tr", {}, ...row.map(cell))));
+}
+
 function draw(tag, attributes, ...children) {
   const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
   for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
