@@ -468,6 +468,16 @@ def round_number(value: float) -> bool:
     return abs(value - float(f"{value:.2g}")) <= 1e-4 * abs(value)
 
 
+def is_typed(value: float) -> bool:
+    """Whether somebody may have typed a number, or what it is one over.
+
+    A number that was solved for explains what it was solved from, whatever the mistake is: where
+    nobody would type it, it only says what the record equals.
+    """
+    four_digits = abs(value - float(f"{value:.4g}")) <= 5e-6 * abs(value)
+    return four_digits or round_number(value) or (value != 0.0 and round_number(1.0 / value))
+
+
 def catalogued(key: str, evaluate: Callable[[Case], Breakdown], of: str = "") -> Cause:
     """A mistake that the catalogue has the words for."""
     mistake, words = worded(key)

@@ -15,6 +15,7 @@ from grpo_cli.commands.verify.causes.case import (
     Case,
     Cause,
     bound_to,
+    is_typed,
     round_number,
     swapped,
     tapped,
@@ -171,7 +172,8 @@ def strength(case: Case, *, unround: bool = False) -> Iterator[Cause]:
     factor = float((wanted - case.policy_gradient) @ ours) / float(ours @ ours)
     if abs(factor - 1.0) > 1e-4 and unround != round_number(factor * beta):
         words = f"β is {roundest_near(factor * beta):.4g} instead of {beta:g}"
-        yield Cause("kl-beta", words, partial(Case.with_coefficient, name=KL, factor=factor))
+        made = partial(Case.with_coefficient, name=KL, factor=factor)
+        yield Cause("kl-beta", words, made, equal=unround)
 
 
 def policy_strength(case: Case) -> Iterator[Cause]:
@@ -185,9 +187,8 @@ def policy_strength(case: Case) -> Iterator[Cause]:
         words = f"advantages times {near:.5g}: the policy term is scaled, the KL is not"
         if abs(factor + 1.0) <= 1e-4:
             words = "wrong sign of the policy term (advantages times -1); the KL is right"
-        yield Cause(
-            "advantage-scaled", words, partial(scaled, loss=near, gradient=near, only=POLICY)
-        )
+        made = partial(scaled, loss=near, gradient=near, only=POLICY)
+        yield Cause("advantage-scaled", words, made, equal=not is_typed(near))
 
 
 def clamped(case: Case) -> Iterator[Cause]:

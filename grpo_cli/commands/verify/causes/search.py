@@ -88,11 +88,14 @@ DIGITS = 1e-5
 SURE = 1.5e-6
 """What it leaves of a loss; many mistakes come near to one number, so nothing worse is believed."""
 
-BY_CHANCE = 0.1
+BY_CHANCE = 0.05
 """Where more mistakes than that are expected to give a lone loss by chance, none is named."""
 
 FITS = 1e-4
 """What an answer to another record may leave here."""
+
+NEAR = 4.0
+"""How many times what float32 leaves a cause may be off; what only agrees is possible at most."""
 
 BETTER = 10.0
 """A cause that fits so many times better than another explains what the other misses."""
@@ -150,7 +153,8 @@ def _searched(case: Case, wanted: Callable[[Cause], bool]) -> Explained:
     where = Located("")
     if case.has_one_number and matches_by_chance(case, losses) > BY_CHANCE:
         return Explained(where, (), best[:MOST])
-    named = [cause for cause in best if not cause.equal]
+    exact = least <= NEAR * max(DIGITS, alone)
+    named = [cause for cause in best if exact and not cause.equal]
     return Explained(where, named[:MOST], () if named else best[:MOST])
 
 
