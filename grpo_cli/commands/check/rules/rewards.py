@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -146,3 +147,25 @@ def describe_uneven(counts: Counter[int]) -> Finding:
     sizes = {str(size): times for size, times in sorted(counts.items())}
     listed = ", ".join(f"{times} with {size}" for size, times in sizes.items())
     return Finding({"sizes": sizes}, words={"listed": listed})
+
+
+@rule("reward-scale")
+def find_reward_scales(view: View) -> Iterator[Finding]:
+    """Finds a reward function on a scale so large that the others hardly matter.
+
+    Its greatest |reward| is 2.5 times that of any other, and its spread twice; or 10 times.
+    """
+    if view.rewards is None or view.rewards.ndim < 2 or view.rewards.shape[1] < 2:
+        return
+    for record in range(view.records.count):
+        rows = np.nan_to_num(view.rewards[view.rows_of(record)])
+        sizes, spreads = np.abs(rows).max(axis=0), rows.std(axis=0)
+        second, most = np.argsort(sizes)[-2:].tolist()
+        times = float(sizes[most] / sizes[second]) if sizes[second] > 0.0 else math.inf
+        wider = float(spreads[most]) >= 2.0 * float(np.delete(spreads, most).max())
+        if sizes[second] > 0.0 and times >= 2.5 and (wider or times >= 10.0):
+            yield Finding(
+                {"function": most, "largest": sizes.tolist(), "spreads": spreads.tolist()},
+                record,
+                words={"reach": sizes[most], "times": times},
+            )

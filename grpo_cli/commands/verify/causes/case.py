@@ -474,8 +474,11 @@ def is_typed(value: float) -> bool:
     A number that was solved for explains what it was solved from, whatever the mistake is: where
     nobody would type it, it only says what the record equals.
     """
-    four_digits = abs(value - float(f"{value:.4g}")) <= 5e-6 * abs(value)
-    return four_digits or round_number(value) or (value != 0.0 and round_number(1.0 / value))
+    over = 1.0 / value if value else 0.0
+    near = (
+        abs(x - float(f"{x:{of}}")) <= 5e-6 * abs(x) for x, of in ((value, ".4g"), (over, ".2g"))
+    )
+    return round_number(value) or any(near)
 
 
 def catalogued(key: str, evaluate: Callable[[Case], Breakdown], of: str = "") -> Cause:

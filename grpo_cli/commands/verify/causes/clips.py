@@ -257,10 +257,10 @@ def windows(case: Case) -> Iterator[Cause]:
     for pair in _pairs(own, spans, slopes, rest, room):
         pinned = [abs(slope) > 0.0 and rest == rest for slope in slopes]
         words = window_words(pair, own, spans, pinned=pinned)
-        typed = all(round_number(x) or seen > sure for x, sure in zip(pair, pinned, strict=True))
+        typed = all(map(round_number, pair))
         # an ε that moves no token in or out is fitted to the loss alone: tried if it is round
         if _within(pair, spans) and words and (seen or typed):
-            yield Cause("epsilon-other", words, partial(_with_window, pair=pair), equal=not typed)
+            yield Cause("epsilon-other", words, partial(_with_window, pair=pair))
 
 
 def _with_window(case: Case, pair: Pair) -> Breakdown:

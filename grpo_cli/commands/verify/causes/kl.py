@@ -114,31 +114,6 @@ def _reversed(case: Case) -> Breakdown:
     return case.evaluated(replace(case.batch, log_probs_ref=new - ref + new), kl=turned)
 
 
-def reductions(case: Case) -> Iterator[Cause]:
-    """Yields the KL with another denominator where a loss is all; gradients have ``of_the_kl``."""
-    own = case.objective.aggregate
-    if not case.objective.beta or case.gradient is not None:
-        return
-    values = {**case.record.hyperparameters, **own.values}
-    for name, choice in STAGES["aggregate"].choices.items():
-        bound = bound_to(name, choice, values)
-        if name != own.name and bound is not None:
-            words = f"KL aggregated separately as {name}, instead of {own.name}"
-            yield Cause("kl-aggregate", words, partial(_reduced, bound=bound))
-
-
-def _reduced(case: Case, bound: Bound) -> Breakdown:
-    again = case.evaluated(kl_aggregate=bound)
-    term = again.term(KL)
-    if term is None:
-        return again
-    factor = (again.term_weight(term) / case.breakdown.weight)[case.batch.responses.lengths > 0]
-    same = np.ptp(factor) <= 1e-6 * factor.max()
-    if same and round_number(factor[0] * case.objective.beta):
-        raise ValueError("it differs by a factor, which may come from another β")
-    return again
-
-
 # ---- two at once --------------------------------------------------------------------------------
 
 
@@ -173,7 +148,7 @@ def strength(case: Case, *, unround: bool = False) -> Iterator[Cause]:
     if abs(factor - 1.0) > 1e-4 and unround != round_number(factor * beta):
         words = f"β is {roundest_near(factor * beta):.4g} instead of {beta:g}"
         made = partial(Case.with_coefficient, name=KL, factor=factor)
-        yield Cause("kl-beta", words, made, equal=unround)
+        yield Cause("kl-beta", words, made, equal=not is_typed(factor * beta))
 
 
 def policy_strength(case: Case) -> Iterator[Cause]:

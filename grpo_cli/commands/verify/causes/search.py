@@ -66,7 +66,6 @@ TIERS: Sequence[Sequence[tuple[Source, int]]] = (
         (clips.solved_cap, 1),
         (choices.weights, 2),
         (choices.clamped, 1),
-        (kl.reductions, 1),
         (denominators.of_the_kl, 1),
         (denominators.copied, 1),
         (kl.clamped, 1),

@@ -122,8 +122,7 @@ def bounding(
     room = 0.1 * case.tolerance.rtol * scale / abs(slope) if slope else 0.0
     if slope and low - room <= found <= high + room:
         number = roundest(max(found - room, low), min(found + room, high))
-        made = partial(family, number=number)
-        yield Cause(mistake, words.format(f"{number:.4g}"), made, equal=not is_typed(number))
+        yield Cause(mistake, words.format(f"{number:.4g}"), partial(family, number=number))
 
 
 def _where_loss_is(case: Case, family: Family, low: float, high: float) -> tuple[float, float]:

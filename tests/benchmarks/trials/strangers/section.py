@@ -22,11 +22,11 @@ EXAMS = {exam.name: exam for exam in (FOURTH, THIRD)}
 _MODULES = {"verify": verifying, "check": checking, "match": matching}
 
 HELD = {
-    verifying.NAMED: ("≥ 70 %", "≥ 50 %"),
-    verifying.MISLED: ("≤ 7 %", "≤ 10 %"),
-    verifying.GUESSED: ("≤ 8 %", "≤ 10 %"),
+    verifying.NAMED: ("≥ 60 %", "≥ 50 %"),
+    verifying.MISLED: ("≤ 5 %", "≤ 10 %"),
+    verifying.GUESSED: ("≤ 5 %", "≤ 10 %"),
     verifying.RIGHT: ("0 %", "0 %"),
-    checking.NAMED: ("≥ 92 %", "≥ 72 %"),
+    checking.NAMED: ("≥ 72 %", "≥ 72 %"),
     checking.OTHER: ("≤ 3 %", "≤ 8 %"),
     checking.FALSE: ("≤ 3 %", "≤ 6 %"),
     matching.FIRST: ("≥ 85 %", "≥ 85 %"),
