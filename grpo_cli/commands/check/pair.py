@@ -17,8 +17,6 @@ FEW_DIGITS = -1e-5
 """Log-probs closer to 0 have lost the digits of 1 − p in float32."""
 LEAST_TOKENS = 24
 _UNSURE = -1e-3
-_CLAMPED = 3
-"""Tokens that share the least log-prob of a column were bounded there."""
 _VARIED = 1.5
 _LINE_SIGMAS = 5.0
 _QUARTILES = (0.25, 0.5, 0.75)
@@ -102,11 +100,8 @@ def _fit_line(x: F64, y: F64) -> Middle:
 
 
 def are_clear(first: F64, second: F64) -> NDArray[np.bool_]:
-    """Returns which tokens differ, have enough digits in both columns, and are clamped in none."""
+    """Returns which tokens differ, and have enough digits in both columns."""
     found: NDArray[np.bool_] = (np.maximum(first, second) < FEW_DIGITS) & (first != second)
-    for column in (first, second) if len(first) else ():
-        least = column == column.min()
-        found &= ~least | (np.count_nonzero(least) < _CLAMPED)
     return found
 
 
