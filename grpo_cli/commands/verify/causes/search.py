@@ -93,9 +93,6 @@ BY_CHANCE = 0.05
 FITS = 1e-4
 """What an answer to another record may leave here."""
 
-NEAR = 4.0
-"""How many times what float32 leaves a cause may be off; what only agrees is possible at most."""
-
 BETTER = 10.0
 """A cause that fits so many times better than another explains what the other misses."""
 
@@ -152,8 +149,7 @@ def _searched(case: Case, wanted: Callable[[Cause], bool]) -> Explained:
     where = Located("")
     if case.has_one_number and matches_by_chance(case, losses) > BY_CHANCE:
         return Explained(where, (), best[:MOST])
-    exact = least <= NEAR * max(DIGITS, alone)
-    named = [cause for cause in best if exact and not cause.equal]
+    named = [cause for cause in best if not cause.equal]
     return Explained(where, named[:MOST], () if named else best[:MOST])
 
 
