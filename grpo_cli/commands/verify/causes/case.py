@@ -476,7 +476,7 @@ def is_typed(value: float) -> bool:
     """
     over = 1.0 / value if value else 0.0
     near = (
-        abs(x - float(f"{x:{of}}")) <= 5e-6 * abs(x) for x, of in ((value, ".4g"), (over, ".2g"))
+        abs(x - float(f"{x:{of}}")) <= 3e-5 * abs(x) for x, of in ((value, ".4g"), (over, ".2g"))
     )
     return round_number(value) or any(near)
 
