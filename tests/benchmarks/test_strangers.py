@@ -125,14 +125,15 @@ def _slope(case: Case, at: tuple[int, ...]) -> float:
 
 
 def test_every_entry_has_its_thread_and_can_be_named() -> None:
-    """No thread of the third list is one of the second, and every pattern compiles."""
-    second, third = ([*exam.mistakes, *exam.faults] for exam in EXAMS.values())
-    for one in [*second, *third]:
+    """No thread of the third list is one of the fourth, and every pattern compiles."""
+    fourth, third = ([*exam.mistakes, *exam.faults] for exam in EXAMS.values())
+    for one in [*fourth, *third]:
         owner, _, number = one.thread.partition("#")
         assert owner.count("/") == 1, one.name
         assert number.isdigit(), one.name
         assert not one.named_by(""), one.name
-    assert {one.thread for one in second}.isdisjoint(one.thread for one in third)
+    assert {one.thread for one in fourth}.isdisjoint(one.thread for one in third)
+    assert len(fourth) >= 50
     exam = EXAMS["third"]
     assert len(third) >= 60
     assert len(exam.clean) == 20
@@ -165,9 +166,9 @@ def test_questions_are_asked() -> None:
     """One of each kind runs through the command, and the same seed draws the same."""
     names = {task.name for task in tasks(0, 1)}
     for name in (
-        "second/verify/both/clip from epsilon up/0",
-        "second/check/clean/groups of two",
-        "second/match/known/0",
+        "fourth/verify/both/maximum for the minimum/0",
+        "fourth/check/clean/overlong penalties",
+        "fourth/match/known/0",
         "third/verify/both/constant length of 1,000/0",
         "third/verify/right/of trl",
         "third/check/fault/reference of zeros/0",

@@ -72,8 +72,9 @@ def find_wrong_advantages(view: View) -> Iterator[Finding]:
     pass@k. Over all pairs of a group whose rewards differ, at least 10, or 3 that are all reversed:
     if more than 9 of 10 are reversed, the sign is wrong; if a stride of rows gives the advantages,
     rows were grouped by position; if more than 15 % are reversed, the order is wrong (chance gives
-    50 %). Several reward functions, which may be weighted, are not compared, nor advantages that
-    differ within responses except at their edges, where they are those of the neighbour.
+    50 %), also among the pairs that no penalty on length or KL reverses. Several reward functions,
+    which may be weighted, are not compared, nor advantages that differ within responses except at
+    their edges, where they are those of the neighbour.
     """
     yield from find_displaced_advantages(view)
     if view.rewards is None or view.rewards.ndim > 1:
@@ -94,7 +95,9 @@ def find_wrong_advantages(view: View) -> Iterator[Finding]:
         elif stride := find_stride(given):
             yield Finding({"stride": stride}, record, kind="stride")
         elif wrong > _DISCORDANT:
-            yield Finding(order, record, kind="order")
+            free = count_discordant(given, _costs(view, record, given), _LEAST_REVERSED)
+            if free is not None and free[0] > _DISCORDANT:
+                yield Finding(order, record, kind="order")
         elif len(given.groups) < view.counts[record]:
             continue  # a statistic of turns is another rule's
         elif mean := _common_mean(given, lines := Lines.fit(given, given.groups)):
@@ -102,6 +105,11 @@ def find_wrong_advantages(view: View) -> Iterator[Finding]:
             yield Finding({"mean": mean}, record, kind="baseline" if same else "constant")
         elif times := _extra_scale(given, lines):
             yield Finding({"second": times}, record, kind="twice")
+        elif lone := _lone_advantage(given):
+            row, wanted = lone
+            at = view.rows_of(record).start + row
+            numbers = {"advantage": given.advantages[row], "wanted": wanted}
+            yield Finding(numbers, **view.at(at), kind="lone")
 
 
 def find_displaced_advantages(view: View) -> Iterator[Finding]:
@@ -168,10 +176,55 @@ def _find_zeros(view: View) -> Iterator[Finding]:
             )
 
 
-def count_discordant(given: Scores) -> tuple[float, int] | None:
-    """Returns the share of pairs that are reversed, and the number of pairs; None if too few."""
-    given = given.part(slice(512))  # pairs grow with the square; the first groups are enough
+def _costs(view: View, record: int, given: Scores) -> list[F64]:
+    """Returns what a penalty may go by, [R] each: the tokens, and the log-probs' sum over the KL.
+
+    Rewards are often recorded before an overlong penalty or a KL was subtracted.
+    """
+    rows = view.rows_of(record)
+    if len(given.groups) != rows.stop - rows.start:
+        return []
+    policy = view.log_probs.get("log_probs_old", view.log_probs.get("log_probs_new"))
+    costs, ref = [view.lengths.astype(np.float64)], view.log_probs.get("log_probs_ref")
+    if ref is not None and policy is not None:
+        costs.append(view.responses.sum(policy - ref))
+    return [cost[rows] for cost in costs]
+
+
+def _lone_advantage(given: Scores) -> tuple[int, float] | None:
+    """Returns the one response of a group whose advantage the group's statistics do not give.
+
+    The others have theirs by its mean and std, of rewards that include the one's: had a penalty
+    changed that reward, it would have moved them all. 0 is what filters leave.
+    """
+    for group in np.unique(given.groups):
+        rows = np.flatnonzero(given.groups == group)
+        away = given.rewards[rows] - given.rewards[rows].mean()
+        for scale in (away.std(ddof=1), away.std(), 1.0) if len(rows) > _KINDS else ():
+            off = np.abs(given.advantages[rows] * scale - away)
+            odd = np.flatnonzero(off > 10.0 * _SHIFT * scale) if scale > 0.0 else rows
+            if len(odd) == 1 and given.advantages[rows[odd[0]]] != 0.0:
+                right = np.delete(off, odd) <= _SHIFT * scale
+                if right.all() and np.ptp(np.delete(away, odd)) > 0.0:
+                    return int(rows[odd[0]]), float(away[odd[0]] / scale)
+    return None
+
+
+def count_discordant(
+    given: Scores, costs: Sequence[F64] = (), least: int = _LEAST_PAIRS
+) -> tuple[float, int] | None:
+    """Returns the share of pairs that are reversed, and the number of pairs; None if too few.
+
+    Args:
+        given: the scores.
+        costs: [R] each: a pair counts where the better response is no dearer in any of them.
+        least: how many pairs there must be.
+    """
+    first = slice(512)  # pairs grow with the square; the first groups are enough
+    given = given.part(first)
     together = given.groups[:, None] == given.groups[None, :]
+    for cost in costs:
+        together &= cost[first, None] <= cost[None, first]
     reward = given.rewards[:, None] - given.rewards[None, :]
     advantage = given.advantages[:, None] - given.advantages[None, :]
     size = 1e-6 * max(1.0, float(np.abs(given.rewards).max()))
@@ -179,7 +232,7 @@ def count_discordant(given: Scores) -> tuple[float, int] | None:
     count = int(np.count_nonzero(pairs))
     scale = 1e-6 * max(1.0, float(np.abs(given.advantages).max()))
     wrong = int(np.count_nonzero(pairs & (advantage < -scale)))
-    if count < (_LEAST_REVERSED if wrong == count else _LEAST_PAIRS):
+    if count < (_LEAST_REVERSED if wrong == count else least):
         return None
     return wrong / count, count
 

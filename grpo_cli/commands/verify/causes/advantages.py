@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64, Segments
-from grpo_cli.commands.verify.causes.case import Case, Cause, catalogued, round_number
+from grpo_cli.commands.verify.causes.case import Case, Cause, catalogued, is_typed
 from grpo_cli.commands.verify.causes.solving import parametric
 from grpo_cli.commands.verify.compare import to_half
 from grpo_cli.objective.breakdown import Breakdown
@@ -69,8 +69,8 @@ def changed(case: Case) -> Iterator[Cause]:
             yield catalogued(key, partial(_with_change, change=change))
 
 
-def _cause(mistake: str, words: str, change: Change) -> Cause:
-    return Cause(mistake, words, partial(_with_change, change=change))
+def _cause(mistake: str, words: str, change: Change, *, sure: bool) -> Cause:
+    return Cause(mistake, words, partial(_with_change, change=change), equal=not sure)
 
 
 def _with_change(case: Case, change: Change) -> Breakdown:
@@ -113,7 +113,7 @@ def solved_changes(case: Case) -> Iterator[Cause]:
     by = float(np.median((found - a)[known]))
     if by:
         words = f"advantages shifted by a constant: A {'+' if by > 0 else '−'} {abs(by):.6g}"
-        yield _cause("advantage-offset", words, lambda a, _: a + by)
+        yield _cause("advantage-offset", words, lambda a, _: a + by, sure=is_typed(by))
     yield from _by_length(case, a, found, known)
     yield from _exchanged(a, found, known)
 
@@ -123,9 +123,10 @@ def _bounded(a: F64, found: F64, known: Flags) -> Iterator[Cause]:
     if not short.any():
         return
     bound = float(np.median(np.abs(found[short])))
-    if np.count_nonzero(short) > 1 or round_number(bound):
+    if np.count_nonzero(short) > 1 or is_typed(bound):
         words = f"advantages clipped to ±{bound:.4g}"
-        yield _cause("advantage-clipped", words, lambda a, _: np.clip(a, -bound, bound))
+        sure = is_typed(bound)
+        yield _cause("advantage-clipped", words, lambda a, _: np.clip(a, -bound, bound), sure=sure)
 
 
 def _by_length(case: Case, a: F64, found: F64, known: Flags) -> Iterator[Cause]:
@@ -137,7 +138,8 @@ def _by_length(case: Case, a: F64, found: F64, known: Flags) -> Iterator[Cause]:
         scale = float(np.median(found[loud] / (a[loud] * lengths[loud] ** power)))
         words = f"advantages weighted by length: A {verb} the number of tokens of the response"
         words += f", times {scale:.5g}"
-        yield _cause("advantage-length", words, partial(_powered, power=power, scale=scale))
+        made = partial(_powered, power=power, scale=scale)
+        yield _cause("advantage-length", words, made, sure=is_typed(scale))
 
 
 def _powered(a: F64, lengths: F64, power: float, scale: float) -> F64:
@@ -159,7 +161,8 @@ def _exchanged(a: F64, found: F64, known: Flags) -> Iterator[Cause]:
         f"advantages in another order: {len(moved)} of {len(a)} responses have the advantage of "
         f"another response (response {at} has that of response {int(source[at])})"
     )
-    yield _cause("advantage-order", words, lambda a, _: a[source])
+    is_order = np.array_equal(np.sort(a[source]), np.sort(a))
+    yield _cause("advantage-order", words, lambda a, _: a[source], sure=is_order)
 
 
 # ---- discounted by position; the factor is solved for -------------------------------------------

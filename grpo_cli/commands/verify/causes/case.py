@@ -468,6 +468,19 @@ def round_number(value: float) -> bool:
     return abs(value - float(f"{value:.2g}")) <= 1e-4 * abs(value)
 
 
+def is_typed(value: float) -> bool:
+    """Whether somebody may have typed a number, or what it is one over.
+
+    A number that was solved for explains what it was solved from, whatever the mistake is: where
+    nobody would type it, it only says what the record equals.
+    """
+    over = 1.0 / value if value else 0.0
+    near = (
+        abs(x - float(f"{x:{of}}")) <= 3e-5 * abs(x) for x, of in ((value, ".4g"), (over, ".2g"))
+    )
+    return round_number(value) or any(near)
+
+
 def catalogued(key: str, evaluate: Callable[[Case], Breakdown], of: str = "") -> Cause:
     """A mistake that the catalogue has the words for."""
     mistake, words = worded(key)

@@ -10,7 +10,15 @@ from itertools import permutations, product
 import numpy as np
 
 from grpo_cli.batch import F64, Segments
-from grpo_cli.commands.verify.causes.case import Case, Cause, bound_to, catalogued, swapped, tapped
+from grpo_cli.commands.verify.causes.case import (
+    Case,
+    Cause,
+    bound_to,
+    catalogued,
+    is_typed,
+    swapped,
+    tapped,
+)
 from grpo_cli.commands.verify.causes.solving import bounding
 from grpo_cli.hyperparameters import HYPERPARAMETERS
 from grpo_cli.objective.breakdown import Breakdown
@@ -218,7 +226,8 @@ def weights(case: Case) -> Iterator[Cause]:
             name = "correction-inverted" if above == "π_engine" else name
             words = f"correction by {above}/{below}, {level}{mean}{bound.format(f'{top:.4g}')}"
             evaluated = partial(_corrected, quotient=made, bound=bound, top=top)
-            yield Cause("correction-mean-left" if mean else name, words, evaluated)
+            name = "correction-mean-left" if mean else name
+            yield Cause(name, words, evaluated, equal=bool(bound) and not is_typed(top))
 
 
 _BOUNDS: Mapping[str, Callable[[F64, float], F64]] = {

@@ -255,11 +255,11 @@ def windows(case: Case) -> Iterator[Cause]:
         rest = case.loss - float(free) - silent - under.slope - over.slope
         room = 0.1 * case.tolerance.rtol * (abs(case.loss) + 0.1 * float(b.record_scale[0]))
     for pair in _pairs(own, spans, slopes, rest, room):
-        words = window_words(
-            pair, own, spans, pinned=[abs(slope) > 0.0 and rest == rest for slope in slopes]
-        )
-        # an ε that moves no token in or out is fitted to the loss alone: believed if it is round
-        if _within(pair, spans) and words and (seen or all(map(round_number, pair))):
+        pinned = [abs(slope) > 0.0 and rest == rest for slope in slopes]
+        words = window_words(pair, own, spans, pinned=pinned)
+        typed = all(map(round_number, pair))
+        # an ε that moves no token in or out is fitted to the loss alone: tried if it is round
+        if _within(pair, spans) and words and (seen or typed):
             yield Cause("epsilon-other", words, partial(_with_window, pair=pair))
 
 

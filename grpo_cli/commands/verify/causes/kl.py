@@ -15,6 +15,7 @@ from grpo_cli.commands.verify.causes.case import (
     Case,
     Cause,
     bound_to,
+    is_typed,
     round_number,
     swapped,
     tapped,
@@ -113,31 +114,6 @@ def _reversed(case: Case) -> Breakdown:
     return case.evaluated(replace(case.batch, log_probs_ref=new - ref + new), kl=turned)
 
 
-def reductions(case: Case) -> Iterator[Cause]:
-    """Yields the KL with another denominator where a loss is all; gradients have ``of_the_kl``."""
-    own = case.objective.aggregate
-    if not case.objective.beta or case.gradient is not None:
-        return
-    values = {**case.record.hyperparameters, **own.values}
-    for name, choice in STAGES["aggregate"].choices.items():
-        bound = bound_to(name, choice, values)
-        if name != own.name and bound is not None:
-            words = f"KL aggregated separately as {name}, instead of {own.name}"
-            yield Cause("kl-aggregate", words, partial(_reduced, bound=bound))
-
-
-def _reduced(case: Case, bound: Bound) -> Breakdown:
-    again = case.evaluated(kl_aggregate=bound)
-    term = again.term(KL)
-    if term is None:
-        return again
-    factor = (again.term_weight(term) / case.breakdown.weight)[case.batch.responses.lengths > 0]
-    same = np.ptp(factor) <= 1e-6 * factor.max()
-    if same and round_number(factor[0] * case.objective.beta):
-        raise ValueError("it differs by a factor, which may come from another β")
-    return again
-
-
 # ---- two at once --------------------------------------------------------------------------------
 
 
@@ -171,7 +147,8 @@ def strength(case: Case, *, unround: bool = False) -> Iterator[Cause]:
     factor = float((wanted - case.policy_gradient) @ ours) / float(ours @ ours)
     if abs(factor - 1.0) > 1e-4 and unround != round_number(factor * beta):
         words = f"β is {roundest_near(factor * beta):.4g} instead of {beta:g}"
-        yield Cause("kl-beta", words, partial(Case.with_coefficient, name=KL, factor=factor))
+        made = partial(Case.with_coefficient, name=KL, factor=factor)
+        yield Cause("kl-beta", words, made, equal=not is_typed(factor * beta))
 
 
 def policy_strength(case: Case) -> Iterator[Cause]:
@@ -185,9 +162,8 @@ def policy_strength(case: Case) -> Iterator[Cause]:
         words = f"advantages times {near:.5g}: the policy term is scaled, the KL is not"
         if abs(factor + 1.0) <= 1e-4:
             words = "wrong sign of the policy term (advantages times -1); the KL is right"
-        yield Cause(
-            "advantage-scaled", words, partial(scaled, loss=near, gradient=near, only=POLICY)
-        )
+        made = partial(scaled, loss=near, gradient=near, only=POLICY)
+        yield Cause("advantage-scaled", words, made, equal=not is_typed(near))
 
 
 def clamped(case: Case) -> Iterator[Cause]:

@@ -249,33 +249,15 @@ def _by_cells(case: Case) -> Found | None:
         if (cut := cells(case)) is None:
             continue
         if (found := _factors(case, cut, wanted - rest, policy)) is not None:
-            narrowed = _narrowed(case, name, found, stages)
             of = "the policy term has" if both else "the gradients have"
             words = f"{of} one factor per {name} ({_numbers(found)})"
-            words += "" if narrowed == stages else "; if that is one mistake"
-            return words, *dict.fromkeys((*narrowed, *_everywhere(case)))
+            return words, *dict.fromkeys((*stages, *_everywhere(case)))
         if both and (found := _factors(case, cut, wanted, ours)) is not None:
             words = f"the gradients, with the KL's, have one factor per {name} ({_numbers(found)})"
             return words, "aggregate", "mask"
         if both and (found := _factors(case, cut, wanted - policy, rest)) is not None:
             return f"the KL has one factor per {name} ({_numbers(found)})", "kl", "mask"
     return None
-
-
-def _narrowed(case: Case, name: str, factors: F64, stages: tuple[str, ...]) -> tuple[str, ...]:
-    """Rules out what factors by response cannot come from: a denominator has one per length."""
-    if name not in ("response", "group", "trajectory") or len(factors) < 2:
-        return stages
-    if np.nanmin(factors) < 0.0 < np.nanmax(factors):
-        return ("advantage",)
-    if name == "response":
-        lengths = case.batch.responses.lengths[: len(factors)]  # empty ones at the end have none
-        for length in np.unique(lengths):
-            own = factors[lengths == length]
-            own = own[np.isfinite(own)]
-            if len(own) > 1 and np.ptp(own) > 1e-3 * np.abs(own).max() and not case.is_masked:
-                return ("advantage", "aggregate") if case.batch.group_count > 1 else ("advantage",)
-    return stages
 
 
 def _factors(case: Case, cells: I64, wanted: F64, ours: F64) -> F64 | None:
@@ -311,28 +293,6 @@ def _by_advantages(case: Case) -> Found | None:
     words = "each response's gradients are those of one other advantage"
     words += f", of the other sign in {turned}" if turned else ""
     return words, "advantage", *_everywhere(case)
-
-
-def _at_one_level(case: Case) -> Found | None:
-    """Looks for one ratio per response where grpo has one per token, and the other way round."""
-    policy, rest = _parts(case)
-    assert case.gradient is not None
-    scale = case.breakdown.token_weight * case.breakdown.advantage
-    loud = (np.abs(policy) > 3.0 * case.quiet) & (scale != 0.0)
-    seen = (case.gradient - rest)[loud] / scale[loud]
-    rows = case.batch.responses.index[loud]
-    if not len(seen) or len(seen) < 2 * len(np.unique(rows)):
-        return None
-    order = np.lexsort((seen, rows))
-    borders = np.flatnonzero(np.diff(rows[order])) + 1
-    spreads = np.array([np.ptp(x) for x in np.split(seen[order], borders)])
-    size = float(np.abs(seen).max())
-    if case.objective.ratio.choice.per_response:
-        if (spreads > 1e-3 * size).any():
-            return "gradients differ within a response, as if each token had a ratio", "ratio"
-    elif (spreads <= 1e-3 * size).all() and np.ptp(policy[loud] / scale[loud]) > 1e-2 * size:
-        return "gradients are alike within a response, as if it had one ratio", "ratio"
-    return None
 
 
 # ---- places --------------------------------------------------------------------------------------
@@ -517,23 +477,6 @@ def _by_token(case: Case) -> Found:
     return words, *dict.fromkeys(stages)
 
 
-def _added(case: Case) -> Found | None:
-    """Looks for something that is added to the gradients, whatever the advantages are."""
-    assert case.gradient is not None
-    weight = case.breakdown.token_weight
-    seen = np.abs(weight) > 0.0
-    more = (case.gradient - case.breakdown.gradient)[seen] / weight[seen]
-    new, ref = case.batch.log_probs_new, case.batch.log_probs_ref
-    added = "what is added to the gradients, whatever the advantage, follows"
-    if ref is not None and new is not None:
-        for by in (1.0, case.breakdown.ratio[seen]):
-            if _follows((new - ref)[seen], more / by):
-                return f"{added} log π_θ − log π_ref", "kl"
-    if new is not None and _follows(new[seen], more):
-        return f"{added} log π_θ", "entropy", "kl", "surrogate"
-    return None
-
-
 _TESTS: Sequence[Callable[[Case], Located | Found | None]] = (
     _recorded,
     _of_values,
@@ -544,10 +487,8 @@ _TESTS: Sequence[Callable[[Case], Located | Found | None]] = (
     _without_some,
     _by_cells,
     _by_advantages,
-    _at_one_level,
     partial(_in_one_place, exactly=False),
     _by_following,
-    _added,
     _by_token,
 )
 """Those that leave the least open first."""

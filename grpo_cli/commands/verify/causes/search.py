@@ -66,7 +66,6 @@ TIERS: Sequence[Sequence[tuple[Source, int]]] = (
         (clips.solved_cap, 1),
         (choices.weights, 2),
         (choices.clamped, 1),
-        (kl.reductions, 1),
         (denominators.of_the_kl, 1),
         (denominators.copied, 1),
         (kl.clamped, 1),
@@ -88,7 +87,7 @@ DIGITS = 1e-5
 SURE = 1.5e-6
 """What it leaves of a loss; many mistakes come near to one number, so nothing worse is believed."""
 
-BY_CHANCE = 0.1
+BY_CHANCE = 0.05
 """Where more mistakes than that are expected to give a lone loss by chance, none is named."""
 
 FITS = 1e-4

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
-from grpo_cli.commands.verify.causes.case import Case, Cause
+from grpo_cli.commands.verify.causes.case import Case, Cause, is_typed
 from grpo_cli.hyperparameters import HyperparameterError
 from grpo_cli.objective.breakdown import Breakdown
 
@@ -61,7 +61,8 @@ def parametric(
     if number is None or abs(number - 1.0) <= 1e-4:
         return
     for value in dict.fromkeys((roundest_near(number, 2e-5), number)):
-        yield Cause(mistake, words.format(f"{value:.5g}"), partial(family, number=value))
+        made = partial(family, number=value)
+        yield Cause(mistake, words.format(f"{value:.5g}"), made, equal=not is_typed(value))
 
 
 def _fitted(case: Case, family: Family, start: float) -> float | None:
@@ -110,11 +111,8 @@ def bounding(
     if not 0.0 <= low < high:
         return
     if case.loss is None:
-        yield Cause(
-            mistake,
-            words.format(interval_words(low, high)),
-            partial(family, number=roundest(low, high)),
-        )
+        made = partial(family, number=roundest(low, high))
+        yield Cause(mistake, words.format(interval_words(low, high)), made)
         return
     try:
         found, slope = _where_loss_is(case, family, low, high)

@@ -139,8 +139,6 @@ _CENTRES: Mapping[str, tuple[Statistic, str, str]] = {
     "median": (np.median, "centred on the group's median", "centre"),
     "mean of the others": (_of_others, _LOO, "leave-one-out"),
     "reward of the first response": (lambda r: r[0], "", "centre"),
-    "least": (np.min, "", "centre"),
-    "greatest": (np.max, "", "centre"),
 }
 _BY_STD = "divided by the group's std"
 _SCALES: Mapping[str, tuple[Statistic, str, str]] = {
@@ -161,11 +159,6 @@ _SCALES: Mapping[str, tuple[Statistic, str, str]] = {
     "mean absolute deviation": (
         lambda r: np.abs(r - r.mean()).mean(),
         "divided by the mean absolute deviation instead of the std",
-        "scale-other",
-    ),
-    "largest deviation": (
-        lambda r: np.abs(r - r.mean()).max(),
-        "divided by the largest deviation instead of the std",
         "scale-other",
     ),
     "root (ddof 1)": (

@@ -1,8 +1,8 @@
 """The two lists as a section of the experiment: ``verify``, ``check`` and ``match``.
 
 Every entry was written from a fix or a report, with what an answer must say of it, before any was
-run, by somebody who had read neither causes nor rules. Whoever builds has seen the second list
-since (its questions begin with "second/"), and not the third.
+run, by somebody who had read neither causes nor rules. Whoever builds has seen the fourth list
+since (its questions begin with "fourth/"), and not the third.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from trials import product
 from trials.score import Count
 from trials.strangers import checking, matching, verifying
 from trials.strangers.exam import Exam
-from trials.strangers2.exam import SECOND
 from trials.strangers3.exam import THIRD
+from trials.strangers4.exam import FOURTH
 from trials.task import Task
 
-EXAMS = {exam.name: exam for exam in (SECOND, THIRD)}
+EXAMS = {exam.name: exam for exam in (FOURTH, THIRD)}
 _MODULES = {"verify": verifying, "check": checking, "match": matching}
 
 HELD = {
-    verifying.NAMED: ("≥ 70 %", "≥ 50 %"),
-    verifying.MISLED: ("≤ 7 %", "≤ 10 %"),
-    verifying.GUESSED: ("≤ 8 %", "≤ 10 %"),
+    verifying.NAMED: ("≥ 60 %", "≥ 50 %"),
+    verifying.MISLED: ("≤ 5 %", "≤ 10 %"),
+    verifying.GUESSED: ("≤ 5 %", "≤ 10 %"),
     verifying.RIGHT: ("0 %", "0 %"),
-    checking.NAMED: ("≥ 92 %", "≥ 72 %"),
+    checking.NAMED: ("≥ 72 %", "≥ 72 %"),
     checking.OTHER: ("≤ 3 %", "≤ 8 %"),
     checking.FALSE: ("≤ 3 %", "≤ 6 %"),
     matching.FIRST: ("≥ 85 %", "≥ 85 %"),
@@ -38,7 +38,7 @@ HELD = {
 
 GOALS = [
     (exam.row(row), bars[at])
-    for at, exam in enumerate((SECOND, THIRD))
+    for at, exam in enumerate((FOURTH, THIRD))
     for row, bars in HELD.items()
 ]
 
