@@ -29,8 +29,7 @@ from grpo_cli.commands.trend.watched import DOWN, UP, Limit, Watch
 SHIFT, DRIFT, SPIKE, LIMIT, IMPOSSIBLE = "shift", "drift", "spike", "limit", "impossible"
 STUCK = "stuck"
 _SPIKES = ((15.0, 1.0), (10.0, 10.0))
-"""Robust standard deviations of a single step from those before it, and the factor that it is of
-them."""
+"""Robust standard deviations of a single step from those before it, and its factor of them."""
 _SHARES = ((5.8, 30.0),)
 """The same of the distance of an effective sample size from 1, whose tails are light: in 47 healthy
 runs none is both, and after a step of 20 times the learning rate it is in 27 of 27."""
@@ -254,11 +253,10 @@ def _until_back(change: Change, scaled: F64, usual: Usual) -> Change:
 
 def _spikes(watch: Watch, scaled: F64, usual: Usual) -> list[int]:
     """The places of values that are far above all that is usual."""
-    linear = watch.scale == "linear"
+    linear, falls = watch.scale == "linear", watch.scale == "below 1"
     values = np.abs(scaled) if linear else scaled
     usual = Usual.of(values) if linear else usual
     level, spread = usual.level[:-1], usual.spread[:-1]
-    falls = watch.scale == "below 1"
     away = level - values if falls else values - level
     if linear:
         far = (away > _SPIKES[0][0] * spread) & (

@@ -231,7 +231,7 @@ TABLE = (
     Watch("pass_at_k", DOWN, bounds=_STEADY, span=_SHARE),
     Watch(
         "reward_mean", DOWN, DOWN, spikes=3.0,
-        bounds=(1.0, 0.58), fix="check what the reward function has returned since then",
+        bounds=_STEADIER, fix="check what the reward function has returned since then",
         logged=("reward", "critic/score/mean", "critic/rewards/mean", "reward/all/mean",
                 "raw_reward", "reward/mean", "rewards/mean"),
     ),
