@@ -149,8 +149,7 @@ def _passed(series: _Series, change: Change, step: int) -> str:
     assert limit is not None
     extreme = shown(float(values.max() if limit.above else values.min()))
     source = f"{limit.source} publishes this limit"
-    if limit.source == PRACTICE:  # passed from a level that was known
-        source = f"{_before(series, change)} before"
+    source = f"{_before(series, change)} before" if limit.source == PRACTICE else source
     side = "above" if limit.above else "below"
     return (
         f"{series.name} is {side} {limit.bound} from step {step} on, {extreme} at its worst; "

@@ -83,6 +83,11 @@ class Watch(NamedTuple):
         """Whether a chart has a logarithmic axis."""
         return self.scale in ("log", "growth")
 
+    @property
+    def checked(self) -> list[Limit]:
+        """The limits that are findings where they are passed."""
+        return [limit for limit in self.limits if not limit.times]
+
     def scaled(self, values: F64) -> F64:
         """[n] the values as detectors compare them; as they are where the scale cannot be used."""
         if self.scale == "share" and ((values >= 0.0) & (values <= 1.0)).all():
@@ -190,7 +195,7 @@ TABLE = (
         fix="raise β, lower the learning rate, or go back to the previous step",
     ),
     Watch(
-        "entropy", BOTH, BOTH, "log", (Limit(0.5, above=False, times=True),), bounds=(0.7, 0.55),
+        "entropy", BOTH, BOTH, "log", (Limit(0.5, above=False, times=True),), bounds=(0.7, 0.66),
         span=_POSITIVE, spikes=3.0, logged=("entropy/all/mean", "entropy/mean", "policy_entropy"),
         fix="if entropy falls, raise ε_high (clip higher) or add an entropy bonus; if it rises, "
             "lower the learning rate",
@@ -226,7 +231,7 @@ TABLE = (
     Watch("pass_at_k", DOWN, bounds=_STEADY, span=_SHARE),
     Watch(
         "reward_mean", DOWN, DOWN, spikes=3.0,
-        bounds=(1.0, 0.58), fix="check what the reward function has returned since then",
+        bounds=_STEADIER, fix="check what the reward function has returned since then",
         logged=("reward", "critic/score/mean", "critic/rewards/mean", "reward/all/mean",
                 "raw_reward", "reward/mean", "rewards/mean"),
     ),
