@@ -221,7 +221,7 @@ def test_every_command_that_is_printed_can_be_run(folder: Path) -> None:
     known: set[tuple[str, ...]] = set()
     every = [*some([*cases()], 60), *USAGE]
     failed = [said for arguments in every for said in failures(arguments, folder, known)]
-    assert len(known) > 40
+    assert len(known) > 30
     assert not failed, "\n".join(failed)
 
 
