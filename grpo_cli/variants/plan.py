@@ -381,7 +381,8 @@ def as_flags(
         words += [f"--{stage.replace('_', '-')}", choice]
     for name, value in hyperparameters.items():
         flag = None if value is None else _FLAGS.get(name)
-        value = f"{value:g}" if isinstance(value, float) and value.is_integer() else value
+        if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
+            value = int(value)
         given = f"{name}={'null' if value is None else value}"
         words += ["-p", given] if flag is None else [flag, str(value)]
     return words

@@ -197,8 +197,8 @@ def _lone_advantage(given: Scores) -> tuple[int, float] | None:
     The others have theirs by its mean and std, of rewards that include the one's: had a penalty
     changed that reward, it would have moved them all. 0 is what filters leave.
     """
-    for group in np.unique(given.groups):
-        rows = np.flatnonzero(given.groups == group)
+    order = np.argsort(given.groups, kind="stable")
+    for rows in np.split(order, np.flatnonzero(np.diff(given.groups[order])) + 1):
         away = given.rewards[rows] - given.rewards[rows].mean()
         for scale in (away.std(ddof=1), away.std(), 1.0) if len(rows) > _KINDS else ():
             off = np.abs(given.advantages[rows] * scale - away)
