@@ -117,6 +117,6 @@ def headed() -> Iterator[Any]:
         gc.collect()
     cluster.client = f"ray://127.0.0.1:{port}"
     yield cluster
-    del os.environ["RAY_TMPDIR"]
+    os.environ.pop("RAY_TMPDIR", None)  # several clusters may be up
     cluster.shutdown()
     shutil.rmtree(folder, ignore_errors=True)

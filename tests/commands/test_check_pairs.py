@@ -481,10 +481,11 @@ def log_base(one: Sample) -> Said | None:
     of = scales(one)
     if of is None or not of.is_factor(0.3):
         return None
-    factor = math.exp(of.factor[1])
+    n, middle, spread = of.factor
+    factor, within = math.exp(middle), min(0.04, 0.01 + 4 * spread / math.sqrt(n))
     for base, per_nat in BASES.items():
         for at, wanted in ((1, per_nat), (0, 1 / per_nat)):
-            if abs(factor / wanted - 1) <= 0.04:
+            if abs(factor / wanted - 1) <= within:
                 return {"base": base, "factor": factor, "culprit": UPDATE[at]}
     return None
 
@@ -495,7 +496,7 @@ def rebased(draw: np.random.Generator) -> Sample:
     a[: n // 20] = -0.03
     per_nat = BASES[int(draw.choice([2, 10]))]
     factor = (per_nat if draw.random() < 0.5 else 1 / per_nat) * draw.choice(
-        [1.0, 0.955, 0.962, 1.038, 1.045, 0.85, 1.2]
+        [1.0, 0.955, 0.962, 0.985, 1.0, 1.038, 1.045, 0.85, 1.2]
     )
     b = factor * a + draw.normal(0.0, draw.choice([0.0, 0.05, 0.15, 0.3]), n) * np.abs(a)
     b[: n // 3 if draw.random() < 0.2 else 0] = 0.0
@@ -505,7 +506,7 @@ def rebased(draw: np.random.Generator) -> Sample:
 
 
 def test_log_base():
-    bounds = [(divided(off / math.log(2)), abs(off - 1) < 0.04) for off in (0.955, 0.965, 1.035)]
+    bounds = [(divided(off / math.log(2)), abs(off - 1) < 0.01) for off in (0.97, 0.985, 0.995)]
     agrees("log-base", [rebased(one) for one in drawn(150, 7)], UPDATE, log_base, bounds)
 
 

@@ -420,7 +420,7 @@ def test_what_explained_one_record_is_tried_on_the_next(tmp_path) -> None:
     assert len(outputs) == 2
 
 
-def test_one_verdict_comes_first_and_then_the_first_record(tmp_path) -> None:
+def test_one_verdict_comes_first_and_then_a_record_for_each_cause(tmp_path) -> None:
     """Two mistakes in three records; --full prints each record that differs."""
     rows = [dapo(at) for at in range(4)]
     for row, factor in zip(rows[1:], (-1.0, -1.0, -0.37), strict=True):
@@ -433,9 +433,10 @@ def test_one_verdict_comes_first_and_then_the_first_record(tmp_path) -> None:
     )
     assert "record dapo/1" in result.stdout
     assert "record dapo/2" not in result.stdout
+    assert "record dapo/3" in result.stdout
     assert "  yours    " in result.stdout
     assert "  grpo's   " in result.stdout
-    assert lines[-1] == "… 2 more records differ (see --full or --json)"
+    assert lines[-1] == "… 1 more record differs (see --full or --json)"
     full = run("verify", path, "--quiet", "--full").stdout
     assert all(f"record dapo/{at}" in full for at in (1, 2, 3))
     document = answer("verify", path)

@@ -23,7 +23,10 @@ from grpo_cli.terminal.screen import Screen
 
 
 def print_verification(console: Console, screen: Screen, answer: Verified) -> None:
-    """Prints the verdict on all records, then the first that differs; with --full all of them."""
+    """Prints the verdict on all records, then the first that differs; with --full all of them.
+
+    If one mistake does not explain them all, the first record of each of three is printed.
+    """
     if isinstance(answer, Replayed):
         for line in _replayed(answer.bundle):
             console.print(wrapped(line, screen.reading, 13))
@@ -32,7 +35,9 @@ def print_verification(console: Console, screen: Screen, answer: Verified) -> No
     console.print(wrapped(_verdict(answer, len(differing)), screen.reading, 2))
     if answer.metrics_differ or any(map(_metrics, answer.records)):
         console.print(wrapped(_metrics_verdict(answer), screen.reading, 2))
-    shown_rows = differing if chosen().full else differing[:1]
+    shown_rows = differing if chosen().full else _firsts(differing)
+    if answer.explained == len(differing) and not chosen().full:
+        shown_rows = differing[:1]
     for row in shown_rows:
         assert row.first is not None
         console.print()
@@ -41,6 +46,18 @@ def print_verification(console: Console, screen: Screen, answer: Verified) -> No
     if rest := len(differing) - len(shown_rows):
         more = counted(rest, "more record")
         console.print(Text(f"\n… {more} differ{'s' if rest == 1 else ''} (see --full or --json)"))
+
+
+def _firsts(differing: Sequence[Verdict]) -> list[Verdict]:
+    """The first record of each cause."""
+    found: dict[tuple[str, ...], Verdict] = {}
+    for row in differing:
+        found.setdefault((*row.first.causes,) if row.first else (), row)
+    return [*found.values()][:_SHOWN]
+
+
+_SHOWN = 3
+"""Records printed without --full, each with another cause."""
 
 
 def _replayed(answer: Replay) -> Iterator[Text]:
@@ -136,7 +153,7 @@ def _verdict(answer: Verified, differing: int) -> Text:
         by = f", {every} explained by: "
         if alike < answer.explained:
             by = f", {every} by one mistake with other numbers in each, in the first: "
-        return Text.assemble((differ, "bold red"), by, joined(answer.causes))
+        return Text.assemble((differ, "bold red"), by, _simplest([*answer.causes]))
     keys = [key for key in _compared(answer) if not key.startswith(METRIC)]
     agree = "agrees" if answer.verified == 1 else "agree"
     keys = keys or [*_compared(answer)]

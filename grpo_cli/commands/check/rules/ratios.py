@@ -269,7 +269,7 @@ def _describe_mismatch(pair: Pair, sample: int, error: float) -> Finding:
 # ---- bases ---------------------------------------------------------------------------------------
 
 _BASES = {"2": 1.0 / math.log(2.0), "10": 1.0 / math.log(10.0)}
-_BASE_WITHIN = 0.04
+_BASE_WITHIN, _BASE_BIAS, _BASE_SIGMAS = 0.04, 0.01, 4.0
 _FACTOR_ALIKE, _DIVIDED_ALIKE, _DIVIDED = 0.3, 0.07, 0.05
 
 
@@ -277,16 +277,19 @@ _FACTOR_ALIKE, _DIVIDED_ALIKE, _DIVIDED = 0.3, 0.07, 0.05
 def find_log_bases(pair: Pair) -> Iterator[Finding]:
     """Finds a column that is the other times 1.4427 or 0.4343, at likely and rare tokens alike.
 
-    The median of b/a is within 4 % of the factor, and log b/a spreads by at most 0.45 of its
-    median, and 0.3 of what an offset would do. A temperature has another b/a at each size.
+    The median of b/a is within 1 % of the factor and four of its standard errors, 4 % at most, and
+    log b/a spreads by at most 0.45 of its median, and 0.3 of what an offset would do. A temperature
+    has another b/a at each size.
     """
     for sample, scale in pair.scales.items():
         if not scale.is_factor(_FACTOR_ALIKE):
             continue
         factor = math.exp(scale.factor.median)
+        error = scale.factor.spread / math.sqrt(scale.factor.number)
+        within = min(_BASE_WITHIN, _BASE_BIAS + _BASE_SIGMAS * error)
         for base, per_nat in _BASES.items():
             for at, wanted in ((1, per_nat), (0, 1.0 / per_nat)):
-                if abs(factor / wanted - 1.0) <= _BASE_WITHIN:
+                if abs(factor / wanted - 1.0) <= within:
                     yield Finding(
                         {"base": int(base), "factor": factor, "culprit": pair.names[at]},
                         pair.record(sample),
