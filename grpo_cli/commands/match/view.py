@@ -89,9 +89,9 @@ def _chance(answer: Matched) -> str:
     """How many such matches chance gives."""
     expected = answer.matches[0].hits_expected or 0.0
     some = shown(float(f"{expected:.2g}")) if expected >= 1e-4 else "fewer than 0.0001"
-    by_chance = f"by chance, {some} matches as simple as the first would be found"
+    by_chance = f"chance alone would give {some} matches as simple as the first"
     if not answer.by_chance:
-        return f"{by_chance}: it is no coincidence"
+        return by_chance
     return f"{by_chance}: give more digits or more numbers (--kl, --gradient-norm, --logged)"
 
 
