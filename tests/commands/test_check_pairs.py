@@ -766,3 +766,27 @@ def test_which_pairs_rules_are_asked_of():
     assert said[ENGINE] == {*ORDER} - {"ratio-noise"}
     equal = [sample(one.a, one.a, one.widths) for one in made]
     assert not any({*ORDER} & codes_of(one) for one in told(equal, ENGINE, claims=True))
+
+
+def test_one_advantage_that_its_group_does_not_give() -> None:
+    """Another one in its row is found; bounded advantages and those that a filter took are not."""
+    draw = np.random.default_rng(5)
+    rewards = draw.normal(size=8)
+    rewards[3] += 6.0
+    given = (rewards - rewards.mean()) / rewards.std(ddof=1)
+    least = int(np.argmin(given))
+    changes = {"same": {}, "other": {3: 2.0 * given[3]}, "larger": {least: 2.0 * given[least]}}
+    changes |= {"bounded": {3: 1.0}, "filtered": {3: 0.0}, "two": {0: 1.5, 1: 1.5}}
+    found = set()
+    for name, rows in changes.items():
+        advantages = given.copy()
+        advantages[[*rows]] = [*rows.values()]
+        record = {
+            "log_probs_new": [[-1.0 - 0.1 * at, -2.0] for at in range(8)],
+            "rewards": rewards.tolist(),
+            "advantages": advantages.tolist(),
+        }
+        for one in check([record], limit=0).findings:
+            if one.code == "advantages" and "give it" in one.message:
+                found.add((name, one.response))
+    assert found == {("other", 3), ("larger", least)}

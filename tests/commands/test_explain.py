@@ -328,9 +328,7 @@ def test_where_a_log_is_not_finite_is_said(
     assert {*document["series"]} == {*series}
 
 
-def test_the_command_that_is_printed_for_a_log_reads_it(
-    grpo: Any, tmp_path: Path
-) -> None:
+def test_the_command_that_is_printed_for_a_log_reads_it(grpo: Any, tmp_path: Path) -> None:
     """The command in the error of `eval` is run: it used to print the same error again."""
     logs = {
         "trainer_state.json": '{"log_history": [{"step": 1, "loss": 0.1, "kl": NaN}]}',

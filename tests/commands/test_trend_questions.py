@@ -165,6 +165,22 @@ def test_runs_that_are_equal_at_first(folder: Path, tmp_path: Path) -> None:
     assert not [one for one in found["metrics"] if one["differs"]]
 
 
+def test_a_metric_that_ends_before_runs_part(tmp_path: Path) -> None:
+    """Of `kl` five steps are left from there on, too few: it is left out."""
+    draw = np.random.default_rng(7)
+    first, second = (tmp_path / name for name in ("a.jsonl", "b.jsonl"))
+    steps = [{"step": at, "loss": float(draw.normal())} for at in range(40)]
+    steps = [one | ({"kl": float(draw.random())} if one["step"] < 25 else {}) for one in steps]
+    first.write_text("".join(json.dumps(one) + "\n" for one in steps))
+    later = [
+        one | ({"loss": one["loss"] + draw.normal()} if one["step"] >= 20 else {}) for one in steps
+    ]
+    second.write_text("".join(json.dumps(one) + "\n" for one in later))
+    found = answer("trend", first, "--against", second)
+    assert found["steps"] == [20, 39, 20]
+    assert [one["name"] for one in found["metrics"]] == ["loss"]
+
+
 def test_a_walk_is_no_difference() -> None:
     """Random walks, which two seeds are, against noise around a difference that is there."""
     draw = np.random.default_rng(31)

@@ -195,7 +195,8 @@ def _lone_advantage(given: Scores) -> tuple[int, float] | None:
     """Returns the one response of a group whose advantage the group's statistics do not give.
 
     The others have theirs by its mean and std, of rewards that include the one's: had a penalty
-    changed that reward, it would have moved them all. 0 is what filters leave.
+    changed that reward, it would have moved them all. 0 is what filters leave, and one that is
+    nearer to 0 with the same sign may have been clipped.
     """
     order = np.argsort(given.groups, kind="stable")
     for rows in np.split(order, np.flatnonzero(np.diff(given.groups[order])) + 1):
@@ -205,8 +206,10 @@ def _lone_advantage(given: Scores) -> tuple[int, float] | None:
             odd = np.flatnonzero(off > 10.0 * _SHIFT * scale) if scale > 0.0 else rows
             if len(odd) == 1 and given.advantages[rows[odd[0]]] != 0.0:
                 right = np.delete(off, odd) <= _SHIFT * scale
-                if right.all() and np.ptp(np.delete(away, odd)) > 0.0:
-                    return int(rows[odd[0]]), float(away[odd[0]] / scale)
+                own, wanted = float(given.advantages[rows[odd[0]]]), float(away[odd[0]] / scale)
+                bounded = own * wanted > 0.0 and abs(own) < abs(wanted)
+                if right.all() and np.ptp(np.delete(away, odd)) > 0.0 and not bounded:
+                    return int(rows[odd[0]]), wanted
     return None
 
 

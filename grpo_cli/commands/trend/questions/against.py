@@ -115,7 +115,8 @@ def compare_runs(first: Sequence[Steps], second: Sequence[Steps]) -> RunComparis
     differ = common[0] if seeds else _first_difference(found.values(), common[0])
     if differ > common[0] and differ <= common[-_LEAST]:
         notes.append(f"the runs are equal before step {differ}; compared from there on")
-        found = {name: _since(differ, *both) for name, both in found.items()}
+        later = {name: _since(differ, *both) for name, both in found.items()}
+        found = {name: both for name, both in later.items() if len(both[2]) >= _LEAST}
         common = [step for step in common if step >= differ]
     level = 1 - _CHANCE / max(len(found), 1)
     rows = [
