@@ -64,9 +64,9 @@ class Evaluated:
             raise AttributeError(name)
         if name in self.total:
             raise AttributeError(f"Evaluated has no attribute {name!r}: use total[{name!r}]")
-        known = [one for one in (*dir(self), *self.total) if not one.startswith("_")]
-        near = nearest(name, known)
-        hint = f"; did you mean {near if near in dir(self) else f'total[{near!r}]'}?"
+        own = dir(self)
+        near = nearest(name, [one for one in (*own, *self.total) if not one.startswith("_")])
+        hint = f"; did you mean {near if near in own else f'total[{near!r}]'}?"
         raise AttributeError(f"Evaluated has no attribute {name!r}{hint if near else ''}")
 
     def _repr_html_(self) -> str:

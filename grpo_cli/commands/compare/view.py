@@ -134,8 +134,8 @@ def _print_skipped(console: Console, screen: Screen, skipped: Sequence[Unserved]
     """Prints what is missing: in a line, or for few variants and --full with their names."""
     if len(skipped) > _MOST and not chosen().full:
         counts = Counter(one.missing or one.reason for one in skipped)
-        verb = {1: "needs"}
-        lacks = ", ".join(f"{n:,} {verb.get(n, 'need')} {name}" for name, n in counts.most_common())
+        rows = counts.most_common()
+        lacks = ", ".join(f"{n:,} need{'s' if n == 1 else ''} {name}" for name, n in rows)
         line = f"skipped {len(skipped):,} variants: {lacks} (--full lists them)"
         console.print()
         console.print(wrapped(Text(visible(line)), screen.reading, 2))

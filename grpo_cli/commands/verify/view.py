@@ -35,9 +35,7 @@ def print_verification(console: Console, screen: Screen, answer: Verified) -> No
     console.print(wrapped(_verdict(answer, len(differing)), screen.reading, 2))
     if answer.metrics_differ or any(map(_metrics, answer.records)):
         console.print(wrapped(_metrics_verdict(answer), screen.reading, 2))
-    shown_rows = differing if chosen().full else _firsts(differing)
-    if answer.explained == len(differing) and not chosen().full:
-        shown_rows = differing[:1]
+    shown_rows = differing if chosen().full else _firsts(differing, answer)
     for row in shown_rows:
         assert row.first is not None
         console.print()
@@ -48,8 +46,10 @@ def print_verification(console: Console, screen: Screen, answer: Verified) -> No
         console.print(Text(f"\n… {more} differ{'s' if rest == 1 else ''} (see --full or --json)"))
 
 
-def _firsts(differing: Sequence[Verdict]) -> list[Verdict]:
-    """The first record of each cause."""
+def _firsts(differing: Sequence[Verdict], answer: Verified) -> Sequence[Verdict]:
+    """The first record of each cause; the first of all where one mistake explains them."""
+    if answer.explained == len(differing):
+        return differing[:1]
     found: dict[tuple[str, ...], Verdict] = {}
     for row in differing:
         found.setdefault((*row.first.causes,) if row.first else (), row)

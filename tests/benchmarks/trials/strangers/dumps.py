@@ -128,3 +128,14 @@ def written(
             record["trajectory_ids"] = own
         found.append(record)
     return found
+
+
+def steps_without_reference(random: Random, count: int) -> list[Record]:
+    """Records of some steps in which the reference is the policy itself."""
+    found = []
+    for step in range(count):
+        world = healthy(random, update=0.1)
+        world.columns["log_probs_ref"] = world.columns["log_probs_new"].copy()
+        records = written(world, columns=("ref",), layout="record", words="own", name=f"s{step}")
+        found += [{**record, "step": step} for record in records]
+    return found

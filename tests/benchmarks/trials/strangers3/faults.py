@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from trials.product import KEYS, Record
-from trials.strangers.dumps import agent, healthy, judged, written
+from trials.strangers.dumps import agent, healthy, judged, steps_without_reference, written
 from trials.strangers.mistake import MISMATCH, wrong_column
 from trials.strangers.settings import bfloat16
 from trials.strangers.world import END, Random, World
@@ -231,13 +231,7 @@ def summed(random: Random, _: Any) -> list[Record]:
 
 def own_reference(random: Random, _: Any) -> list[Record]:
     """The adapter is not switched off for the reference."""
-    found = []
-    for step in range(3):
-        world = healthy(random, update=0.1)
-        world.columns["log_probs_ref"] = world.columns["log_probs_new"].copy()
-        records = written(world, columns=("ref",), words="own", layout="record", name=f"s{step}")
-        found += [{**record, "step": step} for record in records]
-    return found
+    return steps_without_reference(random, 3)
 
 
 def expanded_advantages(random: Random, _: Any) -> list[Record]:

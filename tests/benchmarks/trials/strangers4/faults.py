@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from trials.product import KEYS, Record
-from trials.strangers.dumps import agent, healthy, judged, written
+from trials.strangers.dumps import agent, healthy, judged, steps_without_reference, written
 from trials.strangers.mistake import MISMATCH, wrong_column
 from trials.strangers.world import END, Array, Random, World
 
@@ -159,13 +159,7 @@ def lone(random: Random, _: Any) -> list[Record]:
 
 def adapter_kept(random: Random, _: Any) -> list[Record]:
     """The reference is scored with the adapter: it is the policy in every step."""
-    found = []
-    for step in range(4):
-        world = healthy(random, update=0.1)
-        world.columns["log_probs_ref"] = world.columns["log_probs_new"].copy()
-        records = written(world, columns=("ref",), layout="record", words="own", name=f"s{step}")
-        found += [{**record, "step": step} for record in records]
-    return found
+    return steps_without_reference(random, 4)
 
 
 def for_the_mask(random: Random, _: Any) -> list[Record]:
