@@ -63,7 +63,7 @@ class Partial:
     @property
     def total(self) -> dict[str, Any]:
         """Their numbers by name, as ``grpo eval --level batch`` prints them."""
-        return self._folded.sums.totals.row()
+        return self._folded.sums.batches.whole.row()
 
     @property
     def batches(self) -> list[dict[str, Any]]:
@@ -73,7 +73,7 @@ class Partial:
     @property
     def signature(self) -> str:
         """One line that names every choice which changes a number."""
-        return self._folded.sums.totals.signature()
+        return self._folded.sums.batches.whole.signature()
 
     @property
     def skipped(self) -> list[InputError]:
@@ -85,7 +85,7 @@ class Partial:
         """What there is to know of the records, each once."""
         sums, facts = self._folded.sums, self._folded.facts
         other = other_row(facts.named, (self._plan.variant,))
-        no_kl = without_kl([self._plan] if lacks_kl(sums.totals.signed) else [])
+        no_kl = without_kl([self._plan] if lacks_kl(sums.batches.whole.signed) else [])
         return list(other | facts.sentences | sums.sentences | no_kl)
 
 

@@ -103,7 +103,7 @@ def _sizes(run: Evaluation | None, source: Source) -> F64:
     """[M, 2] the ``Sizes`` of each record's batch; without a run it is its own."""
     if run is None:
         return record_sizes(source.breakdown)
-    return np.array([run.size(one.batch or {}) for one in source.records])
+    return np.array([run.sums.batches.size(one.batch or {}) for one in source.records])
 
 
 def planned(

@@ -189,9 +189,7 @@ class BatchTotals:
         return self.sizes.read(key)
 
     def _of(self, key: Hashable) -> Totals:
-        if key not in self.totals:
-            self.totals[key] = Totals("input" if self.by_field else self.batch)
-        return self.totals[key]
+        return self.totals.setdefault(key, Totals("input" if self.by_field else self.batch))
 
     def merge(self, later: BatchTotals) -> None:
         """Adds the totals of records that follow.
@@ -218,13 +216,8 @@ class BatchTotals:
         return self.batch not in ("input", "record")
 
     @property
-    def records(self) -> int:
-        """How many records were added."""
-        return sum(totals.records for totals in self.totals.values())
-
-    @property
     def tokens(self) -> int:
-        """How many tokens they have."""
+        """How many tokens the records have."""
         return sum(totals.tokens for totals in self.totals.values())
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -17,8 +17,7 @@ from grpo_cli.engine.fold import Accumulator, first_pass, fold_pieces
 from grpo_cli.engine.reader import Reader
 from grpo_cli.engine.references import References, ReferenceSearch, lacks_kl, without_kl
 from grpo_cli.engine.rows.rows import Having
-from grpo_cli.engine.rows.source import Level, Source
-from grpo_cli.engine.totals import Totals
+from grpo_cli.engine.rows.source import Source
 from grpo_cli.errors import InputError
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.signature import instead
@@ -123,16 +122,6 @@ class EvaluationSums(Accumulator[Breakdown]):
             self.of_first = later.of_first
 
     @property
-    def records(self) -> int:
-        """How many records were evaluated."""
-        return self.batches.records
-
-    @property
-    def totals(self) -> Totals:
-        """The totals of the batch; of several, their mean."""
-        return self.batches.whole
-
-    @property
     def sentences(self) -> Notices:
         """All facts to tell once, in their order."""
         return (self.of_first or {}) | self.notices
@@ -177,7 +166,8 @@ class Evaluation:
 
     Iterating yields the output of chunks of records, one piece per record, as it is computed, and
     raises the ``InputError`` at which the run stopped after everything before it. The output is
-    the same to the byte whatever the reader's ``jobs`` and ``block_bytes`` are.
+    the same to the byte whatever the reader's ``jobs`` and ``block_bytes`` are. ``sums`` has what
+    was added up.
 
     Args:
         reader: the files.
@@ -211,7 +201,7 @@ class Evaluation:
         self._evaluator, self._encode, self._look = evaluator, encode, look
         self._progress = progress
         self._part_folder, self._having = part_folder, having
-        self._sums = EvaluationSums(evaluator)
+        self.sums = EvaluationSums(evaluator)
         self._notices: Notices = {}
 
     def __iter__(self) -> Iterator[list[Any]]:
@@ -231,7 +221,7 @@ class Evaluation:
             part_folder=self._part_folder,
             together=self._encode is None,
         ):
-            self._sums = sums
+            self.sums = sums
             rows, sums.pieces = sums.pieces, []
             yield rows
 
@@ -251,39 +241,24 @@ class Evaluation:
     @property
     def total(self) -> dict[str, Any]:
         """The batch's numbers by name, in the order of ``TOTAL``; of several batches their mean."""
-        return self._sums.totals.row()
-
-    def count(self, level: Level) -> int:
-        """How many rows of a level, which is not ``batch``, the records have."""
-        totals = self._sums.totals
-        names = {"record": "records", "trajectory": "trajectories", "response": "responses"}
-        return int(getattr(totals, names.get(level, f"{level}s")))
+        return self.sums.batches.whole.row()
 
     @property
     def batches(self) -> list[dict[str, object]]:
         """The numbers of each batch behind the fields that name it; none where all is one batch."""
-        return self._sums.batches.rows()
-
-    @property
-    def shown(self) -> int:
-        """How many rows ``having`` left."""
-        return self._sums.shown
-
-    def size(self, row: Mapping[str, Any]) -> list[float]:
-        """[2] the ``Sizes`` of the batch that a record's row belongs to, if it is of several."""
-        return self._sums.batches.size(row)
+        return self.sums.batches.rows()
 
     @property
     def signature(self) -> str:
         """The signature of the batch."""
-        return self._sums.totals.signature()
+        return self.sums.batches.whole.signature()
 
     @property
     def notices(self) -> list[str]:
         """Sentences on the input and the numbers, each once."""
         reader, evaluated = self._reader, (self._evaluator.plan.variant,)
         other = other_row(reader.facts.named, evaluated)
-        sums, plan, totals = self._sums, self._evaluator.plan, self._sums.totals
+        sums, plan, totals = self.sums, self._evaluator.plan, self.sums.batches.whole
         more: Notices = dict.fromkeys(self._replaced())
         torn = reader.ungrouped(totals)  # groups into their responses
         given = any(part.key == "adv" and part.name == "given" for part in totals.signed)
@@ -305,7 +280,7 @@ class Evaluation:
         of_paper = "/" not in plan.variant and plan.variant != "grpo"
         values = [
             instead(name, own, used)
-            for name, (own, used) in plan.replaced(self._sums.totals.signed).items()
+            for name, (own, used) in plan.replaced(self.sums.batches.whole.signed).items()
             if of_paper
             or (
                 isinstance(own, float)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -19,55 +21,18 @@ from grpo_cli.objective.signature import Parts, common, line
 from grpo_cli.objective.summary import Summary
 from grpo_cli.objective.terms import ENTROPY, KL, POLICY
 
-
-@dataclass
-class TermTotal:
-    """One term's sums over a batch: those of the records with the same coefficient together.
-
-    ``counted`` is of all records, also of those whose coefficient is 0.
-    """
-
-    sums: dict[float, ExactSum] = field(default_factory=dict)
-    counted: float = 0.0
-
-    def add(self, coefficient: float | F64, values: F64) -> None:
-        """Adds values that this coefficient multiplies, or each its own."""
-        if not isinstance(coefficient, np.ndarray):
-            self.sums.setdefault(coefficient, ExactSum()).add(values)
-            return
-        found, index = np.unique(coefficient, return_inverse=True)
-        ordered = values[np.argsort(index, kind="stable")]
-        ends = np.cumsum(np.bincount(index)).tolist()
-        for own, start, end in zip(found.tolist(), [0, *ends], ends, strict=False):
-            self.sums.setdefault(own, ExactSum()).add(ordered[start:end])
-
-    def merge(self, other: TermTotal) -> None:
-        """Adds the sums of other records."""
-        self.counted += other.counted
-        for coefficient, part in other.sums.items():
-            self.sums.setdefault(coefficient, ExactSum()).merge(part)
-
-    def value(self, count: float) -> float:
-        """Σ w·value over the batch."""
-        return added([part.value() for part in self.sums.values()]) / count
-
-    def part(self, count: float) -> float:
-        """Its part of J: coefficient · Σ w·value."""
-        if len(self.sums) == 1:
-            (coefficient,) = self.sums
-            return coefficient * self.value(count) if coefficient else 0.0
-        parts = [factor * part.value() for factor, part in self.sums.items() if factor]
-        return math.fsum(parts) / count
+_SUMS: partial[Any] = partial(defaultdict, ExactSum)
 
 
 @dataclass
 class Totals:
     """What a batch adds up to, or a micro-batch of it, or the mean over several batches.
 
-    Of one batch, a term's sum is divided by what its weights count over all records. With ``batch``
-    "record", or the fields of ``--batch``, the totals are means over the batches' own values;
-    ``units`` counts those that fields name. ``names_turns`` says whether records name turns or
-    trajectories.
+    Of one batch, a term's sum is divided by what its weights count over all records, also over
+    those whose coefficient is 0 (``counted``). With ``batch`` "record", or the fields of
+    ``--batch``, the totals are means over the batches' own values; ``units`` counts those that
+    fields name. ``terms`` are sums by term and coefficient. ``names_turns`` says whether records
+    name turns or trajectories.
     """
 
     batch: str
@@ -83,8 +48,9 @@ class Totals:
     ratio_min: float = math.inf
     ratio_max: float = -math.inf
     ratio: ExactSum = field(default_factory=ExactSum)
-    terms: dict[str, TermTotal] = field(default_factory=dict)
-    products: dict[tuple[str, str], ExactSum] = field(default_factory=dict)
+    terms: dict[tuple[str, float], ExactSum] = field(default_factory=_SUMS)
+    counted: dict[str, float] = field(default_factory=partial(defaultdict, float))
+    products: dict[tuple[str, str], ExactSum] = field(default_factory=_SUMS)
     counts: bool = True
     divisors: set[float] = field(default_factory=set)
     of: set[str] = field(default_factory=set)
@@ -94,9 +60,6 @@ class Totals:
     turns: int = 0
     trajectories: int = 0
     names_turns: bool = False
-
-    def __post_init__(self) -> None:
-        self._term(POLICY)
 
     COUNTS: ClassVar[tuple[str, ...]] = (
         *("records", "groups", "responses", "tokens", "turns", "trajectories"),
@@ -111,32 +74,34 @@ class Totals:
         """Adds some of the records of a breakdown, such as those of a step."""
         self._add_terms(summary, cut)
         breakdown, weights = summary.breakdown, summary.breakdown.policy.weights
-        records, groups, responses, tokens = cut.counts
-        self.records += records
-        self.groups += groups
-        self.responses += responses
-        self.tokens += tokens
-        self.turns += int(summary.turn_counts[cut.responses].sum())
-        self.trajectories += int(summary.trajectory_firsts[cut.responses].sum())
-        self.names_turns |= breakdown.batch.names_turns
-        clip = breakdown.clip[cut.tokens]
-        self.clipped_low += int(np.count_nonzero(clip < 0))
-        self.clipped_high += int(np.count_nonzero(clip > 0))
-        self.dead_groups += int(summary.dead_groups[cut.records].sum())
-        self.empty_responses += int(np.count_nonzero(summary.responses.lengths[cut.responses] == 0))
-        self.on_policy += int(np.count_nonzero(summary.on_policy[cut.records]))
-        ratio = breakdown.ratio[cut.tokens]
-        if len(ratio):
-            self.ratio_min = min(self.ratio_min, float(ratio.min()))
-            self.ratio_max = max(self.ratio_max, float(ratio.max()))
-            self.ratio.add(summary.ratio_sums[cut.responses])
-        self.of.add(weights.of)
-        self.counts &= weights.counts is not None
+        clip, ratio = breakdown.clip[cut.tokens], breakdown.ratio[cut.tokens]
         divisor = weights.divisor
         each = divisor[cut.responses] if isinstance(divisor, np.ndarray) else [divisor]
-        self.divisors.update(map(float, each))
-        self.kl_known &= not breakdown.kl_unknown
-        self._sign(breakdown.objective.parts_of(cut.records))
+        records, groups, responses, tokens = cut.counts
+        found = Totals(
+            self.batch,
+            records,
+            groups,
+            responses,
+            tokens,
+            clipped_low=int(np.count_nonzero(clip < 0)),
+            clipped_high=int(np.count_nonzero(clip > 0)),
+            dead_groups=int(summary.dead_groups[cut.records].sum()),
+            empty_responses=int(np.count_nonzero(summary.responses.lengths[cut.responses] == 0)),
+            on_policy=int(np.count_nonzero(summary.on_policy[cut.records])),
+            counts=weights.counts is not None,
+            divisors={*map(float, each)},
+            of={weights.of},
+            kl_known=not breakdown.kl_unknown,
+            signed=breakdown.objective.parts_of(cut.records),
+            turns=int(summary.turn_counts[cut.responses].sum()),
+            trajectories=int(summary.trajectory_firsts[cut.responses].sum()),
+            names_turns=breakdown.batch.names_turns,
+        )
+        if len(ratio):
+            found.ratio_min, found.ratio_max = float(ratio.min()), float(ratio.max())
+            found.ratio.add(summary.ratio_sums[cut.responses])
+        self._add_facts(found)
 
     def _add_terms(self, summary: Summary, cut: Cut) -> None:
         breakdown = summary.breakdown
@@ -144,51 +109,54 @@ class Totals:
             for term, values in zip(breakdown.terms, summary.record_values, strict=True):
                 own = term.coefficient
                 own = own[cut.records] if isinstance(own, np.ndarray) else own
-                self._term(term.name).add(own, values[cut.records])
-            squares = self.products.setdefault((POLICY, POLICY), ExactSum())
-            squares.add(summary.record_gradient_squares[cut.records])
+                self._add_term(term.name, own, values[cut.records])
+            self.products[POLICY, POLICY].add(summary.record_gradient_squares[cut.records])
             return
         for term in breakdown.terms:
-            total, own = self._term(term.name), term.coefficient
+            own = term.coefficient
             if isinstance(own, np.ndarray):
                 own = np.repeat(own[cut.records], summary.records.lengths[cut.records])
-            total.add(own, term.weighted_of(cut.responses))
-            total.counted += term.weights.counted(cut.responses)
+            self._add_term(term.name, own, term.weighted_of(cut.responses))
+            self.counted[term.name] += term.weights.counted(cut.responses)
         for name, weights in breakdown.absent.items():
-            self._term(name).counted += weights.counted(cut.responses)
+            self.counted[name] += weights.counted(cut.responses)
         for name, other, product in summary.products:
-            self.products.setdefault((name, other), ExactSum()).add(product[cut.responses])
+            self.products[name, other].add(product[cut.responses])
+
+    def _add_term(self, name: str, coefficient: float | F64, values: F64) -> None:
+        """Adds values of a term that this coefficient multiplies, or each its own."""
+        if not isinstance(coefficient, np.ndarray):
+            self.terms[name, coefficient].add(values)
+            return
+        found, index = np.unique(coefficient, return_inverse=True)
+        ordered = values[np.argsort(index, kind="stable")]
+        ends = np.cumsum(np.bincount(index)).tolist()
+        for own, start, end in zip(found.tolist(), [0, *ends], ends, strict=False):
+            self.terms[name, own].add(ordered[start:end])
 
     def add_batch(self, other: Totals) -> None:
         """Adds the totals of one more batch to those of which these are the mean."""
         self.units += 1
-        self._add_counts_of(other)
-        self._add_facts_of(other)
-        for name, term in other.terms.items():
-            for coefficient, part in term.sums.items():
-                value = np.array([part.value() / other.count(name)])
-                self._term(name).add(coefficient, value)
-        squares = self.products.setdefault((POLICY, POLICY), ExactSum())
-        squares.add(np.array([other.gradient_norm**2]))
+        self._add_facts(other)
+        for (name, coefficient), part in other.terms.items():
+            self.terms[name, coefficient].add(np.array([part.value() / other.count(name)]))
+        self.products[POLICY, POLICY].add(np.array([other.gradient_norm**2]))
 
     def merge(self, other: Totals) -> None:
         """Adds the totals of other records."""
-        self._add_counts_of(other)
         self.units += other.units
-        for name, term in other.terms.items():
-            self._term(name).merge(term)
+        self._add_facts(other)
+        for name, counted in other.counted.items():
+            self.counted[name] += counted
+        for key, part in other.terms.items():
+            self.terms[key].merge(part)
         for pair, product in other.products.items():
-            self.products.setdefault(pair, ExactSum()).merge(product)
-        self._add_facts_of(other)
+            self.products[pair].merge(product)
 
-    def _add_counts_of(self, other: Totals) -> None:
+    def _add_facts(self, other: Totals) -> None:
+        """Adds what is neither a term's nor a product; what differs in ``signed`` is ``mixed``."""
         for name in self.COUNTS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
-
-    def _term(self, name: str) -> TermTotal:
-        return self.terms.setdefault(name, TermTotal())
-
-    def _add_facts_of(self, other: Totals) -> None:
         self.ratio.merge(other.ratio)
         self.ratio_min = min(self.ratio_min, other.ratio_min)
         self.ratio_max = max(self.ratio_max, other.ratio_max)
@@ -197,18 +165,14 @@ class Totals:
         self.names_turns |= other.names_turns
         self.counts &= other.counts
         self.of |= other.of
-        self._sign(other.signed)
-
-    def _sign(self, parts: Parts) -> None:
-        """Adds what was evaluated; a value that differs between records reads ``mixed``."""
-        known = {one: None for one in (self.signed, parts) if one}
-        self.signed = common(known) if len(known) > 1 else parts or self.signed
+        known = dict.fromkeys(one for one in (self.signed, other.signed) if one)
+        self.signed = common(known) if len(known) > 1 else other.signed or self.signed
 
     def count(self, term: str) -> float:
         """The denominator of a term that counts, over the batch; 1 where nothing is counted."""
         if self.batch != "input":
             return max(self.averaged, 1)
-        return (self.terms[term].counted if term in self.terms else 0.0) or 1.0
+        return self.counted.get(term) or 1.0
 
     @property
     def averaged(self) -> int:
@@ -217,11 +181,16 @@ class Totals:
 
     def value(self, term: str) -> float:
         """Σ w·value of a term; 0 where there is none."""
-        return self.terms[term].value(self.count(term)) if term in self.terms else 0.0
+        return added([part.value() for part in self.sums(term).values()]) / self.count(term)
 
     def part(self, term: str) -> float:
-        """What a term adds to J; 0 where there is none."""
-        return self.terms[term].part(self.count(term)) if term in self.terms else 0.0
+        """What a term adds to J, coefficient · Σ w·value; 0 where there is none."""
+        sums = self.sums(term)
+        if len(sums) == 1:
+            (coefficient,) = sums
+            return coefficient * self.value(term) if coefficient else 0.0
+        parts = [factor * part.value() for factor, part in sums.items() if factor]
+        return math.fsum(parts) / self.count(term)
 
     def parts(self) -> dict[str, float]:
         """What each term adds to J, by its name."""
@@ -233,7 +202,7 @@ class Totals:
 
     def sums(self, term: str) -> Mapping[float, ExactSum]:
         """A term's sums by their coefficients; none where no record has the term."""
-        return self.terms[term].sums if term in self.terms else {}
+        return {own: part for (name, own), part in self.terms.items() if name == term}
 
     @property
     def objective(self) -> float:
@@ -271,7 +240,7 @@ class Totals:
         if len(self.divisors) != 1:
             return None  # the records' own constants differ
         (divisor,) = self.divisors
-        value = divisor * (self.terms[POLICY].counted if self.counts else 1.0)
+        value = divisor * (self.counted[POLICY] if self.counts else 1.0)
         return int(value) if value.is_integer() else value
 
     @property
@@ -291,7 +260,7 @@ class Totals:
 class Sizes:
     """Σ |gradient| and Σ |contribution| over the tokens of each batch, by its key; they merge."""
 
-    sums: dict[tuple[Hashable, str], ExactSum] = field(default_factory=dict)
+    sums: dict[tuple[Hashable, str], ExactSum] = field(default_factory=_SUMS)
 
     def add(self, chunk: Chunk, breakdown: Breakdown) -> None:
         """Adds the tokens of a chunk to their batches."""
@@ -299,12 +268,12 @@ class Sizes:
         owner = np.repeat(index, breakdown.batch.records.lengths)
         for name, sums in _response_sizes(breakdown).items():
             for at, key in enumerate(keys):
-                self.sums.setdefault((key, name), ExactSum()).add(sums[owner == at])
+                self.sums[key, name].add(sums[owner == at])
 
     def merge(self, other: Sizes) -> None:
         """Adds the tokens of other records."""
         for key, size in other.sums.items():
-            self.sums.setdefault(key, ExactSum()).merge(size)
+            self.sums[key].merge(size)
 
     def read(self, key: Hashable) -> list[float]:
         """[2] those of a batch; 0 where none of its records was evaluated."""

@@ -178,7 +178,7 @@ def slow() -> None:
 
 def totals(paths, make=EvaluationSums, options=None, **reading) -> str:
     work = partial(make, Evaluator(plan("dr")), **(options or {}))
-    return json.dumps(fold(Reader(paths, skip=True, **reading), work).totals.row())
+    return json.dumps(fold(Reader(paths, skip=True, **reading), work).batches.whole.row())
 
 
 @pytest.fixture

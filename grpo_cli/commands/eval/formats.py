@@ -13,7 +13,7 @@ import orjson
 from grpo_cli.commands.emit import BARE, TEXT_FORMATS, TextFormat
 from grpo_cli.commands.eval.lines import encode_lines, encode_nested
 from grpo_cli.commands.eval.printing import ONLY, Printing
-from grpo_cli.commands.eval.run import ROWS, Run, having_note, limited, totals_of
+from grpo_cli.commands.eval.run import ROWS, Run, having_note, limited, rows_of, totals_of
 from grpo_cli.engine.evaluation import Encode
 from grpo_cli.engine.rows.fields import SHARES, Level
 from grpo_cli.terminal.destination import naming
@@ -189,7 +189,7 @@ def _write_table(run: Run, printing: Printing, variant: str, stream: BinaryIO) -
 
     def draw_rows(console: Console, screen: Screen, most: int) -> None:
         nonlocal shown
-        size = run.size if printing.weighs and run.complete else None
+        size = run.sums.batches.size if printing.weighs and run.complete else None
         shown = print_rows(console, screen, printing, records, most, size)
 
     def draw(console: Console, screen: Screen) -> None:
@@ -201,7 +201,7 @@ def _write_table(run: Run, printing: Printing, variant: str, stream: BinaryIO) -
 
     cut = print_page(stream, draw, "cut", notes=notes)
     if level != "batch" and not (printing.quiet or cut):
-        all_rows = run.count(level) if printing.having is None else run.shown
+        all_rows = rows_of(run, level) if printing.having is None else run.sums.shown
         if more := all_rows - shown:
             how = "--limit 0 or --format jsonl" if shown == limit else "--full"
             rows = ROWS[level] if more > 1 else level

@@ -136,6 +136,11 @@ ROWS: Mapping[Level, str] = {
 """The level → what its rows are called."""
 
 
+def rows_of(run: Run, level: Level) -> int:
+    """How many rows of a level, which is not ``batch``, the records have."""
+    return int(getattr(run.sums.batches.whole, ROWS[level]))
+
+
 def having_note(run: Run, printing: Printing) -> Iterator[str]:
     """How many rows ``--having`` left, of how many."""
     if printing.having is None or not run.complete:
@@ -145,7 +150,7 @@ def having_note(run: Run, printing: Printing) -> Iterator[str]:
         whole = counted(len(batches), "batch", "batches")
         yield f"--having keeps {len(printing.wanted(batches)):,} of {whole}"
     else:
-        kept = _of(run.shown, run.count(printing.level), printing.level)
+        kept = _of(run.sums.shown, rows_of(run, printing.level), printing.level)
         yield f"--having keeps {kept}"
 
 

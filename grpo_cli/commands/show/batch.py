@@ -216,9 +216,10 @@ def show_rows(
     else:
         for row in rows:
             if row["share"] != row["share"]:  # its batch is only known now
-                sizes = zip(SHARES, ("gradient", "contribution"), run.size(row), strict=True)
+                whole = run.sums.batches.size(row)
+                sizes = zip(SHARES, ("gradient", "contribution"), whole, strict=True)
                 row |= {name: abs(row[of]) / size if size else 0.0 for name, of, size in sizes}
-        count = run.total["tokens"] if wanted is None else run.shown
+        count = run.total["tokens"] if wanted is None else run.sums.shown
         if not rows and top and count:
             raise UsageError(f"--by {by}: {LACKING.get(by, 'no token has it')}")
     share = "contribution_share" if by == "contribution" else "share"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -71,12 +72,17 @@ def merge(raws: Sequence[Raw], label: object, *, by_size: bool) -> Raw:
         first.line,
         first.prefix,
         sum([raw.size for raw in raws]),
-        (lambda: merge(raws, label, by_size=by_size).kept) if made_again else None,
+        partial(_merged, raws, label, by_size=by_size) if made_again else None,
         origin=_origin(raws, rows[0], counts),
         arrays=any(raw.arrays for raw in raws),
         rows=raws if made_again else raws[:1],
         batch=_batch(raws),
     )
+
+
+def _merged(raws: Sequence[Raw], label: object, *, by_size: bool) -> Any:
+    """The value of ``merge``, in any process."""
+    return merge(raws, label, by_size=by_size).kept
 
 
 def _batch(rows: Sequence[Raw]) -> BatchFields | None:

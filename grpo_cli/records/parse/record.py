@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
 from typing import Any
@@ -212,34 +212,36 @@ def read_settings(
     key, own = fields.names.get("hyperparameters"), fields.hyperparameters
     if key is None and not own:
         return [NO_SETTINGS] * len(objects)
-    nested = [one[key] if key is not None else {} for one in objects]
-    if odd := [one for one in nested if not isinstance(one, dict)]:
-        raise InputError(f"expected an object, got {got(odd[0])}", path=key or "")
-    keys = set(map(tuple, nested))
-    if len(objects) > 1 and (len(keys) > 1 or _BOTH_SIDES in chain(own, *keys)):
-        return [one for record in objects for one in read_settings([record], fields)]
-    names = (*own, *keys.pop())
-    paths = (*own, *(f"{key}.{name}" for name in names[len(own) :]))
-    rows: list[tuple[Any, ...]] = [tuple(one.values()) for one in nested]
-    if own:
-        rows = [(*map(one.get, own), *row) for one, row in zip(objects, rows, strict=True)]
-    if _BOTH_SIDES in names and _framework(objects[0]).get("name") == "verl":
-        both = rows[0][names.index(_BOTH_SIDES)]
-        sides = zip(paths, names, rows[0], strict=True)
-        given = [
-            (path, name, both if value is None and name in _VERL_SIDES else value)
-            for path, name, value in sides
-            if name != _BOTH_SIDES
-        ]
-        return [_by_name(given)]
+    known: dict[Hashable, Mapping[str, Value]] = {}
+    return [_settings(record, key, own, known) for record in objects]
+
+
+def _settings(
+    record: Mapping[str, Any],
+    key: str | None,
+    own: Sequence[str],
+    known: dict[Hashable, Mapping[str, Value]],
+) -> Mapping[str, Value]:
+    nested = {} if key is None else record[key]
+    if not isinstance(nested, dict):
+        raise InputError(f"expected an object, got {got(nested)}", path=key or "")
+    names, values = (*own, *nested), (*map(record.get, own), *nested.values())
+    of_verl = _BOTH_SIDES in names and _framework(record).get("name") == "verl"
     # True == 1, so a key that did not see the types would take one for the other.
-    kinds = [tuple(map(type, row)) for row in rows]
+    same: Hashable = (of_verl, names, values, tuple(map(type, values)))
     try:
-        known = dict.fromkeys(zip(rows, kinds, strict=True))
+        found = known.get(same)
     except TypeError:  # a list or an object cannot be a key
-        return [_by_name(zip(paths, names, row, strict=True)) for row in rows]
-    found = {one: _by_name(zip(paths, names, one[0], strict=True)) for one in known}
-    return [*map(found.__getitem__, zip(rows, kinds, strict=True))]
+        found = same = None
+    if found is None:
+        both = values[names.index(_BOTH_SIDES)] if of_verl else None
+        paths = (*own, *(f"{key}.{name}" for name in nested))
+        found = known[same] = _by_name(
+            (path, name, both if value is None and name in _VERL_SIDES else value)
+            for path, name, value in zip(paths, names, values, strict=True)
+            if not (of_verl and name == _BOTH_SIDES)
+        )
+    return found
 
 
 _BOTH_SIDES = "clip_ratio"
