@@ -67,7 +67,7 @@ def html(
     yield "</header>\n"
     yield "<main>\n"
     yield from still
-    yield '<noscript><p class="hint">The rest of this page needs JavaScript.</p></noscript></main>\n'
+    yield '<noscript><p class="hint">The rest needs JavaScript.</p></noscript></main>\n'
     yield f"<footer><code>{markup(command)}</code><code>{markup(signature)}</code></footer>\n"
     started = json.dumps(settings, allow_nan=False).replace("<", "\\u003c")
     for name, data in (("settings", started), *blocks):
