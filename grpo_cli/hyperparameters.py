@@ -194,6 +194,13 @@ def canonical(values: Mapping[str, object]) -> dict[str, Value]:
     return broad | exact
 
 
+def parameter_of(name: str) -> str:
+    """The hyperparameter that a word is a name of, or of one alone the last part; "" for none."""
+    found = _SET_ALIASES.get(name, _ALIASES.get(name, name))
+    ends = [one for one in HYPERPARAMETERS if one.endswith(f"_{name}")]
+    return found if found in (*SETS, *HYPERPARAMETERS) else ends[0] if len(ends) == 1 else ""
+
+
 def unknown(name: str, read: str = "") -> str:
     """What to say of a hyperparameter that nobody knows: a near one, else which are ``read``."""
     near = nearest(name, sorted(KNOWN))

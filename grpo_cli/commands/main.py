@@ -194,7 +194,41 @@ def _end(number: int, _: object) -> NoReturn:
     raise SystemExit(128 + number)
 
 
-_OPTION = re.compile(r"No such option: (--[a-z-]+)")
+_OPTION = re.compile(r"No such option: (--[\w-]+)")
+_LISTED = re.compile(r"\. Did you mean| \(Possible")
+
+
+def _option_meant(flag: str) -> str:
+    """What an option that the command does not have may have been meant for."""
+    from grpo_cli.hyperparameters import parameter_of
+
+    every = typer.main.get_command(application()).commands  # type: ignore[attr-defined]
+    flags_of = {n: {name for one in c.params for name in one.opts} for n, c in every.items()}
+    own = sorted((one for one in flags_of.get(sys.argv[1], ()) if one[:2] == "--"), key=len)
+    inside = (one for one in own if one.startswith(flag) or flag.endswith(one[1:]))
+    if near := _SAME.get(flag) or next(inside, ""):
+        return f"did you mean {near}?"
+    parameter = parameter_of(flag.lstrip("-").replace("-", "_"))
+    if parameter and "--param" in own:
+        spelled = f"--{parameter.replace('_', '-')}"
+        return f"did you mean {spelled}?" if spelled in own else _as_param(flag, parameter)
+    if near := nearest(flag, own, cutoff=0.75):
+        return f"did you mean {near}?"
+    others = [name for name, flags in flags_of.items() if flag in flags]
+    have = f"{', '.join(others)} {'have' if others[1:] else 'has'} it"
+    return f"{have} (grpo help {flag})" if others else ""
+
+
+_SAME = {"--clip": "--epsilon", "--loss-type": "--variant", "--algorithm": "--variant"}
+"""Other tools' names for a flag."""
+
+
+def _as_param(flag: str, parameter: str) -> str:
+    """How a hyperparameter without a flag of its own is set to the value that was typed."""
+    words = iter([*sys.argv, f"{flag}="])
+    _, equals, value = next(one for one in words if one.partition("=")[0] == flag).partition("=")
+    value = value if equals else next(words, "")
+    return f"write -p {parameter}={value if re.search('^[^-].*|^-[0-9]', value) else 'VALUE'}"
 
 
 def _meant(message: str) -> str:
@@ -208,10 +242,7 @@ def _meant(message: str) -> str:
         words.remove(command)
         return f"options go after the command: grpo {shell_line([command, *words])}"
     if unknown := _OPTION.match(message):
-        every = typer.main.get_command(application()).commands.items()  # type: ignore[attr-defined]
-        others = [n for n, one in every if any(unknown[1] in flag.opts for flag in one.params)]
-        have = f"{', '.join(others)} {'have' if others[1:] else 'has'} it"
-        return f"{have} (grpo help {unknown[1]})" if others else ""
+        return _option_meant(unknown[1])
     if not message.startswith("No such command"):
         return ""
     from grpo_cli.commands.explain.choice import is_choice
@@ -247,7 +278,7 @@ def _tell_usage(error: Any) -> NoReturn:
         command = sys.argv[1:2] if sys.argv[1:2] and sys.argv[1] in COMMANDS else []
         path = " ".join(["grpo", *command]) if context is None else context.command_path
         text, meant = f"{message[:1].lower()}{message[1:]}", _meant(message)
-        text = re.split(r"\. Did you mean| \(Possible", text)[0] if meant else text
+        text = _LISTED.split(text)[0] if meant else text
         say(f"{text}; {meant}" if meant else f"{text} (see {path} --help)")
     sys.exit(error.exit_code)
 

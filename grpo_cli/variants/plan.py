@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from difflib import SequenceMatcher, get_close_matches
 from functools import cache, cached_property, partial
 from typing import Any
 
@@ -345,9 +346,7 @@ def plan(
         raise UsageError(f"{variant} cannot be evaluated: {missing}")
     variant = variant if variant in NAMES else variant.lower()  # GSPO, as papers write it
     if variant not in NAMES:
-        raise UsageError(
-            f"unknown variant {variant!r}{_near(variant, NAMES)} (grpo variants lists all)"
-        )
+        raise UsageError(_no_variant(variant))
     batch = ",".join(part.strip() for part in batch.split(","))
     if not all(batch.split(",")):
         raise UsageError(f"--batch: expected input, record or FIELD[,FIELD], got {batch!r}")
@@ -452,6 +451,37 @@ def _check_taken(made: Plan) -> None:
                 f"use it; it uses {listed}"
                 + ("; --kl k3 would add a KL term" if name in ("beta", "kl_weight") else "")
             )
+
+
+def _no_variant(name: str) -> str:
+    """What to say of a name that no variant has; a stage or a framework may have it."""
+    for place, stage in STAGES.items():
+        choice = stage.aliases.get(name, name)
+        if choice in stage.choices:
+            rows = [
+                row
+                for row, variant in VARIANTS.items()
+                if "/" not in row and getattr(getattr(variant, place), "name", "") == choice
+            ]
+            some = f" ({', '.join(rows[:3])} use it)" if rows else ""
+            known = name if choice == name else f"{name} = {choice}"
+            return (
+                f"{name!r} is not a variant but a choice of --{place}, {known}{some}: "
+                f"write -v {next(iter(rows), 'grpo')} or --{place} {name}"
+            )
+    lists = "(grpo variants lists all)"
+    if of_framework := [one for one in NAMES if one.startswith(f"{name}/")]:
+        return (
+            f"{name!r} is a framework: name a row of it, as {', '.join(of_framework[:3])} {lists}"
+        )
+    close = get_close_matches(name, NAMES, n=3, cutoff=0.5)
+    best = [one for one in close if _likeness(name, one) == _likeness(name, close[0])]
+    near = f"; did you mean {' or '.join(best)}?" if best else ""
+    return f"unknown variant {name!r}{near} {lists}"
+
+
+def _likeness(name: str, other: str) -> float:
+    return SequenceMatcher(None, name, other).ratio()
 
 
 def _near(name: str, known: Iterable[str]) -> str:

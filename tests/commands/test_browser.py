@@ -344,9 +344,27 @@ def test_a_run_fits_every_width(browse_run, width):
             assert tab.run(f"{parts}.every((one) => one.scrollWidth <= one.clientWidth)"), part
 
 
-def test_the_screenshot_is_not_blank(browse, tmp_path):
+def test_the_page_is_not_blank_before_its_script_runs_and_draws_every_record(
+    browser, browse, grpo, tmp_path
+):
+    """Bars of contributions share one axis; few tokens are counted on a linear scale."""
     browse(DATA, "--record", "grpo/3").screenshot(tmp_path / "page.png")
     assert (tmp_path / "page.png").stat().st_size > 20_000
+    still = (tmp_path / "page.html").read_text().partition("<script")[0]
+    record = evaluated(grpo, DATA, 3)
+    assert f"<dd>{record['loss']:.6g}</dd>" in still
+    assert still.count("<bdi ") == record["responses"][0]["length"]
+    tab = browse(DATA, width=400)
+    for number in (0, 2):
+        tab.run(f"location.hash = 'record-{number}'; new Promise((done) => setTimeout(done, 300))")
+        wanted = evaluated(grpo, DATA, number)
+        assert tab.run("document.querySelector('h1').textContent").startswith(
+            f"record {wanted['id']}"
+        )
+        assert tab.run("page.view.record.objective") == wanted["objective"]
+    left = "[...document.querySelectorAll('.bar')].map((one) => one.getBoundingClientRect().left)"
+    assert len(set(tab.run(left))) == 1
+    assert tab.run("document.querySelector('.histogram figcaption').textContent").endswith("tokens")
 
 
 def test_a_series_that_spans_decades_has_a_logarithmic_axis(browser, grpo, tmp_path):

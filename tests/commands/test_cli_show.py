@@ -218,8 +218,8 @@ class Page(HTMLParser):
         else:
             self.text += data
 
-    def head(self) -> dict:
-        data = zlib.decompress(base64.b64decode(self.data["record"]))
+    def head(self, at: int = 0) -> dict:
+        data = zlib.decompress(base64.b64decode(self.data[f"record-{at}"]))
         size = int.from_bytes(data[:4], "little")
         return json.loads(data[4 : 4 + size])
 
@@ -407,7 +407,24 @@ def test_mismatch_is_the_trainer_against_the_engine(grpo, dump, monkeypatch):
 
 def test_of_several_records_it_says_which_one_it_shows(grpo, dump):
     path = str(dump({"id": "a"}, {"id": "b"}, "broken"))
-    note = "grpo: note: a is the first record: --record b, … shows another"
+    note = "grpo: note: this is only the first record, a; --record b shows the next"
     assert note in grpo("show", path, "--response", "0").stderr
     assert "first record" not in grpo("show", path, "--record", "a").stderr
     assert "first record" not in grpo("show", str(dump({"id": "a"})), "--response", "0").stderr
+
+
+def test_a_page_has_all_records_that_fit_and_says_what_it_lacks(grpo, dump, tmp_path, monkeypatch):
+    """Without a script, too, it shows the first record's numbers and its first response."""
+    records = [TOKENS | {"id": name} for name in "abc"]
+    text = page(grpo, str(dump(*records)), tmp_path)
+    assert [Page(text).head(at)["id"] for at in range(3)] == ["a", "b", "c"]
+    assert "gradient norm" in Page(text).text
+    assert Page(text).text.count("[red]") == 1
+    out = ("--html", str(tmp_path / "page.html"))
+    ends = grpo("show", str(dump(*records[:2], "broken")), *out).stderr
+    assert "note: the page ends before a record that cannot be read: " in ends
+    monkeypatch.setattr("grpo_cli.commands.show.page._MOST", 17)
+    fits = grpo("show", str(dump(*records)), *out).stderr
+    words = "the page has the first 2 records, which is all that fits; --record c draws the next"
+    assert words in fits
+    assert words in Page((tmp_path / "page.html").read_text()).data["settings"]

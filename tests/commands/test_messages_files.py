@@ -112,10 +112,11 @@ def test_a_file_is_cut_off_or_packed_in_another_way(grpo, tmp_path, name, conten
     path = tmp_path / name
     path.write_bytes(content)
     result = grpo("eval", str(path), "--beta", "0", "-q")
-    (line,) = result.stderr.splitlines()
+    line, *more = result.stderr.splitlines()
     assert result.exit_code == 3
     assert line.startswith(f"grpo: {path}: ")
     assert said in line
+    assert all(one.startswith("grpo: incomplete: stopped after ") for one in more)
 
 
 @pytest.mark.parametrize("kind", ["parquet", "arrow"])

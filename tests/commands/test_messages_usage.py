@@ -35,6 +35,27 @@ def typed(monkeypatch, capsys):
         ("eval x -variant dr", "grpo: no such option: -variant; two dashes: --variant"),
         ("eval x -epsilon=0.1", "grpo: no such option: -epsilon; two dashes: --epsilon=0.1"),
         ("verify x --loss 1", "grpo: no such option: --loss; match has it (grpo help --loss)"),
+        ("eval x --varient dr", "grpo: no such option: --varient; did you mean --variant?"),
+        ("eval x --clip 0.2", "grpo: no such option: --clip; did you mean --epsilon?"),
+        ("eval x --kl-coef 0.1", "grpo: no such option: --kl-coef; did you mean --beta?"),
+        ("eval x --ddof 1", "grpo: no such option: --ddof; write -p std_ddof=1"),
+        ("trend x --dual_clip=3", "grpo: no such option: --dual_clip; write -p dual_clip=3"),
+        ("eval x --std-ddof", "grpo: no such option: --std-ddof; write -p std_ddof=VALUE"),
+        ("eval x --xyzzy", "grpo: no such option: --xyzzy (see grpo eval --help)"),
+        (
+            "eval x -v ppo",
+            "grpo: 'ppo' is not a variant but a choice of --surrogate, ppo = clip "
+            "(grpo, dr, grpo-unbiased-kl use it): write -v grpo or --surrogate ppo",
+        ),
+        (
+            "eval x -v dappo",
+            "grpo: unknown variant 'dappo'; did you mean dppo or dapo? (grpo variants lists all)",
+        ),
+        (
+            "eval x -v trl",
+            "grpo: 'trl' is a framework: name a row of it, as trl/grpo, trl/bnpo, trl/dr_grpo "
+            "(grpo variants lists all)",
+        ),
         ("version", "grpo: no such command 'version'; type: grpo --version"),
         (
             "-v dr eval x",

@@ -22,7 +22,7 @@ class Block:
     """What ``assets/codec.js`` makes of a page's record, one number after the other."""
 
     def __init__(self, text: str) -> None:
-        (block,) = re.findall(r'<script[^>]* id="record"[^>]*>([^<]+)<', text)
+        (block,) = re.findall(r'<script[^>]* id="record-0"[^>]*>([^<]+)<', text)
         self.data = zlib.decompress(base64.b64decode(block))
         size = int.from_bytes(self.data[:4], "little")
         head, self.at = json.loads(self.data[4 : 4 + size]), 4 + size

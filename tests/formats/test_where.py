@@ -25,12 +25,19 @@ from formats.dumps import NEW, OLD, REWARDS, lines
 RECORD: dict[str, Any] = {"log_probs_new": [[-1.0]], "rewards": [1]}
 
 
-@each("test", ["step", "step=3", "==3", "a..b==1", "a[x]==1", "step==", "&&"])
+@each("test", ["step", "==3", "a..b==1", "a[x]==1", "step==", "&&"])
 def test_conditions_that_are_none(test: str) -> None:
     result = run("convert", "-", "--where", test, stdin="{}")
     assert result.exit_code == 2
     assert "--where: " in result.stderr
     assert "expected a" in result.stderr
+
+
+@each("test", {"step=3": "write 'step==3'", "id=p1": "write 'id==\"p1\"'"}.items())
+def test_one_equals_sign_is_written_as_two(test: tuple[str, str]) -> None:
+    result = run("convert", "-", "--where", test[0], stdin="{}")
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"grpo: --where: {test[1]} (== ")
 
 
 @each(

@@ -68,7 +68,12 @@ def evaluate(
             stream.flush()
             notes = [*having_note(run, wanted), *only_note(run, wanted, printing.only)]
             in_table = printing.kind == "table"
-            code = run.finish(notes_in_table=in_table, quiet=printing.quiet, more=notes)
+            code = run.finish(
+                notes_in_table=in_table,
+                quiet=printing.quiet,
+                more=notes,
+                of_rows=encode is not None and printing.output is None,
+            )
             if not run.complete:  # leaving the block so keeps an older file
                 raise typer.Exit(code)
     raise typer.Exit(code)

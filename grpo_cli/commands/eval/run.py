@@ -70,8 +70,13 @@ class Run(Evaluation):
         failed = self._error is not None or self._printed > 0
         return failed and not self.total["records"]
 
-    def finish(self, *, notes_in_table: bool, quiet: bool, more: Iterable[str] = ()) -> int:
-        """Prints the notes, ``more`` of them, then what went wrong; returns the exit code."""
+    def finish(
+        self, *, notes_in_table: bool, quiet: bool, more: Iterable[str] = (), of_rows: bool = False
+    ) -> int:
+        """Prints the notes, ``more`` of them, then what went wrong; returns the exit code.
+
+        ``of_rows``: whether rows of the records before an error were printed.
+        """
         if not quiet:
             in_table = notes_in_table or self.empty or not self.complete
             for note in [*self.notices, *(() if in_table else notes(self.total)), *more]:
@@ -79,6 +84,12 @@ class Run(Evaluation):
         tell_skipped(self.skipped, self.skipped.count + self.total["records"])
         if self._error is not None:
             tell(self._error, as_json=self._as_json)
+            if of_rows and not self._as_json and (read := self.total["records"]):
+                have = counted(read, "record")
+                say(
+                    f"incomplete: stopped after {have}, whose rows are above; there is no total "
+                    "(--on-error skip leaves out records that cannot be read)"
+                )
             return self._error.exit_code
         return BAD_INPUT if self.skipped else 0
 

@@ -16,13 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, Segments
-from grpo_cli.commands.show.picture import flowing, saturated, texts_of
+from grpo_cli.commands.show.picture import Picture, flowing, saturated, texts_of
 from grpo_cli.engine.rows.rows import all_columns, rows
 from grpo_cli.engine.rows.source import Source, bounds, differences_of
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.records import Raw, Record
 from grpo_cli.records.unread import PROMPTS
-from grpo_cli.terminal.numbers import markup
+from grpo_cli.terminal.numbers import markup, shown
 from grpo_cli.terminal.palette import STEPS
 
 _SCRIPTS = (
@@ -38,12 +38,13 @@ def html(
     command: str,
     signature: str,
     settings: Mapping[str, Any],
+    still: Iterable[str],
     blocks: Sequence[tuple[str, str]],
 ) -> Iterator[str]:
     """The page in parts.
 
     Nothing of the user's is in it but escaped, or in base64. The browser may only run this one
-    script and to fetch nothing.
+    script and may fetch nothing.
 
     Args:
         title: what it shows.
@@ -51,6 +52,7 @@ def html(
         command: what made the page.
         signature: of the objective.
         settings: what the script starts with.
+        still: what the page shows until its script has run, and where none runs.
         blocks: an id and base64 each.
     """
     script = '"use strict";\n' + "".join(_asset(name) for name in _SCRIPTS)
@@ -63,7 +65,9 @@ def html(
     yield f"<style>\n{_asset('style.css')}{_colors()}</style></head>\n"
     yield f"<body>\n<header><h1>{markup(title)}</h1><p>{markup(place)}</p>\n"
     yield "</header>\n"
-    yield "<main><noscript><p>This page needs JavaScript.</p></noscript></main>\n"
+    yield "<main>\n"
+    yield from still
+    yield '<noscript><p class="hint">The rest needs JavaScript.</p></noscript></main>\n'
     yield f"<footer><code>{markup(command)}</code><code>{markup(signature)}</code></footer>\n"
     started = json.dumps(settings, allow_nan=False).replace("<", "\\u003c")
     for name, data in (("settings", started), *blocks):
@@ -83,6 +87,39 @@ def _colors() -> str:
         for step in range(-STEPS, STEPS + 1)
         if step
     )
+
+
+def still_totals(numbers: Mapping[str, Any]) -> str:
+    """Numbers by name, as the script draws them."""
+    cells = (
+        f"<div><dt>{markup(name.replace('_', ' '))}</dt><dd>{markup(shown(value))}</dd></div>"
+        for name, value in numbers.items()
+    )
+    return f'<dl class="totals">{"".join(cells)}</dl>\n'
+
+
+def still_record(picture: Picture) -> Iterator[str]:
+    """The numbers of a record and the coloured tokens of the first response that is drawn."""
+    yield still_totals({name: picture.record[name] for name in _TOTALS})
+    for response in picture.responses[:1]:
+        clips = response.row["tokens"]["clip"]
+        words = zip(response.texts[:_STILL], response.values.tolist(), clips, strict=False)
+        tokens = "".join(
+            f'<bdi class="t s{picture.step(value) + STEPS} {clip or ""}">{_lines(text)}</bdi>'
+            f"{'' if response.named else ' '}"
+            for text, value, clip in words
+        )
+        yield f"<h2>Responses</h2>\n<h3><b>{markup(response.title)}</b></h3>\n"
+        yield f'<div class="tokens">{tokens}</div>\n'
+
+
+def _lines(text: str) -> str:
+    return "\n".join(map(markup, text.split("\n")))
+
+
+_TOTALS = ("objective", "loss", "policy", "kl", "gradient_norm", "clip_fraction", "tokens")
+_STILL = 2_000
+"""Tokens in the page itself, outside its script."""
 
 
 # ---- records ------------------------------------------------------------------------------------

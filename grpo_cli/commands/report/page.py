@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from grpo_cli.commands.options.everywhere import command_line
-from grpo_cli.commands.page.page import deflated, finite, html
+from grpo_cli.commands.page.page import deflated, finite, html, still_totals
 from grpo_cli.commands.report.groups import KeptGroups, choose, limit_tokens
 from grpo_cli.commands.trend.comparison import LogComparison, Trend
 from grpo_cli.commands.trend.events import Event
@@ -18,8 +18,9 @@ from grpo_cli.commands.trend.options import StoredOptions, TrendOptions
 from grpo_cli.commands.trend.questions.parts import PartSteps, answer_by, windows
 from grpo_cli.commands.trend.run import Run
 from grpo_cli.commands.trend.step import Finding, Steps
-from grpo_cli.commands.trend.view import known, verdict_of
+from grpo_cli.commands.trend.view import known, usual, verdict_of
 from grpo_cli.engine.fold import first_pass
+from grpo_cli.terminal.numbers import markup
 
 
 def page_of(
@@ -60,8 +61,21 @@ def page_of(
         command=command_line(),
         signature="\n".join(answer.signatures),
         settings={"color_by": None, "top": 10},
+        still=_still(answer),
         blocks=[("run", deflated(whole)), *blocks],
     )
+
+
+def _still(answer: Trend) -> Iterator[str]:
+    """What the page shows until its script has run: the findings, and the last step's numbers."""
+    rows = "".join(
+        f"<li><b>{markup(one.kind)}</b> {markup(one.sentence)}</li>" for one in answer.findings
+    )
+    yield f"<h2>Findings</h2>\n<ol>{rows}</ol>\n" if rows else "<h2>Findings</h2>\n<p>None.</p>\n"
+    steps = answer.steps
+    if steps.numbers:
+        yield f"<h2>Step {steps.numbers[-1]:,}</h2>\n"
+        yield still_totals({name: steps.values(name)[-1] for name in usual(steps)})
 
 
 def _of_records(

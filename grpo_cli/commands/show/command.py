@@ -13,22 +13,22 @@ import typer
 
 from grpo_cli.commands.eval.run import Run
 from grpo_cli.commands.options import complete
-from grpo_cli.commands.options.everywhere import bundled, command_line
+from grpo_cli.commands.options.everywhere import bundled
 from grpo_cli.commands.options.objective import ObjectiveOptions
 from grpo_cli.commands.options.option import option
 from grpo_cli.commands.options.output import HavingOption, Html, PageOptions, Svg
 from grpo_cli.commands.options.place import destination, drawings
 from grpo_cli.commands.options.source import RESPONSE, Files, ReadingOptions, paths, tell_notes
-from grpo_cli.commands.page.page import block, html
 from grpo_cli.commands.show.batch import COLUMN, LACKING, FirstTokens, Ranked, show_rows
 from grpo_cli.commands.show.figure import figure
+from grpo_cli.commands.show.page import OnPage, page_of, with_others
 from grpo_cli.commands.show.picture import (
     COLORS,
     Picture,
     moves_clipped,
     picture,
 )
-from grpo_cli.commands.show.view import left_out, print_heat, print_shown
+from grpo_cli.commands.show.view import not_printed, print_heat, print_shown
 from grpo_cli.engine import Reader
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import Evaluator
@@ -40,9 +40,8 @@ from grpo_cli.engine.totals import record_sizes
 from grpo_cli.errors import GrpoError, UsageError
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.records import Raw, Record
-from grpo_cli.records.unread import STEP_FIELDS
 from grpo_cli.terminal.messages import failures, say
-from grpo_cli.terminal.numbers import counted, percent, shown
+from grpo_cli.terminal.numbers import shown
 from grpo_cli.terminal.paging import print_page
 from grpo_cli.variants.plan import Plan
 
@@ -197,34 +196,48 @@ def _show_record(
     plan = objective.of_one_batch()
     records = reader.records()
     raw, record = next(records)
-    others = _others(records, record) if options.record is None else {}
     breakdown = Chunk.of([record]).run(Evaluator(plan).evaluate)
     if lacks_kl(breakdown.objective.parts):
         reader.notices.update(without_kl([plan], "the record has"))
     _check(record, breakdown, options)
     source = Source([record], breakdown, lambda: record_sizes(breakdown))
+    rest = iter(()) if options.record is not None else records
+    left_out = ""
     without = 0
     with drawings(options.html, options.svg) as (written, drawn):
         if written is not None:
-            for part in _page(raw, record, breakdown, options):
+            on_page = [OnPage.of(raw, record, breakdown)]
+            if options.response is None:
+                tokens = len(breakdown.clip)
+                on_page, left_out = with_others(on_page[0], tokens, rest, plan)
+            for part in page_of(
+                on_page,
+                left_out,
+                _picture(source, options),
+                color_by="gradient" if options.by == "share" else options.by,
+                only=options.response or None,
+                top=_top(options),
+            ):
                 written.write(part.encode())
+        if written is None or options.response is not None:
+            left_out = _others(rest, record)
         if drawn is not None:
             text, without = figure(_picture(source, options))
             drawn.write(text.encode())
     _tell(without, page)
-    notes = reader.notes(plan) | others
+    notes = reader.notes(plan) | dict.fromkeys([left_out] if left_out else ())
     if options.html is None and options.svg is None:
         _print(source, notes, options, page)
     tell_notes(notes, quiet=page.quiet)
 
 
-def _others(records: Iterator[tuple[Raw, Record]], first: Record) -> dict[str, None]:
-    """Says that there are more records, where there are; what is wrong with them is not asked."""
+def _others(records: Iterator[tuple[Raw, Record]], first: Record) -> str:
+    """A sentence on the records after the first, where there are; their faults do not matter."""
     with suppress(GrpoError):
         for _, other in records:
-            first_is = f"{shown(first.name)} is the first record: --record {shown(other.name)}, …"
-            return {f"{first_is} shows another": None}
-    return {}
+            name = f"--record {shown(other.name)}"
+            return f"this is only the first record, {shown(first.name)}; {name} shows the next"
+    return ""
 
 
 def _paths(files: list[str] | None, options: ShowOptions) -> list[str]:
@@ -251,31 +264,6 @@ def _check(record: Record, breakdown: Breakdown, options: ShowOptions) -> None:
     names = {"kl": breakdown.kl, "log_prob": breakdown.batch.log_probs_new}
     if options.by in LACKING and (differences_of(breakdown) | names).get(options.by) is None:
         raise UsageError(f"--by {options.by}: {LACKING[options.by]}")
-
-
-def _page(raw: Raw, record: Record, breakdown: Breakdown, options: ShowOptions) -> Iterator[str]:
-    color_by = "gradient" if options.by == "share" else options.by
-    settings = {"color_by": color_by, "only": options.response or None, "top": _top(options)}
-    return html(
-        title=_title(raw, record, breakdown),
-        place=record.source + ("" if record.line is None else f":{record.line}"),
-        command=command_line(),
-        signature=breakdown.objective.signature,
-        settings=settings,
-        blocks=[("record", block(raw, record, breakdown))],
-    )
-
-
-def _title(raw: Raw, record: Record, breakdown: Breakdown) -> str:
-    """Which record it is, of which step, its loss, and how much of it is clipped."""
-    known = raw.value if isinstance(raw.value, dict) else {}
-    steps = (f" of step {shown(known[name])}" for name in STEP_FIELDS if name in known)
-    loss = shown(-float(breakdown.record_objective[0]) + 0.0)
-    clipped = percent(np.mean(breakdown.clip != 0)) if len(breakdown.clip) else "none"
-    tokens = counted(len(breakdown.clip), "token")
-    return (
-        f"record {shown(record.name)}{next(steps, '')}: loss {loss}, {clipped} of {tokens} clipped"
-    )
 
 
 def _picture(source: Source, options: ShowOptions) -> Picture:
@@ -307,7 +295,7 @@ def _print(source: Source, notices: Iterable[str], options: ShowOptions, page: P
             notes=() if page.quiet else notices,
             shades=True,
         )
-    _tell(left_out(drawn), page)
+    _tell(not_printed(drawn), page)
 
 
 def _tell(without: int, page: PageOptions) -> None:

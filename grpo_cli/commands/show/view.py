@@ -197,7 +197,7 @@ def print_heat(
     print_signature(console, screen, picture.record["signature"])
 
 
-def left_out(picture: Picture) -> int:
+def not_printed(picture: Picture) -> int:
     """How many tokens are not printed."""
     return max(sum(len(response.texts) for response in picture.responses) - _MOST, 0)
 

@@ -14,7 +14,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import numpy as np
 import orjson
 
-from grpo_cli.errors import InputError
+from grpo_cli.errors import InputError, nearest
 from grpo_cli.records.choose.rows import merge, responses_of
 from grpo_cli.records.choose.where import Missing, Path, hashable, look_up, read_path, spelled
 from grpo_cli.records.open.blocks import Block, Cut
@@ -218,7 +218,7 @@ def _merge_group(group: Group[Raw | InputError], grouping: Grouping) -> Raw:
         raise group.fault
     for raw in rows:
         if raw.key is None:
-            message = f"expected {grouping.named} to group by, found nothing"
+            message = f"there is no {grouping.named} to group by{_other_fields(raw, grouping)}"
             path = raw.prefix.rstrip(".")
             raise InputError(message, path=path, source=raw.source, line=raw.line)
         if raw.key != rows[0].key and grouping.by:
@@ -227,6 +227,15 @@ def _merge_group(group: Group[Raw | InputError], grouping: Grouping) -> Raw:
             )
             raise InputError(message, source=raw.source, line=raw.line)
     return merge(rows, group.label, by_size=bool(grouping.size))
+
+
+def _other_fields(raw: Raw, grouping: Grouping) -> str:
+    """The field that may have been meant, else those that a row could be grouped by."""
+    value = raw.value if isinstance(raw.value, dict) else {}
+    known = [name for name, one in value.items() if isinstance(one, str | int)]
+    if near := nearest(grouping.named, known):
+        return f"; did you mean --group-by {near}?"
+    return f" (this row has {', '.join(known)})" if known else ""
 
 
 RANK_FIELDS = (

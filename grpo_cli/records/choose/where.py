@@ -81,6 +81,7 @@ _TESTS: Mapping[str, Callable[[Any, Any], bool]] = {
     ">": operator.gt,
 }
 _CONDITION = re.compile(r"\s*([^=!<>\s]+)\s*(==|!=|<=|>=|<|>)\s*(.+?)\s*")
+_ASSIGNED = re.compile(r"\s*([^=!<>\s]+)\s*=\s*([^=!<>]+?)\s*")
 _WORDS = {"true": True, "false": False, "null": None}
 _SCALAR = rb'\s*:\s*(-?\d[\d.eE+-]*|"[^"\\]*"|true|false|null)\s*[,}\]]'
 
@@ -209,10 +210,18 @@ def _read(text: str, flag: str) -> Condition:
         )
     found = _CONDITION.fullmatch(text)
     if found is None:
-        raise UsageError(
-            f"{flag}: expected a comparison like 'step==120' (== != < <= > >=, &&), got {text!r}"
-        )
+        equal = _ASSIGNED.fullmatch(text)
+        how = "expected a comparison like 'step==120'"
+        if equal:
+            how = f"write '{equal[1]}=={_quoted(equal[2])}'"
+        raise UsageError(f"{flag}: {how} (== != < <= > >=, &&), got {text!r}")
     return Condition(read_path(found[1], flag), found[2], _constant(found[3]))
+
+
+def _quoted(text: str) -> str:
+    """A constant as it is read back: text in quotes."""
+    value = _constant(text)
+    return f'"{value}"' if isinstance(value, str) else text
 
 
 def _constant(text: str) -> Any:

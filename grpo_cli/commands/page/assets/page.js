@@ -63,6 +63,23 @@ class Page {
     this.path.replaceChildren(...parts);
   }
 
+  // Which of several records is shown, and its heading.
+  choice(records, at, more) {
+    const { title, place, signature } = records[at];
+    const write = (where, words) => (document.querySelector(where).textContent = words);
+    document.title = title;
+    write("h1", title);
+    write("header p", place);
+    write("footer code:last-child", signature);
+    if (records.length < 2 && !more) return;
+    this.path ??= this.main.parentNode.insertBefore(make("nav.crumbs", { "aria-label": "where" }), this.bar.element);
+    const select = make("select", { "aria-label": "record", onchange: () => (location.hash = `record-${select.value}`) });
+    const option = (name, number) => make("option", { value: number, selected: number === at ? "" : null }, name);
+    select.append(...records.map(({ name }, number) => option(name, number)));
+    const count = make("span", {}, ` of ${shown(records.length)} on this page${more ? `; ${more}` : ""}`);
+    this.path.replaceChildren(make("label", {}, "record ", select), count);
+  }
+
   up() {
     const { step, group } = address();
     if (step !== null) location.hash = group === null ? "" : `step-${step}`;

@@ -128,10 +128,14 @@ function furthestOf(ranges, size, most) {
   return kept.sort((a, b) => size(b) - size(a) || a - b).slice(0, most);
 }
 
-// How many tokens have which value; heights on a log scale, what is beyond an edge in the last bin.
+// A highest bar of so many tokens makes heights logarithmic.
+const LOGARITHMIC = 50;
+
+// How many tokens have which value; what is beyond an edge is in the last bin.
 function histogram(record, quantity, width) {
-  const [bins, height, foot] = [Math.min(61, Math.floor(width / 7)), 130, 22];
+  const [height, foot] = [130, 22];
   const values = record.columns[quantity.column];
+  const bins = Math.min(61, Math.floor(width / 7), 2 * Math.ceil(Math.sqrt(values.length)) + 1);
   const isRatio = quantity.name === "ratio";
   const ends = isRatio && record.clip_range ? record.clip_range.filter((end) => end > 0.05) : [];
   const edge = Math.max(1.3 * Number(quantity.scale), ...ends.map((end) => 1.4 * Math.abs(Math.log(end))), 1e-9);
@@ -140,11 +144,13 @@ function histogram(record, quantity, width) {
     const share = (Math.max(-edge, Math.min(edge, value - quantity.middle)) + edge) / (2 * edge);
     if (share >= 0) counts[Math.min(Math.floor(share * bins), bins - 1)]++;
   }
-  const most = Math.log1p(Math.max(...counts, 1));
+  const log = Math.max(...counts) >= LOGARITHMIC;
+  const size = (count) => (log ? Math.log1p(count) : count);
+  const most = size(Math.max(...counts, 1));
   const at = (value) => ((value + edge) / (2 * edge)) * width;
   const formatted = (value) => shown(isRatio ? Math.exp(value) : value + quantity.middle, 4);
   const parts = counts.map((count, bin) => {
-    const tall = (height * Math.log1p(count)) / most;
+    const tall = (height * size(count)) / most;
     const [low, high] = [-edge + (2 * edge * bin) / bins, -edge + (2 * edge * (bin + 1)) / bins];
     const title = draw("title", {}, `${shown(count)} tokens from ${formatted(low)} to ${formatted(high)}`);
     return draw("rect", { class: "bin", x: at(low), y: height - tall, width: width / bins - 1, height: tall }, title);
@@ -162,5 +168,5 @@ function histogram(record, quantity, width) {
   }
   const label = `histogram of ${quantity.words}`;
   const svg = draw("svg", { viewBox: `0 0 ${width} ${height + foot}`, role: "img", "aria-label": label }, ...parts);
-  return [svg, make("figcaption", {}, `highest bar: ${shown(Math.max(...counts))} of ${shown(values.length)} tokens (log scale)`)];
+  return [svg, make("figcaption", {}, `highest bar: ${shown(Math.max(...counts))} of ${shown(values.length)} tokens${log ? " (log scale)" : ""}`)];
 }

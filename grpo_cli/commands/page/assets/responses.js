@@ -38,14 +38,14 @@ class Responses {
     const record = this.record;
     const { low, high } = clipCounts(record, r);
     const fact = (name, value, kind = "") => make(`span${kind}`, {}, `${name} `, make("b", {}, value));
+    const bar = make("span.bar", { "aria-hidden": "true", title: "relative to the largest contribution" }, this.bar(facts.contribution));
+    yield make("span.first", {}, "contribution ", make("b", {}, shown(facts.contribution)), bar); // all bars have one axis
     if (record.groups > 1) yield fact("group", shown(facts.group));
     if (facts.reward !== null) yield fact("reward", shown(facts.reward));
     if (facts.advantage !== null) yield fact("A", shown(facts.advantage));
     yield fact("tokens", shown(facts.length));
     if (low) yield fact("▾ clipped low", shown(low));
     if (high) yield fact("▴ clipped high", shown(high));
-    const bar = make("span.bar", { "aria-hidden": "true", title: "relative to the largest contribution" }, this.bar(facts.contribution));
-    yield make("span", {}, "contribution ", make("b", {}, shown(facts.contribution)), " ", bar);
   }
 
   bar(value) {

@@ -24,6 +24,17 @@ async function route(page, run) {
   } else page.plain(run.kept[step] === undefined ? new RunView(run) : new StepView(run, step));
 }
 
+// Shows the record of the address, or the first.
+async function openRecord(page, settings) {
+  const { records, left_out: more } = settings;
+  const number = Number(location.hash.match(/record-(\d+)/)?.[1] ?? 0);
+  const at = records[number] ? number : 0;
+  const record = await readBlock(document.getElementById(`record-${at}`).textContent);
+  record.only = settings.only;
+  page.choice(records, at, more);
+  page.open(record);
+}
+
 async function begin() {
   const settings = JSON.parse(document.querySelector("#settings").textContent);
   const page = new Page(settings);
@@ -33,9 +44,8 @@ async function begin() {
     addEventListener("hashchange", () => route(page, head));
     await route(page, head);
   } else {
-    const record = await readBlock(document.querySelector("#record").textContent);
-    record.only = settings.only;
-    page.open(record);
+    addEventListener("hashchange", () => openRecord(page, settings));
+    await openRecord(page, settings);
   }
   globalThis.page = page;
   document.documentElement.dataset.ready = String(Math.round(performance.now()));

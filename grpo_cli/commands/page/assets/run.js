@@ -13,6 +13,9 @@ const DOTS = " Dots: steps whose groups are on this page, orange those of findin
 // A run of so many steps has a bold line as well, of medians.
 const LONG = 20;
 
+// So many pixels wide, the findings of an event are folded but for the first.
+const NARROW = 600;
+
 class RunView {
   constructor(run) {
     this.run = run;
@@ -70,7 +73,12 @@ class RunView {
     const said = check.map((words) => make("li", {}, make("b", {}, "check"), ` ${words}`));
     if (fix) said.push(make("li", {}, make("b", {}, "fix"), ` ${fix}`));
     const when = (one) => (one.onset === first.onset ? "also " : "then ");
-    item.append(make("ul.findings", {}, ...others.map((one) => this.finding(one, when(one))), ...said));
+    if (said.length) item.append(make("ul.findings", {}, ...said));
+    if (!others.length) return item;
+    const list = make("ul.findings", {}, ...others.map((one) => this.finding(one, when(one))));
+    const words = `${others.length} more ${others.length === 1 ? "finding" : "findings"} with it`;
+    const open = innerWidth > NARROW ? "" : null;
+    item.append(make("details", { open }, make("summary", {}, words), list));
     return item;
   }
 

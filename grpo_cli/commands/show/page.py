@@ -1,0 +1,114 @@
+"""The page of ``grpo show --html``: the records of the input, each as if it were alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from grpo_cli.commands.options.everywhere import command_line
+from grpo_cli.commands.page.page import block, html, still_record
+from grpo_cli.commands.show.picture import Picture
+from grpo_cli.engine.chunk import Chunk
+from grpo_cli.engine.evaluator import Evaluator
+from grpo_cli.errors import GrpoError
+from grpo_cli.objective.breakdown import Breakdown
+from grpo_cli.records import Raw, Record
+from grpo_cli.records.unread import STEP_FIELDS
+from grpo_cli.terminal.numbers import counted, percent, shown
+from grpo_cli.variants.plan import Plan
+
+_MOST = 200_000
+"""Tokens of a page; the first record is always on it."""
+
+
+class OnPage(NamedTuple):
+    """A record of a page: its heading, where it was read, its objective, and its numbers."""
+
+    name: str
+    title: str
+    place: str
+    signature: str
+    block: str
+
+    @classmethod
+    def of(cls, raw: Raw, record: Record, breakdown: Breakdown) -> OnPage:
+        """The record as it evaluates alone."""
+        place = record.source + ("" if record.line is None else f":{record.line}")
+        signature = breakdown.objective.signature
+        numbers = block(raw, record, breakdown)
+        return cls(shown(record.name), _title(raw, record, breakdown), place, signature, numbers)
+
+
+def _title(raw: Raw, record: Record, breakdown: Breakdown) -> str:
+    """Which record it is, of which step, its loss, and how much of it is clipped."""
+    known = raw.value if isinstance(raw.value, dict) else {}
+    steps = (f" of step {shown(known[name])}" for name in STEP_FIELDS if name in known)
+    loss = shown(-float(breakdown.record_objective[0]) + 0.0)
+    clipped = percent(np.mean(breakdown.clip != 0)) if len(breakdown.clip) else "none"
+    tokens = counted(len(breakdown.clip), "token")
+    return (
+        f"record {shown(record.name)}{next(steps, '')}: loss {loss}, {clipped} of {tokens} clipped"
+    )
+
+
+def with_others(
+    first: OnPage, tokens: int, records: Iterable[tuple[Raw, Record]], plan: Plan
+) -> tuple[list[OnPage], str]:
+    """The records of a page, as many as there is room for, and a sentence on those left out.
+
+    Args:
+        first: the first record.
+        tokens: how many tokens that has.
+        records: the records after it.
+        plan: the objective.
+    """
+    drawn = [first]
+    evaluator = Evaluator(plan)
+    try:
+        for raw, record in records:
+            tokens += sum(record.widths)
+            if tokens > _MOST:
+                there = counted(len(drawn), "record")
+                return drawn, (
+                    f"the page has the first {there}, which is all that fits; "
+                    f"--record {shown(record.name)} draws the next"
+                )
+            drawn.append(OnPage.of(raw, record, Chunk.of([record]).run(evaluator.evaluate)))
+    except GrpoError as error:
+        return drawn, f"the page ends before a record that cannot be read: {error}"
+    return drawn, ""
+
+
+def page_of(
+    records: Sequence[OnPage],
+    left_out: str,
+    picture: Picture,
+    *,
+    color_by: str | None,
+    only: Sequence[int] | None,
+    top: int,
+) -> Iterator[str]:
+    """The page in parts.
+
+    Args:
+        records: what is on it, the first one open.
+        left_out: a sentence on the records that are not.
+        picture: the first record.
+        color_by: what colours the tokens; None for the usual.
+        only: the responses that are drawn; None for all.
+        top: how many of the most extreme tokens are listed.
+    """
+    first = records[0]
+    named: list[dict[str, Any]] = [one._replace(block="")._asdict() for one in records]
+    settings = {"color_by": color_by, "only": only, "top": top, "left_out": left_out}
+    return html(
+        title=first.title,
+        place=first.place,
+        command=command_line(),
+        signature=first.signature,
+        settings=settings | {"records": named},
+        still=still_record(picture),
+        blocks=[(f"record-{at}", one.block) for at, one in enumerate(records)],
+    )
