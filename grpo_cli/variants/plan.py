@@ -474,14 +474,16 @@ def _no_variant(name: str) -> str:
         return (
             f"{name!r} is a framework: name a row of it, as {', '.join(of_framework[:3])} {lists}"
         )
-    close = get_close_matches(name, NAMES, n=3, cutoff=0.5)
-    best = [one for one in close if _likeness(name, one) == _likeness(name, close[0])]
+    close = get_close_matches(name, NAMES, n=5, cutoff=0.5)
+    nearest_of = max((_likeness(name, one) for one in close), default=None)
+    best = [one for one in close if _likeness(name, one) == nearest_of][:3]
     near = f"; did you mean {' or '.join(best)}?" if best else ""
     return f"unknown variant {name!r}{near} {lists}"
 
 
-def _likeness(name: str, other: str) -> float:
-    return SequenceMatcher(None, name, other).ratio()
+def _likeness(name: str, other: str) -> tuple[float, bool]:
+    """How alike two names are; of those alike, one of the same letters (dpao, dapo) is nearer."""
+    return SequenceMatcher(None, name, other).ratio(), sorted(name) == sorted(other)
 
 
 def _near(name: str, known: Iterable[str]) -> str:

@@ -150,33 +150,6 @@ def test_one_response_one_record(grpo, dump):
     assert grpo("show", path, "--record", "2").exit_code == 0
 
 
-@pytest.mark.parametrize(
-    ("flags", "code", "said"),
-    [
-        (("--response", "9"), 2, "responses 0 to 1"),
-        (("--color-by", "taste"), 2, "expected one of ratio"),
-        (("--color-by", "kl", "-v", "dr"), 2, "this objective has no KL"),
-        # of a page and a picture one alone is not left
-        (("--html", "page.html", "--svg", "nowhere/picture.svg"), 2, "--svg: cannot write"),
-        (("--html", "page.html", "--svg", "page.html"), 2, "--html and --svg name the same file"),
-        (
-            ("--color-by", "mismatch"),
-            2,
-            "--by mismatch: the record has no log_probs_rollout (the engine's log-probs)\n",
-        ),
-        (("--record", "bare", "--beta", "0.04"), 3, "log_probs_ref"),
-        (("--record", "bare", "--beta", "0"), 0, ""),
-    ],
-)
-def test_usage_errors(grpo, dump, tmp_path, monkeypatch, flags, code, said):
-    path = str(dump(TOKENS, {"id": "bare", "log_probs_ref": None}))
-    monkeypatch.chdir(tmp_path)
-    result = grpo("show", path, *(() if "--record" in flags else ("--record", "0")), *flags)
-    assert result.exit_code == code
-    assert said in result.stderr
-    assert not (tmp_path / "page.html").exists()
-
-
 # ---- pictures ------------------------------------------------------------------------------------
 
 

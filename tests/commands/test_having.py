@@ -145,22 +145,6 @@ def test_the_same_bytes_whatever_the_jobs(path: Path, monkeypatch: pytest.Monkey
     assert run(*words, "--jobs", "2").stdout == alone
 
 
-@each(
-    ("words", "said"),
-    [
-        (["--having", "shares>1"], "there is no column 'shares'; did you mean share? (there are"),
-        (["--having", "taste"], "--having: expected a comparison"),
-        (["--having", "a==1 || b==2"], "--having: '||' is not supported"),
-    ],
-)
-def test_an_unknown_name_says_which_there_are(path: Path, words: list[str], said: str) -> None:
-    result = run("eval", path, "--level", "token", *words)
-    assert result.exit_code == 2
-    assert said in result.stderr
-    if "there are" in said:
-        assert "log_prob, difference, mismatch)" in result.stderr
-
-
 def test_only_the_loss_of_many_records_says_how_to_get_one(path: Path) -> None:
     found = run("eval", path, "-v", "dr", "--only", "loss")
     assert len(found.stdout.splitlines()) == 5
@@ -171,12 +155,6 @@ def test_only_the_loss_of_many_records_says_how_to_get_one(path: Path) -> None:
         told = run("eval", path, "-v", "dr", "--only", "loss", *words).stderr
         assert "--only" not in told, words
     assert "--only" not in run("eval", path, "-v", "dr", "--only", "id").stderr
-
-
-def test_a_side_that_there_is_not_is_refused(path: Path) -> None:
-    found = run(*EVAL, path, "--level", "token", "--having", "clip==hihg")
-    assert found.exit_code == 2
-    assert "clip is high, low or null" in found.stderr
 
 
 # ---- of a batch that was not read whole no total is printed, for a script would take it for one --

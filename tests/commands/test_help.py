@@ -60,13 +60,6 @@ def test_a_command_s_help_is_that_of_its_flag(grpo):
     assert asked.output.split("\n", 1)[1] == flag.output.split("\n", 1)[1]
 
 
-def test_an_unknown_topic_is_one_line_with_the_near_match(grpo):
-    result = grpo("help", "inptu")
-    assert result.exit_code == 2
-    (line,) = result.stderr.splitlines()
-    assert line.startswith("grpo: no help on 'inptu'; did you mean input? (grpo help lists ")
-
-
 def example(name: str) -> list[str]:
     """The command lines at the top of a command's help, without what only pipes beside them."""
     _, _, lines, *_ = run(name, "--help").stdout.split("\n\n")
@@ -244,32 +237,6 @@ def test_what_people_ask_is_answered_on_the_first_screen(grpo, monkeypatch, comm
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ("dump.jsonl -v dr", "for a file: grpo eval dump.jsonl -v dr"),
-        ("missing.parquet", "for a file: grpo eval missing.parquet"),
-        ("dapo", "dapo is a variant: grpo eval FILE -v dapo, or grpo explain dapo"),
-        ("input", "for the page: grpo help input"),
-        ("evl", "did you mean grpo eval?"),
-        ("list", "type: grpo variants, grpo formats or grpo vectors"),
-        ("stats", "type: grpo eval FILE"),
-        ("inspect x", "type: grpo show FILE"),
-        ("plot", "type: grpo trend RUN --plot"),
-        ("k3", "for its meaning: grpo explain k3"),
-        ("pandas", "for its meaning: grpo explain pandas"),
-        ("ratio", "for its meaning: grpo explain ratio"),
-    ],
-)
-def test_a_word_that_is_no_command(shell, tmp_path, words, said):
-    (tmp_path / "dump.jsonl").write_text("{}")
-    result = shell(f"cd {tmp_path}; grpo {words}")
-    assert result.returncode == 2
-    (line,) = result.stderr.splitlines()
-    assert line.startswith(f"grpo: no such command '{words.split()[0]}'")
-    assert line.replace("python -m grpo_cli", "grpo").endswith(said)
-
-
-@pytest.mark.parametrize(
     ("word", "command"),
     [
         ("ci", "grpo check FILE --fail-on warning -q"),
@@ -287,12 +254,6 @@ def test_a_word_leads_to_the_command_that_shows_it(grpo, word, command):
     assert grpo("help", word).stdout.splitlines()[-1].strip() == command
 
 
-def test_several_variants_are_for_compare(grpo):
-    result = grpo("eval", "samples/arithmetic.jsonl", "-v", "grpo,dr")
-    assert result.exit_code == 2
-    assert result.stderr.endswith("; for several: grpo compare -v grpo,dr\n")
-
-
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
@@ -308,18 +269,3 @@ def test_a_flag_or_word_is_explained(grpo, asked, said):
     result = grpo("help", asked)
     assert result.exit_code == 0
     assert said in result.stdout
-
-
-@pytest.mark.parametrize(
-    ("asked", "near"), [("dpao", "dapo"), ("advantge", "advantage"), ("--grup-by", "--group-by")]
-)
-def test_what_nothing_explains_has_a_near_word(grpo, asked, near):
-    result = grpo("help", asked)
-    assert result.exit_code == 2
-    assert f"did you mean {near}? (grpo help lists" in result.stderr
-
-
-def test_two_letters_that_are_swapped_name_the_variant(grpo, tmp_path):
-    (tmp_path / "a.json").write_text("{}")
-    said = grpo("eval", tmp_path / "a.json", "-v", "dpao").stderr
-    assert "unknown variant 'dpao'; did you mean dapo?" in said

@@ -1,228 +1,141 @@
-"""What is no record, or nearly one: each message says what it is and what to do."""
+"""Messages about files that no case in text can hold, and about the row that records name."""
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
+import lzma
 import pickle
+import struct
 import tarfile
 import zipfile
+from bz2 import compress as bzip2
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from command import run
+from files import each
+from fuzz import product
 
-ROWS = [[-0.5, -0.3], [-0.2]]
+ROWS = {"log_probs": [[-0.5, -0.3], [-0.2, -0.4]], "rewards": [1.0, 0.0]}
+RECORD = json.dumps(ROWS) + "\n"
 
 
-def packed(kind: str) -> bytes:
+def made(kind: str) -> bytes:
+    """A small file of each kind that is not text."""
     stream = io.BytesIO()
-    if kind == "zip":
-        with zipfile.ZipFile(stream, "w") as archive:
-            archive.writestr("folder/records.jsonl", "{}")
+    arrays = {name: np.array(one) for name, one in ROWS.items()}
+    if kind == "npz":
+        np.savez(stream, **arrays)
+    elif kind == "npy":
+        np.save(stream, arrays["log_probs"])
+    elif kind == "pickle":
+        stream.write(pickle.dumps(ROWS, protocol=4))
     elif kind == "tar":
         with tarfile.open(fileobj=stream, mode="w") as archive:
             archive.addfile(tarfile.TarInfo("records.jsonl"))
+    elif kind == "safetensors":
+        entries = {"log_probs": ([2, 2], [0, 32]), "rewards": ([2], [32, 48])}
+        header = json.dumps(
+            {
+                name: {"dtype": "F64", "shape": shape, "data_offsets": at}
+                for name, (shape, at) in entries.items()
+            }
+        ).encode()
+        stream.write(struct.pack("<Q", len(header)) + header)
+        stream.write(b"".join(one.tobytes() for one in arrays.values()))
+    elif kind == "parquet":
+        pq.write_table(pa.Table.from_pylist([ROWS]), stream)
+    elif kind == "arrow":
+        table = pa.Table.from_pylist([ROWS])
+        with pa.ipc.new_file(stream, table.schema) as sink:
+            sink.write_table(table)
     else:
-        stream.write(pickle.dumps({"log_probs": ROWS}, protocol=4))
+        with zipfile.ZipFile(stream, "w") as file:
+            file.writestr(kind, b"x" * 500)
     return stream.getvalue()
 
 
-@pytest.mark.parametrize(
-    ("content", "said"),
+CUT = "is the file cut off?"
+
+
+@each(
+    ("name", "content", "said"),
     [
-        (packed("zip"), "this is a zip archive: unzip it"),
-        (
-            packed("tar"),
-            ("this is a tar archive; to read the files in it: tar -xOf FILE | grpo eval"),
-        ),
-        (packed("pickle"), "this is a Python pickle, which can run any code"),
-        (b"id,log_probs,reward\n1,-0.5,1\n", "this looks like CSV"),
-        (b"step;loss;kl\n1;0.5;2\n", "this is a trainer's log, which has no tokens"),
-        (b"<!DOCTYPE html>\n<p>", "this is an HTML page, which a browser opens"),
-        (
-            b"log_probs:\n  - [-0.5]\n",
-            ("this looks like YAML, but records are JSON; to convert it: yq -o json"),
-        ),
-        (b"---\nid: 3\n", "this looks like YAML"),
-        (b"- id: 3\n", "this looks like YAML"),
-        (b"PAR1....", "Parquet, Arrow and npz are read from files, not from pipes"),
+        ("a", made("folder/records.jsonl"), "this is a zip archive: unzip it"),
+        ("a", made("tar"), "this is a tar archive; to read the files in it: tar -xOf FILE | grpo"),
+        ("a", made("pickle"), "this is a Python pickle, which can run any code"),
+        ("a.npz", made("npz")[:300], f"the file is damaged: its zip has no end; {CUT}"),
+        ("a.pt", made("archive/data.pkl")[:300], f"did not write it: its zip has no end; {CUT}"),
+        ("a.safetensors", made("safetensors")[:60], f"bytes, but only 52 are left; {CUT}"),
+        ("a.safetensors", made("safetensors")[:-8], f"need 48 bytes, but the file has 40; {CUT}"),
+        ("a.gz", gzip.compress(RECORD.encode())[:-9], f"the compressed data end too early; {CUT}"),
+        ("a.parquet", made("parquet")[:-3], f"is damaged: it does not end with PAR1; {CUT}"),
+        ("a.arrow", made("arrow")[:-3], f"is damaged: it does not end with ARROW1; {CUT}"),
+        ("a.bz2", bzip2(b"{}"), "this is bzip2; to read it: bunzip2 -c FILE | grpo eval"),
+        ("a.json", lzma.compress(b"{}"), "this is xz; to read it: xz -dc FILE | grpo eval"),
+        ("a.npy", made("npy"), "a single numpy array without a name: save named arrays with np.sa"),
     ],
+    ids=lambda case: case[0] + case[2],
 )
-@pytest.mark.parametrize("piped", [False, True])
-def test_what_is_no_json(tmp_path, content, said, piped):
-    path = tmp_path / "data"
+def test_a_file_that_is_damaged_or_packed_in_another_way(tmp_path, name, content, said):
+    path = tmp_path / name
     path.write_bytes(content)
-    if content.startswith(b"PAR1") and not piped:
-        pytest.skip("that file is damaged Parquet")
-    words, stdin = (["eval"], content) if piped else (["eval", str(path)], None)
-    result = run(*words, stdin=stdin)
-    (line,) = result.stderr.splitlines()
-    assert result.exit_code == 3
-    assert line.startswith(f"grpo: {'<stdin>' if piped else path}: {said}")
+    results = [(str(path), run("eval", path, "--beta", "0", "-q"))]
+    if name == "a":
+        results.append(("<stdin>", run("eval", "-q", stdin=content)))
+    for called, result in results:
+        line, *more = result.stderr.splitlines()
+        assert result.exit_code == 3
+        assert line.startswith(f"grpo: {called}: ")
+        assert said in line
+        assert all(one.startswith("grpo: incomplete: stopped after ") for one in more)
 
 
-@pytest.mark.parametrize("text", ["1,2", "nothing", '"a": 1', "[1, 2]", "{,}"])
-def test_what_may_be_json_is_told_by_its_place(tmp_path, text):
-    path = tmp_path / "data"
-    path.write_text(text)
-    error = run("eval", path).stderr
-    assert "looks like" not in error
-    assert "expected" in error
-
-
-REFERENCE = (
-    "sft_lp: log_probs_ref is missing, but grpo needs it; grpo does not read this key: --map "
-)
-REFERENCE += "log_probs_ref=sft_lp reads it (--beta 0 works without a reference)"
-GOOD = {"log_probs_new": ROWS, "log_probs_ref": ROWS, "rewards": [1.0, 0.0]}
-LOW = [[0.5, 0.3, 0.7, 0.1], [0.2, 0.9]]
-HIGH = [[0.5, 1.3, 0.1, 7.0], [2.0, 1.0]]
-WORDS = [[[5.1, -3.2, 8.8], [2.0, 3.2, -7.5]]] * 2
-MANY = [[5.1, -3.2, 8.8, 2.0], [3.2, -7.5]]
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (
-            {"log_probs_new": "tensor([[-0.5000, -0.3000]])"},
-            'expected a list of numbers, got "tensor([[-0.5000, -0.3000]])" '
-            "(a tensor as it is printed; dump its .tolist())",
-        ),
-        ({"log_probs_new": str(ROWS)}, "(a list in a string; dump the list itself)"),
-        ({"log_probs_new": "[-0.5, -0.3"}, 'expected a list of numbers, got "[-0.5, -0.3"'),
-        ({"log_probs_new": ["tensor([-0.5])", [-0.2]]}, "dump its .tolist())"),
-        (
-            {"log_probs_new": [-0.5, -0.3, -0.2], "log_probs_ref": [-0.5, -0.3, -0.2]},
-            "rewards: expected 3 rewards (one per response), got 2; log_probs_new is a flat list "
-            "with one number per response: write values per token as [[…]]",
-        ),
-        ({"log_probs_new": MANY, "log_probs_ref": MANY}, "; these look like logits: take log_soft"),
-        (
-            {"log_probs_new": WORDS, "log_probs_ref": None},
-            "rewards: expected 4 rewards (one per response), got 2; the 3 numbers in each list of "
-            "log_probs_new look like logits: take log_softmax and select the sampled token",
-        ),
-        (
-            {"log_probs_new": WORDS, "log_probs_ref": [[-1.0, -1.0], [-1.0, -1.0]]},
-            "log_probs_ref[0][0]: expected 3 numbers (as log_probs_new[0][0] has), got -1; the 3 "
-            "numbers in each list of log_probs_new look like logits: take log_softmax and select "
-            "the sampled token",
-        ),
-        (
-            {"log_probs_new": [[-1.0, -1.0], [-1.0, -1.0]], "log_probs_ref": WORDS},
-            "log_probs_ref[0][0]: expected a number, got a list; the 3 numbers in each list of "
-            "log_probs_ref look like logits: take log_softmax and select the sampled token",
-        ),
-        (
-            {"log_probs_new": [[[-1.0, -2.0], [-3.0, -1.0]]] * 2, "log_probs_ref": None},
-            "got 2; log_probs_new is nested like several groups: if each of its lists of 2 numbers "
-            "covers the vocabulary, dump the log-prob of the sampled token only",
-        ),
-        (
-            {"log_probs_new": [[5.0, -3.0] * 500] * 3, "log_probs_ref": None, "rewards": 1.0},
-            "rewards: expected 3 rewards (one per response), got 1; the 1,000 numbers in each "
-            "list of log_probs_new look like logits: take log_softmax and select the sampled token",
-        ),
-        (  # two groups of two responses, of which one reward each is missing: no vocabulary
-            {"log_probs_new": [[[-1.0], [-3.0, -1.0]]] * 2, "log_probs_ref": None},
-            "rewards: expected 4 rewards (one per response), got 2",
-        ),
-        (
-            {"log_probs_new": LOW, "log_probs_ref": LOW},
-            "; these look like probabilities: take their nat",
-        ),
-        (
-            {"log_probs_new": HIGH, "log_probs_ref": HIGH},
-            "; these look like −log p (as losses are): negate",
-        ),
-        ({"log_probs_ref": None, "sft_lp": ROWS, "note": "x", "beta": 0.04}, REFERENCE),
-        (
-            {"rewards": None, "token_level_scores": [[0.0, 1.0], [0.0]]},
-            "; ignored keys: token_level_scores (--map rewards=token_level_scores)",
-        ),
-        ({"log_probs_new": None, "my_logp": ROWS}, "my_logp (--map log_probs_new=my_logp)"),
-        ({"rewards": None, "framework": {"name": "x"}}, "needs one reward per response"),
-    ],
-)
-def test_what_is_nearly_a_record(grpo, dump, change, said):
-    record = {name: value for name, value in (GOOD | change).items() if value is not None}
-    result = grpo("eval", str(dump(json.dumps(record))))
-    (line,) = [one for one in result.stderr.splitlines() if "note:" not in one]
-    assert result.exit_code == 3
-    assert said in line
-    assert line.endswith(said) or "looks" in said or "these look" in said
+@each("kind", ["npz", "safetensors", "parquet", "arrow"])
+def test_whole_files_are_read(tmp_path, kind):
+    path = tmp_path / f"a.{kind}"
+    path.write_bytes(made(kind))
+    assert run("eval", path, "--beta", "0").exit_code == 0
 
 
 def test_the_mapping_that_is_proposed_works(grpo, dump):
-    scores = [[0.25, 0.75], [0.25]]
-    one = json.dumps({"log_probs_new": ROWS, "token_level_scores": scores})
-    other = json.dumps({"log_probs_new": ROWS, "rewards": [1.0, 0.25]})
-    mapped = grpo("eval", str(dump(one)), "--map", "rewards=token_level_scores", *BARE)
-    assert mapped.stdout == grpo("eval", str(dump(other)), *BARE).stdout
+    bare = ("--beta", "0", "--level", "response", "--only", "reward,advantage", "-q")
+    rows = {"log_probs_new": [[-0.5, -0.3], [-0.2]]}
+    one = json.dumps(rows | {"token_level_scores": [[0.25, 0.75], [0.25]]})
+    other = json.dumps(rows | {"rewards": [1.0, 0.25]})
+    mapped = grpo("eval", str(dump(one)), "--map", "rewards=token_level_scores", *bare)
+    assert mapped.stdout == grpo("eval", str(dump(other)), *bare).stdout
     assert mapped.exit_code == 0
 
 
-BARE = ("--beta", "0", "--level", "response", "--only", "reward,advantage", "-q")
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_what_came_before_a_fault_inside_a_file_is_still_evaluated(grpo, dump, jobs):
+    paths = [str(dump({}, name="a.jsonl")), str(dump("{", name="b.jsonl"))]
+    result = grpo("eval", *paths, "-f", "jsonl", "-j", jobs)
+    assert (result.exit_code, result.stdout.count("\n")) == (3, 1)
 
 
-def test_a_line_that_is_cut_off(grpo, dump):
-    whole = json.dumps({"prompt": "x" * 200} | GOOD)
-    for cut in (whole[:150], whole[:-1], whole[: whole.index("rewards") + 3]):
-        result = grpo("eval", str(dump(whole, cut)))
-        assert ":2: malformed JSON" in result.stderr
-        assert "the line is incomplete (was it still being written?)\n" in result.stderr
-    result = grpo("eval", str(dump(whole, whole.replace(":", "", 1))))
-    assert "cut off" not in result.stderr
+DAPO = {"step": 1, "framework": {"name": "trl", "loss_type": "dapo"}}
+SAID = "grpo: note: evaluated as dr; the trainer used trl/dapo: use -v trl/dapo"
 
 
-def test_groups_that_are_grouped_again(grpo, dump):
-    rows = [json.dumps(GOOD | {"uid": uid}) for uid in "ab"]
-    result = grpo("eval", str(dump(*rows)), "--group-by", "uid")
-    assert result.exit_code == 3
-    assert result.stderr.rstrip().endswith(
-        ":1: log_probs_new: the 2 responses in this row are already a group; leave out --group-by"
-    )
-    assert grpo("eval", str(dump(*rows))).exit_code == 0
+def test_a_run_that_is_followed_names_its_own_row_once(grpo, dump):
+    path = dump(DAPO, DAPO | {"step": 2})
+    ends = ("--every", "0.01", "--fail-on", "nll>0")
+    result = grpo("trend", str(path), "-v", "dr", "--follow", *ends)
+    assert result.exit_code == 1
+    assert result.stderr.splitlines().count(SAID) == 1
 
 
-@pytest.mark.parametrize("command", ["eval", "explain", "split", "show"])
-@pytest.mark.parametrize(
-    ("framework", "beta"),
-    [
-        (None, 0.04),
-        ({"name": "trl", "loss_type": "dapo"}, 0.04),
-        ({"name": "verl", "policy_loss": "vanilla"}, 0.1),
-        ({"name": "nobody", "loss_type": "x"}, 0.1),
-    ],
-)
-def test_without_a_reference_the_error_names_a_flag_that_works(
-    grpo, dump, command, framework, beta
-):
-    record = {"log_probs_new": ROWS, "log_probs_old": ROWS, "rewards": [1.0, 0.0]}
-    record |= {} if framework is None else {"framework": framework}
-    record |= {"beta": beta}
-    path = str(dump(json.dumps(record)))
-    extra = ["-n", "1"] if command == "split" else []
-    result = grpo(command, path, *extra)
-    assert result.exit_code == 3
-    line = result.stderr.splitlines()[-1]
-    assert "log_probs_ref: missing; the kl stage (k3) needs log-probs under the refer" in line
-    assert "--beta 0" in line
-    assert grpo(command, path, *extra, "--beta", "0").exit_code == 0
-
-
-def test_an_inverted_mask_is_found(grpo, dump):
-    draw = np.random.default_rng(0)
-    widths = (5, 9, 7, 12)
-    rows = [[*(-draw.exponential(size=n) - 0.01), *[0.0] * (20 - n)] for n in widths]
-    mask = [[1] * n + [0] * (20 - n) for n in widths]
-    record = {"log_probs_new": rows, "rewards": [1, 0, 0, 1]}
-    inverted = [[1 - one for one in row] for row in mask]
-    right = grpo("check", str(dump(json.dumps(record | {"mask": mask}))), "--json")
-    wrong = grpo("check", str(dump(json.dumps(record | {"mask": inverted}))), "--json")
-    assert "inverted-mask" not in json.loads(right.stdout)["counts"]
-    assert json.loads(wrong.stdout)["counts"]["inverted-mask"] == 1
-    assert wrong.exit_code == 1
-    assert json.loads(wrong.stdout)["severities"]["error"] == 1
+@pytest.mark.parametrize("named", ["trl", None])
+def test_only_the_first_object_is_heard_wherever_pieces_are_cut(dump, named):
+    other = {"framework": {"name": "verl", "policy_loss": "vanilla"}}
+    path = dump(DAPO if named else {"step": 1}, *[DAPO | other] * 700)
+    for size in (3000, 1 << 20):
+        with product.blocks_of(size):
+            notes = product.run(["eval", str(path), "-v", "dr"]).err.decode().splitlines()
+        assert [note for note in notes if "the trainer used" in note] == ([SAID] if named else [])

@@ -7,7 +7,6 @@ import sys
 
 import pytest
 from command import main
-from files import each
 
 from grpo_cli.hyperparameters import HYPERPARAMETERS, HyperparameterError
 
@@ -29,67 +28,6 @@ def typed(monkeypatch, capsys):
     return run
 
 
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ("eval x -variant dr", "grpo: no such option: -variant; two dashes: --variant"),
-        ("eval x -epsilon=0.1", "grpo: no such option: -epsilon; two dashes: --epsilon=0.1"),
-        ("verify x --loss 1", "grpo: no such option: --loss; match has it (grpo help --loss)"),
-        ("eval x --varient dr", "grpo: no such option: --varient; did you mean --variant?"),
-        ("eval x --clip 0.2", "grpo: no such option: --clip; did you mean --epsilon?"),
-        ("eval x --kl-coef 0.1", "grpo: no such option: --kl-coef; did you mean --beta?"),
-        ("eval x --ddof 1", "grpo: no such option: --ddof; write -p std_ddof=1"),
-        ("trend x --dual_clip=3", "grpo: no such option: --dual_clip; write -p dual_clip=3"),
-        ("eval x --std-ddof", "grpo: no such option: --std-ddof; write -p std_ddof=VALUE"),
-        ("eval x --xyzzy", "grpo: no such option: --xyzzy (see grpo eval --help)"),
-        (
-            "eval x -v ppo",
-            "grpo: 'ppo' is not a variant but a choice of --surrogate, ppo = clip "
-            "(grpo, dr, grpo-unbiased-kl use it): write -v grpo or --surrogate ppo",
-        ),
-        (
-            "eval x -v dappo",
-            "grpo: unknown variant 'dappo'; did you mean dppo or dapo? (grpo variants lists all)",
-        ),
-        (
-            "eval x -v trl",
-            "grpo: 'trl' is a framework: name a row of it, as trl/grpo, trl/bnpo, trl/dr_grpo "
-            "(grpo variants lists all)",
-        ),
-        ("version", "grpo: no such command 'version'; type: grpo --version"),
-        (
-            "-v dr eval x",
-            "grpo: no such option: -v; options go after the command: grpo eval -v dr x",
-        ),
-        ("x.jsonl -v dr", "grpo: no such command 'x.jsonl'; for a file: grpo eval x.jsonl -v dr"),
-        (
-            "match x --logged metrics.loss",
-            "grpo: --logged: expected NAME=PATH, NAME being one of loss, objective, kl, "
-            "clip_fraction, gradient_norm, got 'metrics.loss'",
-        ),
-        (
-            "eval x -v dr --variant=dapo",
-            "grpo: -v takes one variant; for several: grpo compare -v dr,dapo",
-        ),
-        (
-            "eval samples/dr_grpo.json --kl k9",
-            "grpo: unknown kl 'k9'; did you mean k3? (grpo variants --stage kl)",
-        ),
-        (
-            "convert samples/dr_grpo.json -o x.foo",
-            "grpo: -o x.foo: convert writes .jsonl or .parquet; --to jsonl keeps a name",
-        ),
-        ("show --html", "grpo: option '--html' requires an argument (see grpo show --help)"),
-    ],
-)
-def test_what_to_type_instead(typed, line, said):
-    assert typed(line) == said
-
-
-def test_a_command_that_is_nearly_one_is_named(typed):
-    assert typed("evla x").startswith("grpo: no such command 'evla'; did you mean grpo eval?")
-
-
 def test_letters_may_stand_at_their_values(grpo, dump):
     path = str(dump({}))
     assert grpo("eval", path, "-vdr", "--only", "loss").exit_code == 0
@@ -100,21 +38,6 @@ def test_a_page_without_a_file_to_read(typed, monkeypatch, flag):
     monkeypatch.setattr("sys.stdin", None)
     said = typed(f"show {flag} dump.jsonl")
     assert said.endswith(f"; {flag} names the page to write: grpo show FILE {flag} PAGE")
-
-
-def test_an_unknown_hyperparameter_names_those_that_the_variant_reads(grpo, dump):
-    path = str(dump({}))
-    result = grpo("eval", path, "-v", "dr", "-p", "foo=1")
-    assert (result.exit_code, result.stderr) == (
-        2,
-        "grpo: foo: unknown hyperparameter; dr reads delta, dual_clip, entropy_coef, "
-        "epsilon_high, epsilon_low, log_ratio_clamp, reward_weights; "
-        "grpo variants --hyperparameters lists all\n",
-    )
-    near = grpo("eval", path, "-v", "dr", "-p", "epsilom=1").stderr
-    assert near == "grpo: epsilom: unknown hyperparameter; did you mean epsilon?\n"
-    record = grpo("eval", str(dump({"hyperparameters": {"foo": 1}}))).stderr
-    assert record.endswith("unknown hyperparameter; grpo variants --hyperparameters lists all\n")
 
 
 def test_all_hyperparameters_are_listed(grpo):
@@ -188,26 +111,6 @@ def test_a_whole_number_beyond_all_floats_is_not_finite(value):
         HYPERPARAMETERS["beta"].check("beta", value)
 
 
-IDS = [{"id": f"a{number}", "step": number} for number in range(7)]
-
-
-@pytest.mark.parametrize(
-    ("words", "code", "said"),
-    [
-        (("--where", "step==1 or step==2"), 2, "--where: 'or' is not supported: all tests must"),
-        (("--where", "stepp==1"), 3, "the first records have no field stepp, but step, "),
-        (("--where", "step==9"), 3, "no record matches --where; step is 0, 1, 2, 3, 4, …"),
-        (("--record", "a9"), 3, "no record matches --record a9; the first ids are a"),
-        (("--html", "/nowhere/page.html"), 2, "--html: cannot write /nowhere/page.html"),
-        (("--svg", "/nowhere/page.svg"), 2, "--svg: cannot write /nowhere/page.svg"),
-    ],
-)
-def test_what_is_not_there_is_answered_by_what_is(grpo, dump, words, code, said):
-    result = grpo("show", str(dump(*IDS)), *words)
-    assert result.exit_code == code
-    assert said in result.stderr
-
-
 def test_what_an_option_takes_is_listed_or_the_command_that_lists_it(grpo):
     """Every option that takes a word: its words stand there, or a command that is run here."""
     text = " ".join(grpo("eval", "--help-all").stdout.split())
@@ -223,83 +126,7 @@ def test_what_an_option_takes_is_listed_or_the_command_that_lists_it(grpo):
         assert choices in text
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("--kl", "k33"), "unknown kl 'k33'; did you mean k3? (grpo variants --stage kl)"),
-        (
-            ("--aggregate", "x"),
-            "unknown aggregate 'x'; expected one of response-mean, token-mean, token-sum, "
-            "token-sum-norm, prompt-mean, turn-mean, trajectory-mean, response-sum, sum, or a "
-            "framework's (grpo variants --stage aggregate)",
-        ),
-        (
-            ("--kl-aggregate", "token-meen"),
-            "unknown kl_aggregate 'token-meen'; did you mean token-mean? "
-            "(grpo variants --stage aggregate)",
-        ),
-    ],
-)
-def test_an_unknown_choice_is_answered_by_the_near_one_or_by_the_neutral_ones(
-    grpo, dump, words, said
-):
-    result = grpo("eval", str(dump({})), *words)
-    assert (result.exit_code, result.stderr) == (2, f"grpo: {said}\n")
-
-
 # ---- flags: what they accept, what they refuse, and how they say so ------------------------------
-
-
-@each(
-    ("arguments", "said"),
-    [
-        (["-v", "dapoo"], "did you mean dapo?"),
-        (["--aggregate", "token-men"], "did you mean token-mean?"),
-        (["--epsilon", "nan"], "expected a finite number, got 'nan'"),
-        (["--epsilon", "inf"], "expected a finite number"),
-        (["--epsilon", "1_0"], "expected a finite number"),
-        (["--epsilon", "1e999"], "expected a finite number"),
-        (["-p", "std_eps=1e999"], "--param: std_eps: expected a finite number, got 1e999"),
-        (["-v", "verl/vanilla", "-p", "dual_clip=1"], "dual_clip"),
-        (["-p", "std_eps"], "expected NAME=VALUE"),
-        (["-p", "std_epz=1"], "did you mean std_eps?"),
-        (["--beta", "0.1", "-p", "beta=0.2"], "beta is given twice"),
-        (["--beta", "-1"], "beta"),
-        (["--json", "-f", "csv"], "--json contradicts --format csv"),
-        (["--only", "loss", "--fields", "loss"], "cannot go with --fields"),
-        (["--only", "loss", "--json"], "cannot go with --json"),
-        (["--only", "los"], "did you mean loss?"),
-        (["--fields", "los"], "one of id, source, line"),
-        (["--level", "token", "--fields", "gradients"], "did you mean gradient?"),
-        (["--format", "xml"], "xml"),
-        (["--level", "batches"], "batches"),
-        (["--jobs", "-1"], "--jobs"),
-        (["--nest", "-f", "csv"], "--nest is for --format jsonl"),
-        (["-o", "no/where"], "cannot write"),
-        (["-o", "."], "is a folder, which needs --on"),
-    ],
-)
-def test_usage_errors(grpo, dump, arguments, said):
-    result = grpo("eval", str(dump({})), *arguments)
-    assert result.exit_code == 2
-    assert said in result.stderr
-    assert result.stdout == ""
-    assert "Traceback" not in result.stderr
-
-
-@pytest.mark.parametrize("command", ["compare", "match", "verify", "check", "split", "trend"])
-def test_parquet_is_a_format_of_eval_alone(grpo, dump, command):
-    result = grpo(command, str(dump({})), "-f", "parquet")
-    assert result.exit_code == 2
-    assert "'parquet' is not one of 'table'" in result.stderr
-
-
-@pytest.mark.parametrize("command", ["compare", "check", "explain", "match"])
-def test_where_no_record_is_left_the_ids_are_listed(grpo, dump, command):
-    more = ["--loss", "0.1"] if command == "match" else []
-    result = grpo(command, str(dump({"id": "step3"})), "--record", "step4", *more)
-    assert result.exit_code == 3
-    assert "step3" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -316,14 +143,6 @@ def test_the_input_is_never_replaced(grpo, dump, tmp_path, command, flag):
     other = tmp_path / "other"
     assert grpo(command, str(path), flag, str(other)).exit_code in (0, 1)
     assert grpo(command, str(path), flag, str(other)).exit_code in (0, 1)  # what it made itself
-
-
-def test_a_usage_error_is_json_where_json_is_wanted(grpo, dump):
-    result = grpo("eval", str(dump({})), "--json", "-v", "nope")
-    error = json.loads(result.stderr)["error"]
-    assert error["kind"] == "usage"
-    assert error["source"] is None
-    assert "nope" in error["message"]
 
 
 @pytest.mark.parametrize(

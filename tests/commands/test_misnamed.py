@@ -33,10 +33,6 @@ DATA = {
 ROWS = [[-0.5, -0.25], [-0.75]]
 OLDER = [[-0.75, -0.5], [-0.5]]
 RECORD = {"logprobs": ROWS, "old_lp": OLDER, "rewards": [1.0, 0.0], "step": 1}
-SAID = (
-    "old_lp: log_probs_old is missing, but dr needs it; grpo does not read this key: --map "
-    "log_probs_old=old_lp reads it (on-policy: --map log_probs_old=logprobs)"
-)
 
 
 @pytest.fixture
@@ -47,52 +43,6 @@ def dump(tmp_path):
         return str(path)
 
     return write
-
-
-COMMANDS = {
-    "eval": [],
-    "eval totals": ["--level", "batch"],
-    "eval tokens": ["--level", "token", "--format", "csv"],
-    "compare": ["--variants", "opo,dr"],
-    "explain": [],
-    "split": ["--micro-batch", "1"],
-    "match": ["--loss", "0.0123"],
-    "match logged": ["--logged", "loss=loss"],
-    **dict.fromkeys(("verify", "show", "trend"), ()),
-    "report": ["-o", "page.html"],
-}
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_refuses_it(grpo, dump, monkeypatch, tmp_path, command):
-    monkeypatch.chdir(tmp_path)
-    path = dump({**RECORD, "loss": 0.5, "expected": {"loss": 0.5}})
-    words = [command.split()[0], path, *COMMANDS[command]]
-    words += [] if command == "compare" else ["-v", "dr"]
-    result = grpo(*words)
-    assert result.exit_code == 3, result.output
-    assert result.stderr == f"grpo: {path}:1: {SAID}\n"
-    assert not (tmp_path / "page.html").exists()
-    result = grpo(*words, "--map", "log_probs_old=old_lp")
-    assert result.exit_code in (0, 1), result.output
-    assert "old_lp" not in result.stderr
-
-
-@each("name", ["a.json", "a.jsonl"])
-def test_a_document_says_no_more(grpo, tmp_path, name):
-    path = tmp_path / name
-    path.write_text(json.dumps(RECORD, indent=1))
-    assert grpo("eval", str(path), "-v", "dr").stderr == f"grpo: {path}: {SAID}\n"
-
-
-def test_diff_refuses_it(grpo, dump):
-    one, other = dump(RECORD), dump({**RECORD, "old_lp": ROWS}, name="b.jsonl")
-    result = grpo("diff", one, other)
-    assert result.exit_code == 3
-    assert result.stderr == f"grpo: {one}:1: {SAID.replace('dr needs', 'diff needs')}\n"
-    result = grpo("diff", one, other, "--map", "log_probs_old=old_lp")
-    assert result.exit_code == 1
-    assert "log_probs_old, the trainer's log-probs before the update" in result.stdout
 
 
 def test_from_python(dump):
@@ -138,67 +88,6 @@ def test_what_a_row_needs(grpo, dump, key, row, column):
         for words in (["--map", mapped, path], [dump({**record, column: OLDER}, name="b.jsonl")])
     ]
     assert numbers[0] == numbers[1] != ""
-
-
-@each(
-    ("row", "more"),
-    [
-        ("opo", {}),  # REINFORCE: no ratio
-        ("dr", {"log_probs_old": ROWS}),
-        ("dr", {"probs_old": [[0.5, 0.5], [0.5]]}),
-        ("scale-rl", {"log_probs_rollout": ROWS}),  # its ratio is with the engine
-    ],
-)
-def test_a_row_that_does_not_need_it_is_evaluated(grpo, dump, row, more):
-    result = grpo("eval", dump({**RECORD, **more}), "-v", row)
-    assert result.exit_code == 0
-    assert result.stderr.count("old_lp") == (1 if "old" in str(more) else 2)
-    assert "ignored columns: old_lp" in result.stderr
-
-
-OLD_NAMES = (
-    "orig_logprobs recomputed_logprobs logprobs_before anchor_logprobs snapshot_logprobs "
-    "stale_logps lagged_logprobs fsdp_logprobs megatron_logprobs mcore_logprobs hf_logprobs olp"
-)
-
-
-@each("key", OLD_NAMES.split())
-def test_other_names_of_the_old_policy_are_refused(grpo, dump, key):
-    record = {"log_probs_new": ROWS, "rewards": [1.0, 0.0], key: OLDER}
-    result = grpo("eval", dump(record), "-v", "dapo")
-    assert result.exit_code == 3
-    assert f"--map log_probs_old={key} reads it (on-policy" in result.stderr
-    result = grpo("eval", dump({**record, "log_probs_old": OLDER}), "-v", "dapo")
-    assert result.exit_code == 0
-    assert result.stderr.count(key) == 1
-
-
-@each("key", ["sample_logprobs", "q_logprobs", "beta_logps", "target_logprobs", "log_q", "pi_b"])
-def test_what_may_be_the_old_policy_is_a_note_that_says_how(grpo, dump, key):
-    record = {"log_probs_new": ROWS, "rewards": [1.0, 0.0], key: OLDER}
-    result = grpo("eval", dump(record), "-v", "dapo")
-    assert result.exit_code == 0
-    assert f"--map log_probs_old={key} if your ratio uses these" in result.stderr
-    assert (f"--map log_probs_rollout={key};" in result.stderr) == (key != "target_logprobs")
-
-
-@each("key", ["pad_mask", "padding_mask", "ignore_mask", "env_mask"])
-def test_a_mask_of_what_does_not_count_is_not_advised_as_the_mask(grpo, dump, key):
-    record = {"logprobs": ROWS, "rewards": [1.0, 0.0], "log_probs_old": ROWS, key: [[0, 1], [0]]}
-    result = grpo("eval", dump(record), "-v", "dr")
-    assert result.exit_code == 0
-    assert f"{key} (is this a mask of tokens that do not count? mask is 1 where" in result.stderr
-    assert "--map" not in result.stderr
-
-
-@each("key", ["attention_mask", "loss_weights", "old_values", "teacher_logprobs", "returns"])
-def test_other_columns_are_a_note(grpo, dump, key):
-    result = grpo("eval", dump(*[{**RECORD, "old_lp": None, key: [[1, 0], [1]]}] * 3), "-v", "dr")
-    assert result.exit_code == 0
-    assert result.stderr.count(key) == result.stderr.count(f"ignored columns: {key}") + (
-        result.stderr.count(f"={key}")
-    )
-    assert len(result.stderr.splitlines()) == 2
 
 
 # ---- every way of reading ---------------------------------------------------------------------
@@ -365,19 +254,3 @@ def test_what_frameworks_write_is_read_in_silence(tmp_path, grpo, text):
     path.write_text(text)
     result = grpo("check", str(path), "--on-error", "skip")
     assert "look like columns" not in result.stderr
-
-
-def test_fields_that_flags_name_are_read(grpo, dump):
-    record = {"logprobs": [-0.5, -0.25], "rewards": [1.0, 0.0], "level": [3, 4], "odd": [1, 2]}
-    path = dump(record)
-    assert "ignored columns: level, odd\n" in grpo("eval", path, "-v", "dr").stderr
-    result = grpo("eval", path, "-v", "dr", "--where", "level[0]==3", "--map", "advantages=odd")
-    assert "look like columns" not in result.stderr
-
-
-def test_on_policy_beside_an_engine_says_how_to_take_the_engine(grpo, dump):
-    record = {"logprobs": ROWS, "behavior_logprobs": OLDER, "rewards": [1.0, 0.0]}
-    result = grpo("eval", dump(record), "-v", "dr")
-    assert "; to use the engine's log-probs: --map log_probs_old=KEY, where KEY" in result.stderr
-    mapped = grpo("eval", dump(record), "-v", "dr", "--map", "log_probs_old=behavior_logprobs")
-    assert "on-policy" not in mapped.stdout + mapped.stderr

@@ -1,0 +1,69 @@
+"""What commands say of input and flags: the files of ``cases/said``.
+
+A file begins with inputs that its cases share (``--- NAME`` and lines). A case is a comment, inputs
+of its own, and command lines (``$``), each with its exit code where that is not 0, what stands on
+standard error (``!``), and, of a line that ends with ``# shown``, on standard output (``>``).
+``GRPO_WRITE_CASES=1`` writes what comes now into the files, to be read as a diff. No case holds a
+number that the code under test has computed.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Iterator
+from itertools import takewhile
+from pathlib import Path
+
+import pytest
+from fuzz.product import run
+
+SAID = sorted((Path(__file__).parent / "cases" / "said").glob("*.txt"))
+_MARKS = ("!", ">", "=")
+
+
+def place(lines: list[str], folder: Path) -> None:
+    """Writes the inputs among the lines of a case."""
+    for at, line in enumerate(lines):
+        if line.startswith("--- "):
+            content = takewhile(lambda one: not one.startswith(("--- ", "$ ")), lines[at + 1 :])
+            path = folder / line[4:]
+            path.parent.mkdir(exist_ok=True)
+            path.write_text("".join(f"{one}\n" for one in content), encoding="utf-8")
+
+
+def said(line: str) -> Iterator[str]:
+    """What comes of a command line."""
+    words, _, source = line.partition(" # shown")[0].partition(" < ")
+    outcome = run(shlex.split(words)[1:], Path(source).read_bytes() if source else None)
+    yield f"$ {line}"
+    if outcome.code:
+        yield f"= {outcome.code}{outcome.trouble and ' ' + outcome.trouble}"
+    yield from (f"! {one}" for one in outcome.err.decode().splitlines())
+    if "# shown" in line:
+        yield from (f"> {one}".rstrip() for one in outcome.out.decode().splitlines())
+
+
+@pytest.mark.parametrize("path", SAID, ids=lambda path: path.stem)
+def test_what_is_said(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["__main__"], "__package__", None)  # errors name the program
+    (tmp_path / "samples").symlink_to(Path(__file__).parents[2] / "samples")
+    shared, *cases = (one.splitlines() for one in path.read_text(encoding="utf-8").split("\n\n"))
+    found = ["\n".join(shared)]
+    for number, case in enumerate(cases):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        (folder / "samples").symlink_to(tmp_path / "samples")
+        monkeypatch.chdir(folder)
+        place(shared, folder)
+        place(case, folder)
+        given = [line for line in case if not line.startswith(_MARKS)]
+        made = [
+            one for line in given for one in (said(line[2:]) if line.startswith("$ ") else [line])
+        ]
+        found.append("\n".join(made))
+    if "GRPO_WRITE_CASES" in os.environ:
+        path.write_text("\n\n".join(found) + "\n", encoding="utf-8")
+    for case, now in zip(cases, found[1:], strict=True):
+        assert now == "\n".join(case)
