@@ -183,6 +183,11 @@ class Batch:
         return rewards if rewards is None or rewards.ndim == 1 else np.nansum(rewards, axis=1)
 
     @property
+    def record_tokens(self) -> Segments:
+        """The tokens of each record."""
+        return Segments(self.records.sum(self.responses.lengths))
+
+    @property
     def names_turns(self) -> bool:
         """Whether turns or trajectories are named, not made of masks and responses alone."""
         named = (self.turn_ids, self.turn_rewards, self.trajectories)

@@ -18,7 +18,6 @@ from grpo_cli.objective.accumulation import Rule, rule_of
 from grpo_cli.objective.arithmetic.exact_sums import added
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.objective import Objective
-from grpo_cli.objective.summary import Summary
 from grpo_cli.objective.terms import ENTROPY, KL, POLICY
 from grpo_cli.records import MicroBatch, key_of
 from grpo_cli.variants import framework_of
@@ -168,18 +167,17 @@ class BatchTotals:
         if not self.by_field:
             self._of(()).add(breakdown)
             return
-        summary = Summary(breakdown)
         for cut in breakdown.batch.cuts(borders(chunk.keys)):
             key = chunk.keys[cut.records.start]
             self.names.setdefault(key, chunk.of_batches[cut.records.start])
-            self._of(key).add_some(summary, cut)
+            self._of(key).add_some(breakdown, cut)
         if not any(any(one.micro_batch.given) for one in chunk.of_batches):
             return
         rules = rules_of(breakdown.objective)
         cuts = breakdown.batch.cuts(range(len(chunk.keys) + 1))
         for key, of, cut in zip(chunk.keys, chunk.of_batches, cuts, strict=True):
             loss = Totals("input")
-            loss.add_some(summary, cut)
+            loss.add_some(breakdown, cut)
             micro_batches = self.micro_batches.setdefault(key, MicroBatches())
             micro_batches.add(of.micro_batch, loss, rules)
 

@@ -46,7 +46,7 @@ class BatchStatistics:
         self.moments |= other.moments
         self.counts |= other.counts
         if other.sizes is not None:
-            self.sizes = self.sizes or Sizes()
+            self.sizes = Sizes() if self.sizes is None else self.sizes
             self.sizes.merge(other.sizes)
         for key, sums in other.batches.items():
             self.sums(key).merge(sums)
@@ -160,8 +160,8 @@ class Evaluator:
             found.sums(keys[0]).moments.add(sample)
             return
         batch = chunk.batch
-        lengths = statistics.record_tokens(batch) if sample.per_token else batch.records.lengths
-        owner = np.repeat(index, lengths)
+        records = batch.record_tokens if sample.per_token else batch.records
+        owner = records.spread(index)
         for at, key in enumerate(keys):
             found.sums(key).moments.add(sample.of(owner == at))
 

@@ -15,13 +15,10 @@ from grpo_cli.batch import F64, Cut
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.rows.fields import NAMED, TOTAL
 from grpo_cli.engine.rows.source import SIZED
-from grpo_cli.objective.arithmetic.exact_sums import ExactSum, added
+from grpo_cli.objective.arithmetic.exact_sums import ExactSum, ExactSums, added
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.signature import Parts, common, line
-from grpo_cli.objective.summary import Summary
 from grpo_cli.objective.terms import ENTROPY, KL, POLICY
-
-_SUMS: partial[Any] = partial(defaultdict, ExactSum)
 
 
 @dataclass
@@ -48,9 +45,9 @@ class Totals:
     ratio_min: float = math.inf
     ratio_max: float = -math.inf
     ratio: ExactSum = field(default_factory=ExactSum)
-    terms: dict[tuple[str, float], ExactSum] = field(default_factory=_SUMS)
+    terms: ExactSums[tuple[str, float]] = field(default_factory=ExactSums)
     counted: dict[str, float] = field(default_factory=partial(defaultdict, float))
-    products: dict[tuple[str, str], ExactSum] = field(default_factory=_SUMS)
+    products: ExactSums[tuple[str, str]] = field(default_factory=ExactSums)
     counts: bool = True
     divisors: set[float] = field(default_factory=set)
     of: set[str] = field(default_factory=set)
@@ -68,12 +65,12 @@ class Totals:
 
     def add(self, breakdown: Breakdown) -> None:
         """Adds the records of a breakdown."""
-        self.add_some(Summary(breakdown), breakdown.batch.whole)
+        self.add_some(breakdown, breakdown.batch.whole)
 
-    def add_some(self, summary: Summary, cut: Cut) -> None:
+    def add_some(self, breakdown: Breakdown, cut: Cut) -> None:
         """Adds some of the records of a breakdown, such as those of a step."""
-        self._add_terms(summary, cut)
-        breakdown, weights = summary.breakdown, summary.breakdown.policy.weights
+        self._add_terms(breakdown, cut)
+        weights, lengths = breakdown.policy.weights, breakdown.batch.responses.lengths
         clip, ratio = breakdown.clip[cut.tokens], breakdown.ratio[cut.tokens]
         divisor = weights.divisor
         each = divisor[cut.responses] if isinstance(divisor, np.ndarray) else [divisor]
@@ -86,41 +83,40 @@ class Totals:
             tokens,
             clipped_low=int(np.count_nonzero(clip < 0)),
             clipped_high=int(np.count_nonzero(clip > 0)),
-            dead_groups=int(summary.dead_groups[cut.records].sum()),
-            empty_responses=int(np.count_nonzero(summary.responses.lengths[cut.responses] == 0)),
-            on_policy=int(np.count_nonzero(summary.on_policy[cut.records])),
+            dead_groups=int(breakdown.dead_groups[cut.records].sum()),
+            empty_responses=int(np.count_nonzero(lengths[cut.responses] == 0)),
+            on_policy=int(np.count_nonzero(breakdown.on_policy[cut.records])),
             counts=weights.counts is not None,
             divisors={*map(float, each)},
             of={weights.of},
             kl_known=not breakdown.kl_unknown,
             signed=breakdown.objective.parts_of(cut.records),
-            turns=int(summary.turn_counts[cut.responses].sum()),
-            trajectories=int(summary.trajectory_firsts[cut.responses].sum()),
+            turns=int(breakdown.turn_counts[cut.responses].sum()),
+            trajectories=int(breakdown.trajectory_firsts[cut.responses].sum()),
             names_turns=breakdown.batch.names_turns,
         )
         if len(ratio):
             found.ratio_min, found.ratio_max = float(ratio.min()), float(ratio.max())
-            found.ratio.add(summary.ratio_sums[cut.responses])
+            found.ratio.add(breakdown.ratio_sums[cut.responses])
         self._add_facts(found)
 
-    def _add_terms(self, summary: Summary, cut: Cut) -> None:
-        breakdown = summary.breakdown
+    def _add_terms(self, breakdown: Breakdown, cut: Cut) -> None:
         if self.batch == "record":
-            for term, values in zip(breakdown.terms, summary.record_values, strict=True):
+            for term, values in zip(breakdown.terms, breakdown.record_values, strict=True):
                 own = term.coefficient
                 own = own[cut.records] if isinstance(own, np.ndarray) else own
                 self._add_term(term.name, own, values[cut.records])
-            self.products[POLICY, POLICY].add(summary.record_gradient_squares[cut.records])
+            self.products[POLICY, POLICY].add(breakdown.record_gradient_squares[cut.records])
             return
         for term in breakdown.terms:
             own = term.coefficient
             if isinstance(own, np.ndarray):
-                own = np.repeat(own[cut.records], summary.records.lengths[cut.records])
-            self._add_term(term.name, own, term.weighted_of(cut.responses))
+                own = np.repeat(own[cut.records], breakdown.batch.records.lengths[cut.records])
+            self._add_term(term.name, own, term.weighted(cut.responses))
             self.counted[term.name] += term.weights.counted(cut.responses)
         for name, weights in breakdown.absent.items():
             self.counted[name] += weights.counted(cut.responses)
-        for name, other, product in summary.products:
+        for name, other, product in breakdown.products:
             self.products[name, other].add(product[cut.responses])
 
     def _add_term(self, name: str, coefficient: float | F64, values: F64) -> None:
@@ -148,10 +144,8 @@ class Totals:
         self._add_facts(other)
         for name, counted in other.counted.items():
             self.counted[name] += counted
-        for key, part in other.terms.items():
-            self.terms[key].merge(part)
-        for pair, product in other.products.items():
-            self.products[pair].merge(product)
+        self.terms.merge(other.terms)
+        self.products.merge(other.products)
 
     def _add_facts(self, other: Totals) -> None:
         """Adds what is neither a term's nor a product; what differs in ``signed`` is ``mixed``."""
@@ -256,11 +250,8 @@ class Totals:
         return line(self.signed)
 
 
-@dataclass
-class Sizes:
-    """Σ |gradient| and Σ |contribution| over the tokens of each batch, by its key; they merge."""
-
-    sums: dict[tuple[Hashable, str], ExactSum] = field(default_factory=_SUMS)
+class Sizes(ExactSums[tuple[Hashable, str]]):
+    """Σ |gradient| and Σ |contribution| over the tokens of each batch, by its key and name."""
 
     def add(self, chunk: Chunk, breakdown: Breakdown) -> None:
         """Adds the tokens of a chunk to their batches."""
@@ -268,16 +259,11 @@ class Sizes:
         owner = np.repeat(index, breakdown.batch.records.lengths)
         for name, sums in _response_sizes(breakdown).items():
             for at, key in enumerate(keys):
-                self.sums[key, name].add(sums[owner == at])
-
-    def merge(self, other: Sizes) -> None:
-        """Adds the tokens of other records."""
-        for key, size in other.sums.items():
-            self.sums[key].merge(size)
+                self[key, name].add(sums[owner == at])
 
     def read(self, key: Hashable) -> list[float]:
         """[2] those of a batch; 0 where none of its records was evaluated."""
-        return [self.sums.get((key, name), ExactSum()).value() for name in SIZED]
+        return [self.get((key, name), ExactSum()).value() for name in SIZED]
 
 
 def record_sizes(breakdown: Breakdown) -> F64:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from grpo_cli.batch import F64, I64, Batch, Segments
+from grpo_cli.batch import F64, I64, Batch, Segments, count_turns
 from grpo_cli.objective.arithmetic.exact_sums import added
 from grpo_cli.objective.results import Weights
-from grpo_cli.objective.terms import KL, GradientPart, Term, gradient_parts, spread_over
+from grpo_cli.objective.terms import KL, POLICY, GradientPart, Term, gradient_parts, spread_over
 
 if TYPE_CHECKING:
     from grpo_cli.objective.objective import Objective
@@ -114,11 +114,6 @@ class Breakdown:
         return self.batch.records.sum(weights.counts)
 
     @cached_property
-    def record_tokens(self) -> I64:
-        """[M] tokens of each record."""
-        return self.batch.records.sum(self.batch.responses.lengths)
-
-    @cached_property
     def record_groups(self) -> I64:
         """[M] groups of each record."""
         return np.bincount(self.group_record, minlength=self.batch.records.count)
@@ -147,7 +142,7 @@ class Breakdown:
 
     def _record_values(self, term: Term) -> F64:
         counts = np.maximum(self.count(term.weights), 1)
-        return record_sums(term.weighted, self.batch.records) / counts
+        return record_sums(term.weighted(), self.batch.records) / counts
 
     @cached_property
     def record_objective(self) -> F64:
@@ -255,6 +250,117 @@ class Breakdown:
                 weight = self._weight(part.name, part.weights, denominators)
                 parts.append(part.spread(weight, self.batch.responses))
         return _sum_of(parts) if parts else np.zeros(self.batch.responses.total)
+
+    # ---- counts and norms: no sum depends on what else is evaluated with it --------------------
+
+    @cached_property
+    def turn_counts(self) -> I64:
+        """[R] the turns of each response."""
+        return count_turns(self.batch.responses, self.batch.turns)
+
+    @cached_property
+    def trajectory_firsts(self) -> NDArray[np.bool_]:
+        """[R] whether each is the first response of its trajectory."""
+        trajectories = self.batch.trajectories
+        found = np.ones(self.batch.responses.count, dtype=np.bool_)
+        if trajectories is not None:
+            found[1:] = np.diff(np.maximum.accumulate(trajectories)) > 0
+        return found
+
+    @cached_property
+    def ratio_sums(self) -> F64:
+        """[R] Σ ρ of each response; inf where it is too large for a double."""
+        with np.errstate(over="ignore"):
+            return self.batch.responses.sum(self.ratio)
+
+    @property
+    def shared(self) -> bool:
+        """Whether one set of weights serves all the terms that have a gradient."""
+        parts = self.gradient_parts
+        return len(parts) == 1 and not parts[0].is_scaled
+
+    @cached_property
+    def gradient_squares(self) -> F64:
+        """[R] Σ (∂J/∂log π_θ)² of each response, J being its record's objective times its count.
+
+        That is: without the denominator that counts responses, tokens or groups, which a record
+        and a batch each put in for themselves. Only where all terms share their weights.
+        """
+        (part,) = self.gradient_parts
+        with np.errstate(over="ignore"):
+            factor = np.square(part.weights.factor())
+            return factor * self.batch.responses.sum(part.slope * part.slope)
+
+    @cached_property
+    def record_values(self) -> list[F64]:
+        """[M] Σ w·value of each term in each record."""
+        return [self.record_value(term.name) for term in self.terms]
+
+    @cached_property
+    def products(self) -> list[tuple[str, str, F64]]:
+        """[R] the parts of ‖Σ g_part/D_part‖², each part of the gradient having a denominator D."""
+        if self.shared:
+            return [(POLICY, POLICY, self.gradient_squares)]
+        parts = self.gradient_parts
+        gradients = [(part.name, part.without_count(self.batch.responses)) for part in parts]
+        return [
+            (name, other, self.batch.responses.sum(gradient * another))
+            for at, (name, gradient) in enumerate(gradients)
+            for other, another in gradients[at:]
+        ]
+
+    @cached_property
+    def record_gradient_squares(self) -> F64:
+        """[M] ‖∂J/∂log π_θ‖² of each record."""
+        with np.errstate(over="ignore"):
+            if self.shared:
+                (part,) = self.gradient_parts
+                counts = np.maximum(self.count(part.weights), 1)
+                return record_sums(self.gradient_squares, self.batch.records) / (counts * counts)
+            squares = self.batch.responses.sum(np.square(self.record_gradient))
+            return record_sums(squares, self.batch.records)
+
+    @cached_property
+    def response_gradient_norms(self) -> F64:
+        """[R] ‖∂J/∂log π_θ‖ over each response's tokens."""
+        with np.errstate(over="ignore"):
+            return np.sqrt(self.batch.responses.sum(np.square(self.gradient)))
+
+    @cached_property
+    def dead(self) -> NDArray[np.bool_]:
+        """[groups] whether every advantage of a group is 0."""
+        found = np.ones(self.batch.group_count, dtype=np.bool_)
+        advantage = self.response_advantage
+        if advantage is not None:
+            moved = np.flatnonzero(advantage)
+        else:
+            moved = self.batch.responses.index[np.flatnonzero(self.advantage)]
+        found[self.batch.groups[moved]] = False
+        return found
+
+    @cached_property
+    def dead_groups(self) -> I64:
+        """[M] how many groups have no advantage but 0."""
+        return np.bincount(self.group_record[self.dead], minlength=self.batch.records.count)
+
+    @cached_property
+    def local_groups(self) -> list[int]:
+        """[R] the number of each response's group within its own record."""
+        counts = self.record_groups
+        first = np.concatenate(([0], np.cumsum(counts)[:-1]))
+        return (self.batch.groups - first[self.batch.records.index]).tolist()
+
+    @cached_property
+    def on_policy(self) -> NDArray[np.bool_]:
+        """[M] whether a record has tokens, and no ratio but exactly 1."""
+        tokens = self.batch.record_tokens
+        some = tokens.lengths > 0
+        firsts = self.ratio[tokens.starts[some]]
+        if not (firsts == 1.0).any():  # the usual case, and fast
+            return np.zeros(self.batch.records.count, dtype=np.bool_)
+        moved = self.ratio != 1.0
+        found: NDArray[np.bool_] = some & (tokens.sum(moved.astype(np.int64)) == 0)
+        return found
 
 
 def _sum_of(parts: list[F64]) -> F64:

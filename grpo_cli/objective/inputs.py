@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from grpo_cli.batch import F64, Batch, Segments
+from grpo_cli.batch import F64, Batch
 from grpo_cli.errors import InputError
 from grpo_cli.objective.arithmetic.groups import Groups, Penalised, Remembered
 from grpo_cli.objective.arithmetic.turns import order_turns
@@ -159,8 +159,7 @@ class Inputs:
         if not bound.varied:
             return bound.values
         levels, records = bound.choice.levels, self._batch.records
-        tokens = Segments(records.sum(self._batch.responses.lengths))
-        units = {"ByToken": tokens, "ByResponse": records}
+        units = {"ByToken": self._batch.record_tokens, "ByResponse": records}
         spread = {name: units[levels[name]].spread(one) for name, one in bound.varied.items()}
         return {**bound.values, **spread}
 

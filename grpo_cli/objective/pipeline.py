@@ -318,7 +318,7 @@ def check_finite(breakdown: Breakdown) -> None:
 def _check_sums(breakdown: Breakdown) -> None:
     # What no record's objective exceeds: denominators that count are at least 1.
     bound = sum(
-        float(np.abs(term.coefficient).max()) * float(np.abs(term.weighted).sum())
+        float(np.abs(term.coefficient).max()) * float(np.abs(term.weighted()).sum())
         for term in breakdown.active
     )
     if bound < _FAR_FROM_OVERFLOW:  # seldom is there a need to look at each record

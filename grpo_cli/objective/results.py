@@ -141,13 +141,8 @@ class Weights(NamedTuple):
     of: str
     tokens: F64 | None = None
 
-    @property
-    def factor(self) -> F64:
-        """[R] the weight without the denominator that counts over the batch."""
-        return self.numerator / self.divisor
-
-    def factor_of(self, responses: slice) -> F64:
-        """``factor`` of some responses."""
+    def factor(self, responses: slice = slice(None)) -> F64:
+        """[R] the weights of some responses without the denominator that counts over the batch."""
         own = self.divisor[responses] if isinstance(self.divisor, np.ndarray) else self.divisor
         return self.numerator[responses] / own
 

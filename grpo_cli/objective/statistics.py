@@ -147,14 +147,10 @@ def sample(batch: Batch, objective: Objective) -> Sample:
 def of_records(batch: Batch, objective: Objective) -> Moments:
     """Each record's own statistics, for its responses."""
     whole = sample(batch, objective)
-    ends = np.cumsum(record_tokens(batch) if whole.per_token else batch.records.lengths)
+    records = batch.record_tokens if whole.per_token else batch.records
+    ends = np.cumsum(records.lengths)
     starts = [0, *ends.tolist()]
     sums = [BatchSums() for _ in ends]
     for own, start, end in zip(sums, starts, starts[1:], strict=False):
         own.moments.add(Sample(whole.values[start:end], whole.times[start:end]))
     return Whole(sums, np.arange(len(sums))).moments(batch.records)
-
-
-def record_tokens(batch: Batch) -> I64:
-    """[M] tokens of each record."""
-    return batch.records.sum(batch.responses.lengths)

@@ -39,14 +39,9 @@ class Term(NamedTuple):
         """Whether it has a part in J."""
         return isinstance(self.coefficient, np.ndarray) or self.coefficient != 0.0
 
-    @property
-    def weighted(self) -> F64:
-        """[R] the sums times ``Weights.factor``."""
-        return self.weighted_of(slice(None))
-
-    def weighted_of(self, responses: slice) -> F64:
-        """The same of some responses."""
-        return self.weights.factor_of(responses) * self.sums[responses]
+    def weighted(self, responses: slice = slice(None)) -> F64:
+        """[R] the sums of some responses times ``Weights.factor``."""
+        return self.weights.factor(responses) * self.sums[responses]
 
 
 class GradientPart(NamedTuple):
@@ -76,7 +71,7 @@ class GradientPart(NamedTuple):
     def without_count(self, responses: Segments) -> F64:
         """[N] w·slope, but for the denominator that counts over the batch."""
         slope = spread_over(self.scale, responses) * self.slope if self.is_scaled else self.slope
-        return responses.spread(self.weights.factor) * slope
+        return responses.spread(self.weights.factor()) * slope
 
 
 def spread_over(values: float | F64, segments: Segments) -> float | F64:

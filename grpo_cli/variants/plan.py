@@ -62,19 +62,17 @@ class Plan:
     @property
     def wants_moments(self) -> bool:
         """Whether the advantage needs statistics of the whole batch."""
-        return self._choice("advantage")[1].measure is not None
+        return self._chosen["advantage"][1].measure is not None
 
     @property
     def compares_groups(self) -> bool:
         """Whether an advantage is made of the rewards of its group."""
-        return "groups" in self._choice("advantage")[1].columns
+        return "groups" in self._chosen["advantage"][1].columns
 
     def takes(self) -> set[str]:
         """The hyperparameters that the chosen stages take from flags and records."""
-        wanted = self._wanted().items()
-        return {"entropy_coef"} | {
-            name for stage, (_, names) in wanted for name in names if self._reads(stage, name)
-        }
+        wanted = {name for stage, _, name in self._wanted() if self._reads(stage, name)}
+        return wanted | {"entropy_coef"}
 
     @cached_property
     def settings(self) -> frozenset[str]:
@@ -88,11 +86,9 @@ class Plan:
 
         Stages that compute element by element take the others as arrays.
         """
-        chosen = {stage: self._choice(stage) for stage in _STAGES} | self._own_choices()
-        chosen["entropy"] = "bonus", BONUS
         return frozenset({WEIGHTS}) | {
             name
-            for stage, (_, choice) in chosen.items()
+            for stage, (_, choice) in {**self._chosen, "entropy": ("bonus", BONUS)}.items()
             for name in {*choice.hyperparameters} - choice.levels.keys()
             if self._reads(stage, name)
         }
@@ -100,21 +96,31 @@ class Plan:
     def ignores(self) -> dict[str, tuple[str, str]]:
         """The hyperparameters that only the row keeps flags from: the stage and choice of each."""
         taken = self.takes()
-        return {
-            name: (stage, choice)
-            for stage, (choice, names) in self._wanted().items()
-            for name in names
-            if name not in taken
-        }
+        wanted = [one for one in self._wanted() if one[-1] not in taken]
+        return {name: (stage, choice) for stage, choice, name in wanted}
 
-    def _wanted(self) -> dict[str, tuple[str, tuple[str, ...]]]:
-        """Stage → the name of its choice, and the hyperparameters of that."""
-        chosen = {stage: self._choice(stage) for stage in _STAGES} | self._own_choices()
-        found = {stage: (name, choice.hyperparameters) for stage, (name, choice) in chosen.items()}
-        name, names = found["advantage"]
-        if can_be_weighed(chosen["advantage"][1]):
-            found["advantage"] = name, (*names, WEIGHTS)
+    @cached_property
+    def _chosen(self) -> dict[str, tuple[str, Choice]]:
+        """Stage → the name of its choice, and the choice: a flag's, or the row's own.
+
+        The aggregations of the KL and the entropy alone are there where a flag or the row has one.
+        """
+        found = {}
+        for stage in (*_STAGES, *OWN_AGGREGATES):
+            bound: Bound | None = getattr(self.row, stage)
+            if stage in self.swapped:
+                listed = "aggregate" if stage in OWN_AGGREGATES else stage
+                found[stage] = self.swapped[stage], STAGES[listed].choices[self.swapped[stage]]
+            elif bound is not None:
+                found[stage] = bound.name, bound.choice
         return found
+
+    def _wanted(self) -> Iterator[tuple[str, str, str]]:
+        """Stage, the name of its choice, and a hyperparameter of that; one after the other."""
+        for stage, (chosen, choice) in self._chosen.items():
+            weighs = stage == "advantage" and can_be_weighed(choice)
+            for name in (*choice.hyperparameters, *((WEIGHTS,) if weighs else ())):
+                yield stage, chosen, name
 
     def _reads(self, stage: str, name: str) -> bool:
         """Whether a stage takes a hyperparameter from flags and records.
@@ -188,7 +194,7 @@ class Plan:
             InputError: when a hyperparameter of it that has no usual value is nowhere given.
         """
         given = {**record, **self.flags}
-        name, choice = self._choice(stage)
+        name, choice = self._chosen[stage]
         if stage == "advantage":
             if advantages_given and stage not in self.swapped:
                 name, choice = "given", STAGES["advantage"].choices["given"]
@@ -202,23 +208,12 @@ class Plan:
             stage: self.bound(stage, record, advantages_given=advantages_given) for stage in _STAGES
         }
         has_entropy = self.row.entropy is not None or "entropy_coef" in self.flags
-        for name, own in self._own_choices().items():
-            if name == "kl_aggregate" or has_entropy:
-                bound[name] = self._bind(name, *own, given)
+        for stage in OWN_AGGREGATES:
+            if stage in self._chosen and (stage == "kl_aggregate" or has_entropy):
+                bound[stage] = self._bind(stage, *self._chosen[stage], given)
         if has_entropy:
             bound["entropy"] = self._bind("entropy", "bonus", BONUS, given)
         return Objective(name=self.variant, batch=self.batch, **bound)  # type: ignore[arg-type]
-
-    def _own_choices(self) -> dict[str, tuple[str, Choice]]:
-        """The aggregations of the KL and the entropy alone; a flag swaps the one that it names."""
-        found = {}
-        for name in OWN_AGGREGATES:
-            bound: Bound | None = getattr(self.row, name)
-            if name in self.swapped:
-                found[name] = self.swapped[name], STAGES["aggregate"].choices[self.swapped[name]]
-            elif bound is not None:
-                found[name] = bound.name, bound.choice
-        return found
 
     def _bind(self, stage: str, name: str, choice: Choice, given: Mapping[str, Value]) -> Bound:
         own = "/" in name and name in self.swapped.values()
@@ -233,20 +228,24 @@ class Plan:
         if key not in _KNOWN:
             if len(_KNOWN) > _MOST_BOUND:
                 _KNOWN.clear()
-            _KNOWN[key] = self._completed(name, choice, dict(bound_values))
+            _KNOWN[key] = self._completed(name, choice, dict(bound_values), own=own)
         return _KNOWN[key]
 
-    def _completed(self, name: str, choice: Choice, given: Mapping[str, Value]) -> Bound:
-        values: dict[str, Value] = {}
-        sources = (given, *self._usual(name, choice)) if choice.hyperparameters else ()
+    def _completed(
+        self, name: str, choice: Choice, given: Mapping[str, Value], *, own: bool
+    ) -> Bound:
+        """The choice with what neither a flag nor the record gives.
+
+        A framework's choice that a flag swapped in brings its own; a neutral one keeps what the
+        variant has.
+        """
+        row = _own_values(self.variant)
+        usual = {**row, **choice.defaults} if own else {**choice.defaults, **row}
+        values = {**usual, **given}
         for wanted in choice.hyperparameters:
-            for source in sources:
-                if wanted in source:
-                    values[wanted] = source[wanted]
-                    break
-            else:
+            if wanted not in values:
                 raise InputError(missing(wanted, f"{name} needs it"), path=wanted, record=0)
-        return Bound(name, choice, values)
+        return Bound(name, choice, {wanted: values[wanted] for wanted in choice.hyperparameters})
 
     def assumed(self, record: Mapping[str, Value]) -> list[str]:
         """The constant lengths that neither a flag nor the record gives, in words.
@@ -285,26 +284,9 @@ class Plan:
         """The note for a lower bound of the ratio that flags put at 0 or less."""
         if "epsilon_low" not in self.flags:
             return None
-        name, choice = self._choice("surrogate")
+        name, choice = self._chosen["surrogate"]
         bound = Bound(name, choice, {"epsilon_low": self.flags["epsilon_low"]})
         return next(idle_clips(self.variant, bound), None)
-
-    def _usual(self, name: str, choice: Choice) -> tuple[Mapping[str, Value], ...]:
-        """Where a value comes from that neither a flag nor the record gives.
-
-        A framework's choice that a flag swapped in brings its own; a neutral one keeps what the
-        variant has.
-        """
-        row = _own_values(self.variant)
-        own = "/" in name and name in self.swapped.values()
-        return (choice.defaults, row) if own else (row, choice.defaults)
-
-    def _choice(self, stage: str) -> tuple[str, Choice]:
-        if stage in self.swapped:
-            name = self.swapped[stage]
-            return name, STAGES[stage].choices[name]
-        bound: Bound = getattr(self.row, stage)
-        return bound.name, bound.choice
 
 
 def missing(name: str, effect: str) -> str:

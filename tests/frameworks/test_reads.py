@@ -172,7 +172,7 @@ def test_a_row_follows_the_settings_that_its_function_reads_and_no_other(row: st
     read = set(_names(row))
     ignored = set(IGNORED.get(row, ()))
     made = plan(row)
-    stages = {name for _, names in made._wanted().values() for name in names}
+    stages = {name for *_, name in made._wanted()}
     followed = {name for name in HYPERPARAMETERS if name not in OURS and follows(row, name)}
     assert followed == (stages & read) - ignored
     assert made.takes() - OURS == followed

@@ -19,7 +19,6 @@ from grpo_cli.hyperparameters import HYPERPARAMETERS, Hyperparameter, Hyperparam
 from grpo_cli.objective.choice import Bound
 from grpo_cli.objective.objective import Objective
 from grpo_cli.objective.pipeline import evaluate
-from grpo_cli.objective.summary import Summary
 from grpo_cli.variants import NAMES, VARIANTS
 from grpo_cli.variants.plan import plan
 from grpo_cli.variants.registry import STAGES
@@ -264,13 +263,12 @@ def settings_by_record(objective: Objective, records: int) -> dict[str, dict[str
 def numbers_by_record(batch: Batch, objective: Objective) -> dict[str, list[bytes]]:
     """Every number of each record, as bytes."""
     found = evaluate(batch, objective)
-    summary = Summary(found)
     tokens = [
         *("advantage", "log_ratio", "ratio", "surrogate", "clip", "kl", "correction"),
         *("contribution", "gradient", "record_gradient", "token_weight"),
     ]
     ends = {
-        "tokens": np.cumsum(found.record_tokens),
+        "tokens": np.cumsum(batch.record_tokens.lengths),
         "responses": np.cumsum(batch.records.lengths),
         "records": np.arange(1, batch.records.count + 1),
     }
@@ -283,7 +281,7 @@ def numbers_by_record(batch: Batch, objective: Objective) -> dict[str, list[byte
         columns[name] = "responses", getattr(found, name)
     for name in ("denominator", "record_objective", "record_scale"):
         columns[name] = "records", getattr(found, name)
-    columns["squares"] = "records", summary.record_gradient_squares
+    columns["squares"] = "records", found.record_gradient_squares
     parts = {
         name: [part.tobytes() for part in np.split(column, ends[unit][:-1])]
         for name, (unit, column) in columns.items()

@@ -18,7 +18,7 @@ from grpo_cli.engine.fold import Accumulator
 from grpo_cli.engine.references import References
 from grpo_cli.engine.totals import Totals
 from grpo_cli.errors import InputError
-from grpo_cli.objective.arithmetic.exact_sums import ExactSum
+from grpo_cli.objective.arithmetic.exact_sums import ExactSums
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.signature import Parts, common
 from grpo_cli.objective.terms import POLICY
@@ -113,7 +113,7 @@ class BatchSide:
         self.plan = plan
         self.totals = Totals(plan.batch if plan.batch in ("input", "record") else "input")
         self.shares = Shares()
-        self.dots: dict[tuple[str, str], ExactSum] = {}
+        self.dots = ExactSums[tuple[str, str]]()
 
     def add(self, breakdown: Breakdown) -> Mapping[str, F64]:
         """Adds a breakdown; returns [N] its gradient, without the denominators that count.
@@ -133,14 +133,13 @@ class BatchSide:
         for name, part in own.items():
             for other, gradient in first.items():
                 sums = chunk.batch.responses.sum(part * gradient)
-                self.dots.setdefault((name, other), ExactSum()).add(sums)
+                self.dots[name, other].add(sums)
 
     def merge(self, later: BatchSide) -> None:
         """Adds the sums over records that follow."""
         self.totals.merge(later.totals)
         self.shares.merge(later.shares)
-        for pair, dot in later.dots.items():
-            self.dots.setdefault(pair, ExactSum()).merge(dot)
+        self.dots.merge(later.dots)
 
     def scale(self, part: str) -> float:
         """The factor that a part of the gradient still lacks."""

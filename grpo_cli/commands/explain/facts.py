@@ -13,7 +13,6 @@ from grpo_cli.objective.arithmetic.exact_sums import ExactSum
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.inputs import Inputs
 from grpo_cli.objective.kl import NO_REFERENCE
-from grpo_cli.objective.summary import Summary
 from grpo_cli.objective.terms import ENTROPY, KL, POLICY
 
 _CENTRED = 1e-5
@@ -50,7 +49,7 @@ class DeadGroups:
 
     def add(self, breakdown: Breakdown) -> None:
         """Adds the records of a breakdown."""
-        dead, batch = Summary(breakdown).dead, breakdown.batch
+        dead, batch = breakdown.dead, breakdown.batch
         if not dead.any():
             return
         rewards, advantage = batch.summed_rewards, breakdown.objective.advantage
@@ -145,7 +144,7 @@ class Facts:
         """By the sign of A: tokens, and responses without any where these have a term."""
         term, lengths = breakdown.policy, breakdown.batch.responses.lengths
         of_record = breakdown.objective.batch == "record"
-        factor = breakdown.term_weight(term) if of_record else term.weights.factor
+        factor = breakdown.term_weight(term) if of_record else term.weights.factor()
         parts = [term.weights.times_own(np.repeat(factor, lengths)) * term.values]
         advantages = [breakdown.advantage]
         if breakdown.response_advantage is not None:

@@ -188,7 +188,7 @@ def _written_tokens(source: Source, kept: Iterable[int]) -> list[dict[str, Any]]
     """The tokens of some responses of a record: text, ids, positions, as far as it has them."""
     found = all_columns(source, "token", ("token", "token_id", "position"))
     every = {name: one.values for name, one in found.items() if one.values is not None}
-    ends = bounds(source.summary.responses)
+    ends = bounds(source.batch.responses)
     cuts = [slice(ends[at], ends[at + 1]) for at in kept]
     return [{name: values[cut] for name, values in every.items()} for cut in cuts]
 

@@ -83,7 +83,7 @@ class FirstTokens:
         kept = source.mask
         places = np.arange(len(sizes)) if kept is None else np.flatnonzero(kept)
         chosen = np.sort(places[first(sizes, self.count)])
-        mask = np.zeros(source.summary.responses.total, dtype=np.bool_)
+        mask = np.zeros(source.batch.responses.total, dtype=np.bool_)
         mask[chosen] = True
         found = columns(source.only(lambda _: mask), "token", (*source.by, *_NAMES))
         listed = [

@@ -29,7 +29,6 @@ from grpo_cli.commands.trend.tails import bins
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.objective.advantage.weighed import WEIGHTS, summed
 from grpo_cli.objective.breakdown import Breakdown
-from grpo_cli.objective.summary import Summary
 from grpo_cli.objective.terms import ENTROPY, KL, POLICY, Term
 from grpo_cli.records.formats.texts import NoLogProbsError
 
@@ -101,12 +100,13 @@ class ChunkSums:
         records, groups, responses, tokens = (Segments(each) for each in counts.T)
         self._units = {"records": records, "responses": responses, "tokens": tokens}
         self._filled = tokens.lengths > 0
-        summary = None if breakdown is None else Summary(breakdown)
         unknown = np.full(batch.responses.count, NO_NUMBER)
         rows = {
             "reward": unknown if rewards is None else rewards,
             "length": batch.responses.lengths,
-            "gradient": unknown if summary is None or not summary.shared else _gradients(summary),
+            "gradient": (
+                unknown if breakdown is None or not breakdown.shared else _gradients(breakdown)
+            ),
             "group": batch.groups - responses.spread(groups.starts),
         }
         self.sums = StepSums(
@@ -118,8 +118,8 @@ class ChunkSums:
         self._columns["row", "label"] = Ragged(groups.lengths, _objects([*_labels(chunk)]))
         self.sums.add_count("tokens", tokens.lengths)
         self.sums.add_count("samples", responses.lengths)
-        if summary is not None:
-            self._add_totals(summary, by)
+        if breakdown is not None:
+            self._add_totals(breakdown, by)
         if functions := functions_of(chunk):
             self.sums.functions[*functions] = int(self.sums.numbers.min())
         for name, values in functions.items():
@@ -128,7 +128,7 @@ class ChunkSums:
         if not np.isnan(shares).all():
             self._average("repetition", "responses", shares, ~np.isnan(shares))
         if batch.responses.total:
-            self._measure_tokens(summary)
+            self._measure_tokens(breakdown)
         add_metadata(self.sums, chunk, steps, records.index)
 
     # ---- adding up --------------------------------------------------------------------------
@@ -159,8 +159,8 @@ class ChunkSums:
 
     # ---- the objective ----------------------------------------------------------------------
 
-    def _add_totals(self, summary: Summary, by: str) -> None:
-        breakdown, records = summary.breakdown, self._units["records"]
+    def _add_totals(self, breakdown: Breakdown, by: str) -> None:
+        records = self._units["records"]
         responses, tokens = self._units["responses"], self._units["tokens"]
         self.sums.add_count("records", records.lengths)
         self.sums.add_count("evaluated_tokens", tokens.lengths)
@@ -168,22 +168,22 @@ class ChunkSums:
         self.sums.add_count("clipped_high", tokens.sum((breakdown.clip > 0).astype(np.int64)))
         self.sums.add_count("kl_unknown", records.lengths * breakdown.kl_unknown)
         self.sums.add_count("kl_records", records.lengths * (breakdown.kl is not None))
-        self._sum("ratio", "responses", summary.ratio_sums)
+        self._sum("ratio", "responses", breakdown.ratio_sums)
         if by == "record":
-            for term, values in zip(breakdown.terms, summary.record_values, strict=True):
+            for term, values in zip(breakdown.terms, breakdown.record_values, strict=True):
                 self._add_term(term, "records", values)
-            squares = summary.record_gradient_squares
+            squares = breakdown.record_gradient_squares
             self._sum((POLICY, POLICY), "records", squares, "product")
             for name in (POLICY, KL, ENTROPY):
                 self.sums.add_count(f"{name}_counted", records.lengths)
             return
         for term in breakdown.terms:
-            self._add_term(term, "responses", term.weighted)
+            self._add_term(term, "responses", term.weighted())
         weights = {term.name: term.weights for term in breakdown.terms} | dict(breakdown.absent)
         for name, one in weights.items():
             if one.counts is not None:
                 self.sums.add_count(f"{name}_counted", responses.sum(one.counts).astype(np.float64))
-        for first, second, product in summary.products:
+        for first, second, product in breakdown.products:
             self._sum((first, second), "responses", product, "product")
 
     def _add_term(self, term: Term, unit: Unit, values: F64) -> None:
@@ -201,7 +201,7 @@ class ChunkSums:
 
     # ---- tokens -----------------------------------------------------------------------------
 
-    def _measure_tokens(self, summary: Summary | None) -> None:
+    def _measure_tokens(self, breakdown: Breakdown | None) -> None:
         batch = self._chunk.batch
         self._find("length", "responses", batch.responses.lengths.astype(np.float64))
         new, old = batch.log_probs_new, batch.log_probs_old
@@ -210,8 +210,8 @@ class ChunkSums:
             self._find("nll", "tokens", -new)
         if batch.entropies is not None:
             self._by_token("entropy", batch.entropies, "entropy")
-        if summary is not None:
-            self._measure_ratios(summary)
+        if breakdown is not None:
+            self._measure_ratios(breakdown)
         if batch.log_probs_ref is not None and new is not None:
             difference = batch.log_probs_ref - new
             k3 = _k3(difference)
@@ -223,15 +223,15 @@ class ChunkSums:
             self._measure_mismatch(trainer - batch.log_probs_rollout)
             if self._logged and new is not None:
                 self._measure_engine(trainer, new, batch.log_probs_rollout)
-        if self._logged and summary is not None:
-            self._measure_logged(summary)
+        if self._logged and breakdown is not None:
+            self._measure_logged(breakdown)
 
-    def _measure_ratios(self, summary: Summary) -> None:
-        breakdown, tokens = summary.breakdown, self._units["tokens"]
+    def _measure_ratios(self, breakdown: Breakdown) -> None:
+        tokens = self._units["tokens"]
         with np.errstate(over="ignore"):
             self._by_token("ratio_squared", breakdown.ratio * breakdown.ratio)
         self._columns["bins", "log_ratio"] = Ragged(tokens.lengths, bins(breakdown.log_ratio))
-        self._find("gradient", "records", summary.record_gradient_squares)
+        self._find("gradient", "records", breakdown.record_gradient_squares)
         steepest = self._columns["worst", "gradient"].values
         steepest["value"] = np.sqrt(steepest["value"])
         moved = tokens.sum((breakdown.ratio != 1.0).astype(np.int64)) > 0
@@ -278,8 +278,8 @@ class ChunkSums:
         self._sum("probs_diff_max", "tokens", distance, "largest")
         self._sum("logp_difference_max", "tokens", size, "largest")
 
-    def _measure_logged(self, summary: Summary) -> None:
-        batch, breakdown = self._chunk.batch, summary.breakdown
+    def _measure_logged(self, breakdown: Breakdown) -> None:
+        batch = self._chunk.batch
         bound = breakdown.clip * (np.sign(breakdown.advantage) == breakdown.clip)
         clipped = {"low": bound < 0, "high": bound > 0, "region": bound != 0}
         columns = {f"clip_{name}": side.astype(np.float64) for name, side in clipped.items()}
@@ -288,7 +288,7 @@ class ChunkSums:
         columns |= {name: values for name, values in optional.items() if values is not None}
         if batch.log_probs_old is not None and batch.log_probs_new is not None:
             columns["ppo_kl"] = batch.log_probs_old - batch.log_probs_new
-        tokens, with_tokens = summary.record_tokens, self._with_tokens("responses")
+        tokens, with_tokens = batch.record_tokens, self._with_tokens("responses")
         for name, values in columns.items():
             means = batch.responses.mean(values)
             self._average(f"sample_{name}", "responses", means, with_tokens)
@@ -297,15 +297,14 @@ class ChunkSums:
             self._average(f"record_{name}", "records", tokens.mean(values), tokens.lengths > 0)
         if breakdown.correction is not None:
             self._measure_weights(breakdown, breakdown.correction)
-        self._measure_loss(summary)
+        self._measure_loss(breakdown)
 
-    def _measure_loss(self, summary: Summary) -> None:
+    def _measure_loss(self, breakdown: Breakdown) -> None:
         """What micro-batches add to TRL's loss, where a denominator counts the micro-batches.
 
         A loss divided by gradient_accumulation_steps is added up over as many micro-batches: the
         mean of the records times their number. One divided by what the step holds is added up.
         """
-        breakdown = summary.breakdown
         objective = breakdown.objective
         own = {KL: objective.kl_aggregate, ENTROPY: objective.entropy_aggregate}
         averaged, summed_up = np.zeros((2, breakdown.batch.records.count))
@@ -367,11 +366,11 @@ def _k3(difference: F64) -> F64:
     return found
 
 
-def _gradients(summary: Summary) -> F64:
+def _gradients(breakdown: Breakdown) -> F64:
     """[R] Σ |∂J/∂log π_θ| without the denominators that all responses share."""
-    (part,) = summary.breakdown.gradient_parts
+    (part,) = breakdown.gradient_parts
     factor = part.weights.numerator / part.weights.divisor
-    return np.abs(factor) * summary.responses.sum(np.abs(part.slope))
+    return np.abs(factor) * breakdown.batch.responses.sum(np.abs(part.slope))
 
 
 def functions_of(chunk: Chunk) -> dict[str, F64]:

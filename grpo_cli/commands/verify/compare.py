@@ -167,7 +167,7 @@ def column_of(
         else:
             values, given = values[counted], given[counted]
     counts = {
-        "token": breakdown.record_tokens,
+        "token": breakdown.batch.record_tokens.lengths,
         "response": batch.records.lengths,
         "record": np.ones(batch.records.count, dtype=np.int64),
     }[first.level]

@@ -42,7 +42,7 @@ def _of_tokens(
         tokens = values(breakdown)
         if tokens is None:
             return None
-        return _by_record(tokens, breakdown.record_tokens, reduce, empty)
+        return _by_record(tokens, breakdown.batch.record_tokens.lengths, reduce, empty)
 
     return reduced
 
@@ -77,10 +77,10 @@ def _shares(breakdown: Breakdown, side: int) -> F64:
 
 
 def _mean_share(breakdown: Breakdown, shares: F64) -> F64:
-    counts = breakdown.record_tokens
-    if _per_response(breakdown):
-        counts = breakdown.batch.records.lengths
-    return np.where(breakdown.record_tokens > 0, _by_record(shares, counts, np.mean), np.nan)
+    batch = breakdown.batch
+    counts = batch.records if _per_response(breakdown) else batch.record_tokens
+    means = _by_record(shares, counts.lengths, np.mean)
+    return np.where(batch.record_tokens.lengths > 0, means, np.nan)
 
 
 def _clipped(*sides: int) -> Values:
@@ -97,7 +97,7 @@ def _extreme(side: int, reduce: Reduction) -> Values:
         share = batch.responses.mean(_bound(breakdown, side))
         counted = batch.responses.lengths > 0
         if _per_response(breakdown):  # those without tokens too, if the record has any
-            counted = np.repeat(breakdown.record_tokens > 0, batch.records.lengths)
+            counted = np.repeat(batch.record_tokens.lengths > 0, batch.records.lengths)
         counts = batch.records.sum(counted.astype(np.int64))
         return _by_record(share[counted], counts, reduce)
 
@@ -127,7 +127,7 @@ def _ppo_kl(breakdown: Breakdown) -> F64 | None:
     old = batch.log_probs_rollout if to_engine else batch.log_probs_old
     if old is None or batch.log_probs_new is None:
         return None
-    moved, counts = old - batch.log_probs_new, breakdown.record_tokens
+    moved, counts = old - batch.log_probs_new, batch.record_tokens.lengths
     if breakdown.kept is not None:
         moved = moved[breakdown.kept]
         counts = batch.records.sum(batch.responses.sum(breakdown.kept.astype(np.int64)))

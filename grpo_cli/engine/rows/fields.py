@@ -75,7 +75,7 @@ def _terms(level: Level) -> tuple[Field, ...]:
         weight = source.breakdown.term_weight(term)
         if level != "turn":
             return source.sum(level, weight * term.sums)
-        spread = source.summary.responses.spread(weight)
+        spread = source.batch.responses.spread(weight)
         return plain(source.turns.sum(term.weights.times_own(spread) * term.values))
 
     def contribution(source: Source) -> list[Any]:
@@ -110,39 +110,30 @@ def _clips_and_ratios(level: Level, *spares: int) -> tuple[Field, ...]:
         spares: the ``spare`` of each of the six fields.
     """
 
-    def clipped(*sides: str) -> Read:
+    def clipped(*sides: int) -> Read:
         def read(source: Source) -> list[Any]:
-            if level == "turn":
-                codes = [{"low": -1, "high": 1}[side] for side in sides]
-                bound = np.isin(source.breakdown.clip, codes)
-                counts = source.turns.sum(bound.astype(np.int64)).tolist()
-            else:
-                each = [getattr(source.summary, f"clipped_{side}") for side in sides]
-                counts = source.sum(level, np.sum(each, axis=0))
-            return fraction(counts, source.token_counts(level))
+            bound = np.isin(source.breakdown.clip, sides).astype(np.int64)
+            return fraction(source.sum_tokens(level, bound), source.token_counts(level))
 
         return read
 
     def mean(source: Source) -> list[Any]:
         with np.errstate(over="ignore"):
-            if level == "turn":
-                sums = source.turns.sum(source.breakdown.ratio).tolist()
-            else:
-                sums = source.sum(level, source.summary.ratio_sums)
+            sums = source.sum_tokens(level, source.breakdown.ratio)
         return fraction(sums, source.token_counts(level))
 
     def extremes(which: np.ufunc) -> Read:
         def read(source: Source) -> list[Any]:
             if level == "trajectory":
-                found = extreme(which, source.breakdown.ratio, source.summary.responses)
+                found = extreme(which, source.breakdown.ratio, source.batch.responses)
                 pick = min if which is np.minimum else max
                 return [
                     pick((one for at in members if (one := found[at]) is not None), default=None)
                     for members in source.trajectories.members
                 ]
             segments = {
-                "record": source.summary.record_tokens,
-                "response": source.summary.responses,
+                "record": source.batch.record_tokens,
+                "response": source.batch.responses,
                 "turn": source.turns,
             }
             return extreme(which, source.breakdown.ratio, segments[level])
@@ -150,7 +141,7 @@ def _clips_and_ratios(level: Level, *spares: int) -> tuple[Field, ...]:
         return read
 
     reads = (
-        *(clipped("low", "high"), clipped("low"), clipped("high")),
+        *(clipped(-1, 1), clipped(-1), clipped(1)),
         *(mean, extremes(np.minimum), extremes(np.maximum)),
     )
     return tuple(map(Field, _CLIPS_AND_RATIOS, reads, spares))
@@ -200,11 +191,11 @@ RECORD = (
         kind="text",
     ),
     Field("groups", lambda source: source.breakdown.record_groups.tolist(), 10, 1, kind="whole"),
-    Field("response_count", lambda s: s.summary.records.lengths.tolist(), 7, kind="whole"),
+    Field("response_count", lambda s: s.batch.records.lengths.tolist(), 7, kind="whole"),
     Field("tokens", lambda source: source.token_counts("record"), 2, kind="whole"),
     *_clips_and_ratios("record", 1, 13, 12, 8, 11, 3),
-    Field("gradient_norm", lambda s: np.sqrt(s.summary.record_gradient_squares).tolist()),
-    Field("dead_groups", lambda source: source.summary.dead_groups.tolist(), 4, 0, kind="whole"),
+    Field("gradient_norm", lambda s: np.sqrt(s.breakdown.record_gradient_squares).tolist()),
+    Field("dead_groups", lambda source: source.breakdown.dead_groups.tolist(), 4, 0, kind="whole"),
     Field(
         "variant",
         lambda source: [source.breakdown.objective.name] * source.count("record"),
@@ -230,7 +221,7 @@ def _advantages(source: Source) -> list[Any]:
 
 
 RESPONSE = (
-    Field("response", lambda source: source.summary.records.positions.tolist(), kind="whole"),
+    Field("response", lambda source: source.batch.records.positions.tolist(), kind="whole"),
     Field("group", group_names, 5, same, kind="any"),
     Field("reward", rewards_of, kind="any"),
     Field("advantage", _advantages),
@@ -238,7 +229,7 @@ RESPONSE = (
     Field("weight", lambda source: plain(source.breakdown.weight), 8),
     *_terms("response"),
     *_clips_and_ratios("response", 2, 11, 10, 6, 9, 3),
-    Field("gradient_norm", lambda source: source.summary.response_gradient_norms.tolist()),
+    Field("gradient_norm", lambda source: source.breakdown.response_gradient_norms.tolist()),
 )
 
 
@@ -293,7 +284,7 @@ def _of_last(read: Read) -> Read:
 
 def _common_advantage(source: Source) -> list[float | None]:
     """The advantage that all the tokens of a trajectory have; None where they differ."""
-    found = _one_value(source.breakdown.advantage, source.summary.responses)
+    found = _one_value(source.breakdown.advantage, source.batch.responses)
     lengths = source.token_counts("response")
     each = [
         {one for at in members if (one := found[at]) is not None or lengths[at]}
@@ -320,7 +311,7 @@ TRAJECTORY = (
     Field(
         "gradient_norm",
         lambda source: np.sqrt(
-            source.trajectories.sum(np.square(source.summary.response_gradient_norms))
+            source.trajectories.sum(np.square(source.breakdown.response_gradient_norms))
         ).tolist(),
     ),
 )
@@ -337,7 +328,7 @@ def _written(name: str) -> Callable[[Source], list[Any] | None]:
             return None
         positions = source.positions
         values: list[Any] = []
-        cuts = pairwise(bounds(source.summary.responses))
+        cuts = pairwise(bounds(source.batch.responses))
         for record in source.records:
             rows = getattr(record, name)
             for place in range(len(record.widths)):
@@ -398,10 +389,8 @@ def _share_of(size: int, level: Level) -> Callable[[Source], Any]:
         whole = whole if source.sizes is None else source.sizes[:, size]
         if level != "record":
             whole = source.rows_of_records(level).spread(whole)
-        if level == "turn":
-            values = source.turns.sum(values)
-        elif level != "token":
-            values = np.array(source.sum(level, source.summary.responses.sum(values)))
+        if level != "token":
+            values = np.array(source.sum_tokens(level, values))
         parts = np.divide(values, whole, out=np.zeros(len(values)), where=whole != 0.0)
         return parts if level == "token" else parts.tolist()
 

@@ -63,7 +63,7 @@ def rows(source: Source, level: Level, asked: Collection[str] = ()) -> list[Row]
     fields, wanted = (*TABLE[level], *extra), source.mask
     result = _rows((*record_fields(source), EXTRA["record"][0]), source)  # with its contribution
     if level in ("turn", "token"):
-        inner, key, owners = _rows(RESPONSE, source), "responses", source.summary.records
+        inner, key, owners = _rows(RESPONSE, source), "responses", source.batch.records
         if level == "turn":
             _put(inner, "turns", _rows(fields, source), source.turn_responses, wanted)
         else:
@@ -106,10 +106,10 @@ def _tokens(source: Source, fields: Sequence[Field]) -> Iterator[dict[str, Any]]
     """The columns of each response's tokens, of those that its record has."""
     columns = {field.name: field.read(source) for field in fields}
     columns["clip"] = SIDES[columns["clip"]].tolist()
-    cuts = pairwise(bounds(source.summary.responses))
+    cuts = pairwise(bounds(source.batch.responses))
     if source.mask is not None:
         columns = {name: _kept(values, source.mask) for name, values in columns.items()}
-        cuts = pairwise(bounds(_fewer(source.summary.responses, source.mask)))
+        cuts = pairwise(bounds(_fewer(source.batch.responses, source.mask)))
     optional = {name for name in _OPTIONAL if columns[name] is None}
     for record in source.records:
         written = {"token": record.tokens, "token_id": record.token_ids}
@@ -173,7 +173,7 @@ def _fewer(owners: Segments, mask: NDArray[np.bool_]) -> Segments:
 
 def row_segments(source: Source) -> Segments:
     """The responses' tokens that are rows."""
-    responses = source.summary.responses
+    responses = source.batch.responses
     return responses if source.mask is None else _fewer(responses, source.mask)
 
 

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from grpo_cli.batch import F64, I64, Batch, Segments
 from grpo_cli.objective.arithmetic.turns import order_turns
 from grpo_cli.objective.breakdown import Breakdown, record_sums
-from grpo_cli.objective.summary import Summary
 from grpo_cli.records.record import Record
 
 Level = Literal["batch", "record", "trajectory", "response", "turn", "token"]
@@ -65,7 +64,7 @@ class Source:
     ) -> None:
         self.records = records
         self.breakdown = breakdown
-        self.summary = Summary(breakdown)
+        self.batch = breakdown.batch
         self._sizes, self._wanted = sizes, wanted
 
     def only(self, wanted: Callable[[Source], NDArray[np.bool_]] | None) -> Source:
@@ -95,19 +94,19 @@ class Source:
     @cached_property
     def turn_responses(self) -> Segments:
         """The turns of each response."""
-        return Segments(self.summary.turn_counts)
+        return Segments(self.breakdown.turn_counts)
 
     def rows_of_records(self, level: Level) -> Segments:
         """The rows of a level within records that each record has, wanted or not."""
         if level == "trajectory":
             return self.trajectories.records
         if level == "turn":
-            return Segments(self.summary.records.sum(self.turn_responses.lengths))
-        return self.summary.records if level == "response" else self.summary.record_tokens
+            return Segments(self.batch.records.sum(self.turn_responses.lengths))
+        return self.batch.records if level == "response" else self.batch.record_tokens
 
     def rows_of_responses(self, level: Level) -> Segments:
         """The turns or tokens that each response has, wanted or not."""
-        return self.turn_responses if level == "turn" else self.summary.responses
+        return self.turn_responses if level == "turn" else self.batch.responses
 
     @cached_property
     def trajectories(self) -> Trajectories:
@@ -130,14 +129,20 @@ class Source:
             return plain(values)
         if level == "trajectory":
             return self.trajectories.sum(values)
-        records = self.summary.records
+        records = self.batch.records
         return plain(
             record_sums(values, records) if values.dtype.kind == "f" else records.sum(values)
         )
 
+    def sum_tokens(self, level: Level, values: NDArray[Any]) -> list[Any]:
+        """The sum of the values [N] over the tokens of each row of a level."""
+        if level == "turn":
+            return plain(self.turns.sum(values))
+        return self.sum(level, self.batch.responses.sum(values))
+
     def token_counts(self, level: Level) -> list[int]:
         """How many tokens each row of a level has."""
-        lengths = self.summary.responses.lengths
+        lengths = self.batch.responses.lengths
         if level == "turn":
             return self.turns.lengths.tolist()
         return lengths.tolist() if level == "response" else [*map(int, self.sum(level, lengths))]
@@ -152,9 +157,9 @@ class Source:
 def group_names(source: Source) -> list[Any]:
     """[R] what the user calls each response's group, or its number in the record."""
     names: list[Any] = []
-    cuts = pairwise(bounds(source.summary.records))
+    cuts = pairwise(bounds(source.batch.records))
     for record, (begin, end) in zip(source.records, cuts, strict=True):
-        numbers, labels = source.summary.local_groups[begin:end], record.group_labels
+        numbers, labels = source.breakdown.local_groups[begin:end], record.group_labels
         names += numbers if labels is None else [labels[number] for number in numbers]
     return names
 

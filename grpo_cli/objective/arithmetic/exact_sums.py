@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections import defaultdict
+from collections.abc import Hashable, Mapping
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +14,8 @@ from grpo_cli.batch import F64
 
 if TYPE_CHECKING:
     from fractions import Fraction
+
+Key = TypeVar("Key", bound=Hashable)
 
 _FRACTION = 52  # bits after the leading one, which only normal numbers have
 _SPECIAL = 0x7FF  # the exponent of what is not finite
@@ -154,6 +158,18 @@ class ExactSum:
             return whole / (1 << -exponent) if exponent < 0 else float(whole << exponent)
         except OverflowError:
             return math.inf if whole > 0 else -math.inf
+
+
+class ExactSums(defaultdict[Key, ExactSum]):
+    """Sums by what they are of; they merge."""
+
+    def __init__(self, made: type[ExactSum] = ExactSum) -> None:
+        super().__init__(made)
+
+    def merge(self, other: Mapping[Key, ExactSum]) -> None:
+        """Adds other sums, each to the one of its key."""
+        for key, part in other.items():
+            self[key].merge(part)
 
 
 def _of_few(parts: list[F64]) -> float | None:
