@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from itertools import chain
+from itertools import chain, starmap
 from typing import Any
 
 from grpo_cli.errors import InputError
@@ -15,9 +15,8 @@ from grpo_cli.records.objects import as_object
 from grpo_cli.records.open.foreign import log_advice
 from grpo_cli.records.parse.columns import (
     Shape,
-    check_nesting,
     derive,
-    flatten,
+    innermost,
     is_number,
     read_column,
     read_mask,
@@ -183,17 +182,13 @@ def read_words(key: str, value: object, shape: Shape, kind: type) -> list[list[A
     Raises:
         InputError: for another shape than the token columns', or an element of another kind.
     """
-    check_nesting(key, value, shape, "token")
-    flat = flatten(key, value, shape)
-    if not set(map(type, flat)) <= {kind}:
-        at = next(at for at, one in enumerate(flat) if type(one) is not kind)
+    rows = innermost(key, value, shape, "token")
+    if not set(map(type, chain.from_iterable(rows))) <= {kind}:
+        every = enumerate(chain.from_iterable(rows))
+        at, other = next(one for one in every if type(one[1]) is not kind)
         wanted = "a string" if kind is str else "a whole number"
-        raise InputError(f"expected {wanted}, got {got(flat[at])}", path=key + shape.place(at))
-    rows, start = [], 0
-    for width in shape.widths:
-        rows.append(flat[start : start + width])
-        start += width
-    return rows
+        raise InputError(f"expected {wanted}, got {got(other)}", path=key + shape.place(at))
+    return rows if shape.nested > 1 or shape.single else [[one] for one in rows[0]]
 
 
 NO_SETTINGS: Mapping[str, Value] = {}
@@ -232,14 +227,19 @@ def read_settings(
             if name != _BOTH_SIDES
         ]
         return [_by_name(given)]
-    # True == 1, so a key that did not see the types would take one for the other.
-    kinds = [tuple(map(type, row)) for row in rows]
+    # True == 1, so keys without types would take one for the other.
+    keys_of = [(paths, names, row, tuple(map(type, row))) for row in rows]
     try:
-        known = dict.fromkeys(zip(rows, kinds, strict=True))
+        return [*starmap(_known_settings, keys_of)]
     except TypeError:  # a list or an object cannot be a key
         return [_by_name(zip(paths, names, row, strict=True)) for row in rows]
-    found = {one: _by_name(zip(paths, names, one[0], strict=True)) for one in known}
-    return [*map(found.__getitem__, zip(rows, kinds, strict=True))]
+
+
+@lru_cache(maxsize=4096)
+def _known_settings(
+    paths: tuple[str, ...], names: tuple[str, ...], row: tuple[Any, ...], _: tuple[type, ...]
+) -> Mapping[str, Value]:
+    return _by_name(zip(paths, names, row, strict=True))
 
 
 _BOTH_SIDES = "clip_ratio"
