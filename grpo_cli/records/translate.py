@@ -60,8 +60,11 @@ def format_of(value: dict[str, Any], insisted: str | None) -> Format | None:
 
 
 def _translate(raw: Raw, insisted: str | None, mapped: Mapped, notices: Notices) -> Iterator[Raw]:
-    value = raw.plain()
+    value = raw.value
     chosen = format_of(value, insisted)
+    if raw.arrays and (chosen is None or not chosen.arrays):
+        value = raw.plain()
+        chosen = format_of(value, insisted)
     if chosen is None and not mapped:
         yield raw
         return

@@ -155,7 +155,9 @@ class Plan:
         Raises:
             InputError: when a hyperparameter that has no usual value is nowhere given.
         """
-        key = (tuple(sorted(record.items())), advantages_given, reference_given)
+        taken = self.settings
+        own = tuple(sorted([one for one in record.items() if one[0] in taken]))
+        key = own, advantages_given, reference_given
         if key not in self._cache:
             if len(self._cache) >= _MOST_OBJECTIVES:
                 self._cache.clear()

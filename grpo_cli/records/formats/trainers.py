@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import compress
 from typing import Any
 
+import numpy as np
+
 from grpo_cli.errors import InputError
 from grpo_cli.records.formats.format import (
     Format,
@@ -179,7 +181,7 @@ def _samples(value: Object) -> list[Object]:
     """A dict for each sample, also of files that have a list for each field."""
     if "samples" in value:
         return list(value["samples"])
-    columns = value["rollout_data"]
+    columns = {name: _row(column) for name, column in value["rollout_data"].items()}
     count = len(columns["response_lengths"])
     lists = {
         name: column
@@ -187,6 +189,11 @@ def _samples(value: Object) -> list[Object]:
         if isinstance(column, list) and len(column) == count
     }
     return [{name: column[at] for name, column in lists.items()} for at in range(count)]
+
+
+def _row(column: Any) -> Any:
+    """A column with a number for each sample, as a list."""
+    return column.tolist() if isinstance(column, np.ndarray) else column
 
 
 def _read_slime(value: Object) -> Iterator[Translated]:
@@ -204,20 +211,20 @@ def _read_slime(value: Object) -> Iterator[Translated]:
     if None not in rollouts and len(set(rollouts)) < len(rollouts):
         record["rollout_ids"] = rollouts
     ids: list[Any] = [sample.get("tokens") for sample in samples]
-    if all(isinstance(row, list) for row in ids):
+    if all(isinstance(row, list | np.ndarray) for row in ids):
         cuts = [
             len(row) - int(one["response_lengths"]) for row, one in zip(ids, samples, strict=True)
         ]
         record["token_ids"] = [row[cut:] for row, cut in zip(ids, cuts, strict=True)]
-        prompts = [tuple(row[:cut]) for row, cut in zip(ids, cuts, strict=True)]
+        prompts = [tuple(_row(row[:cut])) for row, cut in zip(ids, cuts, strict=True)]
         numbers = {prompt: at for at, prompt in enumerate(dict.fromkeys(prompts))}
         record["group_ids"] = [numbers[prompt] for prompt in prompts]
-    yield Translated(record, spelled | {"rewards": "raw_reward[{r}]"})
+    yield Translated(record, spelled | {"rewards": "raw_reward[{r}]"}, arrays=True)
 
 
 def _raw_rewards(value: Object, samples: list[Object]) -> list[Any]:
     """As they were scored; ``rewards`` are those that slime has centred in their groups."""
-    raw = value.get("raw_reward")
+    raw = _row(value.get("raw_reward"))
     places = [sample.get("rollout_position") for sample in samples]
     if isinstance(raw, list) and len(raw) == len(samples):
         in_order = all(isinstance(place, int) and 0 <= place < len(raw) for place in places)
@@ -232,6 +239,7 @@ SLIME = Format(
     keys=(keys("rollout_id", "samples"), keys("rollout_id", "rollout_data")),
     fits=lambda value: any("response_lengths" in sample for sample in _samples(value)),
     read=_read_slime,
+    arrays=True,
     lacks=(
         "only one trainer policy, from before the update: it is also read as log_probs_new",
         "no group id: samples with the same prompt form a group",

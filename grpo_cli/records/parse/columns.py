@@ -105,15 +105,23 @@ def flatten(key: str, value: object, shape: Shape) -> list[Any]:
     Raises:
         InputError: if the column is not nested as the first one is.
     """
+    return _join(innermost(key, value, shape))
+
+
+def innermost(key: str, value: object, shape: Shape, leaf: str = "number") -> list[list[Any]]:
+    """The innermost lists of a column; ``leaf`` is what they hold.
+
+    Raises:
+        InputError: if the column is not nested as the first one is.
+    """
     try:
         rows = _rows(value, shape)
-        alike = list(map(len, rows)) == shape.rows
-        if alike and (0 not in shape.rows or set(map(type, rows)) == {list}):
-            return _join(rows)
+        if [*map(len, rows)] == shape.rows and set(map(type, rows)) == {list}:
+            return rows
     except TypeError:  # an element without a length
         pass
-    check_nesting(key, value, shape)  # this raises, since they are not nested alike
-    return _join(_rows(value, shape))
+    check_nesting(key, value, shape, leaf)  # this raises, since they are not nested alike
+    return _rows(value, shape)
 
 
 def _rows(value: object, shape: Shape) -> list[Any]:

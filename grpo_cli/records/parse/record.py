@@ -15,9 +15,8 @@ from grpo_cli.records.objects import as_object
 from grpo_cli.records.open.foreign import log_advice
 from grpo_cli.records.parse.columns import (
     Shape,
-    check_nesting,
     derive,
-    flatten,
+    innermost,
     is_number,
     read_column,
     read_mask,
@@ -183,17 +182,13 @@ def read_words(key: str, value: object, shape: Shape, kind: type) -> list[list[A
     Raises:
         InputError: for another shape than the token columns', or an element of another kind.
     """
-    check_nesting(key, value, shape, "token")
-    flat = flatten(key, value, shape)
-    if not set(map(type, flat)) <= {kind}:
-        at = next(at for at, one in enumerate(flat) if type(one) is not kind)
+    rows = innermost(key, value, shape, "token")
+    if not set(map(type, chain.from_iterable(rows))) <= {kind}:
+        every = enumerate(chain.from_iterable(rows))
+        at, other = next(one for one in every if type(one[1]) is not kind)
         wanted = "a string" if kind is str else "a whole number"
-        raise InputError(f"expected {wanted}, got {got(flat[at])}", path=key + shape.place(at))
-    rows, start = [], 0
-    for width in shape.widths:
-        rows.append(flat[start : start + width])
-        start += width
-    return rows
+        raise InputError(f"expected {wanted}, got {got(other)}", path=key + shape.place(at))
+    return rows if shape.nested > 1 or shape.single else [[one] for one in rows[0]]
 
 
 NO_SETTINGS: Mapping[str, Value] = {}

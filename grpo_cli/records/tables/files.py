@@ -126,7 +126,12 @@ def parquet_file(path: str) -> Any:
 @lru_cache(maxsize=2)
 def _parquet_file(path: str, _version: Version, _process: int) -> Any:
     far = isinstance(path, Address)
-    return package().parquet.ParquetFile(opened(path) if far else path, pre_buffer=far)
+    place, at_once = (opened(path), 0) if far else (path, _BUFFER)
+    return package().parquet.ParquetFile(place, pre_buffer=far, buffer_size=at_once)
+
+
+_BUFFER = 1 << 16
+"""Bytes of a column that are read from a disk at once; 0 would read all of a column chunk."""
 
 
 def mapped(pa: Any, path: str) -> Any:

@@ -19,6 +19,7 @@ import numpy as np
 import orjson
 
 from grpo_cli.errors import InputError
+from grpo_cli.records.formats import candidates
 from grpo_cli.records.open.blocks import Source
 from grpo_cli.records.open.budget import ROW, VALUE, Budget
 from grpo_cli.records.open.remote import Address
@@ -70,7 +71,9 @@ def _only_record(piece: Rows) -> Raw:
     except _DAMAGE as error:
         also = ", or torch.save did not write it" if kind == "torch" else ""
         raise InputError(f"the file is damaged{also}: {damage_of(error, path)}") from None
-    return Raw(value, piece.source, None, "", size, arrays=kind != "torch")
+    made = Raw(value, piece.source, None, "", size, arrays=True)
+    known = candidates(tuple(value)) if isinstance(value, dict) else ()
+    return made if kind != "torch" or any(one.arrays for one in known) else made.with_lists()
 
 
 def slices(source: Source, *, whole: bool, most: int | None = None) -> Iterator[Rows] | None:

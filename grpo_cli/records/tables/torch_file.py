@@ -163,7 +163,7 @@ def _load(archive: zipfile.ZipFile) -> Any:
 
 
 class _Plain:
-    """What was unpickled as lists, dicts, numbers and texts."""
+    """What was unpickled as lists, dicts, numbers and texts; arrays for tensors of one row."""
 
     def __init__(self, budget: Budget) -> None:
         self._budget, self._count, self._most = budget, 0, budget.limit // VALUE
@@ -173,7 +173,8 @@ class _Plain:
         self._take(1)
         if isinstance(value, _Tensor):
             self._take(sum(accumulate(value.size, mul)))
-            return _array(value).tolist()
+            array = _array(value)
+            return array if len(value.size) == 1 else array.tolist()
         if isinstance(value, dict):
             return {str(key): self.of(one) for key, one in value.items()}
         if isinstance(value, list | tuple | set):
