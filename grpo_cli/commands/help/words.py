@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from rich.text import Text
 
 from grpo_cli.commands.answer import Answer
 from grpo_cli.hyperparameters import HYPERPARAMETERS
+from grpo_cli.terminal.numbers import shown
 from grpo_cli.terminal.prose import wrapped
 from grpo_cli.terminal.screen import Screen
 
@@ -40,6 +41,31 @@ _SAME = {
     "outlook": "forecast",
     **dict.fromkeys(("replay", "reproduce", "bug_report"), "bundle"),
     **dict.fromkeys(("j", "policy_loss"), "objective"),
+    "a": "advantage",
+    "ρ": "ratio",
+    "rho": "ratio",
+    "s": "surrogate",
+    "w": "weight",
+    "k": "kl",
+    "c": "correction",
+    "β": "beta",
+    "ε": "epsilon",
+    "eps": "epsilon",
+    **dict.fromkeys(("onset", "shift", "limit", "spike"), "finding"),
+    **dict.fromkeys(("groups_all_0", "groups_all_1"), "groups_equal"),
+    **dict.fromkeys(("pass_at_1", "pass_at_k"), "pass_at"),
+    **dict.fromkeys(("reward_std", "reward_group_std"), "reward"),
+    **dict.fromkeys(("contribution_share", "gradient_share"), "share"),
+    "denominator_of": "denominator",
+    "on_policy_records": "on_policy",
+    **dict.fromkeys(("length_mean", "length_p95", "at_longest", "truncated"), "length"),
+    **dict.fromkeys(("id", "line", "source"), "record"),
+    **dict.fromkeys(("responses", "response_count", "empty_responses"), "response"),
+    **dict.fromkeys(("tokens", "token_id", "position"), "token"),
+    **dict.fromkeys(("turn_count", "turn_reward", "role"), "turn"),
+    **dict.fromkeys(("weight_version", "weight_versions"), "staleness"),
+    "difference": "log_ratio",
+    "clip_high": "clip_low",
     **dict.fromkeys(("clip_ratio", "clipfrac", "clip_frac", "pg_clipfrac"), "clip_fraction"),
 }
 """Other spellings of words."""
@@ -71,10 +97,38 @@ def look_up(word: str) -> Word | None:
     for one in (name, name.removesuffix("s"), ends, name.partition(".")[0]):
         if one in words:
             return words[one]
+    name = "epsilon_low" if name == "epsilon" else name
     for parameter, row in HYPERPARAMETERS.items():
         if name in (parameter, *row.aliases):
-            return Word(parameter, row.meaning, f"grpo eval FILE -p {parameter}=VALUE")
+            meaning = f"{row.meaning}{_defaults(parameter)}"
+            return Word(parameter, meaning, f"grpo eval FILE -p {parameter}=VALUE")
     return _finding(word.lower())
+
+
+def _defaults(parameter: str) -> str:
+    """What papers' variants give a hyperparameter: grpo's value, then the most frequent."""
+    from grpo_cli.variants import STAGES, VARIANTS
+
+    found: dict[object, list[str]] = {}
+    for name, row in VARIANTS.items():
+        bounds = [getattr(row, stage) for stage in STAGES] if "/" not in name else ()
+        values = (
+            one.values[parameter] for one in bounds if parameter in getattr(one, "values", ())
+        )
+        found.setdefault(next(values, None), []).append(name)
+    found.pop(None, None)
+    order = sorted(found.items(), key=lambda one: ("grpo" not in one[1], -len(one[1])))
+    listed = order[:_MOST_DEFAULTS]
+    each = (f"{shown(value)} in {_some(names)}" for value, names in listed)
+    return f"; default: {', '.join(each)}" if listed else ""
+
+
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - _MOST_NAMES
+    return f"{', '.join(names[:_MOST_NAMES])}{f' and {more} more' if more > 0 else ''}"
+
+
+_MOST_DEFAULTS, _MOST_NAMES = 4, 3
 
 
 def names_of_words() -> list[str]:
