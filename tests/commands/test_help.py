@@ -211,7 +211,7 @@ def test_a_hyperparameter_has_the_defaults_of_the_papers():
     meaning = look_up("beta").meaning
     for name, value in (("grpo", 0.04), ("grpo-unbiased-kl", 0.01)):
         assert VARIANTS[name].kl.values["beta"] == value, "as in the tables"
-        assert re.search(rf"\b{value} in [^.]*?\b{name}\b", meaning)
+        assert re.search(rf"\b{value} \([^)]*\b{name}\b", meaning)
 
 
 def test_the_page_of_words_names_commands_that_run(grpo):

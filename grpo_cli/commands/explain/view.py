@@ -14,6 +14,7 @@ from grpo_cli.terminal.display import chosen
 from grpo_cli.terminal.grid import Column, column, fitting, grid, print_hidden
 from grpo_cli.terminal.numbers import (
     adding_up,
+    brief,
     counted,
     decimals,
     equality,
@@ -42,7 +43,7 @@ def print_why(console: Console, screen: Screen, found: Explained) -> None:
     for reason in found.why:
         console.print(wrapped(Text(f"  · {reason['text']}"), width, 4))
     if screen.terminal and not chosen().full and (line := _largest_token(found.record)):
-        console.print(wrapped(Text(f"  · the {line}"), width, 4))
+        console.print(wrapped(Text(f"  · {line}"), width, 4))
 
 
 def _largest_token(record: Entry) -> str:
@@ -55,9 +56,9 @@ def _largest_token(record: Entry) -> str:
     clip = _SIDES[int(row["clip"])]
     advantage = row.get("advantage", response["advantage"])
     return (
-        f"largest token of record {shown(record['id'])}: {row['position']}{text} of response "
-        f"{response['index']}, ratio {shown(row['ratio'])}, A {shown(advantage)}, contribution "
-        f"{shown(row['contribution'])}{'' if clip == '·' else f', clipped {clip}'}"
+        f"token {row['position']}{text} of response {response['index']} contributes most to "
+        f"record {shown(record['id'])}: {brief(row['contribution'])} (ratio {brief(row['ratio'])}, "
+        f"A {brief(advantage)}{'' if clip == '·' else f', clipped {clip}'})"
     )
 
 

@@ -32,45 +32,8 @@ COMMAND_OF = {
 }
 """Other tools' word for a command → the command."""
 
-_SAME = {
-    **dict.fromkeys(("pandas", "arrow", "dataframe", "data_frame"), "polars"),
-    **dict.fromkeys(("gate", "exit_code", "exit", "github_actions"), "ci"),
-    **dict.fromkeys(("agents", "agent", "multi_turn", "trajectory", "trajectories"), "turn"),
-    **dict.fromkeys(("kl_k1", "kl_k2"), "kl_k3"),
-    **dict.fromkeys(("p50", "p90", "p99", "quantile", "percentile"), "p999"),
-    "outlook": "forecast",
-    **dict.fromkeys(("replay", "reproduce", "bug_report"), "bundle"),
-    **dict.fromkeys(("j", "policy_loss"), "objective"),
-    "a": "advantage",
-    "ρ": "ratio",
-    "rho": "ratio",
-    "s": "surrogate",
-    "w": "weight",
-    "k": "kl",
-    "c": "correction",
-    "β": "beta",
-    "ε": "epsilon",
-    "eps": "epsilon",
-    **dict.fromkeys(("onset", "shift", "limit", "spike"), "finding"),
-    **dict.fromkeys(("groups_all_0", "groups_all_1"), "groups_equal"),
-    **dict.fromkeys(("pass_at_1", "pass_at_k"), "pass_at"),
-    **dict.fromkeys(("reward_std", "reward_group_std"), "reward"),
-    **dict.fromkeys(("contribution_share", "gradient_share"), "share"),
-    "denominator_of": "denominator",
-    "on_policy_records": "on_policy",
-    **dict.fromkeys(("length_mean", "length_p95", "at_longest", "truncated"), "length"),
-    **dict.fromkeys(("id", "line", "source"), "record"),
-    **dict.fromkeys(("responses", "response_count", "empty_responses"), "response"),
-    **dict.fromkeys(("tokens", "token_id", "position"), "token"),
-    **dict.fromkeys(("turn_count", "turn_reward", "role"), "turn"),
-    **dict.fromkeys(("weight_version", "weight_versions"), "staleness"),
-    "difference": "log_ratio",
-    "clip_high": "clip_low",
-    **dict.fromkeys(("clip_ratio", "clipfrac", "clip_frac", "pg_clipfrac"), "clip_fraction"),
-}
-"""Other spellings of words."""
-
-_ROW = re.compile(r"^\| (\w+) \| (.*) \| `(.*)` \|$", re.MULTILINE)
+_ROW = re.compile(r"^\| (\w+(?: \([^)]*\))?) \| (.*) \| `(.*)` \|$", re.MULTILINE)
+_SYMBOLS = {"β": "beta", "ε": "epsilon_low", "eps": "epsilon_low", "epsilon": "epsilon_low"}
 
 
 @dataclass(frozen=True)
@@ -91,13 +54,15 @@ class Word(Answer):
 def look_up(word: str) -> Word | None:
     """The meaning of a word, of a field's name in any spelling, or of a hyperparameter."""
     name = word.lower().replace("-", "_").replace(" ", "_")
-    words = {row[0]: Word(row[0], row[1].replace("\\|", "|"), row[2]) for row in _rows()}
-    name = _SAME.get(name, name)
+    words: dict[str, Word] = {}
+    for names, meaning, command in _rows():
+        found = Word(names[0], meaning.replace("\\|", "|"), command)
+        words |= dict.fromkeys(names, found)
+    name = _SYMBOLS.get(name, name)
     ends = re.sub(r"_(low|high|mean|min|max)$", "", name)
     for one in (name, name.removesuffix("s"), ends, name.partition(".")[0]):
         if one in words:
             return words[one]
-    name = "epsilon_low" if name == "epsilon" else name
     for parameter, row in HYPERPARAMETERS.items():
         if name in (parameter, *row.aliases):
             meaning = f"{row.meaning}{_defaults(parameter)}"
@@ -119,7 +84,7 @@ def _defaults(parameter: str) -> str:
     found.pop(None, None)
     order = sorted(found.items(), key=lambda one: ("grpo" not in one[1], -len(one[1])))
     listed = order[:_MOST_DEFAULTS]
-    each = (f"{shown(value)} in {_some(names)}" for value, names in listed)
+    each = (f"{shown(value)} ({_some(names)})" for value, names in listed)
     return f"; default: {', '.join(each)}" if listed else ""
 
 
@@ -134,7 +99,7 @@ _MOST_DEFAULTS, _MOST_NAMES = 4, 3
 def names_of_words() -> list[str]:
     """What ``look_up`` knows, but for findings."""
     parameters = (one for name, row in HYPERPARAMETERS.items() for one in (name, *row.aliases))
-    return [*(row[0] for row in _rows()), *_SAME, *parameters]
+    return [*(one for names, *_ in _rows() for one in names), *_SYMBOLS, *parameters]
 
 
 def _finding(code: str) -> Word | None:
@@ -145,8 +110,10 @@ def _finding(code: str) -> Word | None:
     return Word(code, meanings[code], "grpo check FILE") if code in meanings else None
 
 
-def _rows() -> list[tuple[str, str, str]]:
-    return _ROW.findall(Path(__file__).with_suffix(".md").read_text(encoding="utf-8"))
+def _rows() -> list[tuple[list[str], str, str]]:
+    """The names of each word, the first its own; what it means, and a command that shows it."""
+    rows = _ROW.findall(Path(__file__).with_suffix(".md").read_text(encoding="utf-8"))
+    return [(re.findall(r"[^(), ]+", names), meaning, command) for names, meaning, command in rows]
 
 
 def print_word(console: Console, screen: Screen, found: Mapping[str, str]) -> None:
