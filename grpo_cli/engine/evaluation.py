@@ -260,16 +260,19 @@ class Evaluation:
         other = other_row(reader.facts.named, evaluated)
         sums, plan, totals = self.sums, self._evaluator.plan, self.sums.batches.whole
         more: Notices = dict.fromkeys(self._replaced())
+        first: Notices = {}
         torn = reader.ungrouped(totals)  # groups into their responses
         given = any(part.key == "adv" and part.name == "given" for part in totals.signed)
         in_groups = plan.compares_groups and not given
         if torn is not None and (in_groups or totals.dead_groups == totals.groups):
-            more[torn] = None
+            first[torn] = None
         if sums.references.error is not None:
             return []  # what was read until then depends on how the input is cut
         no_kl = without_kl([plan] if lacks_kl(totals.signed) else [])
         pooled = {} if sums.error is not None else reader.pooled(plan.batch)
-        return list(other | reader.notes() | self._notices | sums.sentences | no_kl | more | pooled)
+        return list(
+            first | other | reader.notes() | self._notices | sums.sentences | no_kl | more | pooled
+        )
 
     def _replaced(self) -> Iterator[str]:
         """Says which of the variant's own values the records replace.

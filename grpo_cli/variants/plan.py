@@ -458,16 +458,18 @@ def _no_variant(name: str) -> str:
         return (
             f"{name!r} is a framework: name a row of it, as {', '.join(of_framework[:3])} {lists}"
         )
-    close = get_close_matches(name, NAMES, n=5, cutoff=0.5)
-    nearest_of = max((_likeness(name, one) for one in close), default=None)
-    best = [one for one in close if _likeness(name, one) == nearest_of][:3]
-    near = f"; did you mean {' or '.join(best)}?" if best else ""
+    best = nearest(name, NAMES, cutoff=0.5)
+    close = [best] if sorted(best) == sorted(name) else _as_near(name, best)
+    near = f"; did you mean {' or '.join(close)}?" if best else ""
     return f"unknown variant {name!r}{near} {lists}"
 
 
-def _likeness(name: str, other: str) -> tuple[float, bool]:
-    """How alike two names are; of those alike, one of the same letters (dpao, dapo) is nearer."""
-    return SequenceMatcher(None, name, other).ratio(), sorted(name) == sorted(other)
+def _as_near(name: str, best: str) -> list[str]:
+    """The variants that are as near to a name as the nearest."""
+    near = get_close_matches(name, NAMES, n=3, cutoff=0.5)
+    ratio = SequenceMatcher(None, name, best).ratio()
+    alike = [one for one in near if SequenceMatcher(None, name, one).ratio() == ratio]
+    return list({NAMES[one]: one for one in reversed(alike)}.values())[::-1]  # one name of a row
 
 
 def _near(name: str, known: Iterable[str]) -> str:

@@ -273,6 +273,9 @@ NOTES = [
         "all groups are dead: every advantage is 0",
         "2 of 6 responses have no token that counts",
     ]),
+    ([{"log_probs_new": [-1.0], "log_probs_old": [-0.5], "rewards": 1.0}] * 2, [
+        "every group has one response, so every advantage is 0 (--group-by joins rows)",
+    ]),
     ([TWO, ONE | {"rewards": [1, 0, 1]}], [
         "1 of 2 records: all ratios are exactly 1 (on-policy), so their gradients carry "
         "the information, not their losses",

@@ -15,6 +15,11 @@ from command import COMMANDS, run
 from formats.dumps import nemo_rl
 
 from grpo_cli import evaluate
+from grpo_cli.commands.explain.choice import is_choice
+from grpo_cli.commands.help.words import look_up
+from grpo_cli.commands.trend.metrics import METRICS
+from grpo_cli.engine.rows.fields import FIELDS
+from grpo_cli.variants import VARIANTS
 
 ROOT = Path(__file__).parents[2]
 WORDS = (ROOT / "grpo_cli/commands/help/words.md").read_text("utf-8")
@@ -178,12 +183,28 @@ def test_a_flag_has_one_text_in_all_commands(grpo):
         ("help dapo", "dapo: Decoupled Clip"),
         ("help clip", "clip, vanilla, ppo: --surrogate"),
         ("help ratio", "grpo variants --stage ratio"),
+        ("help A", "advantage: how much better"),
+        ("help ε", "epsilon_low: lower clip range"),
+        ("help last_good_step", "last_good_step: the last step before the first warning"),
+        ("help drift", "two columns"),
     ],
 )
 def test_a_word_is_explained(grpo, words, said):
     result = grpo(*words.split())
     assert (result.exit_code, result.stderr) == (0, "")
     assert said in result.stdout
+
+
+def test_every_column_of_a_table_is_explained():
+    columns = {name for names in FIELDS.values() for name in names} | {*METRICS}
+    assert [one for one in columns if look_up(one) is None and not is_choice(one)] == []
+
+
+def test_a_hyperparameter_has_the_defaults_of_the_papers():
+    meaning = look_up("beta").meaning
+    for name, value in (("grpo", 0.04), ("grpo-unbiased-kl", 0.01)):
+        assert VARIANTS[name].kl.values["beta"] == value, "as in the tables"
+        assert re.search(rf"\b{value} \([^)]*\b{name}\b", meaning)
 
 
 def test_the_page_of_words_names_commands_that_run(grpo):

@@ -51,6 +51,7 @@ def evaluate(
             reader,
             plan,
             as_json=printing.wants_json,
+            by_default=objective.variant is None,
             encode=encode,
             progress=bar.advance,
             part_folder=part_folder,

@@ -185,7 +185,9 @@ def _write_table(run: Run, printing: Printing, variant: str, stream: BinaryIO) -
             print_batches(console, screen, printing, run.batches, run.signature, run.total, brief)
         elif run.complete:
             names = printing.fields if level == "batch" else None
-            print_totals(console, screen, names, run.total, run.signature, brief)
+            print_totals(
+                console, screen, names, run.total, run.signature, brief, by_default=run.by_default
+            )
 
     def draw_rows(console: Console, screen: Screen, most: int) -> None:
         nonlocal shown

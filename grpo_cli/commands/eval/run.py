@@ -26,6 +26,7 @@ class Run(Evaluation):
         reader: the files.
         plan: which objective.
         as_json: whether errors are JSON.
+        by_default: whether no variant was asked for.
         **options: those of ``Evaluation``.
     """
 
@@ -35,9 +36,11 @@ class Run(Evaluation):
         plan: Plan,
         *,
         as_json: bool,
+        by_default: bool = False,
         **options: Any,
     ) -> None:
         super().__init__(reader, plan, **options)
+        self.by_default = by_default
         self._as_json = as_json
         self._printed = 0
         self._error: GrpoError | None = None
@@ -107,13 +110,15 @@ def notes(total: Mapping[str, Any]) -> Iterator[str]:
     if on_policy := total["on_policy_records"]:
         yield _on_policy(on_policy, total["records"], total["gradient_norm"])
     if dead := total["dead_groups"]:
-        yield _dead(dead, total["groups"])
+        yield _dead(dead, total["groups"], total["responses"])
     if empty := total["empty_responses"]:
         have = "has" if empty == 1 else "have"
         yield f"{_of(empty, total['responses'], 'response')} {have} no token that counts"
 
 
-def _dead(dead: int, groups: int) -> str:
+def _dead(dead: int, groups: int, responses: int) -> str:
+    if dead == groups == responses > 1:
+        return "every group has one response, so every advantage is 0 (--group-by joins rows)"
     if dead == groups:
         return "all groups are dead: every advantage is 0"
     are = "is" if dead == 1 else "are"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -57,11 +58,13 @@ def print_totals(
     total: Row,
     signature: str,
     variant: str = "",
+    *,
+    by_default: bool = False,
 ) -> None:
     """Prints the totals that were asked for, or all, with the signature and what they hide.
 
     With a ``variant`` it is short: the variant's name is there instead of its signature, and what
-    few look for is left out.
+    few look for is left out. ``by_default``: nobody asked for the variant, so a line names it.
     """
     lines = Table.grid(padding=(0, 2, 0, 0))
     lines.add_column(no_wrap=True)
@@ -82,14 +85,23 @@ def print_totals(
     for name, text in _details(total):
         if not (variant and name == "denominator"):
             lines.add_row(_label(name), wrapped(Text(f" {text}"), room, 1))
-    if variant:
+    if by_default:
+        lines.add_row(_label("variant"), wrapped(Text(f" {_default(signature)}"), room, 1))
+    elif variant:
         more = Text(" (signature, policy, denominator: --level batch)", "dim")
         lines.add_row(_label("variant"), Text(f" {variant}") + more)
-    else:
+    if not variant:
         lines.add_row(_label("signature"), wrapped(Text(f" {signature}"), room, 1, bars=True))
     for note in notes(total):
         lines.add_row(Text("note", "magenta"), wrapped(Text(f" {note}"), room, 1))
     console.print(lines)
+
+
+def _default(signature: str) -> str:
+    """Which objective it is that nobody asked for, with its KL, which changes the loss most."""
+    found = re.search(r"\|kl:([^|\[]+)\[beta=([^,\]]+)", signature)
+    kl = f"KL {found[1]}, β = {found[2]}" if found and float(found[2]) else "no KL"
+    return f"{signature.partition('|')[0]} (default), {kl}; -v chooses another"
 
 
 def _label(name: str) -> Text:

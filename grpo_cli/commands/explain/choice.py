@@ -69,21 +69,28 @@ def print_choice(console: Console, screen: Screen, page: Mapping[str, Any]) -> N
         about = f": --{one['stage']}, {one['question']}"
         console.print(Text.assemble("\n" if at else "", (names, "bold cyan"), about))
         console.print()
+        full = chosen().full
         for paragraph in one["description"]:
-            console.print(wrapped(Text(f"  {paragraph}"), width, 2))
+            if full or not paragraph.startswith("References:"):
+                console.print(wrapped(Text(f"  {paragraph}"), width, 2))
         for part in ("symbols", "hyperparameters"):
             if one[part]:
                 console.print(Text(f"\n{part}", "bold"))
             for name, meaning in one[part].items():
                 text = Text.assemble("  ", (name, "cyan"), f"  {meaning}")
                 console.print(wrapped(text, width, 4))
-        named = [n for n in one["variants"] if "/" not in n or chosen().full]
+        named = (
+            [n for n in one["variants"] if "/" not in n][:_MOST] if not full else one["variants"]
+        )
         if rest := len(one["variants"]) - len(named):
-            named.append(f"{rest} of frameworks (--full lists them)")
+            named = [*named, f"{rest} more (--full, which has the references too)"]
         made = ", ".join(named) or "none"
         console.print()
         console.print(wrapped(Text(f"variants that use it: {made}"), width, 2))
 
+
+_MOST = 8
+"""Variants that are listed without ``--full``."""
 
 # ---- what the letters of a formula mean, where the description does not say ----------------------
 

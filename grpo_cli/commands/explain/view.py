@@ -14,6 +14,7 @@ from grpo_cli.terminal.display import chosen
 from grpo_cli.terminal.grid import Column, column, fitting, grid, print_hidden
 from grpo_cli.terminal.numbers import (
     adding_up,
+    brief,
     counted,
     decimals,
     equality,
@@ -41,6 +42,24 @@ def print_why(console: Console, screen: Screen, found: Explained) -> None:
     console.print(Text("\nwhy", "bold"))
     for reason in found.why:
         console.print(wrapped(Text(f"  · {reason['text']}"), width, 4))
+    if screen.terminal and not chosen().full and (line := _largest_token(found.record)):
+        console.print(wrapped(Text(f"  · {line}"), width, 4))
+
+
+def _largest_token(record: Entry) -> str:
+    """The token of a record that contributes most, for a terminal that its table does not fit."""
+    shown_rows = [(one, row) for one in record["responses"] for row in one.get("tokens", ())]
+    if not shown_rows:
+        return ""
+    response, row = max(shown_rows, key=lambda pair: abs(pair[1]["contribution"]))
+    text = "" if row["token"] is None else f" {token_text(row['token'])}"
+    clip = _SIDES[int(row["clip"])]
+    advantage = row.get("advantage", response["advantage"])
+    return (
+        f"token {row['position']}{text} of response {response['index']} contributes most to "
+        f"record {shown(record['id'])}: {brief(row['contribution'])} (ratio {brief(row['ratio'])}, "
+        f"A {brief(advantage)}{'' if clip == '·' else f', clipped {clip}'})"
+    )
 
 
 _PARTS = {
@@ -53,7 +72,7 @@ _PARTS = {
 
 def _made_of(parts: Mapping[str, float], objective: float) -> str:
     """The objective as the sum of its parts, as printed."""
-    named = {name: value for name, value in parts.items() if value or name != "kl_penalty"}
+    named = {name: value for name, value in parts.items() if value} or {"": 0.0}
     places = decimals([*named.values(), objective])
     texts = adding_up([*named.values()], objective, places)
     terms = [

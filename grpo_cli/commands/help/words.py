@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from rich.text import Text
 
 from grpo_cli.commands.answer import Answer
 from grpo_cli.hyperparameters import HYPERPARAMETERS
+from grpo_cli.terminal.numbers import shown
 from grpo_cli.terminal.prose import wrapped
 from grpo_cli.terminal.screen import Screen
 
@@ -31,20 +32,8 @@ COMMAND_OF = {
 }
 """Other tools' word for a command → the command."""
 
-_SAME = {
-    **dict.fromkeys(("pandas", "arrow", "dataframe", "data_frame"), "polars"),
-    **dict.fromkeys(("gate", "exit_code", "exit", "github_actions"), "ci"),
-    **dict.fromkeys(("agents", "agent", "multi_turn", "trajectory", "trajectories"), "turn"),
-    **dict.fromkeys(("kl_k1", "kl_k2"), "kl_k3"),
-    **dict.fromkeys(("p50", "p90", "p99", "quantile", "percentile"), "p999"),
-    "outlook": "forecast",
-    **dict.fromkeys(("replay", "reproduce", "bug_report"), "bundle"),
-    **dict.fromkeys(("j", "policy_loss"), "objective"),
-    **dict.fromkeys(("clip_ratio", "clipfrac", "clip_frac", "pg_clipfrac"), "clip_fraction"),
-}
-"""Other spellings of words."""
-
-_ROW = re.compile(r"^\| (\w+) \| (.*) \| `(.*)` \|$", re.MULTILINE)
+_ROW = re.compile(r"^\| (\w+(?: \([^)]*\))?) \| (.*) \| `(.*)` \|$", re.MULTILINE)
+_SYMBOLS = {"β": "beta", "ε": "epsilon_low", "eps": "epsilon_low", "epsilon": "epsilon_low"}
 
 
 @dataclass(frozen=True)
@@ -65,22 +54,52 @@ class Word(Answer):
 def look_up(word: str) -> Word | None:
     """The meaning of a word, of a field's name in any spelling, or of a hyperparameter."""
     name = word.lower().replace("-", "_").replace(" ", "_")
-    words = {row[0]: Word(row[0], row[1].replace("\\|", "|"), row[2]) for row in _rows()}
-    name = _SAME.get(name, name)
+    words: dict[str, Word] = {}
+    for names, meaning, command in _rows():
+        found = Word(names[0], meaning.replace("\\|", "|"), command)
+        words |= dict.fromkeys(names, found)
+    name = _SYMBOLS.get(name, name)
     ends = re.sub(r"_(low|high|mean|min|max)$", "", name)
     for one in (name, name.removesuffix("s"), ends, name.partition(".")[0]):
         if one in words:
             return words[one]
     for parameter, row in HYPERPARAMETERS.items():
         if name in (parameter, *row.aliases):
-            return Word(parameter, row.meaning, f"grpo eval FILE -p {parameter}=VALUE")
+            meaning = f"{row.meaning}{_defaults(parameter)}"
+            return Word(parameter, meaning, f"grpo eval FILE -p {parameter}=VALUE")
     return _finding(word.lower())
+
+
+def _defaults(parameter: str) -> str:
+    """What papers' variants give a hyperparameter: grpo's value, then the most frequent."""
+    from grpo_cli.variants import STAGES, VARIANTS
+
+    found: dict[object, list[str]] = {}
+    for name, row in VARIANTS.items():
+        bounds = [getattr(row, stage) for stage in STAGES] if "/" not in name else ()
+        values = (
+            one.values[parameter] for one in bounds if parameter in getattr(one, "values", ())
+        )
+        found.setdefault(next(values, None), []).append(name)
+    found.pop(None, None)
+    order = sorted(found.items(), key=lambda one: ("grpo" not in one[1], -len(one[1])))
+    listed = order[:_MOST_DEFAULTS]
+    each = (f"{shown(value)} ({_some(names)})" for value, names in listed)
+    return f"; default: {', '.join(each)}" if listed else ""
+
+
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - _MOST_NAMES
+    return f"{', '.join(names[:_MOST_NAMES])}{f' and {more} more' if more > 0 else ''}"
+
+
+_MOST_DEFAULTS, _MOST_NAMES = 4, 3
 
 
 def names_of_words() -> list[str]:
     """What ``look_up`` knows, but for findings."""
     parameters = (one for name, row in HYPERPARAMETERS.items() for one in (name, *row.aliases))
-    return [*(row[0] for row in _rows()), *_SAME, *parameters]
+    return [*(one for names, *_ in _rows() for one in names), *_SYMBOLS, *parameters]
 
 
 def _finding(code: str) -> Word | None:
@@ -91,8 +110,10 @@ def _finding(code: str) -> Word | None:
     return Word(code, meanings[code], "grpo check FILE") if code in meanings else None
 
 
-def _rows() -> list[tuple[str, str, str]]:
-    return _ROW.findall(Path(__file__).with_suffix(".md").read_text(encoding="utf-8"))
+def _rows() -> list[tuple[list[str], str, str]]:
+    """The names of each word, the first its own; what it means, and a command that shows it."""
+    rows = _ROW.findall(Path(__file__).with_suffix(".md").read_text(encoding="utf-8"))
+    return [(re.findall(r"[^(), ]+", names), meaning, command) for names, meaning, command in rows]
 
 
 def print_word(console: Console, screen: Screen, found: Mapping[str, str]) -> None:

@@ -15,8 +15,7 @@ from grpo_cli.terminal.numbers import shown, visible
 from grpo_cli.terminal.prose import as_command, wrapped
 from grpo_cli.terminal.screen import Screen, mark
 
-_SHOWN = 12
-_COINCIDENCES = 3
+_SHOWN = 3
 _NAMES = 6
 _ALSO = 2
 
@@ -31,12 +30,13 @@ def print_matches(console: Console, screen: Screen, answer: Matched) -> None:
         for found in answer.nearest:
             _print(console, screen, [found])
         return
-    most = _SHOWN if answer.reproduced else _COINCIDENCES
     entries = [list(same) for _, same in groupby(answer.matches, key=lambda one: one.entry)]
+    most = len(entries) if chosen().full else _SHOWN
     for same in entries[:most]:
         _print(console, screen, same)
     if len(entries) > most:
-        console.print(Text(f"\n… {len(entries) - most} more values fit (see --json)", "dim"))
+        more = f"{len(entries) - most} more of {len(entries)} values fit (--full)"
+        console.print(Text(f"\n… {more}", "dim"))
         mark(console, "convention", sum(map(len, entries[most:])))
 
 

@@ -37,7 +37,7 @@ VARIANT = option(
 class VariantOption:
     """Which variant."""
 
-    variant: Annotated[str, VARIANT] = "grpo"
+    variant: Annotated[str | None, VARIANT] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,10 +131,11 @@ class ObjectiveOptions(StageOptions, VariantOption):
         Raises:
             UsageError: for a name or value that cannot be used.
         """
-        if "," in self.variant:
-            raise UsageError(f"-v takes one variant; for several: grpo compare -v {self.variant}")
+        variant = "grpo" if self.variant is None else self.variant
+        if "," in variant:
+            raise UsageError(f"-v takes one variant; for several: grpo compare -v {variant}")
         return plan(
-            self.variant,
+            variant,
             stages=self.stages,
             hyperparameters=self.hyperparameters,
             batch="input" if self.batch is None else self.batch,

@@ -70,8 +70,8 @@ class ShowOptions:
         option(
             "--by --color-by",
             "NUMBER",
-            f"What ranks and colours tokens: {', '.join(COLORS)}. Default: contribution; "
-            "with --record: ratio, or gradient if on-policy.",
+            f"Number that ranks and colours tokens: {', '.join(COLORS)}. Default: "
+            "contribution; with --record: ratio, or gradient if on-policy.",
             parser=_named,
             autocompletion=complete.among(COLORS),
         ),

@@ -61,7 +61,7 @@ class TrendOptions:
         str | None, option("--log", "FILE", "Compare with a trainer's log (JSON, JSONL, CSV).")
     ] = None
     follow: Annotated[
-        bool, option("--follow", "", "Keep reading while files grow, until Ctrl-C.")
+        bool, option("--follow", "", "Keep reading while files grow, until Ctrl-C.", "Running")
     ] = False
     every: Annotated[
         float | None,
@@ -180,6 +180,5 @@ class StoredOptions:
 
 def flags_of(objective: ObjectiveOptions, reading: ReadingOptions) -> Flags:
     """The flags of the objective and of reading."""
-    variant = None if objective.variant == "grpo" else objective.variant
-    words = as_flags(variant, objective.stages, objective.hyperparameters)
+    words = as_flags(objective.variant, objective.stages, objective.hyperparameters)
     return Flags(words, reading.words)

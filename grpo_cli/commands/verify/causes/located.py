@@ -117,10 +117,16 @@ def _of_values(case: Case) -> Located | None:
     return Located(f"{_ratio(case) or 'the loss differs'}; {hint}" if alone else "")
 
 
+def _is_round(factor: float) -> bool:
+    """Whether a factor, or one over it, has at most two digits: others mean nothing to a reader."""
+    each = (abs(factor), 1.0 / abs(factor))
+    return any(abs(float(f"{one:.2g}") - one) <= 1e-6 * one for one in each)
+
+
 def _ratio(case: Case) -> str:
     ours = float(case.breakdown.record_objective[0])
     factor = case.loss / ours if case.loss and ours else 0.0
-    readable = 1e-9 < abs(factor) < 1e9
+    readable = 1e-9 < abs(factor) < 1e9 and _is_round(factor)
     return f"your loss is grpo's times {factor:.5g}" if readable else ""
 
 
