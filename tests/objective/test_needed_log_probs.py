@@ -4,11 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from rows import VARIANTS, plan
 
 from grpo_cli.engine.probe import probe
 from grpo_cli.objective.pipeline import evaluate
-from grpo_cli.variants.plan import plan
-from grpo_cli.variants.registry import VARIANTS
 
 SETTINGS = {
     "max_completion_length": 512,

@@ -15,9 +15,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from rows import ROWS, STAGES, plan
+
 from grpo_cli.objective.choice import Choice
-from grpo_cli.variants.plan import plan
-from grpo_cli.variants.registry import ROWS, STAGES
 
 KEPT = Path(__file__).parent.parent / "golden" / "usual.txt"
 ASKED = {"clip_cov_seed": 3, "rejection_threshold": 0.01}
