@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from chromium import Chromium
-from drifting import drifting
-from trended import write
+from trended import drifting, write
 
 pytestmark = pytest.mark.browser
 

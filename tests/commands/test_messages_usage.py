@@ -7,8 +7,7 @@ import sys
 
 import pytest
 from command import main
-
-from grpo_cli.hyperparameters import HYPERPARAMETERS, HyperparameterError
+from rows import HYPERPARAMETERS, HyperparameterError
 
 # ---- options with one dash, words that are no command, names that are none -----------------------
 

@@ -10,8 +10,7 @@ import zlib
 
 import pytest
 from command import answer, run
-from drifting import BEGINS, drifting
-from trended import series
+from trended import BEGINS, drifting, series
 
 BLOCK = re.compile(r'<script type="application/octet-stream" id="([a-z0-9-]+)">([^<]*)</script>')
 

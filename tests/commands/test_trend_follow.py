@@ -453,3 +453,19 @@ def test_a_first_line_with_settings_is_of_all_lines_whenever_they_come(tmp_path:
     assert numbers(follow) == at_once(path)
     path.write_text(text.partition("\n")[2])
     assert numbers(follow) != at_once(path)
+
+
+def test_a_run_starts_again_where_a_reference_turns_up(tmp_path: Path) -> None:
+    """Until then the penalty is left out; then its losses are those of no record without one."""
+    path = tmp_path / "a.jsonl"
+    path.write_text(line(1) + line(2))
+    follow = Follow([str(path)], PLAIN, plan("grpo"), StepSource())
+    follow.poll()
+    assert None not in [step.metrics["loss"] for step in follow.steps()]
+    assert any("the records have no log_probs_ref" in note for note in follow.notices)
+    known = json.loads(line(3))
+    append(path, json.dumps(known | {"log_probs_ref": known["log_probs"]}) + "\n")
+    poll_all(follow)
+    losses = [step.metrics["loss"] for step in follow.steps()]
+    assert [loss is None for loss in losses] == [True, True, False]
+    assert any(note.startswith("loss, KL and ratios are not computed") for note in follow.notices)

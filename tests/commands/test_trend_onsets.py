@@ -22,9 +22,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from command import answer, run
-from drifting import drifting
 from files import each
-from trended import PLAIN, SAMPLES, found_in, series, trend, write
+from trended import PLAIN, SAMPLES, drifting, found_in, series, trend, write
 
 from grpo_cli.batch import F64
 

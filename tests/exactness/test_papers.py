@@ -8,22 +8,14 @@ from dataclasses import replace
 import numpy as np
 from files import each
 from mpmath import mpf
+from rows import on
 
 from exactness.cases import moved, plain, random_batch
 from exactness.formulas import GIVEN, ROWS, SHIFTED, UndecidedError
 from grpo_cli import VARIANTS
-from grpo_cli.batch import Batch
-from grpo_cli.objective import pipeline
-from grpo_cli.objective.breakdown import Breakdown
-from grpo_cli.variants.plan import plan
 
 BATCHES = int(os.environ.get("GRPO_BATCHES", "8"))  # .ci/run tries 100
 STEP = mpf(10) ** -15  # its square, the error of a central difference, is far below a double's
-
-
-def breakdown_of(name: str, batch: Batch) -> Breakdown:
-    objective = plan(name, hyperparameters=GIVEN.get(name)).objective({}, advantages_given=False)
-    return pipeline.evaluate(batch, objective)
 
 
 def test_every_row_of_a_paper_has_its_formula():
@@ -48,7 +40,7 @@ def compare(name: str, seed: int) -> None:
         batch = replace(batch, rewards=batch.rewards - 1.5)  # good and bad ones
     case = plain(batch)
     wanted = ROWS[name](case)
-    found = breakdown_of(name, batch)
+    found = on(batch, name, **GIVEN.get(name, {}))
     scale = float(np.abs(found.contribution).sum())
     assert abs(mpf(float(found.record_objective[0])) - wanted) <= 1e-13 * scale, seed
 

@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 import test_readme
 from files import each
+from rows import EARLIER
 
 from grpo_cli import VARIANTS, GrpoError, InputError, evaluate
-from grpo_cli.variants import EARLIER
 
 FOLDER = Path(__file__).parent.parent / "golden"
 TRL, VERL, BASELINES, OTHERS, AUTHORS = (

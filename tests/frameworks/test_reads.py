@@ -11,11 +11,9 @@ from typing import Any
 
 import pytest
 from files import each, some
+from rows import EARLIER, HYPERPARAMETERS, VARIANTS, HyperparameterError, plan
 
 from grpo_cli import UsageError, evaluate
-from grpo_cli.hyperparameters import HYPERPARAMETERS, HyperparameterError
-from grpo_cli.variants.plan import plan
-from grpo_cli.variants.registry import EARLIER, VARIANTS
 
 RECORD = {
     "log_probs_new": [[-0.5, -1.0], [-0.25, -3.0]],

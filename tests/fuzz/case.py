@@ -12,7 +12,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from fuzz import layout, tables
+from fuzz import tables
 from fuzz.beginnings import objects, usable
 from fuzz.changes import changed
 from fuzz.words import SEEDS, command_lines
@@ -104,7 +104,7 @@ def cases(draw: st.DrawFn) -> Case:
 def _file(begin: str, changes: list[int], draw: random.Random) -> tuple[bytes, str, str]:
     kind = draw.random()
     if kind < 0.0001:
-        data, ending = layout.bomb(draw)
+        data, ending = tables.bomb(draw)
         return data, f"in.jsonl{ending}", "bomb"
     values: list[Any] = json.loads(objects()[begin])
     if kind < 0.08:  # two formats in one file, or one that fails as it is
@@ -114,8 +114,8 @@ def _file(begin: str, changes: list[int], draw: random.Random) -> tuple[bytes, s
     if kind > 0.85:
         data, ending = tables.table(values, draw)
         return data, f"in{ending}", "table"
-    data, how = layout.laid_out(values, draw)
-    data, ending = layout.packed(data, draw)
+    data, how = tables.laid_out(values, draw)
+    data, ending = tables.packed(data, draw)
     name = draw.choice(_NAMES)
     if draw.random() < 0.02:
         name = draw.choice(_ODD_NAMES) + name[2:]

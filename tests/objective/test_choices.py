@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from files import each
+from rows import STAGES, HyperparameterError, on, plan
 
 from grpo_cli import InputError
 from grpo_cli.batch import Batch, Segments
-from grpo_cli.hyperparameters import HyperparameterError
 from grpo_cli.objective import pipeline
 from grpo_cli.objective.advantage.weighed import weighed
 from grpo_cli.objective.breakdown import Breakdown
@@ -19,8 +19,6 @@ from grpo_cli.objective.choice import Bound
 from grpo_cli.objective.signature import line
 from grpo_cli.objective.surrogate.clip import window
 from grpo_cli.objective.surrogate.joint import fipo
-from grpo_cli.variants import STAGES
-from grpo_cli.variants.plan import plan
 
 # Two groups; the second is one response. Tokens per response: 2, 1, 3.
 BATCH = Batch(
@@ -40,13 +38,7 @@ BEHIND = BATCH.log_probs_old - BATCH.log_probs_rollout  # 0.3 −0.2 | 1.3 | 0 0
 
 def evaluate(batch: Batch = BATCH, variant: str = "dr", **choices: object) -> Breakdown:
     """``choices`` are stages; whatever else is a hyperparameter."""
-    stages = {key: choices.pop(key) for key in list(choices) if key in _STAGES}
-    made = plan(variant, stages=stages, hyperparameters=choices)
-    objective = made.objective({}, advantages_given=False)
-    return pipeline.evaluate(batch, objective)
-
-
-_STAGES = ("advantage", "ratio", "surrogate", "kl", "correction", "aggregate")
+    return on(batch, variant, **choices)
 
 
 def close(found: object, wanted: object) -> None:

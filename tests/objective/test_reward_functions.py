@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from files import each
 from mpmath import mp, mpf
+from rows import STAGES
 
 from grpo_cli import GrpoError, evaluate, match, read, verify
-from grpo_cli.variants import STAGES
 
 # ---- several reward functions: what each counts, and what of them gave none ----------------------
 

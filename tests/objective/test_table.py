@@ -13,15 +13,21 @@ from functools import cache
 import numpy as np
 from exactness.cases import random_batch
 from files import each
+from rows import (
+    HYPERPARAMETERS,
+    NAMES,
+    STAGES,
+    VARIANTS,
+    Hyperparameter,
+    HyperparameterError,
+    Value,
+    plan,
+)
 
 from grpo_cli.batch import Batch
-from grpo_cli.hyperparameters import HYPERPARAMETERS, Hyperparameter, HyperparameterError, Value
 from grpo_cli.objective.choice import Bound
 from grpo_cli.objective.objective import Objective
 from grpo_cli.objective.pipeline import evaluate
-from grpo_cli.variants import NAMES, VARIANTS
-from grpo_cli.variants.plan import plan
-from grpo_cli.variants.registry import STAGES
 from objective.held import held, stopped
 
 REQUIRED: dict[str, Value] = {

@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rows import on
 
 from grpo_cli.batch import Batch, Segments
 from grpo_cli.objective.breakdown import Breakdown
-from grpo_cli.objective.pipeline import evaluate
-from grpo_cli.variants.plan import plan
 
 # Two prompts. Turns of trajectories: 2, 3, 1 and 1, 2.
 TURNS = np.array([2, 3, 1, 1, 2])
@@ -68,10 +67,7 @@ CHOICES = [
 
 
 def ran(batch: Batch, variant: str = "grpo", **how: Any) -> Breakdown:
-    stages = {key: how.pop(key) for key in ("advantage", "ratio", "aggregate", "kl") if key in how}
-    stages |= {key: how.pop(key) for key in ("correction",) if key in how}
-    made = plan(variant, stages=stages, hyperparameters=how)
-    return evaluate(batch, made.objective({}, advantages_given=False))
+    return on(batch, variant, **how)
 
 
 @pytest.mark.parametrize("how", CHOICES, ids=str)

@@ -12,6 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from grpo_cli import evaluate
+from grpo_cli.api import Evaluated
+
 F64 = NDArray[np.float64]
 
 KINDS = ("usual", "near", "extreme", "on-policy", "hollow", "singletons", "dead", "equal-lengths")
@@ -199,3 +202,30 @@ def _rewards(draw: np.random.Generator, kind: str, groups: NDArray[np.int64]) ->
         for group in np.unique(groups)[::2]:
             rewards[groups == group] = draw.choice([0.0, 0.1, 1.0])
     return rewards
+
+
+# ---- our numbers --------------------------------------------------------------------------------
+
+
+def evaluated(
+    batch: Ragged,
+    variant: str,
+    *,
+    stages: dict[str, str] | None = None,
+    columns: tuple[str, ...] = (),
+    rewards: bool = False,
+    more: dict[str, Any] | None = None,
+    **hyperparameters: Any,
+) -> Evaluated:
+    """``grpo_cli.evaluate`` on the batch as a record, with the given columns (default: all).
+
+    Args:
+        more: what else the record has, as ``{"framework": {…}}``.
+    """
+    record = batch.record(*columns, rewards=rewards, **more or {})
+    return evaluate(record, variant, stages=stages, **hyperparameters)
+
+
+def flat(rows: list[F64]) -> F64:
+    """One array of all responses' tokens."""
+    return np.concatenate(rows) if rows else np.zeros(0)

@@ -18,8 +18,7 @@ from grpo_cli.hyperparameters import canonical
 from grpo_cli.variants.plan import plan
 
 from . import trl_trainers
-from .batches import Ragged, ragged
-from .ours import flat
+from .batches import Ragged, flat, ragged
 from .trl_compare import ROWS, as_ours
 from .trl_trainers import accelerator
 

@@ -16,8 +16,7 @@ from grpo_cli import InputError, evaluate
 
 from . import verl_functions
 from .agreement import AGREEMENT, write_golden
-from .batches import KINDS, Ragged, ragged
-from .ours import evaluated, flat
+from .batches import KINDS, Ragged, evaluated, flat, ragged
 
 FRAMEWORK = "verl 0.9.1"
 LOSSES: dict[str, dict[str, Any]] = {

@@ -15,8 +15,7 @@ from grpo_cli import evaluate
 
 from . import verl_functions
 from .agreement import AGREEMENT, write_golden
-from .batches import KINDS, Ragged, ragged
-from .ours import flat
+from .batches import KINDS, Ragged, flat, ragged
 
 FRAMEWORK = "verl 0.9.1"
 CASES = {

@@ -15,8 +15,7 @@ from grpo_cli import VARIANTS, evaluate
 
 from . import verl_functions
 from .agreement import AGREEMENT, write_golden
-from .batches import Ragged, ragged
-from .ours import flat
+from .batches import Ragged, flat, ragged
 
 FRAMEWORK = "verl 0.9.1"
 MODES = ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean")

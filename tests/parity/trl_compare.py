@@ -13,8 +13,7 @@ from grpo_cli.variants.plan import plan
 
 from . import trl_trainers
 from .agreement import AGREEMENT, FLOOR
-from .batches import Ragged
-from .ours import evaluated, flat
+from .batches import Ragged, evaluated, flat
 
 FRAMEWORK = "trl 1.16.0"
 

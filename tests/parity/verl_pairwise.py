@@ -39,9 +39,8 @@ from verl.utils.torch_functional import masked_mean
 from grpo_cli.hooks.columns import ragged, record_of, widths
 from grpo_cli.hooks.verl import Recorder, bypass_settings, hyperparameters
 
-from .framework_sources import load
 from .pairwise import Array, Configuration, Record, run
-from .verl_functions import actor_config
+from .verl_functions import actor_config, load
 
 STEPS = 2
 GROUPS, SIZE, WIDTH, WORDS = 3, 4, 7, 9

@@ -63,14 +63,14 @@ COMMANDS = [
     ("eval", "--level", "token", "--only", "token"),
     ("eval", "-f", "json", "--level", "token"),
     ("eval", "--where", f"id=='{EVIL}'"),
-    ("match", "--loss", "0.0543", "--record", f"{EVIL}1"),
-    ("match", "--loss", "0.0543", "--json", "--record", f"{EVIL}1"),
+    ("match", "-v", "dr", "--loss", "0.0543", "--record", f"{EVIL}1"),
+    ("match", "-v", "dr", "--loss", "0.0543", "--json", "--record", f"{EVIL}1"),
     ("compare", "-v", "dr,grpo", "--beta", "0"),
     ("explain", "--record", f"{EVIL}1"),
     ("explain",),
-    ("verify",),
-    ("verify", "-f", "markdown"),
-    ("verify", "-v", "dr", "-f", "csv"),
+    ("verify", "--record", f"{EVIL}1"),
+    ("verify", "--record", f"{EVIL}1", "-f", "markdown"),
+    ("verify", "--record", f"{EVIL}1", "-v", "dr", "-f", "csv"),
     ("show",),
     ("show", "--record", f"{EVIL}1", "--svg", "x.svg", "--html", "x.html"),
     ("split", "-n", "2", "--beta", "0"),
@@ -279,9 +279,10 @@ def test_memory_is_flat_in_groups_and_steps(grown, own):
     assert grown(["eval", "-v", "dr", "-f", "csv", "in.jsonl"], row, 6_000) < 12
 
 
-def test_a_group_of_many_responses_is_shown_in_part(grpo, dump):
-    many = {name: [[-1.0]] * 4_010 for name in ("log_probs_new", "log_probs_old")}
-    out = grpo("show", "-v", "dr", dump({**many, "rewards": [1.0, 0.0] * 2_005})).out.decode()
-    assert "\nresponse 3999," in out
-    assert "\nresponse 4000," not in out
+def test_a_group_of_many_responses_is_shown_in_part(grpo, dump, monkeypatch):
+    monkeypatch.setattr("grpo_cli.commands.show.view._MOST", 100)
+    many = {name: [[-1.0]] * 110 for name in ("log_probs_new", "log_probs_old")}
+    out = grpo("show", "-v", "dr", dump({**many, "rewards": [1.0, 0.0] * 55})).out.decode()
+    assert "\nresponse 99," in out
+    assert "\nresponse 100," not in out
     assert "… 10 more responses" in out

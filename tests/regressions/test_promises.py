@@ -8,11 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command import answer, run
+from command import answer
 from formats import dumps
 from fuzz.product import blocks_of
-
-from regressions.conftest import RECORD
 
 
 def numbers(outcome, name="loss"):
@@ -123,78 +121,6 @@ def test_a_sound_safetensors_is_read(grpo):
 def test_safetensors_offsets_are_checked(grpo, offsets):
     outcome = grpo("eval", "-v", "dr", safetensors(offsets))
     assert (outcome.code, b"in.safetensors" in outcome.err) == (3, True)
-
-
-RATIOS = {"ratios": [1.2, 0.8], "advantages": [1.0, 1.0], "probs_old": [0.9, 1.0]}
-REFERENCE = {"log_probs_ref": [[-1.0, -0.5], [-1.0]]}
-FAR = {"log_probs_rollout": [[-1e308, -0.2, -1.0] * 20, [-1e308, -0.3]]}
-FAR |= {
-    name: [[-1.0, -0.25, -0.5] * 20, [-1.0, -0.5]] for name in ("log_probs_new", "log_probs_old")
-}
-
-
-@pytest.mark.parametrize(
-    ("words", "record"),
-    [
-        (
-            ["verify", "--beta", "1e308"],
-            RATIOS | {"probs_ref": [1.0, 0.5], "expected": {"loss": 1}},
-        ),
-        (["split", "-n", "1", "--beta", "1e308"], REFERENCE),
-        (["match", "--loss", "1", "-v", "dr"], {"rewards": [1e-300, 0.0]}),
-        (["verify", "-v", "dr"], {"rewards": [1e-300, 0.0], "expected": {"loss": 1}}),
-        (["check"], FAR),
-        (["eval", "-v", "dr"], {"rewards": [1.7e308, -1.7e308]}),
-    ],
-    ids=lambda one: " ".join(one) if isinstance(one, list) else "",
-)
-def test_no_warnings_of_numpy(grpo, dump, words, record):
-    """Numbers whose squares and products are beyond the largest double."""
-    text = json.dumps(record if "ratios" in record else RECORD | record)
-    assert b"Warning" not in grpo(*words, dump(text)).err
-
-
-def test_split_that_can_do_nothing_says_so(grpo, dump):
-    text = '{"log_probs_new": [[-0.5], [-1.0]]}'
-    outcome = grpo("split", "-v", "dr", "-n", "1", dump(text))
-    assert (outcome.code, len(outcome.err.splitlines())) == (3, 1)
-
-
-def test_split_into_more_than_there_is(grpo, dump):
-    outcome = grpo("split", "-v", "dr", "-n", "9999999999999999999", dump({}))
-    assert outcome.code in (0, 2)
-
-
-def test_repetition_counts_what_is_repeated(tmp_path: Path) -> None:
-    """−1 and −2 have the same hash in CPython."""
-    path = tmp_path / "a.jsonl"
-    record = {
-        "log_probs_new": [[-0.1] * 6],
-        "token_ids": [[-1, -1, -1, -1, -2, -2]],
-        "rewards": [1],
-        "step": 1,
-    }
-    path.write_text(json.dumps(record))
-    assert answer("trend", path, "-v", "dr")["steps"][0]["repetition"] == 0.0
-
-
-def test_every_id_of_a_trajectory_is_looked_at(tmp_path: Path) -> None:
-    """True equals 1."""
-    path = tmp_path / "a.jsonl"
-    ids = ["a", 1, True]
-    record = {"log_probs_new": [[-1.0]] * 3, "rewards": [1, 0, 1], "trajectory_ids": ids}
-    path.write_text(json.dumps(record))
-    for words in (("eval",), ("split", "-n", "2")):
-        found = run(*words, path, "-v", "dr")
-        assert found.exit_code == 3
-        assert "trajectory_ids[2]: expected a string or a number, got true" in found.stderr
-
-
-def test_a_column_that_is_another_is_not_missing(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    path.write_text(json.dumps({"log_probs_new": [[-1.0], [-2.0]], "rewards": [1, 0]}))
-    found = run("eval", path, "-v", "dr", "--map", "log_probs_old=log_probs_new")
-    assert "log_probs_old is missing" not in found.stderr
 
 
 def test_a_mean_is_not_called_a_sum(tmp_path: Path) -> None:

@@ -48,48 +48,6 @@ def test_a_name_that_is_not_utf_8(grpo, dump, words):
     fine(grpo(*words, *variant, name), 0, 1, 3)
 
 
-def test_token_ids_that_are_an_empty_list(grpo, dump):
-    text = '{"log_probs_new": [-0.1, -0.2], "rewards": [1, 0], "token_ids": []}'
-    fine(grpo("eval", "-v", "dr", dump(text)))
-
-
-@pytest.mark.parametrize("digits", [308, 309, 400])
-@pytest.mark.parametrize("field", ["rewards", "id", "extra"])
-def test_an_integer_of_many_digits(grpo, dump, digits, field, request):
-    number = "9" * digits
-    value = f"[{number}, 0]" if field == "rewards" else number
-    text = f'{{"log_probs_new": [-0.1, -0.2], "{field}": {value}, "advantages": [1, 2]}}'
-    fine(grpo("eval", "-v", "dr", dump(text)))
-
-
-def test_explain_of_an_empty_response(grpo, dump):
-    value = {"log_probs_new": [[-0.5], []], "tokens": [["a"], []], "rewards": [1, 0]}
-    fine(grpo("explain", "--beta", "0", dump(json.dumps(value))))
-
-
-def test_expected_metrics_that_are_a_number(grpo, dump):
-    fine(grpo("verify", "-v", "dr", dump({"expected": {"metrics": 5}})))
-
-
-def test_advantages_expected_of_responses_without_tokens(grpo, dump):
-    value = {"log_probs_new": [[]], "advantages": [1.0], "expected": {"advantages": [0.5]}}
-    fine(grpo("verify", "-v", "dr", dump(json.dumps(value))), 1)
-
-
-def test_group_ids_of_mixed_depth(grpo, dump):
-    fine(grpo("eval", "-v", "dr", "--group", "1", dump({"group_ids": [["a"], 1]})), 2, 3)
-
-
-def test_convert_of_a_field_nested_deeply(grpo, dump):
-    text = json.dumps({"log_probs_new": [-0.5], "rewards": [1]})
-    fine(grpo("convert", dump(f'{text[:-1]}, "meta": {"[" * 1000}{"]" * 1000}}}')))
-
-
-def test_group_by_of_a_field_nested_deeply(grpo, dump):
-    text = f'{{"logps": [-0.5], "reward": 1, "uid": {"[" * 256}{"]" * 256}}}'
-    fine(grpo("eval", "-v", "dr", "--group-by", "uid", dump(text)))
-
-
 @pytest.mark.parametrize("text", ["5", "null", "[1]", 7, b"{}"])
 def test_a_json_column_without_an_object(grpo, text):
     write_table(grpo_json=[text])
@@ -149,14 +107,6 @@ def test_output_on_a_loop_of_links(grpo, dump):
 def test_help_on_standard_output_in_latin_1():
     done = process(["eval", "--help"], env={"PYTHONIOENCODING": "latin-1"})
     assert (done.returncode, b"Traceback" in done.stderr) == (0, False)
-
-
-def test_trend_skips_what_is_no_object(grpo):
-    row = '{"step": %d, "log_probs_new": [[-1.0], [-1.0]], "rewards": [0, 1]}\n'
-    Path("run.jsonl").write_text(row % 1 + "[1, 2, 3]\n" + row % 2)
-    outcome = grpo("trend", "run.jsonl", "--on-error", "skip", "--json")
-    assert (outcome.code, b'"line":2,' in outcome.err) == (3, True)
-    assert [step["step"] for step in json.loads(outcome.out)["steps"]] == [1, 2]
 
 
 # ---- ``-o FILE`` is written whole or not at all: a failure leaves an older file as it was --------
@@ -237,39 +187,6 @@ def test_too_few_files_are_no_fault_of_standard_output(dump):
         b"",
         b"grpo: too many open files; raise the limit (ulimit -n)\n",
     )
-
-
-# ---- ``verify`` says yes only to numbers that it compared; what is not finite differs ------------
-
-
-RECORD = (
-    '{"log_probs_new": [[-0.9, -0.2], [-1.1]], "log_probs_old": [[-1.0, -0.25], [-1.0]],'
-    ' "rewards": [1.0, 0.0], "hyperparameters": {"beta": 0}, "expected": %s}'
-)
-
-
-@pytest.mark.parametrize(
-    "expected",
-    [
-        *('{"loss": NaN}', '{"loss": Infinity}', '{"loss": -Infinity}', '{"loss": 1e400}'),
-        *('{"objective": NaN}', '{"gradient": [[NaN, NaN], [NaN]]}', '{"advantages": [NaN, NaN]}'),
-    ],
-)
-def test_what_is_not_finite_differs(grpo, dump, expected):
-    assert grpo("verify", dump(RECORD % expected)).code == 1
-
-
-@pytest.mark.parametrize(
-    "expected", ["{}", '{"loss": null}', '{"metrics": {"kl": "x"}}', '{"unknown": 1}']
-)
-def test_nothing_compared_is_bad_input(grpo, dump, expected):
-    assert grpo("verify", dump(RECORD % expected)).code == 3
-
-
-def test_a_list_for_a_loss_is_bad_input(grpo, dump):
-    single = '{"log_probs_new": [[-0.5]], "advantages": [1], "expected": {"loss": [7]}}'
-    outcome = grpo("verify", "--beta", "0", dump(single))
-    assert (outcome.code, b"loss" in outcome.err) == (3, True)
 
 
 def test_a_hook_writes_what_is_not_finite_as_such():

@@ -12,11 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 from command import answer, run
-from files import each, gather
-
-from grpo_cli.engine import Reader
-from grpo_cli.records import assemble, lay, pack, parse
-from grpo_cli.records.unread import TRAJECTORIES
+from files import each
+from fuzz.product import blocks_of
 
 Record = dict[str, Any]
 LEVELS = ("record", "trajectory", "response", "turn", "token")
@@ -99,6 +96,16 @@ def test_totals_of_records_without_turns_keep_their_keys(tmp_path: Path) -> None
     assert not {"turns", "trajectories"} & {*total}
 
 
+TRAJECTORIES = [
+    "trajectory_id",
+    "traj_uid",
+    "traj_id",
+    "rollout_ids",
+    "rollout_id_list",
+    "rollout_id",
+    "episode_ids",
+    "episode_id",
+]
 PLAIN = {"log_probs_new": [[-1.0, -2.0], [-3.0], [-1.5]], "rewards": [1.0, 0.0, 1.0]}
 INNOCENT = [
     *({key: value} for key in TRAJECTORIES for value in ("a", 7, ["a", "b", "c"], [1], [], {})),
@@ -180,22 +187,6 @@ def test_versions_of_weights_by_token_response_and_record(tmp_path: Path) -> Non
     path = write(tmp_path / "a.jsonl", [PLAIN | {"policy": {"step": [3, 4, 5]}}])
     flags = ("--map", "weight_versions=policy.step", "--fields", "weight_version")
     assert [row["weight_version"] for row in rows_of(path, "token", *flags)] == [3, 3, 4, 5]
-
-
-@each("several", [True, False])
-def test_records_are_laid_side_by_side(several: bool) -> None:
-    records = agent_records(3, seed=1, several=several)
-    records = [{name: one[name] for name in one if name != "turn_rewards"} for one in records]
-    records[0]["weight_versions"] = 3
-    read = [[parse(record) for record in records]]
-    apart = lay([each_packed for record in records if (each_packed := pack([record]))])
-    for batch in (gather(records), *map(assemble, read)):
-        assert batch is not None
-        assert apart is not None
-        for name in ("turn_ids", "trajectories", "weight_versions"):
-            assert np.array_equal(getattr(apart, name), getattr(batch, name)), name
-        assert apart.trajectory_count == batch.trajectory_count == 12
-        assert np.array_equal(apart.turns.lengths, batch.turns.lengths)
 
 
 # ---- rows ---------------------------------------------------------------------------------------
@@ -281,13 +272,18 @@ def test_one_response_or_one_a_turn_give_the_turns_of_a_token_mean(tmp_path: Pat
 
 
 @each("way", [("--jobs", "1", 700), ("--jobs", "2", 1_500), ("--jobs", "1", 1)])
-def test_the_same_bytes(way: tuple[str, str, int], dump: Path, tmp_path: Path) -> None:
+def test_the_same_bytes(way: tuple[str, str, int], tmp_path: Path) -> None:
     flags, block = way[:2], way[2]
-    for level, more in (("turn", "-fcsv"), ("trajectory", "--json"), ("turn", "--json")):
-        words = ("eval", dump, "--level", level, more, "-v", "dapo")
+    records = agent_records(6, seed=1, several=True)
+    versions = [one | {"weight_versions": at} if at % 2 else one for at, one in enumerate(records)]
+    dump = write(tmp_path / "versions.jsonl", versions)
+    named = ("--fields", "turn,weight_version,gradient", "-fcsv")
+    for level, *more in (
+        *(("turn", "-fcsv"), ("trajectory", "--json"), ("turn", "--json"), ("token", *named)),
+    ):
+        words = ("eval", dump, "--level", level, *more, "-v", "dapo")
         expected = run(*words, "--jobs", "1").stdout
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setitem(Reader.__init__.__kwdefaults__, "block_bytes", block)
+        with blocks_of(block):
             assert run(*words, *flags).stdout == expected
 
 

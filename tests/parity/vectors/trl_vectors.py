@@ -16,10 +16,8 @@ from trl.experimental.gmpo import GMPOTrainer
 
 from grpo_cli.vectors import Case, Loss, NotClaimedError
 
-from ..trl_generation import generate
-from ..trl_trainers import compute
-from .batch import ragged
-from .framework_claims import TRL
+from ..trl_trainers import compute, generate
+from .framework_claims import TRL, ragged
 
 LOSS_TYPES: Mapping[tuple[str, str], str] = {
     ("clip", "token-mean"): "dapo",

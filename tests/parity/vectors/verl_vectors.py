@@ -20,8 +20,7 @@ from grpo_cli.vectors import Case, Loss, NotClaimedError
 
 from .. import verl_functions
 from ..batches import Ragged
-from .batch import ragged
-from .framework_claims import VERL
+from .framework_claims import VERL, ragged
 
 MODES = {
     "token-mean": "token-mean",

@@ -1,0 +1,41 @@
+"""Rows, choices and hyperparameters as formulas take them: the tests' one way into ``variants``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from grpo_cli import VARIANTS
+from grpo_cli.batch import Batch
+from grpo_cli.hyperparameters import HYPERPARAMETERS, Hyperparameter, HyperparameterError, Value
+from grpo_cli.objective import pipeline
+from grpo_cli.objective.breakdown import Breakdown
+from grpo_cli.objective.objective import Objective
+from grpo_cli.variants.plan import plan
+from grpo_cli.variants.registry import EARLIER, NAMES, ROWS, STAGES
+
+__all__ = [
+    "EARLIER",
+    "HYPERPARAMETERS",
+    "NAMES",
+    "ROWS",
+    "STAGES",
+    "VARIANTS",
+    "Hyperparameter",
+    "HyperparameterError",
+    "Value",
+    "objective",
+    "on",
+    "plan",
+]
+
+
+def objective(row: str, **how: Any) -> Objective:
+    """A row with stages swapped and values given; names of stages are told from the others."""
+    stages = {name: how.pop(name) for name in [*how] if name in STAGES}
+    made = plan(row, stages=stages, hyperparameters=how)
+    return made.objective({}, advantages_given=False)
+
+
+def on(batch: Batch, row: str, **how: Any) -> Breakdown:
+    """What a row makes of a batch."""
+    return pipeline.evaluate(batch, objective(row, **how))
