@@ -25,7 +25,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from trials import product, threads
+from trials import product
 from trials.report import document, markdown, missed
 from trials.score import Count, merged
 from trials.task import Task
@@ -35,7 +35,6 @@ SECTIONS = {
     "check": "check",
     "verify": "verify",
     "match": "matches",
-    "threads": "threads",
     "turns": "turns.section",
     "strangers": "strangers.section",
 }
@@ -52,7 +51,7 @@ def arguments() -> argparse.Namespace:
     add(
         "--only",
         default=",".join(SECTIONS),
-        help="sections, of check,verify,match,threads,turns,strangers",
+        help="sections, of check,verify,match,turns,strangers",
     )
     add("--case", default="", help="only questions whose name this regular expression finds")
     add("--jobs", type=int, default=os.cpu_count() or 1)
@@ -116,7 +115,6 @@ def main() -> None:
     if options.small:
         questions = questions[::10]
     counts = merged(asked(questions, options.jobs))
-    counts |= threads.summary(counts)
     if options.dump:
         dump(options.dump, counts)
     used = [task.seed for task in questions] or [options.first]

@@ -12,7 +12,7 @@ import numpy as np
 import orjson
 import pytest
 from files import each, some
-from trials import check, tape, threads, verify
+from trials import check, tape, verify
 from trials.faults.catalogue import FAULTS
 from trials.faults.fault import planted
 from trials.kinds import KINDS
@@ -86,7 +86,6 @@ def test_mistakes_change_the_numbers(mistake: verify.Mistake) -> None:
 def test_there_are_enough_of_everything() -> None:
     assert len(KINDS) >= 12
     assert len(MISTAKES) >= 60
-    assert len(threads.THREADS) == 12
     assert len({mistake.name for mistake in MISTAKES}) == len(MISTAKES)
     assert len({fault.name for fault in FAULTS}) == len(FAULTS)
 
@@ -146,7 +145,6 @@ def test_one_temperature_on_both_sides_leaves_no_slope() -> None:
         (check, "clean/tools"),
         (check, "fault/top-p mass/2"),
         (verify, "wrong/ddof 0"),
-        (threads, "AReaL#1419"),
     ],
 )
 def test_questions_repeat(section: check.Any, name: str) -> None:
@@ -182,7 +180,6 @@ def test_a_goal_that_is_surely_missed_is_told() -> None:
     temperature, real = check.ROWS["temperature"], check.REAL
     assert missed({temperature: Count(19, 20), real: Count(0, 70)}) == []
     assert missed({temperature: Count(10, 20), real: Count(1, 70)}) == [real, temperature]
-    assert missed({threads.NAMED: Count(11, 12)}) == []
 
 
 def test_the_experiment_asks_and_counts() -> None:

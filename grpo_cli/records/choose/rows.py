@@ -180,7 +180,7 @@ def _check_same(raws: Sequence[Raw], rows: Sequence[_Row]) -> None:
     names, shared = fields.names, [name for name in _SHARED if name in fields.names]
     for raw, row in zip(raws, rows, strict=True):
         own = row.fields.names
-        for name in names.keys() ^ own.keys() if own is not names else ():
+        for name in sorted(names.keys() ^ own.keys()) if own is not names else ():
             if name in _DROPPED:
                 continue
             has, lacks = (raw, first) if name in own else (first, raw)

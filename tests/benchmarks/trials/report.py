@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from trials import check, matches, threads, verify
+from trials import check, matches, verify
 from trials.score import Count, shown, table, wilson
 from trials.strangers import section as strangers
 from trials.strangers.exam import KIND
@@ -30,7 +30,6 @@ GOALS = (
     (turns.CAUSE, "≥ 95 %"),
     (turns.MISLED, "≤ 2 %"),
     (turns.DIFFERS, "0"),
-    (threads.NAMED, "≥ 9 of 10: 11 of 12"),
     *strangers.GOALS,
 )
 """The answers that are counted, and what is to be reached."""

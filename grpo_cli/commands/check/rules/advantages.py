@@ -9,14 +9,17 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from grpo_cli.batch import F64, I64
+from grpo_cli.batch import F64, I64, Segments
 from grpo_cli.commands.check.record_view import Trajectory, View
 from grpo_cli.commands.check.rule import Finding, rule
 from grpo_cli.commands.check.rules.turns import outcome
+from grpo_cli.objective.mismatch import k3
 
 _LEAST_PAIRS, _LEAST_REVERSED = 10, 3
 """Pairs of which some are reversed; where all are, these are enough."""
 _DISCORDANT, _REVERSED = 0.15, 0.9
+_UNEXPLAINED = 0.05
+"""Pairs that stay reversed whatever penalty reversed the others; a penalty leaves none."""
 _SHIFT = 1e-3
 _DISPLACED_TOKENS = 4
 _KINDS = 4
@@ -72,9 +75,9 @@ def find_wrong_advantages(view: View) -> Iterator[Finding]:
     pass@k. Over all pairs of a group whose rewards differ, at least 10, or 3 that are all reversed:
     if more than 9 of 10 are reversed, the sign is wrong; if a stride of rows gives the advantages,
     rows were grouped by position; if more than 15 % are reversed, the order is wrong (chance gives
-    50 %), also among the pairs that no penalty on length or KL reverses. Several reward functions,
-    which may be weighted, are not compared, nor advantages that differ within responses except at
-    their edges, where they are those of the neighbour.
+    50 %), unless a penalty on length or a KL explains it. Several reward functions, which may be
+    weighted, are not compared, nor advantages that differ within responses except at their edges,
+    where they are those of the neighbour.
     """
     yield from find_displaced_advantages(view)
     if view.rewards is None or view.rewards.ndim > 1:
@@ -95,8 +98,7 @@ def find_wrong_advantages(view: View) -> Iterator[Finding]:
         elif stride := find_stride(given):
             yield Finding({"stride": stride}, record, kind="stride")
         elif wrong > _DISCORDANT:
-            free = count_discordant(given, _costs(view, record, given), _LEAST_REVERSED)
-            if free is not None and free[0] > _DISCORDANT:
+            if _left_reversed(view, record, given) > _UNEXPLAINED:
                 yield Finding(order, record, kind="order")
         elif len(given.groups) < view.counts[record]:
             continue  # a statistic of turns is another rule's
@@ -176,19 +178,24 @@ def _find_zeros(view: View) -> Iterator[Finding]:
             )
 
 
-def _costs(view: View, record: int, given: Scores) -> list[F64]:
-    """Returns what a penalty may go by, [R] each: the tokens, and the log-probs' sum over the KL.
+def _left_reversed(view: View, record: int, given: Scores) -> float:
+    """Returns the least share of pairs that stay reversed if a penalty reversed the others.
 
-    Rewards are often recorded before an overlong penalty or a KL was subtracted.
+    Rewards are often recorded before an overlong penalty or a KL was subtracted. Such a penalty
+    reverses no pair whose better response is no longer and has no greater KL, by its estimate.
     """
-    rows = view.rows_of(record)
+    rows, tokens = view.rows_of(record), view.tokens_of(record)
     if len(given.groups) != rows.stop - rows.start:
-        return []
+        return 1.0
+    responses = Segments(view.lengths[rows])
     policy = view.log_probs.get("log_probs_old", view.log_probs.get("log_probs_new"))
-    costs, ref = [view.lengths.astype(np.float64)], view.log_probs.get("log_probs_ref")
-    if ref is not None and policy is not None:
-        costs.append(view.responses.sum(policy - ref))
-    return [cost[rows] for cost in costs]
+    costs: list[Sequence[F64]] = [(lengths := responses.lengths.astype(np.float64),)]
+    if (ref := view.log_probs.get("log_probs_ref")) is not None and policy is not None:
+        change = policy[tokens] - ref[tokens]
+        kls = (change, np.abs(change), change**2, k3(-change))
+        costs = [(lengths, of(kl)) for kl in kls for of in (responses.sum, responses.mean)]
+    shares = (count_discordant(given, cost, _LEAST_REVERSED) for cost in costs)
+    return min(share[0] if share else 0.0 for share in shares)
 
 
 def _lone_advantage(given: Scores) -> tuple[int, float] | None:

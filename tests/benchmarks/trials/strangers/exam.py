@@ -34,7 +34,6 @@ class Exam:
     faults: Sequence[Fault]
     clean: Mapping[str, Callable[[Random], list[Record]]]
     runs: Sequence[Wish]
-    questions: int | None = None
 
     def row(self, answer: str) -> str:
         return f"{self.title}: {answer}"
