@@ -262,7 +262,7 @@ def test_the_first_rows_of_csv_whose_cells_hold_ends_of_lines(tmp_path: Path, li
 
 DEAD = TWO | {"group_ids": ["a", "a"]}
 NOTES = [
-    ([ONE | {"mask": [[0, 0], [0], []]}], ["no token counts: J = 0"]),
+    ([ONE | {"mask": [[0, 0], [0], []]}], ["no unmasked token, so J = 0"]),
     ([ONE, DEAD, ONE], [
         "1 of 3 records: all ratios are exactly 1 (on-policy), so their gradients carry "
         "the information, not their losses",

@@ -100,7 +100,7 @@ class Run(Evaluation):
 def notes(total: Mapping[str, Any]) -> Iterator[str]:
     """One sentence for each thing that the totals hide, such as why a loss is 0."""
     if not total["tokens"]:
-        yield "no token counts: J = 0"
+        yield "no unmasked token, so J = 0"
         return
     if total["denominator"] is None:
         yield (

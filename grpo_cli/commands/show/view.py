@@ -242,5 +242,5 @@ def _text(picture: Picture, response: Response, count: int) -> Text:
         if gap:
             text.append(gap)
     if not response.texts:
-        text.append("(no token counts)", "dim")
+        text.append("(no unmasked token)", "dim")
     return text

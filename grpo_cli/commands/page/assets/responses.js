@@ -5,6 +5,9 @@
 
 const PIECE = 1000;
 
+// The first tokens of a record are drawn before anything is seen: a picture of the page has them.
+const AT_ONCE = 4000;
+
 class Responses {
   constructor(record, state) {
     this.record = record;
@@ -92,8 +95,9 @@ class Responses {
       view.pieces.push(piece);
       this.seen.observe(piece);
     }
-    if (begin === end) view.text.append(make("i", {}, "(no token counts)"));
+    if (begin === end) view.text.append(make("i", {}, "(no unmasked token)"));
     view.text.append(...view.pieces);
+    for (const piece of view.pieces) if (piece.to <= AT_ONCE) this.drawPiece(piece);
   }
 
   range(r) {
