@@ -158,28 +158,6 @@ def test_formats(grpo):
     assert document["names"]["rewards"] == ["reward", "scores", "score"]
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--from", "nemo"], "--from: unknown name 'nemo'; did you mean nemo-rl?"),
-        (["--map", "rewards"], "--map: expected NAME=PATH, got 'rewards'"),
-        (["--map", "rewrds=a"], "--map: unknown name 'rewrds'; did you mean rewards?"),
-        (["--map", "rewards=a..b"], "--map: expected a field"),
-        (["--where", "step"], "--where: expected a comparison"),
-        (["--group-by", "a", "--group-size", "2"], "--group-by contradicts --group-size"),
-        (["--group-anywhere"], "--group-anywhere is for --group-by"),
-    ],
-)
-def test_usage(grpo, tmp_path, flags, message):
-    path = tmp_path / "in.jsonl"
-    path.write_bytes(lines([{"logps": NEW, "reward": REWARDS}]))
-    for command in ("eval", "compare", "check", "verify", "convert", "show", "explain", "split"):
-        more = ["-n", "2"] if command == "split" else []
-        result = grpo(command, path, *more, *flags)
-        assert result.exit_code == 2, (command, result.output)
-        assert message in result.stderr
-
-
 def test_records_are_written_in_their_order(grpo, tmp_path):
     """Which are looked at one by one, and wait until there are more."""
     parquet = pytest.importorskip("pyarrow.parquet")
