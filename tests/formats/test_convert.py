@@ -158,6 +158,16 @@ def test_formats(grpo):
     assert document["names"]["rewards"] == ["reward", "scores", "score"]
 
 
+@pytest.mark.parametrize("flags", [[], ["--bundle"]])
+def test_records_without_ids_are_called_by_their_lines(grpo, tmp_path, flags):
+    """Lines are counted from 0, blank ones too, as every report does."""
+    one = json.dumps({"logps": [[-0.5, -1.0]], "reward": [1.0]})
+    odd = json.dumps({"logps": [[-0.5]], "reward": [1.0], "id": [1]})
+    (tmp_path / "in.jsonl").write_text(f"\n{one}\n\n{one}\n{odd}\n")
+    rows = grpo("convert", tmp_path / "in.jsonl", *flags).stdout.splitlines()
+    assert [json.loads(row)["id"] for row in rows] == [1, 3, 4]
+
+
 def test_records_are_written_in_their_order(grpo, tmp_path):
     """Which are looked at one by one, and wait until there are more."""
     parquet = pytest.importorskip("pyarrow.parquet")
