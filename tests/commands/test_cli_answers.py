@@ -23,26 +23,6 @@ UNEQUAL = {
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["compare", GSPO, "--variants", "gpro"], "unknown variant 'gpro'; did you mean"),
-        (["compare", GSPO, "--variants", "xyz/*"], "no variant matches"),
-        (["compare", GSPO, "--variants", "dr,dapo", "--beta", "1"], "beta: none of the variants"),
-        (["match", GSPO, "--loss", "nan"], "expected a finite number"),
-        (["split", GSPO], "--micro-batch"),
-        (["split", GSPO, "--micro-batch", "0"], "--micro-batch"),
-        (["explain", "gpro"], "unknown variant 'gpro'; did you mean"),
-        (["explain", GSPO, "--response", "9"], "responses 0 to 7"),
-    ],
-)
-def test_usage(grpo, arguments, said):
-    result = grpo(*arguments)
-    assert result.exit_code == 2
-    assert said in result.stderr
-    assert not result.stdout
-
-
-@pytest.mark.parametrize(
     "command",
     [
         ["compare"],

@@ -220,26 +220,6 @@ def test_own_denominators_that_differ_are_mentioned(grpo, dump):
     assert "they are not one batch" in result.stderr
 
 
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (["gspo"], "epsilon_low 0.2 (its own: 0.0003), epsilon_high 0.2 (its own: 0.0004)"),
-        (["gspo", "--epsilon-low", "0.2"], "epsilon_high 0.2 (its own: 0.0004)"),
-        (["gspo", "--epsilon", "0.2"], ""),
-        (["gspo", "--surrogate", "sapo"], ""),
-        (["dapo"], "epsilon_high 0.2 (its own: 0.28)"),
-        (["grpo", "-p", "dual_clip=3"], ""),
-    ],
-)
-def test_values_that_replace_the_variants_own_are_told(grpo, dump, words, told):
-    """Papers' values: arXiv:2507.18071 section 5.1 for GSPO's ε, arXiv:2503.14476 for DAPO's."""
-    path = str(dump({"epsilon_low": 0.2, "epsilon_high": 0.2, "beta": 0.04}))
-    said = grpo("eval", path, "-v", *words).stderr
-    assert [line for line in said.splitlines() if "own" in line] == (
-        [f"grpo: note: taken from the records instead of {words[0]}'s own: {told}"] if told else []
-    )
-
-
 def test_fields_of_a_level_inside_a_document(grpo, dump):
     """A response has those that are asked for of its own level, and its number; so has a token."""
     path = str(dump({}))
@@ -250,39 +230,3 @@ def test_fields_of_a_level_inside_a_document(grpo, dump):
     (record,) = json.loads(grpo(*words[:-2], "advantage,id", "--level", "token").stdout)["records"]
     assert [[*one] for one in record["responses"]] == [["response", "tokens"]] * 2
     assert [[*one["tokens"]] for one in record["responses"]] == [["advantage"]] * 2
-
-
-IDLE = (
-    "epsilon_low is {}: the lower bound of the ratio, 1 − epsilon_low, is {}, so nothing is clipped"
-)
-
-
-@pytest.mark.parametrize(
-    ("record", "words", "told"),
-    [
-        ({}, ["-v", "dapo", "--epsilon-low", "1.5"], ("1.5", "-0.5")),
-        ({}, ["-v", "dapo", "--epsilon", "1"], ("1", "0")),
-        ({}, ["-v", "dapo", "--epsilon-low", "0.999"], None),
-        # verl's own recipe of CISPO, and what switches PPO's clip off, as its users write it
-        ({"clip_ratio_low": 10, "clip_ratio_high": 0.2}, ["-v", "verl/cispo"], ("10", "-9")),
-        ({"clip_ratio_low": 1e9}, ["-v", "verl/vanilla"], ("1e+09", "-1e+09")),
-        # the paper's own window of CISPO, [0, 5]; a clip in nats; a bound on a probability
-        ({}, ["-v", "cispo"], None),
-        ({}, ["-v", "gmpo", "--epsilon-low", "1.5"], None),
-        ({}, ["-v", "grpo", "--beta", "0", "--surrogate", "dcpo", "--epsilon-low", "1.5"], None),
-    ],
-)
-def test_a_lower_clip_that_never_acts_is_said(grpo, dump, record, words, told):
-    """A value from 1 on is used to switch the lower clip off: it is evaluated, and said."""
-    path = str(dump(record))
-    result = grpo("eval", path, *words, "--only", "clip_fraction_low", "--level", "batch")
-    assert result.exit_code == 0, result.stderr
-    wanted = "" if told is None else IDLE.format(*told)
-    assert wanted in result.stderr
-    assert ("nothing is clipped below" in result.stderr) == (told is not None)
-    if told is not None:
-        assert float(result.stdout) == 0.0
-    if not record:
-        for other in (["explain", *words], ["compare", "--variants", *words[1:]]):
-            said = grpo(other[0], path, *other[1:]).stderr
-            assert ("nothing is clipped below" in said) == (told is not None)

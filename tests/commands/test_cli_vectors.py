@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
 from files import some
 
 from grpo_cli.mistakes import flags
@@ -81,25 +80,3 @@ def test_a_file_of_that_name_is_read(grpo, tmp_path, monkeypatch):
     record = {"log_probs_new": [[-1.0], [-1.0]], "rewards": [1.0, 0.0]}
     Path("clip/dual-positive").write_text(json.dumps(record), encoding="utf-8")
     assert grpo("explain", CASE, "-v", "dr").stdout.startswith("loss")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["vectors", "clop/*"], "no case fits 'clop/*'; grpo vectors lists them"),
-        (["vectors", "--flag", "mean-of-mean"], "did you mean mean-of-means?"),
-        (["vectors", "clip/*", "--flags"], "clip/* chooses cases; --flags and --export take none"),
-        (["vectors", "--flags", "--export", "x"], "--flags or --export, one of them"),
-        (["vectors", "--export", "/dev/null/x"], "--export: cannot write /dev/null/x/v1: "),
-        (["explain", "clip/dual-positve"], "did you mean clip/dual-positive?"),
-        (
-            [("explain"), CASE, ("--record"), ("1")],
-            ("is a vector: --record and --response are only for files"),
-        ),
-    ],
-)
-def test_mistakes_are_told_in_a_line(shell, arguments, said):
-    result = shell("grpo " + " ".join(f"'{word}'" for word in arguments))
-    assert result.returncode == 2
-    assert said in result.stderr
-    assert result.stderr.count("\n") == 1

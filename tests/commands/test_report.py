@@ -260,21 +260,6 @@ def test_a_group_of_one_has_no_standard_deviation(found_in):
     assert (group["reward_mean"], group["reward_std"]) == (2.0, None)
 
 
-@pytest.mark.parametrize(
-    ("flags", "code", "said"),
-    [
-        *((("--steps", number), 2, "steps") for number in ("0", "x")),
-        (("-o", "/nowhere/report.html"), 2, "cannot write"),
-        (("--step", "nothing"), 3, "expected a whole number"),
-    ],
-)
-def test_errors_are_one_line(dump, tmp_path, flags, code, said):
-    output = () if "-o" in flags else ("-o", tmp_path / "x.html")
-    result = run("report", dump({"step": 1}), *flags, *output)
-    assert (result.exit_code, said in result.stderr) == (code, True)
-    assert not list(tmp_path.glob("x.html"))
-
-
 # ---- what is kept --------------------------------------------------------------------------------
 
 

@@ -134,25 +134,6 @@ def test_ids_stand_for_strings(tmp_path: Path) -> None:
     assert "no token strings or ids" in bare.stderr
 
 
-@each(
-    ("words", "said"),
-    [
-        (["--by", "taste"], "expected one of ratio"),
-        (["--strings", "--by", "weight"], "token strings are ranked by contribution, gradient"),
-        (
-            ["--strings", "--having", "ratio>1"],
-            "there is no column 'ratio'; did you mean ratio_mean",
-        ),
-        (["--json", "--svg", "a.svg"], "--format prints rows; --svg needs a single record"),
-        (["--having", "ratio>1", "--response", "1"], "--having prints rows; --response needs a"),
-    ],
-)
-def test_usage(path: Path, words: list[str], said: str) -> None:
-    result = run("show", path, *words)
-    assert result.exit_code == 2
-    assert said in result.stderr
-
-
 def test_bad_records_are_skipped_or_end_it(path: Path) -> None:
     path.write_text(path.read_text() + "broken\n")
     stopped = run("show", path, "-v", "dr")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from played import Played
+from mixed import Played
 
 from grpo_cli.engine import Reader
 from grpo_cli.engine.cluster import run

@@ -19,8 +19,7 @@ import mixed
 import pytest
 from command import run as grpo
 from files import grouped_rows
-from mixed import made
-from played import Played
+from mixed import Played, made
 
 import grpo_cli.fold
 from grpo_cli import InputError, UsageError

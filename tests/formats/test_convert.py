@@ -158,26 +158,14 @@ def test_formats(grpo):
     assert document["names"]["rewards"] == ["reward", "scores", "score"]
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--from", "nemo"], "--from: unknown name 'nemo'; did you mean nemo-rl?"),
-        (["--map", "rewards"], "--map: expected NAME=PATH, got 'rewards'"),
-        (["--map", "rewrds=a"], "--map: unknown name 'rewrds'; did you mean rewards?"),
-        (["--map", "rewards=a..b"], "--map: expected a field"),
-        (["--where", "step"], "--where: expected a comparison"),
-        (["--group-by", "a", "--group-size", "2"], "--group-by contradicts --group-size"),
-        (["--group-anywhere"], "--group-anywhere is for --group-by"),
-    ],
-)
-def test_usage(grpo, tmp_path, flags, message):
-    path = tmp_path / "in.jsonl"
-    path.write_bytes(lines([{"logps": NEW, "reward": REWARDS}]))
-    for command in ("eval", "compare", "check", "verify", "convert", "show", "explain", "split"):
-        more = ["-n", "2"] if command == "split" else []
-        result = grpo(command, path, *more, *flags)
-        assert result.exit_code == 2, (command, result.output)
-        assert message in result.stderr
+@pytest.mark.parametrize("flags", [[], ["--bundle"]])
+def test_records_without_ids_are_called_by_their_lines(grpo, tmp_path, flags):
+    """Lines are counted from 0, blank ones too, as every report does."""
+    one = json.dumps({"logps": [[-0.5, -1.0]], "reward": [1.0]})
+    odd = json.dumps({"logps": [[-0.5]], "reward": [1.0], "id": [1]})
+    (tmp_path / "in.jsonl").write_text(f"\n{one}\n\n{one}\n{odd}\n")
+    rows = grpo("convert", tmp_path / "in.jsonl", *flags).stdout.splitlines()
+    assert [json.loads(row)["id"] for row in rows] == [1, 3, 4]
 
 
 def test_records_are_written_in_their_order(grpo, tmp_path):

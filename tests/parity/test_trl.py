@@ -18,8 +18,7 @@ from grpo_cli import evaluate
 
 from .agreement import GOLDEN, relative_error, write_golden
 from .batches import KINDS, ragged
-from .trl_compare import FRAMEWORK, ROWS, advantages, compare
-from .trl_trainers import accelerator, generate
+from .trl_trainers import FRAMEWORK, ROWS, accelerator, advantages, compare, generate
 
 # ---- losses --------------------------------------------------------------------------------------
 

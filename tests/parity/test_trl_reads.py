@@ -19,8 +19,7 @@ from grpo_cli.variants.plan import plan
 
 from . import trl_trainers
 from .batches import Ragged, flat, ragged
-from .trl_compare import ROWS, as_ours
-from .trl_trainers import accelerator
+from .trl_trainers import ROWS, accelerator, as_ours
 
 # ---- what TRL's own loss reads changes its row, and nothing else ---------------------------------
 

@@ -18,7 +18,7 @@ from grpo_cli.mistakes import flags
 from grpo_cli.vectors import Case, Claims, NotClaimedError, Verdict, cases, claimed, judge
 from grpo_cli.vectors.claims import vocabulary
 from vectors import make
-from vectors.schema import faults
+from vectors.make import faults
 
 # ---- grpo's own evaluator against the vectors, through ``from grpo_cli import evaluate`` ---------
 

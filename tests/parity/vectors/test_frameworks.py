@@ -7,6 +7,7 @@ returned (``tests/vectors/executed.json``); ``python -m vectors.make`` takes the
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import subprocess
@@ -17,7 +18,14 @@ from typing import Any
 
 import pytest
 
-from grpo_cli.vectors import cases
+from grpo_cli.mistakes import flags
+from grpo_cli.vectors import Case, NotClaimedError, cases, claimed, judge
+from grpo_cli.vectors.case import FILES
+from grpo_cli.vectors.claims import OPTIONS, STAGES, vocabulary
+from grpo_cli.vectors.verdict import Wrong
+
+from .plain import Plain, claims
+from .planted import BUGS
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
@@ -98,3 +106,121 @@ def test_the_files_say_which_frameworks_returned_each_case(
 
 def passed(fixtures: dict[str, Any]) -> set[str]:
     return {name for found in fixtures.values() for name in found["passes"]}
+
+
+# ---- planted faults ------------------------------------------------------------------------------
+
+
+CLAIMS = claims()
+FAILS = ROOT / "grpo_cli/vectors/v1/fails.json"
+
+
+def runnable() -> list[Case]:
+    found = []
+    for case in cases():
+        try:
+            found.append(claimed(case, CLAIMS))
+        except NotClaimedError:
+            continue
+    return found
+
+
+CASES = runnable()
+
+
+def answers(loss: Plain) -> dict[str, Wrong]:
+    return {case.id: judge(loss, case, CLAIMS).wrong for case in CASES}
+
+
+@pytest.fixture(scope="module")
+def planted() -> dict[str, list[dict[str, Wrong]]]:
+    """Mistake → the answers with it planted, in each form."""
+    return {name: [answers(form()) for form in BUGS[name]] for name in flags() if name in BUGS}
+
+
+def test_each_fault_is_a_flag() -> None:
+    assert set(BUGS) <= set(flags())
+
+
+def test_the_loss_without_a_fault_passes() -> None:
+    assert {wrong.part for wrong in answers(Plain()).values()} == {"."}
+
+
+def test_the_fault_is_found_by_every_case_that_is_there_for_it(planted) -> None:
+    for name, forms in planted.items():
+        there = {case.id for case in CASES if name in case.flags}
+        failing = {case for form in forms for case, wrong in form.items() if wrong.part != "."}
+        assert failing, name
+        assert not there - failing, f"{name}: these pass though the fault is there"
+
+
+def test_the_file_says_what_fails_with_each_fault(planted, writing: bool) -> None:
+    entries = [entry(name, form) for name, forms in planted.items() for form in forms]
+    if writing:
+        lines = ",\n".join("  " + json.dumps(one) for one in entries)
+        FAILS.write_text(f'{{\n "schema": 1,\n "forms": [\n{lines}\n ]\n}}\n', encoding="utf-8")
+    assert json.loads(FAILS.read_text(encoding="utf-8"))["forms"] == entries
+
+
+def entry(name: str, form: dict[str, Wrong]) -> dict[str, Any]:
+    parts = {
+        file: "".join(
+            form[case.id].part if case.id in form else "?" for case in cases() if case.file == file
+        )
+        for file in FILES
+    }
+    return {
+        "mistake": name,
+        **parts,
+        "numbers": [rounded(wrong.number) for wrong in form.values() if wrong.kinds],
+    }
+
+
+def rounded(number: float | None) -> float | str | None:
+    """Five digits; the word that JSON has for what is not finite."""
+    if number is None or math.isfinite(number):
+        return number if number is None else float(f"{number:.5g}")
+    return str(number)
+
+
+# ---- the example of ``grpo help vectors``, run as it stands there --------------------------------
+
+
+PAGE = ROOT / "grpo_cli/commands/help/pages/vectors.md"
+README = PAGE.read_text(encoding="utf-8")
+
+
+def test_the_example_ends_as_the_readme_says(tmp_path: Path) -> None:
+    fixture, trainer = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    (tmp_path / "test_my_loss.py").write_text(fixture, encoding="utf-8")
+    (tmp_path / "my_trainer.py").write_text(trainer, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *PLUGIN, "-p", "no:cacheprovider", "--grpo-vectors"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    printed = done.stdout.splitlines()
+    (shown,) = re.findall(r"```text\ngrpo vectors\n(.*?)```", README, re.DOTALL)
+    assert [line for line in shown.splitlines() if line not in printed] == []
+    first = printed.index(shown.splitlines()[0])
+    assert printed[first : first + len(shown.splitlines())] == shown.splitlines()
+
+
+def test_the_readme_has_every_choice() -> None:
+    for name in (*STAGES, "options", "metrics"):
+        (row,) = re.findall(rf"^\| `{name}` \| (.*?) \|", README, re.MULTILINE)
+        assert sorted(re.findall(r"`([^`]+)`", row)) == sorted(vocabulary()[name])
+    assert set(OPTIONS) == set(vocabulary()["options"])
+
+
+def test_the_readme_counts_right() -> None:
+    every = cases()
+    assert f"{len(every)} small inputs" in README
+    executed = sum(bool(case.executed) for case in every)
+    assert f"{executed} of the {len(every)} cases" in README
+    for counts in (found for module in COUNTS.values() for found in module.values()):
+        passed, _, xfailed, not_claimed = counts
+        assert f"| {passed} | {xfailed} | {not_claimed} |" in README
