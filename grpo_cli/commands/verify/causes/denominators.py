@@ -202,26 +202,6 @@ def micro_batches(case: Case) -> Iterator[Cause]:
             yield Cause("mean-of-means", meant, weighed)
 
 
-def copied(case: Case) -> Iterator[Cause]:
-    """Yields a response that is there twice, in the sum and in the denominator."""
-    if case.gradient is None:
-        return
-    factor = _factors(case, case.gradient, case.breakdown.gradient)
-    if factor is None:
-        return
-    known = np.flatnonzero(np.isfinite(factor))
-    usual = float(np.median(factor[known]))
-    twice = known[np.abs(factor[known] - 2.0 * usual) <= 1e-3 * usual]
-    once = known[np.abs(factor[known] - usual) <= 1e-3 * usual]
-    if len(twice) != 1 or len(once) < 2 or len(once) + 1 < len(known) or usual >= 1.0:
-        return
-    shape = np.full(case.batch.responses.count, usual) * case.breakdown.weight
-    shape[twice] *= 2.0
-    words = f"response {twice[0]} counts twice, in the sum and in the denominator (a copy of it)"
-    made = partial(_with_weights, numerator=lambda _: shape, divisor=lambda _: 1.0)
-    yield Cause("response-lost", words, made)
-
-
 _MOST_RESPONSES = 65
 """Of a micro-batch, and micro-batches that are dealt out in turn."""
 _CUTS: Mapping[str, Callable[[I64, int], I64]] = {

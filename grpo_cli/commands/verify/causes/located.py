@@ -239,7 +239,6 @@ _CELLS: Sequence[tuple[str, Callable[[Case], I64 | None], tuple[str, ...]]] = (
     ("trajectory", _trajectories, _POLICY),
     ("response", lambda case: case.batch.responses.index, _POLICY),
     ("turn", _turns, (*_POLICY, "ratio")),
-    ("position from the start", lambda case: case.batch.responses.positions, ("advantage", "mask")),
     ("position from the end", lambda case: _after(case.batch.responses), ("advantage", "mask")),
 )
 """By what tokens may have one factor, and the stages that then made it."""
@@ -304,11 +303,6 @@ def _by_advantages(case: Case) -> Found | None:
 # ---- places --------------------------------------------------------------------------------------
 
 
-def _lone(case: Case) -> Flags:
-    sizes = np.bincount(case.batch.groups, minlength=case.batch.group_count)
-    return case.batch.responses.spread(sizes[case.batch.groups] == 1)
-
-
 def _other_turns(case: Case, *, first: bool) -> Flags:
     """[N] the tokens of all turns but the first, or the last."""
     if _turns(case) is None:
@@ -317,13 +311,6 @@ def _other_turns(case: Case, *, first: bool) -> Flags:
     edge = order.number == 0 if first else order.following(np.ones(order.turns.count)) == 0.0
     found: Flags = ~order.turns.spread(edge)
     return found
-
-
-def _older(case: Case) -> Flags:
-    versions = case.batch.weight_versions
-    if versions is None or not len(versions):
-        return np.zeros(case.batch.responses.total, dtype=np.bool_)
-    return versions < versions.max()
 
 
 def _beyond(case: Case) -> Flags:
@@ -339,12 +326,10 @@ _CLIP = ("surrogate", "ratio")
 _EDGE = ("mask", "tokens", "aggregate", "input", "advantage")
 _TURN = ("mask", "advantage", "tokens")
 _PLACES: Sequence[tuple[str, Callable[[Case], Flags], tuple[str, ...]]] = (
-    ("the responses that are alone in their group", _lone, ("advantage", "tokens")),
     ("the clipped tokens", lambda case: case.breakdown.clip != 0, _CLIP),
     ("the tokens whose ratio is outside of the clip range", _beyond, _CLIP),
     ("the last token of each response", masks.last, _EDGE),
     ("the first token of each response", masks.first, _EDGE),
-    ("the tokens of older weights", _older, ("mask", "correction", "ratio")),
     ("all turns but the first", partial(_other_turns, first=True), _TURN),
     ("all turns but the last", partial(_other_turns, first=False), _TURN),
     ("the tokens with A > 0", lambda case: case.breakdown.advantage > 0, ("surrogate", *_POLICY)),
@@ -433,15 +418,11 @@ def _follows(x: F64, y: F64) -> bool:
 
 
 def _covariates(case: Case) -> Iterator[tuple[str, F64, tuple[str, ...]]]:
-    batch, rows = case.batch, case.batch.responses
+    batch = case.batch
     new, old, rollout = batch.log_probs_new, batch.log_probs_old, batch.log_probs_rollout
     yield "the log ratio", case.breakdown.log_ratio, ("ratio", "surrogate")
-    yield "the position from the start", rows.positions.astype(np.float64), ("advantage", "mask")
     if old is not None and rollout is not None:
         yield "log π_old − log π_engine", old - rollout, ("correction", "ratio")
-        yield "log π_θ − log π_engine", case.breakdown.log_ratio + old - rollout, ("correction",)
-    if old is not None:
-        yield "the old log-prob", old, ("ratio", "input")
     if new is not None:
         yield "the new log-prob", new, ("ratio", "input", "surrogate")
 

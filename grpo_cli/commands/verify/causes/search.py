@@ -67,7 +67,6 @@ TIERS: Sequence[Sequence[tuple[Source, int]]] = (
         (choices.weights, 2),
         (choices.clamped, 1),
         (denominators.of_the_kl, 1),
-        (denominators.copied, 1),
         (kl.clamped, 1),
         (kl.strength, 3),
         (kl.policy_strength, 1),

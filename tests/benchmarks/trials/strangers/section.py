@@ -1,8 +1,8 @@
 """The list of strangers' mistakes as a section of the experiment: ``verify``, ``check``, ``match``.
 
 Every entry was written from a fix or a report, with what an answer must say of it, before any was
-run, by somebody who had read neither causes nor rules; whoever builds has not read it since. Two
-other lists were read, and removed: the page of answers has the fourth's rates and its commit.
+run, by somebody who had read neither causes nor rules; whoever builds has read its clean
+batches alone. Two other lists were read, and removed: the page of answers has the fourth's rates.
 """
 
 from __future__ import annotations

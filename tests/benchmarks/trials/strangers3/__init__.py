@@ -1,4 +1,6 @@
-"""The third list: nobody who builds has read it.
+"""The third list: nobody who builds has read its mistakes and faults.
+
+Its clean batches were read when the rule on the order of advantages was mended.
 
 Threads of 2024 to 2026 in trainers and in what they run on; none is a thread of the second list.
 Some that were read are not on it, since no dump shows them or since the list before has them: a
