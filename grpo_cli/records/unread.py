@@ -266,26 +266,27 @@ def is_column(value: Any, model: Any, levels: int = 3) -> bool:
         model: the column, as nested lists of numbers.
         levels: how deep it may be nested.
     """
-    if not levels or not _is_list(value) or not _is_list(model):
+    if not levels or not is_list(value) or not is_list(model):
         return False
-    if not len(model) or not _is_list(model[0]):
+    if not len(model) or not is_list(model[0]):
         kinds = {value.dtype.kind} if isinstance(value, np.ndarray) else set(map(type, value))
         numbers = set("fiub") if isinstance(value, np.ndarray) else {float, int, bool, type(None)}
         fits = len(value) == len(model) and kinds <= numbers and kinds != {type(None)}
         return fits and getattr(value, "ndim", 1) == 1
-    if len(model) == 1 and not (len(value) and _is_list(value[0])):
+    if len(model) == 1 and not (len(value) and is_list(value[0])):
         return is_column(value, model[0], levels - 1)
     pairs = zip(value, model, strict=False)
     return len(value) == len(model) and all(is_column(*pair, levels - 1) for pair in pairs)
 
 
-def _is_list(value: Any) -> bool:
+def is_list(value: Any) -> bool:
+    """Whether it is a list, or an array that is more than a number."""
     return isinstance(value, list) or (isinstance(value, np.ndarray) and value.ndim > 0)
 
 
 def _leaves(value: Any) -> Iterator[Any]:
     """The values in nested lists, as far as they are asked for."""
-    if not _is_list(value):
+    if not is_list(value):
         yield value
         return
     for one in value.flat if isinstance(value, np.ndarray) else value:
@@ -321,7 +322,7 @@ def misnamed_in(
 
 def _may_be_column(record: Mapping[str, Any], names: Mapping[str, str], key: str) -> bool:
     value = record.get(key)
-    first = _first_number(value) if _is_list(value) else None
+    first = _first_number(value) if is_list(value) else None
     if first is None or any(value is record[name] for name in names.values()):
         return False  # --map put it where it belongs
     if _says_probs(key) and _words(key) <= _LISTED and resembled(key) in TWINS:
@@ -347,7 +348,7 @@ def look(
         if value is None or any(value is record[name] for name in names.values()):
             continue
         fits = is_column(value, model)
-        if key == PROMPT_TOO and "mask" not in names and _is_list(value):
+        if key == PROMPT_TOO and "mask" not in names and is_list(value):
             mapping = f"; --map mask={key} reads it if it covers the response's tokens"
             found.append((key, _PROMPT_MASK + (mapping if fits else "")))
         elif key in advice or (key != PROMPT_TOO and fits):

@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from grpo_cli.errors import InputError
 from grpo_cli.records.fields import TOKEN_COLUMNS, Fields, read_fields
 from grpo_cli.records.parse.columns import is_number
@@ -15,7 +13,7 @@ from grpo_cli.records.parse.scores import is_id
 from grpo_cli.records.parse.turns import names_trajectory
 from grpo_cli.records.places import Origin, Row, got
 from grpo_cli.records.record import BatchFields, Raw, listed, only_element
-from grpo_cli.records.unread import ENDINGS, STEP_FIELDS, VERSIONS
+from grpo_cli.records.unread import ENDINGS, STEP_FIELDS, VERSIONS, is_list
 
 _BY_TOKEN = {*TOKEN_COLUMNS, "mask", "tokens", "token_ids", "roles", "turn_rewards", "state_ids"}
 _SHARED = ("hyperparameters", "group_size")
@@ -62,8 +60,8 @@ def merge(raws: Sequence[Raw], label: object, *, by_size: bool) -> Raw:
         counts = [*map(len, parts)] if name == counted else counts
     for key in {one.key: None for each in fields.misnamed.values() for one in each}:
         values: list[Any] = [row.value.get(key) for row in rows]
-        if all(_is_list(one) and len(one) for one in values):  # named where the column is needed
-            record[key] = [row for one in values for row in (one if _is_list(one[0]) else [one])]
+        if all(is_list(one) and len(one) for one in values):  # named where the column is needed
+            record[key] = [row for one in values for row in (one if is_list(one[0]) else [one])]
     _label(record, label, raws, by_size=by_size)
     made_again = all(raw.again is not None for raw in raws)
     return Raw(
@@ -110,10 +108,6 @@ def is_label(value: object) -> bool:
     return isinstance(value, str) or is_number(value)
 
 
-def _is_list(value: Any) -> bool:
-    return isinstance(value, list | np.ndarray)
-
-
 def _row(raw: Raw) -> _Row:
     value = raw.value
     try:
@@ -137,7 +131,7 @@ def _is_single(value: Mapping[str, Any], fields: Fields) -> bool:
     if not fields.columns:
         return True
     column = value[fields.columns[0][1]]
-    if isinstance(column, list) and column and _is_list(column[0]):
+    if isinstance(column, list) and column and is_list(column[0]):
         if len(column[0]) and isinstance(column[0][0], list):
             raise InputError("expected one response, got groups", path=fields.columns[0][1])
         return False
@@ -149,7 +143,7 @@ def responses_of(raw: Raw) -> int:
     value = raw.value if isinstance(raw.value, dict) else {}
     columns = read_fields(value).columns
     column: Any = value[columns[0][1]] if columns else []
-    return len(column) if len(column) and _is_list(column[0]) else 1
+    return len(column) if len(column) and is_list(column[0]) else 1
 
 
 def _listed(name: str, value: Any, *, single: bool) -> Any:
@@ -276,4 +270,4 @@ def _indexes(name: str, value: Any, *, single: bool) -> str:
     if single:
         several = name in ("advantages", "rewards") and len(value) > 1  # by token, by function
         return "[{t}]" if several or name in _BY_TOKEN else "[{r}]"
-    return "[{r}][{t}]" if value and _is_list(value[0]) else "[{r}]"
+    return "[{r}][{t}]" if value and is_list(value[0]) else "[{r}]"

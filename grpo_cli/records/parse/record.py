@@ -208,34 +208,28 @@ def read_settings(
     if key is None and not own:
         return [NO_SETTINGS] * len(objects)
     known: dict[Hashable, Mapping[str, Value]] = {}
-    return [_settings(record, key, own, known) for record in objects]
-
-
-def _settings(
-    record: Mapping[str, Any],
-    key: str | None,
-    own: Sequence[str],
-    known: dict[Hashable, Mapping[str, Value]],
-) -> Mapping[str, Value]:
-    nested = {} if key is None else record[key]
-    if not isinstance(nested, dict):
-        raise InputError(f"expected an object, got {got(nested)}", path=key or "")
-    names, values = (*own, *nested), (*map(record.get, own), *nested.values())
-    of_verl = _BOTH_SIDES in names and _framework(record).get("name") == "verl"
-    # True == 1, so a key that did not see the types would take one for the other.
-    same: Hashable = (of_verl, names, values, tuple(map(type, values)))
-    try:
-        found = known.get(same)
-    except TypeError:  # a list or an object cannot be a key
-        found = same = None
-    if found is None:
-        both = values[names.index(_BOTH_SIDES)] if of_verl else None
-        paths = (*own, *(f"{key}.{name}" for name in nested))
-        found = known[same] = _by_name(
-            (path, name, both if value is None and name in _VERL_SIDES else value)
-            for path, name, value in zip(paths, names, values, strict=True)
-            if not (of_verl and name == _BOTH_SIDES)
-        )
+    found = []
+    for record in objects:
+        nested = {} if key is None else record[key]
+        if not isinstance(nested, dict):
+            raise InputError(f"expected an object, got {got(nested)}", path=key or "")
+        names, values = (*own, *nested), (*map(record.get, own), *nested.values())
+        of_verl = _BOTH_SIDES in names and _framework(record).get("name") == "verl"
+        # True == 1, so a key that did not see the types would take one for the other.
+        same: Hashable = (of_verl, names, values, tuple(map(type, values)))
+        try:
+            settings = known.get(same)
+        except TypeError:  # a list or an object cannot be a key
+            settings = same = None
+        if settings is None:
+            both = values[names.index(_BOTH_SIDES)] if of_verl else None
+            paths = (*own, *(f"{key}.{name}" for name in nested))
+            settings = known[same] = _by_name(
+                (path, name, both if value is None and name in _VERL_SIDES else value)
+                for path, name, value in zip(paths, names, values, strict=True)
+                if not (of_verl and name == _BOTH_SIDES)
+            )
+        found.append(settings)
     return found
 
 
