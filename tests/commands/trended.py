@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import re
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +15,8 @@ from command import answer, run
 
 PLAIN = {"log_probs": [[-1.0, -2.0], [-1.0]], "rewards": [1.0, 0.0]}
 SAMPLES = Path(__file__).parents[2] / "samples" / "run"
+
+BLOCK = re.compile(r'<script type="application/octet-stream" id="([a-z0-9-]+)">([^<]*)</script>')
 
 Record = Mapping[str, Any]
 
@@ -79,3 +84,14 @@ def in_blocks(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     from grpo_cli.engine.reader import Reader
 
     monkeypatch.setitem(Reader.__init__.__kwdefaults__ or {}, "block_bytes", size)
+
+
+def blocks(text: str) -> dict[str, dict[str, Any]]:
+    """What the page's script reads."""
+    found = {}
+    for name, data in BLOCK.findall(text):
+        if name != "settings":
+            whole = zlib.decompress(base64.b64decode(data))
+            size = int.from_bytes(whole[:4], "little")
+            found[name] = json.loads(whole[4 : 4 + size])
+    return found

@@ -126,6 +126,11 @@ def compare_runs(first: Sequence[Steps], second: Sequence[Steps]) -> RunComparis
     rows.sort(key=lambda one: not (one.differs or one.differs_at_end))
     sides = zip(("first", "second"), (first, second), strict=True)
     notes += [
+        f"the {side} run was resumed: the last pass over each step is compared"
+        for side, runs in zip(("first", "second"), (first, second), strict=True)
+        if any(one.whole.passes for one in runs)
+    ]
+    notes += [
         f"the {side} run has {name} that {broken.words} at step {one.numbers[broken.places[0]]}"
         for side, runs in sides
         for one in runs
