@@ -270,11 +270,11 @@ def test_what_a_pass_that_was_repeated_showed(tmp_path: Path) -> None:
     assert all("pass" not in row for row in plain["steps"])
     parts = [trend(one, "--by", "env")["parts"] for one in (path, alone)]
     assert parts[0] == parts[1]
-    logged = [{"step": one["step"], "reward": one["rewards"][0]} for one in rows]
+    logged = [{"step": one["step"], "reward": one["rewards"][0], "loss": 0.1} for one in rows]
     log = write(tmp_path / "log.jsonl", [*logged, {"step": 30, "best": 1.0}])  # not a third pass
     two = (write(tmp_path / "1.jsonl", logged[:56]), write(tmp_path / "2.jsonl", logged[56:]))
     for files in ((log,), two):
-        one = trend(*files)
+        one = answer("trend", *files)
         assert not one["findings"]
         assert [(row["pass"], row["step"]) for row in one["steps"] if "reward" in row] == [
             *((1, step) for step in range(56)),

@@ -11,7 +11,7 @@ from grpo_cli.commands.options.everywhere import command_line
 from grpo_cli.commands.page.page import deflated, finite, html
 from grpo_cli.commands.report.groups import KeptGroups, choose, limit_tokens
 from grpo_cli.commands.trend.comparison import LogComparison, Trend
-from grpo_cli.commands.trend.events import Event
+from grpo_cli.commands.trend.events import Event, main_event
 from grpo_cli.commands.trend.inspection import with_mismatches
 from grpo_cli.commands.trend.metrics import metric
 from grpo_cli.commands.trend.options import StoredOptions, TrendOptions
@@ -60,8 +60,11 @@ def page_of(
             one.setdefault("others", []).append(row)
     whole["others"] = [*beside]
     first, last = places[0], places[-1]
-    return html(  # the title says what changed first, and when
-        title=answer.verdict.partition(";")[0],
+    event, good = main_event(answer.events), answer.last_good_step
+    last = "" if good is None else f". Last good step: {good:,}"
+    title = answer.verdict.partition(";")[0] if event is None else f"{event.heading}{last}"
+    return html(
+        title=f"{title[:1].upper()}{title[1:]}.",
         place=first if len(places) == 1 else f"{first} … {last} ({len(places):,} files)",
         command=command_line(),
         signature="\n".join(answer.signatures),

@@ -23,7 +23,7 @@ class RunView {
     this.element = make(
       "article.run",
       {},
-      make("p.verdict", {}, sentences([(run.verdict ?? "").split("; ").slice(1).join("; "), ...run.outlook])), // the title has the first clause
+      make("p.verdict", {}, sentences([this.verdict(), ...run.outlook])),
       make("h2", {}, "Findings"),
       this.findings(),
       ...this.parts(),
@@ -42,6 +42,12 @@ class RunView {
     if (this.steps.length) yield DOTS;
     if (steps.length >= LONG) yield ` Bold: the median of ${2 * reach(steps) + 1} steps.`;
     if (others.length) yield ` Dashed: ${others.join("; ")}.`;
+  }
+
+  // All of it where something went wrong; else without its first clause, which is the title.
+  verdict() {
+    const wrong = this.run.findings.some(({ severity }) => severity === "warning");
+    return this.run.verdict.split("; ").slice(wrong ? 0 : 1).join("; ");
   }
 
   isFound({ name }) {
