@@ -263,7 +263,10 @@ def in_passes(rows: Sequence[tuple[int, Mapping[str, float]]]) -> Passed:
     returns = order.returns if order is not None and order.is_resumed else []
     found: Passed = {}
     for line, (step, row) in enumerate(rows):
-        number = 1 + sum((one.line or 0) <= line for one in returns)
+        begun = [one.to for one in returns if (one.line or 0) <= line]
+        while begun and step < begun[-1]:  # a summary that names an earlier step
+            begun.pop()
+        number = 1 + len(begun)
         found.setdefault((number, step), {}).update(row)
     return found
 
