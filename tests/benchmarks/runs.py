@@ -9,7 +9,7 @@
 Runs of 120 steps are simulated: softmax policies that learn from what they sample, with noise that
 is autocorrelated and has heavy tails, and a fault from a step between 50 and 70 on. The command is
 asked about the whole run and about its beginnings, as somebody who looks while it trains. Seeds 0
-to 9999 are for building, 10000 and above for reporting; those up to 81999 have been reported on.
+to 9999 are for building, 10000 and above for reporting; those up to 90999 have been reported on.
 Logs alone are series under the names of frameworks; a fault counts where the log has its series.
 
 A fault is found where a finding names a metric that it moves, the way it moves, at its step; in
@@ -43,7 +43,7 @@ if __name__ == "__main__":
 
 from command import answer  # noqa: E402
 from running.dumps import SHAPES, lines  # noqa: E402
-from running.judge import Answer, Verdict, ask, judge, looked  # noqa: E402
+from running.judge import Answer, Verdict, ask, ask_beginnings, judge, looked  # noqa: E402
 from running.kinds import HEALTHY_RUN, KINDS, Kind  # noqa: E402
 from running.logs import FILES, FRAMEWORKS, HEALTHY_LOG, NAMES, PLANTED, Planted, healthy  # noqa: E402
 from running.simulate import STEPS, simulate  # noqa: E402
@@ -93,11 +93,8 @@ def ask_run(question: Question, folder: Path) -> Verdict:
     parts = [lines(rows, shape, ratios=fixed.ratios) for rows in steps]
     words = ("--group-by", "uid") if shape == "verl" else ()
     path = folder / "run.jsonl"
-
-    def ask_first(count: int) -> Answer:
-        path.write_bytes(b"".join(parts[:count]))
-        return ask(path, count, *words)
-
+    path.write_bytes(b"".join(parts))
+    ask_first = ask_beginnings(path, len(steps), *words)
     looks = prefixes(kind, fixed.onset, question.every, small=question.small)
     verdict = judge(kind, seed, fixed.onset, looked(ask_first, kind, fixed.onset, looks))
     return replace(verdict, seconds=time.perf_counter() - began)

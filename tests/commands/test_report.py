@@ -2,28 +2,12 @@
 
 from __future__ import annotations
 
-import base64
 import json
-import re
 import statistics
-import zlib
 
 import pytest
 from command import answer, run
-from trended import BEGINS, drifting, series
-
-BLOCK = re.compile(r'<script type="application/octet-stream" id="([a-z0-9-]+)">([^<]*)</script>')
-
-
-def blocks(text: str) -> dict[str, dict]:
-    """What the page's script reads."""
-    found = {}
-    for name, data in BLOCK.findall(text):
-        if name != "settings":
-            whole = zlib.decompress(base64.b64decode(data))
-            size = int.from_bytes(whole[:4], "little")
-            found[name] = json.loads(whole[4 : 4 + size])
-    return found
+from trended import BEGINS, blocks, drifting, series
 
 
 @pytest.fixture(scope="module")
@@ -104,10 +88,10 @@ def test_another_run_is_drawn_as_well(report, made, tmp_path):
     other = tmp_path / "other"
     drifting(other, steps=30)
     head = blocks(report("--against", str(other), "--by", "prompt"))["run"]
-    assert head["against"] == str(other)
+    assert head["others"] == [str(other)]
     steps = trend(other)["steps"]
     for metric in head["metrics"]:
-        assert metric["against"] == [step[metric["name"]] for step in steps] + [None] * 10
+        assert metric["others"] == [[step[metric["name"]] for step in steps] + [None] * 10]
     assert head["by"]["verdicts"] == trend(made[0], "--by", "prompt")["verdicts"]
 
 

@@ -14,9 +14,12 @@ from typing import Any
 import numpy as np
 import pytest
 from command import answer, run
+from files import each
 from trended import write
 
+from grpo_cli.commands.trend.questions.against import Difference
 from grpo_cli.commands.trend.questions.noise import mean_of_neighbours, walked_mean
+from grpo_cli.commands.trend.questions.view import _with_error
 
 CASES = Path(__file__).parent / "cases" / "trend_questions.txt"
 BROKEN_RANK, SINCE, STEPS = 2, 26, 40
@@ -259,3 +262,18 @@ def test_the_last_good_step(folder: Path) -> None:
     assert found["last_good_step"] == SINCE - 1
     healthy = answer("trend", folder / "healthy" / "seed_5", "-v", "dr")
     assert "last_good_step" not in healthy
+
+
+@each(
+    ("since", "factor", "differs", "cell"),
+    [
+        (0, 1.4, True, "≠ +0.185 ±0.3 (× 1.4)"), (40, 1.4, True, "≠ +0.185 ±0.3 (from step 40)"),
+        (None, 1.4, False, "  +0.185 ±0.3"),
+    ],
+)  # fmt: skip
+def test_a_mark_whose_interval_holds_0_says_why(
+    since: int | None, factor: float, differs: bool, cell: str
+) -> None:
+    values = (1.0, 1.185, 0.185, -0.115, 0.485)
+    row = Difference("kl_k3", *values, *values[2:], differs, differs, since, factor, factor)
+    assert [_with_error(row, 0, at_end=end) for end in (False, True)] == [cell, cell]

@@ -11,7 +11,12 @@ from typing import Any
 import pytest
 from command import answer, run
 from files import each
-from trended import PLAIN, in_blocks, notes, steps, write
+from trended import PLAIN, blocks, in_blocks, notes, steps, trend, write
+
+from grpo_cli.commands.trend.follow import Follow
+from grpo_cli.commands.trend.origins import StepSource
+from grpo_cli.records import PLAIN as READING
+from grpo_cli.variants.plan import plan
 
 
 def numbers(*words: object) -> list[int]:
@@ -197,7 +202,7 @@ RESUMED = [*range(10), *range(6, 15)]
         (RESUMED, (), {6: 9}),
         (RESUMED, ("--one-run",), {}),
         ([0, 1, 2, 3, 4, 5, 2, 3, 1, 2], (), {2: 5, 1: 3}),
-        ([0, 1, 2, 3, 4, 2, 3, 4], (), {}),  # of two ranks, the second from step 2 on
+        ([0, 1, 2, 3, 4, 2, 3, 4], (), {2: 4}),  # to where it crashed before
         ([0, 1, 2, 3, 0, 1, 2, 3, 4], (), {}),  # of two runs
         ([0, 1, 5, 6, 7, 2, 3, 4, 8], (), {}),  # no step twice
     ],
@@ -205,39 +210,93 @@ RESUMED = [*range(10), *range(6, 15)]
 def test_a_run_that_was_resumed_is_not_added_to_what_it_repeats(
     numbers: list[int], flags: Any, repeated: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Wherever the file is cut: of repeated steps the later pass is there, and no later one."""
+    """Wherever the file is cut: each step is there once for each pass over it."""
     rows = (PLAIN | {"step": step, "rewards": [at, 0.0]} for at, step in enumerate(numbers))
     path = write(tmp_path / "a.jsonl", rows)
-    wanted: dict[int, list[float]] = {}
+    wanted: dict[tuple[int, int], list[float]] = {}
+    number = int(bool(repeated))
     for at, step in enumerate(numbers):
-        if repeated and at and step < numbers[at - 1]:
-            wanted = {number: one for number, one in wanted.items() if number < step}
-        wanted.setdefault(step, []).append(at / 2)
+        number += bool(repeated and at and step < numbers[at - 1])
+        wanted.setdefault((number, step), []).append(at / 2)
     for size in (1 << 22, 200):
         in_blocks(monkeypatch, size)
         result = run("trend", path, *flags, "-v", "dr", "--json", "--jobs", "1")
-        found = {one["step"]: one["reward_mean"] for one in json.loads(result.stdout)["steps"]}
-        assert found == {step: sum(each) / len(each) for step, each in sorted(wanted.items())}
+        found = {
+            (one.get("pass", 0), one["step"]): one["reward_mean"]
+            for one in json.loads(result.stdout)["steps"]
+        }
+        assert found == {key: sum(each) / len(each) for key, each in sorted(wanted.items())}
         told = [one for one in result.stderr.splitlines() if "was resumed at" in one]
-        wording = "the run was resumed at step {}: {} steps ({} to {}) were repeated"
+        wording = "the run was resumed at step {}: {} steps ({} to {}) were trained again"
         assert len(told) == len(repeated)
         for said, (to, high) in zip(told, repeated.items(), strict=True):
             assert wording.format(to, high - to + 1, to, high) in said
+    follow = Follow([str(path)], READING, plan("dr"), StepSource(), one_run=bool(flags))
+    while follow.poll():
+        pass
+    whole = follow.steps().whole
+    assert {(one.in_pass, one.number): one.metrics["reward_mean"] for one in whole} == found
 
 
-def test_a_pass_that_was_repeated_is_nowhere(tmp_path: Path) -> None:
-    """Nor its NaN: in one process, in two, from a pipe, by parts."""
-    rows = [PLAIN | {"step": step, "env": "a"} for step in RESUMED]
-    rows[7] = rows[7] | {"log_probs": [[float("nan"), -1.0], [-1.0]]}
+def test_what_a_pass_that_was_repeated_showed(tmp_path: Path) -> None:
+    """Neither its fall nor its NaN is of the run as it went on; both are findings of that pass.
+
+    In one process, in two, from a pipe, of a log and of its rows in two files; and the table, the
+    page, --follow and --against say so.
+    """
+    numbers = [*range(56), *range(40, 91)]
+    rows: list[dict[str, Any]] = []
+    for at, step in enumerate(numbers):
+        fell = 4.0 if 44 <= at < 56 else 0.0
+        rewards = [1.0 + 0.01 * (at * 7 % 5) - fell, 0.0]
+        rows.append(PLAIN | {"step": step, "rewards": rewards, "env": "a"})
+    rows[50] = rows[50] | {"log_probs": [[float("nan"), -1.0], [-1.0]]}
     path = write(tmp_path / "a.jsonl", rows)
-    alone = write(tmp_path / "b.jsonl", [*rows[:6], *rows[10:]])
-    piped = answer("trend", "-", "-v", "dr", stdin=path.read_bytes())["steps"]
-    found = [steps(alone), steps(path), steps(path, "--jobs", "2"), piped]
-    for step in (one for every in found for one in every):
-        del step["file"], step["worst"]
-    assert all(every == found[0] for every in found)
-    parts = [answer("trend", one, "-v", "dr", "--by", "env")["parts"] for one in (path, alone)]
+    alone = write(tmp_path / "b.jsonl", [*rows[:40], *rows[56:]])
+    piped = answer("trend", "-", "-v", "dr", stdin=path.read_bytes())
+    plain, *found = (trend(alone), trend(path), trend(path, "--jobs", "2"), piped)
+    for one in found:
+        kept = [row for row in one["steps"] if row["step"] < 40 or row["pass"] == 2]
+        for row, wanted in zip(kept, plain["steps"], strict=True):
+            given = ("pass", "file", "worst", "left_out")
+            own = [{n: v for n, v in each.items() if n not in given} for each in (row, wanted)]
+            assert own[0] == own[1]
+        assert one["findings"] == plain["findings"]
+        (gone,) = one["passes"]
+        said = {(each["metric"], each["onset"]) for each in gone["findings"]}
+        assert {("reward_mean", 44), ("log_probs", 50)} <= said
+        assert (gone["pass"], gone["first_step"], gone["last_step"]) == (1, 40, 55)
+    assert "passes" not in plain
+    assert all("pass" not in row for row in plain["steps"])
+    parts = [trend(one, "--by", "env")["parts"] for one in (path, alone)]
     assert parts[0] == parts[1]
+    logged = [{"step": one["step"], "reward": one["rewards"][0], "loss": 0.1} for one in rows]
+    log = write(tmp_path / "log.jsonl", [*logged, {"step": 30, "best": 1.0}])  # not a third pass
+    two = (write(tmp_path / "1.jsonl", logged[:56]), write(tmp_path / "2.jsonl", logged[56:]))
+    for files in ((log,), two):
+        one = answer("trend", *files)
+        assert not one["findings"]
+        assert [(row["pass"], row["step"]) for row in one["steps"] if "reward" in row] == [
+            *((1, step) for step in range(56)),
+            *((2, step) for step in range(40, 91)),
+        ]
+        assert [each["onset"] for each in one["passes"][0]["findings"]] == [44]
+    words = "steps 40 to 55 were trained twice, since the run was resumed at step 40; the first"
+    shown = run("trend", path, "-v", "dr", "--fields", "reward_mean", "--limit", "0").stdout
+    assert words in " ".join(shown.split())
+    assert [line.split()[:2] for line in shown.splitlines()].count(["40", "2"]) == 1
+    table = run("trend", path, "-v", "dr", "--format", "csv").stdout.splitlines()
+    assert table[0].startswith("step,pass,file,")
+    page = blocks(run("report", path, "-v", "dr").stdout)["run"]
+    assert page["outlook"][0].startswith(words)
+    assert page["others"] == ["pass 1, steps 40 to 55"]
+    reward = next(one for one in page["metrics"] if one["name"] == "reward_mean")
+    gone = {row["step"]: row["reward_mean"] for row in piped["steps"][40:56]}
+    before = [gone.get(step) for step in range(91)]
+    assert reward["others"] == [before]
+    compared = run("trend", path, "--against", alone, "-v", "dr")
+    assert "the first run was resumed: the last pass over each step is compared" in compared.stderr
+    assert "0 of " in compared.stdout
 
 
 @each(

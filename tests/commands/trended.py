@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import random
+import re
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +16,8 @@ from command import answer, run
 
 PLAIN = {"log_probs": [[-1.0, -2.0], [-1.0]], "rewards": [1.0, 0.0]}
 SAMPLES = Path(__file__).parents[2] / "samples" / "run"
+
+BLOCK = re.compile(r'<script type="application/octet-stream" id="([a-z0-9-]+)">([^<]*)</script>')
 
 Record = Mapping[str, Any]
 
@@ -112,3 +117,14 @@ def drifting(folder: Path, steps: int = 40, records: int = 3) -> list[dict[str, 
         (folder / f"step_{step}.jsonl").write_text(text, encoding="utf-8")
         everything += lines
     return everything
+
+
+def blocks(text: str) -> dict[str, dict[str, Any]]:
+    """What the page's script reads."""
+    found = {}
+    for name, data in BLOCK.findall(text):
+        if name != "settings":
+            whole = zlib.decompress(base64.b64decode(data))
+            size = int.from_bytes(whole[:4], "little")
+            found[name] = json.loads(whole[4 : 4 + size])
+    return found

@@ -38,7 +38,10 @@ Names = Annotated[
 ]
 
 
-_TWO = "compared as two runs; -v A,B,… evaluates variants on both files as one input"
+_TWO = (
+    "compared as two runs, token by token; {} compares each metric, with its interval; "
+    "-v A,B,… evaluates variants on both files as one input"
+)
 _ONE = "both files are read as one input; {} compares them with each other"
 
 
@@ -64,8 +67,9 @@ def compare(
     Variants are evaluated in one pass. A flag applies to the variants that take
     it; a variant that needs columns the data lack is listed with the reason.
     Cosines are with the first variant's gradient. Without flags of an objective, two
-    runs are compared as `grpo diff` does; files whose names differ only by a step,
-    a rank or a number are one run. With --variants, all files are one input.
+    runs are compared as `grpo diff` does, token by token; `grpo trend RUN --against
+    RUN` compares each metric with its interval. Files whose names differ only by a
+    step, a rank or a number are one run. With --variants, all files are one input.
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=page.json):
         two = files if files is not None and len(files) == 2 else None
@@ -74,7 +78,8 @@ def compare(
             raise UsageError("--step and --tolerance are for two runs: grpo compare RUN RUN")
         if two is not None and not asks_variants:
             if (step, tolerance) != (None, None) or are_two_runs(two, loading):
-                tell_notes([_TWO], quiet=page.quiet)
+                against = shell_line(["grpo", "trend", two[0], "--against", two[1]])
+                tell_notes([_TWO.format(against)], quiet=page.quiet)
                 same = diff_runs((two[0], two[1]), loading, step, tolerance, page)
                 raise typer.Exit(0 if same else NO)
             tell_notes([_ONE.format(shell_line(["grpo", "diff", *two]))], quiet=page.quiet)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, groupby, zip_longest
@@ -104,8 +105,8 @@ def compare(
         tolerance: how far numbers may differ; None: as far as rounding and engines' noise do.
     """
     answer, comparer = RunDiff(), Comparer(tolerance)
-    steps = _by_step(first, step_source, answer, 1), _by_step(second, step_source, answer, 2)
-    for step, ours, theirs in _aligned(*_counted_alike(answer, steps, tolerance)):
+    steps = _by_step(first, step_source), _by_step(second, step_source)
+    for step, ours, theirs in _aligned(*_counted_alike(answer, steps, tolerance), answer):
         if ours is None or theirs is None:
             answer.only.append(RunStep(1 if theirs is None else 2, step))
             continue
@@ -124,7 +125,7 @@ def compare(
 # ---- the steps of both runs ---------------------------------------------------------------------
 
 
-def _by_step(reader: Reader, step_source: StepSource, answer: RunDiff, run: int) -> Steps:
+def _by_step(reader: Reader, step_source: StepSource) -> Steps:
     """The steps of a run, in the order of its files.
 
     A record whose old log-probs have a name that nothing reads is bad.
@@ -142,7 +143,6 @@ def _by_step(reader: Reader, step_source: StepSource, answer: RunDiff, run: int)
             else:
                 yield step_source.of_record(raw).number, raw, record
 
-    before, noted = None, False
     for step, same in groupby(numbered(), key=lambda one: one[0]):
         records = []
         for _, raw, record in same:
@@ -150,11 +150,6 @@ def _by_step(reader: Reader, step_source: StepSource, answer: RunDiff, run: int)
             if origins.clash is not None:
                 raise two_runs(origins.clash, reader.paths)
             records.append(record)
-        if before is not None and step < before and not noted:
-            noted = True
-            back = f"the steps of run {run} go back from {before} to {step}"
-            answer.notes.append(f"{back}: grpo compares neighbouring records, not whole steps")
-        before = step
         yield step, records
 
 
@@ -180,12 +175,31 @@ def _counted_alike(
 
 
 def _aligned(
-    first: Steps, second: Steps
+    first: Steps, second: Steps, answer: RunDiff
 ) -> Iterator[tuple[int, list[Record] | None, list[Record] | None]]:
-    """The steps of both runs by number; None where only one has it."""
+    """The steps of both runs by number; None where only one has it.
+
+    Steps to which only one of the runs goes back, since it was resumed, are left out.
+    """
     ours, theirs = next(first, None), next(second, None)
+    high = -math.inf
     while there := [one[0] for one in (ours, theirs) if one is not None]:
+        again = [one is not None and one[0] <= high for one in (ours, theirs)]
+        if any(again):
+            run = "both runs go" if all(again) else f"run {again.index(True) + 1} goes"
+            note = "grpo compares neighbouring records, not whole steps"
+            if not all(again):
+                note = (
+                    f"grpo compares its first pass over the steps up to {high}, not its later one"
+                )
+            if not any(one.startswith(f"{run} back") for one in answer.notes):
+                answer.notes.append(f"{run} back from step {high} to {min(there)}: {note}")
+        if again[0] != again[1]:
+            ours = next(first, None) if again[0] else ours
+            theirs = next(second, None) if again[1] else theirs
+            continue
         step, mine, yours = min(there), None, None
+        high = step
         if ours is not None and ours[0] == step:
             mine, ours = ours[1], next(first, None)
         if theirs is not None and theirs[0] == step:

@@ -222,7 +222,7 @@ class KeptGroups(Accumulator[None]):
             step = None if isinstance(raw, InputError) else self.step_source.of_record(raw).number
         except InputError:
             return None
-        if step is None or self.step_source.is_repeated(step, raw.source or "", raw.line):
+        if step is None or self.step_source.abandoned_pass(step, raw.source or "", raw.line):
             return None
         return step if step in self.choice.steps else None
 

@@ -11,7 +11,7 @@ from grpo_cli.commands.options.everywhere import command_line
 from grpo_cli.commands.page.page import deflated, finite, html, still_totals
 from grpo_cli.commands.report.groups import KeptGroups, choose, limit_tokens
 from grpo_cli.commands.trend.comparison import LogComparison, Trend
-from grpo_cli.commands.trend.events import Event
+from grpo_cli.commands.trend.events import Event, main_event
 from grpo_cli.commands.trend.inspection import with_mismatches
 from grpo_cli.commands.trend.metrics import metric
 from grpo_cli.commands.trend.options import StoredOptions, TrendOptions
@@ -46,17 +46,26 @@ def page_of(
         whole = _head(answer, answer.events) | {"lost": 0}
     else:
         whole, blocks = _of_records(run, answer, options.by, stored)
+    beside = {}
     if other is not None:
         steps = other if isinstance(other, Steps) else other.read()
+        beside[(options.against or [""])[0]] = steps
+    for gone in answer.passes:
+        words = f"pass {gone.number}, steps {gone.first_step} to {gone.last_step}"
+        beside[words] = answer.steps.whole.until(gone.number).since(gone.first_step)
+    for steps in beside.values():
         places_of = {number: at for at, number in enumerate(steps.numbers)}
         for one in whole["metrics"]:
-            if one["name"] in steps.metrics:
-                values = [*steps.values(one["name"]), None]
-                one["against"] = [values[places_of.get(at, -1)] for at in whole["steps"]]
-        whole["against"] = (options.against or [""])[0]
+            values = [*(steps.values(one["name"]) if one["name"] in steps.metrics else ()), None]
+            row = [values[places_of.get(at, -1)] for at in whole["steps"]]
+            one.setdefault("others", []).append(row)
+    whole["others"] = [*beside]
     first, last = places[0], places[-1]
-    return html(  # the title says what changed first, and when
-        title=answer.verdict.partition(";")[0],
+    event, good = main_event(answer.events), answer.last_good_step
+    last = "" if good is None else f". Last good step: {good:,}"
+    title = answer.verdict.partition(";")[0] if event is None else f"{event.heading}{last}"
+    return html(
+        title=f"{title[:1].upper()}{title[1:]}.",
         place=first if len(places) == 1 else f"{first} … {last} ({len(places):,} files)",
         command=command_line(),
         signature="\n".join(answer.signatures),
@@ -114,7 +123,11 @@ def _head(answer: Trend, events: Sequence[Event]) -> dict[str, Any]:
     columns = {name: metric(name) for name in known(steps)}
     return {
         "verdict": answer.verdict,
-        "outlook": [*outlook, *(one.sentence for one in answer.forecasts)],
+        "outlook": [
+            *(one.sentence for one in answer.passes),
+            *outlook,
+            *(one.sentence for one in answer.forecasts),
+        ],
         "steps": steps.numbers,
         "files": steps.files,
         "metrics": [

@@ -11,6 +11,7 @@ from grpo_cli.commands.trend.findings import findings
 from grpo_cli.commands.trend.inspection import with_checks
 from grpo_cli.commands.trend.logs import Log
 from grpo_cli.commands.trend.outlook import risen
+from grpo_cli.commands.trend.passes import passes_of
 from grpo_cli.commands.trend.run import Run
 from grpo_cli.commands.trend.step import WARNING, Flags, Steps
 
@@ -45,4 +46,5 @@ def trend_of(
     sentence = verdict(steps, happened, covered)
     if all(one.severity != WARNING for one in happened) and (rise := risen(steps)):
         sentence = f"{rise}; {sentence}"
-    return Trend(variant, signatures, steps, found, happened, sentence, compared), covered
+    passes = passes_of(steps, found, flags)
+    return Trend(variant, signatures, steps, found, happened, sentence, compared, passes), covered

@@ -14,6 +14,7 @@ from grpo_cli.commands.trend.events import Event
 from grpo_cli.commands.trend.logs import Log
 from grpo_cli.commands.trend.names import NAMES
 from grpo_cli.commands.trend.outlook import Forecast, forecasts, last_good_step
+from grpo_cli.commands.trend.passes import Pass
 from grpo_cli.commands.trend.step import Finding, Steps
 from grpo_cli.terminal.numbers import shown
 
@@ -153,6 +154,7 @@ class Trend(Answer):
         events: those that began together, the earliest first.
         verdict: the sentence that says what happened, or that nothing did.
         log: the comparison with a log; None without ``--log``.
+        passes: those over steps that the run trained again, after it was resumed.
     """
 
     variant: str
@@ -162,6 +164,7 @@ class Trend(Answer):
     events: Sequence[Event]
     verdict: str
     log: LogComparison | None = None
+    passes: Sequence[Pass] = ()
 
     @cached_property
     def last_good_step(self) -> int | None:
@@ -174,8 +177,8 @@ class Trend(Answer):
         return forecasts(self.steps)
 
     def fields(self) -> dict[str, Any]:
-        """The JSON, without a log where none is given."""
-        named = super().fields() | {"steps": [*self.steps]}
+        """The JSON, without a log where none is given, nor passes where there is only one."""
+        named = super().fields() | {"steps": [*self.steps.whole], "passes": self.passes or None}
         named |= {"last_good_step": self.last_good_step, "forecasts": self.forecasts}
         return {name: value for name, value in named.items() if value is not None}
 

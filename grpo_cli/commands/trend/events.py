@@ -9,9 +9,10 @@ from typing import Any
 from grpo_cli.commands.answer import Answer
 from grpo_cli.commands.trend.coverage import Coverage
 from grpo_cli.commands.trend.detectors import DRIFT, IMPOSSIBLE, LIMIT, SPIKE, STUCK
+from grpo_cli.commands.trend.findings import AWAY
 from grpo_cli.commands.trend.onsets import FARTHEST
 from grpo_cli.commands.trend.step import INFO, WARNING, Finding, Steps
-from grpo_cli.commands.trend.watched import DOWN, RANKS, Watch, watch, watch_logged
+from grpo_cli.commands.trend.watched import DOWN, RANKS, Watch, meaning, watch, watch_logged
 
 _TOGETHER = 8
 """Steps after its last finding within which what goes wrong is of an event that is over."""
@@ -71,6 +72,15 @@ class Event(Answer):
         follows += f"; then {_listed(later)}" if later else ""
         often = f" and every {self.first.period} steps since" if self.first.period else ""
         return f"{cause}{_in_short(self.first)} at step {self.step}{often}{last}{follows}"
+
+    @property
+    def heading(self) -> str:
+        """What happened, in plain words, with its step."""
+        one, row = self.first, _row(self.first)
+        words = "" if row is None else meaning(row, one.direction)
+        if one.kind in (IMPOSSIBLE, STUCK) or not words:
+            words = _in_short(one)
+        return f"Step {self.step:,}: {words}{' for one step' if _is_single(one) else ''}"
 
     @property
     def fix(self) -> str:
@@ -167,6 +177,8 @@ _VERBS = {
 def _in_short(finding: Finding) -> str:
     """A finding's metric and what it did."""
     down = finding.direction == DOWN
+    if AWAY in finding.sentence:
+        return f"{finding.metric} {AWAY}"
     if not finding.direction or finding.score == 0.0:
         return f"{finding.metric} is not finite"
     moved = ("began to fall" if down else "began to rise") if finding.kind == DRIFT else None
@@ -175,13 +187,18 @@ def _in_short(finding: Finding) -> str:
     return f"{finding.metric} {moved}"
 
 
+def main_event(found: Sequence[Event]) -> Event | None:
+    """The first that lasts of what went wrong, or else the first; None where nothing did."""
+    wrong = [one for one in found if one.severity == WARNING]
+    return next((one for one in wrong if one.end is None), wrong[0] if wrong else None)
+
+
 def verdict(steps: Steps, found: Sequence[Event], covered: Coverage) -> str:
     """One sentence about a run: what happened first, and how much else; or that nothing did."""
     wrong = [one for one in found if one.severity == WARNING]
-    if not wrong:
+    first = main_event(found)
+    if first is None:
         return covered.verdict
-    lasting = [one for one in wrong if one.end is None] or wrong
-    first = lasting[0]
     rest = len(wrong) - 1
     more = f" ({rest} other event{'' if rest == 1 else 's'})" if rest else ""
     return f"{first.summary}{more}; {len(steps):,} steps"

@@ -29,7 +29,7 @@ from grpo_cli.commands.trend.step import (
     Step,
     Steps,
 )
-from grpo_cli.commands.trend.watched import DOWN, PRACTICE, UP, Watch
+from grpo_cli.commands.trend.watched import DOWN, PRACTICE, SIGNED, UP, Watch
 from grpo_cli.terminal.numbers import shell_line, shown
 
 _MANY = 1000
@@ -136,10 +136,13 @@ def _moved(series: _Series, change: Change, step: int) -> str:
     verb = _VERBS[change.kind][not change.up]
     size = f"over {_MANY:,}" if change.score > _MANY else f"{change.score:.0f}"
     of = "it was constant" if math.isinf(change.score) else f"{size} standard errors"
+    if series.watch.name == SIGNED and abs(after) > abs(usual):
+        verb = AWAY
     before = f"{_before(series, change, most)} before, {shown(after)} after"
     return f"{series.name} {verb} at step {step}: {before} ({of})"
 
 
+AWAY = "moved away from 0"
 _VERBS = {SHIFT: ("rose", "fell"), DRIFT: ("began to rise", "began to fall")}
 
 

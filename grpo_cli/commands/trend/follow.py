@@ -3,7 +3,7 @@
 A file is known by its path, and by the bytes at both ends of what was read of it: truncated,
 rewritten or replaced, it is read again from its start, in place of what was read before. A file
 that was rotated (renamed within its folder) is read to its end first, and goes on counting. A file
-whose steps go back (a run that was resumed from a checkpoint) replaces those steps.
+whose steps go back (the run was resumed from a checkpoint) is read again from its start, by pass.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from grpo_cli.commands.trend.measure import sums_of_rewards
-from grpo_cli.commands.trend.origins import Origins, StepSource, two_runs
-from grpo_cli.commands.trend.run import RunSums, broken_columns
+from grpo_cli.commands.trend.origins import FileOrder, Origins, StepSource, two_runs
+from grpo_cli.commands.trend.run import RunSums, steps_of
 from grpo_cli.commands.trend.step import Steps
 from grpo_cli.commands.trend.sums import StepSums, joined
 from grpo_cli.engine.accumulator import fold_decoded
@@ -49,9 +50,9 @@ class _File:
         read: bytes that were read, up to the end of a line.
         lines: how many lines those are.
         header: settings that all lines have from its first one.
-        last: its last step.
-        ordered: whether its steps never went back.
-        steps: what it adds to each step.
+        order: that of its steps, where it has any.
+        steps: row → what it adds to it.
+        parts, broken: as ``RunSums`` has them.
         stamp: its size and time when it was looked at.
         head, tail: the first and the last of the bytes that were read.
     """
@@ -62,9 +63,10 @@ class _File:
     read: int = 0
     lines: int = 0
     header: bytes = b""
-    last: int | None = None
-    ordered: bool = True
+    order: FileOrder | None = None
     steps: dict[int, StepSums] = field(default_factory=dict)
+    parts: dict[int, tuple[Any, int]] = field(default_factory=dict)
+    broken: dict[int, InputError] = field(default_factory=dict)
     stamp: tuple[int, int] | None = None
     head: bytes = b""
     tail: bytes = b""
@@ -113,7 +115,6 @@ class Follow:
         self._rotated: set[str] = set()
         self.notices: Notices = {}
         self._facts = InputFacts()
-        self._broken: dict[int, InputError] = {}
 
     def poll(self) -> bool:
         """Reads what was written since; whether there was anything.
@@ -198,7 +199,8 @@ class Follow:
                 self._add(fresh, piece)
         except InputError:
             return False  # it is being written
-        known.steps = fresh.steps
+        if self._files.get(known.path) is known:  # else it is read again
+            self._files[known.path] = replace(fresh, inode=known.inode, stamp=known.stamp)
         return True
 
     def _add(self, known: _File, piece: object) -> None:
@@ -216,7 +218,6 @@ class Follow:
         self.notices |= {
             f"loss, KL and ratios are not computed: {error}": None for error in part.missing
         }
-        self.notices |= dict.fromkeys(part.origins.returns())
         self._references.merge(part.references)
         if self._references.error is not None:  # some have a reference, so no KL is left out
             self._evaluator = replace(self._evaluator, needs_reference=True)
@@ -224,24 +225,36 @@ class Follow:
             self._files.clear()  # they are read again from their start
             return
         self.notices |= without_kl([plan] if self._references.lacking is not None else [])
-        self._origins.merge(part.origins)
+        self._origins.merge(replace(part.origins, files={}))  # a file's order is its own
         if self._origins.clash is not None and not self._one_run:
             raise two_runs(self._origins.clash, self._present())
-        self._broken = part.broken | self._broken
-        self._add_steps(known, part)
+        if not self._was_resumed(known, part.origins.files.get(known.name)):
+            known.broken, known.parts = part.broken | known.broken, known.parts | part.parts
+            self._add_steps(known, part)
+
+    def _was_resumed(self, known: _File, more: FileOrder | None) -> bool:
+        """Adds the order of more steps; whether they go back, so that the file is read by pass."""
+        if known.order is None or more is None:
+            known.order = more or known.order
+        else:
+            known.order.merge(more)
+        if known.order is None:
+            return False
+        origins = Origins(files={known.name: known.order})
+        self.notices |= dict.fromkeys(origins.returns(resumed=not self._one_run))
+        if self._one_run or not known.order.is_resumed:
+            return False
+        resumed = dict(self._step_source.resumed or {})
+        resumed[known.name] = [*resumed.get(known.name, ()), *known.order.returns]
+        self._step_source = replace(self._step_source, resumed=resumed)
+        self._files[known.path] = _File(known.path, known.name, known.inode)
+        return True
 
     def _add_steps(self, known: _File, part: RunSums) -> None:
         for sums in chain.from_iterable(table.each() for table in part.tables):
-            step = int(sums.numbers[0])
-            back = known.last is not None and step < known.last
-            if back and known.ordered and step in known.steps:
-                self._note(f"{known.name}: the run was resumed: it goes back to step {step}")
-                known.steps = {number: one for number, one in known.steps.items() if number < step}
-            elif back:
-                known.ordered = False
-            before = known.steps.get(step)
-            known.steps[step] = sums if before is None else joined([before, sums])
-            known.last = step
+            row = int(sums.numbers[0])
+            before = known.steps.get(row)
+            known.steps[row] = sums if before is None else joined([before, sums])
 
     def _note(self, text: str) -> None:
         self.notices[text] = None
@@ -251,9 +264,12 @@ class Follow:
         files = sorted(self._files.values(), key=lambda one: one.path)
         every = (one for known in files for one in known.steps.values())
         tables = [replace(one, columns=dict(one.columns)) for one in every]  # which are emptied
-        steps = Steps.of(joined(tables or [sums_of_rewards([])]))
-        steps.not_finite = broken_columns(steps.numbers, self._broken)
-        return steps
+        parts, broken = dict[int, tuple[Any, int]](), dict[int, InputError]()
+        for known in files:
+            parts |= known.parts
+            broken = known.broken | broken
+        sums = joined(tables or [sums_of_rewards([])])
+        return steps_of(sums, parts, broken, self._step_source)
 
 
 def _is_lines(path: str) -> bool:

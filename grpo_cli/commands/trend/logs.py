@@ -5,13 +5,17 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+from grpo_cli.commands.trend.origins import FileOrder
 from grpo_cli.commands.trend.step import NotFinite, Steps
 from grpo_cli.commands.trend.sums import StepSums
 from grpo_cli.engine import Reader
@@ -26,18 +30,36 @@ Log = Mapping[str, Mapping[int, float]]
 """Name → step → value."""
 
 
-class LogFile(NamedTuple):
-    """The series of a log.
+@dataclass(frozen=True)
+class LogFile:
+    """The rows of a log.
 
     Attributes:
         name: the file, as the user named it.
-        series: the finite values.
-        nonfinite: NaN, inf and −inf, likewise.
+        rows: the step of each, and its numbers by name.
     """
 
     name: str
-    series: Log
-    nonfinite: Log
+    rows: Sequence[tuple[int, Mapping[str, float]]]
+
+    @cached_property
+    def series(self) -> Log:
+        """The finite values of the run as it went on."""
+        return self._where(math.isfinite)
+
+    @cached_property
+    def nonfinite(self) -> Log:
+        """NaN, inf and −inf, likewise."""
+        return self._where(lambda value: not math.isfinite(value))
+
+    def _where(self, wanted: Callable[[float], bool]) -> Log:
+        found: dict[str, dict[int, float]] = {}
+        for (number, step), values in _last_passes(in_passes(self.rows)).items():
+            del number
+            for name, value in values.items():
+                if wanted(value):
+                    found.setdefault(name, {})[step] = value
+        return found
 
 
 _PACKED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")
@@ -118,19 +140,15 @@ def read_log(source: Source, most: int | None = None) -> LogFile:
         raise InputError(error.message, source=source.name, line=error.line) from None
     except (UnicodeDecodeError, csv.Error, AttributeError) as error:
         raise InputError(f"{_EXPECTED}: {error}", source=source.name) from None
-    finite: dict[str, dict[int, float]] = {}
-    nonfinite: dict[str, dict[int, float]] = {}
-    for step, values in _stepped(rows):
-        for name, value in values.items():
-            number = _number(value)
-            if number is not None and name not in STEPS:
-                series = finite if math.isfinite(number) else nonfinite
-                series.setdefault(name, {})[step] = number
-    if not finite and not nonfinite:
+    numbers = [
+        (step, {name: n for name, one in row.items() if (n := _number(one)) is not None})
+        for step, row in _stepped(rows)
+    ]
+    if not any(row for _, row in numbers):
         named = ", ".join(STEPS[:3])
         reason = f"no row of this log has both a step ({named}, …) and a number"
         raise InputError(reason, source=source.name)
-    return LogFile(source.name, finite, nonfinite)
+    return LogFile(source.name, numbers)
 
 
 def read_finite(path: str | None, most: int | None) -> tuple[Log | None, Notices]:
@@ -190,7 +208,14 @@ def _stepped(rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, Mapping[s
         named = {name: value for name, value in {**row, **nested}.items() if name is not None}
         plain = {name.rpartition(" - ")[2]: value for name, value in named.items()}
         ends = ("__MIN", "__MAX")
-        yield step, {name: value for name, value in plain.items() if not name.endswith(ends)}
+        yield (
+            step,
+            {
+                name: value
+                for name, value in plain.items()
+                if name not in STEPS and not name.endswith(ends)
+            },
+        )
 
 
 def _number(value: Any) -> float | None:
@@ -218,25 +243,82 @@ def logs_among(reader: Reader, named: Sequence[str]) -> Steps | None:
     return steps_of([read_log(one, most) for one in reader.sources])
 
 
-def steps_of(logs: Sequence[LogFile]) -> Steps:
-    """The steps of the one run that all logs are of, under the names that they have."""
-    finite, nonfinite = dict[str, dict[int, float]](), dict[str, dict[int, float]]()
-    for log in logs:
-        for whole, series in ((finite, log.series), (nonfinite, log.nonfinite)):
-            for name, values in series.items():
-                whole.setdefault(name, {}).update(values)
-    every = (*finite.values(), *nonfinite.values())
-    numbers = sorted({step for values in every for step in values})
-    places = {number: at for at, number in enumerate(numbers)}
-    metrics = {name: np.full(len(numbers), np.nan) for name in {**finite, **nonfinite}}
-    for name, values in finite.items():
-        metrics[name][[places[one] for one in values]] = [*values.values()]
-    broken = {
-        name: NotFinite([places[one] for one in sorted(values)], _is(name, values))
-        for name, values in nonfinite.items()
+Passed = dict[tuple[int, int], dict[str, float]]
+"""Pass and step → the numbers of that step, by name."""
+
+
+def in_passes(rows: Sequence[tuple[int, Mapping[str, float]]]) -> Passed:
+    """The numbers of each step, by the pass over it: a run that was resumed has several.
+
+    The series with the most values tells where the steps go back.
+    """
+    names = Counter(name for _, row in rows for name in row)
+    usual = max(names, key=names.__getitem__, default="")
+    order: FileOrder | None = None
+    for line, (step, row) in enumerate(rows):
+        if usual in row and order is None:
+            order = FileOrder(step, step, line, steps={step})
+        elif usual in row and order is not None:
+            order.add_step(step, line)
+    returns = order.returns if order is not None and order.is_resumed else []
+    found: Passed = {}
+    for line, (step, row) in enumerate(rows):
+        begun = [one.to for one in returns if (one.line or 0) <= line]
+        while begun and step < begun[-1]:  # a summary that names an earlier step
+            begun.pop()
+        number = 1 + len(begun)
+        found.setdefault((number, step), {}).update(row)
+    return found
+
+
+def _last_passes(found: Passed) -> Passed:
+    """The last pass over each step, without steps that the run did not come to again."""
+    firsts: dict[int, int] = {}
+    for number, step in found:
+        firsts[number] = min(step, firsts.get(number, step))
+    return {
+        (number, step): row
+        for (number, step), row in found.items()
+        if all(step < first for later, first in firsts.items() if later > number)
     }
-    sums = StepSums(np.array(numbers), [(logs[0].name, None)] * len(numbers), {})
-    return Steps(sums, metrics, broken, logged=True)
+
+
+def steps_of(logs: Sequence[LogFile]) -> Steps:
+    """The steps of the one run that all logs are of, under the names that they have.
+
+    Logs with a series in common are read one after the other: the run may have been resumed.
+    """
+    sequences: list[list[tuple[int, Mapping[str, float]]]] = []
+    known: list[set[str]] = []
+    for log in logs:
+        names = {name for _, row in log.rows for name in row}
+        at = next((at for at, one in enumerate(known) if one & names), len(known))
+        if at == len(known):
+            sequences.append([])
+            known.append(set())
+        sequences[at] += log.rows
+        known[at] |= names
+    found: Passed = {}
+    for sequence in sequences:
+        for key, row in in_passes(sequence).items():
+            found.setdefault(key, {}).update(row)
+    keys = sorted(found)
+    every = dict.fromkeys(name for row in found.values() for name in row)
+    metrics = {name: np.array([found[key].get(name, np.nan) for key in keys]) for name in every}
+    broken = {}
+    for name in every:
+        nonfinite = {
+            at: found[key][name]
+            for at, key in enumerate(keys)
+            if name in found[key] and not math.isfinite(found[key][name])
+        }
+        if nonfinite:
+            broken[name] = NotFinite([*nonfinite], _is(name, nonfinite))
+            metrics[name][[*nonfinite]] = np.nan
+    passes, numbers = zip(*keys, strict=True)
+    sums = StepSums(np.array(numbers), [(logs[0].name, None)] * len(keys), {})
+    whole = Steps(sums, metrics, broken, logged=True)
+    return whole if passes[-1] == 1 else whole.in_passes(passes)
 
 
 _MOST = 5

@@ -65,7 +65,7 @@ class StepSource:
         files: file → its place in order, where each file is a step of its own.
         by: the field whose values are the parts of a step; None: steps have none.
         resumed: file → where its run was resumed, so that the records before of the steps from
-            there on are no part of it.
+            there on are of a pass that did not go on.
     """
 
     field: Path | None = None
@@ -73,12 +73,19 @@ class StepSource:
     by: Path | None = None
     resumed: Mapping[str, Sequence[Return]] | None = None
 
-    def is_repeated(self, step: int, source: str, line: int | None) -> bool:
-        """Whether the run was resumed before this step, farther down in the file."""
+    def abandoned_pass(self, step: int, source: str, line: int | None) -> int:
+        """The pass of a record whose step the run went through again later; 0 if it did not."""
         if not self.resumed:
-            return False
-        later = self.resumed.get(source, ())
-        return any((line or 0) < (one.line or 0) and step >= one.to for one in later)
+            return 0
+        returns = self.resumed.get(source, ())
+        later = [one for one in returns if (line or 0) < (one.line or 0)]
+        return 1 + len(returns) - len(later) if any(step >= one.to for one in later) else 0
+
+    def last_pass(self, step: int) -> int:
+        """The last pass that went through a step."""
+        files = (self.resumed or {}).values()
+        begun = ((at, one.to) for each in files for at, one in enumerate(each, 2))
+        return max((at for at, first in begun if first <= step), default=1)
 
     @classmethod
     def of_flag(cls, field: str | None, places: Sequence[str]) -> StepSource:
@@ -240,15 +247,12 @@ class FileOrder:
 
     @property
     def is_resumed(self) -> bool:
-        """Whether the run went back to a checkpoint, and on to another end.
+        """Whether the run went back to a checkpoint.
 
-        Parts of a run that follow each other in a file, as of its ranks, begin at its first step or
-        end at its last one.
+        Parts of a run that follow each other in a file, as of its ranks, begin at its first step.
         """
-        ends = [*(one.high for one in self.returns[1:]), self.high]
         return 0 < len(self.returns) <= _MOST and all(
-            one.known and one.line is not None and one.to > self.first and one.high != end
-            for one, end in zip(self.returns, ends, strict=True)
+            one.known and one.line is not None and one.to > self.first for one in self.returns
         )
 
     def add_step(self, step: int, line: int | None) -> None:
@@ -322,7 +326,7 @@ class Origins:
         return {name: one.returns for name, one in self.files.items() if one.is_resumed}
 
     def returns(self, *, resumed: bool = False) -> Iterator[str]:
-        """A note for each file whose steps go back; ``resumed``: repeated ones are left out."""
+        """A note for each file whose steps go back; ``resumed``: passes are told apart."""
         for source, order in self.files.items():
             if not 0 < len(order.returns) <= _MOST:
                 continue
@@ -330,8 +334,8 @@ class Origins:
                 for line, high, to, _ in order.returns:
                     yield (
                         f"{source}:{line}: the run was resumed at step {to}: {high - to + 1:,} "
-                        f"steps ({to} to {high}) were repeated, and their first pass is ignored; "
-                        "--one-run joins both passes"
+                        f"steps ({to} to {high}) were trained again; changes are looked for in the "
+                        "last pass over each step (--one-run joins the passes)"
                     )
                 continue
             line, high, to, _ = order.returns[0]

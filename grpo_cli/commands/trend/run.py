@@ -63,7 +63,8 @@ class RunSums(Accumulator[Evaluated]):
         moved: whether a record that was evaluated has log_probs_old.
         origins: the files of each step.
         references: which records have a reference.
-        parts: row of the sums → the part and the step that it is of, where steps have parts.
+        parts: row of the sums → the part and the step that it is of, where steps have parts; or
+            the pass and the step, of steps that were trained again after a resume.
         broken: row of the sums → the error of its first record with NaN.
         marks: the records at which another step begins, while they are read.
     """
@@ -110,7 +111,7 @@ class RunSums(Accumulator[Evaluated]):
             step = next(marks, None) if _NOT_FINITE.search(error.message) else None
             if step is None:
                 yield error
-            elif not self.step_source.is_repeated(step.number, error.source or "", error.line):
+            elif not (self.step_source.by and self._abandoned(step, error)):
                 sums = StepSums.without_responses(step.row, (error.source or "", step.field))
                 sums.add_count("left_out", np.ones(1, dtype=np.int64))
                 self.add_tables(sums)
@@ -167,13 +168,13 @@ class RunSums(Accumulator[Evaluated]):
             except InputError as error:
                 kept.append(error)
                 continue
-            repeated = self.step_source.is_repeated(step.number, item.source, item.line)
-            if step.number != before:
-                if not repeated:
+            abandoned = self._abandoned(step, item)
+            if step.row != before:
+                if not abandoned:
                     self.origins.add(step.number, item.source, item.line)
                 self.marks.append((item.source, item.line, step))
-                before = step.number
-            if repeated:
+                before = step.row
+            if abandoned and self.step_source.by is not None:
                 continue
             if metadata:
                 step.metadata = metadata_of(item.value)
@@ -186,21 +187,34 @@ class RunSums(Accumulator[Evaluated]):
         failed = any(isinstance(item, InputError) for item in kept)
         return DecodedChunk(kept, None if failed else decoded.keys)
 
+    def _abandoned(self, step: RecordStep, item: Raw | InputError) -> int:
+        """The pass of a record whose step was trained again, which has a row of its own; else 0.
+
+        Parts of a step (``by``) are of its last pass alone.
+        """
+        number = self.step_source.abandoned_pass(step.number, item.source or "", item.line)
+        if number and self.step_source.by is None:
+            step["pass"] = number
+            self.set_part(step, number)
+        return number
+
     def _step_of_rewards(
         self, record: NoLogProbsError
     ) -> Iterator[tuple[RecordStep, NoLogProbsError]]:
-        """The step of a record that has no log-probs, and it; nothing where that was done again.
+        """The step of a record that has no log-probs, and it.
 
         Raises:
             InputError: if nothing gives it.
         """
         source, signal = record.source or "", record.signal
         number = self.step_source.number(signal.step, source, record.line)
-        if not self.step_source.is_repeated(number, source, record.line):
+        step = RecordStep(number, None if signal.step is None else signal.key)
+        abandoned = self._abandoned(step, record)
+        if not abandoned:
             self.origins.add(number, source, record.line)
+        if not (abandoned and self.step_source.by):
             note = f"only rewards (and lengths, if given) are computed: {record.message}"
             self.notices[note] = None
-            step = RecordStep(number, None if signal.step is None else signal.key)
             if self.step_source.by is not None:
                 self.set_part(step, source if self.step_source.by == (FILE,) else signal.group)
             yield step, record
@@ -244,12 +258,40 @@ class StepStatistics(StatisticsSums):
         return super().chunks(map(RunSums(self.evaluator, self.step_source).with_steps, decoded))
 
 
+def steps_of(
+    sums: StepSums,
+    parts: Mapping[int, tuple[Any, int]],
+    broken: Mapping[int, InputError],
+    source: StepSource,
+) -> Steps:
+    """The steps of a run as it went on; those of every pass are their ``whole``.
+
+    Args:
+        sums: a row for each step and pass, or each step and part.
+        parts, broken: as ``RunSums`` has them.
+        source: how the step of a record was found.
+    """
+    if not parts or source.by is not None:
+        steps = Steps.of(sums)
+    else:
+        known = [parts.get(row, (source.last_pass(row), row)) for row in sums.numbers.tolist()]
+        order = np.array(sorted(range(len(known)), key=known.__getitem__))
+        passes, numbers = zip(*(known[at] for at in order), strict=True)
+        whole = Steps.of(replace(sums.taken(order), numbers=np.array(numbers)))
+        whole.not_finite = broken_columns(sums.numbers[order].tolist(), broken)
+        steps = whole.in_passes(passes)
+    steps.not_finite = broken_columns(steps.numbers, broken)
+    return steps
+
+
 def broken_columns(
     numbers: Sequence[int], broken: Mapping[int, InputError]
 ) -> dict[str, NotFinite]:
     """Column → where it has NaN: the steps' places, and the first record in words."""
     found: dict[str, NotFinite] = {}
     for row, error in sorted(broken.items()):
+        if row not in numbers:
+            continue  # of another pass
         value = error.message.rpartition(" ")[2]
         where = f"{error.path} is {value} ({error.source}:{error.line}, ignored)"
         column = error.path.rpartition(".")[2].partition("[")[0]
@@ -334,10 +376,11 @@ class Run:
         self.notices: Notices = found.notices | dict.fromkeys([*notes, *changes(found.signatures)])
         self.notices |= without_kl([plan] if found.references.lacking is not None else [])
         sums = joined(found.tables or [sums_of_rewards([])])
-        steps = Steps.of(sums)
-        steps.not_finite = broken_columns(steps.numbers, found.broken)
+        steps = steps_of(sums, found.parts, found.broken, self.step_source)
         if self._names is not None:
-            self.logged = logged_values(self._names, StepValues(sums))
+            last = [row not in found.parts for row in sums.numbers.tolist()]
+            own = sums.taken(np.flatnonzero(last))
+            self.logged = logged_values(self._names, StepValues(own))
         if self._names == "trl":  # which calls reward functions as we do
             self.logged |= {name: steps.metrics[name] for name in functions(steps.metrics)}
         return steps

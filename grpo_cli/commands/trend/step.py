@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
 
-from grpo_cli.batch import F64
+from grpo_cli.batch import F64, I64
 from grpo_cli.commands.answer import Answer
 from grpo_cli.commands.trend.metrics import METRICS, StepValues, values
 from grpo_cli.commands.trend.names import WHOLE
@@ -59,6 +59,7 @@ class Step(Answer):
         shares_file: whether the file has records of other steps.
         key: the field of the file's objects that says the step; None where the file's name does.
         logged: whether it is a row of a log, so that there are no records of it.
+        in_pass: the pass that trained it, where the run was resumed from a checkpoint; else 0.
     """
 
     number: int
@@ -68,11 +69,12 @@ class Step(Answer):
     shares_file: bool = False
     key: str | None = None
     logged: bool = False
+    in_pass: int = 0
 
     def fields(self) -> dict[str, Any]:
         """Its row: the metrics by name, and the worst places."""
-        head = {"step": self.number, "file": self.file}
-        return {**head, **self.metrics, "worst": dict(self.worst)}
+        head = {"step": self.number} | ({"pass": self.in_pass} if self.in_pass else {})
+        return {**head, "file": self.file, **self.metrics, "worst": dict(self.worst)}
 
 
 class NotFinite(NamedTuple):
@@ -91,6 +93,8 @@ class Steps(Sequence[Step]):
         metrics: name → [S] values; NaN where a step has none.
         not_finite: a column or a logged series → where it is NaN or infinite.
         logged: whether these are a trainer's log alone, under the names that it has there.
+        passes: the pass that trained each; empty where the run was never resumed.
+        whole: the steps of every pass, one after the other; these, where there is only one.
     """
 
     def __init__(
@@ -100,8 +104,9 @@ class Steps(Sequence[Step]):
         not_finite: Mapping[str, NotFinite] = MappingProxyType({}),
         *,
         logged: bool = False,
+        passes: Sequence[int] = (),
     ) -> None:
-        self.not_finite, self.logged = not_finite, logged
+        self.not_finite, self.logged, self.passes, self.whole = not_finite, logged, passes, self
         self._sums, self.numbers = sums, sums.numbers.tolist()
         self.files = [file for file, _ in sums.sources]
         self.metrics = dict(metrics)
@@ -116,6 +121,28 @@ class Steps(Sequence[Step]):
             key: column for key, column in sums.columns.items() if key in _KEPT or key[0] == "worst"
         }
         return cls(replace(sums, columns=shown), metrics)
+
+    def in_passes(self, passes: Sequence[int]) -> Steps:
+        """The run as it went on, of steps of every pass, which are then its ``whole``."""
+        self.passes = passes
+        steps = self.until(passes[-1])
+        steps.whole = self
+        return steps
+
+    def until(self, last: int) -> Steps:
+        """The run as it was after a pass: steps that this one or one before repeated are left out.
+
+        Of the steps of every pass (``whole``).
+        """
+        numbers, passes = np.array(self.numbers), np.array(self.passes)
+        kept = passes <= last
+        for later in range(2, last + 1):
+            kept &= (passes >= later) | (numbers < numbers[passes == later].min())
+        return self.chosen(np.flatnonzero(kept))
+
+    def since(self, first: int) -> Steps:
+        """The steps from a number on."""
+        return self.chosen(np.flatnonzero(np.array(self.numbers) >= first))
 
     def with_metrics(self, metrics: Mapping[str, F64]) -> Steps:
         """The steps with other metrics, which may be infinite, as what a framework logs."""
@@ -145,15 +172,19 @@ class Steps(Sequence[Step]):
         if not isinstance(at, slice):
             row = [_plain(name, column[at].item()) for name, column in self.metrics.items()]
             return self._step(range(len(self))[at], row)
-        rows = np.arange(len(self))[at]
-        columns = {name: column[at] for name, column in self.metrics.items()}
+        return self.chosen(np.arange(len(self))[at])
+
+    def chosen(self, rows: I64) -> Steps:
+        """Some of the steps, by their places."""
+        columns = {name: column[rows] for name, column in self.metrics.items()}
         place = {int(row): number for number, row in enumerate(rows)}
         kept = {
             name: found._replace(places=inside)
             for name, found in self.not_finite.items()
             if (inside := [place[one] for one in found.places if one in place])
         }
-        part = Steps(self._sums.taken(rows), columns, kept, logged=self.logged)
+        passes = [self.passes[row] for row in rows.tolist()] if self.passes else ()
+        part = Steps(self._sums.taken(rows), columns, kept, logged=self.logged, passes=passes)
         part._shared = self._shared
         return part
 
@@ -173,6 +204,7 @@ class Steps(Sequence[Step]):
             self._shared[self.files[at]] > 1,
             self._sums.sources[at][1],
             self.logged,
+            self.passes[at] if self.passes else 0,
         )
 
     @cached_property

@@ -63,8 +63,12 @@ def print_steps(
     """
     places = _picked(steps.numbers, limit, {one.onset for one in findings})
     names, columns = fields or usual(steps), []
-    own: Mapping[str, Sequence[Any]] = {"step": steps.numbers, "file": steps.files}
-    for name in ("step", *names):
+    own: Mapping[str, Sequence[Any]] = {
+        "step": steps.numbers,
+        "pass": steps.passes,
+        "file": steps.files,
+    }
+    for name in ("step", *(["pass"] if steps.passes else []), *names):
         values = own[name] if name in own else steps.values(name)
         line = "" if name in _CONTEXT else spark(values, 8, plain=ascii_only())
         columns.append(_column(name, [values[at] for at in places], line, places))
@@ -198,7 +202,7 @@ def verdict_of(one: Comparison) -> tuple[str, str]:
 
 # ---- in each format -----------------------------------------------------------------------------
 
-_CONTEXT = ("step", "file")
+_CONTEXT = ("step", "pass", "file")
 _USUAL_LIMIT, _LEAST_LIMIT = 40, 4
 _AROUND = 13
 """The lines of the table that are no steps: its head, its sparks, and what is hidden."""
@@ -209,10 +213,11 @@ def write(stream: BinaryIO, kind: str, answer: Trend, columns: Sequence[str] | N
     if kind == "json":
         stream.write(as_json(answer) + b"\n")
     else:
-        steps = answer.steps
+        steps = answer.steps.whole
         every = [*steps.metrics] if steps else [*METRICS]
         names = columns or (every if kind == "jsonl" else known(steps))
-        write_rows(stream, kind, steps, [*_CONTEXT, *names])
+        head = [name for name in _CONTEXT if name != "pass" or steps.passes]
+        write_rows(stream, kind, steps, [*head, *names])
 
 
 def print_answer(
@@ -261,7 +266,7 @@ def print_answer(
         else:
             room = _USUAL_LIMIT if height is None else height - below - noted - _AROUND
             most = min(max(room, _LEAST_LIMIT), _USUAL_LIMIT) if limit is None else limit
-            print_steps(console, screen, answer.steps, columns, most, answer.findings)
+            print_steps(console, screen, answer.steps.whole, columns, most, answer.findings)
         console.file.write(conclusion)
 
     asked = limit is not None or plot
@@ -295,6 +300,11 @@ def _conclusion(
     console = screen.console()
     most = None if chosen().full else others
     print_events(console, screen, answer.events, most, logged=answer.steps.logged)
+    for one in answer.passes:
+        console.print(wrapped(Text(f"\n{visible(one.sentence)}", "bold"), screen.reading, 2))
+        for event in one.events:
+            if event.severity == WARNING and not answer.steps.logged:
+                print_command(console, screen, event.first)
     good = answer.last_good_step
     sentences = [] if good is None else [f"the last good step is {good:,}"]
     for sentence in (*sentences, *(one.sentence for one in answer.forecasts)):

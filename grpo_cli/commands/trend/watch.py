@@ -22,6 +22,7 @@ from grpo_cli.commands.trend.findings import findings
 from grpo_cli.commands.trend.follow import Follow
 from grpo_cli.commands.trend.metrics import METRICS
 from grpo_cli.commands.trend.metrics import metric as metric_of
+from grpo_cli.commands.trend.passes import passes_of
 from grpo_cli.commands.trend.step import WARNING, Finding, Flags, Step, Steps
 from grpo_cli.commands.trend.view import print_command, print_finding, sparing
 from grpo_cli.errors import UsageError
@@ -136,6 +137,7 @@ class Watch:
             self._fields, self._hidden = _fitting(self._fields, self._screen.width)
         self._as_json, self._conditions, self._flags = as_json, conditions, flags
         self._before: Sequence[Step] = []
+        self._pass, self._passes = 0, 1
         self._printed: set[object] = set()
         self._begun = False
 
@@ -163,15 +165,21 @@ class Watch:
                 self._printed.add(note)
         steps = self._follow.steps()
         done = steps if last else steps[:-1]  # the last one may still change
-        known = {step.number: step.metrics for step in self._before}
-        for step in done:
-            if known.get(step.number) != step.metrics:
+        found = findings(done, self._flags)
+        if (passes := max(steps.whole.passes, default=1)) > self._passes:
+            for gone in passes_of(steps, found, self._flags)[self._passes - 1 :]:
+                row = {"pass": gone.number, "sentence": gone.sentence}
+                self._write(row, visible(gone.sentence))
+            self._passes = passes
+        known = {(step.in_pass or 1, step.number): step.metrics for step in self._before}
+        every = steps.whole if last else steps.whole[:-1]
+        for step in every:
+            if known.get((step.in_pass or 1, step.number)) != step.metrics:
                 self._write_step(step)
-        self._before = done
+        self._before = every
         if len(done) >= _KNOWN_AFTER:
             for condition in self._conditions:
                 condition.check(done)
-        found = findings(done, self._flags)
         for one in found:
             if (one.metric, one.seen) not in self._printed and one.severity == WARNING:
                 self._printed.add((one.metric, one.seen))
@@ -190,7 +198,8 @@ class Watch:
         return next(filter(None, answers), None)
 
     def _write_step(self, step: Step) -> None:
-        row: dict[str, Any] = {"step": step.number, "file": step.file, **step.metrics}
+        row = step.fields()
+        del row["worst"]
         values = [row.get(name) for name in self._fields]
         if not self._begun and not self._as_json:
             console = self._screen.console()
@@ -199,12 +208,16 @@ class Watch:
             head = _BETWEEN.join(["step".rjust(_STEP), *names])
             self._stream.write(f"{written(console).lstrip(chr(10))}{head}\n".encode())
         self._begun = True
+        if step.in_pass != self._pass and not self._as_json:
+            self._stream.write(f"pass {step.in_pass}\n".encode())
+        self._pass = step.in_pass
         cells = [f"{step.number:>{_STEP}}"] + [
             f"{_cell(value):>{_width(name)}}"
             for name, value in zip(self._fields, values, strict=True)
         ]
         if self._asked is not None:
-            row = {name: row.get(name) for name in ("step", "file", *self._asked)}
+            first = [name for name in ("step", "pass", "file") if name in row]
+            row = {name: row.get(name) for name in (*first, *self._asked)}
         self._write(row, _BETWEEN.join(cells))
 
     def _write(self, row: object, text: str) -> None:

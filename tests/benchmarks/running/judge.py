@@ -11,8 +11,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import numpy as np
 from command import run
 
+from grpo_cli import trend
+from grpo_cli.commands.trend.events import events
+from grpo_cli.commands.trend.findings import findings
+from grpo_cli.commands.trend.step import Steps
 from running.kinds import DOWN, EITHER, UP, Kind
 
 BEFORE, EARLY = 6, 10
@@ -86,6 +91,45 @@ def ask(path: Path, steps: int, *words: str) -> Answer:
     ]
     rows = document.get("steps") or ()
     return Answer(steps, result.exit_code, said, events, rows, result.stderr)
+
+
+def ask_beginnings(path: Path, whole: int, *words: str) -> Callable[[int], Answer]:
+    """Answers about a run's first steps: of the whole the command's, of others what it finds there.
+
+    Its records are read once: what a step says does not depend on later ones.
+    """
+    opened: list[Steps] = []
+
+    def ask_first(count: int) -> Answer:
+        if count >= whole:
+            return ask(path, count, *words)
+        if not opened:
+            flags = (one.strip("-").replace("-", "_") for one in words[::2])
+            more = dict(zip(flags, words[1::2], strict=True))
+            opened.append(trend(path, **more).steps)
+        steps = opened[0][: int(np.searchsorted(opened[0].numbers, count))]
+        found = findings(steps)
+        said = [
+            Said(
+                one.metric,
+                one.onset,
+                one.direction if one.direction in (UP, DOWN) else _way(one.sentence),
+                one.kind,
+                one.sentence,
+                one.severity != "info",
+                one.period,
+            )
+            for one in found
+        ]
+        told = [
+            Event(one.step, tuple(each.metric for each in one.findings))
+            for one in events(found)
+            if one.severity != "info"
+        ]
+        rows = [{"step": one.number, **one.metrics} for one in steps]
+        return Answer(count, 0, list(dict.fromkeys(said)), told, rows)
+
+    return ask_first
 
 
 def _mentions(value: Any) -> Iterator[Said]:

@@ -26,7 +26,7 @@ class RunView {
     this.element = make(
       "article.run",
       {},
-      make("p.verdict", {}, sentences([(run.verdict ?? "").split("; ").slice(1).join("; "), ...run.outlook])), // the title has the first clause
+      make("p.verdict", {}, sentences([this.verdict(), ...run.outlook])),
       make("h2", {}, "Findings"),
       this.findings(),
       ...this.parts(),
@@ -41,10 +41,16 @@ class RunView {
   }
 
   *lines() {
-    const { against, steps } = this.run;
+    const { others = [], steps } = this.run;
     if (this.steps.length) yield DOTS;
     if (steps.length >= LONG) yield ` Bold: the median of ${2 * reach(steps) + 1} steps.`;
-    if (against) yield ` Dashed: ${against}.`;
+    if (others.length) yield ` Dashed: ${others.join("; ")}.`;
+  }
+
+  // All of it where something went wrong; else without its first clause, which is the title.
+  verdict() {
+    const wrong = this.run.findings.some(({ severity }) => severity === "warning");
+    return this.run.verdict.split("; ").slice(wrong ? 0 : 1).join("; ");
   }
 
   isFound({ name }) {
@@ -138,7 +144,7 @@ class RunView {
     const value = make("b");
     const name = `${metric.name}${range(metric).log ? " (log scale)" : ""}`;
     const caption = make("figcaption", {}, make("span", {}, name), value);
-    const other = (at) => (metric.against ? ` (${shown(metric.against[at])})` : "");
+    const other = (at) => (metric.others ?? []).filter((values) => values[at] !== null).map((values) => ` (${shown(values[at])})`).join("");
     const tell = (at) => (value.textContent = `${run.steps[at]}: ${shown(metric.values[at])}${other(at)}`);
     tell(run.steps.length - 1);
     const svg = series(run, metric, width);
@@ -201,10 +207,10 @@ function groupOf(run, step, place) {
   );
 }
 
-// The least and largest value of a series and of the other run's; `log`: on a logarithmic axis.
-function range({ log, values, against }) {
+// The least and largest value of a series and of those beside it; `log`: on a logarithmic axis.
+function range({ log, values, others = [] }) {
   let [low, high, least] = [Infinity, -Infinity, Infinity];
-  for (const value of [...values, ...(against ?? [])]) {
+  for (const value of [...values, ...others.flat()]) {
     if (value === null) continue;
     [low, high] = [Math.min(low, value), Math.max(high, value)];
     if (value > 0) least = Math.min(least, value);
@@ -214,7 +220,7 @@ function range({ log, values, against }) {
 
 function series(run, metric, width) {
   const [height, foot] = [86, 16];
-  const { values, against } = metric;
+  const { values, others = [] } = metric;
   let { low, high, least, log } = range(metric);
   if (log) low = least; // a 0 is at the bottom
   else if (low > 0 && low < high / 2) low = 0;
@@ -238,7 +244,7 @@ function series(run, metric, width) {
     parts.push(draw("line", { class: "clip", x1: at, x2: at, y1: 0, y2: height }));
     parts.push(draw("text", { class: "clip", x: at, y: height + 12, "text-anchor": "middle" }, `▲ ${finding.onset}`));
   }
-  if (against) parts.push(draw("path", { class: "line other", d: path(against, x, y, width) }));
+  for (const other of others) parts.push(draw("path", { class: "line other", d: path(other, x, y, width) }));
   const long = values.length >= LONG;
   parts.push(draw("path", { class: long ? "line pale" : "line", d: path(values, x, y, width) }));
   if (long) parts.push(draw("path", { class: "smooth", d: path(smooth(values, reach(run.steps)), x, y, width) }));

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -51,6 +52,7 @@ class Difference(Answer):
             begins at one step; by the factor between both sides where a positive metric is watched
             on a log scale.
         since: the step from which on it differs; None where it does not.
+        factor, end_factor: second by first, of a positive metric that is watched on a log scale.
     """
 
     name: str
@@ -65,6 +67,8 @@ class Difference(Answer):
     differs: bool
     differs_at_end: bool
     since: int | None = None
+    factor: float | None = None
+    end_factor: float | None = None
 
 
 @dataclass(frozen=True)
@@ -126,6 +130,11 @@ def compare_runs(first: Sequence[Steps], second: Sequence[Steps]) -> RunComparis
     rows.sort(key=lambda one: not (one.differs or one.differs_at_end))
     sides = zip(("first", "second"), (first, second), strict=True)
     notes += [
+        f"the {side} run was resumed: the last pass over each step is compared"
+        for side, runs in zip(("first", "second"), (first, second), strict=True)
+        if any(one.whole.passes for one in runs)
+    ]
+    notes += [
         f"the {side} run has {name} that {broken.words} at step {one.numbers[broken.places[0]]}"
         for side, runs in sides
         for one in runs
@@ -176,10 +185,13 @@ def _difference(
     begun = [] if seeds else _beginnings(left, right, scale, watch.spikes if watch else 0.0)
     lasting = [one for one in begun if one.end is None]
     found: list[tuple[float, float, float, bool]] = []
+    factors: list[float | None] = []
     for last, begins in (count, begun), (max(count // _LAST, min(_LEAST_END, count)), lasting):
         change = _change(mine, yours, last, seeds=seeds)
         value, half = change.value, change.half_width()
-        beyond = _change(left, right, last, seeds=seeds).is_beyond(level)
+        scaled = _change(left, right, last, seeds=seeds)
+        beyond = scaled.is_beyond(level)
+        factors.append(math.exp(scaled.value) if by_factor else None)
         found.append((value, value - half, value + half, beyond or bool(begins)))
     whole, end = found
     since = None
@@ -187,7 +199,7 @@ def _difference(
         first = (lasting or begun)[:1]
         since = numbers[first[0].at if first else 0]
     means = float(mine.mean()), float(yours.mean())
-    return Difference(name, *means, *whole[:3], *end[:3], whole[3], end[3], since)
+    return Difference(name, *means, *whole[:3], *end[:3], whole[3], end[3], since, *factors)
 
 
 def _beginnings(mine: F64, yours: F64, scale: str, spikes: float) -> list[Change]:

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from grpo_cli.commands.check.view import print_findings as print_checked
 from grpo_cli.commands.trend.findings import command
-from grpo_cli.commands.trend.questions.against import RunComparison
+from grpo_cli.commands.trend.questions.against import Difference, RunComparison
 from grpo_cli.commands.trend.questions.at import FACTS, UNUSUAL, StepAnswer
 from grpo_cli.commands.trend.questions.correlation import CorrelationAnswer
 from grpo_cli.commands.trend.questions.parts import PartsAnswer
@@ -135,8 +135,8 @@ def print_comparison(
             "metric": one.name,
             "first": one.first,
             "second": one.second,
-            "difference": _with_error(one.difference, one.low, differs=one.differs),
-            "at the end": _with_error(one.at_end, one.end_low, differs=one.differs_at_end),
+            "difference": _with_error(one, first, at_end=False),
+            "at the end": _with_error(one, first, at_end=True),
             "since": one.since,
         }
         for one in answer.metrics
@@ -154,8 +154,21 @@ def _listed(named: Sequence[str]) -> str:
     return ", ".join(named) if len(named) <= _MOST_NAMED else named[0] + more
 
 
-def _with_error(value: float, low: float, *, differs: bool) -> str:
-    return f"{'≠' if differs else ' '} {value:+.3g} ±{value - low:.2g}"
+def _with_error(one: Difference, first: int, *, at_end: bool) -> str:
+    """A difference with half its interval; where that holds 0 and it is marked, why it is.
+
+    ``first``: the first step that is compared.
+    """
+    value, low, factor, differs = (
+        (one.at_end, one.end_low, one.end_factor, one.differs_at_end)
+        if at_end
+        else (one.difference, one.low, one.factor, one.differs)
+    )
+    half, why = value - low, ""
+    if differs and abs(value) <= half:
+        begun = one.since is not None and one.since > first
+        why = f" (from step {one.since})" if begun else f" (× {factor:.3g})" if factor else ""
+    return f"{'≠' if differs else ' '} {value:+.3g} ±{half:.2g}{why}"
 
 
 def print_correlation(console: Console, screen: Screen, answer: CorrelationAnswer) -> None:
