@@ -211,13 +211,10 @@ def saturated(values: F64) -> float:
         return 0.0
     # What np.quantile returns, to the bit, in a sixth of its time on the columns of one group.
     place = (len(sizes) - 1) * _SATURATED
-    at = int(place)
-    low, high = np.partition(sizes, (at, min(at + 1, len(sizes) - 1)))[at : at + 2][
-        [0, -1]
-    ].tolist()
-    part = place - at
-    between = low + (high - low) * part if part < 0.5 else high - (high - low) * (1.0 - part)
-    return float(between)
+    at, part = int(place), place % 1.0
+    top = np.partition(sizes, at)[at:]
+    low, high = float(top[0]), float(top[1:].min(initial=top.max()))
+    return low + (high - low) * part if part < 0.5 else high - (high - low) * (1.0 - part)
 
 
 def _values(tokens: Row, color_by: str) -> F64:
