@@ -1,40 +1,46 @@
-"""Prints what ``grpo`` costs on dumps as frameworks write them; nothing is asserted.
+"""Prints the tables of ``grpo help speed``; nothing is asserted.
 
-    python tests/benchmarks/bench.py                        # 40 MB a shape, about half an hour
-    python tests/benchmarks/bench.py --megabytes 4          # some minutes
-    python tests/benchmarks/bench.py --only trl,verl --turns 5
-    python tests/benchmarks/bench.py --table commands       # other commands against eval alone
+    python tests/benchmarks/bench.py                        # 12 MB a shape, about ten minutes
+    python tests/benchmarks/bench.py --only trl,verl --turns 7
+    python tests/benchmarks/bench.py --table match          # whole processes, on 25 MB
 
 A row is a shape of ``shapes.py``. Times are of processes, their workers included, without their
 start; each turn runs every command once, and a ratio is that of the best turns (in brackets the
-least and the greatest within a turn):
+least and the greatest within a turn).
 
-- ``eval × loop``: ``eval --level batch --jobs 1`` against decoding the file and nothing else;
-- ``naive``: a script of one's own against ``eval``; ``by the clock, two jobs``: against
-  ``--jobs 2``, in wall time, the start of the workers included;
-- other commands, with ``--jobs 1``, against ``eval``; ``causes`` is ``verify`` as another variant
-  than the records', so that each differs; ``MB``: the peak of ``eval`` and of all.
+``eval``, as multiples of a loop that decodes the file and does nothing else:
 
-The script has to return the J that ``eval`` prints.
+- ``eval``: ``eval --level batch --jobs 1``; ``least``: decoding, and the log-probs as arrays, which
+  no J does without;
+- ``script ÷ eval``: a script of one's own, which has to return the same J; ``two jobs``: against
+  ``--jobs 2``, by the clock, the start of the workers included;
+- ``MB``: the peak of ``eval``, and of all commands.
+
+Other commands, with ``--jobs 1``, as multiples of ``eval``; ``causes`` is ``verify`` as another
+variant than the records', so that each differs. In brackets the least: ``diff`` decodes two runs;
+``report`` decodes a run twice, since what it keeps depends on all of it, and deflates that.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import re
 import subprocess
 import sys
 import tempfile
+import time
+import zlib
+from base64 import b64decode
 from pathlib import Path
 
-from measure import ENVIRONMENT, Timed, in_turns, spend
+from measure import ENVIRONMENT, SCRIPTS, Timed, in_turns, spend
 from shapes import SHAPES, write
 
-OTHERS = ("check", "trend", "diff", "explain", "report", "match", "verify", "causes")
+OTHERS = ("check", "trend", "diff", "explain", "verify", "causes", "report")
 _EXPECTING = {"trl": "trl/dr_grpo", "trl-short": "trl/dr_grpo", "verl": "verl/gspo"}
 """Shapes whose records say what the loss was → a variant with another loss."""
-_COMMAND = {"causes": "verify"}
-_ALONE = ("loop", "naive", "jobs")
-"""What only the table of ``eval`` needs."""
+_BLOCK = re.compile(rb'<script type="application/octet-stream" id="[^"]*">([^<{]*)<')
 
 
 def commands(name: str, path: Path) -> dict[str, list[str]]:
@@ -43,73 +49,147 @@ def commands(name: str, path: Path) -> dict[str, list[str]]:
     one = ("--jobs", "1")
     more = dict.fromkeys(OTHERS, (file, *one))
     more |= {"diff": (file, file), "report": (file, "-o", f"{file}.html", *one)}
-    more |= {"explain": (file, "--batch", "input"), "match": (file, "--loss", "0.0123", *one)}
+    more |= {"explain": (file, "--batch", "input")}
     more |= {"causes": (file, "-v", _EXPECTING.get(name, ""), *one)}
     others = [*shape.commands, *(["verify", "causes"] if name in _EXPECTING else [])]
-    found = {
-        "loop": ["loop", name, file],
-        "naive": ["naive", name, file],
+    ours = {
         "eval": ["eval", file, "--level", "batch", *one],
         "jobs": ["eval", file, "--level", "batch", "--jobs", "2"],
-        **{other: [_COMMAND.get(other, other), *more[other]] for other in others},
+        **{other: ["verify" if other == "causes" else other, *more[other]] for other in others},
     }
-    ours = {what: [*words, *shape.flags, "-q"] for what, words in found.items()}
-    return ours | {what: found[what] for what in ("loop", "naive")}
+    scripts = {what: [what, name, file] for what in SCRIPTS}
+    return scripts | {what: [*words, *shape.flags, "-q"] for what, words in ours.items()}
 
 
 def agree(name: str, path: Path) -> None:
     """Stops where the script and ``eval`` compute another J."""
     words = commands(name, path)
     wanted = spend(words["naive"], words["naive"]).printed or 0.0
-    command = [sys.executable, "-m", "grpo_cli", *words["eval"], "--only", "objective"]
-    value = float(subprocess.run(command, capture_output=True, env=ENVIRONMENT, check=True).stdout)
+    value = float(_printed([*words["eval"], "--only", "objective"]))
     if abs(value - wanted) > 1e-9 * abs(wanted):
         raise SystemExit(f"{name}: the script computes {wanted}, eval {value}")
 
 
-def row(name: str, found: dict[str, Timed]) -> str:
-    """A line of the table."""
+def _printed(words: list[str]) -> bytes:
+    command = [sys.executable, "-m", "grpo_cli", *words]
+    return subprocess.run(command, capture_output=True, env=ENVIRONMENT, check=True).stdout
+
+
+def deflating(path: Path) -> float:
+    """Seconds to deflate what the page of a report keeps, the best of three."""
+    blocks = [zlib.decompress(b64decode(one)) for one in _BLOCK.findall(path.read_bytes())]
+    times = []
+    for _ in range(3):
+        start = time.process_time()
+        for block in blocks:
+            zlib.compress(block, 1)
+        times.append(time.process_time() - start)
+    return min(times)
+
+
+def rows(name: str, found: dict[str, Timed], deflated: float) -> tuple[str, str]:
+    """A line of either table."""
+    cpu = {what: min(one.cpu for one in timed.turns) for what, timed in found.items()}
 
     def ratio(mine: str, other: str) -> str:
-        if mine not in found:
-            return ""
         best, least, most = found[mine].ratio(found[other])
         return f"{best:.1f} ({least:.1f}–{most:.1f})"
 
-    memory = f"{found['eval'].memory:.0f}, {max(one.memory for one in found.values()):.0f}"
-    cells = []
-    if "naive" in found:
-        clock = found["naive"].wall / found["jobs"].wall
-        cells = [ratio("eval", "loop"), ratio("naive", "eval"), f"{clock:.1f}"]
-    cells += [ratio(other, "eval") for other in OTHERS] + [memory]
-    return f"| {SHAPES[name].title} | {' | '.join(cells)} |"
+    least = {"diff": 2 * cpu["columns"], "report": 2 * cpu["loop"] + deflated}
+    cells = [ratio("eval", "loop"), f"{cpu['columns'] / cpu['loop']:.1f}", ratio("naive", "eval")]
+    cells += [f"{found['naive'].wall / found['jobs'].wall:.1f}"]
+    cells += [f"{found['eval'].memory:.0f}, {max(one.memory for one in found.values()):.0f}"]
+    others = [
+        f"{cpu[other] / cpu['eval']:.1f}"
+        + (f" ({least[other] / cpu['eval']:.1f})" if other in least else "")
+        if other in cpu
+        else ""
+        for other in OTHERS
+    ]
+    title = SHAPES[name].title
+    return f"| {title} | {' | '.join(cells)} |", f"| {title} | {' | '.join(others)} |"
+
+
+def print_tables(names: list[str], megabytes: float, turns: int) -> None:
+    """Prints the rows of ``eval`` as they are measured, and then those of other commands."""
+    columns = ["shape", "eval", "least", "script ÷ eval", "two jobs", "MB"]
+    _print_head(columns)
+    others = []
+    for name in names:
+        suffix = SHAPES[name].suffix
+        with tempfile.TemporaryDirectory() as folder:
+            path = write(name, Path(folder) / f"dump{suffix}", megabytes)
+            smallest = write(name, Path(folder) / f"smallest{suffix}", 0.0)
+            agree(name, smallest)
+            found = in_turns(commands(name, path), commands(name, smallest), turns)
+            page = Path(f"{path}.html")
+            line, other = rows(name, found, deflating(page) if page.exists() else 0.0)
+        others.append(other)
+        print(line, flush=True)
+    print()
+    _print_head(["shape", *OTHERS])
+    print("\n".join(others))
+
+
+def _print_head(columns: list[str]) -> None:
+    print(f"| {' | '.join(columns)} |\n|---{'|---:' * (len(columns) - 1)}|", flush=True)
+
+
+def print_match(names: list[str], megabytes: float, turns: int) -> None:
+    """Prints what ``match`` takes, as multiples of ``eval`` with its start, in whole processes.
+
+    ``given``: of the loss that DAPO gives; ``none``: of a number that no convention gives;
+    ``two tokens``: of the loss of two tokens, against ``eval`` of them.
+    """
+    _print_head(["shape", "given", "none", "two tokens"])
+    two = (
+        b'{"log_probs_new": [[-1.0], [-2.0]], "log_probs_old": [[-1.1], [-1.9]], "rewards": [1, 0]}'
+    )
+    for name in names:
+        with tempfile.TemporaryDirectory() as folder:
+            path = write(name, Path(folder) / f"dump{SHAPES[name].suffix}", megabytes)
+            tiny = Path(folder) / "two.json"
+            tiny.write_bytes(two)
+            files = {"given": (path, "dapo"), "two tokens": (tiny, "dapo"), "none": (path, "")}
+            cells = {}
+            for what, (file, row) in files.items():
+                own = [str(file), *(SHAPES[name].flags if file is path else ())]
+                asked = ["eval", *own, "-v", row, "--only", "loss", "--level", "batch", "-q"]
+                number = _printed(asked).decode().strip() if row else "0.0123"
+                jobs = ["--jobs", "1", "-q"]
+                words = ["match", *own, f"--loss={number}", *jobs]
+                took = [
+                    [_process(each) for each in (["eval", *own, "--level", "batch", *jobs], words)]
+                    for _ in range(turns)
+                ]
+                least = [min(each) for each in zip(*took, strict=True)]
+                cells[what] = f"{least[1] / least[0]:.1f}"
+        each = " | ".join(cells[what] for what in ("given", "none", "two tokens"))
+        print(f"| {SHAPES[name].title} | {each} |", flush=True)
+
+
+def _process(words: list[str]) -> float:
+    """Seconds of the processor that a whole process takes."""
+    command = [sys.executable, "-m", "grpo_cli", *words]
+    quiet = subprocess.DEVNULL
+    process = subprocess.Popen(command, stdout=quiet, stderr=quiet, env=ENVIRONMENT)
+    used = os.wait4(process.pid, 0)[2]
+    return used.ru_utime + used.ru_stime
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--megabytes", type=float, default=40.0)
+    parser.add_argument("--megabytes", type=float, help="of each shape; 12, and 25 for match")
     parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--only", default=",".join(SHAPES), help="names of shapes")
-    parser.add_argument("--commands", default=",".join(OTHERS), help="commands besides eval")
-    parser.add_argument("--table", choices=("all", "commands"), default="all")
+    parser.add_argument("--only", default="", help="names of shapes")
+    parser.add_argument("--table", choices=("all", "match"), default="all")
     given = parser.parse_args()
-    whole = ["eval × loop", "naive", "by the clock, two jobs"] if given.table == "all" else []
-    names = ["shape", *whole, *OTHERS, "MB"]
-    print(f"| {' | '.join(names)} |")
-    print("|---" + "|---:" * (len(names) - 1) + "|")
-    for name in given.only.split(","):
-        suffix = SHAPES[name].suffix
-        with tempfile.TemporaryDirectory() as folder:
-            path = write(name, Path(folder) / f"dump{suffix}", given.megabytes)
-            smallest = write(name, Path(folder) / f"smallest{suffix}", 0.0)
-            agree(name, smallest)
-            left_out = {*OTHERS} - {*given.commands.split(",")}
-            left_out |= set() if whole else {*_ALONE}
-            wanted = {
-                what: one for what, one in commands(name, path).items() if what not in left_out
-            }
-            found = in_turns(wanted, commands(name, smallest), given.turns)
-        print(row(name, found), flush=True)
+    if given.table == "match":
+        names = given.only or "trl,verl"
+        print_match(names.split(","), given.megabytes or 25.0, given.turns)
+    else:
+        names = given.only or ",".join(SHAPES)
+        print_tables(names.split(","), given.megabytes or 12.0, given.turns)
 
 
 if __name__ == "__main__":

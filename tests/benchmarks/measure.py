@@ -23,7 +23,9 @@ ROOT = HERE.parents[1]
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join((str(ROOT), str(HERE)))}
 ENVIRONMENT |= {"OPENBLAS_NUM_THREADS": "1"}
 Words = Sequence[str]
-"""``loop`` or ``naive``, a shape and a file; or a command line of ``grpo``."""
+"""One of ``SCRIPTS``, a shape and a file; or a command line of ``grpo``."""
+SCRIPTS = ("loop", "columns", "naive")
+"""What ``shapes.py`` has to compare with."""
 
 
 class Spent(NamedTuple):
@@ -90,10 +92,8 @@ def in_turns(
 def _run(words: Words) -> float | None:
     import shapes
 
-    if words[0] == "loop":
-        return shapes.loop(*words[1:])
-    if words[0] == "naive":
-        return shapes.naive(*words[1:])
+    if words[0] in SCRIPTS:
+        return getattr(shapes, words[0])(*words[1:])
     from grpo_cli.commands.main import main
 
     sys.argv = ["grpo", *words]

