@@ -6,7 +6,7 @@ import typer
 
 from grpo_cli.commands.check.first_record import first_error
 from grpo_cli.commands.eval.formats import format_of
-from grpo_cli.commands.eval.printing import PrintingOptions
+from grpo_cli.commands.eval.printing import Printing
 from grpo_cli.commands.eval.run import Run, having_note, only_note
 from grpo_cli.commands.options.everywhere import bundled
 from grpo_cli.commands.options.objective import ObjectiveOptions
@@ -25,7 +25,7 @@ def evaluate(
     objective: ObjectiveOptions,
     reading: ReadingOptions,
     chosen: RecordOption,
-    printing: PrintingOptions,
+    printing: Printing,
 ) -> None:
     """Evaluate an objective: loss, KL, clip fraction, gradient norm.
 
@@ -37,16 +37,16 @@ def evaluate(
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=printing.wants_json):
         plan, format = objective.plan(), format_of(printing.kind)
-        wanted = printing.printing(tuple(map(spelled, batch_fields(plan.batch))))
+        printing = printing.of_batches(tuple(map(spelled, batch_fields(plan.batch))))
         places = paths(files)
         reader = reading.reader(places, chosen.record)
         bar = Bar(places, wanted=printing.bar(streams=format.streams), nodes=lambda: reader.nodes)
-        encode = None if wanted.level == "batch" else format.encode(wanted)
+        encode = None if printing.level == "batch" else format.encode(printing)
         part_folder = None
         if check_parts(printing.output, reader, resume=printing.resume):
             from grpo_cli.commands.eval.parquet import folder_of, write_parts  # of a cluster
 
-            part_folder = folder_of(printing, wanted, plan, reader)
+            part_folder = folder_of(printing, plan, reader)
         run = Run(
             reader,
             plan,
@@ -56,18 +56,18 @@ def evaluate(
             progress=bar.advance,
             part_folder=part_folder,
             look=None if printing.quiet else first_error,
-            rows=wanted.weighs,
-            shares=wanted.shares,
-            having=None if wanted.level == "batch" else wanted.having,
+            rows=printing.weighs,
+            shares=printing.shares,
+            having=None if printing.level == "batch" else printing.having,
         )
         if part_folder is not None:
             with bar:
                 raise typer.Exit(write_parts(run, part_folder, quiet=printing.quiet))
         with destination(printing.output) as stream:
             with bar:
-                format.write(run, wanted, plan.variant, stream)
+                format.write(run, printing, plan.variant, stream)
             stream.flush()
-            notes = [*having_note(run, wanted), *only_note(run, wanted, printing.only)]
+            notes = [*having_note(run, printing), *only_note(run, printing)]
             in_table = printing.kind == "table"
             code = run.finish(
                 notes_in_table=in_table,

@@ -59,7 +59,7 @@ def _nesting(printing: Printing) -> dict[str, Any]:
 
 
 def _encode_text(text: TextFormat, printing: Printing) -> Encode:
-    if printing.nested:
+    if printing.nest:
         return partial(encode_nested, **_nesting(printing), lines=True)
     return partial(encode_lines, level=printing.level, fields=printing.names, lines=text)
 

@@ -14,7 +14,7 @@ import orjson
 
 from grpo_cli.batch import I64
 from grpo_cli.commands.emit import CSV
-from grpo_cli.commands.eval.printing import Printing, PrintingOptions
+from grpo_cli.commands.eval.printing import Printing
 from grpo_cli.commands.eval.run import Run, limited, totals_of
 from grpo_cli.commands.options.place import part_folder
 from grpo_cli.engine import Reader
@@ -206,22 +206,22 @@ _PACKS: Mapping[str, Callable[[Printing], Pack]] = {
 """Format → what makes a part of its rows."""
 
 
-def folder_of(options: PrintingOptions, wanted: Printing, plan: Plan, reader: Reader) -> PartFolder:
+def folder_of(printing: Printing, plan: Plan, reader: Reader) -> PartFolder:
     """The folder of the parts that are asked for.
 
     Raises:
         UsageError: where rows cannot go to parts, or there are some of something else.
     """
-    assert options.output is not None
-    if options.kind not in _PACKS or options.level == "batch" or options.limit:
+    assert printing.output is not None
+    if printing.kind not in _PACKS or printing.level == "batch" or printing.limit:
         kinds = ", ".join(_PACKS)
         raise UsageError(f"parts need --format {kinds}; leave out --limit and --level batch")
-    parts = Parts(options.output, f".{options.kind}", _PACKS[options.kind](wanted))
+    parts = Parts(printing.output, f".{printing.kind}", _PACKS[printing.kind](printing))
     about = {
         "objective": [plan.variant, *sorted({**plan.swapped, **plan.flags}.items()), plan.batch],
-        "rows": [options.kind, options.level, wanted.names, wanted.nested],
+        "rows": [printing.kind, printing.level, printing.names, printing.nest],
     }
-    return part_folder(parts, reader, about, resume=options.resume)
+    return part_folder(parts, reader, about, resume=printing.resume)
 
 
 def write_parts(run: Run, folder: PartFolder, *, quiet: bool) -> int:

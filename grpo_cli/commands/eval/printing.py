@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NamedTuple, get_args
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Annotated, Any, Literal, get_args
 
 from grpo_cli.commands.options import complete
 from grpo_cli.commands.options.option import option
@@ -38,26 +39,80 @@ ONLY = "only"
 """The format of ``--only``; no name for ``--format``."""
 
 
-class Printing(NamedTuple):
-    """The rows to print, without contradictions.
+@dataclass(frozen=True, kw_only=True)
+class Printing:
+    """What is printed: the level of rows, their fields, their format, and where they go.
 
-    Attributes:
-        level: what one row is.
-        fields: the fields of a row, in this order; None for the usual ones.
-        limit: how many rows; None for the format's own limit, 0 for all.
-        nested: whether rows stay inside their record.
-        quiet: whether notes are left out.
-        by: the fields that ``--batch`` names.
-        having: which rows are wanted; None: all.
+    ``of_batches`` checks it, and adds the fields that ``--batch`` names.
     """
 
-    level: Level
-    fields: tuple[str, ...] | None
-    limit: int | None
-    nested: bool = False
-    quiet: bool = False
+    level: Annotated[Level, option("--level", "LEVEL", f"{', '.join(get_args(Level))}.")] = "record"
+    format: Annotated[FormatName | None, format_option(FormatName)] = None
+    json: Json = False
+    listed: Annotated[str | None, fields_option(complete.fields)] = None
+    only: Annotated[
+        str | None,
+        option(
+            "--only",
+            "A,B,…",
+            "Print only these values, one row per line.",
+            autocompletion=complete.fields,
+        ),
+    ] = None
+    nest: Annotated[
+        bool,
+        option("--nest", "", "With jsonl: one line per record, its rows as arrays.", "Output"),
+    ] = False
+    output: Output = None
+    resume: Resume = False
+    tests: HavingOption = None
+    limit: Annotated[int | None, LIMIT] = None
+    quiet: Quiet = False
     by: tuple[str, ...] = ()
-    having: Having | None = None
+
+    @property
+    def wants_json(self) -> bool:
+        """Whether errors are to be JSON as well."""
+        return self.json or self.format == "json"
+
+    @property
+    def kind(self) -> str:
+        """The format's name."""
+        if self.only is not None:
+            return ONLY
+        return format_of(self.format, as_json=self.json)
+
+    def of_batches(self, by: tuple[str, ...]) -> Printing:
+        """The same for batches that these fields name, checked.
+
+        Raises:
+            UsageError: for flags that contradict each other, or an unknown field.
+        """
+        self._check()
+        checked = replace(self, by=by)
+        _ = checked.fields, checked.having  # which know what they may name
+        return checked
+
+    @cached_property
+    def fields(self) -> tuple[str, ...] | None:
+        """The fields of a row, in this order; None for the usual ones."""
+        given = self.listed if self.only is None else self.only
+        if given is None:
+            return None
+        where = f"{'--fields' if self.only is None else '--only'} at --level {self.level}"
+        names = (complete.known(where, name.strip(), self._known) for name in given.split(","))
+        return tuple(dict.fromkeys(names))
+
+    @cached_property
+    def having(self) -> Having | None:
+        """Which rows are wanted; None: all."""
+        return read_having(self.tests, self.level, self._known)
+
+    @property
+    def _known(self) -> tuple[str, ...]:
+        """The fields that a row may have."""
+        added = ACCUMULATED if self.by and self.level == "batch" else ()
+        return (*self.by, *FIELDS[self.level], *added)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -94,62 +149,6 @@ class Printing(NamedTuple):
         having = self.having if self.level == "batch" else None
         return [row for row in rows if having is None or having.holds(row)]
 
-
-@dataclass(frozen=True, kw_only=True)
-class PrintingOptions:
-    """The level of rows, their fields, their format, and where they go."""
-
-    level: Annotated[Level, option("--level", "LEVEL", f"{', '.join(get_args(Level))}.")] = "record"
-    format: Annotated[FormatName | None, format_option(FormatName)] = None
-    json: Json = False
-    fields: Annotated[str | None, fields_option(complete.fields)] = None
-    only: Annotated[
-        str | None,
-        option(
-            "--only",
-            "A,B,…",
-            "Print only these values, one row per line.",
-            autocompletion=complete.fields,
-        ),
-    ] = None
-    nest: Annotated[
-        bool,
-        option("--nest", "", "With jsonl: one line per record, its rows as arrays.", "Output"),
-    ] = False
-    output: Output = None
-    resume: Resume = False
-    having: HavingOption = None
-    limit: Annotated[int | None, LIMIT] = None
-    quiet: Quiet = False
-
-    @property
-    def wants_json(self) -> bool:
-        """Whether errors are to be JSON as well."""
-        return self.json or self.format == "json"
-
-    @property
-    def kind(self) -> str:
-        """The format's name."""
-        if self.only is not None:
-            return ONLY
-        return format_of(self.format, as_json=self.json)
-
-    def printing(self, by: tuple[str, ...] = ()) -> Printing:
-        """The rows to print, checked.
-
-        Args:
-            by: the fields that ``--batch`` names.
-
-        Raises:
-            UsageError: for flags that contradict each other, or an unknown field.
-        """
-        self._check()
-        given = self.fields if self.only is None else self.only
-        flag = "--fields" if self.only is None else "--only"
-        names = None if given is None else self._names(flag, given, by)
-        having = read_having(self.having, self.level, self._known(by))
-        return Printing(self.level, names, self.limit, self.nest, self.quiet, by, having)
-
     def bar(self, *, streams: bool) -> bool:
         """Whether a progress bar would help: not where results stream to the same terminal."""
         streams = streams and self.level != "batch"
@@ -162,20 +161,10 @@ class PrintingOptions:
     def _check(self) -> None:
         format_of(self.format, as_json=self.json)
         if self.only is not None:
-            for flag in ("fields", "format", "json"):
-                if getattr(self, flag):
-                    raise UsageError(f"--only prints bare values; it cannot go with --{flag}")
+            others = {"fields": self.listed, "format": self.format, "json": self.json}
+            if given := [flag for flag, value in others.items() if value]:
+                raise UsageError(f"--only prints bare values; it cannot go with --{given[0]}")
         if self.kind == "parquet" and self.output in (None, "-"):
             raise UsageError("--format parquet is binary: write it with -o FILE")
         if self.nest and self.kind != "jsonl":
             raise UsageError("--nest is for --format jsonl; json is nested as it is")
-
-    def _names(self, flag: str, given: str, by: tuple[str, ...]) -> tuple[str, ...]:
-        where, known = f"{flag} at --level {self.level}", self._known(by)
-        names = (complete.known(where, name.strip(), known) for name in given.split(","))
-        return tuple(dict.fromkeys(names))
-
-    def _known(self, by: tuple[str, ...]) -> tuple[str, ...]:
-        """The fields that a row may have."""
-        added = ACCUMULATED if by and self.level == "batch" else ()
-        return (*by, *FIELDS[self.level], *added)

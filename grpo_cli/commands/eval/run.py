@@ -170,15 +170,15 @@ def having_note(run: Run, printing: Printing) -> Iterator[str]:
         yield f"--having keeps {kept}"
 
 
-def only_note(run: Run, printing: Printing, only: str | None) -> Iterator[str]:
+def only_note(run: Run, printing: Printing) -> Iterator[str]:
     """That bare values are a row each, where somebody may have wanted the batch's own."""
     rows = run.total["records"]
-    if only is None or printing.level != "record" or rows < 2 or not run.complete:
+    if printing.only is None or printing.level != "record" or rows < 2 or not run.complete:
         return
     if {*printing.names} & {*names("batch")} and printing.having is None and not printing.limit:
         yield (
             f"--only printed {rows:,} lines, one for each record; "
-            f"for the whole batch's: --level batch --only {only}"
+            f"for the whole batch's: --level batch --only {printing.only}"
         )
 
 

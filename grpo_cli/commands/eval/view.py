@@ -143,7 +143,8 @@ def print_batches(
     of_batches = printing.level == "batch"
     chosen = printing.fields if of_batches else None
     rows = printing.wanted(batches)[: printing.limit or None] if of_batches else batches
-    names = printing._replace(level="batch", fields=chosen).names_of_totals(batches)
+    of_totals = printing if of_batches else Printing(level="batch", by=printing.by)
+    names = of_totals.names_of_totals(batches)
     columns = [_column(name, rows) for name in names]
     if chosen is None:
         columns = [

@@ -72,8 +72,10 @@ _PARTS = {
 
 def _made_of(parts: Mapping[str, float], objective: float) -> str:
     """The objective as the sum of its parts, as printed."""
-    named = {name: value for name, value in parts.items() if value} or {"": 0.0}
+    named = {name: value for name, value in parts.items() if value}
     places = decimals([*named.values(), objective])
+    if not named:
+        return f"objective = {shown(objective)} (every part is 0)"
     texts = adding_up([*named.values()], objective, places)
     terms = [
         f"{'−' if float(text) < 0 else '+'} {abs(float(text)):.{places}f} ({_PARTS[name]})"

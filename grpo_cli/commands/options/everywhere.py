@@ -30,7 +30,8 @@ def bundled(command: Callable[..., None]) -> Callable[..., None]:
 
     def spread(**values: Any) -> None:
         for name, kind in bundles.items():
-            values[name] = kind(**{one.name: values.pop(one.name) for one in fields(kind)})
+            own = {one.name for one in _parameters(kind)}
+            values[name] = kind(**{one: values.pop(one) for one in own})
         command(**values)
 
     parameters: list[inspect.Parameter] = []
@@ -41,7 +42,7 @@ def bundled(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _parameters(bundle: Any) -> list[inspect.Parameter]:
-    """The fields of a dataclass as parameters."""
+    """The fields of a dataclass that are options, as parameters."""
     hints = get_type_hints(bundle, include_extras=True)
     empty = inspect.Parameter.empty
     return [
@@ -52,6 +53,7 @@ def _parameters(bundle: Any) -> list[inspect.Parameter]:
             annotation=hints[one.name],
         )
         for one in fields(bundle)
+        if hasattr(hints[one.name], "__metadata__")
     ]
 
 
