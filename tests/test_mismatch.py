@@ -105,6 +105,20 @@ def test_what_a_cause_explains_is_the_kl_that_goes_when_tokens_differ_as_the_spa
     assert version.kinds[0].name == "version 3"
 
 
+def test_a_version_of_few_tokens_is_not_spared():
+    """However many stretches they are: it is the newest of those with a twentieth of the tokens."""
+    one = drawn(2)
+    one = moved(one, one.versions == 3, 0.1)
+    one.versions[one.rows.starts[:40]] = 9
+    assert 0.05 * one.rows.total > 40
+    d = one.old - one.rollout
+    k3, p = np.exp(d) - 1.0 - d, np.exp(np.minimum(one.old, one.rollout))
+    room, spared = (1.0 - p) ** 2, one.versions == 6
+    without = k3[spared].sum() / room[spared].sum() * room.sum()
+    (version,) = (cause for cause in attributed(one).causes if cause.name == "version")
+    assert version.explains == pytest.approx(1.0 - without / k3.sum(), rel=1e-9)
+
+
 def test_no_cut_and_no_order_changes_a_bit():
     one = moved(drawn(3), 1.0, 0.1)
     parts = [cut(one, slice(at, at + 37)) for at in range(0, one.rows.count, 37)]
