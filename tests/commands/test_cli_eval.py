@@ -141,13 +141,13 @@ def test_a_bad_record_stops_but_keeps_what_came_before(grpo, dump):
     lines = grpo("eval", path, "-f", "jsonl")
     assert lines.exit_code == 3
     assert len(lines.stdout.splitlines()) == 1
-    error, last = lines.stderr.splitlines()[-2:]
+    note, error = lines.stderr.splitlines()[-2:]
     assert error.startswith(f"grpo: {path}:2: log_probs_new[1][1]: ")
-    assert last == (
-        "grpo: incomplete: stopped after 1 record, whose rows are above; there is no total "
-        "(--on-error skip leaves out records that cannot be read)"
+    assert note == (
+        "grpo: note: an error ended this early: the rows above are not of all records, and "
+        "there is no total (--on-error skip leaves out records that cannot be read)"
     )
-    assert "incomplete" not in grpo("eval", path, "--level", "batch").stderr, "nothing is printed"
+    assert "note: an error" not in grpo("eval", path, "--level", "batch").stderr, "no rows"
 
 
 @pytest.mark.parametrize("form", ["table", "json", "jsonl", "csv"])

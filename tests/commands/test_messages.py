@@ -88,11 +88,10 @@ def test_a_file_that_is_damaged_or_packed_in_another_way(tmp_path, name, content
     if name == "a":
         results.append(("<stdin>", run("eval", "-q", stdin=content)))
     for called, result in results:
-        line, *more = result.stderr.splitlines()
+        (line,) = result.stderr.splitlines()
         assert result.exit_code == 3
         assert line.startswith(f"grpo: {called}: ")
         assert said in line
-        assert all(one.startswith("grpo: incomplete: stopped after ") for one in more)
 
 
 @each("kind", ["npz", "safetensors", "parquet", "arrow"])

@@ -633,7 +633,7 @@ NEEDED = {
 }
 UNWATCHED = {
     "pass_at_1", "length_p95", "at_longest", "objective", "kl", "kl_k1", "mismatch.chi2",
-    "groups_all_1", "longest_quarter", "mismatch.mult",
+    "groups_all_1", "longest_quarter", "mismatch.mult", "reward_std", "pass_at_k",
     *(f"mismatch.decile_{number}" for number in range(1, 11)),
 }  # fmt: skip
 """What another column says as well, or no change of which means anything."""

@@ -72,12 +72,12 @@ def diff(
     grpo diff run-a/rollouts run-b/rollouts
     grpo diff before.jsonl after.jsonl --tolerance 1e-6
 
-    `grpo compare RUN RUN` does this too; `grpo trend RUN --against RUN` compares
-    each metric with its interval. Records of a step are paired by id, or else in
-    order. Causes come before effects: samples, rewards, the engine's log-probs, the
-    old policy's, the reference's, settings, advantages, the policy's. Without
-    --tolerance, differences of rounding or of bfloat16 are listed as noise. Exits
-    with 1 if the runs differ, even by noise only.
+    `grpo compare RUN RUN` does this too, and `grpo trend RUN --against RUN` gives
+    each metric's difference with its interval. Records of a step are paired by id,
+    or else in order. Causes come before effects: samples, rewards, the engine's
+    log-probs, the old policy's, the reference's, settings, advantages, the
+    policy's. Differences of rounding or of bfloat16 are listed as noise, unless
+    there is a --tolerance. Exits with 1 if the runs differ, even by noise only.
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=page.json):
         same = diff_runs((first, second), loading, step, tolerance, page)

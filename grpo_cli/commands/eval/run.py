@@ -43,12 +43,14 @@ class Run(Evaluation):
         self.by_default = by_default
         self._as_json = as_json
         self._printed = 0
+        self._has_rows = False
         self._error: GrpoError | None = None
 
     def __iter__(self) -> Iterator[list[Any]]:
         try:
             for pieces in super().__iter__():
                 self._print_skipped()
+                self._has_rows = self._has_rows or bool(pieces)
                 yield pieces
         except UsageError:
             raise
@@ -86,13 +88,12 @@ class Run(Evaluation):
                 say(f"note: {note}")
         tell_skipped(self.skipped, self.skipped.count + self.total["records"])
         if self._error is not None:
-            tell(self._error, as_json=self._as_json)
-            if of_rows and not self._as_json and (read := self.total["records"]):
-                have = counted(read, "record")
+            if of_rows and not self._as_json and not quiet and self._has_rows:
                 say(
-                    f"incomplete: stopped after {have}, whose rows are above; there is no total "
-                    "(--on-error skip leaves out records that cannot be read)"
+                    "note: an error ended this early: the rows above are not of all records, and "
+                    "there is no total (--on-error skip leaves out records that cannot be read)"
                 )
+            tell(self._error, as_json=self._as_json)
             return self._error.exit_code
         return BAD_INPUT if self.skipped else 0
 
