@@ -90,6 +90,7 @@ class Scales(NamedTuple):
     factor: Middle
     varied: float
     vanished: float
+    offset: tuple[int, float, float]
 
     def is_factor(self, most: float) -> bool:
         return alike(self.factor, most * min(self.varied, 1.5))
@@ -119,6 +120,7 @@ def scales(one: Sample) -> Scales | None:
         middle(np.log(b / a)),
         middle(np.log(-a))[2],
         float(np.mean((np.maximum(one.a, one.b) == 0.0) & (one.a + one.b < -1e-3))),
+        middle(a - b),
     )
 
 
@@ -127,7 +129,7 @@ def temperature(names: tuple[str, str]) -> Callable[[Sample], Said | None]:
 
     def define(one: Sample) -> Said | None:
         of = scales(one)
-        if of is None or of.vanished > 0.02:
+        if of is None or of.vanished > 0.02 or alike(of.offset, 0.2):
             return None
         even = alike(of.odds, steady) and alike(of.line, noisy)
         even = even or (alike(of.line, 1.2) and (not of.odds[0] or names != UPDATE))
@@ -176,11 +178,18 @@ def divided(factor: float, noise: float = 1e-9) -> Sample:
     return sample(a, factor * a * (1.0 + noise * np.resize([1.0, -1.0], 80)))
 
 
+def offset(noise: float) -> Sample:
+    """Log-probs that one constant was taken from, of which the tokens keep a share of noise."""
+    a = np.linspace(-0.5, -0.02, 80)[np.arange(80) * 37 % 80]
+    return sample(a, a - 0.2 * (1.0 + noise * np.resize([1.0, -1.0], 80)))
+
+
 @pytest.mark.parametrize("names", [ENGINE, UPDATE])
 def test_temperature(names):
     made = [softened(one) for one in drawn(250, 1)]
     bounds = [(divided(factor), found) for factor, found in ((1.05, False), (1.053, True))]
     bounds += [(divided(1.3, noise), noise < 0.02) for noise in (0.015, 0.06) if names == UPDATE]
+    bounds += [(offset(noise), found) for noise, found in ((0.05, False), (0.3, True))]
     agrees("temperature", made, names, temperature(names), bounds)
 
 

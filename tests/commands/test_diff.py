@@ -196,6 +196,14 @@ def test_responses_that_are_others(tmp_path: Path) -> None:
     assert (one["column"], one["first"], one["second"]) == ("responses", 3, 2)
     one = changed(tmp_path, lengthen)["partings"][0]
     assert (one["token"], one["first"], one["second"]) == (WIDTH, "no token", "z")
+
+    def sample_at_another_temperature(one: Record) -> None:
+        lengthen(one)
+        one["log_probs_rollout"][0][0] -= 0.2
+
+    found = changed(tmp_path, sample_at_another_temperature)["partings"]  # the engine comes first
+    places = [(one["column"], one["response"], one["token"]) for one in found]
+    assert places[:2] == [("log_probs_rollout", 0, 0), ("tokens", 1, WIDTH)]
     found = changed(tmp_path, lengthen_without_tokens)["partings"]
     widths = (f"{WIDTH} tokens", f"{WIDTH + 1} tokens")
     assert [(one["column"], one["response"], one["first"], one["second"]) for one in found] == [

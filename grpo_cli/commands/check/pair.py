@@ -59,6 +59,7 @@ class Scale(NamedTuple):
         factor: log(second/first) of the log-probs.
         varied: the spread of log |first|, by which an offset would spread the factor.
         vanished: the share of tokens that are certain (0.0) in one column and not in the other.
+        offset: the difference of the log-probs.
     """
 
     line: Middle
@@ -66,6 +67,7 @@ class Scale(NamedTuple):
     factor: Middle
     varied: float
     vanished: float
+    offset: Middle
 
     @classmethod
     def of(cls, first: F64, second: F64) -> Scale:
@@ -81,6 +83,7 @@ class Scale(NamedTuple):
             Middle.of(np.log(-b) - sizes),
             Middle.of(sizes).spread,
             float(np.mean((np.maximum(first, second) == 0.0) & (first + second < _UNSURE))),
+            Middle.of(a - b),
         )
 
     def is_factor(self, most: float) -> bool:

@@ -123,7 +123,10 @@ def _names(missing: Sequence[Sequence[str]]) -> str:
 
 def _place(row: Finding) -> str:
     line = "" if row.line is None else f":{row.line}"
-    parts = [f"{visible(row.source)}{line}", f"record {shown(row.record)}"]
+    of_pair = not row.evidence.keys().isdisjoint(("column", "columns"))  # maybe of small records
+    others = row.evidence.get("records", 1) - 1 if of_pair else 0
+    whole = f" and {counted(others, 'other')} of few tokens, together" if others else ""
+    parts = [f"{visible(row.source)}{line}", f"record {shown(row.record)}{whole}"]
     parts += [
         f"{name} {getattr(row, name)}"
         for name in ("response", "token")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate, zip_longest
+from itertools import zip_longest
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -243,24 +243,27 @@ class Comparer:
         self, column: str, both: tuple[Record, Record], first: Any, second: Any
     ) -> Found | None:
         """A number for each token; one of a response is that of each of its tokens."""
-        widths, others = (record.widths for record in both)
-        if widths != others:
-            pairs = enumerate(zip(widths, others, strict=True))
-            at, (a, b) = next(one for one in pairs if one[1][0] != one[1][1])
-            return Found((f"{a} tokens", f"{b} tokens"), at)
+        widths, others = (np.array(record.widths) for record in both)
+        alike = widths == others
         kind = np.uint8 if column == "mask" else np.float64
         mine, yours = (
-            np.repeat(one, widths) if isinstance(one, list) else np.frombuffer(one, dtype=kind)
-            for one in (first, second)
+            (np.repeat(one, each) if isinstance(one, list) else np.frombuffer(one, dtype=kind))[
+                np.repeat(alike, each)
+            ].astype(np.float64)
+            for one, each in ((first, widths), (second, others))
         )
-        place = self._first_place(column, mine.astype(np.float64), yours.astype(np.float64))
+        place = self._first_place(column, mine, yours)
         if place is None:
-            return None
+            if alike.all():
+                return None
+            response = int(alike.argmin())
+            return Found((f"{widths[response]} tokens", f"{others[response]} tokens"), response)
         at, size = place
-        ends = [*accumulate(widths)]
-        response = next(number for number, end in enumerate(ends) if at < end)
-        token = at - (ends[response] - widths[response])
-        return Found((float(mine[at]), float(yours[at])), response, token, size)
+        compared = np.flatnonzero(alike)
+        ends = np.cumsum(widths[compared])
+        response = int(np.searchsorted(ends, at, side="right"))
+        token = int(at - (ends[response] - widths[compared][response]))
+        return Found((float(mine[at]), float(yours[at])), int(compared[response]), token, size)
 
 
 def _near(first: F64, second: F64, tolerance: float) -> NDArray[np.bool_]:

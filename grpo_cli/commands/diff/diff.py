@@ -288,7 +288,28 @@ def _compare_step(
             differs = None if column in found else comparer.compare(column, (one, other))
             if differs is not None:
                 add(column, one, other, differs)
-    answer.partings = [found[name] for name in (*_COUNTS, *COLUMNS) if name in found]
+    answer.partings = sorted(
+        (found[name] for name in (*_COUNTS, *COLUMNS) if name in found),
+        key=lambda one: one is not _engine_first(found),
+    )
+
+
+def _engine_first(found: Mapping[str, Parting]) -> Parting | None:
+    """The engine's log-probs, if they differ in a response before the first with other tokens.
+
+    An engine that gives other probabilities samples other tokens from then on.
+    """
+    engine = found.get("log_probs_rollout")
+    sampled = [found[name] for name in _SAMPLED if name in found]
+    if engine is None or engine.token is None or engine.response is None or not sampled:
+        return None
+    before = (
+        one.record == engine.record
+        and one.response is not None
+        and one.response > engine.response
+        for one in sampled
+    )
+    return engine if all(before) else None
 
 
 _SAMPLED = {*_COUNTS, "tokens", "token_ids"}

@@ -305,6 +305,7 @@ _ALIKE, _NOISY = {False: 0.55, True: 0.35}, {False: 4.0, True: 1.5}
 """Spreads of the shares of sure tokens and about the line: between engines, and after updates."""
 _ENGINE_SHARE, _UPDATE_SHARE, _NOTABLE_SHARE = 0.02, 0.13, 0.04
 _MOST_VANISHED = 0.02
+_CONSTANT_ALIKE = 0.2
 _MOST_SHARE = 1.5
 """Of a temperature of 1/7 or of 7: what is beyond them is no temperature."""
 
@@ -342,6 +343,8 @@ def find_temperatures(pair: Pair) -> Iterator[Finding]:
 def _is_temperature(pair: Pair, scale: Scale) -> bool:
     if pair.to_reference or scale.vanished > _MOST_VANISHED:
         return False  # long training, or words that top-p or top-k cut off
+    if scale.offset.is_alike(_CONSTANT_ALIKE):
+        return False  # one constant at all tokens
     updated = pair.names[0] == "log_probs_new"
     least = _UPDATE_SHARE if updated else _ENGINE_SHARE
     even = scale.odds.is_alike(_ALIKE[updated]) and scale.line.is_alike(_NOISY[updated])
