@@ -304,9 +304,7 @@ def _engine_first(found: Mapping[str, Parting]) -> Parting | None:
     if engine is None or engine.token is None or engine.response is None or not sampled:
         return None
     before = (
-        one.record == engine.record
-        and one.response is not None
-        and one.response > engine.response
+        one.record == engine.record and one.response is not None and one.response > engine.response
         for one in sampled
     )
     return engine if all(before) else None
