@@ -55,9 +55,10 @@ def _largest_token(record: Entry) -> str:
     text = "" if row["token"] is None else f" {token_text(row['token'])}"
     clip = _SIDES[int(row["clip"])]
     advantage = row.get("advantage", response["advantage"])
+    name = "this record" if record["id"] is None else f"record {shown(record['id'])}"
     return (
         f"token {row['position']}{text} of response {response['index']} contributes most to "
-        f"record {shown(record['id'])}: {brief(row['contribution'])} (ratio {brief(row['ratio'])}, "
+        f"{name}: {brief(row['contribution'])} (ratio {brief(row['ratio'])}, "
         f"A {brief(advantage)}{'' if clip == '·' else f', clipped {clip}'})"
     )
 
