@@ -73,7 +73,9 @@ def evaluate(
                 notes_in_table=in_table,
                 quiet=printing.quiet,
                 more=notes,
-                of_rows=encode is not None and printing.output is None,
+                of_rows=encode is not None
+                and printing.output is None
+                and (format.streams or not run.empty),
             )
             if not run.complete:  # leaving the block so keeps an older file
                 raise typer.Exit(code)
