@@ -403,3 +403,14 @@ def test_a_page_that_is_cut_counts_what_is_left_out(grpo, dump, monkeypatch, scr
     *kept, last = grpo(*words).stdout.splitlines()
     assert kept == whole[: header + 2]
     assert last.startswith(f"… {len(rows) - 1} more {noun}, the legend, ")
+
+
+def test_a_default_variant_whose_beta_differs_by_record(grpo, dump) -> None:
+    """The line that names the variant reads β from the signature, which may say "mixed"."""
+    path = dump({"hyperparameters": {"beta": 0.0}}, {"hyperparameters": {"beta": 0.1}})
+    for flags, said in (
+        ((), "KL by the settings of each record"),
+        (("--beta", "0"), "no KL"),
+        (("--beta", "0.5"), "KL k3, β = 0.5"),
+    ):
+        assert f"grpo (default), {said};" in grpo("eval", path, *flags).stdout

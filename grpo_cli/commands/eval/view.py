@@ -24,6 +24,7 @@ from grpo_cli.engine.rows.fields import (
     spare,
 )
 from grpo_cli.engine.rows.source import same
+from grpo_cli.objective.signature import MIXED
 from grpo_cli.terminal.grid import (
     Column,
     Style,
@@ -99,8 +100,12 @@ def print_totals(
 
 def _default(signature: str) -> str:
     """Which objective it is that nobody asked for, with its KL, which changes the loss most."""
-    found = re.search(r"\|kl:([^|\[]+)\[beta=([^,\]]+)", signature)
-    kl = f"KL {found[1]}, β = {found[2]}" if found and float(found[2]) else "no KL"
+    found = re.search(r"\|kl:([^|\[]+)(?:\[beta=([^,\]]+))?", signature)
+    name, beta = found.groups() if found else ("none", None)
+    if name == MIXED or beta == MIXED:
+        kl = "KL by the settings of each record"
+    else:
+        kl = "no KL" if beta in (None, "0") else f"KL {name}, β = {beta}"
     return f"{signature.partition('|')[0]} (default), {kl}; -v chooses another"
 
 
