@@ -45,7 +45,7 @@ class Coverage:
             counts[name] >= LEAST and bool(row.shift or row.drift or row.spikes)
             for name, row in watched.items()
         ) - len([one for one in assumed if counts[one.name] >= LEAST])
-        self._limited = any(row.checked and counts[name] for name, row in watched.items())
+        self._limited = any(row.limits and counts[name] for name, row in watched.items())
         self._assumed = [one.name for one in assumed if fields is None or one.name in fields]
         self._unknown = [name for name in counts if steps.logged and name not in watched]
         self._missing: dict[str, list[str]] = {}

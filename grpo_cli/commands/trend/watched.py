@@ -27,8 +27,7 @@ class Limit(NamedTuple):
         bound: in the metric's unit, or a factor of what was usual where ``times``.
         source: who publishes it, or ``PRACTICE``.
         above: whether larger values pass it.
-        times: whether the bound is a factor of the level before, which is only forecast: the tests
-            of levels and slopes find that sooner.
+        times: whether the bound is a factor of the level before, for the mean of five steps.
         room: of a share, the most that may be left of 1 − the level before, so that a run that
             always was near its bound does not pass it.
     """
@@ -82,11 +81,6 @@ class Watch(NamedTuple):
     def is_log(self) -> bool:
         """Whether a chart has a logarithmic axis."""
         return self.scale in ("log", "growth")
-
-    @property
-    def checked(self) -> list[Limit]:
-        """The limits that are findings where they are passed."""
-        return [limit for limit in self.limits if not limit.times]
 
     def scaled(self, values: F64) -> F64:
         """[n] the values as detectors compare them; as they are where the scale cannot be used."""
@@ -189,7 +183,7 @@ TABLE = (
     Watch("loss", spikes=3.0, fix=_AHEAD,
           logged=("pg_loss", "policy_loss", "loss/mean", "train_loss")),
     Watch(
-        "kl_k3", UP, UP, "growth", (Limit(4.0, times=True),), bounds=(0.6, 0.55), rise=1.5,
+        "kl_k3", UP, UP, "growth", (Limit(3.5, times=True),), bounds=(0.6, 0.55), rise=1.5,
         span=_POSITIVE, spikes=3.0,
         logged=("kl", "kl_loss", "kl/mean", "kl_ent_ratio/mean", "objective/kl", "kl_div"),
         fix="raise β, lower the learning rate, or go back to the previous step",
