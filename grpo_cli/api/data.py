@@ -223,6 +223,8 @@ def of_arguments(text: str) -> str:
 
 def _argument(found: re.Match[str]) -> str:
     name, after = found[1].replace("-", "_"), found[2]
+    if name == "hyperparameters":  # of the command that lists them
+        return found[0]
     stage = STAGES.get("aggregate" if name in OWN_AGGREGATES else name)
     rest = f" {after}" if after else ""
     if stage is not None:

@@ -11,10 +11,12 @@ import numpy as np
 from grpo_cli.api.data import Data, of_arguments, plain, reader_of, speaking_of_arguments
 from grpo_cli.api.evaluated import Evaluated
 from grpo_cli.batch import F64
+from grpo_cli.commands.eval.run import notes
 from grpo_cli.engine.evaluation import Evaluation
 from grpo_cli.engine.rows.source import Source
 from grpo_cli.engine.totals import record_sizes
-from grpo_cli.errors import UsageError
+from grpo_cli.errors import UsageError, nearest
+from grpo_cli.hyperparameters import KNOWN
 from grpo_cli.variants import STAGES
 from grpo_cli.variants.plan import OWN_AGGREGATES, Plan, plan
 
@@ -90,7 +92,7 @@ def _evaluated(
     run = Evaluation(reader, made, encode=encode, rows=rows and not totals_only)
     for _ in run:
         pass
-    notices = [of_arguments(note) for note in run.notices]
+    notices = [of_arguments(note) for note in (*run.notices, *notes(run.total))]
     if made.batch != "record":  # whose sizes each part has
         parts = [
             Source(one.records, one.breakdown, partial(_sizes, run if rows else None, one))
@@ -126,13 +128,19 @@ def planned(
     return plan(variant, stages=stages, hyperparameters=given, batch=batch, strict=strict)
 
 
+_ARGUMENTS = ("variant", "variants", "stages", "batch", "where", "group_by", "totals_only")
+"""Arguments of the API's functions that hyperparameters are passed beside."""
+
+
 def checked(hyperparameters: Mapping[str, Hyperparameter]) -> dict[str, Any]:
     """The hyperparameters, numpy's numbers as Python's.
 
     Raises:
-        UsageError: for a stage among them.
+        UsageError: for a stage among them, or a misspelt argument.
     """
     for name, value in hyperparameters.items():
+        if name not in KNOWN and (near := nearest(name, _ARGUMENTS)):
+            raise UsageError(f"there is no argument {name}; did you mean {near}?")
         if name in STAGES or name in OWN_AGGREGATES:
             raise UsageError(f'{name} is a stage: pass stages={{"{name}": "{value}"}}')
     return {name: plain(value) for name, value in hyperparameters.items()}

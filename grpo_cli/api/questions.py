@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 
-from grpo_cli.api.data import Data, listed, reader_of, speaking_of_arguments
+from grpo_cli.api.data import Data, listed, of_arguments, reader_of, speaking_of_arguments
 from grpo_cli.api.evaluation import Hyperparameter, checked, planned
+from grpo_cli.commands.answer import Answer
 from grpo_cli.commands.check.answer import Checked
 from grpo_cli.commands.compare.answer import Compared
 from grpo_cli.commands.diff.diff import RunDiff
@@ -24,6 +25,7 @@ from grpo_cli.errors import InputError, UsageError
 from grpo_cli.variants.plan import as_flags
 
 Stages = Mapping[str, str] | None
+Found = TypeVar("Found", bound=Answer)
 
 
 def compare(
@@ -60,7 +62,8 @@ def compare(
         chosen = names(variants if isinstance(variants, str) else ",".join(variants))
         made, _ = plans(chosen, stages or {}, values, batch)
         reader, _ = reader_of(data, where=where, group_by=group_by)
-        return compare_plans(made, reader)
+        found = compare_plans(made, reader)
+        return _noting(found, reader.notes(*made), reader.pooled(batch), found.summed)
 
 
 def match(
@@ -111,7 +114,7 @@ def match(
         reader, words = reader_of(data, jobs=None, where=where, group_by=group_by)
         flags = [word for test in listed(where) for word in ("--where", test)]
         fields = listed(group_by)
-        return ask(
+        found = ask(
             plan,
             reader,
             words,
@@ -121,6 +124,12 @@ def match(
             rtol=rtol,
             betas=betas,
         )
+        return _noting(found, reader.notes(), reader.pooled(batch))
+
+
+def _noting(answer: Found, *notes: Iterable[str]) -> Found:
+    """The answer with notes, which name arguments where the command's name flags."""
+    return answer.noting(dict.fromkeys(of_arguments(note) for some in notes for note in some))
 
 
 def _digits(name: str, number: float | str) -> str:
@@ -181,7 +190,7 @@ def verify(
         answer = Verification(judging, reader, causes).result()
         if not answer.records:
             raise InputError('no record has "expected": put the result of your own loss there')
-        return answer
+        return _noting(answer, reader.notes())
 
 
 def check(
@@ -211,7 +220,7 @@ def check(
         if limit < 0:
             raise UsageError(f"limit: expected 0 or more, got {limit}")
         reader, _ = reader_of(data, where=where, group_by=group_by)
-        return run(reader, limit)
+        return _noting(run(reader, limit), reader.notes())
 
 
 def split(
@@ -256,7 +265,8 @@ def split(
         reader, _ = reader_of(data, where=where, group_by=group_by)
         responses = gather(plan, reader)
         cutting = cut(responses.count, micro_batch, accumulate, ranks)
-        return split_up(plan, responses, cutting)
+        found = split_up(plan, responses, cutting)
+        return _noting(found, reader.notes(plan), reader.pooled(batch))
 
 
 def show(
@@ -336,7 +346,8 @@ def diff(
         if tolerance is not None and not tolerance >= 0.0:
             raise UsageError(f"tolerance: expected 0 or more, got {tolerance}")
         readers = [reader_of(run, where=where, group_by=group_by)[0] for run in (first, second)]
-        return compare_runs(readers[0], readers[1], StepSource(), tolerance)
+        found = compare_runs(readers[0], readers[1], StepSource(), tolerance)
+        return _noting(found, *(reader.notes() for reader in readers), found.notes)
 
 
 def trend(
@@ -388,7 +399,8 @@ def trend(
         source = StepSource.of_flag(step, reader.paths)
         run = Run(reader, plan, source, framework, one_run=one_run)
         flags = Flags(as_flags(None if variant == "grpo" else variant, stages or {}, values))
-        return trend_of(run, run.read(), flags, log=logged, framework=framework)[0]
+        found = trend_of(run, run.read(), flags, log=logged, framework=framework)[0]
+        return _noting(found, reader.notes(plan), run.lacks, run.notices)
 
 
 def explain(
@@ -428,4 +440,5 @@ def explain(
                 return described
         plan = planned(variant, stages, hyperparameters, batch or "input")
         reader, _ = reader_of(topic, where=where, group_by=group_by)
-        return explain_loss(plan, reader, response, last_step=batch is None)
+        found = explain_loss(plan, reader, response, last_step=batch is None)
+        return _noting(found, reader.notes(plan))

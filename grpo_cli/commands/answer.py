@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import fields, is_dataclass
-from typing import Any
+from typing import Any, Self
 
 from grpo_cli.terminal.numbers import markup
 
@@ -13,7 +13,12 @@ class Answer:
     """A frozen dataclass whose fields are the keys of its JSON.
 
     Where a key is a keyword of Python's the field's name ends with an underscore (``global_``).
+
+    Attributes:
+        notices: what the command prints as notes; no key of the JSON, unless a class says so.
     """
+
+    notices: Sequence[str] = ()
 
     def __init_subclass__(cls) -> None:
         if "__repr__" not in vars(cls):
@@ -23,6 +28,11 @@ class Answer:
         """The short fields as they are, the others by their size."""
         values = ((name, _in_short(value)) for name, value in self.fields().items())
         return f"{type(self).__name__}({', '.join(f'{name}={text}' for name, text in values)})"
+
+    def noting(self, notices: Iterable[str]) -> Self:
+        """The same answer, with these notes."""
+        object.__setattr__(self, "notices", [*notices])
+        return self
 
     def fields(self) -> dict[str, Any]:
         """The fields by their JSON keys; answers among the values stay answers."""

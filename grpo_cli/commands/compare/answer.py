@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from grpo_cli.commands.answer import Answer
+from grpo_cli.commands.eval.run import SUMMED
 
 
 @dataclass(frozen=True)
@@ -90,3 +91,8 @@ class Compared(Answer):
     groups: int
     responses: int
     tokens: int
+
+    @property
+    def summed(self) -> dict[str, None]:
+        """That totals are sums over records, where these are of no one batch."""
+        return {SUMMED: None} if any(one.denominator is None for one in self.variants) else {}

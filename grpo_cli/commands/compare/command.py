@@ -90,15 +90,16 @@ def compare(
             say(f"note: {note}")
         source = loading.reader(paths(files), work)
         answer = compare_plans(made, source)
+        hidden = source.pooled(batch) | answer.summed
         page.write(
             answer,
             lambda console, screen: print_comparison(console, screen, answer),
             failed=not answer.variants,
             rows=answer.variants,
             beyond="cut",
-            notes=source.notes(*made) | source.pooled(batch),
+            notes=source.notes(*made) | hidden,
         )
-        tell_notes(source.pooled(batch), quiet=page.quiet)
+        tell_notes(hidden, quiet=page.quiet)
         code = finish(source, *made, as_json=page.json, quiet=page.quiet)
         if not answer.variants:
             code = InputError.exit_code

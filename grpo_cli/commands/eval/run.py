@@ -98,16 +98,19 @@ class Run(Evaluation):
         return BAD_INPUT if self.skipped else 0
 
 
+SUMMED = (
+    "records have different denominators, so they are not one batch: the total is the sum over "
+    "records; --batch step makes each step a batch, --batch record gives the mean over records"
+)
+
+
 def notes(total: Mapping[str, Any]) -> Iterator[str]:
     """One sentence for each thing that the totals hide, such as why a loss is 0."""
     if not total["tokens"]:
         yield "no unmasked token, so J = 0"
         return
     if total["denominator"] is None:
-        yield (
-            "records have different denominators, so they are not one batch: the total is the "
-            "sum over records; --batch record gives the mean"
-        )
+        yield SUMMED
     if on_policy := total["on_policy_records"]:
         yield _on_policy(on_policy, total["records"], total["gradient_norm"])
     if dead := total["dead_groups"]:

@@ -13,6 +13,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from grpo_cli.commands.help.words import print_word
 from grpo_cli.hyperparameters import HYPERPARAMETERS
 from grpo_cli.objective.choice import Bound
 from grpo_cli.terminal.display import chosen
@@ -62,8 +63,11 @@ def _described(place: str, name: str) -> dict[str, Any]:
 
 
 def print_choice(console: Console, screen: Screen, page: Mapping[str, Any]) -> None:
-    """Prints a page for each stage that has the choice."""
+    """Prints what the name means as a word, then a page for each stage that has the choice."""
     width = screen.reading
+    if "word" in page:
+        print_word(console, screen, page["word"])
+        console.print()
     for at, one in enumerate(page["choices"]):
         names = ", ".join([one["choice"], *one["aliases"]])
         about = f": --{one['stage']}, {one['question']}"

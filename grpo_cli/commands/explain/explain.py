@@ -206,11 +206,16 @@ def _named(topic: str) -> Described | None:
     is_file, exists = Path(topic).is_file(), Path(topic).exists()
     if topic in NAMES and not (is_file and ("." in topic or "/" in topic)):
         return Described("variant", describe_variant(topic))
+    word = look_up(topic)
     if is_choice(topic) and not is_file:
-        return Described("choice", describe_choice(topic))
+        page = describe_choice(topic)
+        if word is None:
+            return Described("choice", page)
+        if topic in {one["choice"] for one in page["choices"]}:
+            return Described("choice", page | {"word": word.fields()})
+        return Described("word", word.fields())  # only a framework calls a choice so
     if exists:
         return None
     if "/" in topic and topic.partition("/")[0] in FILES:
         return Described("vector", describe(topic))
-    word = look_up(topic)
     return None if word is None else Described("word", word.fields())

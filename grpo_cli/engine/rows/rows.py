@@ -280,6 +280,10 @@ def read_having(
                 f"{flag}: clip is high, low or null (a token that is not clipped), "
                 f"got {one.wanted!r}"
             )
+        if isinstance(one.wanted, str) and one.test not in ("==", "!="):
+            raise UsageError(
+                f"{flag}: {known[-1]} {one.test} needs a number to compare with, got {one.wanted!r}"
+            )
         whole = known[-1] == spelled(one.path)
         conditions.append(one._replace(path=(known[-1],) if whole else one.path))
     return Having(level, tuple(conditions)) if conditions else None
