@@ -7,12 +7,18 @@ from difflib import get_close_matches
 
 
 def nearest(name: str, names: Iterable[str], cutoff: float = 0.6) -> str:
-    """The name that another was meant for, two letters swapped above all; "" for none."""
+    """The name that another was meant for: two letters swapped, a near one, or its beginning."""
     known = list(names)
     swaps = {f"{name[:at]}{name[at + 1]}{name[at]}{name[at + 2 :]}" for at in range(len(name) - 1)}
     if (swapped := next((one for one in known if one in swaps), None)) is not None:
         return swapped
-    return next(iter(get_close_matches(name, known, n=1, cutoff=cutoff)), "")
+    begun = [one for one in known if one.startswith(name) and len(name) >= _BEGINNING]
+    near = get_close_matches(name, known, n=1, cutoff=max(cutoff, _NEAR) if begun else cutoff)
+    return next(iter([*near, *begun]), "")
+
+
+_BEGINNING, _NEAR = 4, 0.8
+"""Letters from which on a beginning means the first name that has it, unless one is this near."""
 
 
 class GrpoError(Exception):
