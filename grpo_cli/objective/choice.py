@@ -44,9 +44,9 @@ class Parameters(NamedTuple):
     """
 
     columns: tuple[str, ...]
-    optional: frozenset[str]
-    hyperparameters: tuple[str, ...]
-    nullable: frozenset[str]
+    optional: frozenset[str] = frozenset()
+    hyperparameters: tuple[str, ...] = ()
+    nullable: frozenset[str] = frozenset()
     levels: Mapping[str, str] = NOTHING
 
     def __or__(self, other: Parameters) -> Parameters:
@@ -150,6 +150,19 @@ def reading(function: Callable[..., Any], doc: str, **instead: str) -> Composed:
     def run(columns: Arguments, values: Arguments) -> Any:
         return function(*columns.values(), **values)
 
+    return Composed(takes, run, doc, function.__annotations__["return"])
+
+
+def holding(function: Callable[..., Any], doc: str | None, **held: Value) -> Composed:
+    """A stage function some of whose hyperparameters have values that nothing changes."""
+    own = parameters(function)
+    free = tuple(name for name in own.hyperparameters if name not in held)
+    levels = {name: level for name, level in own.levels.items() if name in free}
+
+    def run(columns: Arguments, values: Arguments) -> Any:
+        return function(*columns.values(), **values, **held)
+
+    takes = own._replace(hyperparameters=free, levels=levels)
     return Composed(takes, run, doc, function.__annotations__["return"])
 
 
@@ -308,7 +321,7 @@ def choice(
 
 def union(functions: Iterable[Callable[..., Any]]) -> Parameters:
     """What several functions take together, each name once."""
-    found = Parameters((), frozenset(), (), frozenset())
+    found = Parameters(())
     for function in functions:
         found |= parameters(function)
     return found

@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64, Segments
 from grpo_cli.hyperparameters import HyperparameterError
-from grpo_cli.objective.choice import ByResponse, ByToken, Usual, choice
+from grpo_cli.objective.choice import ByResponse, ByToken, Usual, choice, holding
 from grpo_cli.objective.kl import (
     PLUS_STOPS,
     Estimator,
     absolute,
-    in_loss,
+    clamped,
     in_reward,
     k1,
     k2,
@@ -174,36 +174,13 @@ def _clamps(estimator: Estimator) -> dict[str, float | None]:
 
 def in_verl(estimator: Estimator) -> Callable[..., Kl]:
     """The estimator with verl's constants."""
-    general, clamps = in_loss(estimator), _clamps(estimator)
 
     def penalty(log_ratio_ref: F64, *, beta: ByToken) -> Kl:
-        return general(log_ratio_ref, log_ratio_ref, beta=beta, kl_weight="none", **clamps)
+        del beta  # the pipeline multiplies by it
+        return Kl(*clamped(estimator, log_ratio_ref, *_clamps(estimator).values()), None)
 
     bounds = ", d clamped to ±20 and the estimate to 10" if estimator is k3 else ""
     penalty.__doc__ = f"verl's {estimator.__name__} as a penalty in the loss{bounds}."
-    return penalty
-
-
-def plus(estimator: Estimator) -> Callable[..., Kl]:
-    """The straight-through estimator with verl's constants."""
-    general, clamps = straight_through(estimator), _clamps(estimator)
-
-    def penalty(log_ratio_ref: F64, *, beta: ByToken) -> Kl:
-        return general(log_ratio_ref, beta=beta, **clamps)
-
-    penalty.__doc__ = f"verl's {estimator.__name__}+: its value, with the slope d of k2."
-    return penalty
-
-
-def off_reward(estimator: Estimator) -> Callable[..., F64]:
-    """The estimate of π_old against the reference, taken off the reward."""
-    general, clamps = in_reward(estimator), _clamps(estimator)
-
-    def penalty(log_probs_old: F64, log_probs_ref: F64, *, beta: ByToken) -> F64:
-        return general(log_probs_old, log_probs_ref, beta=beta, **clamps)
-
-    name = estimator.__name__
-    penalty.__doc__ = f"verl's {name} of log π_old − log π_ref, subtracted from the reward."
     return penalty
 
 
@@ -215,10 +192,14 @@ for _name, _of, _other in _ESTIMATORS:
 for _name, _of, _other in _ESTIMATORS:
     _stops = "" if _of is k2 else PLUS_STOPS  # the slope of k2 is mse's own
     _names = [f"verl/{_other}+"] if _other else []
-    choice("kl", f"verl/{_name}+", *_names, stops_gradient=_stops)(plus(_of))
+    _doc = f"verl's {_of.__name__}+: its value, with the slope d of k2."
+    _penalty = holding(straight_through(_of), _doc, **_clamps(_of))
+    choice("kl", f"verl/{_name}+", *_names, stops_gradient=_stops)(_penalty)
 for _name, _of, _other in _ESTIMATORS:
     _names = [f"verl/{_other}-in-reward"] if _other else []
-    choice("kl", f"verl/{_name}-in-reward", *_names, in_reward=True)(off_reward(_of))
+    _doc = f"verl's {_of.__name__} of log π_old − log π_ref, subtracted from the reward."
+    _penalty = holding(in_reward(_of), _doc, **_clamps(_of))
+    choice("kl", f"verl/{_name}-in-reward", *_names, in_reward=True)(_penalty)
 
 
 @choice("aggregate", "verl/token-mean", batch_num_tokens=None, dp_size=1)
