@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property, lru_cache
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypeVar
@@ -278,14 +278,7 @@ def choice(
     name: str,
     *aliases: str,
     measure: Callable[..., Any] | None = None,
-    absent: bool = False,
-    given: bool = False,
-    in_reward: bool = False,
-    per_response: bool = False,
-    window: Literal["product", "weight"] | None = None,
-    total: bool = False,
-    stops_gradient: str = "",
-    **usual: Value,
+    **words: Any,
 ) -> Callable[[Function], Function]:
     """Enters a function into the table of its stage, in the order of such calls.
 
@@ -293,30 +286,23 @@ def choice(
         stage: which of the six.
         name: what rows and flags call it; the part before a slash is its framework.
         aliases: other names, as frameworks have them.
-        measure, absent, given, in_reward, per_response, window, total, stops_gradient: as
-            ``Choice`` has them.
-        usual: the values of its hyperparameters where a flag swaps it in.
+        measure: as ``Choice`` has it.
+        words: attributes of ``Choice`` as it has them (``total``, ``stops_gradient``, …), and the
+            values of its hyperparameters where a flag swaps it in.
     """
+    facts = {name: words.pop(name) for name in _FACTS & words.keys()}
 
     def register(function: Function) -> Function:
-        made = Choice(
-            function,
-            usual,
-            measure or getattr(function, "measure", None),
-            absent=absent,
-            given=given,
-            in_reward=in_reward,
-            per_response=per_response,
-            window=window,
-            total=total,
-            stops_gradient=stops_gradient,
-        )
+        measured = measure or getattr(function, "measure", None)
         listed = table(stage, name.partition("/")[0] if "/" in name else "")
-        listed.choices[name] = made
+        listed.choices[name] = Choice(function, words, measured, **facts)
         listed.aliases.update(dict.fromkeys(aliases, name))
         return function
 
     return register
+
+
+_FACTS = {one.name for one in fields(Choice)} - {"function", "defaults", "measure"}
 
 
 def union(functions: Iterable[Callable[..., Any]]) -> Parameters:
