@@ -153,16 +153,25 @@ def reading(function: Callable[..., Any], doc: str, **instead: str) -> Composed:
     return Composed(takes, run, doc, function.__annotations__["return"])
 
 
-def holding(function: Callable[..., Any], doc: str | None, **held: Value) -> Composed:
-    """A stage function some of whose hyperparameters have values that nothing changes."""
+def holding(function: Callable[..., Any], doc: str | None, **held: Any) -> Composed:
+    """A stage function some of whose columns or hyperparameters have values that nothing changes.
+
+    Args:
+        function: such a function.
+        held: its columns, or hyperparameters, and their values.
+    """
     own = parameters(function)
-    free = tuple(name for name in own.hyperparameters if name not in held)
-    levels = {name: level for name, level in own.levels.items() if name in free}
+    takes = Parameters(
+        tuple(name for name in own.columns if name not in held),
+        own.optional - held.keys(),
+        tuple(name for name in own.hyperparameters if name not in held),
+        own.nullable - held.keys(),
+        {name: level for name, level in own.levels.items() if name not in held},
+    )
 
     def run(columns: Arguments, values: Arguments) -> Any:
-        return function(*columns.values(), **values, **held)
+        return call(function, {**columns, **held}, {**values, **held})
 
-    takes = own._replace(hyperparameters=free, levels=levels)
     return Composed(takes, run, doc, function.__annotations__["return"])
 
 

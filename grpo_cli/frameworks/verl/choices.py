@@ -10,8 +10,6 @@ them. A batch without any token gives 0 here, nan in verl.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -22,14 +20,14 @@ from grpo_cli.objective.kl import (
     PLUS_STOPS,
     Estimator,
     absolute,
-    clamped,
+    in_loss,
     in_reward,
     k1,
     k2,
     k3,
     straight_through,
 )
-from grpo_cli.objective.results import Kl, Ratio, Surrogate, Weights, side
+from grpo_cli.objective.results import Ratio, Surrogate, Weights, side
 from grpo_cli.objective.surrogate.joint import BAND, clip_cov, kl_cov
 
 
@@ -172,23 +170,15 @@ def _clamps(estimator: Estimator) -> dict[str, float | None]:
     return {"kl_input_clamp": inside, "kl_output_clamp": outside}
 
 
-def in_verl(estimator: Estimator) -> Callable[..., Kl]:
-    """The estimator with verl's constants."""
-
-    def penalty(log_ratio_ref: F64, *, beta: ByToken) -> Kl:
-        del beta  # the pipeline multiplies by it
-        return Kl(*clamped(estimator, log_ratio_ref, *_clamps(estimator).values()), None)
-
-    bounds = ", d clamped to ±20 and the estimate to 10" if estimator is k3 else ""
-    penalty.__doc__ = f"verl's {estimator.__name__} as a penalty in the loss{bounds}."
-    return penalty
-
-
 _ESTIMATORS = (("kl", k1, "k1"), ("abs", absolute, ""), ("mse", k2, "k2"), ("low_var_kl", k3, "k3"))
 """verl's name of each, the estimator, and verl's other name."""
 
 for _name, _of, _other in _ESTIMATORS:
-    choice("kl", f"verl/{_name}", *([f"verl/{_other}"] if _other else []))(in_verl(_of))
+    _bounds = ", d clamped to ±20 and the estimate to 10" if _of is k3 else ""
+    _doc = f"verl's {_of.__name__} as a penalty in the loss{_bounds}."
+    _held = {"ratio": None, "token_log_ratio": None, "kl_weight": "none", **_clamps(_of)}
+    _names = [f"verl/{_other}"] if _other else []
+    choice("kl", f"verl/{_name}", *_names)(holding(in_loss(_of), _doc, **_held))
 for _name, _of, _other in _ESTIMATORS:
     _stops = "" if _of is k2 else PLUS_STOPS  # the slope of k2 is mse's own
     _names = [f"verl/{_other}+"] if _other else []
