@@ -43,6 +43,9 @@ _GRPO = Row(
     + " multiplies the policy term.",
 )
 
+_PLAIN = vary(_GRPO, correction=use("none"), entropy=None, entropy_aggregate=None)
+"""Without vLLM's correction, the masks and the entropy bonus of GRPOTrainer."""
+
 ROWS = {
     "trl/grpo": _GRPO,
     "trl/bnpo": vary(_GRPO, aggregate=use("trl/bnpo")).named(
@@ -95,15 +98,12 @@ ROWS = {
         paper="2507.18071",
     ),
     "trl/rloo": vary(
-        _GRPO,
+        _PLAIN,
         advantage=use("leave-one-out"),
         ratio=use("product"),
         surrogate=use("trl/rloo"),
         kl=use("k1-in-reward", beta=0.05),
-        correction=use("none"),
         aggregate=use("response-mean"),
-        entropy=None,
-        entropy_aggregate=None,
     ).named(
         "TRL RLOOTrainer",
         "A response has one ratio, the product over its tokens. The KL of the policy that sampled "
@@ -114,12 +114,9 @@ ROWS = {
         paper="2402.14740",
     ),
     "trl/gmpo": vary(
-        _GRPO,
+        _PLAIN,
         surrogate=use("trl/gmpo"),
         kl=use("k3", beta=0.0, kl_weight="none"),
-        correction=use("none"),
-        entropy=None,
-        entropy_aggregate=None,
         reads=_READS - {"kl_weight"},
     ).named(
         "TRL GMPOTrainer (experimental)",
@@ -128,14 +125,11 @@ ROWS = {
         paper="2507.20673",
     ),
     "trl/async_grpo": vary(
-        _GRPO,
+        _PLAIN,
         advantage=use("group-std", std_ddof=0, std_eps=1e-8, std_min=0.0),
         ratio=use("rollout"),
         kl=use("none"),
-        correction=use("none"),
         aggregate=use("trl/async"),
-        entropy=None,
-        entropy_aggregate=None,
         reads=(_READS | {"global_n_tokens"}) - {"delta"},
     ).named(
         "TRL AsyncGRPOTrainer (experimental)",

@@ -47,6 +47,9 @@ VANILLA = Row(
     "(0/0); here it is 0.",
 )
 
+OWN_AGGREGATE = vary(VANILLA, kl_aggregate=_TOKEN_MEAN, entropy_aggregate=_TOKEN_MEAN)
+"""The policy term has an aggregation of its own; KL and entropy follow loss_agg_mode."""
+
 ROWS = {
     "verl/vanilla": VANILLA,
     "verl/multi_trajectories": vary(VANILLA, advantage=use("verl/grpo_multi_trajectories")).named(
@@ -69,11 +72,9 @@ ROWS = {
         paper="2507.18071",
     ),
     "verl/sapo": vary(
-        VANILLA,
+        OWN_AGGREGATE,
         surrogate=use("sapo", tau_pos=1.0, tau_neg=1.05),
         aggregate=use("verl/seq-mean-token-mean"),
-        kl_aggregate=_TOKEN_MEAN,
-        entropy_aggregate=_TOKEN_MEAN,
     ).named(
         "verl policy loss sapo",
         "The policy term is always seq-mean-token-mean; only KL and entropy follow loss_agg_mode.",
@@ -99,12 +100,10 @@ ROWS = {
         paper="2505.22617",
     ),
     "verl/geo_mean": vary(
-        VANILLA,
+        OWN_AGGREGATE,
         ratio=_FREE,
         surrogate=use("verl/geo_mean"),
         aggregate=use("response-mean"),
-        kl_aggregate=_TOKEN_MEAN,
-        entropy_aggregate=_TOKEN_MEAN,
     ).named(
         "verl policy loss geo_mean (GMPO)",
         "The policy term is always the mean over the rows of a micro-batch, including rows "
