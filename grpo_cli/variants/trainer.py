@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from grpo_cli.errors import InputError
-from grpo_cli.frameworks.framework import Reading, Settings, is_gone
+from grpo_cli.frameworks.framework import Reading, Settings, as_of, is_gone
 from grpo_cli.variants.plan import OWN_AGGREGATES, Plan, plan
 from grpo_cli.variants.registry import FRAMEWORKS, NAMES, ROWS, STAGES, framework
 
@@ -94,7 +94,7 @@ def _as_of(row: str, settings: Settings) -> str:
     version = settings.get("version")
     if not slash or version is None:
         return row
-    return framework(room).row_of(row, str(version))
+    return as_of(framework(room).changes, row, str(version))
 
 
 def _there(row: str, settings: Settings) -> str:
