@@ -9,16 +9,14 @@ trl/trainer/grpo_trainer.py, compute_liger_loss.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from grpo_cli.batch import I64
 from grpo_cli.frameworks.framework import Framework
-from grpo_cli.frameworks.trl.rows import ROWS as TRL
+from grpo_cli.frameworks.trl.rows import relative
 from grpo_cli.objective.choice import ByResponse, choice
 from grpo_cli.objective.results import Weights
-from grpo_cli.objective.row import Row, Use, use, vary, words
+from grpo_cli.objective.row import Row, Use, use, words
 
 
 @choice("aggregate", "liger/luspo", total=True)
@@ -34,12 +32,6 @@ def liger_luspo(lengths: I64, *, response_length: ByResponse) -> Weights:
 
 _READS = words("epsilon_low epsilon_high delta beta kl_weight")
 """What LigerFusedLinearGRPOLoss takes, where these rows use it."""
-
-
-def relative(row: str, title: str, note: str, **changes: Any) -> Row[Use]:
-    """TRL's row without what only TRL has, and with changes."""
-    without = {"correction": use("none"), "entropy": None, "entropy_aggregate": None}
-    return vary(TRL[row], **without, **changes).named(title, note)
 
 
 def _liger(row: str, title: str, note: str, beta: float, aggregate: Use) -> Row[Use]:

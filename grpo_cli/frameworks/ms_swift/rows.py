@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from grpo_cli.frameworks.framework import Change
-from grpo_cli.frameworks.liger import relative
+from grpo_cli.frameworks.trl.rows import relative
 from grpo_cli.objective.row import Row, Use, use, words
 
 _READS = words(

@@ -8,6 +8,7 @@ A record is a micro-batch: ``--batch record``.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from grpo_cli.frameworks.framework import Change
 from grpo_cli.objective.row import Row, Use, use, vary, words
@@ -43,8 +44,9 @@ _GRPO = Row(
     + " multiplies the policy term.",
 )
 
-_PLAIN = vary(_GRPO, correction=use("none"), entropy=None, entropy_aggregate=None)
-"""Without vLLM's correction, the masks and the entropy bonus of GRPOTrainer."""
+_BARE = {"correction": use("none"), "entropy": None, "entropy_aggregate": None}
+"""Without GRPOTrainer's masks, vLLM's correction, and an entropy bonus."""
+_PLAIN = vary(_GRPO, **_BARE)
 
 ROWS = {
     "trl/grpo": _GRPO,
@@ -138,6 +140,12 @@ ROWS = {
         "any score; remove it from the group's rewards.",
     ),
 }
+
+
+def relative(row: str, title: str, note: str, **changes: Any) -> Row[Use]:
+    """A row of another framework that is TRL's without what only TRL has, and with changes."""
+    return vary(ROWS[row], **_BARE, **changes).named(title, note)
+
 
 _WINDOW = ("trl/dapo", "trl/cispo", "trl/vespo")
 _LOSSES = (
