@@ -10,7 +10,7 @@ import numpy as np
 
 from grpo_cli.batch import I64
 from grpo_cli.frameworks.framework import Framework
-from grpo_cli.frameworks.verl.rows import VANILLA
+from grpo_cli.frameworks.verl.rows import OWN_AGGREGATE, VANILLA
 from grpo_cli.objective.arithmetic.groups import Groups
 from grpo_cli.objective.choice import choice, table
 from grpo_cli.objective.results import Weights, per_token
@@ -41,11 +41,9 @@ _VERSION = "c632d8d (2026-08-22)"
 
 ROWS = {
     "agent-lightning/per_rollout_mean": vary(
-        VANILLA,
+        OWN_AGGREGATE,
         advantage=use("verl/grpo_multi_trajectories"),
         aggregate=use("agent-lightning/per_rollout_mean"),
-        kl_aggregate=VANILLA.aggregate,
-        entropy_aggregate=VANILLA.aggregate,
         version=_VERSION,
     ).named(
         "agent-lightning's default: advantages and loss by rollout",

@@ -72,18 +72,15 @@ class Framework:
     accumulation: Rule | None = None
     entropy_accumulation: Rule | None = None
 
-    def row_of(self, row: str, version: str) -> str:
-        """The row that has a row's number as a release had it.
-
-        Args:
-            row: the name of one of ``rows``.
-            version: the release, as ``1.9.2``; what is no release is taken for the newest one.
-        """
-        return as_of(self.changes, row, version)
-
 
 def as_of(changes: Iterable[Change], row: str, version: str) -> str:
-    """``Framework.row_of``, for a room itself."""
+    """The row that has a row's number as a release had it.
+
+    Args:
+        changes: those of the row's framework.
+        row: the name of one of its newest rows.
+        version: the release, as ``1.9.2``; what is no release is taken for the newest one.
+    """
     own = [change for change in changes if row in change.rows]
     for change in sorted(own, key=lambda change: _order(change.since)):
         if _order(version) < _order(change.since):

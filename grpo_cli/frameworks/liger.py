@@ -9,16 +9,14 @@ trl/trainer/grpo_trainer.py, compute_liger_loss.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from grpo_cli.batch import I64
 from grpo_cli.frameworks.framework import Framework
-from grpo_cli.frameworks.trl.rows import ROWS as TRL
+from grpo_cli.frameworks.trl.rows import relative
 from grpo_cli.objective.choice import ByResponse, choice
 from grpo_cli.objective.results import Weights
-from grpo_cli.objective.row import Row, Use, use, vary, words
+from grpo_cli.objective.row import Row, Use, use, words
 
 
 @choice("aggregate", "liger/luspo", total=True)
@@ -32,57 +30,46 @@ def liger_luspo(lengths: I64, *, response_length: ByResponse) -> Weights:
     return Weights(lengths.astype(np.float64), np.ones(len(lengths)), response_length, of)
 
 
-_NO_CORRECTION = use("none")
 _READS = words("epsilon_low epsilon_high delta beta kl_weight")
 """What LigerFusedLinearGRPOLoss takes, where these rows use it."""
 
 
-def relative(row: str, title: str, version: str, beta: float, note: str) -> Row[Use]:
-    """TRL's row with the KL unweighted, and without what only TRL has."""
-    return vary(
-        TRL[row],
-        version=version,
-        checked="golden",
+def _liger(row: str, title: str, note: str, beta: float, aggregate: Use) -> Row[Use]:
+    return relative(
+        row,
+        f"Liger-Kernel GRPO loss, {title}",
+        note,
+        version="liger-kernel 0.8.5",
+        checked="executed",
         kl=use("k3", beta=beta, kl_weight="none"),
-        correction=_NO_CORRECTION,
-        entropy=None,
-        entropy_aggregate=None,
+        aggregate=aggregate,
         reads=_READS | {"gradient_accumulation_steps", "response_length"},
-    ).named(title, note)
+    )
 
 
-_LIGER = "liger-kernel 0.8.5"
 ROWS = {
-    "liger/dapo": replace(
-        relative(
-            "trl/dapo",
-            "Liger-Kernel GRPO loss, loss_type dapo",
-            _LIGER,
-            0.04,
-            "The sum is divided by the tokens of the micro-batch, and the caller divides by "
-            "gradient_accumulation_steps. TRL up to 1.12 calls it without num_items_in_batch; "
-            "TRL 1.13 and later do not use Liger's losses. The default ε_high of Liger's Triton "
-            "kernel is 0.4.",
-        ),
-        aggregate=use("trl/bnpo"),
-        checked="executed",
+    "liger/dapo": _liger(
+        "trl/dapo",
+        "loss_type dapo",
+        "The sum is divided by the tokens of the micro-batch, and the caller divides by "
+        "gradient_accumulation_steps. TRL up to 1.12 calls it without num_items_in_batch; "
+        "TRL 1.13 and later do not use Liger's losses. The default ε_high of Liger's Triton "
+        "kernel is 0.4.",
+        0.04,
+        use("trl/bnpo"),
     ),
-    "liger/luspo": replace(
-        relative(
-            "trl/luspo",
-            "Liger-Kernel GRPO loss, Triton, loss_type luspo",
-            _LIGER,
-            0.0,
-            "The Triton kernel weights a response by |o|² and divides by the padded width. It was "
-            "run on the CPU with importance_sampling_level sequence and reduce=True. Before "
-            "0.8.5, the gradient of its policy term is that of the loss divided by |o|. The "
-            "gradient is also wrong for a KL weighted by the ratio (use_bias_correction_kl) "
-            "before 0.8.5, and at the token level in every release. The chunked loss equals "
-            "trl/luspo only at the sequence level with β = 0; otherwise it also weights each "
-            "token by |o| and divides by the padded width.",
-        ),
-        aggregate=use("liger/luspo", response_length=512),
-        checked="executed",
+    "liger/luspo": _liger(
+        "trl/luspo",
+        "Triton, loss_type luspo",
+        "The Triton kernel weights a response by |o|² and divides by the padded width. It was "
+        "run on the CPU with importance_sampling_level sequence and reduce=True. Before "
+        "0.8.5, the gradient of its policy term is that of the loss divided by |o|. The "
+        "gradient is also wrong for a KL weighted by the ratio (use_bias_correction_kl) "
+        "before 0.8.5, and at the token level in every release. The chunked loss equals "
+        "trl/luspo only at the sequence level with β = 0; otherwise it also weights each "
+        "token by |o| and divides by the padded width.",
+        0.0,
+        use("liger/luspo", response_length=512),
     ),
 }
 

@@ -245,16 +245,14 @@ _AGENTS = (
     " The loss is DPPO's, as in 0.9.0; for later releases use --surrogate prime-rl/ipo --kl none."
 )
 ROWS |= {
-    "prime-rl/hierarchical_grpo": vary(
-        _DPPO, advantage=use("state-group-mean"), checked="executed", until=""
-    ).named(
+    "prime-rl/hierarchical_grpo": vary(_DPPO, advantage=use("state-group-mean"), until="").named(
         "prime-rl's hierarchical_grpo, for proposers and solvers",
         "Needs state_ids, which say what each agent was asked to do: the episode for roles in "
         "episode_agents, the role for others. Each trace counts once." + _AGENTS,
         paper="",
         aliases=("hierarchical_grpo",),
     ),
-    "prime-rl/rae": vary(_DPPO, advantage=use("remax"), checked="executed", until="").named(
+    "prime-rl/rae": vary(_DPPO, advantage=use("remax"), until="").named(
         "prime-rl's rae (SPIRAL's role-conditioned advantage)",
         "A = r − b, where b is the running mean of the agent's earlier rewards over all steps. "
         "Records must give b as reward_baselines." + _AGENTS,

@@ -194,6 +194,8 @@ _PPO = Row(
     "roll/seq-mean-token-sum-norm.",
 )
 
+_AGENTIC = vary(_PPO, checked="executed", reads=_READS | {"gamma"})
+
 ROWS = {
     "roll/ppo": _PPO,
     "roll/dual_clip": vary(
@@ -215,12 +217,7 @@ ROWS = {
         "as in roll/gspo. For train_infer_correction, use --correction roll/train-infer.",
         paper="",
     ),
-    "roll/agentic_reinforce": vary(
-        _PPO,
-        checked="executed",
-        advantage=use("roll/agentic_reinforce"),
-        reads=_READS | {"gamma"},
-    ).named(
+    "roll/agentic_reinforce": vary(_AGENTIC, advantage=use("roll/agentic_reinforce")).named(
         "ROLL's agentic pipeline with adv_estimator agentic_reinforce",
         "The advantage is the normalised reward, discounted by gamma for each following segment. "
         "With gamma 1, the default, this is roll/ppo. Rewards are normalised with method mean_std "
@@ -228,22 +225,15 @@ ROWS = {
         paper="",
     ),
     "roll/step_reinforce": vary(
-        _PPO,
-        checked="executed",
+        _AGENTIC,
         advantage=use("turn-group-std", gamma=0.95, turn_peers="group", std_ddof=1, std_eps=1e-6),
-        reads=_READS | {"gamma"},
     ).named(
         "ROLL's agentic pipeline with adv_estimator step_reinforce",
         "The advantage is a step's discounted return, normalised over all steps of the group. "
         "Long trajectories have more weight in the mean and std. step_reward_gamma is -p gamma.",
         paper="",
     ),
-    "roll/gigpo": vary(
-        _PPO,
-        checked="executed",
-        advantage=use("gigpo", outcome_unit="turn"),
-        reads=_READS | {"gamma"},
-    ).named(
+    "roll/gigpo": vary(_AGENTIC, advantage=use("gigpo", outcome_unit="turn")).named(
         "ROLL's agentic pipeline with adv_estimator gigpo",
         "Needs state_ids (ROLL's state_hash). A trajectory counts once per turn in the mean and "
         "std of episode scores; the paper counts it once (row gigpo). step_reward_gamma is "

@@ -11,10 +11,11 @@ from dataclasses import replace
 from grpo_cli.batch import F64
 from grpo_cli.frameworks.framework import Change, Framework
 from grpo_cli.frameworks.trl.rows import ROWS as TRL
+from grpo_cli.frameworks.trl.rows import relative
 from grpo_cli.objective.choice import ByToken, choice
 from grpo_cli.objective.kl import clamped, k3, weighed_then_clamped
 from grpo_cli.objective.results import Kl
-from grpo_cli.objective.row import Row, Use, use, vary, words
+from grpo_cli.objective.row import Row, Use, use, words
 
 
 @choice("kl", "unsloth/k3", kl_weight="ratio")
@@ -51,17 +52,16 @@ READS = words(
 
 
 def _unsloth(name: str) -> Row[Use]:
-    row = TRL[f"trl/{name}"]
-    return vary(
+    row = f"trl/{name}"
+    return relative(
         row,
+        TRL[row].title.replace("TRL GRPOTrainer", "Unsloth GRPO loss"),
+        _NOTE,
         version="unsloth-zoo 2026.10.9",
         checked="executed",
         kl=use("unsloth/k3", beta=0.0),
-        correction=use("none"),
-        entropy=None,
-        entropy_aggregate=None,
         reads=READS,
-    ).named(row.title.replace("TRL GRPOTrainer", "Unsloth GRPO loss"), _NOTE)
+    )
 
 
 _LOSSES = ("grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo", "luspo", "gspo")

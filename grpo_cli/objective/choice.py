@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property, lru_cache
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypeVar
@@ -44,9 +44,9 @@ class Parameters(NamedTuple):
     """
 
     columns: tuple[str, ...]
-    optional: frozenset[str]
-    hyperparameters: tuple[str, ...]
-    nullable: frozenset[str]
+    optional: frozenset[str] = frozenset()
+    hyperparameters: tuple[str, ...] = ()
+    nullable: frozenset[str] = frozenset()
     levels: Mapping[str, str] = NOTHING
 
     def __or__(self, other: Parameters) -> Parameters:
@@ -149,6 +149,28 @@ def reading(function: Callable[..., Any], doc: str, **instead: str) -> Composed:
 
     def run(columns: Arguments, values: Arguments) -> Any:
         return function(*columns.values(), **values)
+
+    return Composed(takes, run, doc, function.__annotations__["return"])
+
+
+def holding(function: Callable[..., Any], doc: str | None, **held: Any) -> Composed:
+    """A stage function some of whose columns or hyperparameters have values that nothing changes.
+
+    Args:
+        function: such a function.
+        held: its columns, or hyperparameters, and their values.
+    """
+    own = parameters(function)
+    takes = Parameters(
+        tuple(name for name in own.columns if name not in held),
+        own.optional - held.keys(),
+        tuple(name for name in own.hyperparameters if name not in held),
+        own.nullable - held.keys(),
+        {name: level for name, level in own.levels.items() if name not in held},
+    )
+
+    def run(columns: Arguments, values: Arguments) -> Any:
+        return call(function, {**columns, **held}, {**values, **held})
 
     return Composed(takes, run, doc, function.__annotations__["return"])
 
@@ -265,14 +287,7 @@ def choice(
     name: str,
     *aliases: str,
     measure: Callable[..., Any] | None = None,
-    absent: bool = False,
-    given: bool = False,
-    in_reward: bool = False,
-    per_response: bool = False,
-    window: Literal["product", "weight"] | None = None,
-    total: bool = False,
-    stops_gradient: str = "",
-    **usual: Value,
+    **words: Any,
 ) -> Callable[[Function], Function]:
     """Enters a function into the table of its stage, in the order of such calls.
 
@@ -280,35 +295,28 @@ def choice(
         stage: which of the six.
         name: what rows and flags call it; the part before a slash is its framework.
         aliases: other names, as frameworks have them.
-        measure, absent, given, in_reward, per_response, window, total, stops_gradient: as
-            ``Choice`` has them.
-        usual: the values of its hyperparameters where a flag swaps it in.
+        measure: as ``Choice`` has it.
+        words: attributes of ``Choice`` as it has them (``total``, ``stops_gradient``, …), and the
+            values of its hyperparameters where a flag swaps it in.
     """
+    facts = {name: words.pop(name) for name in _FACTS & words.keys()}
 
     def register(function: Function) -> Function:
-        made = Choice(
-            function,
-            usual,
-            measure or getattr(function, "measure", None),
-            absent=absent,
-            given=given,
-            in_reward=in_reward,
-            per_response=per_response,
-            window=window,
-            total=total,
-            stops_gradient=stops_gradient,
-        )
+        measured = measure or getattr(function, "measure", None)
         listed = table(stage, name.partition("/")[0] if "/" in name else "")
-        listed.choices[name] = made
+        listed.choices[name] = Choice(function, words, measured, **facts)
         listed.aliases.update(dict.fromkeys(aliases, name))
         return function
 
     return register
 
 
+_FACTS = {one.name for one in fields(Choice)} - {"function", "defaults", "measure"}
+
+
 def union(functions: Iterable[Callable[..., Any]]) -> Parameters:
     """What several functions take together, each name once."""
-    found = Parameters((), frozenset(), (), frozenset())
+    found = Parameters(())
     for function in functions:
         found |= parameters(function)
     return found

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from grpo_cli.objective.row import use, vary
-from grpo_cli.papers.basics import GRPO
+from grpo_cli.papers.basics import GRPO, PLAIN, TOKEN_MEANS
 
-_NO_KL = use("none")
-_REINFORCE = vary(GRPO, surrogate=use("reinforce"), kl=_NO_KL, aggregate=use("token-sum"))
-_TOKEN_MEANS = vary(GRPO, kl=_NO_KL, aggregate=use("token-mean"))
+_REINFORCE = vary(PLAIN, surrogate=use("reinforce"), aggregate=use("token-sum"))
 _SIGNED = (
     "The paper's objective is REINFORCE without a baseline. The clip and the token mean are "
     "from its released code; at ratio 1 the gradient is the same. "
@@ -17,12 +15,7 @@ _SUBSET = (
 )
 
 ROWS = {
-    "lite-ppo": vary(
-        GRPO,
-        advantage=use("batch-std", std_ddof=1, std_eps=1e-8),
-        kl=_NO_KL,
-        aggregate=use("token-mean"),
-    ).named(
+    "lite-ppo": vary(TOKEN_MEANS, advantage=use("batch-std", std_ddof=1, std_eps=1e-8)).named(
         "Lite PPO (group mean, batch std, token mean)",
         "The mean is the group's. The std is that of all raw rewards in the batch, so it "
         "includes differences between prompts. ROLL's recipe computes it per domain, TRL "
@@ -77,7 +70,7 @@ ROWS = {
         "nonzero scores instead.",
         paper="2504.02546",
     ),
-    "pass-at-k": vary(GRPO, advantage=use("pass-at-k"), kl=_NO_KL).named(
+    "pass-at-k": vary(PLAIN, advantage=use("pass-at-k")).named(
         "Leave-one-out pass@k",
         "k is the group size. verl also divides by the group's std. If several responses "
         "share the best reward, all advantages are 0.",
@@ -93,7 +86,7 @@ ROWS = {
         paper="2602.02710",
         aliases=("maxrl", "max_rl"),
     ),
-    "gdpo": vary(GRPO, advantage=use("decoupled", std_ddof=1, std_eps=1e-8), kl=_NO_KL).named(
+    "gdpo": vary(PLAIN, advantage=use("decoupled", std_ddof=1, std_eps=1e-8)).named(
         "Group reward-Decoupled normalization Policy Optimization",
         "All reward functions count equally; to weight them, scale the rewards first. TRL's "
         "eps is 1e-4, ms-swift's 1e-8. verl whitens over tokens. NeMo-RL uses leave-one-out "
@@ -101,11 +94,10 @@ ROWS = {
         paper="2601.05242",
     ),
     "scale-rl": vary(
-        GRPO,
+        PLAIN,
         advantage=use("batch-whiten", std_ddof=1, std_eps=1e-8),
         ratio=use("rollout"),
         surrogate=use("cispo", epsilon_low=1.0, epsilon_high=4.0),
-        kl=_NO_KL,
         aggregate=use("prompt-mean"),
     ).named(
         "ScaleRL (CISPO, batch-normalised advantages, prompt mean)",
@@ -142,20 +134,20 @@ ROWS = {
         paper="2505.10978",
     ),
     "psr": vary(
-        _TOKEN_MEANS, advantage=use("signed", positive_weight=1.0, negative_weight=0.0)
+        TOKEN_MEANS, advantage=use("signed", positive_weight=1.0, negative_weight=0.0)
     ).named("Positive Sample Reinforcement", _SIGNED + _SUBSET, paper="2506.01347"),
     "nsr": vary(
-        _TOKEN_MEANS, advantage=use("signed", positive_weight=0.0, negative_weight=1.0)
+        TOKEN_MEANS, advantage=use("signed", positive_weight=0.0, negative_weight=1.0)
     ).named("Negative Sample Reinforcement", _SIGNED + _SUBSET, paper="2506.01347"),
     "w-reinforce": vary(
-        _TOKEN_MEANS, advantage=use("signed", positive_weight=0.1, negative_weight=1.0)
+        TOKEN_MEANS, advantage=use("signed", positive_weight=0.1, negative_weight=1.0)
     ).named(
         "Weighted-REINFORCE (NSR with a little PSR)",
         _SIGNED + "λ is -p positive_weight.",
         paper="2506.01347",
         aliases=("w_reinforce", "weighted-reinforce"),
     ),
-    "gfpo": vary(_TOKEN_MEANS, advantage=use("shortest", gfpo_keep=8), until="trl 1.7.1").named(
+    "gfpo": vary(TOKEN_MEANS, advantage=use("shortest", gfpo_keep=8), until="trl 1.7.1").named(
         "Group Filtered Policy Optimization, shortest responses",
         "Filtered responses have advantage 0 and count in the denominator, as in the paper's "
         "equation (checked in 50 digits; no code is public). The equation averages over one "
@@ -164,20 +156,20 @@ ROWS = {
         "difficulty needs earlier prompts, which records do not have.",
         paper="2508.09726",
     ),
-    "gfpo-efficiency": vary(_TOKEN_MEANS, advantage=use("token-efficient", gfpo_keep=8)).named(
+    "gfpo-efficiency": vary(TOKEN_MEANS, advantage=use("token-efficient", gfpo_keep=8)).named(
         "Group Filtered Policy Optimization, most reward per token",
         "gfpo that keeps the responses with the highest reward per token.",
         paper="2508.09726",
         aliases=("gfpo_efficiency",),
     ),
-    "tis": vary(_TOKEN_MEANS, correction=use("token-truncate", is_low=None, is_high=2.0)).named(
+    "tis": vary(TOKEN_MEANS, correction=use("token-truncate", is_low=None, is_high=2.0)).named(
         "GRPO with Truncated Importance Sampling",
         "From a blog post (Yao et al., 2025). The weight multiplies the clipped surrogate. "
         "Bounds of the weight: slime and open-instruct [0, 2], OpenRLHF [0.5, 5]; TRL caps "
         "the weight of a whole response at 3 by default.",
         paper="",
     ),
-    "icepop": vary(_TOKEN_MEANS, correction=use("token-mask", is_low=0.5, is_high=5.0)).named(
+    "icepop": vary(TOKEN_MEANS, correction=use("token-mask", is_low=0.5, is_high=5.0)).named(
         "GRPO with IcePop's token mask",
         "A masked token still counts in the denominator. SkyRL and AReaL can reject the "
         "token instead. ROLL's default bounds are [0.8, 1.2].",

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from grpo_cli.objective.row import Row, use, vary
 
-_CLIP = use("clip", epsilon_low=0.2, epsilon_high=0.2)
-_NO_KL = use("none")
-
 GRPO = Row(
     title="Group Relative Policy Optimization",
     paper="2402.03300",
     advantage=use("group-std", std_ddof=1, std_eps=1e-8, std_min=0.0),
     ratio=use("token"),
-    surrogate=_CLIP,
+    surrogate=use("clip", epsilon_low=0.2, epsilon_high=0.2),
     kl=use("k3", beta=0.04),
     correction=use("none"),
     aggregate=use("response-mean"),
@@ -20,10 +17,12 @@ GRPO = Row(
     "another one. In most frameworks the default 'GRPO' now has β = 0 and averages over "
     "all tokens.",
 )
+PLAIN = vary(GRPO, kl=use("none"))
+TOKEN_MEANS = vary(PLAIN, aggregate=use("token-mean"))
 
 ROWS = {
     "grpo": GRPO,
-    "dr": vary(GRPO, advantage=use("group-mean"), kl=_NO_KL, aggregate=use("token-sum")).named(
+    "dr": vary(PLAIN, advantage=use("group-mean"), aggregate=use("token-sum")).named(
         "Dr. GRPO (GRPO Done Right)",
         "The paper sums over tokens. Its code and TRL's dr_grpo divide by a constant length "
         "(token-sum-norm). TRL's loss_type dr_grpo still divides by the std unless "
@@ -47,12 +46,7 @@ ROWS = {
         "expected gradient on-policy.",
         paper="2402.03300",
     ),
-    "dapo": vary(
-        GRPO,
-        surrogate=use("clip", epsilon_low=0.2, epsilon_high=0.28),
-        kl=_NO_KL,
-        aggregate=use("token-mean"),
-    ).named(
+    "dapo": vary(TOKEN_MEANS, surrogate=use("clip", epsilon_low=0.2, epsilon_high=0.28)).named(
         "Decoupled Clip and Dynamic Sampling Policy Optimization",
         "The paper's equation averages over the tokens of one group (prompt-mean). "
         "Frameworks, and this row, average over the tokens of the whole batch.",
@@ -65,22 +59,14 @@ ROWS = {
         paper="",
     ),
     "gspo": vary(
-        GRPO,
-        ratio=use("sequence"),
-        surrogate=use("clip", epsilon_low=3e-4, epsilon_high=4e-4),
-        kl=_NO_KL,
+        PLAIN, ratio=use("sequence"), surrogate=use("clip", epsilon_low=3e-4, epsilon_high=4e-4)
     ).named(
         "Group Sequence Policy Optimization",
         "The sequence ratio is the geometric mean of the token ratios; in RLOO it is their "
         "product. AReaL weights each sequence by its length.",
         paper="2507.18071",
     ),
-    "cispo": vary(
-        GRPO,
-        surrogate=use("cispo", epsilon_low=1.0, epsilon_high=4.0),
-        kl=_NO_KL,
-        aggregate=use("token-mean"),
-    ).named(
+    "cispo": vary(TOKEN_MEANS, surrogate=use("cispo", epsilon_low=1.0, epsilon_high=4.0)).named(
         "Clipped IS-weight Policy Optimization",
         "The paper gives no bounds; [0, 5] are ScaleRL's. TRL caps the ratio at ε_high, not "
         "1 + ε_high. verl's default bounds are [0.8, 1.2].",

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 from grpo_cli.objective.row import use, vary
-from grpo_cli.papers.basics import GRPO
+from grpo_cli.papers import basics
+from grpo_cli.papers.basics import PLAIN, TOKEN_MEANS
 
-_NO_KL = use("none")
-_TOKEN_MEAN = use("token-mean")
-_PLAIN = vary(GRPO, kl=_NO_KL)
-_DAPO = vary(
-    _PLAIN, surrogate=use("clip", epsilon_low=0.2, epsilon_high=0.28), aggregate=_TOKEN_MEAN
-)
-_TOKEN_MEANS = vary(_PLAIN, aggregate=_TOKEN_MEAN)
+_DAPO = basics.ROWS["dapo"]
 
 ROWS = {
     "dapo-prompt": vary(_DAPO, aggregate=use("prompt-mean")).named(
@@ -21,7 +16,7 @@ ROWS = {
         paper="2503.14476",
     ),
     "gspo-token": vary(
-        _PLAIN,
+        PLAIN,
         ratio=use("sequence-token"),
         surrogate=use("clip", epsilon_low=3e-4, epsilon_high=4e-4),
     ).named(
@@ -32,7 +27,7 @@ ROWS = {
         aliases=("gspo_token",),
     ),
     "luspo": vary(
-        _PLAIN,
+        PLAIN,
         ratio=use("sequence"),
         surrogate=use("clip", epsilon_low=2e-3, epsilon_high=2.5e-3),
         aggregate=use("token-sum"),
@@ -42,31 +37,27 @@ ROWS = {
         "weight twice.",
         paper="2602.05261",
     ),
-    "gmpo": vary(_PLAIN, surrogate=use("gmpo", epsilon_low=0.4, epsilon_high=0.4)).named(
+    "gmpo": vary(PLAIN, surrogate=use("gmpo", epsilon_low=0.4, epsilon_high=0.4)).named(
         "Geometric-Mean Policy Optimization",
         "ε applies to the log ratio: the ratio is clipped to [e^−0.4, e^0.4]. verl averages "
         "over the rows of a micro-batch, whatever the aggregation.",
         paper="2507.20673",
         aliases=("geo_mean",),
     ),
-    "sapo": vary(_PLAIN, surrogate=use("sapo", tau_pos=1.0, tau_neg=1.05)).named(
+    "sapo": vary(PLAIN, surrogate=use("sapo", tau_pos=1.0, tau_neg=1.05)).named(
         "Soft Adaptive Policy Optimization",
         "On-policy the value is 2A/τ, not A. verl always uses the response mean; SkyRL "
         "averages as configured (over tokens by default).",
         paper="2511.20347",
     ),
-    "vespo": vary(
-        _PLAIN, ratio=use("product"), surrogate=use("vespo"), aggregate=_TOKEN_MEAN
-    ).named(
+    "vespo": vary(TOKEN_MEANS, ratio=use("product"), surrogate=use("vespo")).named(
         "Variational Sequence-level Soft Policy Optimization",
         "The ratio is the product over the response, not the geometric mean. TRL clamps it "
         "and includes the mismatch with the rollout engine in it.",
         paper="2602.10693",
     ),
     "dppo-tv": vary(
-        _PLAIN,
-        surrogate=use("dppo-tv", divergence_low=0.15, divergence_high=0.15),
-        aggregate=_TOKEN_MEAN,
+        TOKEN_MEANS, surrogate=use("dppo-tv", divergence_low=0.15, divergence_high=0.15)
     ).named(
         "Divergence PPO, binary total variation",
         "This row compares with the old policy, as the authors' …_recompute masks do. The "
@@ -77,9 +68,7 @@ ROWS = {
         aliases=("dppo",),
     ),
     "dppo-kl": vary(
-        _PLAIN,
-        surrogate=use("dppo-kl", divergence_low=0.05, divergence_high=0.05),
-        aggregate=_TOKEN_MEAN,
+        TOKEN_MEANS, surrogate=use("dppo-kl", divergence_low=0.05, divergence_high=0.05)
     ).named(
         "Divergence PPO, binary KL",
         "dppo-tv with the KL of two outcomes: this token, or any other. To compare with the "
@@ -88,10 +77,7 @@ ROWS = {
         paper="2602.04879",
     ),
     "dro": vary(
-        _PLAIN,
-        advantage=use("group-mean"),
-        surrogate=use("dro", dro_beta=0.05),
-        aggregate=_TOKEN_MEAN,
+        TOKEN_MEANS, advantage=use("group-mean"), surrogate=use("dro", dro_beta=0.05)
     ).named(
         "Direct Reward Optimization",
         "The paper learns a value function and squares the response's log ratio. As a GRPO "
@@ -100,7 +86,7 @@ ROWS = {
         paper="2405.19107",
     ),
     "topr": vary(
-        _PLAIN,
+        PLAIN,
         advantage=use("group-mean"),
         ratio=use("product"),
         surrogate=use("topr"),
@@ -113,7 +99,7 @@ ROWS = {
         paper="2503.14286",
     ),
     "kl-cov": vary(
-        _PLAIN, surrogate=use("kl-cov", kl_cov_ratio=0.0002, ppo_kl_coef=1.0), aggregate=_TOKEN_MEAN
+        TOKEN_MEANS, surrogate=use("kl-cov", kl_cov_ratio=0.0002, ppo_kl_coef=1.0)
     ).named(
         "KL-Cov",
         "Nothing is clipped. The share of penalised tokens is the authors' for 32B, 0.0002; "
@@ -122,7 +108,7 @@ ROWS = {
         paper="2505.22617",
         aliases=("kl_cov",),
     ),
-    "clip-cov": vary(_PLAIN, surrogate=use("clip-cov"), aggregate=_TOKEN_MEAN).named(
+    "clip-cov": vary(TOKEN_MEANS, surrogate=use("clip-cov")).named(
         "Clip-Cov",
         "Drops random tokens; set the seed with -p clip_cov_seed=N. verl and SkyRL draw "
         "without a seed. SkyRL computes the covariances from scaled advantages.",
@@ -130,10 +116,9 @@ ROWS = {
         aliases=("clip_cov",),
     ),
     "two-sided": vary(
-        _PLAIN,
+        TOKEN_MEANS,
         surrogate=use("clip", epsilon_low=0.2, epsilon_high=0.2, delta=4.0),
         kl=use("k3", beta=0.001),
-        aggregate=_TOKEN_MEAN,
     ).named(
         "Two-sided clip (INTELLECT-2)",
         "δ bounds the ratio if A < 0. In TRL and Liger, a delta below 1 + ε_high also "
@@ -142,9 +127,7 @@ ROWS = {
         aliases=("two_sided",),
     ),
     "dual-clip": vary(
-        _PLAIN,
-        surrogate=use("clip", epsilon_low=0.2, epsilon_high=0.2, dual_clip=3.0),
-        aggregate=_TOKEN_MEAN,
+        TOKEN_MEANS, surrogate=use("clip", epsilon_low=0.2, epsilon_high=0.2, dual_clip=3.0)
     ).named(
         "Dual-clip PPO on group advantages",
         "verl always uses it (c = 3); elsewhere it is an option. ROLL's c is 1 + 2ε = 1.4.",
@@ -165,7 +148,7 @@ ROWS = {
         paper="2603.19835",
     ),
     "real": vary(
-        _PLAIN,
+        PLAIN,
         advantage=use("group-mean"),
         ratio=use("sequence"),
         surrogate=use("real", real_tau=0.5),
@@ -176,7 +159,7 @@ ROWS = {
         "good or all bad, as in ms-swift.",
         paper="2602.05630",
     ),
-    "ce-gppo": vary(_TOKEN_MEANS, surrogate=use("ce-gppo", gppo_beta1=0.5, gppo_beta2=1.0)).named(
+    "ce-gppo": vary(TOKEN_MEANS, surrogate=use("ce-gppo", gppo_beta1=0.5, gppo_beta2=1.0)).named(
         "CE-GPPO (clipped tokens keep a part of their gradient)",
         "β₁ is 0.5 in the authors' 1.5B script and 0.75 in the 7B script. The 7B script also "
         "has a dual clip (-p dual_clip=10), which is not in the equation. GPPO of "
@@ -185,7 +168,7 @@ ROWS = {
         aliases=("ce_gppo", "gppo"),
     ),
     "dcpo": vary(
-        _TOKEN_MEANS,
+        TOKEN_MEANS,
         advantage=use("group-std", std_ddof=1, std_eps=0.0, std_min=0.0),
         surrogate=use("dcpo"),
         aggregate=use("response-sum"),
@@ -197,7 +180,7 @@ ROWS = {
         "dual_clip=10).",
         paper="2509.02333",
     ),
-    "bapo": vary(_TOKEN_MEANS, surrogate=use("bapo")).named(
+    "bapo": vary(TOKEN_MEANS, surrogate=use("bapo")).named(
         "Balanced Policy Optimization with adaptive clipping",
         "Bounds are adapted for each record separately. The order (lower bound first) and "
         "the step sizes are from the released code, the ranges from its README ('as used in "
@@ -206,7 +189,7 @@ ROWS = {
         paper="2510.18927",
     ),
     "minirl": vary(
-        _TOKEN_MEANS,
+        TOKEN_MEANS,
         advantage=use("group-mean"),
         surrogate=use("minirl"),
         aggregate=use("token-sum"),

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from grpo_cli.errors import InputError
-from grpo_cli.frameworks.framework import Reading, Settings, is_gone
+from grpo_cli.frameworks.framework import Reading, Settings, as_of, is_gone
 from grpo_cli.variants.plan import OWN_AGGREGATES, Plan, plan
 from grpo_cli.variants.registry import FRAMEWORKS, NAMES, ROWS, STAGES, framework
 
@@ -48,9 +48,10 @@ def choose(settings: Settings) -> Reading:
     name = str(settings.get("name", "")).lower()
     read = framework(name).read if name in FRAMEWORKS else None
     if read is None:
-        return _by_variant(settings)
+        word = settings.get("variant") or settings.get("loss_type") or settings.get("name")
+        return Reading(_row(settings, word, ""))
     reading = read(settings)
-    row = _as_of(_row(settings, reading), settings)
+    row = _row(settings, reading.row, f"{settings['name']}'s ")
     stages = {stage: _choice(stage, choice, name) for stage, choice in reading.stages.items()}
     return Reading(row, stages, reading.hyperparameters)
 
@@ -79,14 +80,12 @@ def completed(
     )
 
 
-def _row(settings: Settings, reading: Reading) -> str:
-    for wanted in (f"{settings['name']}/{reading.row}".lower(), reading.row):
-        if wanted in NAMES:
-            return _there(NAMES[wanted], settings)
-    raise InputError(
-        f"no variant reproduces {settings['name']}'s {reading.row!r}; name one with -v",
-        path="framework",
-    )
+def _row(settings: Settings, word: object, whose: str) -> str:
+    """The row that a word means, the framework's own one first, as the record's release had it."""
+    for wanted in (f"{settings.get('name')}/{word}".lower(), word):
+        if isinstance(wanted, str) and wanted in NAMES:
+            return _as_of(_there(NAMES[wanted], settings), settings)
+    raise InputError(f"no variant reproduces {whose}{word!r}; name one with -v", path="framework")
 
 
 def _as_of(row: str, settings: Settings) -> str:
@@ -95,7 +94,7 @@ def _as_of(row: str, settings: Settings) -> str:
     version = settings.get("version")
     if not slash or version is None:
         return row
-    return framework(room).row_of(row, str(version))
+    return as_of(framework(room).changes, row, str(version))
 
 
 def _there(row: str, settings: Settings) -> str:
@@ -109,14 +108,6 @@ def _there(row: str, settings: Settings) -> str:
             path="framework.version",
         )
     return row
-
-
-def _by_variant(settings: Settings) -> Reading:
-    name = settings.get("variant") or settings.get("loss_type") or settings.get("name")
-    for wanted in (f"{settings.get('name')}/{name}".lower(), name):
-        if isinstance(wanted, str) and wanted in NAMES:
-            return Reading(_as_of(_there(NAMES[wanted], settings), settings))
-    raise InputError(f"no variant reproduces {name!r}; name one with -v", path="framework")
 
 
 def _choice(stage: str, name: str, framework: str) -> str:

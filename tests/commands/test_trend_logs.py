@@ -513,6 +513,20 @@ def test_report_says_where_its_log_is_not_finite(tmp_path: Path) -> None:
     assert (result.exit_code, note in result.stderr) == (0, True)
 
 
+def test_a_resumed_run_is_not_finite_as_its_last_pass_is(tmp_path: Path) -> None:
+    """What the first pass had at a step that was trained again says nothing of the run."""
+    steps = [*range(1, 21), *range(11, 31)]
+    losses = [0.1 + step / 1000 for step in steps]
+    losses[11], losses[21] = math.inf, math.nan  # both of step 12
+    rows = [{"step": step, "loss": loss} for step, loss in zip(steps, losses, strict=True)]
+    log = write(tmp_path / "log.jsonl", rows)
+    [finding] = answer("trend", log)["findings"]
+    assert (finding["onset"], finding["sentence"]) == (12, "loss is NaN at step 12")
+    assert "loss is NaN at step 12;" in answer("explain", log)["meaning"][0]
+    note = f"note: {log}: loss is NaN at step 12; these steps are not compared"
+    assert note in run("trend", HEALTHY, *TRL, "--log", log).stderr
+
+
 # ---- a log alone ----------------------------------------------------------------------------
 
 

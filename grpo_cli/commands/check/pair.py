@@ -135,11 +135,6 @@ class Pair:
         """Whether the second is the reference, from which a policy moves far in long training."""
         return self.names[1] == "log_probs_ref"
 
-    @property
-    def to_engine(self) -> bool:
-        """Whether the second is of the engine from which the tokens were sampled."""
-        return self.names[1] == "log_probs_rollout"
-
     @cached_property
     def samples(self) -> Segments:
         """The tokens of each sample."""

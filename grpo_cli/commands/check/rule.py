@@ -87,6 +87,7 @@ class Rule:
         explains: whether the log-probs of a record are not compared after such a finding, unless
             it is an info.
         suppressible: whether its findings are dropped if an earlier rule explains the record.
+        against: of a rule on pairs, the second columns that it judges; empty: all.
         rank: rules run from the lowest rank to the highest; causes come before what they explain.
         find: yields findings. That of the scope "input" is called by the memory of all records.
     """
@@ -100,6 +101,7 @@ class Rule:
     topic: Topic
     rank: int
     find: Callable[..., Iterable[Finding]]
+    against: tuple[str, ...] = ()
     explains: bool = False
     suppressible: bool = False
 

@@ -132,7 +132,9 @@ def find_in_pairs(
     rules = [rule for rule in rules_of("pair") if codes is None or rule.code in codes]
     for names in records.pairs:
         pair = Pair(records, names)
-        for rule in rules:
+        if pair.equal.all():
+            continue
+        for rule in [one for one in rules if not one.against or names[1] in one.against]:
             if explained.all():
                 return
             before = explained.copy()

@@ -12,8 +12,8 @@ from rich.text import Text
 from grpo_cli.batch import F64
 from grpo_cli.commands.trend.detectors import IMPOSSIBLE
 from grpo_cli.commands.trend.findings import findings
-from grpo_cli.commands.trend.logs import Log, LogFile, not_finite, read_log, steps_of
-from grpo_cli.commands.trend.step import WARNING
+from grpo_cli.commands.trend.logs import not_finite, read_log, steps_of
+from grpo_cli.commands.trend.step import WARNING, Steps
 from grpo_cli.records import Source
 from grpo_cli.terminal.numbers import counted, shown, visible
 from grpo_cli.terminal.prose import wrapped
@@ -40,16 +40,15 @@ UNKNOWN = (
 
 def explain_log(source: Source, most: int | None) -> dict[str, Any]:
     """The explanation of a log, as a document; its changes are what ``grpo trend`` finds."""
-    file = read_log(source, most)
-    steps, bad = steps_of([file]), not_finite(file)
-    if bad:
+    steps = steps_of([read_log(source, most)])
+    if bad := not_finite(steps):
         bad = [*bad[:-1], f"{bad[-1]}; all sentences below ignore these values"]
     return {
         "steps": len(steps),
         "first": steps.numbers[0],
         "last": steps.numbers[-1],
         "series": [*steps.metrics],
-        "meaning": [*bad, *_meaning(file)],
+        "meaning": [*bad, *_meaning(steps)],
         "onsets": [
             {"series": one.metric, "step": one.onset, "kind": one.kind, "text": one.sentence}
             for one in findings(steps)
@@ -59,32 +58,33 @@ def explain_log(source: Source, most: int | None) -> dict[str, Any]:
     }
 
 
-def _series(log: Log, names: tuple[str, ...]) -> tuple[str, F64] | None:
+def _series(steps: Steps, names: tuple[str, ...]) -> tuple[str, F64] | None:
+    """The first of the names that has values, and these."""
     for name in names:
-        if name in log:
-            return name, np.array([log[name][step] for step in sorted(log[name])])
+        column = steps.metrics.get(name, np.zeros(0))
+        if len(values := column[~np.isnan(column)]):
+            return name, values
     return None
 
 
-def _meaning(file: LogFile) -> Iterator[str]:
-    log = file.series
-    loss, gradient = _series(log, _LOSS), _series(log, _GRADIENT)
+def _meaning(steps: Steps) -> Iterator[str]:
+    loss, gradient = _series(steps, _LOSS), _series(steps, _GRADIENT)
     if loss is not None and gradient is not None:
         yield from _loss(*loss, *gradient)
-    dead, reward = _series(log, _DEAD), _series(log, _REWARD)
+    dead, reward = _series(steps, _DEAD), _series(steps, _REWARD)
     if dead is not None and (dead[1] >= 1.0).any():
         count = int((dead[1] >= 1.0).sum())
         yield (
             f"{dead[0]} is 1 at {_of(count, dead[1])}: rewards within a group are equal, all "
             "advantages are 0, and only a KL or an entropy bonus changes the policy"
         )
-    clipped = _zero_throughout(file, _CLIPPED)
+    clipped = _zero_throughout(steps, _CLIPPED)
     if clipped is not None:
         yield (
             f"{clipped} is always 0: each generation is used for one update, so every ratio is "
             "1, or no ratio leaves the clip range"
         )
-    kl = _zero_throughout(file, _KL)
+    kl = _zero_throughout(steps, _KL)
     if kl is not None:
         yield (
             f"{kl} is always 0: there is no reference (β = 0), or the reference is the "
@@ -98,10 +98,10 @@ def _meaning(file: LogFile) -> Iterator[str]:
         )
 
 
-def _zero_throughout(file: LogFile, names: tuple[str, ...]) -> str | None:
+def _zero_throughout(steps: Steps, names: tuple[str, ...]) -> str | None:
     """The first of the names in a log, if it is 0 at every step."""
-    found = _series(file.series, names)
-    if found is None or found[1].any() or found[0] in file.nonfinite:
+    found = _series(steps, names)
+    if found is None or found[1].any() or found[0] in steps.not_finite:
         return None
     return found[0]
 

@@ -6,10 +6,9 @@ import csv
 import io
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -41,25 +40,6 @@ class LogFile:
 
     name: str
     rows: Sequence[tuple[int, Mapping[str, float]]]
-
-    @cached_property
-    def series(self) -> Log:
-        """The finite values of the run as it went on."""
-        return self._where(math.isfinite)
-
-    @cached_property
-    def nonfinite(self) -> Log:
-        """NaN, inf and −inf, likewise."""
-        return self._where(lambda value: not math.isfinite(value))
-
-    def _where(self, wanted: Callable[[float], bool]) -> Log:
-        found: dict[str, dict[int, float]] = {}
-        for (number, step), values in _last_passes(in_passes(self.rows)).items():
-            del number
-            for name, value in values.items():
-                if wanted(value):
-                    found.setdefault(name, {})[step] = value
-        return found
 
 
 _PACKED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")
@@ -122,7 +102,7 @@ def _first_value(source: Source, most: int | None) -> Any:
 
 
 def read_log(source: Source, most: int | None = None) -> LogFile:
-    """The series of a log, and where they are not finite.
+    """The rows of a log.
 
     Args:
         source: the file.
@@ -155,9 +135,14 @@ def read_finite(path: str | None, most: int | None) -> tuple[Log | None, Notices
     """The finite series of ``--log`` and notes about the others; None where no log is given."""
     if path is None:
         return None, {}
-    found = read_log(Source.of(path), most)
-    gaps = [f"{path}: {one}; these steps are not compared" for one in not_finite(found)]
-    return found.series, dict.fromkeys(gaps)
+    steps = steps_of([read_log(Source.of(path), most)])
+    gaps = [f"{path}: {one}; these steps are not compared" for one in not_finite(steps)]
+    log: dict[str, dict[int, float]] = {}
+    for name, column in steps.metrics.items():
+        numbers = [*zip(steps.numbers, column.tolist(), strict=True)]
+        if values := {step: value for step, value in numbers if not math.isnan(value)}:
+            log[name] = values
+    return log, dict.fromkeys(gaps)
 
 
 _EXPECTED = "expected a log as JSON, JSONL or CSV"
@@ -271,18 +256,6 @@ def in_passes(rows: Sequence[tuple[int, Mapping[str, float]]]) -> Passed:
     return found
 
 
-def _last_passes(found: Passed) -> Passed:
-    """The last pass over each step, without steps that the run did not come to again."""
-    firsts: dict[int, int] = {}
-    for number, step in found:
-        firsts[number] = min(step, firsts.get(number, step))
-    return {
-        (number, step): row
-        for (number, step), row in found.items()
-        if all(step < first for later, first in firsts.items() if later > number)
-    }
-
-
 def steps_of(logs: Sequence[LogFile]) -> Steps:
     """The steps of the one run that all logs are of, under the names that they have.
 
@@ -305,43 +278,49 @@ def steps_of(logs: Sequence[LogFile]) -> Steps:
     keys = sorted(found)
     every = dict.fromkeys(name for row in found.values() for name in row)
     metrics = {name: np.array([found[key].get(name, np.nan) for key in keys]) for name in every}
-    broken = {}
-    for name in every:
-        nonfinite = {
-            at: found[key][name]
-            for at, key in enumerate(keys)
-            if name in found[key] and not math.isfinite(found[key][name])
-        }
-        if nonfinite:
-            broken[name] = NotFinite([*nonfinite], _is(name, nonfinite))
-            metrics[name][[*nonfinite]] = np.nan
+    for column in metrics.values():
+        column[np.isinf(column)] = np.nan
     passes, numbers = zip(*keys, strict=True)
     sums = StepSums(np.array(numbers), [(logs[0].name, None)] * len(keys), {})
-    whole = Steps(sums, metrics, broken, logged=True)
-    return whole if passes[-1] == 1 else whole.in_passes(passes)
+    whole = Steps(sums, metrics, _broken(found, keys), logged=True)
+    if passes[-1] == 1:
+        return whole
+    steps = whole.in_passes(passes)
+    kept = zip(steps.passes, steps.numbers, strict=True)
+    steps.not_finite = _broken(found, [*kept])
+    return steps
+
+
+def _broken(found: Passed, keys: Sequence[tuple[int, int]]) -> dict[str, NotFinite]:
+    """Name → where a series has NaN or infinities, and which of them, in words."""
+    broken: dict[str, NotFinite] = {}
+    for name in dict.fromkeys(name for row in found.values() for name in row):
+        values = {at: found[key][name] for at, key in enumerate(keys) if name in found[key]}
+        kinds = {
+            at: "NaN" if math.isnan(value) else "inf" if value > 0 else "−inf"
+            for at, value in values.items()
+            if not math.isfinite(value)
+        }
+        if kinds:
+            words = f"{name} is {' or '.join(dict.fromkeys(kinds.values()))}"
+            broken[name] = NotFinite([*kinds], words)
+    return broken
 
 
 _MOST = 5
 """Series with NaN that are named; after a NaN in the weights it is all of them."""
 
 
-def not_finite(file: LogFile) -> list[str]:
+def not_finite(steps: Steps) -> list[str]:
     """Sentences that say where NaN and infinities are, the earliest first."""
-    found = sorted(file.nonfinite.items(), key=lambda one: min(one[1]))
+    found = sorted(steps.not_finite.items(), key=lambda one: one[1].places[0])
     sentences = []
-    for name, values in found[:_MOST]:
-        count, first = len(values), f"at step {min(values)}"
-        steps = count + len(file.series.get(name, {}))
-        many = f"at {count} of {steps} steps, first " if count > 1 else ""
-        sentences.append(f"{_is(name, values)} {many}{first}")
+    for name, broken in found[:_MOST]:
+        count, first = len(broken.places), f"at step {steps.numbers[broken.places[0]]}"
+        of = count + np.count_nonzero(~np.isnan(steps.metrics[name]))
+        many = f"at {count} of {of} steps, first " if count > 1 else ""
+        sentences.append(f"{broken.words} {many}{first}")
     if len(found) > _MOST:
         rest = ", ".join(name for name, _ in found[_MOST:])
         sentences.append(f"{len(found) - _MOST} other series are not finite at some steps: {rest}")
     return sentences
-
-
-def _is(name: str, values: Mapping[int, float]) -> str:
-    """What a series is at some steps: NaN, or infinite."""
-    ordered = (values[step] for step in sorted(values))
-    kinds = ("NaN" if math.isnan(one) else "inf" if one > 0 else "−inf" for one in ordered)
-    return f"{name} is {' or '.join(dict.fromkeys(kinds))}"

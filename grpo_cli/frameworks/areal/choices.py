@@ -17,7 +17,7 @@ from grpo_cli.objective.advantage.batch import Advantage, over_batch
 from grpo_cli.objective.advantage.group import group_std
 from grpo_cli.objective.advantage.tokens import less_kl_to_come
 from grpo_cli.objective.arithmetic.groups import Groups
-from grpo_cli.objective.choice import Usual, choice
+from grpo_cli.objective.choice import Usual, choice, holding
 from grpo_cli.objective.correction import within
 from grpo_cli.objective.kl import Estimator, in_reward, k1, k2, k3
 from grpo_cli.objective.results import Moments, Ratio, Weights
@@ -30,20 +30,30 @@ def _whiten(values: F64, moments: Moments, *, std_eps: float) -> F64:
     return (values - moments.mean) / (sigma + std_eps)
 
 
-@choice("advantage", "areal/grpo", **_USUAL)
-@over_batch(_whiten)
-def group_then_batch(
+def _on_last_token(
     task_rewards: F64,
     groups: Groups,
     token_penalty: F64,
     responses: Segments,
+    last_masked: NDArray[np.bool_] | None = None,
     *,
     reward_bias: float,
     reward_scaling: float,
     reward_clip: float,
     std_eps: float,
 ) -> Advantage:
-    """AReaL's GRPO: clip((r + bias)·scaling), group-normalised, then normalised over all tokens.
+    mapped = np.clip((task_rewards + reward_bias) * reward_scaling, -reward_clip, reward_clip)
+    scores = group_std(mapped, groups, std_ddof=1, std_eps=std_eps, std_min=0.0)
+    if last_masked is not None:
+        scores = np.where(last_masked, 0.0, scores)
+    return less_kl_to_come(scores, token_penalty, responses, None)
+
+
+choice("advantage", "areal/grpo", **_USUAL)(
+    over_batch(
+        _whiten,
+        doc="""
+    AReaL's GRPO: clip((r + bias)·scaling), group-normalised, then normalised over all tokens.
 
     Both normalisations are (x − m)/(σ + eps), with the mean m and the standard deviation σ (ddof
     1) of x. The second one is over all tokens of the batch. Between the two, the KL of this and
@@ -57,27 +67,13 @@ def group_then_batch(
 
     References:
         Fu et al., AReaL, 2025 (arXiv 2505.24298); its examples/math/gsm8k_grpo.yaml.
-    """
-    mapped = np.clip((task_rewards + reward_bias) * reward_scaling, -reward_clip, reward_clip)
-    scores = group_std(mapped, groups, std_ddof=1, std_eps=std_eps, std_min=0.0)
-    return less_kl_to_come(scores, token_penalty, responses, None)
-
-
-@choice("advantage", "areal/on-last-token", **_USUAL)
-@over_batch(_whiten)
-def on_last_token(
-    task_rewards: F64,
-    groups: Groups,
-    token_penalty: F64,
-    responses: Segments,
-    last_masked: NDArray[np.bool_] | None = None,
-    *,
-    reward_bias: float,
-    reward_scaling: float,
-    reward_clip: float,
-    std_eps: float,
-) -> Advantage:
-    """``areal/grpo``, but a response whose last token as written is masked has no score.
+    """,
+    )(holding(_on_last_token, None, last_masked=None))
+)
+choice("advantage", "areal/on-last-token", **_USUAL)(
+    over_batch(
+        _whiten,
+        doc="""``areal/grpo``, but a response whose last token as written is masked has no score.
 
     AReaL puts the score on the last token that is not padding and ignores masked tokens. If that
     token is masked, the score is 0 before the second normalisation. Use this for records without
@@ -90,12 +86,9 @@ def on_last_token(
 
     References:
         AReaL cbff54d, ``PPOActor._compute_advantages``.
-    """
-    mapped = np.clip((task_rewards + reward_bias) * reward_scaling, -reward_clip, reward_clip)
-    scores = group_std(mapped, groups, std_ddof=1, std_eps=std_eps, std_min=0.0)
-    if last_masked is not None:
-        scores = np.where(last_masked, 0.0, scores)
-    return less_kl_to_come(scores, token_penalty, responses, None)
+    """,
+    )(_on_last_token)
+)
 
 
 @choice("ratio", "areal/sequence", is_low=None, is_high=5.0)

@@ -7,12 +7,12 @@ It follows TRL's formulas; loss types that are not here give the number of the `
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from grpo_cli.frameworks.framework import Change
-from grpo_cli.frameworks.liger import relative
+from grpo_cli.frameworks.trl.rows import relative
 from grpo_cli.objective.row import Row, Use, use, words
 
-_SWIFT = "ms-swift 4.6.0"
 _READS = words(
     "epsilon_low epsilon_high delta tau_pos tau_neg beta real_tau fipo_decay_rate "
     "fipo_clip_low fipo_clip_high fipo_safety_threshold off_policy_mask_threshold "
@@ -20,17 +20,19 @@ _READS = words(
     "num_items_in_batch num_processes"
 )
 """Of GRPOArguments and the Trainer; the clamps of the KL are constants."""
-_CLAMPED = use("k3", beta=0.04, kl_weight="none", kl_input_clamp=20.0, kl_output_clamp=10.0)
 
 
-def _swift(row: str, title: str, note: str) -> Row[Use]:
-    return replace(
-        relative(row, f"ms-swift GRPO, {title}", _SWIFT, 0.04, note),
+def _swift(row: str, title: str, note: str, **changes: Any) -> Row[Use]:
+    made = relative(
+        row,
+        f"ms-swift GRPO, {title}",
+        note,
+        version="ms-swift 4.6.0",
         checked="executed",
-        kl=_CLAMPED,
-        correction=use("ms-swift/off-policy-mask"),
+        kl=use("k3", beta=0.04, kl_weight="none", kl_input_clamp=20.0, kl_output_clamp=10.0),
         reads=_READS,
     )
+    return replace(made, **{"correction": use("ms-swift/off-policy-mask"), **changes})
 
 
 _ITEMS = use("ms-swift/dapo")
@@ -50,48 +52,42 @@ ROWS = {
     ),
     "ms-swift/bnpo": _swift("trl/bnpo", "loss_type bnpo", _WEIGHED),
     "ms-swift/dr_grpo": _swift("trl/dr_grpo", "loss_type dr_grpo", _WEIGHED),
-    "ms-swift/dapo": replace(
-        _swift(
-            "trl/dapo",
-            "loss_type dapo",
-            "The sum is divided by num_items_in_batch; before 4.6 also by "
-            "gradient_accumulation_steps (ms-swift/dapo@4.5). num_items_in_batch includes "
-            "truncated responses that overlong_filter drops. " + _WEIGHED,
-        ),
+    "ms-swift/dapo": _swift(
+        "trl/dapo",
+        "loss_type dapo",
+        "The sum is divided by num_items_in_batch; before 4.6 also by "
+        "gradient_accumulation_steps (ms-swift/dapo@4.5). num_items_in_batch includes "
+        "truncated responses that overlong_filter drops. " + _WEIGHED,
         aggregate=_ITEMS,
     ),
-    "ms-swift/cispo": replace(
-        _swift(
-            "trl/cispo",
-            "loss_type cispo",
-            "The ratio is capped at ε_high itself, not at 1 + ε_high, as in TRL. " + _WEIGHED,
-        ),
+    "ms-swift/cispo": _swift(
+        "trl/cispo",
+        "loss_type cispo",
+        "The ratio is capped at ε_high itself, not at 1 + ε_high, as in TRL. " + _WEIGHED,
         aggregate=_ITEMS,
     ),
     "ms-swift/sapo": _swift("trl/sapo", "loss_type sapo", _WEIGHED),
     "ms-swift/gspo": _swift("trl/gspo", "importance_sampling_level sequence", _WEIGHED),
-    "ms-swift/gspo-token": replace(
-        _swift("trl/gspo", "importance_sampling_level sequence_token", _WEIGHED),
+    "ms-swift/gspo-token": _swift(
+        "trl/gspo",
+        "importance_sampling_level sequence_token",
+        _WEIGHED,
         ratio=use("sequence-token"),
     ),
-    "ms-swift/fipo": replace(
-        _swift(
-            "trl/dapo",
-            "loss_type fipo",
-            "The half-life also counts masked tokens inside a response.",
-        ),
+    "ms-swift/fipo": _swift(
+        "trl/dapo",
+        "loss_type fipo",
+        "The half-life also counts masked tokens inside a response.",
         paper="2603.19835",
         surrogate=use("fipo", epsilon_high=0.2, delta=None),
         aggregate=_ITEMS,
     ),
-    "ms-swift/real": replace(
-        _swift(
-            "trl/grpo",
-            "loss_type real",
-            "A fully masked response counts as a bad one with score 0. Groups with only good or "
-            "only bad responses count in the denominator. The KL is averaged over tokens. The "
-            "Trainer then divides by gradient_accumulation_steps.",
-        ),
+    "ms-swift/real": _swift(
+        "trl/grpo",
+        "loss_type real",
+        "A fully masked response counts as a bad one with score 0. Groups with only good or "
+        "only bad responses count in the denominator. The KL is averaged over tokens. The "
+        "Trainer then divides by gradient_accumulation_steps.",
         paper="2602.05630",
         advantage=use("group-mean"),
         ratio=use("sequence"),

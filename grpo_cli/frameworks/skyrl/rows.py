@@ -11,8 +11,6 @@ from dataclasses import replace
 
 from grpo_cli.objective.row import Row, use, vary, words
 
-_FREE = use("token")
-
 _READS = words(
     "epsilon_low epsilon_high tau_pos tau_neg divergence_low divergence_high clip_cov_ratio "
     "clip_cov_lb clip_cov_ub clip_cov_seed kl_cov_ratio ppo_kl_coef beta"
@@ -39,6 +37,8 @@ _REGULAR = Row(
     "reductions, use --aggregate token_mean, sequence_mean, prompt_mean or "
     "seq_mean_token_sum_norm.",
 )
+
+_SUMMED = vary(_REGULAR, checked="executed", ratio=use("token"), aggregate=use("sum"))
 
 ROWS = {
     "skyrl/regular": replace(_REGULAR, checked="executed"),
@@ -88,45 +88,26 @@ ROWS = {
         "ratio and multiplies log π_θ: its gradient is equal up to the cap, its value is not.",
         paper="2602.04879",
     ),
-    "skyrl/kl_cov": vary(
-        _REGULAR,
-        checked="executed",
-        version="a9564572 (2026-08-21)",
-        ratio=_FREE,
-        surrogate=use("skyrl/kl_cov"),
-        aggregate=use("sum"),
-    ).named(
+    "skyrl/kl_cov": vary(_SUMMED, surrogate=use("skyrl/kl_cov")).named(
         "SkyRL policy loss kl_cov",
         "SkyRL divides the advantages by the denominator (here that of token_mean), but not the "
         "penalty, which is a plain sum of ppo_kl_coef·|log ρ|; verl averages both. The share of "
         "tokens is 0.2; verl's is 0.0002.",
         paper="2505.22617",
     ),
-    "skyrl/clip_cov": vary(
-        _REGULAR,
-        checked="executed",
-        version="a9564572 (2026-08-21)",
-        ratio=_FREE,
-        surrogate=use("skyrl/clip_cov"),
-        aggregate=use("sum"),
-    ).named(
+    "skyrl/clip_cov": vary(_SUMMED, surrogate=use("skyrl/clip_cov")).named(
         "SkyRL policy loss clip_cov",
         "The covariance uses advantages that are already divided by the denominator, so the "
         "bounds 1 and 5 exclude almost no token. SkyRL chooses the tokens at random without a "
         "seed; here clip_cov_seed sets one.",
         paper="2505.22617",
     ),
-    "skyrl/dppo-kl": vary(
-        _REGULAR,
-        checked="executed",
-        version="a9564572 (2026-08-21)",
-        surrogate=use("skyrl/dppo_kl"),
-    ).named(
+    "skyrl/dppo-kl": vary(_REGULAR, checked="executed", surrogate=use("skyrl/dppo_kl")).named(
         "SkyRL policy loss dppo with dppo_type binary_kl",
         "The anchor and the thresholds are skyrl/dppo's, but the thresholds bound the binary KL.",
         paper="2602.04879",
     ),
-    "skyrl/importance_sampling": vary(
-        _REGULAR, checked="read", ratio=_FREE, surrogate=use("unclipped"), aggregate=use("sum")
-    ).named("SkyRL policy loss importance_sampling (Tinker's)", "A plain sum.", paper=""),
+    "skyrl/importance_sampling": vary(_SUMMED, checked="read", surrogate=use("unclipped")).named(
+        "SkyRL policy loss importance_sampling (Tinker's)", "A plain sum.", paper=""
+    ),
 }

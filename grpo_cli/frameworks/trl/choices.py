@@ -236,7 +236,8 @@ def trl_gmpo(
     top = None
     if top_entropy_quantile < 1.0:
         top = top_entropy(entropies, responses, records, top_entropy_quantile) > 0.0
-    clipped = geometric_clip(token_log_ratio, advantage, responses, top, epsilon_low, epsilon_high)
+    bounds = {"epsilon_low": epsilon_low, "epsilon_high": epsilon_high}
+    clipped = geometric_clip(token_log_ratio, advantage, responses, top, **bounds)
     return clipped._replace(empty=response_advantage)
 
 

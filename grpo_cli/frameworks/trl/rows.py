@@ -8,6 +8,7 @@ A record is a micro-batch: ``--batch record``.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from grpo_cli.frameworks.framework import Change
 from grpo_cli.objective.row import Row, Use, use, vary, words
@@ -42,6 +43,10 @@ _GRPO = Row(
     + _MASKS
     + " multiplies the policy term.",
 )
+
+_BARE = {"correction": use("none"), "entropy": None, "entropy_aggregate": None}
+"""Without GRPOTrainer's masks, vLLM's correction, and an entropy bonus."""
+_PLAIN = vary(_GRPO, **_BARE)
 
 ROWS = {
     "trl/grpo": _GRPO,
@@ -95,15 +100,12 @@ ROWS = {
         paper="2507.18071",
     ),
     "trl/rloo": vary(
-        _GRPO,
+        _PLAIN,
         advantage=use("leave-one-out"),
         ratio=use("product"),
         surrogate=use("trl/rloo"),
         kl=use("k1-in-reward", beta=0.05),
-        correction=use("none"),
         aggregate=use("response-mean"),
-        entropy=None,
-        entropy_aggregate=None,
     ).named(
         "TRL RLOOTrainer",
         "A response has one ratio, the product over its tokens. The KL of the policy that sampled "
@@ -114,12 +116,9 @@ ROWS = {
         paper="2402.14740",
     ),
     "trl/gmpo": vary(
-        _GRPO,
+        _PLAIN,
         surrogate=use("trl/gmpo"),
         kl=use("k3", beta=0.0, kl_weight="none"),
-        correction=use("none"),
-        entropy=None,
-        entropy_aggregate=None,
         reads=_READS - {"kl_weight"},
     ).named(
         "TRL GMPOTrainer (experimental)",
@@ -128,14 +127,11 @@ ROWS = {
         paper="2507.20673",
     ),
     "trl/async_grpo": vary(
-        _GRPO,
+        _PLAIN,
         advantage=use("group-std", std_ddof=0, std_eps=1e-8, std_min=0.0),
         ratio=use("rollout"),
         kl=use("none"),
-        correction=use("none"),
         aggregate=use("trl/async"),
-        entropy=None,
-        entropy_aggregate=None,
         reads=(_READS | {"global_n_tokens"}) - {"delta"},
     ).named(
         "TRL AsyncGRPOTrainer (experimental)",
@@ -144,6 +140,12 @@ ROWS = {
         "any score; remove it from the group's rewards.",
     ),
 }
+
+
+def relative(row: str, title: str, note: str, **changes: Any) -> Row[Use]:
+    """A row of another framework that is TRL's without what only TRL has, and with changes."""
+    return vary(ROWS[row], **_BARE, **changes).named(title, note)
+
 
 _WINDOW = ("trl/dapo", "trl/cispo", "trl/vespo")
 _LOSSES = (

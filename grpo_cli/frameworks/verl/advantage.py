@@ -16,7 +16,7 @@ from grpo_cli.batch import F64, I64, Segments
 from grpo_cli.errors import InputError
 from grpo_cli.objective.advantage.batch import of_every_function, over_batch
 from grpo_cli.objective.advantage.group import leave_one_out, length_weighted, pass_at_k
-from grpo_cli.objective.advantage.tokens import gae, remax, to_go, whiten
+from grpo_cli.objective.advantage.tokens import gae, remax, returns, to_go, whiten
 from grpo_cli.objective.advantage.turns import once_per_trajectory
 from grpo_cli.objective.arithmetic.groups import Groups, suffix_sums
 from grpo_cli.objective.choice import choice, table
@@ -139,12 +139,10 @@ def gpg(rewards: F64, groups: Groups, moments: Moments) -> F64:
     return moments.count / rewarded * nostd(rewards, groups)
 
 
-@choice("advantage", "verl/reinforce_plus_plus", gamma=1.0)
-@over_batch(whiten)
-def plus_plus(
-    task_rewards: F64, token_penalty: F64, responses: Segments, *, gamma: float
-) -> PerToken:
-    """REINFORCE++: the discounted reward-to-go, whitened over the tokens of the batch.
+choice("advantage", "verl/reinforce_plus_plus", gamma=1.0)(
+    over_batch(
+        whiten,
+        doc="""REINFORCE++: the discounted reward-to-go, whitened over the tokens of the batch.
 
     The reward is on the last token of a response. Masked tokens do not discount it.
 
@@ -153,8 +151,9 @@ def plus_plus(
 
     References:
         Hu et al., REINFORCE++, 2025 (arXiv 2501.03262).
-    """
-    return PerToken(to_go(task_rewards, token_penalty, responses, gamma))
+    """,
+    )(returns)
+)
 
 
 @choice("advantage", "verl/reinforce_plus_plus_baseline")
@@ -183,25 +182,18 @@ def gdpo(reward_columns: F64, groups: Groups, reward_weights: F64 | None = None)
     return np.sum(parts, axis=0)
 
 
-@choice("advantage", "verl/gae", gamma=1.0, gae_lambda=1.0)
-@over_batch(whiten)
-def gae_whitened(
-    task_rewards: F64,
-    token_penalty: F64,
-    values: F64,
-    responses: Segments,
-    *,
-    gamma: float,
-    gae_lambda: float,
-) -> PerToken:
-    """``gae``, whitened over the tokens of the batch.
+choice("advantage", "verl/gae", gamma=1.0, gae_lambda=1.0)(
+    over_batch(
+        whiten,
+        doc="""``gae``, whitened over the tokens of the batch.
 
     Args:
         task_rewards, token_penalty, values, responses: as in ``gae``.
         moments: mean and std of the advantages over the tokens of the batch.
         gae_lambda: verl's ``lam``, 1 by default.
-    """
-    return gae(task_rewards, token_penalty, values, responses, gamma=gamma, gae_lambda=gae_lambda)
+    """,
+    )(gae)
+)
 
 
 choice("advantage", "verl/remax")(remax)

@@ -10,14 +10,12 @@ them. A batch without any token gives 0 here, nan in verl.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64, Segments
 from grpo_cli.hyperparameters import HyperparameterError
-from grpo_cli.objective.choice import ByResponse, ByToken, Usual, choice
+from grpo_cli.objective.choice import ByResponse, ByToken, Usual, choice, holding
 from grpo_cli.objective.kl import (
     PLUS_STOPS,
     Estimator,
@@ -29,7 +27,7 @@ from grpo_cli.objective.kl import (
     k3,
     straight_through,
 )
-from grpo_cli.objective.results import Kl, Ratio, Surrogate, Weights, side
+from grpo_cli.objective.results import Ratio, Surrogate, Weights, side
 from grpo_cli.objective.surrogate.joint import BAND, clip_cov, kl_cov
 
 
@@ -172,53 +170,26 @@ def _clamps(estimator: Estimator) -> dict[str, float | None]:
     return {"kl_input_clamp": inside, "kl_output_clamp": outside}
 
 
-def in_verl(estimator: Estimator) -> Callable[..., Kl]:
-    """The estimator with verl's constants."""
-    general, clamps = in_loss(estimator), _clamps(estimator)
-
-    def penalty(log_ratio_ref: F64, *, beta: ByToken) -> Kl:
-        return general(log_ratio_ref, log_ratio_ref, beta=beta, kl_weight="none", **clamps)
-
-    bounds = ", d clamped to ±20 and the estimate to 10" if estimator is k3 else ""
-    penalty.__doc__ = f"verl's {estimator.__name__} as a penalty in the loss{bounds}."
-    return penalty
-
-
-def plus(estimator: Estimator) -> Callable[..., Kl]:
-    """The straight-through estimator with verl's constants."""
-    general, clamps = straight_through(estimator), _clamps(estimator)
-
-    def penalty(log_ratio_ref: F64, *, beta: ByToken) -> Kl:
-        return general(log_ratio_ref, beta=beta, **clamps)
-
-    penalty.__doc__ = f"verl's {estimator.__name__}+: its value, with the slope d of k2."
-    return penalty
-
-
-def off_reward(estimator: Estimator) -> Callable[..., F64]:
-    """The estimate of π_old against the reference, taken off the reward."""
-    general, clamps = in_reward(estimator), _clamps(estimator)
-
-    def penalty(log_probs_old: F64, log_probs_ref: F64, *, beta: ByToken) -> F64:
-        return general(log_probs_old, log_probs_ref, beta=beta, **clamps)
-
-    name = estimator.__name__
-    penalty.__doc__ = f"verl's {name} of log π_old − log π_ref, subtracted from the reward."
-    return penalty
-
-
 _ESTIMATORS = (("kl", k1, "k1"), ("abs", absolute, ""), ("mse", k2, "k2"), ("low_var_kl", k3, "k3"))
 """verl's name of each, the estimator, and verl's other name."""
 
 for _name, _of, _other in _ESTIMATORS:
-    choice("kl", f"verl/{_name}", *([f"verl/{_other}"] if _other else []))(in_verl(_of))
+    _bounds = ", d clamped to ±20 and the estimate to 10" if _of is k3 else ""
+    _doc = f"verl's {_of.__name__} as a penalty in the loss{_bounds}."
+    _held = {"ratio": None, "token_log_ratio": None, "kl_weight": "none", **_clamps(_of)}
+    _names = [f"verl/{_other}"] if _other else []
+    choice("kl", f"verl/{_name}", *_names)(holding(in_loss(_of), _doc, **_held))
 for _name, _of, _other in _ESTIMATORS:
     _stops = "" if _of is k2 else PLUS_STOPS  # the slope of k2 is mse's own
     _names = [f"verl/{_other}+"] if _other else []
-    choice("kl", f"verl/{_name}+", *_names, stops_gradient=_stops)(plus(_of))
+    _doc = f"verl's {_of.__name__}+: its value, with the slope d of k2."
+    _penalty = holding(straight_through(_of), _doc, **_clamps(_of))
+    choice("kl", f"verl/{_name}+", *_names, stops_gradient=_stops)(_penalty)
 for _name, _of, _other in _ESTIMATORS:
     _names = [f"verl/{_other}-in-reward"] if _other else []
-    choice("kl", f"verl/{_name}-in-reward", *_names, in_reward=True)(off_reward(_of))
+    _doc = f"verl's {_of.__name__} of log π_old − log π_ref, subtracted from the reward."
+    _penalty = holding(in_reward(_of), _doc, **_clamps(_of))
+    choice("kl", f"verl/{_name}-in-reward", *_names, in_reward=True)(_penalty)
 
 
 @choice("aggregate", "verl/token-mean", batch_num_tokens=None, dp_size=1)

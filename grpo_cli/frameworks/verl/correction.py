@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from grpo_cli.batch import F64, Segments
 from grpo_cli.hyperparameters import HyperparameterError
 from grpo_cli.objective.arithmetic.groups import Groups
-from grpo_cli.objective.choice import Composed, Usual, call, choice, reading
+from grpo_cli.objective.choice import Composed, Usual, call, choice, holding, reading
 from grpo_cli.objective.correction import chain, greatest
 from grpo_cli.objective.results import Correction
 
@@ -122,11 +122,6 @@ def reject(
     return Correction(weight, weight, kept, masks=True)
 
 
-def ones(responses: Segments) -> Correction:
-    """Weighs every token with 1."""
-    return Correction(np.ones(responses.total))
-
-
 DECOUPLED = chain(
     """Weights tokens by w = π_old/π_rollout and rejects some, which leave every denominator.
 
@@ -161,15 +156,13 @@ def _geometric(columns: Mapping[str, Any], values: Mapping[str, Any]) -> Correct
     return found._replace(weight=responses.spread(mean) * kept)
 
 
-def _bypassing(doc: str, *parts: Callable[..., Correction | None]) -> Composed:
+_OF_ENGINE = reading(DECOUPLED, "", log_probs_old="log_probs_new")
+
+
+def _bypassing(columns: Mapping[str, Any], values: Mapping[str, Any]) -> Correction:
     """The corrections of π_θ against the engine, on the policy term's denominator alone."""
-    made = reading(chain(doc, *parts), doc, log_probs_old="log_probs_new")
-
-    def run(columns: Mapping[str, Any], values: Mapping[str, Any]) -> Correction:
-        found: Correction = call(made, columns, values)
-        return Correction(found.weight, None, found.kept, policy_only=True)
-
-    return Composed(made.parameters, run, doc)
+    found: Correction = call(_OF_ENGINE, columns, values)
+    return Correction(found.weight, None, found.kept, policy_only=True)
 
 
 _REJECTION: Usual = {"rollout_rs": None, "rollout_rs_threshold": None}
@@ -192,23 +185,24 @@ GEOMETRIC = Composed(
     """,
 )
 choice("correction", "verl/decoupled-geometric", **_USUAL)(GEOMETRIC)
-BYPASS = _bypassing(
+BYPASS = Composed(
+    _OF_ENGINE.parameters,
+    _bypassing,
     """``verl/decoupled`` for bypass mode, with π_θ/π_rollout, which changes with every update.
 
     It has no gradient. Rejected tokens leave only the denominator of the policy term; KL and
     entropy count every token. A record is treated as verl's micro-batch.
     """,
-    weigh,
-    reject,
 )
 choice("correction", "verl/bypass", stops_gradient=_CONSTANT, **_USUAL)(BYPASS)
-BYPASS_REJECTION = _bypassing(
-    "``verl/bypass`` without weights: PPO's ratio is already against the engine.",
-    ones,
-    reject,
-)
 choice("correction", "verl/bypass-rejection", stops_gradient=_CONSTANT, **_REJECTION)(
-    BYPASS_REJECTION
+    holding(
+        BYPASS,
+        "``verl/bypass`` without weights: PPO's ratio is already against the engine.",
+        rollout_is=None,
+        rollout_is_threshold=2.0,
+        rollout_is_batch_normalize="false",
+    )
 )
 
 

@@ -9,7 +9,6 @@ micro-batch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 from grpo_cli.frameworks.framework import Change
@@ -47,6 +46,9 @@ VANILLA = Row(
     "(0/0); here it is 0.",
 )
 
+OWN_AGGREGATE = vary(VANILLA, kl_aggregate=_TOKEN_MEAN, entropy_aggregate=_TOKEN_MEAN)
+"""The policy term has an aggregation of its own; KL and entropy follow loss_agg_mode."""
+
 ROWS = {
     "verl/vanilla": VANILLA,
     "verl/multi_trajectories": vary(VANILLA, advantage=use("verl/grpo_multi_trajectories")).named(
@@ -69,11 +71,9 @@ ROWS = {
         paper="2507.18071",
     ),
     "verl/sapo": vary(
-        VANILLA,
+        OWN_AGGREGATE,
         surrogate=use("sapo", tau_pos=1.0, tau_neg=1.05),
         aggregate=use("verl/seq-mean-token-mean"),
-        kl_aggregate=_TOKEN_MEAN,
-        entropy_aggregate=_TOKEN_MEAN,
     ).named(
         "verl policy loss sapo",
         "The policy term is always seq-mean-token-mean; only KL and entropy follow loss_agg_mode.",
@@ -99,12 +99,10 @@ ROWS = {
         paper="2505.22617",
     ),
     "verl/geo_mean": vary(
-        VANILLA,
+        OWN_AGGREGATE,
         ratio=_FREE,
         surrogate=use("verl/geo_mean"),
         aggregate=use("response-mean"),
-        kl_aggregate=_TOKEN_MEAN,
-        entropy_aggregate=_TOKEN_MEAN,
     ).named(
         "verl policy loss geo_mean (GMPO)",
         "The policy term is always the mean over the rows of a micro-batch, including rows "
@@ -152,65 +150,56 @@ _GEO: dict[str, Value] = {"rollout_rs": "seq_mean_k1", "rollout_rs_threshold": "
 _K3: dict[str, Value] = {"rollout_rs": "seq_mean_k3", "rollout_rs_threshold": 0.01}
 _MIS: dict[str, Value] = {"rollout_rs": "seq_sum_k1", "rollout_rs_threshold": "0.5_2.0"}
 
-_DECOUPLED: dict[str, dict[str, Value]] = {
-    "token_is": _TOKEN_TIS,
-    "seq_is": _SEQ_TIS,
-    "token_icepop": _ICEPOP,
-    "seq_is_rs": _SEQ_TIS | _MIS,
-    "geo_rs": _NO_WEIGHT | _GEO,
-    "geo_rs_seq_tis": _SEQ_TIS | _GEO,
-    "geo_rs_token_tis": _TOKEN_TIS | _GEO,
-    "k3_rs": _NO_WEIGHT | _K3,
-    "k3_rs_seq_tis": _SEQ_TIS | _K3,
-    "k3_rs_token_tis": _TOKEN_TIS | _K3,
-}
-_CLIPPED: dict[str, dict[str, Value]] = {
-    "ppo_clip": {},
-    "ppo_clip_geo_rs": _GEO,
-    "ppo_clip_k3_rs": _K3,
-}
-_REINFORCE: dict[str, dict[str, Value]] = {
-    "pg_is": _SEQ_TIS,
-    "pg_token_icepop": _ICEPOP,
-    "pg_geo_rs": _NO_WEIGHT | _GEO,
-    "pg_geo_rs_seq_tis": _SEQ_TIS | _GEO,
-    "pg_geo_rs_token_tis": _TOKEN_TIS | _GEO,
-}
+
+def _corrected(
+    row: Row[Use], correction: str, note: str, **settings: dict[str, Value]
+) -> dict[str, Row[Use]]:
+    """The row with each setting of a correction, by verl's name of that."""
+    found = {}
+    for name, values in settings.items():
+        listed = ", ".join(f"{key}={value}" for key, value in values.items())
+        found[f"verl/{name}"] = vary(row, correction=use(correction, **values)).named(
+            f"verl vanilla with rollout_correction {name}",
+            f"{note} {listed or 'nothing is rejected'}.",
+        )
+    return found
 
 
-def _named(mode: str, table: dict[str, dict[str, Value]], choice: str) -> Iterator[tuple[str, Use]]:
-    for name, values in table.items():
-        yield f"{mode}_{name}", use(choice, **values)
+_ENGINE = vary(VANILLA, ratio=use("rollout", log_ratio_clamp=20.0))
 
-
-def _row(name: str, correction: Use, note: str, row: Row[Use]) -> Row[Use]:
-    settings = ", ".join(f"{key}={value}" for key, value in correction.values.items())
-    return vary(row, correction=correction).named(
-        f"verl vanilla with rollout_correction {name}",
-        f"{note} {settings or 'nothing is rejected'}.",
-    )
-
-
-_ENGINE = replace(VANILLA, ratio=use("rollout", log_ratio_clamp=20.0))
-_PG = replace(_ENGINE, ratio=use("rollout"), surrogate=use("reinforce"), paper="")
-
-_NOTES = {
-    "decoupled": "Weights and rejects tokens by π_old/π_rollout; denominators exclude rejected "
-    "tokens:",
-    "clip": "The ratio uses the engine's policy instead of π_old, without a weight:",
-    "pg": "Weights log π_θ·A by π_θ/π_rollout; rejected tokens leave the policy term's "
-    "denominator:",
-}
-
-ROWS |= {
-    f"verl/{name}": _row(name, correction, _NOTES[note], row)
-    for note, row, named in (
-        ("decoupled", VANILLA, _named("decoupled", _DECOUPLED, "verl/decoupled")),
-        ("clip", _ENGINE, _named("bypass", _CLIPPED, "verl/bypass-rejection")),
-        ("pg", _PG, _named("bypass", _REINFORCE, "verl/bypass")),
-    )
-    for name, correction in named
-}
+ROWS |= _corrected(
+    VANILLA,
+    "verl/decoupled",
+    "Weights and rejects tokens by π_old/π_rollout; denominators exclude rejected tokens:",
+    decoupled_token_is=_TOKEN_TIS,
+    decoupled_seq_is=_SEQ_TIS,
+    decoupled_token_icepop=_ICEPOP,
+    decoupled_seq_is_rs=_SEQ_TIS | _MIS,
+    decoupled_geo_rs=_NO_WEIGHT | _GEO,
+    decoupled_geo_rs_seq_tis=_SEQ_TIS | _GEO,
+    decoupled_geo_rs_token_tis=_TOKEN_TIS | _GEO,
+    decoupled_k3_rs=_NO_WEIGHT | _K3,
+    decoupled_k3_rs_seq_tis=_SEQ_TIS | _K3,
+    decoupled_k3_rs_token_tis=_TOKEN_TIS | _K3,
+)
+ROWS |= _corrected(
+    _ENGINE,
+    "verl/bypass-rejection",
+    "The ratio uses the engine's policy instead of π_old, without a weight:",
+    bypass_ppo_clip={},
+    bypass_ppo_clip_geo_rs=_GEO,
+    bypass_ppo_clip_k3_rs=_K3,
+)
+ROWS |= _corrected(
+    vary(_ENGINE, ratio=use("rollout"), surrogate=use("reinforce"), paper=""),
+    "verl/bypass",
+    "Weights log π_θ·A by π_θ/π_rollout; rejected tokens leave the policy term's denominator:",
+    bypass_pg_is=_SEQ_TIS,
+    bypass_pg_token_icepop=_ICEPOP,
+    bypass_pg_geo_rs=_NO_WEIGHT | _GEO,
+    bypass_pg_geo_rs_seq_tis=_SEQ_TIS | _GEO,
+    bypass_pg_geo_rs_token_tis=_TOKEN_TIS | _GEO,
+)
 
 _GSPO = ROWS["verl/gspo"]
 

@@ -39,8 +39,8 @@ def over_batch(
 
     def made(advantage: Callable[..., Advantage]) -> Composed:
         own, how = parameters(advantage), parameters(normalise).hyperparameters
-        read = own | Parameters(("responses",), frozenset(), (), frozenset())
-        takes = read | Parameters(("moments",), frozenset(), how, frozenset())
+        read = own | Parameters(("responses",))
+        takes = read | Parameters(("moments",), hyperparameters=how)
 
         def sample(columns: Mapping[str, Any], values: Mapping[str, Any]) -> Sample:
             found, responses = call(advantage, columns, values), columns["responses"]

@@ -94,12 +94,10 @@ def returns(
     return PerToken(to_go(task_rewards, token_penalty, responses, gamma))
 
 
-@choice("advantage", "returns-whiten", "reinforce_plus_plus", gamma=1.0, std_ddof=1, std_eps=1e-8)
-@over_batch(standardised)
-def returns_whiten(
-    task_rewards: F64, token_penalty: F64, responses: Segments, *, gamma: float
-) -> PerToken:
-    """Aₜ = (Gₜ − Ḡ)/(σ(G) + eps), the ``returns`` whitened over the tokens of the batch.
+choice("advantage", "returns-whiten", "reinforce_plus_plus", gamma=1.0, std_ddof=1, std_eps=1e-8)(
+    over_batch(
+        standardised,
+        doc="""Aₜ = (Gₜ − Ḡ)/(σ(G) + eps), the ``returns`` whitened over the tokens of the batch.
 
     Ḡ and σ are the mean and the standard deviation of the returns.
 
@@ -111,8 +109,9 @@ def returns_whiten(
         Hu et al., REINFORCE++, 2025 (arXiv 2501.03262), "global advantage normalization".
         verl, slime: ddof 1, 1e-8 added to the variance; OpenRLHF: ddof 0, the variance at least
         1e-8.
-    """
-    return PerToken(to_go(task_rewards, token_penalty, responses, gamma))
+    """,
+    )(returns)
+)
 
 
 @choice("advantage", "gae", gamma=1.0, gae_lambda=0.95)

@@ -30,7 +30,7 @@ def once_per_trajectory(function: Callable[..., F64], doc: str) -> Composed:
         function: takes columns with a number per response, and ``groups``; returns [R].
     """
     own = parameters(function)._replace(levels={})  # a number per trajectory is none per response
-    takes = own | Parameters(("trajectories",), frozenset(), (), frozenset())
+    takes = own | Parameters(("trajectories",))
 
     def run(columns: Arguments, values: Arguments) -> F64:
         trajectories: Groups = columns["trajectories"]

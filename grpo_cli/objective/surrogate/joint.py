@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from grpo_cli.batch import F64, I64, Segments
 from grpo_cli.objective.arithmetic.exact_sums import added
 from grpo_cli.objective.arithmetic.groups import Groups, suffix_sums
-from grpo_cli.objective.choice import ByToken, Usual, choice
+from grpo_cli.objective.choice import ByToken, Usual, choice, holding
 from grpo_cli.objective.results import Surrogate, side, times, unbound
 from grpo_cli.objective.surrogate.clip import clip, of_records
 
@@ -158,36 +158,12 @@ def _drawn(
     return kept
 
 
-@choice("surrogate", "gmpo", "geo_mean", epsilon_low=0.4, epsilon_high=0.4)
-def gmpo(
-    log_ratio: F64,
-    advantage: F64,
-    responses: Segments,
-    *,
-    epsilon_low: ByToken,
-    epsilon_high: ByToken,
-) -> Surrogate:
-    """GMPO: s = A·exp((1/|o|) Σₜ cₜ), the geometric mean of the clipped token ratios.
-
-    The clip is one-sided and on the log ratio dₜ: cₜ = min(dₜ, ε_high) if A > 0, max(dₜ, −ε_low)
-    if A < 0. All tokens of the response share the value; clipped tokens have no gradient.
-
-    Args:
-        log_ratio: [N] d at token level, nats.
-        epsilon_low, epsilon_high: half-widths of the clip, nats.
-
-    References:
-        Zhao et al., Geometric-Mean Policy Optimization, 2025 (arXiv 2507.20673), ε = 0.4. verl
-        multiplies by the mean of A over the response.
-    """
-    return geometric_clip(log_ratio, advantage, responses, None, epsilon_low, epsilon_high)
-
-
 def geometric_clip(
     log_ratio: F64,
     advantage: F64,
     responses: Segments,
     counted: NDArray[np.bool_] | None,
+    *,
     epsilon_low: ByToken,
     epsilon_high: ByToken,
 ) -> Surrogate:
@@ -209,6 +185,27 @@ def geometric_clip(
         return np.where(held, 0.0, (responses.sum(slope) / counts)[responses.index])
 
     return Surrogate(value, side(high, low), value, None, spread=spread)
+
+
+choice("surrogate", "gmpo", "geo_mean", epsilon_low=0.4, epsilon_high=0.4)(
+    holding(
+        geometric_clip,
+        """GMPO: s = A·exp((1/|o|) Σₜ cₜ), the geometric mean of the clipped token ratios.
+
+    The clip is one-sided and on the log ratio dₜ: cₜ = min(dₜ, ε_high) if A > 0, max(dₜ, −ε_low)
+    if A < 0. All tokens of the response share the value; clipped tokens have no gradient.
+
+    Args:
+        log_ratio: [N] d at token level, nats.
+        epsilon_low, epsilon_high: half-widths of the clip, nats.
+
+    References:
+        Zhao et al., Geometric-Mean Policy Optimization, 2025 (arXiv 2507.20673), ε = 0.4. verl
+        multiplies by the mean of A over the response.
+    """,
+        counted=None,
+    )
+)
 
 
 @choice("surrogate", "real", real_tau=0.5)

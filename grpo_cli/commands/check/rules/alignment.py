@@ -76,8 +76,6 @@ def find_fillers(pair: Pair) -> Iterator[Finding]:
     times the 95 % quantile at the other tokens. No model gives −100 at a few tokens, equal to the
     last bit, or below −1000 at any.
     """
-    if pair.to_reference or pair.equal.all():
-        return
     columns = (pair.first, pair.second)
     for at in (1, 0):
         values, other = columns[at], columns[1 - at]
@@ -131,8 +129,6 @@ def find_shifts(pair: Pair) -> Iterator[Finding]:
     some token on, as after a retokenised turn. No assumption on the distribution; ties do not
     count. Fewer than 17 tokens are never so far from a coin.
     """
-    if pair.equal.all():
-        return
     for ahead in (True, False):
         by_token = _find_nearer(pair, ahead=ahead)
         wins, counted = (pair.view.responses.sum(values) for values in by_token)
@@ -219,10 +215,8 @@ def find_wrong_last_tokens(pair: Pair) -> Iterator[Finding]:
     """
     rows = pair.view.responses
     filled = np.flatnonzero(rows.lengths > 2)
-    if pair.to_reference or not len(filled) or pair.equal.all():
-        return
     far = pair.size > _LAST_NATS
-    if not far.any():
+    if not len(filled) or not far.any():
         return
     last, before = np.zeros((2, rows.count), dtype=np.int64)
     ends = (rows.starts + rows.lengths)[filled]
@@ -265,8 +259,6 @@ def find_unrelated(pair: Pair) -> Iterator[Finding]:
     sure of nothing (the probabilities spread by less than 0.2, as in tests with random weights)
     can be moved anywhere by one large step, which also moves the mean: then the means must agree.
     """
-    if pair.to_reference or pair.equal.all():
-        return
     p, q = np.exp(pair.first), np.exp(pair.second)
     comparable = _can_correlate(pair, p, q)
     whole = _correlate(pair.samples, p, q)
@@ -351,8 +343,6 @@ def find_drift(pair: Pair) -> Iterator[Finding]:
     Reported where the mean is 1.8 times as great and the difference 5 standard errors (Welch):
     noise, staleness and updates do not know the position.
     """
-    if pair.to_reference or pair.equal.all():
-        return
     free = pair.freedom > _FREE
     rows = pair.view.responses
     place = (np.arange(rows.total) - rows.spread(rows.starts)).astype(np.float64)

@@ -21,8 +21,6 @@ _EXTREME = 20.0
 @rule("extreme-ratio", "pair")
 def find_extreme_ratios(pair: Pair) -> Iterator[Finding]:
     """Finds ratios beyond e^±20: log-probs that are zero-filled, misaligned or of other weights."""
-    if pair.to_reference:
-        return
     bad = pair.size > _EXTREME
     every = pair.count(bad) if bad.any() else np.zeros(0)
     for sample in np.flatnonzero(every).tolist():
@@ -89,8 +87,6 @@ def find_ratio_noise(pair: Pair) -> Iterator[Finding]:
     It is a warning if the mean |log ratio| exceeds 0.01: bfloat16 of one kernel gives a few
     thousandths. Records with steps_per_generation or mini-batches claim nothing.
     """
-    if pair.names != ("log_probs_new", "log_probs_old") or pair.equal.all():
-        return
     _, mean, _ = pair.moments(pair.size)
     for sample in np.flatnonzero(~pair.equal).tolist():
         claim = pair.view.places[pair.record(sample)].claims
@@ -123,8 +119,6 @@ def find_outliers(pair: Pair) -> Iterator[Finding]:
     than above it. Mixtures of experts, which route some tokens differently, have errors of all
     sizes.
     """
-    if not pair.to_engine or pair.equal.all():
-        return
     far = pair.size > _OUTLIER_NATS
     every = pair.count(far)
     some = (every > 0) & (every <= _OUTLIER_SHARE * pair.samples.lengths)
@@ -167,8 +161,6 @@ def find_biased_weights(pair: Pair) -> Iterator[Finding]:
     their typical distance from 1, on both sides, because of heavy tails. It is not found where the
     tail on the other side, unclipped, makes up for it, as of an engine with older weights.
     """
-    if not pair.to_engine or pair.equal.all():
-        return
     _, _, spread = pair.moments(pair.weight, pair.size < 1.0)
     bound = pair.samples.spread(10.0 * spread + 1e-3)
     low, high = np.maximum(pair.weight, 1.0 - bound), np.minimum(pair.weight, 1.0 + bound)
@@ -226,8 +218,6 @@ def find_mismatch(pair: Pair) -> Iterator[Finding]:
     References:
         NeMo-RL, docs/guides/dtensor-tp-accuracy.md; verl, docs/algo/rollout_corr.md.
     """
-    if not pair.to_engine or pair.equal.all():
-        return
     n, error, _ = pair.moments(np.exp(np.minimum(pair.size, 50.0)))
     for sample in np.flatnonzero((n >= _MISMATCH_TOKENS) & (error > _MISMATCH_BOUND)).tolist():
         versions = pair.view.versions
@@ -382,8 +372,6 @@ def find_constant_log_ratios(pair: Pair) -> Iterator[Finding]:
     the median of d exceeds 1e-3 and 3 times the spread (1.4826 times the median absolute
     deviation), and 4 of 5 tokens have its sign.
     """
-    if pair.to_reference or pair.equal.all():
-        return
     n, _, _ = pair.moments(pair.log_ratio)
     ups, downs = pair.count_sides(np.ones(len(pair.size), dtype=np.bool_))
     often = (n >= _CONSTANT_TOKENS) & (np.maximum(ups, downs) >= 0.8 * n)
