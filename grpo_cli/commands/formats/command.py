@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import typer
 from rich.console import Console
 
 from grpo_cli.commands.options.everywhere import bundled
@@ -13,7 +12,6 @@ from grpo_cli.commands.options.output import PageOptions
 from grpo_cli.records.fields import ALIASES
 from grpo_cli.records.formats import CANONICAL, FORMATS
 from grpo_cli.terminal.grid import print_list
-from grpo_cli.terminal.messages import failures
 from grpo_cli.terminal.screen import Screen
 
 
@@ -28,17 +26,15 @@ def list_formats(*, page: PageOptions) -> None:
     The format of each object is detected from its content; other commands take
     --from NAME to force one. Reading prints a note on what the format lacks.
     """  # noqa: D301 - \b is for the help's formatter
-    with failures(as_json=page.json):
-        document: dict[str, Any] = {
-            "formats": [_canonical(), *map(_row, FORMATS)],
-            "names": {name: list(aliases) for name, aliases in ALIASES.items()},
-        }
-        page.write(
-            document,
-            lambda console, screen: print_formats(console, screen, document),
-            rows=document["formats"],
-        )
-    raise typer.Exit
+    document: dict[str, Any] = {
+        "formats": [_canonical(), *map(_row, FORMATS)],
+        "names": {name: list(aliases) for name, aliases in ALIASES.items()},
+    }
+    page.write(
+        document,
+        lambda console, screen: print_formats(console, screen, document),
+        rows=document["formats"],
+    )
 
 
 def _canonical() -> dict[str, Any]:

@@ -40,7 +40,7 @@ from grpo_cli.engine.totals import record_sizes
 from grpo_cli.errors import GrpoError, UsageError
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.records import Raw, Record
-from grpo_cli.terminal.messages import failures, say
+from grpo_cli.terminal.messages import say
 from grpo_cli.terminal.numbers import shown
 from grpo_cli.terminal.paging import print_page
 from grpo_cli.variants.plan import Plan
@@ -107,7 +107,7 @@ def show(
     reading: ReadingOptions,
     options: ShowOptions,
     page: PageOptions,
-) -> None:
+) -> int:
     """Show the tokens that carry a batch, or those of one record as a heat map.
 
     \b
@@ -122,16 +122,14 @@ def show(
     its own numbers: blue is above the middle, red below; ▾ is clipped low, ▴ high.
     Exit codes: 0 done, 2 usage, 3 bad input.
     """  # noqa: D301 - \b is for the help's formatter
-    with failures(as_json=page.json):
-        _check_flags(options, page)
-        plan = objective.plan()
-        reader = reading.reader(_paths(files, options), options.record)
-        plain = not options.rows and page.format in (None, "table") and not page.as_json
-        if plain and (options.of_record or _has_one_record(reader)):
-            _show_record(reader, objective, options, page)
-            return
-        code = _show_batch(reader, plan, options, page)
-    raise typer.Exit(code)
+    _check_flags(options, page)
+    plan = objective.plan()
+    reader = reading.reader(_paths(files, options), options.record)
+    plain = not options.rows and page.format in (None, "table") and not page.as_json
+    if plain and (options.of_record or _has_one_record(reader)):
+        _show_record(reader, objective, options, page)
+        return 0
+    return _show_batch(reader, plan, options, page)
 
 
 def _check_flags(options: ShowOptions, page: PageOptions) -> None:

@@ -18,7 +18,6 @@ from grpo_cli.commands.options.output import PageOptions
 from grpo_cli.errors import UsageError
 from grpo_cli.hyperparameters import HYPERPARAMETERS
 from grpo_cli.terminal.grid import print_hidden, print_list
-from grpo_cli.terminal.messages import failures
 from grpo_cli.terminal.screen import Screen
 from grpo_cli.variants import EARLIER, STAGES, VARIANTS
 from grpo_cli.variants.registry import FRAMEWORKS, framework
@@ -66,47 +65,43 @@ def list_variants(
     framework's objective as an earlier release computed it; --all or a pattern
     with an @ lists these. `grpo explain NAME` explains one.
     """  # noqa: D301 - \b is for the help's formatter
-    with failures(as_json=page.json):
-        if changes:
-            found = _changes(pattern)
-            page.write(
-                {"changes": found}, lambda console, screen: print_changes(console, screen, found)
-            )
-        elif hyperparameters:
-            known = _hyperparameters(pattern)
-            document = {"hyperparameters": known}
-            page.write(
-                document,
-                lambda console, screen: print_hyperparameters(console, screen, known),
-                rows=known,
-            )
-        elif stage is not None:
-            chosen = _stages(complete.known("--stage", stage, STAGES), pattern)
-            rows = [
-                {"choice": name, **about}
-                for one in chosen.values()
-                for name, about in one["choices"].items()
-            ]
-            page.write(
-                {"stages": chosen},
-                lambda console, screen: print_choices(console, screen, chosen),
-                rows=rows,
-            )
-        else:
-            variants = _fitting(pattern, every=every)
-            every_stage = _stages()
-            shown = {} if pattern else every_stage
-            page.write(
-                {"variants": variants, "stages": every_stage},
-                lambda console, screen: print_all(console, screen, variants, shown),
-                rows=[
-                    (
-                        {name: value for name, value in row.items() if name != "stages"}
-                        | row["stages"]
-                    )
-                    for row in variants
-                ],
-            )
+    if changes:
+        found = _changes(pattern)
+        page.write(
+            {"changes": found}, lambda console, screen: print_changes(console, screen, found)
+        )
+    elif hyperparameters:
+        known = _hyperparameters(pattern)
+        document = {"hyperparameters": known}
+        page.write(
+            document,
+            lambda console, screen: print_hyperparameters(console, screen, known),
+            rows=known,
+        )
+    elif stage is not None:
+        chosen = _stages(complete.known("--stage", stage, STAGES), pattern)
+        rows = [
+            {"choice": name, **about}
+            for one in chosen.values()
+            for name, about in one["choices"].items()
+        ]
+        page.write(
+            {"stages": chosen},
+            lambda console, screen: print_choices(console, screen, chosen),
+            rows=rows,
+        )
+    else:
+        variants = _fitting(pattern, every=every)
+        every_stage = _stages()
+        shown = {} if pattern else every_stage
+        page.write(
+            {"variants": variants, "stages": every_stage},
+            lambda console, screen: print_all(console, screen, variants, shown),
+            rows=[
+                ({name: value for name, value in row.items() if name != "stages"} | row["stages"])
+                for row in variants
+            ],
+        )
 
 
 def _hyperparameters(pattern: str | None) -> list[dict[str, Any]]:
