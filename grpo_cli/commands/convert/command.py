@@ -77,7 +77,9 @@ def convert(
         from grpo_cli.engine.cluster.parts import Parts  # of a cluster
 
         parts = Parts(str(output), f".{kind}", PACKS[kind])
-        run.write_parts(part_folder(parts, reader, {"convert": kind}, resume=resume))
+        with part_folder(parts, reader, {"convert": kind}, resume=resume) as folder:
+            for _ in run.pieces(folder):
+                pass
     else:
         _check_table(kind, work)
         with destination(output) as stream:

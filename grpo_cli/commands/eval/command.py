@@ -42,7 +42,7 @@ def evaluate(
     encode = None if printing.level == "batch" else format.encode(printing)
     part_folder = None
     if check_parts(printing.output, reader, resume=printing.resume):
-        from grpo_cli.commands.eval.parquet import folder_of, write_parts  # of a cluster
+        from grpo_cli.commands.eval.parquet import folder_of  # of a cluster
 
         part_folder = folder_of(printing, plan, reader)
     run = Run(
@@ -59,11 +59,14 @@ def evaluate(
         having=None if printing.level == "batch" else printing.having,
     )
     if part_folder is not None:
-        with bar:
-            return write_parts(run, part_folder, quiet=printing.quiet)
+        with bar, part_folder:
+            for _ in run:
+                pass
+            part_folder.complete = run.complete
+        return run.finish(notes_in_table=False, quiet=printing.quiet)
     with destination(printing.output) as stream:
         with bar:
-            format.write(run, printing, plan.variant, stream)
+            format.write(run, printing, stream)
         stream.flush()
         notes = [*having_note(run, printing), *only_note(run, printing)]
         in_table = printing.kind == "table"

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
+from rich.text import Text
 
 from grpo_cli.commands.options import complete
 from grpo_cli.commands.options.everywhere import bundled
 from grpo_cli.commands.options.option import option
 from grpo_cli.commands.options.output import PageOptions
-from grpo_cli.commands.vectors.view import print_exported, print_flags, print_vectors
+from grpo_cli.commands.vectors.view import print_flags, print_vectors
 from grpo_cli.errors import UsageError
 from grpo_cli.mistakes import flags
 from grpo_cli.terminal.destination import destination
@@ -70,7 +71,7 @@ def list_vectors(
         raise UsageError("give --flags or --export, one of them")
     if folder:
         files: dict[str, Any] = {"files": _exported(folder)}
-        page.write(files, lambda console, _: print_exported(console, files))
+        page.write(files, lambda console, _: console.print(Text("\n".join(files["files"]))))
     elif bugs:
         table: dict[str, Any] = {"flags": listed_flags()}
         page.write(table, lambda console, screen: print_flags(console, screen, table))

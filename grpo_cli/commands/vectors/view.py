@@ -32,20 +32,12 @@ def _finds(row: Entry) -> str:
 
 def print_flags(console: Console, screen: Screen, document: Entry) -> None:
     """Prints each bug, how many cases find it, and where somebody met it."""
-    bugs = [{**row, "bug": f"{row['bug']}\n{_thread(row)}"} for row in document["flags"]]
+    bugs = []
+    for row in document["flags"]:
+        thread = row["thread"].removeprefix("https://github.com/")  # as owner/name#1
+        thread = thread.replace("/issues/", "#").replace("/pull/", "#")
+        bugs.append({**row, "bug": f"{row['bug']}\n{thread}"})
     print_list(console, screen, bugs, ("flag", "cases", "bug"))
-
-
-def _thread(row: Entry) -> str:
-    """The repository and the number of the thread, as owner/name#1."""
-    path = str(row["thread"]).removeprefix("https://github.com/")
-    return path.replace("/issues/", "#").replace("/pull/", "#")
-
-
-def print_exported(console: Console, document: Entry) -> None:
-    """Prints the places of the files."""
-    for place in document["files"]:
-        console.print(Text(place))
 
 
 def print_vector(console: Console, screen: Screen, case: Entry) -> None:
