@@ -14,6 +14,14 @@ from grpo_cli.records.formats import CANONICAL, FORMATS
 from grpo_cli.terminal.grid import print_list
 from grpo_cli.terminal.screen import Screen
 
+_CANONICAL = {
+    "name": CANONICAL,
+    "title": "JSON, JSONL, Parquet, Arrow, npz, safetensors under any of the names below",
+    "keys": [["log_probs_new"], ["ratios"]],
+    "lacks": [],
+    "source": "",
+}
+
 
 @bundled
 def list_formats(*, page: PageOptions) -> None:
@@ -27,7 +35,19 @@ def list_formats(*, page: PageOptions) -> None:
     --from NAME to force one. Reading prints a note on what the format lacks.
     """  # noqa: D301 - \b is for the help's formatter
     document: dict[str, Any] = {
-        "formats": [_canonical(), *map(_row, FORMATS)],
+        "formats": [
+            _CANONICAL,
+            *(
+                {
+                    "name": name,
+                    "title": one.title,
+                    "keys": [sorted(keys) for keys in one.keys],
+                    "lacks": list(one.lacks),
+                    "source": one.source,
+                }
+                for name, one in FORMATS.items()
+            ),
+        ],
         "names": {name: list(aliases) for name, aliases in ALIASES.items()},
     }
     page.write(
@@ -35,27 +55,6 @@ def list_formats(*, page: PageOptions) -> None:
         lambda console, screen: print_formats(console, screen, document),
         rows=document["formats"],
     )
-
-
-def _canonical() -> dict[str, Any]:
-    return {
-        "name": CANONICAL,
-        "title": "JSON, JSONL, Parquet, Arrow, npz, safetensors under any of the names below",
-        "keys": [["log_probs_new"], ["ratios"]],
-        "lacks": [],
-        "source": "",
-    }
-
-
-def _row(name: str) -> dict[str, Any]:
-    one = FORMATS[name]
-    return {
-        "name": name,
-        "title": one.title,
-        "keys": [sorted(keys) for keys in one.keys],
-        "lacks": list(one.lacks),
-        "source": one.source,
-    }
 
 
 def print_formats(console: Console, screen: Screen, document: Mapping[str, Any]) -> None:
