@@ -113,11 +113,9 @@ TEXT_FORMATS = {"jsonl": JSONL, "csv": CSV, "markdown": MARKDOWN}
 """The name for ``--format`` → the format."""
 
 
-def as_json(document: Any, *, indent: bool = True) -> bytes:
+def as_json(document: Any) -> bytes:
     """A document, an answer or a list of them as JSON, without a line's end."""
-    option = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_PASSTHROUGH_DATACLASS
-    if indent:
-        option |= orjson.OPT_INDENT_2
+    option = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_INDENT_2
     return escaped_json(orjson.dumps(document, default=_fields, option=option))
 
 

@@ -204,22 +204,19 @@ class FoldPiece(Generic[A]):
 # ---- over all files ------------------------------------------------------------------------------
 
 
-def fold(
-    reader: Reader, make: Callable[[], A], *, progress: Callable[[int, A], None] | None = None
-) -> A:
+def fold(reader: Reader, make: Callable[[], A]) -> A:
     """Adds up all records of the input; their errors are in ``reader.skipped``.
 
     Args:
         reader: the files.
         make: makes an accumulator without records; it travels between processes.
-        progress: called with the bytes and the sums of each piece that is done.
 
     Raises:
         InputError: at the first record that cannot be used, unless such records are skipped; and
             where a choice of records leaves none.
     """
     whole = make()
-    for whole in fold_pieces(reader, make, progress=progress, together=True):  # noqa: B007
+    for whole in fold_pieces(reader, make, together=True):  # noqa: B007
         pass
     return whole
 

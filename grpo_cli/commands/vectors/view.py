@@ -97,6 +97,6 @@ def _row(row: Sequence[Any]) -> str:
     return ", ".join("anything" if x is None else str(x) for x in row) or "(no tokens)"
 
 
-def _print_below(console: Console, screen: Screen, text: str, style: str = "") -> None:
+def _print_below(console: Console, screen: Screen, text: str) -> None:
     for line in textwrap.wrap(text, min(screen.width or _WIDTH, _WIDTH) - 4):
-        console.print(Text.assemble("    ", (line, style)))
+        console.print(Text(f"    {line}"))
