@@ -26,23 +26,40 @@ class TextFormat(NamedTuple):
 
     Attributes:
         cell: formats a value.
-        line: joins the cells of a row, given the names of its fields; without the line's end.
-        head: the lines above the rows.
+        marks: what a line begins with, what separates its cells, and what it ends with.
+        named: whether each cell has the name of its field; the names are above the rows otherwise.
+        rule: a cell of the line below the names; "" for no such line, None for no names.
         infinite: whether it can express an infinite number.
         as_json: whether numbers are formatted as in JSON.
         multiline: whether a cell may contain line ends.
     """
 
     cell: Callable[[Any], str]
-    line: Callable[[Sequence[str], Names], str]
-    head: Callable[[Names], bytes]
+    marks: tuple[str, str, str]
+    named: bool = False
+    rule: str | None = None
     infinite: bool = True
     as_json: bool = True
     multiline: bool = False
 
+    def line(self, cells: Sequence[str], names: Names) -> str:
+        """A row of cells, given the names of its fields; without the line's end."""
+        begin, between, end = self.marks
+        if self.named:
+            pairs = zip(names, cells, strict=True)
+            cells = [f"{_json_cell(name)}:{cell}" for name, cell in pairs]
+        return f"{begin}{between.join(cells)}{end}"
+
     def row(self, values: Iterable[Any], names: Names) -> bytes:
         """A row with its line's end."""
         return self.line([self.cell(value) for value in values], names).encode() + b"\n"
+
+    def head(self, names: Names) -> bytes:
+        """The lines above the rows."""
+        if self.rule is None:
+            return b""
+        rule = self.line([self.rule] * len(names), names) + "\n" if self.rule else ""
+        return self.row(names, names) + rule.encode()
 
 
 def _is_infinite(value: Any) -> bool:
@@ -51,11 +68,6 @@ def _is_infinite(value: Any) -> bool:
 
 def _json_cell(value: Any) -> str:
     return escaped_json(orjson.dumps(value)).decode()
-
-
-def _json_line(cells: Sequence[str], names: Names) -> str:
-    pairs = zip(names, cells, strict=True)
-    return "{" + ",".join([f"{_json_cell(name)}:{cell}" for name, cell in pairs]) + "}"
 
 
 def _csv_cell(value: Any) -> str:
@@ -70,14 +82,6 @@ def _csv_cell(value: Any) -> str:
     return text
 
 
-def _csv_line(cells: Sequence[str], _: Names) -> str:
-    return ",".join(cells)
-
-
-def _csv_head(names: Names) -> bytes:
-    return ",".join(map(_csv_cell, names)).encode() + b"\n"
-
-
 def _markdown_cell(value: Any) -> str:
     """As in a table (6 significant digits), but strings are not cut."""
     if isinstance(value, bool):
@@ -90,15 +94,6 @@ _MARKS = re.compile(r"(\\*)([|<]|(?<=\])\()")
 """What would end a cell, begin HTML or a link, and backslashes before it, which would be for it."""
 
 
-def _markdown_line(cells: Sequence[str], _: Names) -> str:
-    return "| " + " | ".join(cells) + " |"
-
-
-def _markdown_head(names: Names) -> bytes:
-    rule = _markdown_line(["---"] * len(names), ())
-    return f"{_markdown_line([*map(_markdown_cell, names)], ())}\n{rule}\n".encode()
-
-
 def _bare_cell(value: Any) -> str:
     """A value without quotes; nothing in it moves the cursor or ends the line."""
     if value is None:
@@ -108,29 +103,19 @@ def _bare_cell(value: Any) -> str:
     return visible(value if isinstance(value, str) else orjson.dumps(value).decode())
 
 
-def _bare_line(cells: Sequence[str], _: Names) -> str:
-    return "\t".join(cells)
-
-
-def _no_head(_: Names) -> bytes:
-    return b""
-
-
-JSONL = TextFormat(_json_cell, _json_line, _no_head, infinite=False)
-CSV = TextFormat(_csv_cell, _csv_line, _csv_head, multiline=True)
-MARKDOWN = TextFormat(_markdown_cell, _markdown_line, _markdown_head, as_json=False)
-BARE = TextFormat(_bare_cell, _bare_line, _no_head)
+JSONL = TextFormat(_json_cell, ("{", ",", "}"), named=True, infinite=False)
+CSV = TextFormat(_csv_cell, ("", ",", ""), rule="", multiline=True)
+MARKDOWN = TextFormat(_markdown_cell, ("| ", " | ", " |"), rule="---", as_json=False)
+BARE = TextFormat(_bare_cell, ("", "\t", ""))
 """``--only``: values for shell variables, separated by tabs."""
 
 TEXT_FORMATS = {"jsonl": JSONL, "csv": CSV, "markdown": MARKDOWN}
 """The name for ``--format`` → the format."""
 
 
-def as_json(document: Any, *, indent: bool = True) -> bytes:
+def as_json(document: Any) -> bytes:
     """A document, an answer or a list of them as JSON, without a line's end."""
-    option = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_PASSTHROUGH_DATACLASS
-    if indent:
-        option |= orjson.OPT_INDENT_2
+    option = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_INDENT_2
     return escaped_json(orjson.dumps(document, default=_fields, option=option))
 
 

@@ -7,7 +7,7 @@ import re
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib import import_module
 from io import TextIOWrapper
 from pathlib import Path
@@ -17,7 +17,7 @@ import typer
 import typer.main
 
 from grpo_cli.commands.help.layout import FrontPage, PanelCommand
-from grpo_cli.commands.options.everywhere import displayed
+from grpo_cli.commands.options.everywhere import Command, displayed
 from grpo_cli.errors import GrpoError, nearest
 from grpo_cli.terminal.messages import say, tell
 from grpo_cli.terminal.numbers import shell_line
@@ -114,7 +114,7 @@ def application(only: str | None = None) -> typer.Typer:
     return made
 
 
-def _imported(name: str) -> Callable[..., None]:
+def _imported(name: str) -> Command:
     module, _, function = COMMANDS[name].partition(":")
     return getattr(import_module(f"grpo_cli.commands.{module}"), function)
 

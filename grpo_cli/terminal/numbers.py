@@ -124,12 +124,12 @@ def _tail(number: str) -> int:
 # ---- numbers that add up as printed ------------------------------------------------------------
 
 
-def decimals(values: Sequence[float], digits: int = 6) -> int:
-    """How many decimals give the largest of the values so many significant digits."""
+def decimals(values: Sequence[float]) -> int:
+    """How many decimals give the largest of the values six significant digits."""
     largest = max((abs(value) for value in values if math.isfinite(value)), default=0.0)
     if not largest:
         return 1
-    return min(max(digits - 1 - math.floor(math.log10(largest)), 0), 15)
+    return min(max(5 - math.floor(math.log10(largest)), 0), 15)
 
 
 def adding_up(values: Sequence[float], total: float, places: int) -> list[str]:

@@ -127,17 +127,17 @@ class Case:
 @cache
 def cases() -> tuple[Case, ...]:
     """All cases, file by file."""
-    return tuple(case for name in FILES for case in _cases(json.loads(stored(f"{name}.json"))))
+    found: list[Case] = []
+    for name in FILES:
+        document = json.loads(stored(f"{name}.json"))
+        tolerances = {dtype: Tolerance(**one) for dtype, one in document["tolerances"].items()}
+        found += [_case(entry, tolerances) for entry in document["cases"]]
+    return tuple(found)
 
 
 def stored(name: str) -> str:
     """The text of one file of this version of the vectors."""
     return files(__package__).joinpath(VERSION, name).read_text(encoding="utf-8")
-
-
-def _cases(document: Mapping[str, Any]) -> list[Case]:
-    tolerances = {dtype: Tolerance(**entry) for dtype, entry in document["tolerances"].items()}
-    return [_case(entry, tolerances) for entry in document["cases"]]
 
 
 _OPTIONAL = {

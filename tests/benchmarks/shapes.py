@@ -113,7 +113,7 @@ def _near(row: np.ndarray, spread: float, draw: np.random.Generator) -> np.ndarr
 
 
 def trl(draw: np.random.Generator, tokens: int) -> Iterator[Object]:
-    """``grpo_cli.hooks.trl``: a micro-batch a line; a step has eight (trl_record.made)."""
+    """``grpo_cli.hooks.trl``: a micro-batch a line; a step has eight (trl.made)."""
     for number in count():
         step = number // 8
         made = rollout(draw, tokens)

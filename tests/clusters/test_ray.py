@@ -232,10 +232,10 @@ def test_parts_are_whole_where_a_node_is_killed(cluster, files, tmp_path):
     reader = Reader(files, skip=True, on="ray", task_bytes=8_000)
     part_folder = PartFolder(Parts(str(tmp_path / "out"), ".jsonl"), {"a": 1}, resume=False)
     found = Evaluation(reader, plan("dr"), encode=encode, part_folder=part_folder)
-    for number, _ in enumerate(found):
-        if number == 5:
-            cluster.remove_node(node, allow_graceful=False)
-    part_folder.close(complete=True)
+    with part_folder:
+        for number, _ in enumerate(found):
+            if number == 5:
+                cluster.remove_node(node, allow_graceful=False)
     expected = Evaluation(Reader(files, skip=True), plan("dr"), encode=encode)
     parts = sorted((tmp_path / "out").glob("part-*"))
     assert len(parts) > 30
@@ -253,9 +253,9 @@ def test_parts_in_a_store_whose_connections_fail(cluster, store, files):
         reader = Reader(files, skip=True, on="ray", task_bytes=60_000)
         parts = Parts("s3://runs/out", ".jsonl")
         listed = PartFolder(parts, {"a": 1}, resume=resume)
-        for _ in Evaluation(reader, plan("dr"), encode=encode, part_folder=listed):
-            pass
-        listed.close(complete=True)
+        with listed:
+            for _ in Evaluation(reader, plan("dr"), encode=encode, part_folder=listed):
+                pass
         return listed
 
     def there() -> dict[str, bytes]:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from grpo_cli.hooks import trl_record, writer
+from grpo_cli.hooks import trl, writer
 from grpo_cli.hooks.trl import record
 from grpo_cli.hooks.writer import WAITING, Writer
 
@@ -29,7 +29,7 @@ FORKS = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
 @pytest.fixture(autouse=True)
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trl_record, "version", lambda name: f"{name} as installed")
+    monkeypatch.setattr(trl, "version", lambda name: f"{name} as installed")
 
 
 def ids(path: Path) -> list[int]:

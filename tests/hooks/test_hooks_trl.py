@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from grpo_cli import evaluate
-from grpo_cli.hooks import trl_record
+from grpo_cli.hooks import trl
 from grpo_cli.hooks.trl import record
 
 from .stand_ins import Tensor, Trainer
@@ -19,7 +19,7 @@ from .stand_ins import Tensor, Trainer
 
 @pytest.fixture(autouse=True)
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trl_record, "version", lambda name: f"{name} as installed")
+    monkeypatch.setattr(trl, "version", lambda name: f"{name} as installed")
 
 
 def recorded(trainer: Trainer, path: Path, *, times: int = 1, **how: bool) -> list[dict[str, Any]]:
@@ -163,7 +163,7 @@ def test_the_adaptive_entropy_bonus_pauses_above_its_target() -> None:
     trainer.entropy_coef, trainer.args.entropy_target = 0.1, 1.0
     for last, wanted in ((2.0, 0.0), (1.0, 0.1)):
         trainer._last_world_entropy = last
-        assert trl_record.hyperparameters(trainer, {})["entropy_coef"] == wanted
+        assert trl.hyperparameters(trainer, {})["entropy_coef"] == wanted
 
 
 ROWS = np.array([[-0.5, -1.0, -1.5], [-2.0, -2.5, -3.0], [-3.5, -4.0, -4.5], [-5.0, -5.5, -6.0]])
@@ -257,12 +257,12 @@ def test_what_the_engine_did_not_score_agrees_with_the_policy_that_the_loss_take
     }
     columns |= {"old_per_token_logps": np.array([[-3.0, -4.0]])} if known else {}
     mode = {"vllm_importance_sampling_mode": "token_mask"} if corrected else {}
-    found = trl_record.made({}, columns, {}, {"framework": mode}, {}, {1: "t"})
+    found = trl.made({}, columns, {}, {"framework": mode}, {}, {1: "t"})
     assert found["sampling_per_token_logps"][0].tolist() == [wanted, -5.0]
 
 
 def test_a_generation_without_tokens_counts_as_one_token_as_the_loss_takes_it() -> None:
-    found = trl_record.hyperparameters(Trainer(), {"num_items_in_batch": Tensor(0)})
+    found = trl.hyperparameters(Trainer(), {"num_items_in_batch": Tensor(0)})
     assert found["num_items_in_batch"] == 1
 
 

@@ -82,20 +82,19 @@ def test_a_shell_takes_a_broken_command_as_one(line, width, lines):
 
 
 @pytest.mark.parametrize(
-    ("values", "digits", "places"),
+    ("values", "places"),
     [
-        ([], 6, 1),
-        ([0.0], 6, 1),
-        ([123.4, -0.1], 6, 3),
-        ([-0.00123], 6, 8),
-        ([1e9], 6, 0),
-        ([1e-20], 6, 15),
-        ([math.inf, math.nan, 2.0], 3, 2),
+        ([], 1),
+        ([0.0], 1),
+        ([123.4, -0.1], 3),
+        ([-0.00123], 8),
+        ([1e9], 0),
+        ([1e-20], 15),
+        ([math.inf, math.nan, 2.0], 5),
     ],
 )
-def test_decimals_of_the_largest(values, digits, places):
-    assert decimals(values, digits) == places
-    assert decimals([123.4]) == 3
+def test_decimals_of_the_largest(values, places):
+    assert decimals(values) == places
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from grpo_cli.commands.compare.compare import USUAL, compare_plans, names, plans
 from grpo_cli.commands.compare.view import print_comparison
 from grpo_cli.commands.diff.command import NO, Tolerance, are_two_runs, diff_runs
@@ -24,7 +22,7 @@ from grpo_cli.commands.options.source import (
     tell_notes,
 )
 from grpo_cli.errors import InputError, UsageError
-from grpo_cli.terminal.messages import failures, say
+from grpo_cli.terminal.messages import say
 from grpo_cli.terminal.numbers import shell_line
 
 Names = Annotated[
@@ -56,7 +54,7 @@ def compare(
     step: Step = None,
     tolerance: Tolerance = None,
     page: PageOptions,
-) -> None:
+) -> int:
     """Compare variants on the same data, or two runs with each other.
 
     \b
@@ -71,37 +69,36 @@ def compare(
     intervals, by `grpo trend --against`. Files whose names differ only by a step, a
     rank or a number are one run. With --variants, all files are one input.
     """  # noqa: D301 - \b is for the help's formatter
-    with failures(as_json=page.json):
-        two = files if files is not None and len(files) == 2 else None
-        asks_variants = variants is not None or stages.are_given
-        if (step, tolerance) != (None, None) and (two is None or asks_variants):
-            raise UsageError("--step and --tolerance are for two runs: grpo compare RUN RUN")
-        if two is not None and not asks_variants:
-            if (step, tolerance) != (None, None) or are_two_runs(two, loading):
-                against = shell_line(["grpo", "trend", two[0], "--against", two[1]])
-                tell_notes([_TWO.format(against)], quiet=page.quiet)
-                same = diff_runs((two[0], two[1]), loading, step, tolerance, page)
-                raise typer.Exit(0 if same else NO)
-            tell_notes([_ONE.format(shell_line(["grpo", "diff", *two]))], quiet=page.quiet)
-        batch = "input" if stages.batch is None else stages.batch
-        wanted = names(",".join(variants or [USUAL]))
-        made, notes = plans(wanted, stages.stages, stages.hyperparameters, batch)
-        for note in () if page.quiet else notes:
-            say(f"note: {note}")
-        source = loading.reader(paths(files), work)
-        answer = compare_plans(made, source)
-        hidden = source.pooled(batch) | answer.summed
-        page.write(
-            answer,
-            lambda console, screen: print_comparison(console, screen, answer),
-            failed=not answer.variants,
-            rows=answer.variants,
-            beyond="cut",
-            notes=source.notes(*made) | hidden,
-        )
-        tell_notes(hidden, quiet=page.quiet)
-        code = finish(source, *made, as_json=page.json, quiet=page.quiet)
-        if not answer.variants:
-            code = InputError.exit_code
-            say("none of these variants can be evaluated on this data")
-    raise typer.Exit(code)
+    two = files if files is not None and len(files) == 2 else None
+    asks_variants = variants is not None or stages.are_given
+    if (step, tolerance) != (None, None) and (two is None or asks_variants):
+        raise UsageError("--step and --tolerance are for two runs: grpo compare RUN RUN")
+    if two is not None and not asks_variants:
+        if (step, tolerance) != (None, None) or are_two_runs(two, loading):
+            against = shell_line(["grpo", "trend", two[0], "--against", two[1]])
+            tell_notes([_TWO.format(against)], quiet=page.quiet)
+            same = diff_runs((two[0], two[1]), loading, step, tolerance, page)
+            return 0 if same else NO
+        tell_notes([_ONE.format(shell_line(["grpo", "diff", *two]))], quiet=page.quiet)
+    batch = "input" if stages.batch is None else stages.batch
+    wanted = names(",".join(variants or [USUAL]))
+    made, notes = plans(wanted, stages.stages, stages.hyperparameters, batch)
+    for note in () if page.quiet else notes:
+        say(f"note: {note}")
+    source = loading.reader(paths(files), work)
+    answer = compare_plans(made, source)
+    hidden = source.pooled(batch) | answer.summed
+    page.write(
+        answer,
+        lambda console, screen: print_comparison(console, screen, answer),
+        failed=not answer.variants,
+        rows=answer.variants,
+        beyond="cut",
+        notes=source.notes(*made) | hidden,
+    )
+    tell_notes(hidden, quiet=page.quiet)
+    code = finish(source, *made, as_json=page.json, quiet=page.quiet)
+    if not answer.variants:
+        code = InputError.exit_code
+        say("none of these variants can be evaluated on this data")
+    return code

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-import typer
-
 from grpo_cli.commands.convert.conversion import Conversion, write_lines, write_table
 from grpo_cli.commands.options.everywhere import bundled
 from grpo_cli.commands.options.option import option
@@ -24,7 +22,6 @@ from grpo_cli.commands.options.source import (
 )
 from grpo_cli.errors import UsageError
 from grpo_cli.terminal.destination import standard_output
-from grpo_cli.terminal.messages import failures
 
 To = Annotated[
     Literal["jsonl", "parquet"] | None,
@@ -53,7 +50,7 @@ def convert(
     work: WorkOptions,
     json: Json = False,
     quiet: Quiet = False,
-) -> None:
+) -> int:
     """Convert any input to canonical JSONL or Parquet.
 
     \b
@@ -66,29 +63,29 @@ def convert(
     that differs (`grpo help recording`). For rows as CSV, use
     `grpo eval FILE --level token -f csv`. --json prints errors as JSON.
     """  # noqa: D301 - \b is for the help's formatter
-    with failures(as_json=json):
-        results = standard_output()
-        if output is None and results is not None and results.isatty():
-            raise UsageError("use -o FILE to save the result, or | to pipe it")
-        kind = to or _kind_of(output)
-        alone = kind == "parquet" and work.on is None
-        used = WorkOptions(jobs=1) if alone else work
-        reader = make_reader(paths(files), source.reading(chosen.record), errors, used)
-        if bundle and (kind == "parquet" or work.on is not None):
-            raise UsageError("--bundle writes JSONL on this machine: leave out --on and Parquet")
-        run = Conversion(reader, as_table=kind == "parquet", as_json=json, as_bundle=bundle)
-        if check_parts(output, reader, resume=resume):
-            from grpo_cli.engine.cluster.parts import Parts  # of a cluster
+    results = standard_output()
+    if output is None and results is not None and results.isatty():
+        raise UsageError("use -o FILE to save the result, or | to pipe it")
+    kind = to or _kind_of(output)
+    alone = kind == "parquet" and work.on is None
+    used = WorkOptions(jobs=1) if alone else work
+    reader = make_reader(paths(files), source.reading(chosen.record), errors, used)
+    if bundle and (kind == "parquet" or work.on is not None):
+        raise UsageError("--bundle writes JSONL on this machine: leave out --on and Parquet")
+    run = Conversion(reader, as_table=kind == "parquet", as_json=json, as_bundle=bundle)
+    if check_parts(output, reader, resume=resume):
+        from grpo_cli.engine.cluster.parts import Parts  # of a cluster
 
-            parts = Parts(str(output), f".{kind}", PACKS[kind])
-            run.write_parts(part_folder(parts, reader, {"convert": kind}, resume=resume))
-        else:
-            _check_table(kind, work)
-            with destination(output) as stream:
-                run.write(stream)
-        tell_notes(reader.notices, quiet=quiet)
-        code = run.finish()
-    raise typer.Exit(code)
+        parts = Parts(str(output), f".{kind}", PACKS[kind])
+        with part_folder(parts, reader, {"convert": kind}, resume=resume) as folder:
+            for _ in run.pieces(folder):
+                pass
+    else:
+        _check_table(kind, work)
+        with destination(output) as stream:
+            run.write(stream)
+    tell_notes(reader.notices, quiet=quiet)
+    return run.finish()
 
 
 def _kind_of(output: str | None) -> str:

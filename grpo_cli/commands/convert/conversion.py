@@ -240,7 +240,7 @@ class Conversion:
 
     def write(self, stream: BinaryIO) -> None:
         """Writes them all, as JSONL, as a bundle or as Parquet."""
-        pieces = chain.from_iterable(self._pieces())
+        pieces = chain.from_iterable(self.pieces())
         if self._whole.as_bundle:
             write_bundle(pieces, stream)
         elif self._as_table:
@@ -248,19 +248,10 @@ class Conversion:
         else:
             write_lines(pieces, stream)
 
-    def write_parts(self, listed: PartFolder) -> None:
-        """Has them written to parts by the workers of a cluster."""
-        complete = False
-        try:
-            for _ in self._pieces(listed):
-                pass
-            complete = True
-        finally:
-            listed.close(complete=complete)
-
-    def _pieces(self, listed: PartFolder | None = None) -> Iterator[list[Any]]:
+    def pieces(self, part_folder: PartFolder | None = None) -> Iterator[list[Any]]:
+        """Yields the lines or records, where the workers of a cluster do not write them."""
         make = partial(Converted, self._as_table, self._whole.as_bundle)
-        for whole in fold_pieces(self._reader, make, part_folder=listed):
+        for whole in fold_pieces(self._reader, make, part_folder=part_folder):
             self._whole = whole
             pieces, whole.pieces = whole.pieces, []
             self._reported = tell_errors(

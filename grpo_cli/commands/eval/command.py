@@ -14,7 +14,6 @@ from grpo_cli.commands.options.place import check_parts, destination
 from grpo_cli.commands.options.source import Files, ReadingOptions, RecordOption, paths
 from grpo_cli.records.choose.grouping import batch_fields
 from grpo_cli.records.choose.where import spelled
-from grpo_cli.terminal.messages import failures
 from grpo_cli.terminal.progress import Bar
 
 
@@ -26,7 +25,7 @@ def evaluate(
     reading: ReadingOptions,
     chosen: RecordOption,
     printing: Printing,
-) -> None:
+) -> int:
     """Evaluate an objective: loss, KL, clip fraction, gradient norm.
 
     \b
@@ -35,48 +34,50 @@ def evaluate(
 
     Prints totals, then one row per record. The loss is minus the objective.
     """  # noqa: D301 - \b is for the help's formatter
-    with failures(as_json=printing.wants_json):
-        plan, format = objective.plan(), format_of(printing.kind)
-        printing = printing.of_batches(tuple(map(spelled, batch_fields(plan.batch))))
-        places = paths(files)
-        reader = reading.reader(places, chosen.record)
-        bar = Bar(places, wanted=printing.bar(streams=format.streams), nodes=lambda: reader.nodes)
-        encode = None if printing.level == "batch" else format.encode(printing)
-        part_folder = None
-        if check_parts(printing.output, reader, resume=printing.resume):
-            from grpo_cli.commands.eval.parquet import folder_of, write_parts  # of a cluster
+    plan, format = objective.plan(), format_of(printing.kind)
+    printing = printing.of_batches(tuple(map(spelled, batch_fields(plan.batch))))
+    places = paths(files)
+    reader = reading.reader(places, chosen.record)
+    bar = Bar(places, wanted=printing.bar(streams=format.streams), nodes=lambda: reader.nodes)
+    encode = None if printing.level == "batch" else format.encode(printing)
+    part_folder = None
+    if check_parts(printing.output, reader, resume=printing.resume):
+        from grpo_cli.commands.eval.parquet import folder_of  # of a cluster
 
-            part_folder = folder_of(printing, plan, reader)
-        run = Run(
-            reader,
-            plan,
-            as_json=printing.wants_json,
-            by_default=objective.variant is None,
-            encode=encode,
-            progress=bar.advance,
-            part_folder=part_folder,
-            look=None if printing.quiet else first_error,
-            rows=printing.weighs,
-            shares=printing.shares,
-            having=None if printing.level == "batch" else printing.having,
+        part_folder = folder_of(printing, plan, reader)
+    run = Run(
+        reader,
+        plan,
+        as_json=printing.wants_json,
+        by_default=objective.variant is None,
+        encode=encode,
+        progress=bar.advance,
+        part_folder=part_folder,
+        look=None if printing.quiet else first_error,
+        rows=printing.weighs,
+        shares=printing.shares,
+        having=None if printing.level == "batch" else printing.having,
+    )
+    if part_folder is not None:
+        with bar, part_folder:
+            for _ in run:
+                pass
+            part_folder.complete = run.complete
+        return run.finish(notes_in_table=False, quiet=printing.quiet)
+    with destination(printing.output) as stream:
+        with bar:
+            format.write(run, printing, stream)
+        stream.flush()
+        notes = [*having_note(run, printing), *only_note(run, printing)]
+        in_table = printing.kind == "table"
+        code = run.finish(
+            notes_in_table=in_table,
+            quiet=printing.quiet,
+            more=notes,
+            of_rows=encode is not None
+            and printing.output is None
+            and (format.streams or not run.empty),
         )
-        if part_folder is not None:
-            with bar:
-                raise typer.Exit(write_parts(run, part_folder, quiet=printing.quiet))
-        with destination(printing.output) as stream:
-            with bar:
-                format.write(run, printing, plan.variant, stream)
-            stream.flush()
-            notes = [*having_note(run, printing), *only_note(run, printing)]
-            in_table = printing.kind == "table"
-            code = run.finish(
-                notes_in_table=in_table,
-                quiet=printing.quiet,
-                more=notes,
-                of_rows=encode is not None
-                and printing.output is None
-                and (format.streams or not run.empty),
-            )
-            if not run.complete:  # leaving the block so keeps an older file
-                raise typer.Exit(code)
-    raise typer.Exit(code)
+        if not run.complete:  # leaving the block so keeps an older file
+            raise typer.Exit(code)
+    return code

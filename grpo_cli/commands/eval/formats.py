@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from tempfile import SpooledTemporaryFile
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
@@ -35,7 +35,7 @@ class Format(NamedTuple):
     """
 
     encode: Callable[[Printing], Encode]
-    write: Callable[[Run, Printing, str, BinaryIO], None]
+    write: Callable[[Run, Printing, BinaryIO], None]
     streams: bool = True
 
 
@@ -64,9 +64,7 @@ def _encode_text(text: TextFormat, printing: Printing) -> Encode:
     return partial(encode_lines, level=printing.level, fields=printing.names, lines=text)
 
 
-def write_text(
-    text: TextFormat, run: Run, printing: Printing, variant: str, stream: BinaryIO
-) -> None:
+def write_text(text: TextFormat, run: Run, printing: Printing, stream: BinaryIO) -> None:
     """Writes the head where there is anything to print, then the rows as they are computed."""
     first = text.head(printing.names)
     for pieces in limited(run, printing, first_quoted if text.multiline else _first_lines):
@@ -79,7 +77,7 @@ def write_text(
     if printing.level != "batch":
         stream.write(first)
         return
-    rows = totals_of(run, printing, variant)
+    rows = totals_of(run, printing)
     stream.write(text.head([*rows[0]] if rows else printing.names))
     for row in rows:
         stream.write(text.row(row.values(), [*row]))
@@ -105,14 +103,10 @@ def first_quoted(piece: bytes, most: int) -> tuple[bytes, int]:
 # ---- json: one document ------------------------------------------------------------------------
 
 
-def _encode_json(printing: Printing) -> Encode:
-    return partial(encode_nested, **_nesting(printing))
-
-
 _IN_MEMORY = 16 * 2**20
 
 
-def _write_json(run: Run, printing: Printing, variant: str, stream: BinaryIO) -> None:
+def _write_json(run: Run, printing: Printing, stream: BinaryIO) -> None:
     """Writes the totals, then the records.
 
     The totals are known last, so the records wait in a temporary file, which is in memory while
@@ -127,8 +121,16 @@ def _write_json(run: Run, printing: Printing, variant: str, stream: BinaryIO) ->
                 separator = b",\n"
         if run.empty or (printing.level == "batch" and not run.complete):
             return
-        head: dict[str, Any] = {"variant": variant, "signature": run.signature}
-        head |= _json_totals(run, printing) if run.complete else {"total": None}
+        head: dict[str, Any] = {
+            "variant": run.plan.variant,
+            "signature": run.signature,
+            "total": None,
+        }
+        if run.complete:
+            fields = printing.fields if printing.level == "batch" else None
+            head["total"] = _chosen(run.total, fields)
+            if printing.by:  # the total is the mean over these
+                head["batches"] = [_chosen(row, fields) for row in printing.wanted(run.batches)]
         stream.write(orjson.dumps(head, option=orjson.OPT_SERIALIZE_NUMPY)[:-1])
         if printing.level != "batch":
             stream.write(b',"records":[\n')
@@ -138,20 +140,13 @@ def _write_json(run: Run, printing: Printing, variant: str, stream: BinaryIO) ->
         stream.write(b"}\n")
 
 
-def _json_totals(run: Run, printing: Printing) -> dict[str, Any]:
-    """The totals; with ``--batch FIELD`` their mean over the batches, and those of each."""
-    fields = printing.fields if printing.level == "batch" else None
-
-    def select(row: Mapping[str, Any]) -> Mapping[str, Any]:
-        return row if fields is None else {name: row[name] for name in fields if name in row}
-
-    totals: dict[str, Any] = {"total": select(run.total)}
-    if not printing.by:
-        return totals
-    return totals | {"batches": list(map(select, printing.wanted(run.batches)))}
+def _chosen(row: Mapping[str, Any], fields: Sequence[str] | None) -> Mapping[str, Any]:
+    return row if fields is None else {name: row[name] for name in fields if name in row}
 
 
-_JSON = Format(_encode_json, _write_json, streams=False)
+_JSON = Format(
+    lambda printing: partial(encode_nested, **_nesting(printing)), _write_json, streams=False
+)
 
 
 # ---- table: totals, then the first rows --------------------------------------------------------
@@ -166,7 +161,7 @@ def _encode_table(printing: Printing) -> Encode:
     return partial(encode_nested, level=printing.level, fields=None, asked=asked)
 
 
-def _write_table(run: Run, printing: Printing, variant: str, stream: BinaryIO) -> None:
+def _write_table(run: Run, printing: Printing, stream: BinaryIO) -> None:
     """Writes totals, then one row per record or response, or one table per response."""
     from grpo_cli.commands.eval.view import print_batches, print_rows, print_totals
     from grpo_cli.terminal.paging import draw_fitting, print_page
@@ -198,7 +193,7 @@ def _write_table(run: Run, printing: Printing, variant: str, stream: BinaryIO) -
         if level == "batch":
             draw_head(console, screen)
         else:
-            draw_brief = partial(draw_head, brief=variant)
+            draw_brief = partial(draw_head, brief=run.plan.variant)
             draw_fitting(console, screen, draw_head, draw_brief, draw_rows, limit, notes)
 
     cut = print_page(stream, draw, "cut", notes=notes)
@@ -219,21 +214,16 @@ def _first_records(run: Run, level: Level, limit: int) -> list[dict[str, Any]]:
             if limit and rows >= limit:
                 break
             kept.append(orjson.loads(piece))
-            rows += _count_rows(kept[-1], level)
+            rows += 1 if level == "record" else _count_rows(kept[-1], level)
     return kept
 
 
 def _count_rows(record: dict[str, Any], level: Level) -> int:
-    if level == "record":
-        return 1
-    if level == "trajectory":
-        return len(record["trajectories"])
-    responses = record["responses"]
-    if level == "turn":
-        return sum(len(response["turns"]) for response in responses)
-    if level == "response":
-        return len(responses)
-    return sum(len(response["tokens"]["position"]) for response in responses)
+    """The rows of a level within a record."""
+    if level in ("trajectory", "response"):
+        return len(record[ROWS[level]])
+    inside = (response[ROWS[level]] for response in record["responses"])
+    return sum(len(one["position"] if level == "token" else one) for one in inside)
 
 
 _TABLE = Format(_encode_table, _write_table, streams=False)

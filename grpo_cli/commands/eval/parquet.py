@@ -58,7 +58,7 @@ def batch_of(source: Source, *, level: Level, fields: tuple[str, ...]) -> list[A
     return [package().record_batch(arrays, names=list(fields))]
 
 
-def write(run: Run, printing: Printing, variant: str, stream: BinaryIO) -> None:
+def write(run: Run, printing: Printing, stream: BinaryIO) -> None:
     """Writes the batches; those of an evaluation that stops early are no file."""
     with Sink(stream) as sink:
         schema = None
@@ -67,7 +67,7 @@ def write(run: Run, printing: Printing, variant: str, stream: BinaryIO) -> None:
         if run.empty or not run.complete:
             return
         if printing.level == "batch":
-            rows = totals_of(run, printing, variant)
+            rows = totals_of(run, printing)
             listed = [{name: [value] for name, value in row.items()} for row in rows]
             _add(sink, list(map(_batch, listed)), None)
         elif schema is None:
@@ -137,7 +137,9 @@ def _filled(name: str, found: Column, count: int) -> Any:
     if found.values is None:
         return package().nulls(count, _kind(name))
     if name == "clip":
-        return _sides(found.values)
+        codes = package().array((found.values == 1).astype(np.int32), mask=found.values == 0)
+        sides = package().array(["low", "high"])
+        return package().DictionaryArray.from_arrays(codes, sides)
     made = column(name, found.values)
     return made if found.owners is None else _repeated(made, found.owners.lengths)
 
@@ -179,13 +181,6 @@ def texts(values: Sequence[Any]) -> list[str | None]:
     ]
 
 
-def _sides(clip: Any) -> Any:
-    """[N] the side on which the clip bound each token."""
-    pa = package()
-    codes = pa.array((clip == 1).astype(np.int32), mask=clip == 0)
-    return pa.DictionaryArray.from_arrays(codes, pa.array(["low", "high"]))
-
-
 def _repeated(values: Any, counts: I64) -> Any:
     """Each value as often as it counts."""
     pa = package()
@@ -222,15 +217,3 @@ def folder_of(printing: Printing, plan: Plan, reader: Reader) -> PartFolder:
         "rows": [printing.kind, printing.level, printing.names, printing.nest],
     }
     return part_folder(parts, reader, about, resume=printing.resume)
-
-
-def write_parts(run: Run, folder: PartFolder, *, quiet: bool) -> int:
-    """Has the parts written; returns the exit code."""
-    complete = False
-    try:
-        for _ in run:
-            pass
-        complete = run.complete
-    finally:
-        folder.close(complete=complete)
-    return run.finish(notes_in_table=False, quiet=quiet)

@@ -88,7 +88,16 @@ class Printing:
         Raises:
             UsageError: for flags that contradict each other, or an unknown field.
         """
-        self._check()
+        kind = self.kind
+        format_of(self.format, as_json=self.json)
+        if self.only is not None:
+            others = {"fields": self.listed, "format": self.format, "json": self.json}
+            if given := [flag for flag, value in others.items() if value]:
+                raise UsageError(f"--only prints bare values; it cannot go with --{given[0]}")
+        if kind == "parquet" and self.output in (None, "-"):
+            raise UsageError("--format parquet is binary: write it with -o FILE")
+        if self.nest and kind != "jsonl":
+            raise UsageError("--nest is for --format jsonl; json is nested as it is")
         checked = replace(self, by=by)
         _ = checked.fields, checked.having  # which know what they may name
         return checked
@@ -157,14 +166,3 @@ class Printing:
         return not self.quiet and (
             to_file or not (streams and stdout is not None and stdout.isatty())
         )
-
-    def _check(self) -> None:
-        format_of(self.format, as_json=self.json)
-        if self.only is not None:
-            others = {"fields": self.listed, "format": self.format, "json": self.json}
-            if given := [flag for flag, value in others.items() if value]:
-                raise UsageError(f"--only prints bare values; it cannot go with --{given[0]}")
-        if self.kind == "parquet" and self.output in (None, "-"):
-            raise UsageError("--format parquet is binary: write it with -o FILE")
-        if self.nest and self.kind != "jsonl":
-            raise UsageError("--nest is for --format jsonl; json is nested as it is")

@@ -40,7 +40,7 @@ class Run(Evaluation):
         **options: Any,
     ) -> None:
         super().__init__(reader, plan, **options)
-        self.by_default = by_default
+        self.plan, self.by_default = plan, by_default
         self._as_json = as_json
         self._printed = 0
         self._has_rows = False
@@ -211,10 +211,12 @@ def limited(
         yield first
 
 
-def totals_of(run: Run, printing: Printing, variant: str) -> list[dict[str, Any]]:
+def totals_of(run: Run, printing: Printing) -> list[dict[str, Any]]:
     """The rows of level ``batch``: one, or one for each value of the fields of ``--batch``."""
     whole = {"signature": run.signature, **run.total}
     rows: Sequence[Mapping[str, Any]] = run.batches if printing.by else [whole]
     fields = printing.names_of_totals(rows)
     rows = printing.wanted(rows)[: printing.limit or None]
-    return [{name: {"variant": variant, **row}.get(name) for name in fields} for row in rows]
+    return [
+        {name: {"variant": run.plan.variant, **row}.get(name) for name in fields} for row in rows
+    ]

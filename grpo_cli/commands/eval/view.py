@@ -27,7 +27,6 @@ from grpo_cli.engine.rows.source import same
 from grpo_cli.objective.signature import MIXED
 from grpo_cli.terminal.grid import (
     Column,
-    Style,
     column,
     fitting,
     grid,
@@ -302,37 +301,36 @@ def _token_columns(
             values = (tokens.get(name) or [None] * count)[:count]
         else:  # what the record says of itself and its batch
             values = [record[name]] * count
-        columns.append(_token_column(name, values))
+        columns.append(_cells(name, values))
     if fields is None and size is not None:
         shares = tokens["share"][:count]
         if shares[0] is None:  # the batch is larger than the record
             whole = size(record)[0] or 1.0
             shares = [abs(one) / whole for one in tokens["gradient"][:count]]
-        columns.append(_share(shares, record["tokens"]))
+        equal = record["tokens"]  # so many equal shares are the whole
+        columns.append(
+            column(
+                "gradient_share",
+                shares,
+                show=percent,
+                style=lambda part: _share_style(part * equal),
+                numeric=True,
+            )
+        )
     return columns
 
 
-def _token_column(name: str, values: Sequence[Any]) -> Column:
+def _cells(name: str, values: Sequence[Any]) -> Column:
     if name == "token":
         return column(name, values, show=lambda text: token_text(text or ""))
     if name == "clip":
         return column(name, values, show=lambda side: side or "·", style=_SIDE_STYLES.__getitem__)
-    return _cells(name, values)
-
-
-def _cells(name: str, values: Sequence[Any]) -> Column:
     if name in SHARES:
         return column(name, values, show=percent, numeric=True)
     return column(name, values)
 
 
 _SIDE_STYLES = {"low": "bold cyan", None: "dim", "high": "bold magenta"}
-
-
-def _share(parts: Sequence[float], tokens: int) -> Column:
-    """Each token's part of its batch's update, |gradient| / Σ |gradient|, in percent."""
-    style: Style = lambda part: _share_style(part * tokens)  # noqa: E731
-    return column("gradient_share", parts, show=percent, style=style, numeric=True)
 
 
 def _share_style(times_usual: float) -> str:

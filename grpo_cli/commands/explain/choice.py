@@ -6,7 +6,6 @@ import inspect
 import json
 import re
 from collections.abc import Collection, Iterable, Mapping
-from functools import cache
 from importlib.resources import files
 from typing import Any
 
@@ -106,15 +105,13 @@ _NOT_BEFORE = {"A": "(?! [a-z])", "s": "(?![−)])"}
 """Excludes an article, and the index of a sum."""
 
 
-@cache
-def _tables() -> Mapping[str, Mapping[str, str | list[str]]]:
-    """Returns ``symbols.json``: stage → symbol → its meaning; under "" those of all stages.
+_TABLES: Mapping[str, Mapping[str, str | list[str]]] = json.loads(
+    files(__package__).joinpath("symbols.json").read_text(encoding="utf-8")
+)
+"""Stage → symbol → its meaning; under "" those of all stages.
 
-    A meaning is in words, or the hyperparameters of which a choice takes one.
-    """
-    text = files(__package__).joinpath("symbols.json").read_text(encoding="utf-8")
-    found: Mapping[str, Mapping[str, str | list[str]]] = json.loads(text)
-    return found
+A meaning is in words, or the hyperparameters of which a choice takes one.
+"""
 
 
 def symbols(stage: str, paragraphs: Iterable[str], taken: Collection[str]) -> dict[str, str]:
@@ -126,8 +123,8 @@ def symbols(stage: str, paragraphs: Iterable[str], taken: Collection[str]) -> di
         taken: the hyperparameters of the choice.
     """
     text = " ".join(one for one in paragraphs if not one.startswith("References:"))
-    of_stage = _tables().get(stage, {})
-    known = {**of_stage, **_tables()[""], **of_stage}  # in this order, the stage's own meanings
+    of_stage = _TABLES.get(stage, {})
+    known = {**of_stage, **_TABLES[""], **of_stage}  # in this order, the stage's own meanings
     meanings = {
         name: one if isinstance(one, str) else next((key for key in one if key in taken), "")
         for name, one in known.items()

@@ -21,7 +21,6 @@ from grpo_cli.commands.options.source import RESPONSE, LoadingOptions, finish, p
 from grpo_cli.commands.vectors.view import print_vector
 from grpo_cli.records.open.budget import read_size
 from grpo_cli.terminal.display import chosen
-from grpo_cli.terminal.messages import failures
 from grpo_cli.terminal.screen import Screen
 
 Topic = Annotated[
@@ -43,7 +42,7 @@ def explain_topic(
     objective: ObjectiveOptions,
     loading: LoadingOptions,
     page: PageOptions,
-) -> None:
+) -> int:
     """Explain why a file's loss is what it is; or a variant, a choice or a word.
 
     \b
@@ -57,26 +56,24 @@ def explain_topic(
     arithmetic of one record (the first, or that of --record). A name of
     a variant means the variant, unless a file has this path.
     """  # noqa: D301 - \b is for the help's formatter
-    with failures(as_json=page.json):
-        asked = loading.record is not None or response is not None
-        unpack = read_size(loading.unpack)
-        described = topic and describe_topic(topic, of_record=asked, unpack=unpack)
-        if described:
-            show, content = _SHOW[described.kind], described.content
-            page.write(described, lambda console, screen: show(console, screen, content))
-            return
-        places = paths(None if topic is None else [topic])
-        source, plan = loading.reader(places), objective.plan()
-        last_step, full = objective.batch is None, chosen().full
-        found = explain(plan, source, response, last_step=last_step, full=full)
+    asked = loading.record is not None or response is not None
+    unpack = read_size(loading.unpack)
+    described = topic and describe_topic(topic, of_record=asked, unpack=unpack)
+    if described:
+        show, content = _SHOW[described.kind], described.content
+        page.write(described, lambda console, screen: show(console, screen, content))
+        return 0
+    places = paths(None if topic is None else [topic])
+    source, plan = loading.reader(places), objective.plan()
+    last_step, full = objective.batch is None, chosen().full
+    found = explain(plan, source, response, last_step=last_step, full=full)
 
-        def draw(console: Console, screen: Screen) -> None:
-            print_why(console, screen, found)
-            print_worked(console, screen, found.record, found.total["records"])
+    def draw(console: Console, screen: Screen) -> None:
+        print_why(console, screen, found)
+        print_worked(console, screen, found.record, found.total["records"])
 
-        page.write(found, draw, notes=source.notes(plan))
-        code = finish(source, plan, as_json=page.json, quiet=page.quiet)
-    raise typer.Exit(code)
+    page.write(found, draw, notes=source.notes(plan))
+    return finish(source, plan, as_json=page.json, quiet=page.quiet)
 
 
 _SHOW = {

@@ -147,7 +147,7 @@ def _explained(
         totals.signature(),
         total,
         facts.parts,
-        [{"code": one.code, "text": one.text} for one in reasons],
+        [one._asdict() for one in reasons],
         steps,
     )
     return found, batches

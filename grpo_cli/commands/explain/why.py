@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping
-from functools import cache
 from importlib.resources import files
 from typing import Any, NamedTuple
 
@@ -29,18 +28,16 @@ class Reason(NamedTuple):
     text: str
 
 
-@cache
-def _sentences() -> Mapping[str, str]:
-    """Returns ``reasons.json``: the sentence of each code, or of each ``code.kind``."""
-    text = files(__package__).joinpath("reasons.json").read_text(encoding="utf-8")
-    found: Mapping[str, str] = json.loads(text)
-    return found
+_SENTENCES: Mapping[str, str] = json.loads(
+    files(__package__).joinpath("reasons.json").read_text(encoding="utf-8")
+)
+"""The sentence of each code, or of each ``code.kind``."""
 
 
 def _reason(name: str, **words: Any) -> Reason:
     """Returns a reason by its name in the table; numbers of any size are shown in short."""
     texts = {key: shown(one) if isinstance(one, float) else one for key, one in words.items()}
-    return Reason(name.partition(".")[0], _sentences()[name].format(**texts))
+    return Reason(name.partition(".")[0], _SENTENCES[name].format(**texts))
 
 
 def why(total: Mapping[str, Any], facts: Facts, computes: str) -> list[Reason]:

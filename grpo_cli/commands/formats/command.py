@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import typer
 from rich.console import Console
 
 from grpo_cli.commands.options.everywhere import bundled
@@ -13,8 +12,15 @@ from grpo_cli.commands.options.output import PageOptions
 from grpo_cli.records.fields import ALIASES
 from grpo_cli.records.formats import CANONICAL, FORMATS
 from grpo_cli.terminal.grid import print_list
-from grpo_cli.terminal.messages import failures
 from grpo_cli.terminal.screen import Screen
+
+_CANONICAL = {
+    "name": CANONICAL,
+    "title": "JSON, JSONL, Parquet, Arrow, npz, safetensors under any of the names below",
+    "keys": [["log_probs_new"], ["ratios"]],
+    "lacks": [],
+    "source": "",
+}
 
 
 @bundled
@@ -28,38 +34,27 @@ def list_formats(*, page: PageOptions) -> None:
     The format of each object is detected from its content; other commands take
     --from NAME to force one. Reading prints a note on what the format lacks.
     """  # noqa: D301 - \b is for the help's formatter
-    with failures(as_json=page.json):
-        document: dict[str, Any] = {
-            "formats": [_canonical(), *map(_row, FORMATS)],
-            "names": {name: list(aliases) for name, aliases in ALIASES.items()},
-        }
-        page.write(
-            document,
-            lambda console, screen: print_formats(console, screen, document),
-            rows=document["formats"],
-        )
-    raise typer.Exit
-
-
-def _canonical() -> dict[str, Any]:
-    return {
-        "name": CANONICAL,
-        "title": "JSON, JSONL, Parquet, Arrow, npz, safetensors under any of the names below",
-        "keys": [["log_probs_new"], ["ratios"]],
-        "lacks": [],
-        "source": "",
+    document: dict[str, Any] = {
+        "formats": [
+            _CANONICAL,
+            *(
+                {
+                    "name": name,
+                    "title": one.title,
+                    "keys": [sorted(keys) for keys in one.keys],
+                    "lacks": list(one.lacks),
+                    "source": one.source,
+                }
+                for name, one in FORMATS.items()
+            ),
+        ],
+        "names": {name: list(aliases) for name, aliases in ALIASES.items()},
     }
-
-
-def _row(name: str) -> dict[str, Any]:
-    one = FORMATS[name]
-    return {
-        "name": name,
-        "title": one.title,
-        "keys": [sorted(keys) for keys in one.keys],
-        "lacks": list(one.lacks),
-        "source": one.source,
-    }
+    page.write(
+        document,
+        lambda console, screen: print_formats(console, screen, document),
+        rows=document["formats"],
+    )
 
 
 def print_formats(console: Console, screen: Screen, document: Mapping[str, Any]) -> None:

@@ -14,7 +14,6 @@ from grpo_cli.commands import main
 from grpo_cli.commands.help.view import laid_out, print_contents, text, topics
 from grpo_cli.errors import UsageError, nearest
 from grpo_cli.terminal.destination import destination
-from grpo_cli.terminal.messages import failures
 from grpo_cli.terminal.paging import print_page
 from grpo_cli.terminal.prose import wrapped
 from grpo_cli.terminal.screen import Screen
@@ -42,20 +41,18 @@ def show_help(*, topic: Topic = None) -> None:
 
     A page is Markdown: laid out on a terminal, unchanged in a pipe.
     """  # noqa: D301 - \b is for the help's formatter
-    with failures():
-        name = topic if topic is None or topic.startswith("-") else topic.lower()
-        if name is None or name in topics():
-            _print(lambda console, screen: _page(console, screen, name))
-        elif name not in main.COMMANDS:
-            if _is_explained(name):
-                main.application("explain")(["explain", name], prog_name="grpo")
-            elif found := look_up_flag(name):
-                _print(lambda console, screen: print_flag(console, screen, found))
-            else:
-                raise _unknown(name)
+    name = topic if topic is None or topic.startswith("-") else topic.lower()
+    if name is None or name in topics():
+        _print(lambda console, screen: _page(console, screen, name))
+    elif name not in main.COMMANDS:
+        if _is_explained(name):
+            main.application("explain")(["explain", name], prog_name="grpo")
+        elif found := look_up_flag(name):
+            _print(lambda console, screen: print_flag(console, screen, found))
+        else:
+            raise _unknown(name)
     if name in main.COMMANDS:
         main.application(name)([name, "--help"], prog_name="grpo")
-    raise typer.Exit
 
 
 def _page(console: Console, screen: Screen, topic: str | None) -> None:

@@ -42,19 +42,18 @@ def laid_out(screen: Screen, page: str) -> str:
     if not (screen.terminal or screen.color):
         return page
     console = screen.console()
-    for part in _parts(_LINK.sub(r"\1 (`grpo help \2`)", _COMMENT.sub("", page))):
+    for found in _PARTS.finditer(_LINK.sub(r"\1 (`grpo help \2`)", _COMMENT.sub("", page))):
+        part = found.groupdict(default="")
         if part["heading"]:
             console.print(wrapped(Text(part["heading"], "bold"), screen.width, _INDENT))
             console.print()
         elif part["example"]:
-            console.print(_example(part["example"], screen.width))
+            room = screen.width and screen.width - _INDENT
+            lines = [_line(line, room) for line in part["example"].rstrip().split("\n")]
+            console.print(Padding(Text("\n").join(lines), (0, 0, 1, _INDENT)))
         elif part["prose"].strip():
             _print_prose(console, part["prose"], screen.reading)
     return written(console)
-
-
-def _parts(page: str) -> list[dict[str, str]]:
-    return [found.groupdict(default="") for found in _PARTS.finditer(page)]
 
 
 def _print_prose(console: Console, prose: str, width: int) -> None:
@@ -64,11 +63,6 @@ def _print_prose(console: Console, prose: str, width: int) -> None:
     with console.use_theme(Theme({"markdown.code": "cyan"})):
         console.print(Markdown(prose), width=width)
     console.print()
-
-
-def _example(code: str, width: int | None) -> Padding:
-    lines = [_line(line, width and width - _INDENT) for line in code.rstrip().split("\n")]
-    return Padding(Text("\n").join(lines), (0, 0, 1, _INDENT))
 
 
 def _line(line: str, width: int | None) -> Text:

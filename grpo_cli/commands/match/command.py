@@ -6,8 +6,6 @@ import re
 from dataclasses import replace
 from typing import Annotated, Any
 
-import typer
-
 from grpo_cli.commands.match.ask import ask
 from grpo_cli.commands.match.view import print_matches
 from grpo_cli.commands.options.everywhere import bundled
@@ -23,7 +21,6 @@ from grpo_cli.commands.options.source import (
     tell_notes,
 )
 from grpo_cli.engine.reader import ONE_STEP
-from grpo_cli.terminal.messages import failures
 
 NO = 1
 
@@ -64,7 +61,7 @@ def match_number(
     loading: LoadingOptions,
     work: WorkOptions,
     page: PageOptions,
-) -> None:
+) -> int:
     """Find the conventions that give a number you logged.
 
     \b
@@ -79,33 +76,32 @@ def match_number(
     digits set the tolerance: 0.0256 means ±0.00005. Exits with 1 if nothing gives
     the number, or only chance does.
     """  # noqa: D301 - \b is for the help's formatter
-    with failures(as_json=page.json):
-        kl, objective = _kl_number(objective)
-        given = {"loss": loss, "objective": target_objective, "kl": kl}
-        given |= {"clip_fraction": clip_fraction, "gradient_norm": gradient_norm}
-        plan, places = objective.of_one_batch(strict=False), paths(files)
-        source = loading.reader(places, work)
-        made = ask(
-            plan,
-            source,
-            places,
-            loading.words,
-            numbers={name: text for name, text in given.items() if text is not None},
-            at=logged_at or (),
-            rtol=rtol,
-            betas=[] if betas is None else [number(one.strip()) for one in betas.split(",")],
-        )
-        pooled = {} if logged_at else source.pooled(plan.batch, ONE_STEP)
-        page.write(
-            made,
-            lambda console, screen: print_matches(console, screen, made),
-            rows=made.matches or made.nearest,
-            beyond="cut",
-            notes=source.notes() | pooled,
-        )
-        tell_notes(pooled, quiet=page.quiet)
-        code = finish(source, as_json=page.json, quiet=page.quiet)
-    raise typer.Exit(code or (0 if made.reproduced else NO))
+    kl, objective = _kl_number(objective)
+    given = {"loss": loss, "objective": target_objective, "kl": kl}
+    given |= {"clip_fraction": clip_fraction, "gradient_norm": gradient_norm}
+    plan, places = objective.of_one_batch(strict=False), paths(files)
+    source = loading.reader(places, work)
+    made = ask(
+        plan,
+        source,
+        places,
+        loading.words,
+        numbers={name: text for name, text in given.items() if text is not None},
+        at=logged_at or (),
+        rtol=rtol,
+        betas=[] if betas is None else [number(one.strip()) for one in betas.split(",")],
+    )
+    pooled = {} if logged_at else source.pooled(plan.batch, ONE_STEP)
+    page.write(
+        made,
+        lambda console, screen: print_matches(console, screen, made),
+        rows=made.matches or made.nearest,
+        beyond="cut",
+        notes=source.notes() | pooled,
+    )
+    tell_notes(pooled, quiet=page.quiet)
+    code = finish(source, as_json=page.json, quiet=page.quiet)
+    return code or (0 if made.reproduced else NO)
 
 
 def _kl_number(objective: ObjectiveOptions) -> tuple[str | None, ObjectiveOptions]:

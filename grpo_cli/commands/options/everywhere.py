@@ -9,7 +9,9 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, NoReturn, get_type_hints
+
+import typer
 
 from grpo_cli.commands.options.option import ALL, option
 from grpo_cli.errors import InputError, UsageError
@@ -18,8 +20,11 @@ from grpo_cli.terminal.display import Display, When, displaying
 from grpo_cli.terminal.messages import failures
 from grpo_cli.terminal.numbers import shell_line
 
+Command = Callable[..., int | None]
+"""Returns the exit code; None for 0."""
 
-def bundled(command: Callable[..., None]) -> Callable[..., None]:
+
+def bundled(command: Command) -> Command:
     """Spreads every parameter that is a dataclass into its fields, for Typer to read as options.
 
     The command still receives the dataclass; its fields, with their ``Annotated`` options and
@@ -28,11 +33,11 @@ def bundled(command: Callable[..., None]) -> Callable[..., None]:
     hints = get_type_hints(command, include_extras=True)
     bundles: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
 
-    def spread(**values: Any) -> None:
+    def spread(**values: Any) -> int | None:
         for name, kind in bundles.items():
             own = {one.name for one in _parameters(kind)}
             values[name] = kind(**{one: values.pop(one) for one in own})
-        command(**values)
+        return command(**values)
 
     parameters: list[inspect.Parameter] = []
     for one in inspect.signature(command).parameters.values():
@@ -58,8 +63,8 @@ def _parameters(bundle: Any) -> list[inspect.Parameter]:
 
 
 def _with_parameters(
-    run: Callable[..., None], command: Callable[..., None], parameters: list[inspect.Parameter]
-) -> Callable[..., None]:
+    run: Command, command: Command, parameters: list[inspect.Parameter]
+) -> Command:
     """A function that Typer takes for the command, with these parameters."""
     run = functools.wraps(command)(run)
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -106,16 +111,17 @@ class DisplayOptions:
     ] = False
 
 
-def displayed(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with the flags of ``DisplayOptions``."""
+def displayed(command: Command) -> Command:
+    """The command with the flags of ``DisplayOptions``; errors of the user's end it in a line."""
     command = bundled(command)
 
-    def run(*, color: When, full: bool, no_pager: bool, help_all: bool, **values: Any) -> None:
+    def run(*, color: When, full: bool, no_pager: bool, help_all: bool, **values: Any) -> NoReturn:
         del help_all  # its callback ends the command
-        with displaying(Display(color, full=full, pager=not no_pager)):
-            with failures(as_json=bool(values.get("json") or values.get("as_json"))):
-                refuse_input_as_output(values)
-            command(**values)
+        as_json = bool(values.get("json") or values.get("as_json"))
+        as_json |= values.get("format") == "json"
+        with displaying(Display(color, full=full, pager=not no_pager)), failures(as_json=as_json):
+            refuse_input_as_output(values)
+            raise typer.Exit(command(**values) or 0)
 
     own = inspect.signature(command).parameters.values()
     return _with_parameters(run, command, [*own, *_parameters(DisplayOptions)])

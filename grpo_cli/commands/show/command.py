@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import typer
@@ -40,7 +41,7 @@ from grpo_cli.engine.totals import record_sizes
 from grpo_cli.errors import GrpoError, UsageError
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.records import Raw, Record
-from grpo_cli.terminal.messages import failures, say
+from grpo_cli.terminal.messages import say
 from grpo_cli.terminal.numbers import shown
 from grpo_cli.terminal.paging import print_page
 from grpo_cli.variants.plan import Plan
@@ -88,6 +89,11 @@ class ShowOptions:
     svg: Svg = None
 
     @property
+    def top_of_record(self) -> int:
+        """How many tokens to list below a heat map."""
+        return 10 if self.top is None else self.top
+
+    @property
     def of_record(self) -> bool:
         """Whether the flags ask for one record."""
         chosen = (self.record, self.response, self.html, self.svg)
@@ -107,7 +113,7 @@ def show(
     reading: ReadingOptions,
     options: ShowOptions,
     page: PageOptions,
-) -> None:
+) -> int:
     """Show the tokens that carry a batch, or those of one record as a heat map.
 
     \b
@@ -122,16 +128,14 @@ def show(
     its own numbers: blue is above the middle, red below; ▾ is clipped low, ▴ high.
     Exit codes: 0 done, 2 usage, 3 bad input.
     """  # noqa: D301 - \b is for the help's formatter
-    with failures(as_json=page.json):
-        _check_flags(options, page)
-        plan = objective.plan()
-        reader = reading.reader(_paths(files, options), options.record)
-        plain = not options.rows and page.format in (None, "table") and not page.as_json
-        if plain and (options.of_record or _has_one_record(reader)):
-            _show_record(reader, objective, options, page)
-            return
-        code = _show_batch(reader, plan, options, page)
-    raise typer.Exit(code)
+    _check_flags(options, page)
+    plan = objective.plan()
+    reader = reading.reader(_paths(files, options), options.record)
+    plain = not options.rows and page.format in (None, "table") and not page.as_json
+    if plain and (options.of_record or _has_one_record(reader)):
+        _show_record(reader, objective, options, page)
+        return 0
+    return _show_batch(reader, plan, options, page)
 
 
 def _check_flags(options: ShowOptions, page: PageOptions) -> None:
@@ -165,10 +169,6 @@ def _show_batch(
     page: PageOptions,
 ) -> int:
     """Ranks the tokens of all records, or their strings; returns the exit code."""
-
-    def make(*what: Any, **how: Any) -> Run:
-        return Run(*what, as_json=page.json, **how)
-
     answer, run = show_rows(
         reader,
         plan,
@@ -176,7 +176,7 @@ def _show_batch(
         top=20 if options.top is None else options.top,
         strings=options.strings,
         having=options.having or (),
-        make=make,
+        make=partial(Run, as_json=page.json),
     )
     assert isinstance(run, Run)
     if run.complete and not run.empty:
@@ -216,7 +216,7 @@ def _show_record(
                 _picture(source, options),
                 color_by="gradient" if options.by == "share" else options.by,
                 only=options.response or None,
-                top=_top(options),
+                top=options.top_of_record,
             ):
                 written.write(part.encode())
         if written is None or options.response is not None:
@@ -276,17 +276,14 @@ def _picture(source: Source, options: ShowOptions) -> Picture:
     return picture(row, color_by=options.by, only=options.response or None, mover=mover)
 
 
-def _top(options: ShowOptions) -> int:
-    return 10 if options.top is None else options.top
-
-
 def _print(source: Source, notices: Iterable[str], options: ShowOptions, page: PageOptions) -> None:
     drawn = _picture(source, options)
     if chosen := options.response:
         tokens = source.breakdown.batch.responses
         source = source.only(lambda _: np.isin(tokens.index, chosen))
-    listed = Ranked(_top(options))
-    listed.add(FirstTokens(COLUMN.get(drawn.color_by, drawn.color_by), _top(options))(source))
+    top = options.top_of_record
+    listed = Ranked(top)
+    listed.add(FirstTokens(COLUMN.get(drawn.color_by, drawn.color_by), top)(source))
     with destination(page.output) as stream:
         print_page(
             stream,

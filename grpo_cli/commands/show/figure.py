@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from rich.cells import cell_len
@@ -42,25 +42,21 @@ def figure(picture: Picture) -> tuple[str, int]:
     for response in picture.responses:
         words = [*_laid_out(picture, response, max(room, 0))]
         room -= len(response.texts)
-        parts.append(labelled(_EDGE, top, response.title, "name"))
+        parts.append(_label(_EDGE, top, response.title, "name"))
         parts += _drawn(words, top + 1.3 * _LINE)
         top += _LINE * (2.8 + max((word.line for word in words), default=0))
-    caption = wrapped(picture.record["signature"])
+    caption = _wrapped(picture.record["signature"])
     for number, line in enumerate(caption):
-        parts.append(labelled(_EDGE, top + number * _LINE, line, "faint"))
-    height = top + _LINE * (1 + len(caption))
+        parts.append(_label(_EDGE, top + number * _LINE, line, "faint"))
+    width, height = f"{_WIDTH:.0f}", f"{top + _LINE * (1 + len(caption)):.0f}"
+    size = f'viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
     title = f"record {shown(picture.record['id'])}: tokens by {COLORS[picture.color_by]}"
-    return svg(title, _WIDTH, height, parts), max(-room, 0)
-
-
-def svg(title: str, width: float, height: float, parts: Sequence[str], style: str = "") -> str:
-    """The file around what is drawn in it."""
-    size = f'viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" height="{height:.0f}"'
-    return (
+    text = (
         f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img">\n'
-        f"<title>{markup(title)}</title>\n<style>{_STYLE}{style}</style>\n"
+        f"<title>{markup(title)}</title>\n<style>{_STYLE}</style>\n"
         f'<rect width="100%" height="100%" fill="#fff"/>\n' + "\n".join(parts) + "\n</svg>\n"
     )
+    return text, max(-room, 0)
 
 
 def _laid_out(picture: Picture, response: Response, most: int) -> Iterator[_Word]:
@@ -114,23 +110,23 @@ def _span(word: _Word) -> str:
 def _scale(picture: Picture) -> Iterator[str]:
     """The ten steps between the numbers at their ends, and the marks."""
     low, high = picture.ends
-    yield labelled(_EDGE, _LINE, picture.heading)
-    yield labelled(_EDGE, 2 * _LINE, low)
+    yield _label(_EDGE, _LINE, picture.heading)
+    yield _label(_EDGE, 2 * _LINE, low)
     left = _EDGE + _CELL * (len(low) + 1)
     for at, step in enumerate(picture.steps):
         yield _box(left + at * 12, 2 * _LINE - 10, 12, 13, background(step))
     left += 12 * len(picture.steps) + _CELL
-    yield labelled(left, 2 * _LINE, high)
+    yield _label(left, 2 * _LINE, high)
     left += _CELL * (len(high) + 3)
     for side, mark in MARKS.items():
         words = f"{mark} clipped {side}"
         y = 2 * _LINE + (4.4 if side == "low" else -12.4)
-        yield labelled(left, 2 * _LINE, words)
+        yield _label(left, 2 * _LINE, words)
         yield f'<path class="{side}" d="M{left:.1f} {y:.1f}h{len(words) * _CELL:.1f}"/>'
         left += _CELL * (len(words) + 3)
 
 
-def wrapped(signature: str) -> list[str]:
+def _wrapped(signature: str) -> list[str]:
     """A signature in lines that end at its bars."""
     lines = [""]
     for part in signature.replace("|", "|\0").split("\0"):
@@ -140,10 +136,9 @@ def wrapped(signature: str) -> list[str]:
     return lines
 
 
-def labelled(left: float, base: float, text: str, kind: str = "", *, anchor: str = "") -> str:
-    """Text at a place: the start of its base line, or what ``anchor`` says."""
+def _label(left: float, base: float, text: str, kind: str = "") -> str:
+    """Text at a place: the start of its base line."""
     attribute = f' class="{kind}"' if kind else ""
-    attribute += f' text-anchor="{anchor}"' if anchor else ""
     return f'<text{attribute} x="{left:.1f}" y="{base:.1f}">{markup(text)}</text>'
 
 

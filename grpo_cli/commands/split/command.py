@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-import typer
-
 from grpo_cli.commands.options.everywhere import bundled
 from grpo_cli.commands.options.objective import ObjectiveOptions
 from grpo_cli.commands.options.option import option
@@ -23,7 +21,7 @@ from grpo_cli.commands.split.split import split
 from grpo_cli.commands.split.view import print_splits
 from grpo_cli.engine.reader import ONE_STEP
 from grpo_cli.errors import InputError
-from grpo_cli.terminal.messages import failures, say, tell
+from grpo_cli.terminal.messages import say, tell
 
 _MOST = 2**31 - 1
 """More responses, micro-batches or ranks than there are; products of two still fit 64 bits."""
@@ -46,7 +44,7 @@ def split_batch(
     loading: LoadingOptions,
     work: WorkOptions,
     page: PageOptions,
-) -> None:
+) -> int:
     """Compare a batch with the same batch cut into micro-batches and ranks.
 
     \b
@@ -58,25 +56,24 @@ def split_batch(
     `along_global` how much of its update follows the whole batch's gradient, and
     `norm` the update's length relative to that gradient.
     """  # noqa: D301 - \b is for the help's formatter
-    with failures(as_json=page.json):
-        plan = objective.of_one_batch()
-        source = loading.reader(paths(files), work)
-        responses = gather(plan, source)
-        answer = split(plan, responses, cut(responses.count, micro_batch, accumulate, ranks))
-        page.write(
-            answer,
-            lambda console, screen: print_splits(console, screen, answer),
-            failed=not answer.splits,
-            rows=answer.splits,
-            beyond="cut",
-            notes=source.notes(plan) | source.pooled(plan.batch, ONE_STEP),
-        )
-        tell_notes(source.pooled(plan.batch, ONE_STEP), quiet=page.quiet)
-        code = finish(source, plan, as_json=page.json, quiet=page.quiet)
-        if not page.quiet:
-            for name, value in responses.differing.items():
-                say(f"note: {name} differs between the records; the first one's, {value}, is used")
-        if not answer.splits:
-            reason = answer.skipped[0].reason
-            tell(InputError(f"no aggregation can be evaluated: {reason}"), as_json=page.json)
-    raise typer.Exit(code if answer.splits else InputError.exit_code)
+    plan = objective.of_one_batch()
+    source = loading.reader(paths(files), work)
+    responses = gather(plan, source)
+    answer = split(plan, responses, cut(responses.count, micro_batch, accumulate, ranks))
+    page.write(
+        answer,
+        lambda console, screen: print_splits(console, screen, answer),
+        failed=not answer.splits,
+        rows=answer.splits,
+        beyond="cut",
+        notes=source.notes(plan) | source.pooled(plan.batch, ONE_STEP),
+    )
+    tell_notes(source.pooled(plan.batch, ONE_STEP), quiet=page.quiet)
+    code = finish(source, plan, as_json=page.json, quiet=page.quiet)
+    if not page.quiet:
+        for name, value in responses.differing.items():
+            say(f"note: {name} differs between the records; the first one's, {value}, is used")
+    if not answer.splits:
+        reason = answer.skipped[0].reason
+        tell(InputError(f"no aggregation can be evaluated: {reason}"), as_json=page.json)
+    return code if answer.splits else InputError.exit_code

@@ -18,7 +18,6 @@ from grpo_cli.commands.options.output import PageOptions
 from grpo_cli.errors import UsageError
 from grpo_cli.hyperparameters import HYPERPARAMETERS
 from grpo_cli.terminal.grid import print_hidden, print_list
-from grpo_cli.terminal.messages import failures
 from grpo_cli.terminal.screen import Screen
 from grpo_cli.variants import EARLIER, STAGES, VARIANTS
 from grpo_cli.variants.registry import FRAMEWORKS, framework
@@ -66,56 +65,47 @@ def list_variants(
     framework's objective as an earlier release computed it; --all or a pattern
     with an @ lists these. `grpo explain NAME` explains one.
     """  # noqa: D301 - \b is for the help's formatter
-    with failures(as_json=page.json):
-        if changes:
-            found = _changes(pattern)
-            page.write(
-                {"changes": found}, lambda console, screen: print_changes(console, screen, found)
-            )
-        elif hyperparameters:
-            known = _hyperparameters(pattern)
-            document = {"hyperparameters": known}
-            page.write(
-                document,
-                lambda console, screen: print_hyperparameters(console, screen, known),
-                rows=known,
-            )
-        elif stage is not None:
-            chosen = _stages(complete.known("--stage", stage, STAGES), pattern)
-            rows = [
-                {"choice": name, **about}
-                for one in chosen.values()
-                for name, about in one["choices"].items()
-            ]
-            page.write(
-                {"stages": chosen},
-                lambda console, screen: print_choices(console, screen, chosen),
-                rows=rows,
-            )
-        else:
-            variants = _fitting(pattern, every=every)
-            every_stage = _stages()
-            shown = {} if pattern else every_stage
-            page.write(
-                {"variants": variants, "stages": every_stage},
-                lambda console, screen: print_all(console, screen, variants, shown),
-                rows=[
-                    (
-                        {name: value for name, value in row.items() if name != "stages"}
-                        | row["stages"]
-                    )
-                    for row in variants
-                ],
-            )
-
-
-def _hyperparameters(pattern: str | None) -> list[dict[str, Any]]:
-    rows = HYPERPARAMETERS.items()
-    return [
-        {"name": name, "meaning": row.meaning, "aliases": list(row.aliases)}
-        for name, row in rows
-        if pattern is None or fnmatchcase(name, pattern)
-    ]
+    if changes:
+        found = _changes(pattern)
+        page.write(
+            {"changes": found}, lambda console, screen: print_changes(console, screen, found)
+        )
+    elif hyperparameters:
+        known = [
+            {"name": name, "meaning": row.meaning, "aliases": list(row.aliases)}
+            for name, row in HYPERPARAMETERS.items()
+            if pattern is None or fnmatchcase(name, pattern)
+        ]
+        shown = [{**row, "meaning": _also(row, "meaning")} for row in known]
+        page.write(
+            {"hyperparameters": known},
+            lambda console, screen: print_list(console, screen, shown, ("name", "meaning")),
+            rows=known,
+        )
+    elif stage is not None:
+        chosen = _stages(complete.known("--stage", stage, STAGES), pattern)
+        rows = [
+            {"choice": name, **about}
+            for one in chosen.values()
+            for name, about in one["choices"].items()
+        ]
+        page.write(
+            {"stages": chosen},
+            lambda console, screen: print_choices(console, screen, chosen),
+            rows=rows,
+        )
+    else:
+        variants = _fitting(pattern, every=every)
+        every_stage = _stages()
+        listed = {} if pattern else every_stage
+        page.write(
+            {"variants": variants, "stages": every_stage},
+            lambda console, screen: print_variants(console, screen, variants, listed),
+            rows=[
+                ({name: value for name, value in row.items() if name != "stages"} | row["stages"])
+                for row in variants
+            ],
+        )
 
 
 def _changes(pattern: str | None) -> list[dict[str, Any]]:
@@ -197,22 +187,17 @@ _SPARE: Sequence[str] = (
 """Columns that a narrow terminal leaves out, the first to go first."""
 
 
-def print_all(
+def print_variants(
     console: Console, screen: Screen, variants: Sequence[Entry], stages: Mapping[str, Entry]
 ) -> None:
-    """Prints the variants, then the choices at each stage."""
-    print_variants(console, screen, variants)
-    if stages:
-        console.print()
-        print_choices(console, screen, stages)
-
-
-def print_variants(console: Console, screen: Screen, variants: Sequence[Entry]) -> None:
-    """Prints one line per variant: its names, its stages, and where it comes from."""
+    """Prints a line per variant (names, stages, where it comes from), then each stage's choices."""
     rows = [{**row, **_stage_names(row), "title": _also(row, "title")} for row in variants]
     names = ("name", "paper", "version", "checked", *_STAGES, "title")
     hidden = print_list(console, screen, rows, names, _SPARE)
     print_hidden(console, screen, [*hidden, "hyperparameters", "note"], "grpo explain NAME, --json")
+    if stages:
+        console.print()
+        print_choices(console, screen, stages)
 
 
 def _stage_names(variant: Entry) -> dict[str, str]:
@@ -256,9 +241,3 @@ def print_changes(console: Console, screen: Screen, changes: Sequence[Entry]) ->
         for one in changes
     ]
     print_list(console, screen, rows, ("release", "what changed"))
-
-
-def print_hyperparameters(console: Console, screen: Screen, rows: Sequence[Entry]) -> None:
-    """Prints one line per hyperparameter: its name, what it means, and what others call it."""
-    listed = [{**row, "meaning": _also(row, "meaning")} for row in rows]
-    print_list(console, screen, listed, ("name", "meaning"))

@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
+from rich.text import Text
 
 from grpo_cli.commands.options import complete
 from grpo_cli.commands.options.everywhere import bundled
 from grpo_cli.commands.options.option import option
 from grpo_cli.commands.options.output import PageOptions
-from grpo_cli.commands.vectors.view import print_exported, print_flags, print_vectors
+from grpo_cli.commands.vectors.view import print_flags, print_vectors
 from grpo_cli.errors import UsageError
 from grpo_cli.mistakes import flags
 from grpo_cli.terminal.destination import destination
-from grpo_cli.terminal.messages import failures
 from grpo_cli.vectors import export, listed, listed_flags
 
 Pattern = Annotated[
@@ -64,21 +64,20 @@ def list_vectors(
     shows one, pytest --grpo-vectors runs all on your loss, --export writes them
     for tests in another language.
     """  # noqa: D301 - \b is for the help's formatter
-    with failures(as_json=page.json):
-        chosen = [name for name in (pattern, flag, result) if name is not None]
-        if chosen and (bugs or folder):
-            raise UsageError(f"{chosen[0]} chooses cases; --flags and --export take none")
-        if bugs and folder:
-            raise UsageError("give --flags or --export, one of them")
-        if folder:
-            files: dict[str, Any] = {"files": _exported(folder)}
-            page.write(files, lambda console, _: print_exported(console, files))
-        elif bugs:
-            table: dict[str, Any] = {"flags": listed_flags()}
-            page.write(table, lambda console, screen: print_flags(console, screen, table))
-        else:
-            cases: dict[str, Any] = {"vectors": _fitting(pattern, flag, result)}
-            page.write(cases, lambda console, screen: print_vectors(console, screen, cases))
+    chosen = [name for name in (pattern, flag, result) if name is not None]
+    if chosen and (bugs or folder):
+        raise UsageError(f"{chosen[0]} chooses cases; --flags and --export take none")
+    if bugs and folder:
+        raise UsageError("give --flags or --export, one of them")
+    if folder:
+        files: dict[str, Any] = {"files": _exported(folder)}
+        page.write(files, lambda console, _: console.print(Text("\n".join(files["files"]))))
+    elif bugs:
+        table: dict[str, Any] = {"flags": listed_flags()}
+        page.write(table, lambda console, screen: print_flags(console, screen, table))
+    else:
+        cases: dict[str, Any] = {"vectors": _fitting(pattern, flag, result)}
+        page.write(cases, lambda console, screen: print_vectors(console, screen, cases))
 
 
 def _fitting(pattern: str | None, flag: str | None, result: str | None) -> list[dict[str, Any]]:

@@ -32,20 +32,12 @@ def _finds(row: Entry) -> str:
 
 def print_flags(console: Console, screen: Screen, document: Entry) -> None:
     """Prints each bug, how many cases find it, and where somebody met it."""
-    bugs = [{**row, "bug": f"{row['bug']}\n{_thread(row)}"} for row in document["flags"]]
+    bugs = []
+    for row in document["flags"]:
+        thread = row["thread"].removeprefix("https://github.com/")  # as owner/name#1
+        thread = thread.replace("/issues/", "#").replace("/pull/", "#")
+        bugs.append({**row, "bug": f"{row['bug']}\n{thread}"})
     print_list(console, screen, bugs, ("flag", "cases", "bug"))
-
-
-def _thread(row: Entry) -> str:
-    """The repository and the number of the thread, as owner/name#1."""
-    path = str(row["thread"]).removeprefix("https://github.com/")
-    return path.replace("/issues/", "#").replace("/pull/", "#")
-
-
-def print_exported(console: Console, document: Entry) -> None:
-    """Prints the places of the files."""
-    for place in document["files"]:
-        console.print(Text(place))
 
 
 def print_vector(console: Console, screen: Screen, case: Entry) -> None:
@@ -105,6 +97,6 @@ def _row(row: Sequence[Any]) -> str:
     return ", ".join("anything" if x is None else str(x) for x in row) or "(no tokens)"
 
 
-def _print_below(console: Console, screen: Screen, text: str, style: str = "") -> None:
+def _print_below(console: Console, screen: Screen, text: str) -> None:
     for line in textwrap.wrap(text, min(screen.width or _WIDTH, _WIDTH) - 4):
-        console.print(Text.assemble("    ", (line, style)))
+        console.print(Text(f"    {line}"))

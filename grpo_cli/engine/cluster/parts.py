@@ -14,14 +14,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
 from grpo_cli.errors import UsageError
 from grpo_cli.records.open import remote
 from grpo_cli.records.open.remote import is_remote
 
 if TYPE_CHECKING:
-    from grpo_cli.engine.accumulator import Folded
+    from grpo_cli.engine.fold import Folded
 
 Pack = Callable[[Sequence[Any], BinaryIO], None]
 """Writes pieces of output as a file."""
@@ -75,10 +75,13 @@ class PartFolder:
     Attributes:
         parts: where they go, with the name of the run.
         kept: how many parts of an earlier run were kept.
+        complete: whether the run that a block writes them in came to its end.
 
     Raises:
         UsageError: where there are parts already, or those of something else.
     """
+
+    complete = True
 
     def __init__(self, parts: Parts, about: Mapping[str, Any], *, resume: bool) -> None:
         path = parts.folder if is_remote(parts.folder) else str(Path(parts.folder).absolute())
@@ -111,8 +114,12 @@ class PartFolder:
         """Says that a task and all before it are done."""
         self._end = number + 1
 
-    def close(self, *, complete: bool) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
         """Removes what was not written to its end, and the parts of tasks behind an error."""
+        complete = kind is None and self.complete
         for name in _names(self.parts.folder):
             number = name.removeprefix("part-").partition("-")[0]
             behind = not complete and number.isdecimal() and int(number) >= self._end

@@ -42,7 +42,12 @@ def record_fields(source: Source) -> tuple[Field, ...]:
     return (*map(field, source.by), *RECORD)
 
 
-def rows(source: Source, level: Level, asked: Collection[str] = ()) -> list[Row]:
+def rows(
+    source: Source,
+    level: Level,
+    asked: Collection[str] = (),
+    chosen: Sequence[str] | None = None,
+) -> list[Row]:
     """One dict per record, in the order of its fields.
 
     At level ``trajectory`` each has ``trajectories``. At level ``response``, ``turn`` and ``token``
@@ -54,28 +59,47 @@ def rows(source: Source, level: Level, asked: Collection[str] = ()) -> list[Row]
         source: the records. Those without a row that is wanted are left out.
         level: what one row is.
         asked: which of the ``EXTRA`` fields rows have.
+        chosen: the fields of a row, in this order; None for all of them. A record that holds rows
+            keeps its ``id``, and a response its number.
     """
     if not source.records:
         return []
-    extra = [field for field in EXTRA[level] if field.name in asked]
+    tables: list[Sequence[Field]]
+    if chosen is not None:
+        tables = [_picked(table, chosen, level) for table, _ in _tables(source, level)]
+    else:
+        outer, extra = record_fields(source), [one for one in EXTRA[level] if one.name in asked]
+        tables = [(*outer, *extra)]
+        if level != "record":
+            between = [RESPONSE] if level in ("turn", "token") else []
+            contribution = EXTRA["record"][0]
+            tables = [(*outer, contribution), *between, (*TABLE[level], *extra)]
+    result, wanted = _rows(tables[0], source, "record"), source.mask
     if level == "record":
-        return _wanted(_rows((*record_fields(source), *extra), source), source.mask)
-    fields, wanted = (*TABLE[level], *extra), source.mask
-    result = _rows((*record_fields(source), EXTRA["record"][0]), source)  # with its contribution
+        return _wanted(result, wanted)
     if level in ("turn", "token"):
-        inner, key, owners = _rows(RESPONSE, source), "responses", source.batch.records
+        inner, key, owners = _rows(tables[1], source, "response"), "responses", source.batch.records
         if level == "turn":
-            _put(inner, "turns", _rows(fields, source), source.turn_responses, wanted)
+            _put(inner, "turns", _rows(tables[2], source, level), source.turn_responses, wanted)
         else:
-            for row, columns in zip(inner, _tokens(source, fields), strict=True):
+            tokens = _tokens(source, tables[2], whole=chosen is not None)
+            for row, columns in zip(inner, tokens, strict=True):
                 row["tokens"] = columns
         if wanted is not None:
             wanted = source.rows_of_responses(level).sum(wanted.astype(int)) > 0
     else:
-        inner, owners = _rows(fields, source), source.rows_of_records(level)
+        inner, owners = _rows(tables[1], source, level), source.rows_of_records(level)
         key = "responses" if level == "response" else "trajectories"
     _put(result, key, inner, owners, wanted)
     return [row for row in result if wanted is None or row[key]]
+
+
+def _picked(table: Sequence[Field], chosen: Sequence[str], level: Level) -> list[Field]:
+    """The chosen fields of a table, with what rows within rows are told by."""
+    known = {field.name: field for field in table}
+    keys = [] if level == "record" else [key for key in ("id", "response") if key in known]
+    wanted = [name for name in chosen if name in known]
+    return [known[name] for name in (*(key for key in keys if key not in wanted), *wanted)]
 
 
 def _put(
@@ -102,23 +126,24 @@ def _wanted(rows: list[Row], mask: NDArray[np.bool_] | None) -> list[Row]:
     return rows if mask is None else [*compress(rows, mask.tolist())]
 
 
-def _tokens(source: Source, fields: Sequence[Field]) -> Iterator[dict[str, Any]]:
-    """The columns of each response's tokens, of those that its record has."""
+def _tokens(source: Source, fields: Sequence[Field], *, whole: bool) -> Iterator[dict[str, Any]]:
+    """The columns of each response's tokens; None for what its record lacks if they are whole."""
     columns = {field.name: field.read(source) for field in fields}
-    columns["clip"] = SIDES[columns["clip"]].tolist()
+    if "clip" in columns:
+        columns["clip"] = SIDES[columns["clip"]].tolist()
     cuts = pairwise(bounds(source.batch.responses))
     if source.mask is not None:
         columns = {name: _kept(values, source.mask) for name, values in columns.items()}
         cuts = pairwise(bounds(_fewer(source.batch.responses, source.mask)))
-    optional = {name for name in _OPTIONAL if columns[name] is None}
+    optional = {name for name in _OPTIONAL if columns.get(name) is None}
     for record in source.records:
         written = {"token": record.tokens, "token_id": record.token_ids}
         absent = optional | {name for name, values in written.items() if values is None}
-        present = {name: values for name, values in columns.items() if name not in absent}
         for begin, end in islice(cuts, len(record.widths)):
             yield {
-                name: None if values is None else values[begin:end]
-                for name, values in present.items()
+                name: None if values is None or name in absent else values[begin:end]
+                for name, values in columns.items()
+                if whole or name not in absent
             }
 
 
@@ -126,7 +151,9 @@ _OPTIONAL = ("token", "token_id", "correction")
 """Columns of tokens that are not there where no record has one; an unknown KL is None."""
 
 
-def _rows(fields: Sequence[Field], source: Source) -> list[Row]:
+def _rows(fields: Sequence[Field], source: Source, level: Level) -> list[Row]:
+    if not fields:
+        return [{} for _ in range(source.count(level))]
     names = [field.name for field in fields]
     columns = [field.read(source) for field in fields]
     return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]

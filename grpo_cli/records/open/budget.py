@@ -51,14 +51,13 @@ class Budget:
         """How long a line, or a document that is not lines, may be, in bytes."""
         return min(LIMIT, self.limit // _TEXT)
 
-    def check(self, count: int, unit: str, cost: int, path: str = "", *, ahead: int = 1) -> None:
+    def check(self, count: int, unit: str, cost: int, *, ahead: int = 1) -> None:
         """Refuses more of something than the budget allows.
 
         Args:
             count: how many there are, or are known to be.
             unit: what they are called.
             cost: bytes of each.
-            path: where they are.
             ahead: how many times as many there may be, where they are counted as they come.
 
         Raises:
@@ -66,7 +65,7 @@ class Budget:
         """
         if count * cost > self.limit:
             what = f"{count:,} {unit} in a file of {self.size:,} bytes"
-            raise InputError(f"{what}{self._advice(count * max(cost, 16) * ahead)}", path=path)
+            raise InputError(f"{what}{self._advice(count * max(cost, 16) * ahead)}")
 
     def check_line(self, text: bytes, line: int | None = None) -> None:
         """Refuses a line with more values than the budget allows."""
