@@ -9,18 +9,19 @@ import zlib
 from base64 import b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.resources import files
-from itertools import chain
-from typing import Any
+from itertools import chain, islice
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from grpo_cli.batch import F64, Segments
+from grpo_cli.batch import F64, I64, Segments
 from grpo_cli.commands.show.picture import Picture, flowing, saturated, texts_of
 from grpo_cli.engine.rows.rows import all_columns, rows
 from grpo_cli.engine.rows.source import Source, bounds, differences_of
 from grpo_cli.objective.breakdown import Breakdown
-from grpo_cli.records import Raw, Record
+from grpo_cli.records import Record
+from grpo_cli.records.record import listed
 from grpo_cli.records.unread import PROMPTS
 from grpo_cli.terminal.numbers import markup, shown
 from grpo_cli.terminal.palette import STEPS
@@ -144,123 +145,187 @@ _BATCH = ("log_probs_new", "log_probs_old", "log_probs_ref", "log_probs_rollout"
 _TOKEN = ("advantage", "surrogate", "correction", "kl", "weight", "contribution", "gradient")
 
 
-def block(raw: Raw, record: Record, breakdown: Breakdown, only: Sequence[int] | None = None) -> str:
-    """A record and its tokens, deflated and in base64: nothing in it means anything to HTML.
+Prompts = Mapping[str, Any]
+"""The fields of an object that may hold its prompt."""
+
+
+class Drawn(NamedTuple):
+    """Responses of a record that are drawn.
+
+    Attributes:
+        prompts: the fields of the object that may hold its prompt.
+        record: the record's place among the records that were evaluated together.
+        responses: which of its responses.
+    """
+
+    prompts: Prompts
+    record: int
+    responses: Sequence[int]
+
+
+def blocks(
+    records: Sequence[Record], breakdown: Breakdown, drawn: Sequence[Drawn]
+) -> Iterator[str]:
+    """Records and their tokens, deflated and in base64: nothing in it means anything to HTML.
 
     Args:
-        raw: the object that it was read from.
-        record: the record.
-        breakdown: of it alone.
-        only: the responses that are kept; None for all.
+        records: those that are drawn, and others.
+        breakdown: of all of them, each a batch of its own.
+        drawn: what is drawn of which, a block each.
     """
-    source = Source([record], breakdown)
-    (row,) = rows(source, "response")
-    kept = range(len(row["responses"])) if only is None else only
-    every = [row["responses"][at] for at in kept]
-    texts, named = texts_of(_written_tokens(source, kept))
-    columns, clip = dict(_columns(breakdown)), breakdown.clip.astype(np.int8)
-    responses = breakdown.batch.responses
-    if len(kept) < responses.count:
-        wanted = np.isin(responses.index, kept)
-        columns = {name: values[wanted] for name, values in columns.items()}
-        clip, responses = clip[wanted], Segments(responses.lengths[list(kept)])
-    written = {name: _written(values, responses) for name, values in columns.items()}
-    words = {text: at for at, text in enumerate(dict.fromkeys(chain.from_iterable(texts)))}
-    places = np.fromiter(map(words.__getitem__, chain.from_iterable(texts)), np.uint32)
-    prompts = prompts_of(raw, len(row["responses"]))
-    head = {
-        **finite({name: value for name, value in row.items() if name != "responses"}),
-        "responses": [finite(response) for response in every],
-        "lengths": responses.lengths.tolist(),
-        "prompts": prompts if len(prompts) < 2 else [prompts[at] for at in kept],
-        "clip_range": clip_range(breakdown),
-        "on_policy": breakdown.batch.log_probs_old is breakdown.batch.log_probs_new,
-        "named": named,
-        "words": [*words],
-        "columns": {name: way for name, (way, _) in written.items()},
-        "quantities": [*_quantities(columns)],
-    }
-    parts = (data for _, data in written.values())
-    return deflated(head, clip.tobytes(), planes(places), *parts)
+    source, batch = Source(records, breakdown), breakdown.batch
+    every = rows(source, "response")
+    places = [int(batch.records.starts[one.record]) + at for one in drawn for at in one.responses]
+    columns = _Columns(breakdown, places, [len(one.responses) for one in drawn])
+    words = iter(_written_tokens(source, places))
+    for block, one in enumerate(drawn):
+        row = every[one.record]
+        texts, named = texts_of([*islice(words, len(one.responses))])
+        numbers = {text: at for at, text in enumerate(dict.fromkeys(chain.from_iterable(texts)))}
+        codes = np.fromiter(map(numbers.__getitem__, chain.from_iterable(texts)), np.uint32)
+        prompts = prompts_of(one.prompts, len(row["responses"]))
+        own, (clip, *parts) = columns.of_block(block, one.record)
+        head = {
+            **{name: value for name, value in row.items() if name != "responses"},
+            "responses": [row["responses"][at] for at in one.responses],
+            "lengths": own["lengths"],
+            "prompts": prompts if len(prompts) < 2 else [prompts[at] for at in one.responses],
+            "clip_range": clip_range(breakdown, one.record),
+            "on_policy": batch.log_probs_old is batch.log_probs_new,
+            "named": named,
+            "words": [*numbers],
+            **own,
+        }
+        yield deflated(head, clip, planes(codes), *parts)
 
 
-def _written_tokens(source: Source, kept: Iterable[int]) -> list[dict[str, Any]]:
-    """The tokens of some responses of a record: text, ids, positions, as far as it has them."""
+def _written_tokens(source: Source, places: Iterable[int]) -> Iterator[dict[str, Any]]:
+    """The tokens of some responses: text, ids, positions, as far as their records have them."""
     found = all_columns(source, "token", ("token", "token_id", "position"))
     every = {name: one.values for name, one in found.items() if one.values is not None}
-    ends = bounds(source.batch.responses)
-    cuts = [slice(ends[at], ends[at + 1]) for at in kept]
-    return [{name: values[cut] for name, values in every.items()} for cut in cuts]
+    ends, owners = bounds(source.batch.responses), source.batch.records.index.tolist()
+    for at in places:
+        record, cut = source.records[owners[at]], slice(ends[at], ends[at + 1])
+        lacking = {"token": record.tokens is None, "token_id": record.token_ids is None}
+        yield {name: values[cut] for name, values in every.items() if not lacking.get(name)}
 
 
 def deflated(head: Mapping[str, Any], *parts: bytes) -> str:
-    """JSON and what follows it, as ``readBlock`` takes them.
+    """JSON and what follows it, as ``readBlock`` takes them; NaN and infinities in it as text.
 
     Most of it are the low bytes of numbers: level 6 takes half as long again and saves 2 %.
     """
-    text = json.dumps(head, allow_nan=False).encode()
+    try:
+        text = json.dumps(head, allow_nan=False).encode()
+    except ValueError:
+        text = json.dumps(finite(head), allow_nan=False).encode()
     whole = b"".join([len(text).to_bytes(4, "little"), text, *parts])
     return b64encode(zlib.compress(whole, 1)).decode()
 
 
-def finite(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The row with numbers that JSON cannot express as text."""
-    return {name: _finite(value) for name, value in row.items()}
-
-
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """The value with numbers that JSON cannot express as text."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, list):
-        return [_finite(one) for one in value]
+        return [finite(one) for one in value]
     if isinstance(value, dict):
-        return {name: _finite(one) for name, one in value.items()}
+        return {name: finite(one) for name, one in value.items()}
     return value
 
 
-def _columns(breakdown: Breakdown) -> Iterator[tuple[str, F64]]:
-    """The columns of the page."""
+class _Columns:
+    """The columns of the responses that a page draws, and how each block writes them.
+
+    Args:
+        breakdown: of records, each a batch of its own.
+        places: [R] the responses that are drawn.
+        counts: [B] how many of these each block has.
+    """
+
+    def __init__(self, breakdown: Breakdown, places: Sequence[int], counts: Sequence[int]) -> None:
+        batch = breakdown.batch
+        self._responses = Segments(batch.responses.lengths[places])
+        starts = batch.responses.starts[places]
+        tokens = self._responses.spread(starts) + self._responses.positions
+        blocks = Segments(np.array(counts))
+        self._tokens = Segments(blocks.sum(self._responses.lengths))
+        self._cuts = [*map(bounds, (blocks, self._tokens))]
+        self._clip = breakdown.clip[tokens].astype(np.int8)
+        self._values: dict[str, F64] = {}
+        self._ways: dict[str, list[str]] = {}
+        self._firsts: dict[str, F64] = {}
+        self._absent: dict[str, NDArray[np.bool_]] = {}
+        for name, values, usual in _columns(breakdown):
+            self._add(name, values[tokens] + 0.0)
+            if usual is not None:
+                others = (values != usual).astype(np.int64)
+                self._absent[name] = batch.record_tokens.sum(others) == 0
+
+    def _add(self, name: str, values: F64) -> None:
+        """Adds a column, and how to write it without losing a bit.
+
+        ``each``: one number per response; ``f4``: as float32; ``f8``: as float64.
+        """
+        responses, firsts = self._responses, np.zeros(self._responses.count)
+        filled = responses.lengths > 0
+        firsts[filled] = values[responses.starts[filled]]
+        with np.errstate(over="ignore"):
+            written = responses.spread(firsts), values.astype(np.float32).astype(np.float64)
+        lost = [one.view(np.int64) != values.view(np.int64) for one in written]
+        each, single = (self._tokens.sum(one.astype(np.int64)) == 0 for one in lost)
+        self._values[name], self._firsts[name] = values, firsts
+        self._ways[name] = np.where(each, "each", np.where(single, "f4", "f8")).tolist()
+
+    def of_block(self, block: int, record: int) -> tuple[dict[str, Any], list[bytes]]:
+        """A block's part of what describes it, and the bytes of its numbers.
+
+        Args:
+            block: its place among the blocks.
+            record: the place of its record, which may lack a column that another has.
+        """
+        responses, tokens = (slice(*cut[block : block + 2]) for cut in self._cuts)
+        columns = {
+            name: values[tokens]
+            for name, values in self._values.items()
+            if name not in self._absent or not self._absent[name][record]
+        }
+        ways = {name: self._ways[name][block] for name in columns}
+        written = (
+            self._firsts[name][responses]
+            if ways[name] == "each"
+            else values.astype(ways[name], copy=False)
+            for name, values in columns.items()
+        )
+        head = {
+            "lengths": self._responses.lengths[responses].tolist(),
+            "columns": ways,
+            "quantities": [*_quantities(columns)],
+        }
+        return head, [self._clip[tokens].tobytes(), *map(planes, written)]
+
+
+def _columns(breakdown: Breakdown) -> Iterator[tuple[str, F64, F64 | I64 | None]]:
+    """The columns of the page, and numbers that a record need not repeat."""
     batch = breakdown.batch
     for name in _BATCH:
         values = getattr(batch, name)
         if values is not None and not (name == "log_probs_old" and values is batch.log_probs_new):
-            yield name, values + 0.0
+            yield name, values, None
     if batch.positions is not None:
-        yield "position", batch.positions.astype(np.float64)
-    yield "log_ratio", breakdown.log_ratio + 0.0
-    yield "ratio", breakdown.ratio + 0.0
+        yield "position", batch.positions.astype(np.float64), batch.responses.positions
+    yield "log_ratio", breakdown.log_ratio, None
+    yield "ratio", breakdown.ratio, None
     differences = differences_of(breakdown)
-    if not np.array_equal(differences.get("difference", breakdown.log_ratio), breakdown.log_ratio):
-        yield "difference", differences["difference"]
+    if "difference" in differences:
+        yield "difference", differences["difference"], breakdown.log_ratio
     if "mismatch" in differences:
-        yield "mismatch", differences["mismatch"]
+        yield "mismatch", differences["mismatch"], None
     named = {"weight": breakdown.token_weight}
     for name in _TOKEN:
         values = named.get(name, getattr(breakdown, name))
         if values is not None:
-            yield name, values + 0.0
-
-
-def _written(values: F64, responses: Segments) -> tuple[str, bytes]:
-    """How a column is written, without losing a bit, and its bytes.
-
-    ``each``: one number per response; ``f4``: as float32; ``f8``: as float64.
-    """
-    firsts = np.zeros(responses.count)
-    filled = responses.lengths > 0
-    firsts[filled] = values[responses.starts[filled]]
-    if _same_bits(responses.spread(firsts), values):
-        return "each", planes(firsts)
-    with np.errstate(over="ignore"):
-        single = values.astype(np.float32)
-    if _same_bits(single.astype(np.float64), values):
-        return "f4", planes(single)
-    return "f8", planes(values)
-
-
-def _same_bits(left: F64, right: F64) -> bool:
-    """Whether all numbers are the same to the last bit, their zeros' signs too."""
-    return bool(np.array_equal(left.view(np.int64), right.view(np.int64)))
+            yield name, values, None
 
 
 def planes(values: NDArray[Any]) -> bytes:
@@ -276,30 +341,35 @@ def _quantities(columns: Mapping[str, F64]) -> Iterator[dict[str, Any]]:
         if column in columns:
             middle = 1.0 if name == "correction" else 0.0
             values = columns[column][np.isfinite(columns[column])]
-            scale = _finite(saturated(columns[column] - middle))
+            scale = saturated(columns[column] - middle)
             ends = [float(values.min()), float(values.max())] if len(values) else [middle, middle]
             one = {"name": name, "column": column, "words": words}
             yield one | {"middle": middle, "scale": scale, "range": ends}
 
 
-def clip_range(breakdown: Breakdown) -> tuple[float, float] | None:
+def clip_range(breakdown: Breakdown, record: int = 0) -> tuple[float, float] | None:
     """The ratios at which PPO's clip acts; other surrogates have none, or another meaning."""
     surrogate = breakdown.objective.surrogate
-    low, high = (surrogate.values.get(name) for name in ("epsilon_low", "epsilon_high"))
-    if surrogate.choice.window is None or low is None or high is None:
+    ends = [surrogate.by_record(name) for name in ("epsilon_low", "epsilon_high")]
+    if surrogate.choice.window is None or any(one is None for one in ends):
         return None
-    return 1.0 - float(low), 1.0 + float(high)
+    low, high = (float(one[record] if isinstance(one, np.ndarray) else one) for one in ends)
+    return 1.0 - low, 1.0 + high
 
 
 # ---- prompts -----------------------------------------------------------------------------------
 
 
-def prompts_of(raw: Raw, responses: int) -> list[str]:
+def prompt_fields(value: Any) -> Prompts:
+    """What may be the prompt of a decoded object."""
+    known = value if isinstance(value, dict) else {}
+    return {key: listed(known[key]) for key in (*PROMPTS, "prompt_ids") if key in known}
+
+
+def prompts_of(fields: Prompts, responses: int) -> list[str]:
     """One prompt for all responses, or one for each; none where the record has none."""
-    value = raw.value if isinstance(raw.value, dict) else {}
-    for key in (*PROMPTS, "prompt_ids"):
-        found = _prompts(value.get(key), responses)
-        if found:
+    for value in fields.values():
+        if found := _prompts(value, responses):
             return found[:1] if len(set(found)) == 1 else found
     return []
 
