@@ -9,7 +9,7 @@ import zlib
 from base64 import b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.resources import files
-from itertools import chain, islice
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -174,40 +174,38 @@ def blocks(
         drawn: what is drawn of which, a block each.
     """
     source, batch = Source(records, breakdown), breakdown.batch
-    every = rows(source, "response")
-    places = [int(batch.records.starts[one.record]) + at for one in drawn for at in one.responses]
-    columns = _Columns(breakdown, places, [len(one.responses) for one in drawn])
-    words = iter(_written_tokens(source, places))
-    for block, one in enumerate(drawn):
-        row = every[one.record]
-        texts, named = texts_of([*islice(words, len(one.responses))])
+    every, columns = rows(source, "response"), [*_columns(breakdown)]
+    words = all_columns(source, "token", ("token", "token_id", "position"))
+    ends = bounds(batch.responses)
+    for one in drawn:
+        row, first = every[one.record], int(batch.records.starts[one.record])
+        places = first + np.array(one.responses, dtype=np.int64)
+        responses = Segments(batch.responses.lengths[places])
+        tokens = responses.spread(batch.responses.starts[places]) + responses.positions
+        record = records[one.record]
+        lacking = {"token": record.tokens is None, "token_id": record.token_ids is None}
+        known = {name: of.values for name, of in words.items() if not lacking.get(name)}
+        cuts = [slice(ends[at], ends[at + 1]) for at in places.tolist()]
+        texts, named = texts_of([{name: of[cut] for name, of in known.items()} for cut in cuts])
         numbers = {text: at for at, text in enumerate(dict.fromkeys(chain.from_iterable(texts)))}
         codes = np.fromiter(map(numbers.__getitem__, chain.from_iterable(texts)), np.uint32)
+        values = {name: of[tokens] + 0.0 for name, of, has in columns if has[one.record]}
+        written = {name: _written(of, responses) for name, of in values.items()}
         prompts = prompts_of(one.prompts, len(row["responses"]))
-        own, (clip, *parts) = columns.of_block(block, one.record)
         head = {
             **{name: value for name, value in row.items() if name != "responses"},
             "responses": [row["responses"][at] for at in one.responses],
-            "lengths": own["lengths"],
+            "lengths": responses.lengths.tolist(),
             "prompts": prompts if len(prompts) < 2 else [prompts[at] for at in one.responses],
             "clip_range": clip_range(breakdown, one.record),
             "on_policy": batch.log_probs_old is batch.log_probs_new,
             "named": named,
             "words": [*numbers],
-            **own,
+            "columns": {name: way for name, (way, _) in written.items()},
+            "quantities": [*_quantities(values)],
         }
-        yield deflated(head, clip, planes(codes), *parts)
-
-
-def _written_tokens(source: Source, places: Iterable[int]) -> Iterator[dict[str, Any]]:
-    """The tokens of some responses: text, ids, positions, as far as their records have them."""
-    found = all_columns(source, "token", ("token", "token_id", "position"))
-    every = {name: one.values for name, one in found.items() if one.values is not None}
-    ends, owners = bounds(source.batch.responses), source.batch.records.index.tolist()
-    for at in places:
-        record, cut = source.records[owners[at]], slice(ends[at], ends[at + 1])
-        lacking = {"token": record.tokens is None, "token_id": record.token_ids is None}
-        yield {name: values[cut] for name, values in every.items() if not lacking.get(name)}
+        clip = breakdown.clip[tokens].astype(np.int8).tobytes()
+        yield deflated(head, clip, planes(codes), *(data for _, data in written.values()))
 
 
 def deflated(head: Mapping[str, Any], *parts: bytes) -> str:
@@ -234,98 +232,51 @@ def finite(value: Any) -> Any:
     return value
 
 
-class _Columns:
-    """The columns of the responses that a page draws, and how each block writes them.
-
-    Args:
-        breakdown: of records, each a batch of its own.
-        places: [R] the responses that are drawn.
-        counts: [B] how many of these each block has.
-    """
-
-    def __init__(self, breakdown: Breakdown, places: Sequence[int], counts: Sequence[int]) -> None:
-        batch = breakdown.batch
-        self._responses = Segments(batch.responses.lengths[places])
-        starts = batch.responses.starts[places]
-        tokens = self._responses.spread(starts) + self._responses.positions
-        blocks = Segments(np.array(counts))
-        self._tokens = Segments(blocks.sum(self._responses.lengths))
-        self._cuts = [*map(bounds, (blocks, self._tokens))]
-        self._clip = breakdown.clip[tokens].astype(np.int8)
-        self._values: dict[str, F64] = {}
-        self._ways: dict[str, list[str]] = {}
-        self._firsts: dict[str, F64] = {}
-        self._absent: dict[str, NDArray[np.bool_]] = {}
-        for name, values, usual in _columns(breakdown):
-            self._add(name, values[tokens] + 0.0)
-            if usual is not None:
-                others = (values != usual).astype(np.int64)
-                self._absent[name] = batch.record_tokens.sum(others) == 0
-
-    def _add(self, name: str, values: F64) -> None:
-        """Adds a column, and how to write it without losing a bit.
-
-        ``each``: one number per response; ``f4``: as float32; ``f8``: as float64.
-        """
-        responses, firsts = self._responses, np.zeros(self._responses.count)
-        filled = responses.lengths > 0
-        firsts[filled] = values[responses.starts[filled]]
-        with np.errstate(over="ignore"):
-            written = responses.spread(firsts), values.astype(np.float32).astype(np.float64)
-        lost = [one.view(np.int64) != values.view(np.int64) for one in written]
-        each, single = (self._tokens.sum(one.astype(np.int64)) == 0 for one in lost)
-        self._values[name], self._firsts[name] = values, firsts
-        self._ways[name] = np.where(each, "each", np.where(single, "f4", "f8")).tolist()
-
-    def of_block(self, block: int, record: int) -> tuple[dict[str, Any], list[bytes]]:
-        """A block's part of what describes it, and the bytes of its numbers.
-
-        Args:
-            block: its place among the blocks.
-            record: the place of its record, which may lack a column that another has.
-        """
-        responses, tokens = (slice(*cut[block : block + 2]) for cut in self._cuts)
-        columns = {
-            name: values[tokens]
-            for name, values in self._values.items()
-            if name not in self._absent or not self._absent[name][record]
-        }
-        ways = {name: self._ways[name][block] for name in columns}
-        written = (
-            self._firsts[name][responses]
-            if ways[name] == "each"
-            else values.astype(ways[name], copy=False)
-            for name, values in columns.items()
-        )
-        head = {
-            "lengths": self._responses.lengths[responses].tolist(),
-            "columns": ways,
-            "quantities": [*_quantities(columns)],
-        }
-        return head, [self._clip[tokens].tobytes(), *map(planes, written)]
-
-
-def _columns(breakdown: Breakdown) -> Iterator[tuple[str, F64, F64 | I64 | None]]:
-    """The columns of the page, and numbers that a record need not repeat."""
+def _columns(breakdown: Breakdown) -> Iterator[tuple[str, F64, NDArray[np.bool_]]]:
+    """The columns of the page, and [M] which records would have them alone."""
     batch = breakdown.batch
+    every = np.ones(batch.records.count, dtype=np.bool_)
+
+    def differing(values: F64, usual: F64 | I64) -> NDArray[np.bool_]:
+        return batch.record_tokens.sum((values != usual).astype(np.int64)) > 0
+
     for name in _BATCH:
         values = getattr(batch, name)
         if values is not None and not (name == "log_probs_old" and values is batch.log_probs_new):
-            yield name, values, None
+            yield name, values, every
     if batch.positions is not None:
-        yield "position", batch.positions.astype(np.float64), batch.responses.positions
-    yield "log_ratio", breakdown.log_ratio, None
-    yield "ratio", breakdown.ratio, None
+        positions = batch.positions.astype(np.float64)
+        yield "position", positions, differing(positions, batch.responses.positions)
+    yield "log_ratio", breakdown.log_ratio, every
+    yield "ratio", breakdown.ratio, every
     differences = differences_of(breakdown)
     if "difference" in differences:
-        yield "difference", differences["difference"], breakdown.log_ratio
+        found = differences["difference"]
+        yield "difference", found, differing(found, breakdown.log_ratio)
     if "mismatch" in differences:
-        yield "mismatch", differences["mismatch"], None
+        yield "mismatch", differences["mismatch"], every
     named = {"weight": breakdown.token_weight}
     for name in _TOKEN:
         values = named.get(name, getattr(breakdown, name))
         if values is not None:
-            yield name, values, None
+            yield name, values, every
+
+
+def _written(values: F64, responses: Segments) -> tuple[str, bytes]:
+    """How a column is written, without losing a bit, and its bytes.
+
+    ``each``: one number per response; ``f4``: as float32; ``f8``: as float64.
+    """
+    firsts, bits = np.zeros(responses.count), values.tobytes()
+    filled = responses.lengths > 0
+    firsts[filled] = values[responses.starts[filled]]
+    if responses.spread(firsts).tobytes() == bits:
+        return "each", planes(firsts)
+    with np.errstate(over="ignore"):
+        single = values.astype(np.float32)
+    if single.astype(np.float64).tobytes() == bits:
+        return "f4", planes(single)
+    return "f8", planes(values)
 
 
 def planes(values: NDArray[Any]) -> bytes:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64
-from grpo_cli.commands.page.page import Drawn, Prompts, blocks, prompt_fields
+from grpo_cli.commands.page.page import Drawn, blocks, prompt_fields
 from grpo_cli.commands.trend.measure import rewards_of
 from grpo_cli.commands.trend.origins import RecordStep, StepSource
 from grpo_cli.commands.trend.responses import deviations, means
@@ -128,10 +128,16 @@ class Group:
 
 
 def sample(groups: Sequence[Group], most: int) -> list[Group]:
-    """The groups that something points at, and the first by priority of the others."""
+    """The groups that something points at, and the first by priority of the others.
+
+    The tokens of those that are left out are removed.
+    """
     pointed = [group for group in groups if group.priority < 0]
     others = (group for group in groups if group.priority >= 0)
-    return pointed + sorted(others, key=lambda group: group.priority)[:most]
+    ordered = sorted(others, key=lambda group: group.priority)
+    for group in ordered[most:]:
+        group.block = ""
+    return pointed + ordered[:most]
 
 
 def limit_tokens(steps: Mapping[int, Sequence[Group]], most: int, budget: int) -> int:
@@ -151,9 +157,6 @@ def limit_tokens(steps: Mapping[int, Sequence[Group]], most: int, budget: int) -
     ranked = []
     for step, groups in steps.items():
         chosen = sample(groups, most)
-        for group in groups:
-            if not any(group is one for one in chosen):
-                group.block = ""
         pointed = sum(group.priority < 0 for group in chosen)  # they stand before the others
         ranked += [
             (min(group.priority, max(at - pointed, 0)), step, group)
@@ -200,12 +203,11 @@ class KeptGroups(Accumulator[None]):
 
     def read(self, decoded: Iterable[DecodedChunk]) -> Iterator[InputError]:
         """Adds the records of the steps that are kept."""
-        prompts: dict[int, Prompts] = {}
         sampled: dict[int, list[Group]] = {}
-        kept = (self._kept(chunk, prompts) for chunk in decoded)
+        kept = map(self._kept, decoded)
         for chunk in self.chunks(one for one in kept if one.items):
             for part, breakdown in self._evaluated(chunk) if isinstance(chunk, Chunk) else ():
-                self._add(part, breakdown, [prompts[id(one)] for one in part.of_batches], sampled)
+                self._add(part, breakdown, sampled)
         yield from ()
 
     def merge(self, later: KeptGroups) -> None:
@@ -224,18 +226,15 @@ class KeptGroups(Accumulator[None]):
             return None
         return step if step in self.choice.steps else None
 
-    def _kept(self, decoded: DecodedChunk, prompts: dict[int, Prompts]) -> DecodedChunk:
-        """The records of the steps that are kept, each with its step as its batch.
-
-        ``prompts`` gets what may be the prompt of each, by its step's id.
-        """
+    def _kept(self, decoded: DecodedChunk) -> DecodedChunk:
+        """The records of the steps that are kept, each with its step as its batch."""
         kept = []
         for raw in decoded.items:
             step = self._step(raw)
             if step is None or not isinstance(raw, Raw):
                 continue
             raw.batch = RecordStep(step)
-            prompts[id(raw.batch)] = prompt_fields(raw.value)
+            raw.batch.metadata = prompt_fields(raw.value)
             kept.append(raw)
             if step in self.choice.mismatched:
                 for part in carefully([raw]):
@@ -258,11 +257,7 @@ class KeptGroups(Accumulator[None]):
             yield from self._evaluated(part) if isinstance(part, Chunk) else ()
 
     def _add(
-        self,
-        chunk: Chunk,
-        breakdown: Breakdown | None,
-        prompts: Sequence[Prompts],
-        sampled: dict[int, list[Group]],
+        self, chunk: Chunk, breakdown: Breakdown | None, sampled: dict[int, list[Group]]
     ) -> None:
         """Adds the groups of records, and the tokens of those that are sampled so far."""
         found = [*self._groups(chunk, breakdown)]
@@ -270,15 +265,13 @@ class KeptGroups(Accumulator[None]):
             self.steps.setdefault(step, []).append(group)
             sampled.setdefault(step, []).append(group)
         for step in dict.fromkeys(step for _, step, *_ in found):
-            before, sampled[step] = sampled[step], sample(sampled[step], self.choice.groups)
-            for group in before:
-                if not any(group is one for one in sampled[step]):
-                    group.block = ""
+            sampled[step] = sample(sampled[step], self.choice.groups)
         chosen = [one for one in found if any(one[0] is group for group in sampled[one[1]])]
         for record in chunk.records:
             record.batch = None  # a page does not repeat the step
         if breakdown is not None and chosen:
-            drawn = [Drawn(prompts[owner], owner, rows) for _, _, owner, rows in chosen]
+            steps: Any = chunk.of_batches  # each with the prompt of its record
+            drawn = [Drawn(steps[owner].metadata, owner, rows) for *_, owner, rows in chosen]
             texts = blocks(chunk.records, breakdown, drawn)
             for (group, *_), text in zip(chosen, texts, strict=True):
                 group.block = text
