@@ -10,17 +10,18 @@ from base64 import b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.resources import files
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from grpo_cli.batch import F64, Segments
+from grpo_cli.batch import F64, I64, Segments
 from grpo_cli.commands.show.picture import Picture, flowing, saturated, texts_of
 from grpo_cli.engine.rows.rows import all_columns, rows
 from grpo_cli.engine.rows.source import Source, bounds, differences_of
 from grpo_cli.objective.breakdown import Breakdown
-from grpo_cli.records import Raw, Record
+from grpo_cli.records import Record
+from grpo_cli.records.record import listed
 from grpo_cli.records.unread import PROMPTS
 from grpo_cli.terminal.numbers import markup, shown
 from grpo_cli.terminal.palette import STEPS
@@ -144,101 +145,121 @@ _BATCH = ("log_probs_new", "log_probs_old", "log_probs_ref", "log_probs_rollout"
 _TOKEN = ("advantage", "surrogate", "correction", "kl", "weight", "contribution", "gradient")
 
 
-def block(raw: Raw, record: Record, breakdown: Breakdown, only: Sequence[int] | None = None) -> str:
-    """A record and its tokens, deflated and in base64: nothing in it means anything to HTML.
+Prompts = Mapping[str, Any]
+"""The fields of an object that may hold its prompt."""
+
+
+class Drawn(NamedTuple):
+    """Responses of a record that are drawn.
+
+    Attributes:
+        prompts: the fields of the object that may hold its prompt.
+        record: the record's place among the records that were evaluated together.
+        responses: which of its responses.
+    """
+
+    prompts: Prompts
+    record: int
+    responses: Sequence[int]
+
+
+def blocks(
+    records: Sequence[Record], breakdown: Breakdown, drawn: Sequence[Drawn]
+) -> Iterator[str]:
+    """Records and their tokens, deflated and in base64: nothing in it means anything to HTML.
 
     Args:
-        raw: the object that it was read from.
-        record: the record.
-        breakdown: of it alone.
-        only: the responses that are kept; None for all.
+        records: those that are drawn, and others.
+        breakdown: of all of them, each a batch of its own.
+        drawn: what is drawn of which, a block each.
     """
-    source = Source([record], breakdown)
-    (row,) = rows(source, "response")
-    kept = range(len(row["responses"])) if only is None else only
-    every = [row["responses"][at] for at in kept]
-    texts, named = texts_of(_written_tokens(source, kept))
-    columns, clip = dict(_columns(breakdown)), breakdown.clip.astype(np.int8)
-    responses = breakdown.batch.responses
-    if len(kept) < responses.count:
-        wanted = np.isin(responses.index, kept)
-        columns = {name: values[wanted] for name, values in columns.items()}
-        clip, responses = clip[wanted], Segments(responses.lengths[list(kept)])
-    written = {name: _written(values, responses) for name, values in columns.items()}
-    words = {text: at for at, text in enumerate(dict.fromkeys(chain.from_iterable(texts)))}
-    places = np.fromiter(map(words.__getitem__, chain.from_iterable(texts)), np.uint32)
-    prompts = prompts_of(raw, len(row["responses"]))
-    head = {
-        **finite({name: value for name, value in row.items() if name != "responses"}),
-        "responses": [finite(response) for response in every],
-        "lengths": responses.lengths.tolist(),
-        "prompts": prompts if len(prompts) < 2 else [prompts[at] for at in kept],
-        "clip_range": clip_range(breakdown),
-        "on_policy": breakdown.batch.log_probs_old is breakdown.batch.log_probs_new,
-        "named": named,
-        "words": [*words],
-        "columns": {name: way for name, (way, _) in written.items()},
-        "quantities": [*_quantities(columns)],
-    }
-    parts = (data for _, data in written.values())
-    return deflated(head, clip.tobytes(), planes(places), *parts)
-
-
-def _written_tokens(source: Source, kept: Iterable[int]) -> list[dict[str, Any]]:
-    """The tokens of some responses of a record: text, ids, positions, as far as it has them."""
-    found = all_columns(source, "token", ("token", "token_id", "position"))
-    every = {name: one.values for name, one in found.items() if one.values is not None}
-    ends = bounds(source.batch.responses)
-    cuts = [slice(ends[at], ends[at + 1]) for at in kept]
-    return [{name: values[cut] for name, values in every.items()} for cut in cuts]
+    source, batch = Source(records, breakdown), breakdown.batch
+    every, columns = rows(source, "response"), [*_columns(breakdown)]
+    words = all_columns(source, "token", ("token", "token_id", "position"))
+    ends = bounds(batch.responses)
+    for one in drawn:
+        row, first = every[one.record], int(batch.records.starts[one.record])
+        places = first + np.array(one.responses, dtype=np.int64)
+        responses = Segments(batch.responses.lengths[places])
+        tokens = responses.spread(batch.responses.starts[places]) + responses.positions
+        record = records[one.record]
+        lacking = {"token": record.tokens is None, "token_id": record.token_ids is None}
+        known = {name: of.values for name, of in words.items() if not lacking.get(name)}
+        cuts = [slice(ends[at], ends[at + 1]) for at in places.tolist()]
+        texts, named = texts_of([{name: of[cut] for name, of in known.items()} for cut in cuts])
+        numbers = {text: at for at, text in enumerate(dict.fromkeys(chain.from_iterable(texts)))}
+        codes = np.fromiter(map(numbers.__getitem__, chain.from_iterable(texts)), np.uint32)
+        values = {name: of[tokens] + 0.0 for name, of, has in columns if has[one.record]}
+        written = {name: _written(of, responses) for name, of in values.items()}
+        prompts = prompts_of(one.prompts, len(row["responses"]))
+        head = {
+            **{name: value for name, value in row.items() if name != "responses"},
+            "responses": [row["responses"][at] for at in one.responses],
+            "lengths": responses.lengths.tolist(),
+            "prompts": prompts if len(prompts) < 2 else [prompts[at] for at in one.responses],
+            "clip_range": clip_range(breakdown, one.record),
+            "on_policy": batch.log_probs_old is batch.log_probs_new,
+            "named": named,
+            "words": [*numbers],
+            "columns": {name: way for name, (way, _) in written.items()},
+            "quantities": [*_quantities(values)],
+        }
+        clip = breakdown.clip[tokens].astype(np.int8).tobytes()
+        yield deflated(head, clip, planes(codes), *(data for _, data in written.values()))
 
 
 def deflated(head: Mapping[str, Any], *parts: bytes) -> str:
-    """JSON and what follows it, as ``readBlock`` takes them.
+    """JSON and what follows it, as ``readBlock`` takes them; NaN and infinities in it as text.
 
     Most of it are the low bytes of numbers: level 6 takes half as long again and saves 2 %.
     """
-    text = json.dumps(head, allow_nan=False).encode()
+    try:
+        text = json.dumps(head, allow_nan=False).encode()
+    except ValueError:
+        text = json.dumps(finite(head), allow_nan=False).encode()
     whole = b"".join([len(text).to_bytes(4, "little"), text, *parts])
     return b64encode(zlib.compress(whole, 1)).decode()
 
 
-def finite(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The row with numbers that JSON cannot express as text."""
-    return {name: _finite(value) for name, value in row.items()}
-
-
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """The value with numbers that JSON cannot express as text."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, list):
-        return [_finite(one) for one in value]
+        return [finite(one) for one in value]
     if isinstance(value, dict):
-        return {name: _finite(one) for name, one in value.items()}
+        return {name: finite(one) for name, one in value.items()}
     return value
 
 
-def _columns(breakdown: Breakdown) -> Iterator[tuple[str, F64]]:
-    """The columns of the page."""
+def _columns(breakdown: Breakdown) -> Iterator[tuple[str, F64, NDArray[np.bool_]]]:
+    """The columns of the page, and [M] which records would have them alone."""
     batch = breakdown.batch
+    every = np.ones(batch.records.count, dtype=np.bool_)
+
+    def differing(values: F64, usual: F64 | I64) -> NDArray[np.bool_]:
+        return batch.record_tokens.sum((values != usual).astype(np.int64)) > 0
+
     for name in _BATCH:
         values = getattr(batch, name)
         if values is not None and not (name == "log_probs_old" and values is batch.log_probs_new):
-            yield name, values + 0.0
+            yield name, values, every
     if batch.positions is not None:
-        yield "position", batch.positions.astype(np.float64)
-    yield "log_ratio", breakdown.log_ratio + 0.0
-    yield "ratio", breakdown.ratio + 0.0
+        positions = batch.positions.astype(np.float64)
+        yield "position", positions, differing(positions, batch.responses.positions)
+    yield "log_ratio", breakdown.log_ratio, every
+    yield "ratio", breakdown.ratio, every
     differences = differences_of(breakdown)
-    if not np.array_equal(differences.get("difference", breakdown.log_ratio), breakdown.log_ratio):
-        yield "difference", differences["difference"]
+    if "difference" in differences:
+        found = differences["difference"]
+        yield "difference", found, differing(found, breakdown.log_ratio)
     if "mismatch" in differences:
-        yield "mismatch", differences["mismatch"]
+        yield "mismatch", differences["mismatch"], every
     named = {"weight": breakdown.token_weight}
     for name in _TOKEN:
         values = named.get(name, getattr(breakdown, name))
         if values is not None:
-            yield name, values + 0.0
+            yield name, values, every
 
 
 def _written(values: F64, responses: Segments) -> tuple[str, bytes]:
@@ -246,21 +267,16 @@ def _written(values: F64, responses: Segments) -> tuple[str, bytes]:
 
     ``each``: one number per response; ``f4``: as float32; ``f8``: as float64.
     """
-    firsts = np.zeros(responses.count)
+    firsts, bits = np.zeros(responses.count), values.tobytes()
     filled = responses.lengths > 0
     firsts[filled] = values[responses.starts[filled]]
-    if _same_bits(responses.spread(firsts), values):
+    if responses.spread(firsts).tobytes() == bits:
         return "each", planes(firsts)
     with np.errstate(over="ignore"):
         single = values.astype(np.float32)
-    if _same_bits(single.astype(np.float64), values):
+    if single.astype(np.float64).tobytes() == bits:
         return "f4", planes(single)
     return "f8", planes(values)
-
-
-def _same_bits(left: F64, right: F64) -> bool:
-    """Whether all numbers are the same to the last bit, their zeros' signs too."""
-    return bool(np.array_equal(left.view(np.int64), right.view(np.int64)))
 
 
 def planes(values: NDArray[Any]) -> bytes:
@@ -276,30 +292,35 @@ def _quantities(columns: Mapping[str, F64]) -> Iterator[dict[str, Any]]:
         if column in columns:
             middle = 1.0 if name == "correction" else 0.0
             values = columns[column][np.isfinite(columns[column])]
-            scale = _finite(saturated(columns[column] - middle))
+            scale = saturated(columns[column] - middle)
             ends = [float(values.min()), float(values.max())] if len(values) else [middle, middle]
             one = {"name": name, "column": column, "words": words}
             yield one | {"middle": middle, "scale": scale, "range": ends}
 
 
-def clip_range(breakdown: Breakdown) -> tuple[float, float] | None:
+def clip_range(breakdown: Breakdown, record: int = 0) -> tuple[float, float] | None:
     """The ratios at which PPO's clip acts; other surrogates have none, or another meaning."""
     surrogate = breakdown.objective.surrogate
-    low, high = (surrogate.values.get(name) for name in ("epsilon_low", "epsilon_high"))
-    if surrogate.choice.window is None or low is None or high is None:
+    ends = [surrogate.by_record(name) for name in ("epsilon_low", "epsilon_high")]
+    if surrogate.choice.window is None or any(one is None for one in ends):
         return None
-    return 1.0 - float(low), 1.0 + float(high)
+    low, high = (float(one[record] if isinstance(one, np.ndarray) else one) for one in ends)
+    return 1.0 - low, 1.0 + high
 
 
 # ---- prompts -----------------------------------------------------------------------------------
 
 
-def prompts_of(raw: Raw, responses: int) -> list[str]:
+def prompt_fields(value: Any) -> Prompts:
+    """What may be the prompt of a decoded object."""
+    known = value if isinstance(value, dict) else {}
+    return {key: listed(known[key]) for key in (*PROMPTS, "prompt_ids") if key in known}
+
+
+def prompts_of(fields: Prompts, responses: int) -> list[str]:
     """One prompt for all responses, or one for each; none where the record has none."""
-    value = raw.value if isinstance(raw.value, dict) else {}
-    for key in (*PROMPTS, "prompt_ids"):
-        found = _prompts(value.get(key), responses)
-        if found:
+    for value in fields.values():
+        if found := _prompts(value, responses):
             return found[:1] if len(set(found)) == 1 else found
     return []
 

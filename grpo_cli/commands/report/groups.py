@@ -4,29 +4,31 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import chain
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from grpo_cli.commands.page.page import block
+from grpo_cli.batch import F64, I64
+from grpo_cli.commands.page.page import Drawn, blocks, prompt_fields
 from grpo_cli.commands.trend.measure import rewards_of
 from grpo_cli.commands.trend.origins import RecordStep, StepSource
 from grpo_cli.commands.trend.responses import deviations, means
 from grpo_cli.commands.trend.step import Finding, Place, Steps
-from grpo_cli.commands.trend.sums import Ragged
-from grpo_cli.engine.chunk import Chunk
+from grpo_cli.commands.trend.sums import NO_NUMBER, Ragged
+from grpo_cli.engine.chunk import Chunk, carefully
 from grpo_cli.engine.evaluator import BatchStatistics, Evaluator
 from grpo_cli.engine.fold import Accumulator
 from grpo_cli.errors import InputError
+from grpo_cli.hyperparameters import HyperparameterError
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.mismatch import Mismatch
-from grpo_cli.records import DecodedChunk, Raw, Record, record
+from grpo_cli.records import DecodedChunk, Raw
 from grpo_cli.variants.plan import Plan
 
 Owner = tuple[str, str | int | float]
@@ -117,21 +119,25 @@ class Group:
         priority: the least of a step are its sample, after those that something points at.
         tokens: how many it has.
         block: its tokens, as the page reads them; "" where they are not kept.
-        draw: makes the block, while its record is read.
     """
 
     facts: dict[str, Any]
     priority: int
     tokens: int
     block: str = ""
-    draw: Callable[[], str] | None = None
 
 
 def sample(groups: Sequence[Group], most: int) -> list[Group]:
-    """The groups that something points at, and the first by priority of the others."""
+    """The groups that something points at, and the first by priority of the others.
+
+    The tokens of those that are left out are removed.
+    """
     pointed = [group for group in groups if group.priority < 0]
     others = (group for group in groups if group.priority >= 0)
-    return pointed + sorted(others, key=lambda group: group.priority)[:most]
+    ordered = sorted(others, key=lambda group: group.priority)
+    for group in ordered[most:]:
+        group.block = ""
+    return pointed + ordered[:most]
 
 
 def limit_tokens(steps: Mapping[int, Sequence[Group]], most: int, budget: int) -> int:
@@ -151,9 +157,6 @@ def limit_tokens(steps: Mapping[int, Sequence[Group]], most: int, budget: int) -
     ranked = []
     for step, groups in steps.items():
         chosen = sample(groups, most)
-        for group in groups:
-            if not any(group is one for one in chosen):
-                group.block = ""
         pointed = sum(group.priority < 0 for group in chosen)  # they stand before the others
         ranked += [
             (min(group.priority, max(at - pointed, 0)), step, group)
@@ -190,24 +193,21 @@ class KeptGroups(Accumulator[None]):
     steps: dict[int, list[Group]] = field(default_factory=dict)
     mismatches: dict[int, Mismatch] = field(default_factory=dict)
 
+    headers = True
     settings: ClassVar[tuple[str, ...]] = ("plan", "step_source", "choice", "statistics")
+
+    @property
+    def plans(self) -> tuple[Plan, ...]:
+        """The only one."""
+        return (self.plan,)
 
     def read(self, decoded: Iterable[DecodedChunk]) -> Iterator[InputError]:
         """Adds the records of the steps that are kept."""
-        made: dict[int, list[Group]] = {}
-        for raw in chain.from_iterable(chunk.items for chunk in decoded):
-            step = self._step(raw)
-            if step is not None and isinstance(raw, Raw):
-                new = [*self._groups(raw, step)]
-                self.steps.setdefault(step, []).extend(new)
-                before = [*made.get(step, []), *new]
-                made[step] = sample(before, self.choice.groups)
-                for group in before:
-                    if not any(group is one for one in made[step]):
-                        group.draw = None  # it holds the record
-        for group in chain.from_iterable(made.values()):
-            if group.draw is not None:
-                group.block, group.draw = group.draw(), None
+        sampled: dict[int, list[Group]] = {}
+        kept = map(self._kept, decoded)
+        for chunk in self.chunks(one for one in kept if one.items):
+            for part, breakdown in self._evaluated(chunk) if isinstance(chunk, Chunk) else ():
+                self._add(part, breakdown, sampled)
         yield from ()
 
     def merge(self, later: KeptGroups) -> None:
@@ -226,66 +226,125 @@ class KeptGroups(Accumulator[None]):
             return None
         return step if step in self.choice.steps else None
 
-    def _groups(self, raw: Raw, step: int) -> Iterator[Group]:
-        found = record(raw)
-        try:
-            chunk = None if isinstance(found, InputError) else Chunk.of([found])
-        except InputError:
-            chunk = None
-        if chunk is None or isinstance(found, InputError):
+    def _kept(self, decoded: DecodedChunk) -> DecodedChunk:
+        """The records of the steps that are kept, each with its step as its batch."""
+        kept = []
+        for raw in decoded.items:
+            step = self._step(raw)
+            if step is None or not isinstance(raw, Raw):
+                continue
+            raw.batch = RecordStep(step)
+            raw.batch.metadata = prompt_fields(raw.value)
+            kept.append(raw)
+            if step in self.choice.mismatched:
+                for part in carefully([raw]):
+                    if isinstance(part, Chunk):
+                        self.mismatches.setdefault(step, Mismatch()).add_batch(part.batch)
+        return DecodedChunk(kept, decoded.keys)
+
+    def _evaluated(self, chunk: Chunk) -> Iterator[tuple[Chunk, Breakdown | None]]:
+        """Records and their breakdown; None for one that lacks what the objective needs."""
+        breakdown = None
+        with suppress(InputError, HyperparameterError):
+            breakdown = Evaluator(self.plan, self.statistics).evaluate(chunk)
+        if breakdown is not None or len(chunk.records) == 1:
+            yield chunk, breakdown
             return
-        if step in self.choice.mismatched:
-            self.mismatches.setdefault(step, Mismatch()).add_batch(chunk.batch)
-        breakdown = None  # of the record alone; it may lack what the objective needs
-        with suppress(InputError):
-            alone = replace(chunk, of_batches=[RecordStep(step)])
-            breakdown = alone.run(Evaluator(self.plan, self.statistics).evaluate)
-        numbers = np.asarray(found.groups or [0] * len(found.widths), dtype=np.int64)
-        owner = (found.source, found.name)
-        found_in = self.choice.found.get(owner, frozenset())
-        worst_in = self.choice.worst.get(owner, frozenset())
-        order, sizes = np.argsort(numbers, kind="stable"), np.bincount(numbers)
-        for number, members in enumerate(np.split(order, np.cumsum(sizes))[: len(sizes)]):
-            rows = members.tolist()
-            pointed = sorted((found_in | worst_in).intersection(rows))
-            label = None if found.group_labels is None else found.group_labels[number]
-            facts = _facts(found, chunk, breakdown, rows)
+        alone = (
+            carefully(chunk.packed) if chunk.packed else (Chunk.of([it]) for it in chunk.records)
+        )
+        for part in alone:
+            yield from self._evaluated(part) if isinstance(part, Chunk) else ()
+
+    def _add(
+        self, chunk: Chunk, breakdown: Breakdown | None, sampled: dict[int, list[Group]]
+    ) -> None:
+        """Adds the groups of records, and the tokens of those that are sampled so far."""
+        found = [*self._groups(chunk, breakdown)]
+        for group, step, *_ in found:
+            self.steps.setdefault(step, []).append(group)
+            sampled.setdefault(step, []).append(group)
+        for step in dict.fromkeys(step for _, step, *_ in found):
+            sampled[step] = sample(sampled[step], self.choice.groups)
+        chosen = [one for one in found if any(one[0] is group for group in sampled[one[1]])]
+        for record in chunk.records:
+            record.batch = None  # a page does not repeat the step
+        if breakdown is not None and chosen:
+            steps: Any = chunk.of_batches  # each with the prompt of its record
+            drawn = [Drawn(steps[owner].metadata, owner, rows) for *_, owner, rows in chosen]
+            texts = blocks(chunk.records, breakdown, drawn)
+            for (group, *_), text in zip(chosen, texts, strict=True):
+                group.block = text
+
+    def _groups(
+        self, chunk: Chunk, breakdown: Breakdown | None
+    ) -> Iterator[tuple[Group, int, int, list[int]]]:
+        """The groups of records, with the step, the record's place, and its responses in it."""
+        batch, steps = chunk.batch, [one["step"] for one in chunk.of_batches]
+        order, sizes = np.argsort(batch.groups, kind="stable"), np.bincount(batch.groups)
+        sizes = sizes[sizes > 0]
+        owners = batch.records.index[order[np.cumsum(sizes) - sizes]]
+        numbers = np.arange(len(owners)) - np.searchsorted(owners, owners)
+        members = Ragged(sizes, batch.records.positions[order])
+        tokens = Ragged(sizes, batch.responses.lengths[order]).reduced(np.add, 0).tolist()
+        facts = _facts(chunk, breakdown, order, sizes)
+        places = zip(owners.tolist(), numbers.tolist(), members.lists(), strict=True)
+        for at, (owner, number, rows) in enumerate(places):
+            found = chunk.records[owner]
+            place = (found.source, found.name)
+            found_in = self.choice.found.get(place, frozenset()).intersection(rows)
+            worst_in = self.choice.worst.get(place, frozenset()).intersection(rows)
             priority = self.choice.priority(found.source, found.line, found.prefix, number)
-            if pointed:
-                priority = FOUND if found_in.intersection(rows) else WORST
-            facts |= {"group": number if label is None else label, "pointed": pointed}
-            group = Group(facts, priority, int(chunk.batch.responses.lengths[rows].sum()))
-            if breakdown is not None:
-                group.draw = partial(block, raw.with_lists(), found, breakdown, rows)
-            yield group
+            if found_in or worst_in:
+                priority = FOUND if found_in else WORST
+            label = None if found.group_labels is None else found.group_labels[number]
+            group: dict[str, Any] = {
+                "source": found.source,
+                "line": found.line,
+                "record": found.name,
+                **{name: values[at] for name, values in facts.items()},
+                "group": number if label is None else label,
+                "pointed": sorted(found_in | worst_in),
+            }
+            yield Group(group, priority, tokens[at]), steps[owner], owner, rows
 
 
 def _facts(
-    found: Record, chunk: Chunk, breakdown: Breakdown | None, rows: list[int]
-) -> dict[str, Any]:
-    """The facts of a group: its rewards, lengths, and how far its tokens went."""
-    batch = chunk.batch
-    lengths = batch.responses.lengths[rows].tolist()
-    facts: dict[str, Any] = {
-        "source": found.source,
-        "line": found.line,
-        "record": found.name,
-        "responses": len(rows),
-        "length_mean": math.fsum(lengths) / len(lengths),
-        "length_max": max(lengths),
-        "reward_mean": None,
-        "reward_std": None,
-        "clip_fraction": None,
-        "log_ratio_max": None,
+    chunk: Chunk, breakdown: Breakdown | None, order: I64, sizes: I64
+) -> dict[str, list[Any]]:
+    """The rewards and lengths of groups, and how far their tokens went.
+
+    Args:
+        chunk: records.
+        breakdown: of these; None where they lack what the objective needs.
+        order: their responses, those of a group next to each other.
+        sizes: how many responses each group has.
+    """
+    responses = chunk.batch.responses
+
+    def of(values: NDArray[Any]) -> Ragged:
+        return Ragged(sizes, values[order])
+
+    tokens, unknown = of(responses.lengths).reduced(np.add, 0), [None] * len(sizes)
+    facts: dict[str, list[Any]] = {
+        "responses": sizes.tolist(),
+        "length_mean": (tokens / sizes).tolist(),
+        "length_max": of(responses.lengths).reduced(np.maximum, 0).tolist(),
+        **dict.fromkeys(("reward_mean", "reward_std", "clip_fraction", "log_ratio_max"), unknown),
     }
     if (rewards := rewards_of(chunk, breakdown)) is not None:
-        values = Ragged(np.array([len(rows)]), rewards[rows])
-        facts["reward_mean"], deviation = float(means(values)[0]), float(deviations(values)[0])
-        facts["reward_std"] = None if math.isnan(deviation) else deviation
-    if breakdown is not None and sum(lengths):
-        starts = batch.responses.starts[rows].tolist()
-        each = [np.arange(start, start + n) for start, n in zip(starts, lengths, strict=True)]
-        tokens = np.concatenate(each)
-        facts["clip_fraction"] = np.count_nonzero(breakdown.clip[tokens]) / sum(lengths)
-        facts["log_ratio_max"] = float(np.abs(breakdown.log_ratio[tokens]).max())
+        facts["reward_mean"] = means(of(rewards)).tolist()
+        facts["reward_std"] = _or_none(deviations(of(rewards)))
+    if breakdown is not None:
+        clipped = of(responses.sum((breakdown.clip != 0).astype(np.int64))).reduced(np.add, 0)
+        sizes_of = Ragged(responses.lengths, np.abs(breakdown.log_ratio))
+        largest = of(sizes_of.reduced(np.maximum, 0.0)).reduced(np.maximum, 0.0)
+        with np.errstate(invalid="ignore"):
+            facts["clip_fraction"] = _or_none(clipped / tokens)
+        facts["log_ratio_max"] = _or_none(np.where(tokens > 0, largest, NO_NUMBER))
     return facts
+
+
+def _or_none(values: F64) -> list[float | None]:
+    """Numbers; None for NaN."""
+    return [None if math.isnan(one) else one for one in values.tolist()]

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from grpo_cli.commands.options.everywhere import command_line
-from grpo_cli.commands.page.page import deflated, finite, html, still_totals
+from grpo_cli.commands.page.page import deflated, html, still_totals
 from grpo_cli.commands.report.groups import KeptGroups, choose, limit_tokens
 from grpo_cli.commands.trend.comparison import LogComparison, Trend
 from grpo_cli.commands.trend.events import Event, main_event
@@ -109,7 +109,7 @@ def _of_records(
         rows = groups[str(step)] = []
         for group in read.steps[step]:
             name = f"block-{len(blocks)}" if group.block else None
-            rows.append(finite(group.facts) | {"tokens": group.tokens, "block": name})
+            rows.append(group.facts | {"tokens": group.tokens, "block": name})
             blocks += [(name, group.block)] if name is not None else []
     kept = {str(number): why for number, why in choice.steps.items()}
     sample = {"seed": choice.seed, "sampled": choice.groups, "lost": lost}
@@ -142,7 +142,7 @@ def _head(answer: Trend, events: Sequence[Event]) -> dict[str, Any]:
             if column is not None or steps.logged
         ],
         "findings": [
-            finite(asdict(one)) | {"by": _color(one), "event": at}
+            asdict(one) | {"by": _color(one), "event": at}
             for at, event in enumerate(events)
             for one in event.findings
         ],
