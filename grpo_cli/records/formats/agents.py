@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from grpo_cli.errors import InputError
 from grpo_cli.records.formats.format import Format, Object, Translated, keys
 from grpo_cli.records.formats.texts import NoLogProbsError, Signal, number
-from grpo_cli.records.packed import Unusual, pack_floats
+from grpo_cli.records.packed import Unusual, pack_numbers
 
 _COMPACT = {
     "logprobs": "log_probs_rollout",
@@ -179,7 +179,7 @@ def _sampled(own: str, bits: bytes, values: list[Any] | None) -> list[Any]:
 def _as_array(values: list[Any]) -> NDArray[Any]:
     """Numbers as float64; of objects where some are none, such as null."""
     try:
-        return pack_floats(values)
+        return pack_numbers(values)
     except (Unusual, struct.error, OverflowError):
         return np.fromiter(values, object, len(values))
 
