@@ -314,8 +314,12 @@ def pack_numbers(flat: Sequence[Any], code: str = "d") -> NDArray[Any]:
     if not len(flat) or numbers.max() < 0 or numbers.min() > 1:
         return numbers
     found = np.flatnonzero((numbers == 0) | (numbers == 1))
-    many = _MANY * len(found) > len(flat)  # then looking at all is faster
-    kinds = [*map(type, flat if many else map(flat.__getitem__, found.tolist()))]
+    if not len(found):
+        return numbers
+    first, end = int(found[0]), int(found[-1]) + 1
+    many = _MANY * len(found) > end - first  # then looking at all between them is faster
+    near = flat[first:end] if many else map(flat.__getitem__, found.tolist())
+    kinds = [*map(type, near)]
     if kinds.count(float) < len(kinds) and kinds.count(bool):
         raise Unusual
     return numbers
