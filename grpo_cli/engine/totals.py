@@ -45,7 +45,7 @@ class Totals:
     ratio_min: float = math.inf
     ratio_max: float = -math.inf
     ratio: ExactSum = field(default_factory=ExactSum)
-    terms: ExactSums[tuple[str, float]] = field(default_factory=ExactSums)
+    terms: dict[str, ExactSums[float]] = field(default_factory=partial(defaultdict, ExactSums))
     counted: dict[str, float] = field(default_factory=partial(defaultdict, float))
     products: ExactSums[tuple[str, str]] = field(default_factory=ExactSums)
     counts: bool = True
@@ -122,20 +122,22 @@ class Totals:
     def _add_term(self, name: str, coefficient: float | F64, values: F64) -> None:
         """Adds values of a term that this coefficient multiplies, or each its own."""
         if not isinstance(coefficient, np.ndarray):
-            self.terms[name, coefficient].add(values)
+            self.terms[name][coefficient].add(values)
             return
         found, index = np.unique(coefficient, return_inverse=True)
         ordered = values[np.argsort(index, kind="stable")]
         ends = np.cumsum(np.bincount(index)).tolist()
         for own, start, end in zip(found.tolist(), [0, *ends], ends, strict=False):
-            self.terms[name, own].add(ordered[start:end])
+            self.terms[name][own].add(ordered[start:end])
 
     def add_batch(self, other: Totals) -> None:
         """Adds the totals of one more batch to those of which these are the mean."""
         self.units += 1
         self._add_facts(other)
-        for (name, coefficient), part in other.terms.items():
-            self.terms[name, coefficient].add(np.array([part.value() / other.count(name)]))
+        for name, sums in other.terms.items():
+            for coefficient, part in sums.items():
+                mean = part.value() / other.count(name)
+                self.terms[name][coefficient].add(np.array([mean]))
         self.products[POLICY, POLICY].add(np.array([other.gradient_norm**2]))
 
     def merge(self, other: Totals) -> None:
@@ -144,7 +146,8 @@ class Totals:
         self._add_facts(other)
         for name, counted in other.counted.items():
             self.counted[name] += counted
-        self.terms.merge(other.terms)
+        for name, sums in other.terms.items():
+            self.terms[name].merge(sums)
         self.products.merge(other.products)
 
     def _add_facts(self, other: Totals) -> None:
@@ -196,7 +199,7 @@ class Totals:
 
     def sums(self, term: str) -> Mapping[float, ExactSum]:
         """A term's sums by their coefficients; none where no record has the term."""
-        return {own: part for (name, own), part in self.terms.items() if name == term}
+        return self.terms.get(term, {})
 
     @property
     def objective(self) -> float:

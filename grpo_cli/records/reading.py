@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import chain, islice
+from itertools import chain, groupby, islice
 from typing import Any
 
 from grpo_cli.errors import InputError
@@ -109,12 +109,16 @@ class Reading:
         self, chunks: Iterable[DecodedChunk], notices: Notices
     ) -> Iterator[DecodedChunk]:
         """Records under canonical names: as they are, where their keys say that they are so."""
-        for chunk in chunks:
+
+        def is_canonical(chunk: DecodedChunk) -> bool:
             first = chunk.items[0] if chunk.keys is not None else None
-            if isinstance(first, Raw) and not worth_a_look(first, notices):  # nor are the others
-                yield chunk
+            return isinstance(first, Raw) and not worth_a_look(first, notices)  # as the others
+
+        for canonical, some in groupby(chunks, is_canonical):
+            if canonical:
+                yield from some
             else:
-                yield from in_chunks(translated(chunk.items, None, (), notices))
+                yield from in_chunks(translated(one_by_one(some), None, (), notices))
 
     def raws(self, piece: Piece, notices: Notices) -> Items:
         """The records of a piece, one by one."""
