@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from typing import Any
 
+import typer.main
+import typer.testing
 from typer.testing import CliRunner, Result
 
-from grpo_cli.commands.main import COMMANDS, app, application, main
+from grpo_cli.commands import main as module
+from grpo_cli.commands.options import everywhere
+
+# To build all commands and to look up the types of their options takes longer than most commands.
+module.application = cache(module.application)
+typer.main.get_command = typer.testing._get_command = cache(typer.main.get_command)
+everywhere._parameters = cache(everywhere._parameters)
+
+COMMANDS, app, application, main = module.COMMANDS, module.app, module.application, module.main
 
 __all__ = ["COMMANDS", "answer", "app", "application", "main", "run"]
 

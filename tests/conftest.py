@@ -7,12 +7,10 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
 
 import forked
 import pytest
-import typer.testing
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background job ignores Ctrl-C,
     signal.signal(signal.SIGINT, signal.default_int_handler)  # and so would what the tests start
@@ -37,16 +35,11 @@ with suppress(ImportError):  # where clusters and parity are tested these are no
     )
     hypothesis.settings.load_profile("patient")
 
-# All commands with their flags take longer to build than most commands take to run.
-typer.testing._get_command = cache(typer.testing._get_command)
-
 
 def pytest_configure(config: pytest.Config) -> None:
     """The package is tested as users run it: pytest rewrites the asserts of a plugin's package."""
     config.pluginmanager.rewrite_hook._must_rewrite.discard("grpo_cli")
-    from grpo_cli.commands import main  # not before the line above
-
-    main.application = cache(main.application)  # every file that asks for it has the same one
+    import command  # noqa: F401 - not before the line above
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -92,6 +92,11 @@ def evaluation(
     return Evaluation(Reader([str(path)], reading, **options), plan, encode=encode)
 
 
+def in_blocks(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    """Has files read in blocks of so many bytes."""
+    monkeypatch.setitem(Reader.__init__.__kwdefaults__ or {}, "block_bytes", size)
+
+
 def numbered_lines(path: object, size: int, way: str = "blocks") -> tuple[list[Any], str | None]:
     """The lines of a file with their numbers, and the message where they end with an error.
 

@@ -114,13 +114,12 @@ def become(client: socket.socket) -> None:
 
 
 if __name__ == "__main__":
-    sys.path[0] = str(ROOT)
+    import command  # noqa: F401 - builds all commands
     import pytest
 
     from grpo_cli.__main__ import main
-    from grpo_cli.commands.main import application
 
-    application()
+    sys.path[0] = str(ROOT)
     gc.freeze()  # those that fork do not look for garbage in what they share
     become(asked(sys.argv[1]))
     main() if sys.argv[0].endswith("grpo") else sys.exit(pytest.main())

@@ -6,15 +6,23 @@ from typing import Any
 
 from grpo_cli import VARIANTS
 from grpo_cli.batch import Batch
-from grpo_cli.hyperparameters import HYPERPARAMETERS, Hyperparameter, HyperparameterError, Value
+from grpo_cli.hyperparameters import (
+    HYPERPARAMETERS,
+    Hyperparameter,
+    HyperparameterError,
+    Value,
+    canonical,
+)
 from grpo_cli.objective import pipeline
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.objective import Objective
 from grpo_cli.variants.plan import plan
-from grpo_cli.variants.registry import EARLIER, NAMES, ROWS, STAGES
+from grpo_cli.variants.registry import EARLIER, FRAMEWORKS, NAMES, ROWS, STAGES, framework
+from grpo_cli.variants.trainer import choose, completed, named_row
 
 __all__ = [
     "EARLIER",
+    "FRAMEWORKS",
     "HYPERPARAMETERS",
     "NAMES",
     "ROWS",
@@ -23,6 +31,11 @@ __all__ = [
     "Hyperparameter",
     "HyperparameterError",
     "Value",
+    "canonical",
+    "choose",
+    "completed",
+    "framework",
+    "named_row",
     "objective",
     "on",
     "plan",

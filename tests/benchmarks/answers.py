@@ -25,6 +25,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+sys.path.append(str(Path(__file__).parent.parent))
 from trials import product
 from trials.report import document, markdown, missed
 from trials.score import Count, merged

@@ -148,24 +148,20 @@ SECTIONS = {
     "logs": ask_log,
     "others": ask_run,
     "other-logs": ask_log,
-    "later": ask_run,
-    "later-logs": ask_log,
 }
 
 
 def planted_in(section: str) -> Sequence[Planted]:
     """The faults of logs of a section."""
-    from running.later import LATER_LOGS
     from running.others import OTHER_LOGS
 
-    return {"logs": PLANTED, "other-logs": OTHER_LOGS, "later-logs": LATER_LOGS}[section]
+    return {"logs": PLANTED, "other-logs": OTHER_LOGS}[section]
 
 
 def kinds_of(section: str) -> Sequence[Kind]:
     """The kinds of a section."""
     if SECTIONS[section] is ask_log:
         return [*[planted.kind for planted in planted_in(section)], HEALTHY_LOG]
-    from running.later import LATER
     from running.others import OTHERS
 
     runs = {
@@ -173,7 +169,6 @@ def kinds_of(section: str) -> Sequence[Kind]:
         "runs": KINDS,
         "healthy": [HEALTHY_RUN],
         "others": OTHERS,
-        "later": LATER,
     }
     return runs[section]
 

@@ -9,14 +9,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import command
 import typer
+from command import COMMANDS, application
+from rows import NAMES, STAGES
 
-from grpo_cli.commands.explain.choice import is_choice
-from grpo_cli.commands.help.view import topics
-from grpo_cli.commands.main import COMMANDS, application
-from grpo_cli.variants import NAMES
-from grpo_cli.vectors.case import FILES
-
+PAGES = Path(__file__).parents[2] / "grpo_cli" / "commands" / "help" / "pages"
 _COMMAND = re.compile(rf"(?<![\w/.`'-])grpo ({'|'.join(COMMANDS)})(?![\w-])")
 _TOKEN = re.compile(r"""\s*((?:'[^']*'|"[^"]*"|[^\s'"])+)""")
 _PLACEHOLDER = re.compile(r"[A-Z]+…?|N")
@@ -78,8 +76,16 @@ def _belongs(word: str, flags: Mapping[str, bool]) -> bool:
         return True
     if is_placeholder(word) or "*" in word or (len(word) < 256 and Path(word).exists()):
         return True
-    known = word in NAMES or word in topics() or is_choice(word)
-    return "EXPLAINS" in flags and (known or word.partition("/")[0] in FILES)
+    return "EXPLAINS" in flags and (word in _names() or word.partition("/")[0] in _names())
+
+
+@cache
+def _names() -> set[str]:
+    """Variants, topics, choices of stages, and files of the vectors."""
+    topics = {path.stem for path in PAGES.glob("*.md")}
+    choices = {name for stage in STAGES.values() for name in (*stage.choices, *stage.aliases)}
+    cases = command.answer("vectors")["vectors"]
+    return {*NAMES, *topics, *choices, *(one["id"].partition("/")[0] for one in cases)}
 
 
 @cache

@@ -11,10 +11,7 @@ import command
 import numpy as np
 import orjson
 import pytest
-from files import each
-
-from grpo_cli.commands.check.run import check
-from grpo_cli.engine import Reader
+from files import each, in_blocks
 
 Row = dict[str, Any]
 
@@ -49,19 +46,21 @@ def dump(tmp_path: Path) -> str:
     return str(path)
 
 
-def answer(path: str, **options: Any) -> bytes:
-    return orjson.dumps(check(Reader([path], **options), limit=3).document())
+def answer(path: str, jobs: int = 1) -> str:
+    return command.run("check", path, "--json", "--limit", 3, "--jobs", jobs).stdout
 
 
-def test_the_answer_is_the_same_bytes_for_all_blocks_and_jobs(dump):
+def test_the_answer_is_the_same_bytes_for_all_blocks_and_jobs(dump, monkeypatch):
     whole = answer(dump)
     found = orjson.loads(whole)
     assert found["records"] == 400
     assert {"duplicate", "uneven-groups", "probabilities"} <= {*found["counts"]}
     assert any(row["evidence"].get("records", 1) > 1 for row in found["findings"])
     for size in (3_000, 20_000, 77_777):
-        assert answer(dump, block_bytes=size) == whole
-    assert answer(dump, block_bytes=20_000, jobs=2) == whole
+        in_blocks(monkeypatch, size)
+        assert answer(dump) == whole
+    in_blocks(monkeypatch, 20_000)
+    assert answer(dump, jobs=2) == whole
 
 
 def test_records_read_one_by_one_give_the_same_answer(dump, tmp_path):
@@ -69,7 +68,7 @@ def test_records_read_one_by_one_give_the_same_answer(dump, tmp_path):
     rows = [orjson.loads(line) | {"note": None} for line in Path(dump).read_bytes().splitlines()]
     path = tmp_path / "noted.jsonl"
     path.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
-    assert answer(str(path)) == answer(dump).replace(b"dump.jsonl", b"noted.jsonl")
+    assert answer(str(path)) == answer(dump).replace("dump.jsonl", "noted.jsonl")
 
 
 def test_codes_are_listed_with_severity_and_meaning(grpo):

@@ -10,9 +10,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from command import answer, run
-from files import each
+from files import each, in_blocks
 from planted import write
-from trended import in_blocks
 
 # ---- ``--having``: which rows of output are printed, and shares, which can be asked for ----------
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from command import answer, run
-from files import each
+from files import each, some
 from planted import DUMPS, record, std, telling, write
 
 from grpo_cli import UsageError, compare, evaluate, match
@@ -116,7 +116,7 @@ AXES: list[tuple[str, dict[str, str], dict[str, Any], float]] = [
 """The axis, what is changed on it in a row of the plain choices, and its bits at most."""
 
 
-@each(("axis", "changed", "flags", "bits"), AXES)
+@each(("axis", "changed", "flags", "bits"), some(AXES, 11))
 def test_changes_of_every_axis_are_found(path, axis, changed, flags, bits) -> None:
     """What the search adds up of each is what eval gives of it: else it would not be found."""
     fixed = {k: v for name, some in PLAIN.items() if name != axis for k, v in some.items()}
@@ -190,7 +190,7 @@ CISPO = {"kl": "none", "advantage": "group-std", "aggregate": "token-mean", "rat
 
 @each(
     ("variant", "stages", "flags", "asked", "words"),
-    [
+    some([
         ("grpo", {}, {"beta": 0.03, "epsilon": 0.2}, {"epsilon": 0.2}, "--beta 0.03"),
         ("grpo", {}, {"beta": 0.37}, {"betas": [0.1, 0.37], "epsilon": 0.2}, "--beta 0.37"),
         ("dr", {"aggregate": "token-sum-norm"}, {"max_completion_length": 256},
@@ -203,7 +203,7 @@ CISPO = {"kl": "none", "advantage": "group-std", "aggregate": "token-mean", "rat
          "-v trl/dr_grpo -p max_completion_length=24 --level batch --only loss"),
         ("trl/dr_grpo", {}, {"max_completion_length": 23},  # which grpo, the default, does not use
          {"epsilon": 0.2, "max_completion_length": 23}, "-p max_completion_length=23"),
-    ],
+    ], 4),
 )  # fmt: skip
 def test_hyperparameters_are_solved_for_or_searched(
     path, variant, stages, flags, asked, words
@@ -270,11 +270,11 @@ def test_the_tolerance_follows_from_the_digits(path, text, half) -> None:
 
 
 def test_chance_is_how_often_numbers_are_hit(path) -> None:
-    """Of a dozen numbers, and falls with their digits."""
+    """Of some numbers, and falls with their digits."""
     draw = np.random.default_rng(7)
     stages = PLAIN["pair"] | PLAIN["kl"]
     hits, chance = [], []
-    for number in draw.uniform(0.05, 0.4, 12).tolist():
+    for number in some(draw.uniform(0.05, 0.4, 12).tolist(), 4):
         found = match(path, loss=f"{number:.3f}", stages=stages, epsilon=0.2)
         hits.append(found.match_count)
         chance.append(found.chance_hits)
@@ -344,7 +344,7 @@ def lacking(*records: dict[str, Any]) -> set[str]:
 
 @each(
     ("records", "has"),
-    [
+    some([
         ([BARE], set()),
         ([BARE | {"log_probs_new": [[-1.0], [-2.0, -1.0]]}], {"lengths"}),
         ([BARE, BARE | {"log_probs_new": [[-1.0], [-2.0, -1.0]]}], {"lengths"}),
@@ -353,8 +353,8 @@ def lacking(*records: dict[str, Any]) -> set[str]:
         ([FOUR | {"rewards": [1.0, 0.0, 0.0, 1.0000001], "groups": PAIRS}], set()),
         ([FOUR | {"rewards": [1.0, 0.0, 0.0, 1.0], "groups": [0, 0, 0, 1]}], {"sizes", "spreads"}),
         ([BARE, BARE | {"rewards": [0.5, 0.0]}], {"spreads"}),
-    ],
-)
+    ], 4),
+)  # fmt: skip
 def test_what_would_tell_conventions_apart_is_what_the_data_lack(records, has) -> None:
     """All records have a part in it, not those of the first chunk alone."""
     found = lacking(*records)
@@ -493,13 +493,13 @@ def test_numbers_that_the_records_carry(tmp_path) -> None:
 
 @each(
     ("rows", "count", "words"),
-    [
+    some([
         ([(1, 0.5), (1, 0.5), (2, 0.5), (2, 0.25), (1, 0.5)], 4, "--where step==1"),
         ([(3, True), (3, "0.5"), (3, None), (4, 2)], 1, "--where step==4"),
         ([(None, 0.5), (None, 0.5)], 2, "--record 1"),
         ([(step, step / 8) for step in range(1, 90)], 64, "--where step==64"),
-    ],
-)
+    ], 2),
+)  # fmt: skip
 def test_records_of_one_step_and_one_number_are_one_question(tmp_path, rows, count, words) -> None:
     """Where they follow each other; 64 questions are enough."""
     words_of = ("--logged", "loss=metrics.loss", "--ratio", "token", "--advantage", "group-mean")
@@ -596,7 +596,7 @@ BOTH = {"epsilon_low": 1 - math.exp(-0.3), "epsilon_high": math.exp(0.1) - 1}
 
 @each(
     ("variant", "rows", "flags", "wanted"),
-    [
+    some([
         ("dapo", reaching(0.1, -0.3), {"epsilon": 0.35}, BOTH),
         ("dapo", reaching(0.1, -0.3), {"epsilon_low": 0.3, "epsilon_high": 0.28}, BOTH),
         ("dapo", reaching(0.1, -0.3), {"epsilon_low": 0.25, "epsilon_high": 0.28},
@@ -613,7 +613,7 @@ BOTH = {"epsilon_low": 1 - math.exp(-0.3), "epsilon_high": math.exp(0.1) - 1}
         ("dapo", reaching(0.1, -0.3), {"epsilon": 0.35, "delta": 2.5}, BOTH),
         ("dapo", reaching(0.1, -0.3), {"epsilon": 0.35, "dual_clip": 1.5},
          {"epsilon_low": BOTH["epsilon_low"]}),
-    ],
+    ], 5),
 )  # fmt: skip
 def test_an_epsilon_that_clips_nothing_is_left_open(variant, rows, flags, wanted) -> None:
     """From which on, by the ratios that are reached on either side."""

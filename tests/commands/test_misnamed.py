@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from files import each
+from files import each, some
 from formats import dumps
 from fuzz import product
 
@@ -140,8 +140,9 @@ def test_the_same_wherever_text_is_cut(tmp_path, kind, skip):
         text = json.dumps(records)
     path.write_bytes(gzip.compress(text.encode()) if kind == "gzip" else text.encode())
     flags = ("-v", "dr", "--on-error", "skip") if skip else ("-v", "dr")
-    ways = ((1, 1 << 22), (1, 1), (1, 900), (2, 700), (3, 2000))
-    found = [outcome(path, *flags, jobs=jobs, size=size) for jobs, size in ways]
+    ways = ((1, 1), (2, 700), (1, 900), (3, 2000))
+    found = [outcome(path, *flags, jobs=1, size=1 << 22)]
+    found += [outcome(path, *flags, jobs=jobs, size=size) for jobs, size in some(ways, 2)]
     assert all(one == found[0] for one in found)
     code, notices, _ = found[0]
     assert code == 3

@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 from command import answer, run
-from files import each
+from files import each, in_blocks
 from planted import write
 from test_having import RECORDS, record
-from trended import in_blocks
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from command import answer, run
-from files import each
-from trended import PLAIN, in_blocks, metrics, notes, steps, trend, write
+from files import each, in_blocks
+from trended import PLAIN, metrics, notes, steps, trend, write
 
 COLUMNS = ("log_probs_new", "log_probs_old", "log_probs_ref", "log_probs_rollout")
 NO_KL = ("-v", "grpo", "--beta", "0")

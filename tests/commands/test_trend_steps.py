@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from command import answer, run
-from files import each
-from trended import PLAIN, blocks, in_blocks, notes, steps, trend, write
+from files import each, in_blocks
+from trended import PLAIN, blocks, notes, steps, trend, write
 
 from grpo_cli.commands.trend.follow import Follow
 from grpo_cli.commands.trend.origins import StepSource

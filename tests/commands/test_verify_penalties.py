@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from files import each
+from files import each, some
 from mistakes import (
     BETA,
     FAR,
@@ -105,7 +105,7 @@ PENALTIES = [("none", *one) for one in PLAIN.items()]
 PENALTIES += [("ratio", *one) for one in WEIGHTED.items()]
 
 
-@each(("weight", "words", "numbers"), PENALTIES)
+@each(("weight", "words", "numbers"), some(PENALTIES, 10))
 def test_wrong_penalties(weight, words, numbers) -> None:
     check(words, numbers, flags={"kl_weight": weight})
 

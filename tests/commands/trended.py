@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pytest
 from command import answer, run
 
 PLAIN = {"log_probs": [[-1.0, -2.0], [-1.0]], "rewards": [1.0, 0.0]}
@@ -78,13 +77,6 @@ def found_in(path: Path, *flags: str) -> dict[str, list[dict[str, Any]]]:
             one
         )
     return found
-
-
-def in_blocks(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
-    """Has files read in blocks of so many bytes."""
-    from grpo_cli.engine.reader import Reader
-
-    monkeypatch.setitem(Reader.__init__.__kwdefaults__ or {}, "block_bytes", size)
 
 
 BEGINS = 24

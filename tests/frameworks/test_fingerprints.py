@@ -9,11 +9,9 @@ from typing import Any
 import pytest
 from files import each
 from parity.drift import fingerprint, fingerprints, kept
+from rows import EARLIER, FRAMEWORKS, NAMES, choose, framework, named_row
 
 from grpo_cli import VARIANTS, InputError, evaluate
-from grpo_cli.variants import EARLIER, NAMES
-from grpo_cli.variants.registry import FRAMEWORKS, framework
-from grpo_cli.variants.trainer import choose, named_row
 
 # ---- the fingerprints of what the rows reproduce, which tests/parity/drift.py compares -----------
 # And that the modules there fit together, which only runs with clones at hand would show else.

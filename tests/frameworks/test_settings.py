@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from files import each
+from rows import choose, completed
 
 from grpo_cli import VARIANTS, InputError, evaluate
-from grpo_cli.variants.trainer import choose, completed
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 VERL = [

@@ -19,13 +19,9 @@ from types import FunctionType
 from typing import Any, NamedTuple
 
 import numpy as np
-import typer.main
+from command import main
 
-from grpo_cli.commands import main
 from grpo_cli.engine import memory
-
-# All commands with their flags take longer to build than most commands take to run.
-typer.main.get_command = cache(typer.main.get_command)
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SECONDS = 40.0
@@ -63,7 +59,7 @@ def run(arguments: Sequence[str], stdin: bytes | None = None) -> Outcome:
     trouble, code = "", 70
     with _streams(_stream(stdin or b""), out, err), _arguments(arguments), _spared(), _timed():
         try:
-            main.main()
+            main()
         except SystemExit as ended:
             code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
         except TooLongError:

@@ -8,11 +8,11 @@ from functools import cache
 from typing import Any
 
 import typer.main
+from command import COMMANDS as EVERY
+from command import application
 from hypothesis import strategies as st
 
 from fuzz.beginnings import LEVELS, names
-from grpo_cli.commands.main import COMMANDS as EVERY
-from grpo_cli.commands.main import application
 
 SEEDS = st.integers(0, 2**32 - 1)
 Value = Callable[[random.Random], str]

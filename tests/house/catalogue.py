@@ -50,7 +50,7 @@ def messages() -> Iterator[Message]:
     for path in sorted(PACKAGE.rglob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         bare = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-        inner = {
+        bare |= {
             id(part)
             for node in ast.walk(tree)
             if isinstance(node, ast.JoinedStr)
@@ -58,7 +58,7 @@ def messages() -> Iterator[Message]:
             for part in ast.walk(value)
         }
         for node in ast.walk(tree):
-            if id(node) in bare | inner or not isinstance(node, ast.Constant | ast.JoinedStr):
+            if id(node) in bare or not isinstance(node, ast.Constant | ast.JoinedStr):
                 continue
             parts = _parts(node)
             if len(" ".join(parts).split()) >= 3 and re.search("[a-z]{2}", " ".join(parts)):

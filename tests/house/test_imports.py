@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -70,39 +71,35 @@ def statements(node: ast.AST) -> Iterator[ast.AST]:
             yield from statements(child)
 
 
-def imported(path: Path) -> set[str]:
-    """The parts of the package that a file imports, inside functions and for types too."""
-    names: set[str] = set()
+@cache
+def modules(path: Path) -> list[tuple[str, str]]:
+    """What a file imports, inside functions and for types too: each name in full, its module."""
+    names = []
     for node in statements(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module:
-            modules = [f"{node.module}.{alias.name}" for alias in node.names]
+            names += [(f"{node.module}.{alias.name}", node.module) for alias in node.names]
         elif isinstance(node, ast.Import):
-            modules = [alias.name for alias in node.names]
-        else:
-            continue
-        names |= {m.split(".")[1] for m in modules if m.startswith("grpo_cli.")}
+            names += [(alias.name, alias.name) for alias in node.names]
     return names
 
 
+def imported(path: Path) -> set[str]:
+    """The parts of the package that a file imports."""
+    return {name.split(".")[1] for name, _ in modules(path) if name.startswith("grpo_cli.")}
+
+
 def files_imported(path: Path) -> set[Path]:
-    """The files of the package that a file imports, inside functions and for types too."""
+    """The files of the package that a file imports."""
     found: set[Path] = set()
-    for node in statements(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and node.module:
-            names = [(f"{node.module}.{alias.name}", node.module) for alias in node.names]
-        elif isinstance(node, ast.Import):
-            names = [(alias.name, alias.name) for alias in node.names]
-        else:
-            continue
-        for name, module in names:
-            places = [PACKAGE.parent / one.replace(".", "/") for one in (name, module)]
-            files = [
-                file
-                for place in places
-                for file in (place.with_name(f"{place.name}.py"), place / "__init__.py")
-                if file.exists()
-            ]
-            found |= set(files[:1]) - {path}
+    for name, module in modules(path):
+        places = [PACKAGE.parent / one.replace(".", "/") for one in (name, module)]
+        files = [
+            file
+            for place in places
+            for file in (place.with_name(f"{place.name}.py"), place / "__init__.py")
+            if file.exists()
+        ]
+        found |= set(files[:1]) - {path}
     return found
 
 

@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 import torch
 from command import run as grpo
+from rows import choose, completed
 
 from grpo_cli import evaluate
 from grpo_cli.hooks.writer import line_of
-from grpo_cli.variants.trainer import choose, completed
 
 from .agreement import GOLDEN
 

@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from rows import canonical, plan
 from trl import GRPOTrainer, RLOOTrainer
 from trl.experimental.async_grpo import AsyncGRPOTrainer
 from trl.experimental.gmpo import GMPOTrainer
 
 from grpo_cli import evaluate
-from grpo_cli.hyperparameters import canonical
-from grpo_cli.variants.plan import plan
 
 from . import trl_trainers
 from .batches import Ragged, flat, ragged

@@ -20,13 +20,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from rows import choose
 from transformers import PrinterCallback
 from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
 from trl.experimental.gmpo import GMPOConfig, GMPOTrainer
 
 from grpo_cli import evaluate
 from grpo_cli.hooks.trl import record
-from grpo_cli.variants.trainer import choose
 
 from . import tiny
 from .pairwise import SEED, Array, Configuration, Record, relative_error, run

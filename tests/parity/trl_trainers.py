@@ -17,11 +17,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from rows import canonical, plan
 from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
 from trl.experimental.gmpo import GMPOConfig, GMPOTrainer
-
-from grpo_cli.hyperparameters import canonical
-from grpo_cli.variants.plan import plan
 
 from . import trl_trainers
 from .agreement import AGREEMENT, FLOOR

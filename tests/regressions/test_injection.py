@@ -55,6 +55,7 @@ def harmless(text: str) -> bool:
     ]
 
 
+FEW = ("--kl", "none", "--aggregate", "token-mean", "--surrogate", "clip", "--epsilon", "0.2")
 COMMANDS = [
     *(("eval", "-f", kind, "--level", "token") for kind in ("table", "csv", "markdown", "jsonl")),
     *(("trend", "-f", kind) for kind in ("table", "csv", "markdown", "jsonl", "json")),
@@ -63,8 +64,8 @@ COMMANDS = [
     ("eval", "--level", "token", "--only", "token"),
     ("eval", "-f", "json", "--level", "token"),
     ("eval", "--where", f"id=='{EVIL}'"),
-    ("match", "-v", "dr", "--loss", "0.0543", "--record", f"{EVIL}1"),
-    ("match", "-v", "dr", "--loss", "0.0543", "--json", "--record", f"{EVIL}1"),
+    ("match", "-v", "dr", "--loss", "0.0543", *FEW, "--record", f"{EVIL}1"),
+    ("match", "-v", "dr", "--loss", "0.0543", *FEW, "--json", "--record", f"{EVIL}1"),
     ("compare", "-v", "dr,grpo", "--beta", "0"),
     ("explain", "--record", f"{EVIL}1"),
     ("explain",),

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import atexit
 import csv
-import importlib
 import json
 import re
 import shlex
@@ -19,8 +18,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import command
 import orjson
-from typer.testing import CliRunner
 
 Record = dict[str, Any]
 KEYS: dict[str, dict[str, str]] = {
@@ -62,17 +61,6 @@ class Answer:
 
 
 @cache
-def _application() -> Any:
-    for name in ("grpo_cli.commands.main", "grpo_cli.cli.main"):
-        try:
-            return importlib.import_module(name).app
-        except ModuleNotFoundError as error:
-            if not name.startswith(error.name or "?"):
-                raise
-    raise SystemExit("the command line is in neither grpo_cli.commands.main nor grpo_cli.cli.main")
-
-
-@cache
 def _folder() -> Path:
     made = Path(tempfile.mkdtemp(prefix="answers-"))
     atexit.register(shutil.rmtree, made, ignore_errors=True)
@@ -99,7 +87,7 @@ def _line(record: Record) -> bytes:
 
 def run(*words: str) -> Answer:
     """Runs ``grpo WORDS --json``."""
-    result = CliRunner().invoke(_application(), [*words, "--json"])
+    result = command.run(*words, "--json")
     crashed = result.exception is not None and not isinstance(result.exception, SystemExit)
     try:
         document = orjson.loads(result.stdout) if result.stdout.strip() else None
@@ -109,9 +97,9 @@ def run(*words: str) -> Answer:
     return Answer(70 if crashed else result.exit_code, document, told)
 
 
-def ask(command: str, records: Sequence[Record], *words: str) -> Answer:
+def ask(name: str, records: Sequence[Record], *words: str) -> Answer:
     """Runs a command on records."""
-    return run(command, place(records), *words)
+    return run(name, place(records), *words)
 
 
 _SCALE = re.compile(r"\$1\s*([*/])\s*([0-9.e+-]+)")
