@@ -50,7 +50,8 @@ def read(
     Args:
         files: a path, a folder or a pattern, or several.
         format: as ``grpo formats`` lists them; by default it is recognised from the content.
-        where: read only what fits, as ``"step==120 && env!=math"``; all of several.
+        where: reads only matching records, as ``"step==120 && env!=math"``; several must all
+            match.
         group_by: rows with the same value here are one group, as ``"uid"``.
         group_size: every so many rows are one group.
         record: only this record: its id, or else its number from 0.
@@ -58,7 +59,7 @@ def read(
 
     Raises:
         UsageError: for an argument that cannot be understood.
-        InputError: for what cannot be read, with file, line and place.
+        InputError: if the data cannot be read, with file, line and place.
     """
     with speaking_of_arguments():
         if format not in (None, CANONICAL, *FORMATS):

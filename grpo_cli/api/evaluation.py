@@ -35,7 +35,7 @@ def evaluate(
     totals_only: bool = False,
     **hyperparameters: Hyperparameter,
 ) -> Evaluated:
-    """Evaluates a record, many, or files, as one batch.
+    """Evaluates records, or files of them, as one batch.
 
     J = Σₜ wₜ·cₜ·sₜ − β·Σₜ w′ₜ·kₜ over the tokens that the mask keeps; loss = −J. The variant's
     page (``grpo explain VARIANT``) has its formula and its paper.
@@ -55,10 +55,10 @@ def evaluate(
         stages: stage → choice to put in the variant's place, as ``{"kl": "k1"}``.
         batch: which records form one batch: "input", all of them; each "record"; or those with
             the same values of fields, as "step" or "step,rank".
-        where: read only what fits, as ``"step==120 && env!=math"``; all of several.
+        where: reads only matching records, as ``"step==120 && env!=math"``; several must all
+            match.
         group_by: rows with the same value here are one group, as ``"uid"``.
-        totals_only: whether to keep no numbers of tokens: files of any size are read in flat
-            memory.
+        totals_only: keeps the totals alone, so that files of any size need little memory.
         **hyperparameters: values that win over the record's and the variant's, as ``beta=0.1``.
 
     Raises:

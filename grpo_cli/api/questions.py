@@ -99,7 +99,7 @@ def match(
         rtol: the relative tolerance, where the digits do not say it.
         betas: values of β to try.
         where, group_by: as ``evaluate`` takes them.
-        variant, stages, batch, **hyperparameters: what is known of the objective.
+        variant, stages, batch, **hyperparameters: the settings that you know.
 
     Raises:
         UsageError: for an unknown name, or no number.

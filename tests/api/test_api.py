@@ -271,6 +271,22 @@ def test_notices_name_arguments_too() -> None:
     assert "--" not in told
 
 
+def test_every_answer_has_the_notes_of_its_command() -> None:
+    records = [
+        {"step": step, "log_probs_new": [[-1.0], [-2.0]], "rewards": [1, reward]}
+        for step, reward in enumerate((0, 1))
+    ]
+    steps = '2 steps form one batch; batch="step" evaluates each by itself'
+    assert steps in compare(records).notices
+    assert steps in match(records, loss=0.5).notices
+    assert {steps, "1 of 2 groups is dead: their advantages are all 0"} <= {
+        *evaluate(records).notices
+    }
+    assumed = "log_probs_old is missing: assuming on-policy (old = new), so every ratio is 1"
+    assert assumed in grpo_cli.trend(records, "dr").notices
+    assert not check(records).notices
+
+
 def test_questions_of_tokens_and_of_runs_are_functions_too() -> None:
     flags = ("-v", "dapo", "--by", "gradient", "--top", "5", "--where", "id!=dapo/0")
     wanted = json.loads(printed("show", DAPO, *flags, "--json", "-q"))
