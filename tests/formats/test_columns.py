@@ -48,6 +48,14 @@ def test_groups_that_straddle_row_groups(tmp_path, flags):
     assert [run(*words, "--jobs", jobs).stdout for jobs in (1, 2)] == [wanted] * 2
 
 
+def test_a_near_name_to_group_by(tmp_path):
+    """The columns of a row of one response are lists of one."""
+    row = {"logps": [-0.5, -1.0], "reward": 1.0, "prompt_id": "a", "step": 0}
+    pq.write_table(pa.Table.from_pylist([row]), tmp_path / "a.parquet")
+    found = run("eval", tmp_path / "a.parquet", "--group-by", "promptid").stderr
+    assert "did you mean --group-by prompt_id?" in found
+
+
 def by_token(kind):
     return pa.list_(pa.list_(kind))
 

@@ -232,7 +232,8 @@ def _merge_group(group: Group[Raw | InputError], grouping: Grouping) -> Raw:
 def _other_fields(raw: Raw, grouping: Grouping) -> str:
     """The field that may have been meant, else those that a row could be grouped by."""
     value = raw.value if isinstance(raw.value, dict) else {}
-    known = [name for name, one in value.items() if isinstance(one, str | int)]
+    keys = (one[0] if isinstance(one, list) and len(one) == 1 else one for one in value.values())
+    known = [name for name, one in zip(value, keys, strict=True) if isinstance(one, str | int)]
     if near := nearest(grouping.named, known):
         return f"; did you mean --group-by {near}?"
     return f" (this row has {', '.join(known)})" if known else ""
