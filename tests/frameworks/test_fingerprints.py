@@ -11,6 +11,7 @@ from files import each
 from parity.drift import fingerprint, fingerprints, kept
 
 from grpo_cli import VARIANTS, InputError, evaluate
+from grpo_cli.frameworks.framework import as_of
 from grpo_cli.variants import EARLIER, NAMES
 from grpo_cli.variants.registry import FRAMEWORKS, framework
 from grpo_cli.variants.trainer import choose, named_row
@@ -140,7 +141,7 @@ def test_each_change_has_its_rows(room: str, change: Any) -> None:
 @each("name", EARLIER)
 def test_each_earlier_row_is_reached_by_a_version(name: str) -> None:
     row, _, tag = name.partition("@")
-    assert framework(name.partition("/")[0]).row_of(row, tag) == name
+    assert as_of(framework(name.partition("/")[0]).changes, row, tag) == name
 
 
 @pytest.mark.parametrize(
