@@ -6,6 +6,7 @@ from typing import Any
 
 from grpo_cli import VARIANTS
 from grpo_cli.batch import Batch
+from grpo_cli.frameworks.framework import as_of
 from grpo_cli.hyperparameters import (
     HYPERPARAMETERS,
     Hyperparameter,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from files import each
 from parity.drift import fingerprint, fingerprints, kept
-from rows import EARLIER, FRAMEWORKS, NAMES, choose, framework, named_row
+from rows import EARLIER, FRAMEWORKS, NAMES, as_of, choose, framework, named_row
 
 from grpo_cli import VARIANTS, InputError, evaluate
 
@@ -138,7 +138,7 @@ def test_each_change_has_its_rows(room: str, change: Any) -> None:
 @each("name", EARLIER)
 def test_each_earlier_row_is_reached_by_a_version(name: str) -> None:
     row, _, tag = name.partition("@")
-    assert framework(name.partition("/")[0]).row_of(row, tag) == name
+    assert as_of(framework(name.partition("/")[0]).changes, row, tag) == name
 
 
 @pytest.mark.parametrize(

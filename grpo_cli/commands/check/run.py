@@ -43,7 +43,7 @@ class Check(Accumulator[Any]):
     Attributes:
         findings: what the rules found.
         mismatch: of the engine that sampled, over all records whose log-probs are compared.
-        records, responses, tokens: how many were read.
+        sizes: how many records, responses and tokens were read.
         skipped_rules: records for which rules were skipped, by rules and missing fields.
         zero_gradient: empty responses and dead groups, by the loss that their records name.
     """
@@ -51,9 +51,7 @@ class Check(Accumulator[Any]):
     def __init__(self, limit: int = 3) -> None:
         self.findings = Findings(limit)
         self.mismatch = Mismatch()
-        self.records = 0
-        self.responses = 0
-        self.tokens = 0
+        self.sizes: Counter[str] = Counter()
         self.skipped_rules: Counter[SkippedRules] = Counter()
         self.zero_gradient: Counter[LossCount] = Counter()
         # of a piece: what comparing its records with others needs; the small records at its
@@ -80,9 +78,8 @@ class Check(Accumulator[Any]):
     def _check(self, view: View, samples: Samples) -> None:
         self._first = self._first or view.places[0].source
         self._last = view.places[-1].source
-        self.records += len(view.counts)
-        self.responses += view.responses.count
-        self.tokens += view.responses.total
+        count, rows = len(view.counts), view.responses
+        self.sizes.update(records=count, responses=rows.count, tokens=rows.total)
         self.skipped_rules += count_skipped(view)
         self.zero_gradient += count_zero_gradient(view)
         self._facts.append(collect_facts(view))
@@ -95,9 +92,7 @@ class Check(Accumulator[Any]):
         self._source += bool(self._last) and bool(later._first) and later._first != self._last
         self._last = later._last or self._last
         source = self._source
-        self.records += later.records
-        self.responses += later.responses
-        self.tokens += later.tokens
+        self.sizes += later.sizes
         self.skipped_rules += later.skipped_rules
         self.zero_gradient += later.zero_gradient
         self.findings.merge(later.findings, source)
@@ -139,18 +134,18 @@ class Check(Accumulator[Any]):
     def result(self) -> Checked:
         """Returns the answer."""
         rows, counts = self.findings.rows, self.findings.count_by(0)
-        limit, severities = self.findings.limit, self.findings.count_by(2)
+        limit, severities, sizes = self.findings.limit, self.findings.count_by(2), self.sizes
         kinds = dict.fromkeys(row.code for row in rows)
-        short = count_short(self.skipped_rules, kinds, self.records, self.tokens)
+        short = count_short(self.skipped_rules, kinds, sizes["records"], sizes["tokens"])
         return Checked(
             ok=not severities["error"],
             findings=rows,
             more={code: counts[code] - limit for code in kinds if limit and counts[code] > limit},
             counts={code: counts[code] for code in kinds},
             severities={name: severities[name] for name in ORDER},
-            records=self.records,
-            responses=self.responses,
-            tokens=self.tokens,
+            records=sizes["records"],
+            responses=sizes["responses"],
+            tokens=sizes["tokens"],
             denominators=denominators(self.zero_gradient),
             not_checked=not_checked(self.skipped_rules + short),
             mismatch=judge(self.mismatch.result()),

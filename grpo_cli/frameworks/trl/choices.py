@@ -26,7 +26,7 @@ from grpo_cli.objective.correction import (
     truncated,
 )
 from grpo_cli.objective.results import Correction, Surrogate, side, unbound
-from grpo_cli.objective.surrogate.clip import clip
+from grpo_cli.objective.surrogate.clip import clip, of_records
 from grpo_cli.objective.surrogate.joint import geometric_clip
 
 
@@ -92,13 +92,10 @@ def top_entropy(entropies: F64 | None, responses: Segments, records: Segments, s
             "missing; top_entropy_quantile needs one entropy per token", path="entropies", record=0
         )
     kept = np.zeros(len(entropies))
-    end = 0
-    for tokens in records.sum(responses.lengths).tolist():
-        start, end = end, end + tokens
-        if tokens:
-            single = entropies[start:end].astype(np.float32)
-            least = np.quantile(single, np.float32(1.0 - share))
-            kept[start:end] = single >= least
+    for tokens in of_records(responses, records):
+        single = entropies[tokens].astype(np.float32)
+        if len(single):
+            kept[tokens] = single >= np.quantile(single, np.float32(1.0 - share))
     return kept
 
 

@@ -8,7 +8,6 @@ tokens' values, never by their places, so the order of the responses changes not
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -120,13 +119,11 @@ def clip_cov(
 
 def _covariance(advantage: F64, log_probs: F64, responses: Segments, records: Segments) -> F64:
     """[N] (A − Ā)·(log π_θ − its mean), the means being those of the token's record."""
-    counts = records.sum(responses.lengths)
-    ends = np.concatenate(([0], np.cumsum(counts))).tolist()
+    tokens = Segments(records.sum(responses.lengths))
 
     def centered(values: F64) -> F64:
-        flat = values.tolist()
-        means = [added(flat[start:end]) / max(end - start, 1) for start, end in pairwise(ends)]
-        return values - np.repeat(means, counts)
+        sums = [added(values[part].tolist()) for part in of_records(responses, records)]
+        return values - tokens.spread(sums / np.maximum(tokens.lengths, 1))
 
     return centered(advantage) * centered(log_probs)
 

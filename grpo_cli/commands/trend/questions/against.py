@@ -128,15 +128,15 @@ def compare_runs(first: Sequence[Steps], second: Sequence[Steps]) -> RunComparis
         for name, both in found.items()
     ]
     rows.sort(key=lambda one: not (one.differs or one.differs_at_end))
-    sides = zip(("first", "second"), (first, second), strict=True)
+    sides = {"first": first, "second": second}
     notes += [
         f"the {side} run was resumed: the last pass over each step is compared"
-        for side, runs in zip(("first", "second"), (first, second), strict=True)
+        for side, runs in sides.items()
         if any(one.whole.passes for one in runs)
     ]
     notes += [
         f"the {side} run has {name} that {broken.words} at step {one.numbers[broken.places[0]]}"
-        for side, runs in sides
+        for side, runs in sides.items()
         for one in runs
         for name, broken in one.not_finite.items()
     ]
