@@ -22,10 +22,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from grpo_cli.engine.accumulator import Folded, fold_decoded
 from grpo_cli.engine.evaluation import EvaluationSums, StatisticsSums
 from grpo_cli.engine.evaluator import BatchStatistics, Evaluator
 from grpo_cli.engine.facts import InputFacts
-from grpo_cli.engine.fold import Folded, fold_decoded
 from grpo_cli.engine.references import lacks_kl, without_kl
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.records import PLAIN, Block, DecodedChunk, Piece, Raw, Reading, Span

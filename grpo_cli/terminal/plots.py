@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -181,25 +180,18 @@ def column_of(index: int, count: int, room: int) -> int:
     return round(index * (room - 1) / (count - 1)) if count > 1 else 0
 
 
-class Line(NamedTuple):
-    """Points from 0 (below) to 1, as they are drawn."""
-
-    shares: F64
-
-    def spans(self, columns: int, rows: int) -> Iterator[tuple[int, int, int]]:
-        """Each column that is drawn, and from which row to which, from above."""
-        count = len(self.shares)
-        points = [
-            (column_of(at, count, columns), round((1.0 - float(share)) * (rows - 1)))
-            for at, share in enumerate(self.shares)
-            if math.isfinite(share)
-        ]
-        known = [at for at, share in enumerate(self.shares) if math.isfinite(share)]
-        for column, row in points:
-            yield column, row, row
-        for (at, start), (after, end) in pairwise(zip(known, points, strict=True)):
-            if after == at + 1:
-                yield from _between(start, end)
+def _spans(shares: F64, columns: int, rows: int) -> Iterator[tuple[int, int, int]]:
+    """Each column of a line that is drawn, and from which row to which, from above."""
+    points = {
+        at: (column_of(at, len(shares), columns), round((1.0 - share) * (rows - 1)))
+        for at, share in enumerate(shares.tolist())
+        if math.isfinite(share)
+    }
+    for column, row in points.values():
+        yield column, row, row
+    for at, start in points.items():
+        if at + 1 in points:
+            yield from _between(start, points[at + 1])
 
 
 def _between(start: tuple[int, int], end: tuple[int, int]) -> Iterator[tuple[int, int, int]]:
@@ -213,26 +205,26 @@ def _between(start: tuple[int, int], end: tuple[int, int]) -> Iterator[tuple[int
         before = row
 
 
-def line_of(numbers: F64, low: float, high: float) -> Line:
-    """Numbers between two ends as a line; in the middle where these are one."""
+def line_of(numbers: F64, low: float, high: float) -> F64:
+    """A line of points from 0 (below) to 1; in the middle where both ends are one."""
     if not high > low:
-        return Line(np.where(np.isfinite(numbers), 0.5, np.nan))
-    return Line((numbers - low) / (high - low))
+        return np.where(np.isfinite(numbers), 0.5, np.nan)
+    return (numbers - low) / (high - low)
 
 
-def braille_rows(line: Line, width: int, height: int) -> list[str]:
+def braille_rows(line: F64, width: int, height: int) -> list[str]:
     """The line in ``height`` rows of Braille letters, each two dots wide and four high."""
     cells = np.zeros((height, width), dtype=np.int64)
-    for column, first, last in line.spans(2 * width, 4 * height):
+    for column, first, last in _spans(line, 2 * width, 4 * height):
         for row in range(first, last + 1):
             cells[row // 4, column // 2] |= _DOTS[row % 4][column % 2]
     return ["".join(chr(0x2800 + cell) if cell else " " for cell in row) for row in cells.tolist()]
 
 
-def ascii_rows(line: Line, width: int, height: int) -> list[str]:
+def ascii_rows(line: F64, width: int, height: int) -> list[str]:
     """The line in ``height`` rows of stars."""
     cells = [[" "] * width for _ in range(height)]
-    for column, first, last in line.spans(width, height):
+    for column, first, last in _spans(line, width, height):
         for row in range(first, last + 1):
             cells[row][column] = "*"
     return ["".join(row) for row in cells]

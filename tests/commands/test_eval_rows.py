@@ -76,6 +76,29 @@ def rows_of(document: list[dict[str, Any]], level: str, names: list[str]) -> lis
     return found
 
 
+@each(
+    ("level", "fields", "expected"),
+    [
+        ("token", "ratio,token", {"response": 0, "tokens": {"ratio": [1.0], "token": None}}),
+        ("token", "group,clip,id", {"response": 0, "group": 0, "tokens": {"clip": [None]}}),
+        ("turn", "line,turn", {"response": 0, "turns": [{"turn": 0}]}),
+        ("turn", "line", {"response": 0, "turns": [{}]}),
+        ("response", "reward,share", {"response": 0, "reward": 1.0, "share": 0.0}),
+        ("response", "length,response", {"length": 1, "response": 0}),
+    ],
+)
+def test_nested_rows_keep_what_they_are_told_by(
+    tmp_path: Path, level: str, fields: str, expected: dict[str, Any]
+) -> None:
+    """The chosen fields in their order, null for those that there are none of."""
+    one = {"id": "a", "log_probs_new": [[-0.5]], "rewards": [1.0]}
+    path = write(tmp_path / "one.jsonl", [one])
+    (found,) = answer("eval", path, "--level", level, "--fields", fields)["records"]
+    assert found.pop("id") == "a"
+    assert json.dumps(found.pop("responses")) == json.dumps([expected])
+    assert [*found] == [name for name in fields.split(",") if name == "line"]
+
+
 @each("case", RECORDS)
 @each("level", ["response", "token"])
 def test_every_format_has_the_rows_of_the_document(tmp_path: Path, case: str, level: str) -> None:

@@ -128,6 +128,13 @@ def test_what_an_option_takes_is_listed_or_the_command_that_lists_it(grpo):
 # ---- flags: what they accept, what they refuse, and how they say so ------------------------------
 
 
+@pytest.mark.parametrize("words", [("--json",), ("-f", "json")])
+def test_an_input_as_output_is_json_where_errors_are(grpo, dump, words):
+    path = dump({})
+    result = grpo("eval", path, "-o", path, *words)
+    assert json.loads(result.stderr)["error"]["message"].startswith(f"-o {path} is the input")
+
+
 @pytest.mark.parametrize(
     ("command", "flag"), [("eval", "-o"), ("check", "-o"), ("show", "--html"), ("show", "--svg")]
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from itertools import groupby
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -266,23 +265,25 @@ class VariantSums(Accumulator[None], Generic[S]):
             for evaluator in self.evaluators:
                 evaluator.refuse_misnamed(chunk)
 
-    @contextmanager
-    def setting_aside(self, name: str) -> Iterator[None]:
-        """Sets a variant aside where the data cannot serve it."""
-        try:
-            yield
-        except InputError as reason:
-            self.sums[name] = reason
+    def each(self, add: Callable[[str, S], None]) -> None:
+        """Adds to the sums of each variant; sets it aside where the data cannot serve it."""
+        for name, sums in self.sums.items():
+            if not isinstance(sums, InputError):
+                try:
+                    add(name, sums)
+                except InputError as reason:
+                    self.sums[name] = reason
 
     def merge(self, later: VariantSums[S]) -> None:
         """Adds the sums of records that follow."""
-        for name, sums in later.sums.items():
-            mine = self.sums[name]
-            if not isinstance(mine, InputError):
-                with self.setting_aside(name):
-                    if isinstance(sums, InputError):
-                        raise sums
-                    mine.merge(sums)
+
+        def add(name: str, mine: S) -> None:
+            sums = later.sums[name]
+            if isinstance(sums, InputError):
+                raise sums
+            mine.merge(sums)
+
+        self.each(add)
 
 
 class VariantStatistics(VariantSums[BatchStatistics]):
@@ -295,11 +296,8 @@ class VariantStatistics(VariantSums[BatchStatistics]):
     def add(self, chunk: Chunk, found: None) -> None:
         """Adds a chunk's part of the statistics."""
         del found
-        for evaluator in self.evaluators:
-            statistics = self.sums[evaluator.plan.variant]
-            if not isinstance(statistics, InputError):
-                with self.setting_aside(evaluator.plan.variant):
-                    statistics.merge(chunk.run(evaluator.measure))
+        measure = {one.plan.variant: one.measure for one in self.evaluators}
+        self.each(lambda name, statistics: statistics.merge(chunk.run(measure[name])))
 
 
 class Sides(VariantSums[Side]):
@@ -313,14 +311,16 @@ class Sides(VariantSums[Side]):
         """Evaluates each variant on a chunk; one at a time, since breakdowns are large."""
         del found
         first: Mapping[str, F64] | None = None
-        for name, side in self.sums.items():
-            if not isinstance(side, InputError):
-                with self.setting_aside(name):
-                    batch, gradient = side.add(chunk)
-                    if name == self.evaluators[0].plan.variant:
-                        first = gradient
-                    if first is not None:
-                        batch.meet(gradient, first, chunk)
+
+        def add(name: str, side: Side) -> None:
+            nonlocal first
+            batch, gradient = side.add(chunk)
+            if name == self.evaluators[0].plan.variant:
+                first = gradient
+            if first is not None:
+                batch.meet(gradient, first, chunk)
+
+        self.each(add)
 
 
 def _has_batch_fields(chunk: DecodedChunk) -> bool:

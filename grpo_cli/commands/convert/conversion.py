@@ -233,25 +233,24 @@ class Conversion:
         self, reader: Reader, *, as_table: bool, as_json: bool, as_bundle: bool = False
     ) -> None:
         self._reader = reader
-        self._as_table = as_table
+        self._make = partial(Converted, as_table, as_bundle)
         self._as_json = as_json
         self._reported = 0
-        self._whole = Converted(as_table, as_bundle)
+        self._whole = self._make()
 
     def write(self, stream: BinaryIO) -> None:
         """Writes them all, as JSONL, as a bundle or as Parquet."""
         pieces = chain.from_iterable(self.pieces())
         if self._whole.as_bundle:
             write_bundle(pieces, stream)
-        elif self._as_table:
+        elif self._whole.as_table:
             write_table(pieces, stream)
         else:
             write_lines(pieces, stream)
 
     def pieces(self, part_folder: PartFolder | None = None) -> Iterator[list[Any]]:
         """Yields the lines or records, where the workers of a cluster do not write them."""
-        make = partial(Converted, self._as_table, self._whole.as_bundle)
-        for whole in fold_pieces(self._reader, make, part_folder=part_folder):
+        for whole in fold_pieces(self._reader, self._make, part_folder=part_folder):
             self._whole = whole
             pieces, whole.pieces = whole.pieces, []
             self._reported = tell_errors(

@@ -137,12 +137,9 @@ def encode_nested(
     """
     result = rows(source, level, asked, fields)
     option = _OPTIONS | orjson.OPT_APPEND_NEWLINE if lines else _OPTIONS
-    return [_fitted(escaped_json(orjson.dumps(row, option=option))) for row in result]
-
-
-def _fitted(piece: bytes) -> bytes:
-    """Copies bytes to no more memory than they need; orjson leaves room for 8 KiB."""
-    return memoryview(piece).tobytes() if len(piece) < _LARGE else piece
+    pieces = (escaped_json(orjson.dumps(row, option=option)) for row in result)
+    # Copied to no more memory than they need: orjson leaves room for 8 KiB.
+    return [memoryview(one).tobytes() if len(one) < _LARGE else one for one in pieces]
 
 
 def level_names(level: Level) -> tuple[str, ...]:

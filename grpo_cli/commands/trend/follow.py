@@ -21,9 +21,9 @@ from grpo_cli.commands.trend.origins import FileOrder, Origins, StepSource, two_
 from grpo_cli.commands.trend.run import RunSums, steps_of
 from grpo_cli.commands.trend.step import Steps
 from grpo_cli.commands.trend.sums import StepSums, joined
+from grpo_cli.engine.accumulator import fold_decoded
 from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.engine.facts import InputFacts
-from grpo_cli.engine.fold import fold_decoded
 from grpo_cli.engine.references import References, without_kl
 from grpo_cli.errors import InputError
 from grpo_cli.records import Block, Reading, Source

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from grpo_cli.engine.accumulator import A, FoldPiece
 from grpo_cli.engine.cluster.parts import PartFolder
 from grpo_cli.engine.cluster.session import Session, session, within
 from grpo_cli.engine.cluster.tasks import (
@@ -27,7 +28,6 @@ from grpo_cli.engine.cluster.tasks import (
     portions,
     versions,
 )
-from grpo_cli.engine.fold import A, FoldPiece
 from grpo_cli.errors import GrpoError
 from grpo_cli.records import Source
 from grpo_cli.records.open.blocks import Range, look

@@ -11,8 +11,8 @@ import numpy as np
 import orjson
 
 from grpo_cli.engine import memory
+from grpo_cli.engine.accumulator import A, Folded, FoldPiece
 from grpo_cli.engine.cluster.parts import Parts
-from grpo_cli.engine.fold import A, Folded, FoldPiece
 from grpo_cli.errors import GrpoError, InputError
 from grpo_cli.records import Piece, Reading, Source
 from grpo_cli.records.open.blocks import Bytes, Range, blocks_of
