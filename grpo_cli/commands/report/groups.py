@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from grpo_cli.batch import F64, I64
 from grpo_cli.commands.page.page import Drawn, blocks, prompt_fields
 from grpo_cli.commands.trend.measure import rewards_of
-from grpo_cli.commands.trend.origins import RecordStep, StepSource
+from grpo_cli.commands.trend.origins import StepSource
 from grpo_cli.commands.trend.responses import deviations, means
 from grpo_cli.commands.trend.step import Finding, Place, Steps
 from grpo_cli.commands.trend.sums import NO_NUMBER, Ragged
@@ -172,7 +172,7 @@ def limit_tokens(steps: Mapping[int, Sequence[Group]], most: int, budget: int) -
 
 
 @dataclass
-class KeptGroups(Accumulator[None]):
+class KeptGroups(Accumulator[Breakdown | None]):
     """The groups of the steps that are kept, in the order of the files, and the tokens of some.
 
     Records that cannot be read are left out: they were reported when the steps were measured.
@@ -201,14 +201,53 @@ class KeptGroups(Accumulator[None]):
         """The only one."""
         return (self.plan,)
 
-    def read(self, decoded: Iterable[DecodedChunk]) -> Iterator[InputError]:
-        """Adds the records of the steps that are kept."""
-        sampled: dict[int, list[Group]] = {}
-        kept = map(self._kept, decoded)
-        for chunk in self.chunks(one for one in kept if one.items):
-            for part, breakdown in self._evaluated(chunk) if isinstance(chunk, Chunk) else ():
-                self._add(part, breakdown, sampled)
-        yield from ()
+    def chunks(self, decoded: Iterable[DecodedChunk]) -> Iterator[Chunk | InputError]:
+        """Records of the steps that are kept, each with its step as its batch."""
+        return super().chunks(one for one in map(self._kept, decoded) if one.items)
+
+    def _kept(self, decoded: DecodedChunk) -> DecodedChunk:
+        kept: list[Raw | InputError] = []
+        source = self.step_source
+        for raw in (one for one in decoded.items if isinstance(one, Raw)):
+            try:
+                step = source.of_record(raw)
+            except InputError:
+                continue
+            again = source.abandoned_pass(step.number, raw.source, raw.line)
+            if again or step.number not in self.choice.steps:
+                continue
+            step.metadata = prompt_fields(raw.value)
+            raw.batch = step
+            kept.append(raw)
+            for part in carefully([raw]) if step.number in self.choice.mismatched else ():
+                if isinstance(part, Chunk):
+                    self.mismatches.setdefault(step.number, Mismatch()).add_batch(part.batch)
+        return DecodedChunk(kept, decoded.keys)
+
+    def evaluate(self, chunk: Chunk) -> Breakdown | None:
+        """The breakdown of records; None of one that lacks what the objective needs."""
+        with suppress(InputError, HyperparameterError):
+            return Evaluator(self.plan, self.statistics).evaluate(chunk)
+        if len(chunk.of_batches) > 1:
+            raise InputError("some of these records cannot be evaluated")
+        return None
+
+    def add(self, chunk: Chunk, found: Breakdown | None) -> None:
+        """Adds the groups of records, and the tokens of those that are sampled so far."""
+        new = [*self._groups(chunk, found)]
+        for group, step, _ in new:
+            self.steps.setdefault(step, []).append(group)
+        steps = {step for _, step, _ in new}
+        sampled = {
+            id(one) for step in steps for one in sample(self.steps[step], self.choice.groups)
+        }
+        drawn = [(group, own) for group, _, own in new if id(group) in sampled]
+        for record in chunk.records:
+            record.batch = None  # a page does not repeat the step
+        if found is not None and drawn:
+            texts = blocks(chunk.records, found, [own for _, own in drawn])
+            for (group, _), text in zip(drawn, texts, strict=True):
+                group.block = text
 
     def merge(self, later: KeptGroups) -> None:
         """Adds the groups of the input that follows."""
@@ -217,70 +256,11 @@ class KeptGroups(Accumulator[None]):
         for step, mismatch in later.mismatches.items():
             self.mismatches.setdefault(step, Mismatch()).merge(mismatch)
 
-    def _step(self, raw: Raw | InputError) -> int | None:
-        try:
-            step = None if isinstance(raw, InputError) else self.step_source.of_record(raw).number
-        except InputError:
-            return None
-        if step is None or self.step_source.abandoned_pass(step, raw.source or "", raw.line):
-            return None
-        return step if step in self.choice.steps else None
-
-    def _kept(self, decoded: DecodedChunk) -> DecodedChunk:
-        """The records of the steps that are kept, each with its step as its batch."""
-        kept = []
-        for raw in decoded.items:
-            step = self._step(raw)
-            if step is None or not isinstance(raw, Raw):
-                continue
-            raw.batch = RecordStep(step)
-            raw.batch.metadata = prompt_fields(raw.value)
-            kept.append(raw)
-            if step in self.choice.mismatched:
-                for part in carefully([raw]):
-                    if isinstance(part, Chunk):
-                        self.mismatches.setdefault(step, Mismatch()).add_batch(part.batch)
-        return DecodedChunk(kept, decoded.keys)
-
-    def _evaluated(self, chunk: Chunk) -> Iterator[tuple[Chunk, Breakdown | None]]:
-        """Records and their breakdown; None for one that lacks what the objective needs."""
-        breakdown = None
-        with suppress(InputError, HyperparameterError):
-            breakdown = Evaluator(self.plan, self.statistics).evaluate(chunk)
-        if breakdown is not None or len(chunk.records) == 1:
-            yield chunk, breakdown
-            return
-        alone = (
-            carefully(chunk.packed) if chunk.packed else (Chunk.of([it]) for it in chunk.records)
-        )
-        for part in alone:
-            yield from self._evaluated(part) if isinstance(part, Chunk) else ()
-
-    def _add(
-        self, chunk: Chunk, breakdown: Breakdown | None, sampled: dict[int, list[Group]]
-    ) -> None:
-        """Adds the groups of records, and the tokens of those that are sampled so far."""
-        found = [*self._groups(chunk, breakdown)]
-        for group, step, *_ in found:
-            self.steps.setdefault(step, []).append(group)
-            sampled.setdefault(step, []).append(group)
-        for step in dict.fromkeys(step for _, step, *_ in found):
-            sampled[step] = sample(sampled[step], self.choice.groups)
-        chosen = [one for one in found if any(one[0] is group for group in sampled[one[1]])]
-        for record in chunk.records:
-            record.batch = None  # a page does not repeat the step
-        if breakdown is not None and chosen:
-            steps: Any = chunk.of_batches  # each with the prompt of its record
-            drawn = [Drawn(steps[owner].metadata, owner, rows) for *_, owner, rows in chosen]
-            texts = blocks(chunk.records, breakdown, drawn)
-            for (group, *_), text in zip(chosen, texts, strict=True):
-                group.block = text
-
     def _groups(
         self, chunk: Chunk, breakdown: Breakdown | None
-    ) -> Iterator[tuple[Group, int, int, list[int]]]:
-        """The groups of records, with the step, the record's place, and its responses in it."""
-        batch, steps = chunk.batch, [one["step"] for one in chunk.of_batches]
+    ) -> Iterator[tuple[Group, int, Drawn]]:
+        """The groups of records, each with its step, and what is drawn of it."""
+        batch, steps = chunk.batch, chunk.of_batches
         order, sizes = np.argsort(batch.groups, kind="stable"), np.bincount(batch.groups)
         sizes = sizes[sizes > 0]
         owners = batch.records.index[order[np.cumsum(sizes) - sizes]]
@@ -306,7 +286,9 @@ class KeptGroups(Accumulator[None]):
                 "group": number if label is None else label,
                 "pointed": sorted(found_in | worst_in),
             }
-            yield Group(group, priority, tokens[at]), steps[owner], owner, rows
+            step: Any = steps[owner]
+            drawn = Drawn(step.metadata, owner, rows)
+            yield Group(group, priority, tokens[at]), step.number, drawn
 
 
 def _facts(

@@ -103,8 +103,9 @@ class Judging(Accumulator[Any]):
                     return part
                 plan = self._plan(raw, read, plans)
                 wanted = read_expectations(read)
-                if not self.variant and len(used := frameworks_of(raw.value)) == 1:
-                    self.frameworks |= {} if "framework" in raw.value else dict.fromkeys(used)
+                if not self.variant and "framework" not in raw.value:
+                    used = frameworks_of(raw.value)
+                    self.frameworks |= dict.fromkeys(used) if len(used) == 1 else {}
         except InputError as error:
             return error
         if part is not None and not wanted[0]:
