@@ -94,7 +94,7 @@ def _run(words: Words) -> float | None:
 
     if words[0] in SCRIPTS:
         return getattr(shapes, words[0])(*words[1:])
-    from grpo_cli.__main__ import main
+    from grpo_cli.commands.main import main
 
     sys.argv = ["grpo", *words]
     with contextlib.suppress(SystemExit):

@@ -217,7 +217,7 @@ def measured(commands: list[str], wanted: list[str]) -> Iterator[dict[str, objec
     """What reading each of the wanted files takes: its size, exit code, peak, first message."""
     import pyarrow.parquet  # noqa: F401 - so that no child has to
 
-    from grpo_cli.__main__ import main
+    import grpo_cli.commands.main as command
 
     with tempfile.TemporaryDirectory() as folder:
         for name in wanted or BOMBS:
@@ -228,7 +228,7 @@ def measured(commands: list[str], wanted: list[str]) -> Iterator[dict[str, objec
                 os._exit(0)
             os.waitpid(made, 0)
             for verb in commands:
-                yield {"name": name, "command": verb, **_read(main, verb, path)}
+                yield {"name": name, "command": verb, **_read(command.main, verb, path)}
 
 
 def _read(run: Callable[[], object], verb: str, path: Path) -> dict[str, object]:
