@@ -168,7 +168,8 @@ def _verdict(answer: Verified, differing: int) -> Text:
     keys = [key for key in _compared(answer) if not key.startswith(METRIC)]
     agree = "agrees" if answer.verified == 1 else "agree"
     keys = keys or [*_compared(answer)]
-    return Text(f"{records} {agree}: {', '.join(keys)} (rtol {answer.rtol:g})", "bold green")
+    within = f"rtol {answer.rtol:g}, atol {answer.atol or answer.rtol / 10:g}"
+    return Text(f"{records} {agree}: {', '.join(keys)} ({within})", "bold green")
 
 
 def _compared(answer: Verified) -> dict[str, None]:
