@@ -86,7 +86,7 @@ def convert(
             _check_table(kind, work)
             with destination(output) as stream:
                 run.write(stream)
-        tell_notes(reader.notices, quiet=quiet)
+        tell_notes(reader.notices | run.notices(), quiet=quiet)
         code = run.finish()
     raise typer.Exit(code)
 
