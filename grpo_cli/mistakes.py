@@ -25,6 +25,7 @@ class Mistake(NamedTuple):
         thread: where it was reported or mended, or the paper that it departs from.
         words: what ``verify`` calls it, by variant; "" for the plain one. Causes whose words have
             numbers are worded where those are known.
+        common: whether it is a usual convention or slip: of causes that fit alike it comes first.
         no_vector: why no case of the vectors is flagged with it; "" where some are.
         no_cause: why ``verify`` does not name it; "" where it does.
         no_plant: why the experiment in tests/benchmarks does not plant it; "" where it does.
@@ -35,6 +36,7 @@ class Mistake(NamedTuple):
     bug: str
     thread: str
     words: Mapping[str, str] = MappingProxyType({})
+    common: bool = False
     no_vector: str = ""
     no_cause: str = ""
     no_plant: str = ""

@@ -32,6 +32,7 @@ __all__ = [
     "Hyperparameter",
     "HyperparameterError",
     "Value",
+    "as_of",
     "canonical",
     "choose",
     "completed",

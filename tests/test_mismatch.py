@@ -243,7 +243,7 @@ def test_check_says_that_noise_is_normal(tmp_path):
     path = written(tmp_path / "noise.jsonl", drawn(8, noise=0.03))
     found = answer("check", path)["mismatch"]
     assert (found["named"], found["normal"]) == (None, True)
-    assert found["floor"].startswith("normal: bf16 alone gives 0.0306 to 0.0408 nats")
+    assert found["floor"].startswith("normal: no more than the 0.0306 to 0.0408 nats")
     printed = " ".join(run("check", path).stdout.split())
     assert "explains it: all tokens differ by similar" in printed
     assert answer("check", path, "--jobs", 2)["mismatch"] == found

@@ -573,7 +573,8 @@ def constant(one: Sample) -> Said | None:
     if n < 24 or not sided or abs(middle) < max(1e-3, 3.0 * spread):
         return None
     ratio = math.exp(middle)
-    words = f"about {middle:.4g} at every token (spread {spread:.2g}): every ratio is multiplied by"
+    words = f"about {middle:.4g} at every token (± {spread:.2g} between tokens)"
+    words += ": every ratio is multiplied by"
     said = {"log_ratio": middle, "spread": spread, "ratio": ratio}
     return said | {"words": f"{words} {ratio:.4g}"}
 

@@ -707,3 +707,23 @@ def test_usual_settings_are_found_where_they_are_not_given(path, ratio, low, hig
     loss = evaluate(path, stages=stages, epsilon_low=low, epsilon_high=high, beta=beta).loss
     found = match(path, loss=f"{loss:.10g}", stages=stages, **({"beta": beta} if beta else {}))
     assert (found.matches[0].value, found.by_chance) == (loss, False)
+
+
+def test_a_beta_is_solved_for_as_exactly_as_sums_are_rounded(tmp_path) -> None:
+    """A loss of 17 digits is off by more than half of its last digit, in whatever order it is."""
+    draws = [record(seed, [3, 5, 4, 2], [1.0, 0.0, 0.5, 0.0]) for seed in range(6)]
+    rows = [row | {"step": step} for step, row in enumerate(draws)]
+    for row in rows:
+        loss = evaluate(row, "dapo", stages={"kl": "k3"}, beta=0.01).loss
+        row["loss"] = loss * (1.0 + 3e-16 * (-1) ** row["step"])
+    path = write(tmp_path / "run.jsonl", rows)
+    found = match(
+        str(path),
+        logged="loss=loss",
+        stages=NARROW | {"kl": "k3"},
+        epsilon_low=0.2,
+        epsilon_high=0.28,
+    )
+    assert found.matches
+    assert found.matches[0].signature.count("beta=0.01")
+    assert all(abs(one.difference) <= found.tolerance for one in found.matches)

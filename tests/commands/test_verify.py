@@ -63,7 +63,7 @@ def test_a_real_dump_as_users_run_it() -> None:
     result = run("verify", DAPO)
     assert result.exit_code == 0
     lines = result.stdout.splitlines()
-    assert lines[0] == "8 records agree: loss_gradient, loss (rtol 0.0001)"
+    assert lines[0] == "8 records agree: loss_gradient, loss (rtol 0.0001, atol 1e-05)"
     assert lines[1].startswith("metrics: clip_ratio/low_mean, clip_ratio/high_mean, ")
     assert lines[-1].endswith("agree (rtol 0.0001)")
     assert "8 records evaluated as -v trl/dapo" in result.stderr
@@ -527,3 +527,44 @@ def test_an_error_among_records_that_are_judged_together(tmp_path) -> None:
     assert run("verify", path).stderr.startswith(f"grpo: {path}:4: ")
     skipped = json.loads(run("verify", path, "--json", "--on-error", "skip").stdout)
     assert [row["id"] for row in skipped["records"]] == [0, 1, 2, 4, 5]
+
+
+# ---- records of a framework, read without a variant ----------------------------------------------
+
+TRL: dict[str, Any] = {
+    "per_token_logps": [[-0.9, -0.2, -1.3], [-1.1], [-0.7, -0.6]],
+    "old_per_token_logps": [[-1.0, -0.25, -1.2], [-1.0], [-0.9, -0.5]],
+    "ref_per_token_logps": [[-0.8, -0.3, -1.0], [-1.4], [-0.2, -0.9]],
+    "rewards": [1.0, 0.0, 0.25],
+}
+
+
+def expecting(variant: str, **settings: float) -> dict[str, Any]:
+    """The record with what a variant gives of it, a gradient for each token of a response."""
+    made = evaluate(TRL, variant, **settings)
+    lost = [(-each).tolist() for each in made.gradient]
+    return TRL | {"expected": {"loss": made.loss, "loss_gradient": lost}}
+
+
+def test_rows_of_the_framework_that_names_the_fields_come_first() -> None:
+    found = verify([expecting("trl/grpo")])
+    assert not found.agrees
+    assert (found.agrees_with, found.agreeing, found.causes) == (("trl/grpo",), 1, ())
+    assert "agree with trl/grpo" in repr(found)
+
+
+def test_a_beta_that_the_variant_does_not_use_is_solved_for() -> None:
+    found = verify([expecting("trl/grpo", beta=0.05)], "trl/grpo")
+    first = found.records[0].first
+    assert first is not None
+    assert first.cause is not None
+    assert first.cause.startswith("β is 0.05 instead of 0: your loss has a KL (k3")
+    assert "kl" in first.located
+
+
+def test_a_usual_convention_comes_before_an_oddity() -> None:
+    loss = evaluate(TRL, "trl/grpo", stages={"aggregate": "token-mean"}).loss
+    first = verify([TRL | {"expected": {"loss": loss}}], "trl/grpo").records[0].first
+    assert first is not None
+    assert len(first.causes) > 1
+    assert "token-mean" in first.causes[0]

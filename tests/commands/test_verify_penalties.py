@@ -53,7 +53,7 @@ TO_OLD = "KL to the old policy instead of the reference"
 REVERSED = "KL direction reversed: log π_ref − log π_θ instead of log π_θ − log π_ref"
 STILL = "KL without gradient (detached)"
 KL_OVER = (
-    "KL over another denominator: your loss divides each token by {}; this row's denominator: "
+    "KL over another denominator: your loss divides each token by {}; grpo divides by "
     "responses, of token means"
 )
 STILL_WEIGHT = "KL's weight detached: no gradient flows through the ratio"
@@ -86,7 +86,7 @@ PLAIN = {
     # the sum over responses is four times their mean: a β that somebody may have typed
     "β is 0.2 instead of 0.05": compute(kl_weight=lambda row: 1.0 / LENGTHS[row]),
     "KL weighted by the ratio, and another denominator: your loss divides each token by the "
-    "number of tokens (token-mean over this micro-batch, its local count); this row's denominator: "
+    "number of tokens (token-mean over this micro-batch, its local count); grpo divides by "
     "responses, of token means": (compute(penalty=weighted, weight=lambda _: 0.1)),
 }
 WEIGHTED = {
@@ -198,7 +198,7 @@ def test_denominators_are_named() -> None:
                 continue  # the right one, and a small factor that many other counts are
             factor = min(of(row) / count * 4 * LENGTHS[row] for row in range(4))
             found, _ = divided(lambda row, of=of, count=count: of(row) / count)  # type: ignore[misc]
-            words = f"denominator: your loss {shape}{name}; this row"
+            words = f"denominator: your loss {shape}{name}; grpo"
             (said,) = {one.partition(words)[0] for one in found if words in one} or {""}
             kinds = {"another "} if factor < 1.999 else set()
             kinds |= {"a sum instead of a mean, or another "} if factor > 1.999 else set()
@@ -209,8 +209,8 @@ def test_denominators_are_named() -> None:
 @each(
     ("weight", "words"),
     [
-        (lambda _: 1 / 3.7, "denominator: your loss divides each token by 3.7; this row's"
-         " denominator: responses, of token means"),
+        (lambda _: 1 / 3.7, "denominator: your loss divides each token by 3.7; grpo"
+         " divides by responses, of token means"),
         (lambda row: 1.7 / (4 * LENGTHS[row]), "off by a constant factor: yours is grpo's times"
          " 1.7"),
         (lambda row: 1 / (row + 2.3), None),
@@ -256,7 +256,7 @@ def test_a_denominator_that_two_names_have_is_said_once() -> None:
     assert found.cause == (
         "another denominator: your loss divides each token by its response's tokens × "
         "the number of responses (response-mean: mean over responses of token means) × 2, "
-        "perhaps the accumulation steps; this row's denominator: responses"
+        "perhaps the accumulation steps; dr divides by responses"
     )
 
 

@@ -212,10 +212,10 @@ class Floor(NamedTuple):
         """Says what the setting gives, for a mismatch that is normal beside it or too large."""
         low, high = f"{self.low:.3g}", f"{self.high:.3g}"
         span = low if low == high else f"{low} to {high}"
-        gives = (
-            f"normal: {self.setting} gives" if normal else f"too large: {self.setting} gives only"
-        )
-        return f"{gives} {span} {_UNITS[self.measure]} ({self.models})"
+        size = f"{span} {_UNITS[self.measure]}"
+        if normal:
+            return f"normal: no more than the {size} that {self.setting} causes ({self.models})"
+        return f"too large: {self.setting} causes only {size} ({self.models})"
 
 
 @cache

@@ -44,6 +44,7 @@ class Check(Accumulator[Any]):
         findings: what the rules found.
         mismatch: of the engine that sampled, over all records whose log-probs are compared.
         sizes: how many records, responses and tokens were read.
+        longest: the tokens of the longest response.
         skipped_rules: records for which rules were skipped, by rules and missing fields.
         zero_gradient: empty responses and dead groups, by the loss that their records name.
     """
@@ -52,6 +53,7 @@ class Check(Accumulator[Any]):
         self.findings = Findings(limit)
         self.mismatch = Mismatch()
         self.sizes: Counter[str] = Counter()
+        self.longest = 0
         self.skipped_rules: Counter[SkippedRules] = Counter()
         self.zero_gradient: Counter[LossCount] = Counter()
         # of a piece: what comparing its records with others needs; the small records at its
@@ -83,9 +85,16 @@ class Check(Accumulator[Any]):
         self.skipped_rules += count_skipped(view)
         self.zero_gradient += count_zero_gradient(view)
         self._facts.append(collect_facts(view))
-        compared = ~check_records(view, self.findings) & (view.tokens > 0)
+        self._note_longest(max(self.longest, int(view.lengths.max(initial=0))), self.findings)
+        compared = ~check_records(view, self.findings, self.longest) & (view.tokens > 0)
         if compared.any():
             samples.add(view.take(compared))
+
+    def _note_longest(self, longest: int, findings: Findings) -> None:
+        """Drops what seemed to have the maximum length, where others are longer."""
+        if longest != self.longest:
+            (self.findings if longest > self.longest else findings).drop("length-cap", "lengths")
+        self.longest = max(self.longest, longest)
 
     def merge(self, later: Check) -> None:
         """Adds a piece that follows those before."""
@@ -95,6 +104,7 @@ class Check(Accumulator[Any]):
         self.sizes += later.sizes
         self.skipped_rules += later.skipped_rules
         self.zero_gradient += later.zero_gradient
+        self._note_longest(later.longest, later.findings)
         self.findings.merge(later.findings, source)
         self.mismatch.merge(later.mismatch)
         for facts in later._facts:
@@ -152,8 +162,8 @@ class Check(Accumulator[Any]):
         )
 
 
-def check_records(view: View, findings: Findings) -> NDArray[np.bool_]:
-    """Adds what the rules on records find.
+def check_records(view: View, findings: Findings, longest: int) -> NDArray[np.bool_]:
+    """Adds what the rules on records find, ``longest`` being the most tokens of a response so far.
 
     Returns:
         [M] whether a finding explains the record's log-probs, so that they are not compared.
@@ -162,6 +172,8 @@ def check_records(view: View, findings: Findings) -> NDArray[np.bool_]:
     with np.errstate(over="ignore", invalid="ignore"):  # of rewards that are infinite
         for rule in rules_of("record"):
             for finding in rule.find(view) if not missing_needs(rule.topic, view) else ():
+                if finding.kind == "lengths" and finding.evidence["length"] < longest:
+                    continue  # it ended by itself, since another response of the input is longer
                 if not (rule.suppressible and explained[finding.record]):
                     explained[finding.record] |= rule.explains and rule.severity(finding) != "info"
                     findings.add(rule, finding, view.places[finding.record])

@@ -67,7 +67,8 @@ def mismatch_lines(found: MismatchFound, findings: Sequence[Finding] = ()) -> li
     """Says how large a mismatch is, whether that is normal, and what explains it."""
     lines = [
         f"log π_old − log π_rollout: {found.rms:.3g} nats RMS, mean |·| {found.mean_abs:.3g}, "
-        f"KL {found.kl:.3g} per token; the worst 0.1 % of the tokens have {found.worst:.0%} of it",
+        f"KL {found.kl:.3g} per token; the 0.1% of tokens that differ most carry {found.worst:.0%} "
+        "of it",
         f"  {found.floor}; {found.source}",
     ]
     causes = sorted(found.causes, key=lambda one: (one.name != found.named, -one.explains))
@@ -75,15 +76,21 @@ def mismatch_lines(found: MismatchFound, findings: Sequence[Finding] = ()) -> li
         if cause.counts:
             top = cause.kinds[0]
             where = f"{top.name}: {counted(top.tokens, 'token')}, {top.share:.0%} of the KL"
-            lines.append(f"  {cause.name} explains {cause.explains:.0%} of the KL ({where})")
-    if found.named is None:
-        engine = [one for one in findings if "log_probs_rollout" in one.evidence.get("columns", ())]
-        codes = dict.fromkeys(one.code for one in engine if one.code != "rollout-mismatch")
+            verb = "explain" if cause.name.endswith("s") else "explains"
+            lines.append(f"  {cause.name} {verb} {cause.explains:.0%} of the KL ({where})")
+    compared = {"log_probs_old", "log_probs_rollout"}
+    codes = dict.fromkeys(
+        one.code
+        for one in findings
+        if one.code != "rollout-mismatch" and compared & {*one.evidence.get("columns", ())}
+    )
+    if codes:
+        lines.append(f"  see first what was found above: {' and '.join(codes)}")
+    elif found.named is None:
         alike = "all tokens differ by similar amounts, as with " + (
             "noise" if found.normal else "another temperature, precision or kernel"
         )
-        seen = f"see {' and '.join(codes)}" if codes else alike
-        lines.append(f"  no weight version, turn, position, top-p or rounding explains it: {seen}")
+        lines.append(f"  no weight version, turn, position, top-p or rounding explains it: {alike}")
     return lines
 
 

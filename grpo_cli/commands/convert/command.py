@@ -84,7 +84,7 @@ def convert(
         _check_table(kind, work)
         with destination(output) as stream:
             run.write(stream)
-    tell_notes(reader.notices, quiet=quiet)
+    tell_notes(reader.notices | run.notices(), quiet=quiet)
     return run.finish()
 
 

@@ -119,13 +119,14 @@ class Converted(Accumulator[None]):
         as_table: whether they become columns; lines otherwise.
         as_bundle: whether the lines are a bundle's.
         pieces: the lines, or the records.
-        records: how many.
+        records, expecting: how many, and how many of them have numbers that verify compares.
     """
 
     as_table: bool
     as_bundle: bool = False
     pieces: list[Any] = field(default_factory=list)
     records: int = 0
+    expecting: int = 0
 
     settings: ClassVar[tuple[str, ...]] = ("as_table", "as_bundle")
 
@@ -145,12 +146,14 @@ class Converted(Accumulator[None]):
 
     def _piece(self, raw: Raw) -> bytes | Unnamed | Unsealed:
         with blaming(raw):
+            self.expecting += bool(raw.plain().get("expected"))
             return bundle_line(raw) if self.as_bundle else _line(raw)
 
     def merge(self, later: Converted) -> None:
         """Adds the records that follow."""
         self.pieces += later.pieces
         self.records += later.records
+        self.expecting += later.expecting
 
 
 def _objects(decoded: Iterable[DecodedChunk]) -> Iterator[Sequence[Raw] | InputError]:
@@ -257,6 +260,13 @@ class Conversion:
                 self._reader.skipped, self._reported, as_json=self._as_json
             )
             yield pieces
+
+    def notices(self) -> dict[str, None]:
+        """What there is to say of a bundle that nothing can be verified of."""
+        if not self._whole.as_bundle or self._whole.expecting:
+            return {}
+        why = 'no record has "expected", so grpo verify has no loss of yours to compare'
+        return {f"{why}: put it there first, or pass a logged loss to grpo match": None}
 
     def finish(self) -> int:
         """Says how many were left out; the exit code."""

@@ -9,6 +9,7 @@ from itertools import groupby
 from typing import Any
 
 from grpo_cli.commands.match.answer import Convention, Matched, Released
+from grpo_cli.commands.match.fit import FLOAT32
 from grpo_cli.commands.match.question import InMemory, LoggedNumber, Question, Stream
 from grpo_cli.commands.match.run import REFERENCE, Candidate, Run
 from grpo_cli.commands.match.search import TOO_LARGE, Search
@@ -222,10 +223,11 @@ def result(run: Run, questions: Sequence[Question], words: Sequence[str]) -> Mat
 
     rows, nearest_row, recorded = run.unmodified
     matches = conventions(run.matches)
+    sizes = [one.size for one in (*run.matches, *run.nearest)]
     return Matched(
         target=target.value,
         target_of=target.name,
-        tolerance=target.half,
+        tolerance=target.half + FLOAT32 * max(sizes, default=abs(target.value)),
         rtol=target.rtol if math.isfinite(target.rtol) else None,
         targets={one.name: one.value for one in (target, *last.others)},
         questions=(sum(1 + len(one.others) for one in questions), len(questions)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -21,6 +22,7 @@ from grpo_cli.commands.options.source import (
     tell_notes,
 )
 from grpo_cli.engine.reader import ONE_STEP
+from grpo_cli.terminal.messages import say
 
 NO = 1
 
@@ -81,6 +83,8 @@ def match_number(
     given |= {"clip_fraction": clip_fraction, "gradient_norm": gradient_norm}
     plan, places = objective.of_one_batch(strict=False), paths(files)
     source = loading.reader(places, work)
+    if sys.stderr.isatty() and not page.quiet:
+        say("trying conventions, for half a minute at most where the data is large")
     made = ask(
         plan,
         source,

@@ -129,7 +129,8 @@ def _solved(
         return
     kl = values.kl[chosen]
     exact = (values.policy[chosen] - target.value / factor.times) / kl
-    room = target.half / np.abs(factor.times * kl)
+    size = values.size[chosen] + np.abs(values.policy[chosen])
+    room = (target.half / abs(factor.times) + _ROUNDING * size) / np.abs(kl)
     some = np.flatnonzero(np.abs(_nearest(GRID, exact - room) - exact) <= 2.0 * room)
     chosen, exact, room = chosen[some], exact[some], room[some]  # none that fits is left out
     taken = np.zeros(len(chosen), dtype=bool)

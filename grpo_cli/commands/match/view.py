@@ -88,8 +88,8 @@ def _head(answer: Matched) -> Iterator[tuple[str, str]]:
 def _chance(answer: Matched) -> str:
     """How many such matches chance gives."""
     expected = answer.matches[0].hits_expected or 0.0
-    some = shown(float(f"{expected:.2g}")) if expected >= 1e-4 else "fewer than 0.0001"
-    by_chance = f"chance alone would give {some} matches as simple as the first"
+    some = f"about {shown(float(f'{expected:.2g}'))}" if expected >= 1e-4 else "fewer than 0.0001"
+    by_chance = f"{some} matches this simple are expected by chance"
     if not answer.by_chance:
         return by_chance
     return f"{by_chance}: give more digits or more numbers (--kl, --gradient-norm, --logged)"

@@ -24,6 +24,8 @@ class Difference(Answer):
         pattern: where the numbers differ and what the difference follows, whatever the cause is.
         located: the stages that can make such a difference; empty where the numbers do not tell.
         possible: what fits too, where too few numbers differ to call it the cause.
+        agrees_with: the rows that give all of it, of the framework whose names the fields have,
+            where no variant was asked for; no cause is searched for then.
     """
 
     key: str
@@ -41,6 +43,7 @@ class Difference(Answer):
     pattern: str | None = None
     located: Sequence[str] = ()
     possible: Sequence[str] = ()
+    agrees_with: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -96,6 +99,8 @@ class Verified(Answer):
         verified, differing, without_expected: records.
         causes: what explains the most differing records, each all of them alike.
         explained: how many records that are.
+        agrees_with: rows of the framework whose names the fields have that give the most records.
+        agreeing: how many records that are.
         metrics_differ: metric → how many records it differs in.
         undefined: records that expect NaN of a mean over nothing.
         records: the verdict on each.
@@ -110,6 +115,8 @@ class Verified(Answer):
     without_expected: int
     causes: Sequence[str]
     explained: int
+    agrees_with: Sequence[str]
+    agreeing: int
     metrics_differ: Mapping[str, int]
     undefined: int
     records: Sequence[Verdict]
@@ -122,6 +129,8 @@ def _verdict(answer: Verified) -> str:
     if not answer.differing:
         return f"<{type(answer).__name__}: {of} agree{verb}>"
     why = "; ".join(answer.causes) or "cause not recognised"
+    if answer.agreeing:
+        why = f"{answer.agreeing} agree with {answer.agrees_with[0]}"
     return f"<{type(answer).__name__}: {answer.differing} of {of} differ{verb}: {why}>"
 
 

@@ -81,10 +81,12 @@ def verify(
     policy_loss, advantages, ratio, kl, gradient or loss_gradient, clip_fraction,
     gradient_norm, metrics. Each record is a batch of its own. The first difference
     is named with its stage, response, token and cause; --full prints all. The
-    relative tolerance is 1e-4 by default, for float32; the absolute one is a
-    tenth of it, or for gradients rtol of the largest. Without --variant, the
-    record's `framework` chooses the objective. Metrics fail a record only if it
-    expects nothing else. Exits with 1 if a number differs.
+    relative tolerance is 1e-4 by default, for float32; atol = rtol / 10, for
+    gradients rtol × the largest gradient. Without --variant, the record's
+    `framework` chooses the objective; where only the names of the fields are a
+    framework's, its other variants are tried on what differs ("agree with trl/grpo:
+    add -v trl/grpo"). Metrics fail a record only if it expects nothing else. Exits
+    with 1 if a number differs from the variant evaluated.
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=page.json):
         reader = source.reader(paths(files), chosen.record)

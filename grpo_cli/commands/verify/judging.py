@@ -174,6 +174,22 @@ class Judging(Accumulator[Any]):
             )
         return plans[key]
 
+    def as_row(self, row: str, record: Record, within: Tolerance) -> Verdict | None:
+        """The verdict on a record as another row; None where that cannot be evaluated."""
+        try:
+            plan = completed(
+                Reading(row),
+                advantages_given=record.advantages is not None,
+                stages=self.stages,
+                hyperparameters=self.hyperparameters,
+            )
+            breakdown = Evaluator(plan).evaluate(Chunk.of([record]))
+            question = Question(record, plan, read_expectations(record), None, within)
+            (found,) = judge([question], breakdown)
+        except GrpoError:
+            return None
+        return found.verdict if isinstance(found, Judged) else None
+
 
 # ---- records of one kind -------------------------------------------------------------------------
 

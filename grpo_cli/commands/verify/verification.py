@@ -27,14 +27,23 @@ from grpo_cli.engine import Reader
 from grpo_cli.engine.fold import fold_pieces
 from grpo_cli.engine.references import without_kl
 from grpo_cli.objective.kl import NO_REFERENCE
+from grpo_cli.records import Record
 from grpo_cli.terminal.messages import say
 from grpo_cli.terminal.numbers import counted, shown
+from grpo_cli.variants import VARIANTS
 from grpo_cli.variants.plan import Plan
 
 _ROWS = 5
 
 _USUAL = {"trl": ("TRL", "trl/dapo"), "verl": ("verl", "verl/vanilla")}
 """Framework → its name, and the row of its usual loss."""
+
+
+def shared_rows(differences: Sequence[Difference]) -> tuple[Sequence[str], int]:
+    """Returns the rows that give the most records, and how many."""
+    counts = Counter(row for each in differences for row in each.agrees_with)
+    most = max(counts.values(), default=0)
+    return tuple(row for row, count in counts.items() if count == most), most
 
 
 def shared_causes(differences: Sequence[Difference]) -> tuple[Sequence[str], int]:
@@ -75,6 +84,8 @@ class Verification:
         self._without_kl: list[Plan] = []
         self._good = 0
         self._frameworks: dict[str, None] = {}
+        self._rows: Sequence[str] = ()
+        self._rows_left = most
         self._differing = False
         self.without_expected = 0
         self.undefined = 0
@@ -92,7 +103,9 @@ class Verification:
         """
         verdicts = (*self._verdicts(),)
         within = self._within or self._empty.tolerance()
-        causes, explained = shared_causes([each.first for each in verdicts if each.first])
+        firsts = [each.first for each in verdicts if each.first]
+        causes, explained = shared_causes(firsts)
+        self._rows, agreeing = shared_rows(firsts)
         found = Verified(
             agrees=all(verdict.agrees for verdict in verdicts),
             rtol=within.rtol,
@@ -103,6 +116,8 @@ class Verification:
             without_expected=self.without_expected,
             causes=causes,
             explained=explained,
+            agrees_with=self._rows,
+            agreeing=agreeing,
             metrics_differ=dict(self.metrics),
             undefined=self.undefined,
             records=verdicts,
@@ -151,7 +166,10 @@ class Verification:
         if record is not None:
             self._differing = True
             case = Case.of(record, plan, within)
-            verdict = self._explained(verdict, case)
+            rows = self._rows_of(record, verdict, within)
+            verdict = self._explained(verdict, case) if not rows else verdict
+            if rows and verdict.first is not None:
+                verdict = replace(verdict, first=replace(verdict.first, agrees_with=rows))
             assert verdict.first is not None
             found, weights = verdict.first, case.other_weights
             own = next(each.expectation.stage for each in case.columns if each.key == found.key)
@@ -159,6 +177,32 @@ class Verification:
         if part is not None:
             self._bundle.add_verdict(part, verdict, stage)
         return verdict
+
+    def _rows_of(self, record: Record, verdict: Verdict, within: Tolerance) -> tuple[str, ...]:
+        """The rows that give what a record expects, of the framework that names its fields.
+
+        Those that gave a record before are tried first; the others in a number of records.
+        """
+
+        def giving(rows: Sequence[str]) -> tuple[str, ...]:
+            found = ((row, self._empty.as_row(row, record, within)) for row in rows)
+            same = (
+                row
+                for row, as_row in found
+                if as_row and as_row.agrees and {*verdict.compared} <= {*as_row.compared}
+            )
+            return tuple(same)
+
+        if found := giving(self._rows):
+            return found
+        if self._rows_left <= 0 or not self._frameworks:
+            return ()
+        self._rows_left -= 1
+        usual = [_USUAL[name][1] for name in self._frameworks if name in _USUAL]
+        rooms = tuple(f"{name}/" for name in self._frameworks)
+        found = giving([*dict.fromkeys([*usual, *(x for x in VARIANTS if x.startswith(rooms))])])
+        self._rows = [*dict.fromkeys([*self._rows, *found])]
+        return found
 
     def _explained(self, verdict: Verdict, case: Case) -> Verdict:
         """Adds why a record differs, or what is known of that."""
@@ -195,7 +239,7 @@ class Verification:
                 say(f"note: {counted(count, 'record')} evaluated as {words}")
             if more := sum(count for _, count in rows[_ROWS:]):
                 say(f"note: … and {more} more with other settings (see the signatures in --json)")
-            for framework in self._frameworks if self._differing else ():
+            for framework in self._frameworks if self._differing and not self._rows else ():
                 if framework in _USUAL:
                     name, row = _USUAL[framework]
                     say(f"note: the fields have {name}'s names; -v {row} is its usual loss")

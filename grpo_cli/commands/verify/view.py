@@ -48,11 +48,11 @@ def print_verification(console: Console, screen: Screen, answer: Verified) -> No
 
 def _firsts(differing: Sequence[Verdict], answer: Verified) -> Sequence[Verdict]:
     """The first record of each cause; the first of all where one mistake explains them."""
-    if answer.explained == len(differing):
+    if len(differing) in (answer.explained, answer.agreeing):
         return differing[:1]
     found: dict[tuple[str, ...], Verdict] = {}
     for row in differing:
-        found.setdefault((*row.first.causes,) if row.first else (), row)
+        found.setdefault((*row.first.causes, *row.first.agrees_with) if row.first else (), row)
     return [*found.values()][:_SHOWN]
 
 
@@ -92,7 +92,10 @@ def _paragraph(row: Verdict, first: Difference) -> Iterator[Text]:
     yield Text.assemble(("  grpo's   ", "cyan"), f"{first.got!r}")
     if first.pattern:
         yield Text.assemble(("  where    ", "cyan"), first.pattern)
-    yield Text.assemble(("  cause    ", "cyan"), _simplest(first.causes) or "not recognised")
+    cause = _simplest(first.causes) or "not recognised"
+    if first.agrees_with:
+        cause = f"another variant: this agrees with {_simplest(first.agrees_with)}"
+    yield Text.assemble(("  cause    ", "cyan"), cause)
     if first.possible:
         yield Text.assemble(("  possible ", "cyan"), _simplest(first.possible))
     if row.also:
@@ -145,6 +148,14 @@ def _verdict(answer: Verified, differing: int) -> Text:
     records = counted(answer.verified, "record")
     if differing:
         differ = f"{differing:,} of {records} {'differs' if differing == 1 else 'differ'}"
+        if answer.agreeing:
+            some = "" if answer.agreeing == differing else f" {answer.agreeing:,} of them"
+            row = answer.agrees_with[0]
+            verb = "agrees" if answer.agreeing == 1 else "agree"
+            names = [row.variant for row in answer.records if not row.agrees]
+            as_which = f" from {names[0]}" if len({*names}) == 1 else ""
+            by = f"{as_which}, but{some} {verb} with {_simplest(answer.agrees_with)}: add -v {row}"
+            return Text.assemble((differ, "bold red"), by)
         if not answer.explained or differing == 1:  # whose cause follows
             return Text(differ, "bold red")
         rows = [row.first.causes for row in answer.records if row.first]
@@ -157,7 +168,8 @@ def _verdict(answer: Verified, differing: int) -> Text:
     keys = [key for key in _compared(answer) if not key.startswith(METRIC)]
     agree = "agrees" if answer.verified == 1 else "agree"
     keys = keys or [*_compared(answer)]
-    return Text(f"{records} {agree}: {', '.join(keys)} (rtol {answer.rtol:g})", "bold green")
+    within = f"rtol {answer.rtol:g}, atol {answer.atol or answer.rtol / 10:g}"
+    return Text(f"{records} {agree}: {', '.join(keys)} ({within})", "bold green")
 
 
 def _compared(answer: Verified) -> dict[str, None]:

@@ -278,7 +278,7 @@ def find_torn_groups(label: object, first: Place, facts: Facts, count: int) -> I
         {"records": count, "key": facts.label_key},
         severity="info" if facts.given else "warning",
         words={
-            "go_on": "1 record goes" if count == 1 else f"{count:,} records go",
+            "go_on": "1 record belongs" if count == 1 else f"{count:,} records belong",
             "label": label,
             "first": first.name,
             "given": "; the given advantages are used as they are" if facts.given else "",

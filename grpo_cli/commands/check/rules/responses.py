@@ -304,9 +304,9 @@ def find_loops(view: View) -> Iterator[Finding]:
 def find_cut_responses(view: View) -> Iterator[Finding]:
     """Finds records many of whose responses have exactly the greatest length: they were cut.
 
-    At least 3 and a tenth of the responses, but not all; or 1 and a tenth if that length is the
-    record's max_completion_length. If a record says how its responses ended (finish_reasons,
-    truncated), the responses that were cut are those that it names.
+    At least 3 and a tenth of the responses, but not all, if no other record's are longer; or 1 and
+    a tenth if that length is the record's max_completion_length. If a record says how its responses
+    ended (finish_reasons, truncated), the responses that were cut are those that it names.
     """
     declared = [cut_off(value) for value in view.values]
     for record, endings in enumerate(declared):
@@ -322,5 +322,4 @@ def find_cut_responses(view: View) -> Iterator[Finding]:
         named = view.packed.settings[record].get("max_completion_length") == length
         if named or 3 <= count < of:
             evidence = {"responses": count, "of": of, "length": length, "named": named}
-            words = {"limit": " (max_completion_length)" if named else ""}
-            yield Finding(evidence, record, kind="lengths", words=words)
+            yield Finding(evidence, record, kind="limit" if named else "lengths")

@@ -307,6 +307,11 @@ class Case:
         """The record with all advantages 0: what is left is the KL."""
         return self.with_advantages(np.zeros(self.batch.responses.count))
 
+    @property
+    def has_unused_reference(self) -> bool:
+        """Whether there is a reference, and the objective has no KL to it."""
+        return self.batch.log_probs_ref is not None and not self.objective.beta
+
     @cached_property
     def policy_gradient(self) -> F64:
         """[N] the part of the gradient that the policy term has."""

@@ -172,7 +172,7 @@ def of_the_kl(case: Case) -> Iterator[Cause]:
     for form, divisor in _fitting(case, weight, known).items():
         for _, name, of in named_counts(case, form, divisor):
             words = f"KL over another denominator: your loss {_divided(form)}{name}"
-            meant = f"{words}; this row's denominator: {case.breakdown.counted}"
+            meant = f"{words}; {_own(case)}"
             made = partial(_with_weights, numerator=_FORMS[form][1], divisor=of, kl_alone=True)
             yield Cause("kl-aggregate", meant, made)
 
@@ -197,7 +197,7 @@ def micro_batches(case: Case) -> Iterator[Cause]:
                 if not np.allclose(made(case)[known], wanted[known], rtol=1e-3, atol=0.0):
                     continue
             words = f"the mean of the {inner} means of micro-batches of {way.format(size)}{divided}"
-            meant = f"{words}; this row's denominator: {case.breakdown.counted}"
+            meant = f"{words}; {_own(case)}"
             weighed = partial(_with_weights, numerator=made, divisor=lambda _: 1.0)
             yield Cause("mean-of-means", meant, weighed)
 
@@ -247,7 +247,7 @@ def _of_loss(case: Case) -> Iterator[Cause]:
 def _causes(case: Case, form: str, divisor: float, factor: F64) -> Iterator[Cause]:
     """Yields the weights under every name that their denominator has here, else as a number."""
     own, numerator = _FORMS[form]
-    meant = f"this row's denominator: {case.breakdown.counted}"
+    meant = _own(case)
     names, equal = [*named_counts(case, form, divisor)], True
     constant = bool(np.ptp(factor) <= 1e-3 * np.abs(factor).max())
     kind = "a sum instead of a mean, or another " if factor.min() > 2.0 else "another "
@@ -267,6 +267,10 @@ def _causes(case: Case, form: str, divisor: float, factor: F64) -> Iterator[Caus
         words = f"denominator: your loss {_divided(form)}{divisor:.6g}; {meant}"
         solved = partial(_with_weights, numerator=numerator, divisor=lambda _: divisor)
         yield Cause("denominator-other", words, solved)
+
+
+def _own(case: Case) -> str:
+    return f"{case.objective.name} divides by {case.breakdown.counted}"
 
 
 def _divided(form: str) -> str:

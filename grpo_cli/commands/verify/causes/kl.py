@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from grpo_cli.batch import F64
 from grpo_cli.commands.verify.causes.case import (
     IMPOSSIBLE,
     Case,
@@ -142,6 +143,8 @@ def strength(case: Case, *, unround: bool = False) -> Iterator[Cause]:
     """Yields the β that gives the gradient, which is linear in it, if somebody may type it."""
     beta, ours = case.objective.beta, case.without_policy.gradient
     wanted = case.gradient
+    if wanted is not None and not beta:
+        yield from _unused(case, wanted, unround=unround)
     if wanted is None or not beta or case.breakdown.term(KL) is None or not ours.any():
         return
     factor = float((wanted - case.policy_gradient) @ ours) / float(ours @ ours)
@@ -149,6 +152,26 @@ def strength(case: Case, *, unround: bool = False) -> Iterator[Cause]:
         words = f"β is {roundest_near(factor * beta):.4g} instead of {beta:g}"
         made = partial(Case.with_coefficient, name=KL, factor=factor)
         yield Cause("kl-beta", words, made, equal=not is_typed(factor * beta))
+
+
+def _unused(case: Case, wanted: F64, *, unround: bool) -> Iterator[Cause]:
+    """Yields the β, and the estimator, of a KL that the objective does not have."""
+    ours = case.breakdown.gradient
+    for name, choice in STAGES["kl"].choices.items() if case.has_unused_reference else ():
+        if choice.absent or choice.in_reward or "/" in name:
+            continue
+        for weight in ("none", "ratio") if "kl_weight" in choice.hyperparameters else ("none",):
+            bound = bound_to(name, choice, {"beta": 1.0, "kl_weight": weight})
+            unit = None if bound is None else case.evaluated(kl=bound).gradient - ours
+            if bound is None or unit is None or not unit.any():
+                continue
+            beta = roundest_near(float((wanted - ours) @ unit) / float(unit @ unit))
+            if not beta or unround == round_number(beta):
+                continue
+            solved = Bound(name, choice, {**bound.values, "beta": beta})
+            of = f"{name}, weighted by the ratio" if weight == "ratio" else name
+            words = f"β is {beta:.4g} instead of 0: your loss has a KL ({of})"
+            yield swapped("kl-beta", "kl", words, solved)._replace(equal=not is_typed(beta))
 
 
 def policy_strength(case: Case) -> Iterator[Cause]:

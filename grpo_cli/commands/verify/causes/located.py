@@ -41,7 +41,7 @@ _OF_STAGES: Mapping[str, str] = {
     "mask": "the mask",
     "input": "the log-probs",
     "entropy": "the entropy bonus",
-    "loss": "a factor of everything",
+    "loss": "one constant factor on the whole loss",
     "tokens": "tokens that are lost or doubled",
 }
 """What a stage is called in a sentence; others are not."""
@@ -60,6 +60,8 @@ def located(case: Case) -> Located:
             return found
         if found is not None:
             words, *stages = found
+            if case.has_unused_reference and "kl" not in stages:
+                stages.append("kl")
             return Located(f"{words}: {_listed(stages)}", tuple(stages))
     return Located("")
 

@@ -23,6 +23,7 @@ from grpo_cli.commands.verify.causes import (
 )
 from grpo_cli.commands.verify.causes.case import IMPOSSIBLE, STRICT, Case, Cause, Source
 from grpo_cli.commands.verify.causes.located import Located, located
+from grpo_cli.mistakes import mistakes
 from grpo_cli.objective.objective import Objective
 
 MOST = 4
@@ -47,6 +48,7 @@ TIERS: Sequence[Sequence[tuple[Source, int]]] = (
         (clips.reinforce, 3),
         (clips.weights, 3),
         (kl.penalties, 3),
+        (kl.strength, 3),
         (choices.corrections, 2),
         (choices.entropies, 2),
         (choices.averaged_entropies, 2),
@@ -68,7 +70,6 @@ TIERS: Sequence[Sequence[tuple[Source, int]]] = (
         (choices.clamped, 1),
         (denominators.of_the_kl, 1),
         (kl.clamped, 1),
-        (kl.strength, 3),
         (kl.policy_strength, 1),
         (inputs.temperatures, 1),
     ),
@@ -113,7 +114,7 @@ class Explained(NamedTuple):
 def explained(case: Case) -> Explained:
     """Searches the stages where a record is wrong, then the others, for what explains all of it.
 
-    Of several that fit, those that fit best by orders of magnitude, the simplest first.
+    Of several that fit, those that fit best by orders of magnitude, the most common mistake first.
     """
     where = located(case)
     inside = _searched(case, lambda cause: not where.stages or cause.stage in where.stages)
@@ -145,6 +146,7 @@ def _searched(case: Case, wanted: Callable[[Cause], bool]) -> Explained:
     best = [cause for off, cause in fitting.values() if off <= enough]
     if any(cause.mistake == "accumulation-missing" for cause in best):  # counts times its steps
         best = [cause for cause in best if cause.mistake != "accumulation-twice"]
+    best.sort(key=lambda cause: not mistakes()[cause.mistake].common)
     where = Located("")
     if case.has_one_number and matches_by_chance(case, losses) > BY_CHANCE:
         return Explained(where, (), best[:MOST])
