@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate, chain, groupby
+from itertools import chain, groupby
 from typing import Any
 
 import numpy as np
 
+from grpo_cli.batch import borders
 from grpo_cli.engine.chunk import Chunk, Mixed, carefully
 from grpo_cli.errors import InputError
 from grpo_cli.hyperparameters import Value
@@ -175,18 +176,15 @@ def _parts(
         raws: list[Raw] = items  # type: ignore[assignment]  # what is packed is no error
         shown = headers(raws, packed) if with_headers else []
         known = {id(one): common(one) for one in {id(one): one for one in packed.settings}.values()}
-        runs = [
-            (own, len([*some]))
-            for own, some in groupby([known[id(one)] for one in packed.settings])
-        ]
-        ends = list(accumulate(length for _, length in runs))
-        for (own, length), end, kept in zip(runs, ends, packed.cut(ends), strict=True):
-            some = raws[end - length : end]
+        keys = [known[id(one)] for one in packed.settings]
+        ends = borders(keys)
+        for start, end, kept in zip(ends, ends[1:], packed.cut(ends[1:]), strict=False):
+            some = raws[start:end]
             for raw in some:
                 raw.drop()
             of_batches = [raw.batch for raw in some if raw.batch]
             size = sum([raw.size for raw in some])
-            yield _Run(own, some, [kept], shown[end - length : end], size, of_batches)
+            yield _Run(keys[start], some, [kept], shown[start:end], size, of_batches)
 
 
 _VARIES = "varies"

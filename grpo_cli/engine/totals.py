@@ -28,7 +28,7 @@ class Totals:
     Of one batch, a term's sum is divided by what its weights count over all records, also over
     those whose coefficient is 0 (``counted``). With ``batch`` "record", or the fields of
     ``--batch``, the totals are means over the batches' own values; ``units`` counts those that
-    fields name. ``terms`` are sums by term and coefficient. ``names_turns`` says whether records
+    fields name. ``terms`` are a term's sums by coefficient. ``names_turns`` says whether records
     name turns or trajectories.
     """
 
@@ -136,8 +136,7 @@ class Totals:
         self._add_facts(other)
         for name, sums in other.terms.items():
             for coefficient, part in sums.items():
-                mean = part.value() / other.count(name)
-                self.terms[name][coefficient].add(np.array([mean]))
+                self.terms[name][coefficient].add(np.array([part.value() / other.count(name)]))
         self.products[POLICY, POLICY].add(np.array([other.gradient_norm**2]))
 
     def merge(self, other: Totals) -> None:

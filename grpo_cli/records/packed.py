@@ -299,27 +299,20 @@ def integers(values: Any) -> I64:
     return np.fromiter(values, dtype=np.int64)
 
 
-def pack_numbers(flat: Sequence[Any], code: str = "d") -> NDArray[Any]:
+def pack_floats(flat: Sequence[Any]) -> F64:
     """Numbers as an array, without a Python loop.
-
-    Args:
-        flat: the numbers.
-        code: "d" for floats, "q" for whole numbers, of which no float is one.
 
     Raises:
         Unusual: where one of them is a boolean.
-        struct.error, OverflowError: where one is no such number, or out of range.
+        struct.error, OverflowError: where one is no number, or beyond all floats.
     """
-    numbers = np.frombuffer(struct.pack(f"{len(flat)}{code}", *flat), code)
-    if not len(flat) or numbers.max() < 0 or numbers.min() > 1:
+    data = struct.pack(f"{len(flat)}d", *flat)
+    numbers = np.frombuffer(data)
+    if not len(flat) or numbers.max() < 0.0:
         return numbers
-    found = np.flatnonzero((numbers == 0) | (numbers == 1))
-    if not len(found):
-        return numbers
-    first, end = int(found[0]), int(found[-1]) + 1
-    many = _MANY * len(found) > end - first  # then looking at all between them is faster
-    near = flat[first:end] if many else map(flat.__getitem__, found.tolist())
-    kinds = [*map(type, near)]
+    found = np.flatnonzero((numbers == 0.0) | (numbers == 1.0))
+    many = _MANY * len(found) > len(flat)  # then looking at all is faster
+    kinds = [*map(type, flat if many else map(flat.__getitem__, found.tolist()))]
     if kinds.count(float) < len(kinds) and kinds.count(bool):
         raise Unusual
     return numbers

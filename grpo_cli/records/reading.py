@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import chain, groupby, islice
+from itertools import chain, islice
 from typing import Any
 
 from grpo_cli.errors import InputError
@@ -109,16 +109,12 @@ class Reading:
         self, chunks: Iterable[DecodedChunk], notices: Notices
     ) -> Iterator[DecodedChunk]:
         """Records under canonical names: as they are, where their keys say that they are so."""
-
-        def is_canonical(chunk: DecodedChunk) -> bool:
+        for chunk in chunks:
             first = chunk.items[0] if chunk.keys is not None else None
-            return isinstance(first, Raw) and not worth_a_look(first, notices)  # as the others
-
-        for canonical, some in groupby(chunks, is_canonical):
-            if canonical:
-                yield from some
+            if isinstance(first, Raw) and not worth_a_look(first, notices):  # nor are the others
+                yield chunk
             else:
-                yield from in_chunks(translated(one_by_one(some), None, (), notices))
+                yield from in_chunks(translated(chunk.items, None, (), notices))
 
     def raws(self, piece: Piece, notices: Notices) -> Items:
         """The records of a piece, one by one."""

@@ -229,10 +229,6 @@ CHUNK_BYTES = 1 << 17
 """Bytes of text: so few objects that they stay in cache until they are packed, and dropped."""
 
 
-_OF_ARRAYS = 4
-"""As many times that text where numbers are arrays by now, which take less memory than objects."""
-
-
 class DecodedChunk(NamedTuple):
     """Records that follow each other.
 
@@ -252,8 +248,7 @@ def in_chunks(items: Iterable[Raw | InputError]) -> Iterator[DecodedChunk]:
     room = CHUNK_BYTES
     for item in items:
         waiting.append(item)
-        if isinstance(item, Raw):
-            room -= item.size // _OF_ARRAYS if item.arrays else item.size
+        room -= item.size if isinstance(item, Raw) else 0
         if room <= 0:
             yield DecodedChunk(waiting)
             waiting, room = [], CHUNK_BYTES

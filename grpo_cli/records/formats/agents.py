@@ -8,9 +8,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from contextlib import suppress
-from functools import reduce
 from itertools import compress
-from operator import iconcat
 from typing import Any
 
 import numpy as np
@@ -19,7 +17,7 @@ from numpy.typing import NDArray
 from grpo_cli.errors import InputError
 from grpo_cli.records.formats.format import Format, Object, Translated, keys
 from grpo_cli.records.formats.texts import NoLogProbsError, Signal, number
-from grpo_cli.records.packed import Unusual, pack_numbers
+from grpo_cli.records.packed import Unusual, pack_floats
 
 _COMPACT = {
     "logprobs": "log_probs_rollout",
@@ -136,23 +134,23 @@ def _row(nodes: list[Object], path: list[int], seen: set[int]) -> Object | None:
     if first < 0:
         return None
     kept = np.frombuffer(mask, np.uint8)[first:]
-    row: Object = {"token_ids": _as_array(ids[first:], "q"), "mask": kept}
+    row: Object = {"token_ids": ids[first:], "mask": kept}
     row["turn_ids"] = np.array(turns).repeat(widths)[first:]
     row[_PARTIAL] = []
-    numbers = _as_array(reduce(iconcat, columns.values(), [])).reshape(len(columns), -1)
     places = np.frombuffer(sampled, np.bool_)
-    for own, given in zip(columns, numbers, strict=True):
-        values = np.zeros(len(places), numbers.dtype)
-        values[places] = given
-        values = values[first:]
-        if values.dtype == object:
-            counted = [one is not None for one in compress(values, kept)]
+    for own, values in columns.items():
+        numbers = _as_array(values)
+        spread = np.zeros(len(places), numbers.dtype)
+        spread[places] = numbers
+        spread = spread[first:]
+        if spread.dtype == object:
+            counted = [one is not None for one in compress(spread, kept)]
             if any(counted) and not all(counted):
                 row[_PARTIAL].append(own)
             if not all(counted):
                 continue
-            values = _as_array([0.0 if one is None else one for one in values])
-        row[_COLUMNS[own]] = values
+            spread = _as_array([0.0 if one is None else one for one in spread])
+        row[_COLUMNS[own]] = spread
     return row
 
 
@@ -178,10 +176,10 @@ def _sampled(own: str, bits: bytes, values: list[Any] | None) -> list[Any]:
     return values
 
 
-def _as_array(values: list[Any], code: str = "d") -> NDArray[Any]:
-    """Numbers as float64, or "q" int64; of objects where some are none, such as null."""
+def _as_array(values: list[Any]) -> NDArray[Any]:
+    """Numbers as float64; of objects where some are none, such as null."""
     try:
-        return pack_numbers(values, code)
+        return pack_floats(values)
     except (Unusual, struct.error, OverflowError):
         return np.fromiter(values, object, len(values))
 

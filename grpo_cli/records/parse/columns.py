@@ -18,7 +18,7 @@ import numpy as np
 from grpo_cli.batch import F64
 from grpo_cli.errors import InputError
 from grpo_cli.records import places
-from grpo_cli.records.packed import Unusual, pack_bits, pack_numbers
+from grpo_cli.records.packed import Unusual, pack_bits, pack_floats
 from grpo_cli.records.places import count, got
 
 _LEVELS = ("group", "response")
@@ -171,7 +171,7 @@ def read_column(key: str, value: object, shape: Shape, mask: bytes | None) -> by
     """
     flat = flatten(key, value, shape)
     try:
-        return pack_numbers(flat).tobytes()
+        return pack_floats(flat).tobytes()
     except (struct.error, OverflowError):
         check_nesting(key, value, shape)
     except Unusual:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
 from typing import Any
@@ -207,53 +207,30 @@ def read_settings(
     key, own = fields.names.get("hyperparameters"), fields.hyperparameters
     if key is None and not own:
         return [NO_SETTINGS] * len(objects)
-    each = [_given(record, key, own) for record in objects]
-    varied = _varied(each, own) if len({*map(tuple, each)}) == 1 else None
-    if varied is None:
-        return [_by_name(one, own) for one in each]
-    usual = _by_name(each[0], own)
-    if not varied:
-        return [usual] * len(each)
-    rows = [*zip(*varied.values(), strict=True)]
-    known = {row: {**usual, **dict(zip(varied, row, strict=True))} for row in {*rows}}
-    return [known[row] for row in rows]
-
-
-def _varied(each: Sequence[dict[str, Any]], own: Sequence[str]) -> dict[str, list[Value]] | None:
-    """Hyperparameter → [M] its values, where they differ; None where others depend on it."""
-    if len(each) == 1:
-        return {}
-    columns = zip(each[0], zip(*map(dict.values, each), strict=True), strict=True)
-    firsts = [tuple(_read_value(*item, own)) for item in each[0].items()]
-    found = {}
-    for path, values in columns:
-        first = values[0]
-        if values.count(first) == [*map(type, values)].count(type(first)) == len(values):
-            continue
-        read = [_read_value(path, value, own) for value in values]
-        names = {*map(tuple, read)}
-        if len(names) > 1 or firsts.count(name := names.pop()) > 1 or len(name) != 1:
-            return None
-        found[name[0]] = [one[name[0]] for one in read]
+    known: dict[Hashable, Mapping[str, Value]] = {}
+    found = []
+    for record in objects:
+        nested = {} if key is None else record[key]
+        if not isinstance(nested, dict):
+            raise InputError(f"expected an object, got {got(nested)}", path=key or "")
+        names, values = (*own, *nested), (*map(record.get, own), *nested.values())
+        of_verl = _BOTH_SIDES in names and _framework(record).get("name") == "verl"
+        # True == 1, so a key that did not see the types would take one for the other.
+        same: Hashable = (of_verl, names, values, tuple(map(type, values)))
+        try:
+            settings = known.get(same)
+        except TypeError:  # a list or an object cannot be a key
+            settings = same = None
+        if settings is None:
+            both = values[names.index(_BOTH_SIDES)] if of_verl else None
+            paths = (*own, *(f"{key}.{name}" for name in nested))
+            settings = known[same] = _by_name(
+                (path, name, both if value is None and name in _VERL_SIDES else value)
+                for path, name, value in zip(paths, names, values, strict=True)
+                if not (of_verl and name == _BOTH_SIDES)
+            )
+        found.append(settings)
     return found
-
-
-def _given(record: Mapping[str, Any], key: str | None, own: Sequence[str]) -> dict[str, Any]:
-    """The path of each hyperparameter → what the record gives there."""
-    nested = {} if key is None else record[key]
-    if not isinstance(nested, dict):
-        raise InputError(f"expected an object, got {got(nested)}", path=key or "")
-    given = {name: record.get(name) for name in own}
-    given |= {f"{key}.{name}": value for name, value in nested.items()}
-    both = [path for path in (_BOTH_SIDES, f"{key}.{_BOTH_SIDES}") if path in given]
-    if both and _framework(record).get("name") == "verl":
-        value, *_ = [given.pop(path) for path in both]
-        given |= {
-            path: value
-            for path, one in given.items()
-            if one is None and path.removeprefix(f"{key}.") in _VERL_SIDES
-        }
-    return given
 
 
 _BOTH_SIDES = "clip_ratio"
@@ -285,27 +262,21 @@ def _framework(record: Mapping[str, object]) -> Mapping[str, object]:
     return framework if isinstance(framework, dict) else {}
 
 
-def _by_name(given: Mapping[str, Any], own: Sequence[str]) -> Mapping[str, Value]:
-    """The hyperparameters that values at some paths set, in a fixed order."""
+def _by_name(given: Iterable[tuple[str, str, Any]]) -> Mapping[str, Value]:
+    """The settings that (path, name, value) give."""
     broad: dict[str, tuple[Value, str]] = {}
     exact: dict[str, tuple[Value, str]] = {}
-    for path, value in given.items():
-        values = _read_value(path, value, own)
-        for name, one in values.items():
-            before, where = (exact if len(values) == 1 else broad).setdefault(name, (one, path))
+    for path, name, value in given:
+        try:
+            values = _cached(path, name, value)
+        except TypeError:  # a list or an object cannot be a key
+            values = _canonical(path, name, value)
+        for own, one in values.items():
+            before, where = (exact if len(values) == 1 else broad).setdefault(own, (one, path))
             if before != one:
                 contradiction = f"{got(one)} contradicts {where}, which is {got(before)}"
                 raise InputError(contradiction, path=path)
     return {name: value for name, (value, _) in sorted((broad | exact).items())}
-
-
-def _read_value(path: str, value: object, own: Sequence[str]) -> Mapping[str, Value]:
-    """What one value sets; a path that is not the record's own is below another key."""
-    name = path if path in own else path.partition(".")[2]
-    try:
-        return _cached(path, name, value)
-    except TypeError:  # a list or an object cannot be a key
-        return _canonical(path, name, value)
 
 
 def _canonical(path: str, name: str, value: object) -> Mapping[str, Value]:
