@@ -373,6 +373,33 @@ def test_one_step_that_is_too_large(factor: float, told: bool, tmp_path: Path) -
 
 
 @each(
+    ("at", "count", "told"), [(0, 40, []), (1, 40, [1]), (9, 21, [9]), (15, 40, [15]), (15, 20, [])]
+)
+def test_an_early_step_is_judged_once_twenty_others_are_there(
+    at: int, count: int, told: list[int], tmp_path: Path
+) -> None:
+    """Against all of the first 21, so that no later step takes the finding back."""
+    values = 0.01 * np.exp(np.random.default_rng(5).normal(0.0, 0.05, count))
+    values[at] *= 50.0
+    found = found_in(mismatched(tmp_path / "a.jsonl", values)).get("mismatch.k3", [])
+    assert [(one["kind"], one["onset"], one["seen"]) for one in found] == [
+        ("spike", onset, 20) for onset in told
+    ]
+
+
+@each(("dead", "told"), [(4, [30]), (3, [])])
+def test_a_step_whose_groups_are_all_equal(dead: int, told: list[int], tmp_path: Path) -> None:
+    """Of four groups a step, of which one at most is dead otherwise; three of four are no spike."""
+    groups = [
+        [[1.0, 0.0], [1.0, 1.0]][at < (step % 3 == 0)] for step in range(40) for at in range(4)
+    ]
+    groups[120:124] = [[0.0, 0.0]] * dead + [[1.0, 0.0]] * (4 - dead)
+    rows = [PLAIN | {"step": at // 4, "rewards": one} for at, one in enumerate(groups)]
+    found = found_in(write(tmp_path / "a.jsonl", rows)).get("groups_equal", [])
+    assert [(one["kind"], one["onset"]) for one in found] == [("spike", at) for at in told]
+
+
+@each(
     ("factor", "noise", "told"),
     [(4.0, 0.25, True), (1.6, 0.25, False), (2.0, 0.05, True), (1.1, 0.01, False)],
 )

@@ -35,7 +35,7 @@ _SHARES = ((5.8, 30.0),)
 """The same of the distance of an effective sample size from 1, whose tails are light: in 47 healthy
 runs none is both, and after a step of 20 times the learning rate it is in 27 of 27."""
 _BEFORE = 20
-"""Steps that a series must have before a single one is far from them."""
+"""The other steps that a single one is far from: those before it, of the first 21 all others."""
 _OUTSIDE = 10.0
 """The least factor, of what was largest so far, of a step of a series with both signs."""
 _OF, _MOST = 5, 3
@@ -154,7 +154,7 @@ def _followed(watch: Watch, values: F64, scaled: F64, shifted: Sequence[Change])
             for each in found
         )
     )
-    single = _spikes(watch, scaled, usual) if watch.spikes else []
+    single = _spikes(watch, values, scaled, usual) if watch.spikes else []
     spikes = _single(single, found, scaled, usual, up=watch.scale != "below 1")
     return sorted([*found, *spikes, *infos], key=lambda one: one.at)
 
@@ -252,22 +252,31 @@ def _until_back(change: Change, scaled: F64, usual: Usual) -> Change:
 # ---- single steps -------------------------------------------------------------------------------
 
 
-def _spikes(watch: Watch, scaled: F64, usual: Usual) -> list[int]:
-    """The places of values that are far above all that is usual."""
+def _spikes(watch: Watch, raw: F64, scaled: F64, usual: Usual) -> list[int]:
+    """The places of values that are far above all that is usual.
+
+    Of a share, those at which nothing is learnt, by the chance that its groups are so few.
+    """
     linear, falls = watch.scale == "linear", watch.scale == "below 1"
     values = np.abs(scaled) if linear else scaled
+    if len(values) <= _BEFORE:
+        return []
     usual = Usual.of(values) if linear else usual
-    level, spread = usual.level[:-1], usual.spread[:-1]
+    level, spread = usual.level[:-1].copy(), usual.spread[:-1].copy()
+    most = np.maximum.accumulate(np.append(0.0, values))[:-1]
+    others = np.array([np.delete(values[: _BEFORE + 1], at) for at in range(_BEFORE)])
+    (level[:_BEFORE], spread[:_BEFORE]), most[:_BEFORE] = levels(others), others.max(axis=1)
     away = level - values if falls else values - level
     if linear:
-        far = (away > _SPIKES[0][0] * spread) & (
-            values > _OUTSIDE * np.maximum.accumulate(np.append(0.0, values))[:-1]
-        )
+        far = (away > _SPIKES[0][0] * spread) & (values > _OUTSIDE * most)
+    elif watch.scale == "share":
+        least = np.maximum(watch.noise(raw), spread)
+        far = (raw == watch.stuck) & (away > watch.spikes * least)
     else:
         rules = _SHARES if falls else _SPIKES
         far = np.any([(away > m * spread) & (away > math.log(f)) for m, f in rules], axis=0)
         far &= away > math.log(watch.spikes)
-    far[:_BEFORE] = False
+    far[0] = False  # nothing is before it
     return list(map(int, np.flatnonzero(far)))
 
 
@@ -280,8 +289,8 @@ def _single(
     for first in range(len(free) - _PERIODS):
         gap = int(gaps[first])
         if gap > 1 and (gaps[first : first + _PERIODS] == gap).all():
-            yield from (Change(at, at + 1, SPIKE, up) for at in free[:first])
-            yield Change(free[first], free[first] + 1, SPIKE, up, period=gap)
+            yield from (_spike(at, up=up) for at in free[:first])
+            yield _spike(free[first], up=up)._replace(period=gap)
             return
     stays: Change | None = None
     for at in (at for at, before in zip(free, (-2, *free), strict=False) if at > before + 1):
@@ -295,7 +304,11 @@ def _single(
             stays = _until_back(sign, scaled, usual)
             yield stays
         else:
-            yield Change(at, at + 1, SPIKE, up)
+            yield _spike(at, up=up)
+
+
+def _spike(at: int, *, up: bool) -> Change:
+    return Change(at, max(at, _BEFORE) + 1, SPIKE, up)
 
 
 def _within(change: Change, at: int) -> bool:
@@ -348,7 +361,7 @@ def _by_factor(limit: Limit, scaled: F64, usual: Usual) -> Iterator[Change]:
         level, spread = usual.level[starts[last]], usual.spread[starts[last]]
         recent = slice(int(last) + 1 - FARTHEST, int(last) + 1)
         inside = sign * (scaled[recent] - level) <= _INSIDE * spread
-        at = recent.start + int(np.flatnonzero(np.append(True, inside))[-1])
+        at = recent.start + int(np.flatnonzero(np.append(True, inside[:-1]))[-1])
         yield Change(at, recent.stop, LIMIT, limit.above, limit=limit)
 
 

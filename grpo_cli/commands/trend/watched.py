@@ -215,7 +215,7 @@ TABLE = (
     ),
     Watch(
         "groups_equal", UP, UP, "share", (Limit(0.7, room=0.3),), least=0.5, span=_SHARE, stuck=1.0,
-        bounds=_STEADY, fix=_GROUPS,
+        bounds=_STEADY, spikes=5.0, fix=_GROUPS,
         logged=("frac_reward_zero_std", "zero_var_group_frac", "zero_std_frac"),
     ),
     Watch("groups_all_0", UP, "", "share", least=0.3, bounds=(0.5, 0.8), span=_SHARE, fix=_GROUPS),
