@@ -158,7 +158,7 @@ def _unused(case: Case, wanted: F64, *, unround: bool) -> Iterator[Cause]:
     """Yields the β, and the estimator, of a KL that the objective does not have."""
     ours = case.breakdown.gradient
     for name, choice in STAGES["kl"].choices.items() if case.has_unused_reference else ():
-        if choice.absent or choice.in_reward or "/" in name:
+        if "/" in name or "log_ratio_ref" not in choice.columns:
             continue
         for weight in ("none", "ratio") if "kl_weight" in choice.hyperparameters else ("none",):
             bound = bound_to(name, choice, {"beta": 1.0, "kl_weight": weight})
