@@ -68,6 +68,14 @@ def test_a_bundle_evaluates_to_the_same_bytes(
         assert outputs[0] == outputs[1]
 
 
+def test_a_bundle_that_nothing_can_be_verified_of_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "plain.jsonl"
+    path.write_text('{"log_probs_new": [[-0.5], [-0.7]], "rewards": [1.0, 0.0]}\n')
+    done = run("convert", path, "--bundle", "-o", tmp_path / "run.jsonl")
+    assert (done.exit_code, 'no record has "expected"' in done.stderr) == (0, True)
+    assert run("verify", tmp_path / "run.jsonl").exit_code == 3
+
+
 def test_any_jobs_give_the_same_bytes(tmp_path: Path) -> None:
     path = tmp_path / "run.bundle.jsonl"
     for jobs in (1, 2):

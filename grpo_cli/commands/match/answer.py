@@ -57,7 +57,8 @@ class Matched(Answer):
     """What ``match`` returns.
 
     Attributes:
-        target, target_of, tolerance, rtol: the logged number, its name, how far off it may be.
+        target, target_of, tolerance, rtol: the logged number, its name, how far off it may be:
+            by its digits, and by what sums in float32 are rounded.
         targets: name → every logged number.
         questions: how many numbers were given, and of how many records or steps.
         matches: the conventions that give all numbers, the likeliest entry first.

@@ -227,7 +227,7 @@ def result(run: Run, questions: Sequence[Question], words: Sequence[str]) -> Mat
     return Matched(
         target=target.value,
         target_of=target.name,
-        tolerance=target.half + FLOAT32 * max(sizes, default=abs(target.value)),
+        tolerance=target.half + FLOAT32 * max([abs(target.value), *sizes]),
         rtol=target.rtol if math.isfinite(target.rtol) else None,
         targets={one.name: one.value for one in (target, *last.others)},
         questions=(sum(1 + len(one.others) for one in questions), len(questions)),

@@ -358,7 +358,8 @@ def distinguishing(matches: Sequence[Candidate], chunk: Chunk, has: set[str]) ->
     Where no single feature does, any batch with those that this data lacks.
     """
     objectives = [_without_eps(chunk.objective(one.plan)) for one in matches[:20]]
-    missing = frozenset(probe.FEATURES.keys() - has)
+    clipped = has - {"ratios"} if matches[0].unbound else has  # those of the data bind no ε
+    missing = frozenset(probe.FEATURES.keys() - clipped)
     needed: set[str] = set()
     for one, objective in zip(matches[1:20], objectives[1:], strict=True):
         if one.times == matches[0].times:

@@ -166,7 +166,7 @@ def _unused(case: Case, wanted: F64, *, unround: bool) -> Iterator[Cause]:
             if bound is None or unit is None or not unit.any():
                 continue
             beta = roundest_near(float((wanted - ours) @ unit) / float(unit @ unit))
-            if not beta or unround == round_number(beta):
+            if beta <= 0.0 or unround == round_number(beta):
                 continue
             solved = Bound(name, choice, {**bound.values, "beta": beta})
             of = f"{name}, weighted by the ratio" if weight == "ratio" else name
