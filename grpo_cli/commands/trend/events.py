@@ -12,7 +12,7 @@ from grpo_cli.commands.trend.detectors import DRIFT, IMPOSSIBLE, LIMIT, SPIKE, S
 from grpo_cli.commands.trend.findings import AWAY
 from grpo_cli.commands.trend.onsets import FARTHEST
 from grpo_cli.commands.trend.step import INFO, WARNING, Finding, Steps
-from grpo_cli.commands.trend.watched import DOWN, RANKS, Watch, meaning, watch, watch_logged
+from grpo_cli.commands.trend.watched import AHEAD, DOWN, RANKS, Watch, meaning, watch, watch_logged
 
 _TOGETHER = 8
 """Steps after its last finding within which what goes wrong is of an event that is over."""
@@ -78,7 +78,8 @@ class Event(Answer):
         """What happened, in plain words, with its step."""
         one, row = self.first, _row(self.first)
         words = "" if row is None else meaning(row, one.direction)
-        if one.kind in (IMPOSSIBLE, STUCK) or not words:
+        lasting = row is not None and row.fix == AHEAD and one.kind != SPIKE
+        if one.kind in (IMPOSSIBLE, STUCK) or lasting or not words:
             words = _in_short(one)
         return f"Step {self.step:,}: {words}{' for one step' if _is_single(one) else ''}"
 
