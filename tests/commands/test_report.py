@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import statistics
+from pathlib import Path
 
 import pytest
 from command import answer, run
-from trended import BEGINS, blocks, drifting, series
+from trended import BEGINS, SAMPLES, blocks, drifting, series
 
 
 @pytest.fixture(scope="module")
@@ -306,3 +307,13 @@ def test_a_long_run_keeps_what_matters_and_a_sample(tmp_path):
     assert statistics.mean(inner) == pytest.approx(150, abs=20)  # ± 87/√280 = 5
     path = series(tmp_path / "short.jsonl", {"x": shift[:4]})
     assert [*kept().values()] == ["end", "all", "all", "end"]
+
+
+def test_the_heading_and_the_fix_are_what_check_names(tmp_path: Path) -> None:
+    page, sample = tmp_path / "a.html", SAMPLES / "temperature.jsonl.gz"
+    assert run("report", sample, "-v", "trl/grpo", "-o", page).exit_code == 0
+    assert (
+        "<h1>Step 30: sampling_per_token_logps is sharper than per_token_logps." in page.read_text()
+    )
+    (event, *_) = answer("trend", sample, "-v", "trl/grpo")["events"]
+    assert event["fix"].startswith("look at what grpo check found: sampling_per_token_logps is")

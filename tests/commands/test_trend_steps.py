@@ -411,3 +411,33 @@ def test_the_commands_of_a_step_put_rows_together_as_trend_did(tmp_path: Path) -
     found = answer(*words[1:], "--level", "batch")
     assert (found["total"]["groups"], found["total"]["responses"]) == (1, 2)
     assert found["variant"] == "dr"
+
+
+def test_files_that_differ_by_a_number_and_share_their_steps_are_two_runs(tmp_path: Path) -> None:
+    """Not those of ranks, nor a file that goes on where the other ended."""
+
+    def files(second: str, first_step: int) -> list[Path]:
+        folder = tmp_path / f"{second}{first_step}"
+        named = (("rank0" if "rank" in second else "a", 0), (second, first_step))
+        return [
+            write(folder / f"{name}.jsonl", (PLAIN | {"step": at + begin} for at in range(8)))
+            for name, begin in named
+        ]
+
+    for second, begin, code in (("a2", 0, 2), ("a2", 7, 0), ("rank1", 0, 0)):
+        result = run("trend", *files(second, begin), "-v", "dr")
+        assert result.exit_code == code, result.stderr
+        assert ("so these are 2 runs" in result.stderr) == (code == 2)
+        both = run("compare", *files(second, begin)).stderr
+        assert ("compared as two runs" in both) == (code == 2)
+
+
+def test_a_verdict_says_at_which_steps_a_published_limit_was_passed(tmp_path: Path) -> None:
+    rows = (
+        {"step": at, "log_probs": [[-9.0], [-9.0]], "rewards": [1.0, 0.0]}
+        | {"log_probs_rollout": [[-9.0 - (2.0 if at == 3 else 0.01)]] * 2}
+        for at in range(18)
+    )
+    assert (
+        "mismatch.mult passed 1.05 at 1 step (3)" in trend(write(tmp_path / "a", rows))["verdict"]
+    )

@@ -66,8 +66,8 @@ def compare(
     it; a variant that needs columns the data lack is listed with the reason.
     Cosines are with the first variant's gradient. Without flags of an objective,
     two runs are compared token by token, as `grpo diff` does; their metrics, with
-    intervals, by `grpo trend --against`. Files whose names differ only by a step, a
-    rank or a number are one run. With --variants, all files are one input.
+    intervals, by `grpo trend --against`. Files whose names differ only by a step or a
+    rank are one run. With --variants, all files are one input.
     """  # noqa: D301 - \b is for the help's formatter
     two = files if files is not None and len(files) == 2 else None
     asks_variants = variants is not None or stages.are_given

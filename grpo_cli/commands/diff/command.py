@@ -25,7 +25,7 @@ from grpo_cli.commands.options.source import (
     tell_notes,
 )
 from grpo_cli.commands.trend.logs import is_log
-from grpo_cli.commands.trend.origins import StepSource, run_of
+from grpo_cli.commands.trend.origins import Origins, StepSource, differ_by_number, run_of
 from grpo_cli.engine import Reader
 from grpo_cli.errors import GrpoError, InputError
 from grpo_cli.records import Reading, Source
@@ -120,7 +120,13 @@ def are_two_runs(named: Sequence[str], loading: LoadingOptions) -> bool:
         sides = [expanded([one]) for one in named]
         first, second = ({*map(run_of, side)} for side in sides)
         reading = loading.reading(loading.record)
-        return first.isdisjoint(second) and all(_has_steps(side[0], reading) for side in sides)
+        if first.isdisjoint(second):
+            return all(_has_steps(side[0], reading) for side in sides)
+        origins, files = Origins(), [file for side in sides for file in side]
+        if len(files) == 2 and differ_by_number(*files):
+            for raw, _ in Reader(files, reading).records():
+                origins.add(StepSource().of_record(raw).number, raw.source, raw.line)
+        return origins.two_runs() is not None
     return False
 
 

@@ -62,13 +62,15 @@ def page_of(
     whole["others"] = [*beside]
     first, last = places[0], places[-1]
     event, good = main_event(answer.events), answer.last_good_step
-    last = "" if good is None else f". Last good step: {good:,}"
-    title = answer.verdict.partition(";")[0] if event is None else f"{event.heading}{last}"
+    until = "" if good is None else f". Last good step: {good:,}"
+    title = answer.verdict.partition(";")[0] if event is None else f"{event.heading}{until}"
+    count = len(answer.signatures) - 1
+    more = f" and {count:,} more (grpo trend --json)" if count > 0 else ""
     return html(
         title=f"{title[:1].upper()}{title[1:]}.",
         place=first if len(places) == 1 else f"{first} … {last} ({len(places):,} files)",
         command=command_line(),
-        signature="\n".join(answer.signatures),
+        signature=f"{answer.signatures[0]}{more}" if answer.signatures else "",
         settings={"color_by": None, "top": 10},
         still=_still(answer),
         blocks=[("run", deflated(whole)), *blocks],

@@ -10,10 +10,23 @@ import numpy as np
 from grpo_cli.commands.trend.metrics import ALL, OBJECTIVE
 from grpo_cli.commands.trend.onsets import LEAST
 from grpo_cli.commands.trend.step import Steps
+from grpo_cli.commands.trend.watched import PRACTICE, Limit
 from grpo_cli.objective.inputs import MissingColumnError
 
+_SAID = 4
+"""Steps that are named where a limit is passed."""
 _NAMED = 8
 """Series of a log that are named though they are not watched."""
+
+
+def _passed(name: str, limit: Limit, steps: Steps) -> str:
+    """The steps at which a metric passed a published limit, in words; "" where none did."""
+    values = steps.metrics[name]
+    passed = np.flatnonzero(values > limit.bound if limit.above else values < limit.bound)
+    numbers = [f"{steps.numbers[at]:,}" for at in passed[:_SAID].tolist()]
+    more = ", …" if len(passed) > _SAID else ""
+    count = f"{len(passed)} step{'' if len(passed) == 1 else 's'} ({', '.join(numbers)}{more})"
+    return f"{name} passed {limit.bound:g} at {count}" if len(passed) else ""
 
 
 class Coverage:
@@ -46,6 +59,12 @@ class Coverage:
             for name, row in watched.items()
         ) - len([one for one in assumed if counts[one.name] >= LEAST])
         self._limited = any(row.limits and counts[name] for name, row in watched.items())
+        self._passed = [
+            _passed(name, limit, steps)
+            for name, row in watched.items()
+            for limit in row.limits
+            if limit.source != PRACTICE
+        ]
         self._assumed = [one.name for one in assumed if fields is None or one.name in fields]
         self._unknown = [name for name in counts if steps.logged and name not in watched]
         self._missing: dict[str, list[str]] = {}
@@ -60,6 +79,8 @@ class Coverage:
     def verdict(self) -> str:
         """The sentence for a run in which nothing was found."""
         limits = "; no limit passed" if self._limited else ""
+        if passed := [one for one in self._passed if one]:
+            limits = f"; {', '.join(passed)}"
         if self.steps < LEAST:
             are = f"there {'is' if self.steps == 1 else 'are'} {self.steps}"
             return f"too few steps: shifts and drifts need {LEAST} steps, {are}{limits}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +13,7 @@ from grpo_cli.commands.trend.detectors import DRIFT, IMPOSSIBLE, LIMIT, SPIKE, S
 from grpo_cli.commands.trend.findings import AWAY
 from grpo_cli.commands.trend.onsets import FARTHEST
 from grpo_cli.commands.trend.step import INFO, WARNING, Finding, Steps
-from grpo_cli.commands.trend.watched import DOWN, RANKS, Watch, meaning, watch, watch_logged
+from grpo_cli.commands.trend.watched import AHEAD, DOWN, RANKS, Watch, meaning, watch, watch_logged
 
 _TOGETHER = 8
 """Steps after its last finding within which what goes wrong is of an event that is over."""
@@ -21,6 +22,8 @@ _AT_ONCE = 3
 _POLICY = RANKS["kl_k3"]
 _NAMED = 4
 """Series of an event that its sentence names."""
+_CLAUSE = re.compile(r"[:;]| \(|, as if ")
+"""What ends the first clause of a sentence of ``grpo check``."""
 
 
 @dataclass(frozen=True)
@@ -78,14 +81,25 @@ class Event(Answer):
         """What happened, in plain words, with its step."""
         one, row = self.first, _row(self.first)
         words = "" if row is None else meaning(row, one.direction)
-        if one.kind in (IMPOSSIBLE, STUCK) or not words:
+        lasting = row is not None and row.fix == AHEAD and one.kind != SPIKE
+        if one.kind in (IMPOSSIBLE, STUCK) or lasting or not words:
             words = _in_short(one)
+        if self._cause:
+            words = _CLAUSE.split(self._cause)[0]
         return f"Step {self.step:,}: {words}{' for one step' if _is_single(one) else ''}"
+
+    @property
+    def _cause(self) -> str:
+        """What ``grpo check`` says of its worst record, at the step where it began; or ""."""
+        named = (one for one in self.check if not one.startswith("at step "))
+        return next(named, "").partition(": ")[2]
 
     @property
     def fix(self) -> str:
         """What is usually done about it; nothing where it is information alone."""
         row = _row(self.first)
+        if self._cause:
+            return f"look at what grpo check found: {self._cause}"
         return "" if row is None or self.severity == INFO else row.fix
 
     def fields(self) -> dict[str, Any]:

@@ -226,8 +226,8 @@ class Follow:
             return
         self.notices |= without_kl([plan] if self._references.lacking is not None else [])
         self._origins.merge(replace(part.origins, files={}))  # a file's order is its own
-        if self._origins.clash is not None and not self._one_run:
-            raise two_runs(self._origins.clash, self._present())
+        if (clash := self._origins.two_runs()) is not None and not self._one_run:
+            raise two_runs(clash, self._present())
         if not self._was_resumed(known, part.origins.files.get(known.name)):
             known.broken, known.parts = part.broken | known.broken, known.parts | part.parts
             self._add_steps(known, part)

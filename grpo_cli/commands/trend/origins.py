@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -209,6 +210,15 @@ def run_of(source: str) -> str:
     return str(PurePath(*folders, _COUNTED.sub(unless_of_a_run, _KIND.sub("", name)).rstrip("._-")))
 
 
+def differ_by_number(first: str, second: str) -> bool:
+    """Whether two paths are equal except for a number that is no step, rank, shard or part."""
+    parts = zip(PurePath(first).parts, PurePath(second).parts, strict=False)
+    texts = [text for pair in parts if pair[0] != pair[1] for text in pair]
+    if any(_PART.search(text) or _NAMED.search(text) for text in texts):
+        return False
+    return re.sub(r"\d+", "", first) == re.sub(r"\d+", "", second)
+
+
 # ---- files of one run, or of several ------------------------------------------------------------
 
 _MOST = 3
@@ -289,11 +299,13 @@ class Origins:
         runs: step → its first file, whose path says the run.
         files: file → the order of its steps.
         clash: the first step that two runs have.
+        shared: the steps of two files whose names differ by a number.
     """
 
     runs: dict[int, str] = field(default_factory=dict)
     files: dict[str, FileOrder] = field(default_factory=dict)
     clash: Clash | None = None
+    shared: dict[tuple[str, str], set[int]] = field(default_factory=dict)
 
     def add(self, number: int, source: str, line: int | None) -> None:
         """Adds a record, or several of one step."""
@@ -306,8 +318,24 @@ class Origins:
 
     def _add_run(self, number: int, source: str) -> None:
         first = self.runs.setdefault(number, source)
-        if first is not source and run_of(first) != run_of(source) and self.clash is None:
-            self.clash = Clash(number, first, source)
+        if first == source:
+            return
+        if run_of(first) != run_of(source):
+            self.clash = self.clash or Clash(number, first, source)
+        elif differ_by_number(first, source):
+            self.shared.setdefault((first, source), set()).add(number)
+
+    def two_runs(self) -> Clash | None:
+        """A step that two runs have, by their paths or since their files have most steps in common.
+
+        Files of one step each are parts of it.
+        """
+        counts = Counter(self.runs.values()) if self.shared else Counter()
+        for (first, second), steps in self.shared.items():
+            least = min(counts[first], counts[second] + len(steps))
+            if self.clash is None and len(steps) > 1 and 2 * len(steps) > least:
+                return Clash(min(steps), first, second)
+        return self.clash
 
     def merge(self, later: Origins) -> None:
         """Adds the records that follow."""
@@ -320,6 +348,8 @@ class Origins:
         for number, source in later.runs.items():
             self._add_run(number, intern(source))
         self.clash = self.clash or later.clash
+        for pair, steps in later.shared.items():
+            self.shared.setdefault(pair, set()).update(steps)
 
     def resumed(self) -> dict[str, list[Return]]:
         """Where the runs of files were resumed."""
@@ -346,11 +376,16 @@ class Origins:
             )
 
 
-def two_runs(clash: Clash, files: Sequence[str], command: str = "trend") -> UsageError:
+class SeveralRunsError(UsageError):
+    """Files of several runs, where one is read."""
+
+
+def two_runs(clash: Clash, files: Sequence[str], command: str = "trend") -> SeveralRunsError:
     """The error for files of several runs: ``command`` on each of them, and ``grpo diff``."""
-    runs: dict[str, list[str]] = {run_of(file): [] for file in (clash.first, clash.second)}
+    named = str if run_of(clash.first) == run_of(clash.second) else run_of
+    runs: dict[str, list[str]] = {named(file): [] for file in (clash.first, clash.second)}
     for file in files:
-        runs.setdefault(run_of(file), []).append(file)
+        runs.setdefault(named(file), []).append(file)
     places = [_place(run, its or [run], runs) for run, its in runs.items()]
     lines = [
         ["grpo", command, place, *(["-o", f"run-{at}.html"] if command == "report" else ())]
@@ -360,7 +395,7 @@ def two_runs(clash: Clash, files: Sequence[str], command: str = "trend") -> Usag
     more = f"; … {len(places) - _MOST:,} more" if len(places) > _MOST else ""
     compared = shell_line(["grpo", "diff", *places])
     two = f"; to compare them: {compared}" if len(places) == 2 else ""
-    return UsageError(
+    return SeveralRunsError(
         f"{clash.first} and {clash.second} both have step {clash.step}, so these are "
         f"{len(places)} runs. For each run: {each}{more}{two}; if they are parts of one run, add "
         "--one-run"
@@ -377,9 +412,16 @@ def _place(run: str, its: Sequence[str], runs: Mapping[str, Sequence[str]]) -> s
     return f"{run}*" if shared else folder
 
 
+_COUNTS = re.compile(r"(\[|,)num_items_in_batch=[^],]*,?")
+"""A count of the step's tokens, which is no setting."""
+
+
 def changes(signatures: Mapping[str, int]) -> Iterator[str]:
     """A note if the objective's settings change in the run."""
-    (first, begun), *others = sorted(signatures.items(), key=lambda one: one[1]) or [("", 0)]
+    kept: dict[str, int] = {}
+    for signature, step in sorted(signatures.items(), key=lambda one: one[1]):
+        kept.setdefault(_COUNTS.sub(r"\1", signature), step)
+    (first, begun), *others = [*kept.items()] or [("", 0)]
     for signature, step in others[:1]:
         before, after = (text.split("|") for text in (first, signature))
         pairs = [pair for pair in zip(before, after, strict=False) if pair[0] != pair[1]]

@@ -18,6 +18,7 @@ from grpo_cli.commands.trend.names import logged_values
 from grpo_cli.commands.trend.origins import (
     Origins,
     RecordStep,
+    SeveralRunsError,
     StepSource,
     changes,
     run_of,
@@ -348,9 +349,13 @@ class Run:
         several: dict[str, list[str]] = {}
         for path in self.reader.paths:
             several.setdefault("" if self.one_run else run_of(path), []).append(path)
-        readers = (self.reader.only({}, files) for files in several.values())
-        how = self.plan, self.step_source
-        return [Run(one, *how, one_run=self.one_run).read() for one in readers]
+        how, found = (self.plan, self.step_source), list[Steps]()
+        for files in several.values():
+            try:
+                found.append(Run(self.reader.only({}, files), *how, one_run=self.one_run).read())
+            except SeveralRunsError:
+                found += [Run(self.reader.only({}, [one]), *how).read() for one in files]
+        return found
 
     def read(self) -> Steps:
         """Reads the files.
@@ -395,5 +400,8 @@ class Run:
         run = make()
         for run in fold_pieces(self.reader, make):
             if run.origins.clash is not None and not self.one_run:
-                raise two_runs(run.origins.clash, self.reader.paths, self._command)
+                break
+        clash = run.origins.two_runs()
+        if clash is not None and not self.one_run:
+            raise two_runs(clash, self.reader.paths, self._command)
         return run

@@ -143,7 +143,7 @@ _ENGINE = (
     "compare precision, temperature and weights of engine and trainer; until then, mask or "
     "truncate the ratio between them"
 )
-_AHEAD = "lower the learning rate or the number of updates per batch; go back to the previous step"
+AHEAD = "lower the learning rate or the number of updates per batch; go back to the previous step"
 _GROUPS = (
     "if all answers are right, use harder prompts; if all are wrong, use easier prompts or "
     "larger groups, or check the verifier; or filter such groups"
@@ -170,17 +170,17 @@ TABLE = (
     Watch("mismatch.ess", DOWN, DOWN, "below 1", bounds=_STEADY, span=_SHARE, fix=_ENGINE,
           limits=(Limit(0.3, f"{_VERL}:1001", above=False),),
           logged=("rollout_is_eff_sample_size",)),
-    Watch("ratio_p999", UP, UP, "log", span=_POSITIVE, spikes=1.6, fix=_AHEAD),
-    Watch("ratio_mean", BOTH, fix=_AHEAD, logged=("probs_ratio",)),
-    Watch("ess", DOWN, DOWN, "below 1", span=_SHARE, spikes=30.0, fix=_AHEAD),
-    Watch("clip_low", UP, UP, "share", least=0.05, span=_SHARE, fix=_AHEAD,
+    Watch("ratio_p999", UP, UP, "log", span=_POSITIVE, spikes=1.6, fix=AHEAD),
+    Watch("ratio_mean", BOTH, fix=AHEAD, logged=("probs_ratio",)),
+    Watch("ess", DOWN, DOWN, "below 1", span=_SHARE, spikes=30.0, fix=AHEAD),
+    Watch("clip_low", UP, UP, "share", least=0.05, span=_SHARE, fix=AHEAD,
           logged=("clip_ratio/low_mean", "pg_clipfrac_lower")),
-    Watch("clip_high", UP, UP, "share", least=0.05, span=_SHARE, fix=_AHEAD,
+    Watch("clip_high", UP, UP, "share", least=0.05, span=_SHARE, fix=AHEAD,
           logged=("clip_ratio/high_mean", "clip_ratio/region_mean", "clip_ratio", "pg_clipfrac",
                   "clipfrac", "clip_frac", "clip_fraction", "policy/clipfrac")),
-    Watch("gradient_norm", BOTH, UP, "log", bounds=_STEADY, span=_POSITIVE, spikes=3.0, fix=_AHEAD,
+    Watch("gradient_norm", BOTH, UP, "log", bounds=_STEADY, span=_POSITIVE, spikes=3.0, fix=AHEAD,
           stuck=0.0, logged=("grad_norm", "optim/grad_norm", "gradient_norm")),
-    Watch("loss", spikes=3.0, fix=_AHEAD,
+    Watch("loss", spikes=3.0, fix=AHEAD,
           logged=("pg_loss", "policy_loss", "loss/mean", "train_loss")),
     Watch(
         "kl_k3", UP, UP, "growth", (Limit(3.5, times=True),), bounds=(0.6, 0.55), rise=1.5,

@@ -7,7 +7,7 @@ const LEFT = 78;
 // A positive series that spans more has a logarithmic axis.
 const DECADE = 10;
 
-const LEGEND = "▲ marks the step where a finding began. Top right: a step and its value, the last one until you point at another.";
+const LEGEND = "▲ marks the step where a finding began. Top right: the value at the last step or under the pointer.";
 const DOTS = " Dots: steps whose groups are on this page, orange those of findings; click a chart to open the nearest.";
 
 // A run of so many steps has a bold line as well, of medians.

@@ -114,13 +114,16 @@ def print_comparison(
     differ = [one for one in answer.metrics if one.differs or one.differs_at_end]
     seeds = min(mine, yours) > 1
     found = f"{len(differ)} of {len(answer.metrics)} metrics differ "
-    found += "beyond the runs of each side" if seeds else "by more than two seeds may"
+    found += (
+        "beyond the runs of each side" if seeds else "by more than two seeds of one run usually do"
+    )
     about = f"{found}, over {count:,} steps ({first} to {last})"
     runs = f"; {mine} runs against {yours}" if mine + yours > 2 else ""
     console.print(wrapped(Text(about + runs, "bold"), screen.reading, 2))
     explained = (
         "difference: second − first, ± half of its 95 % interval; at the end: over the last "
-        "quarter (at least 30 steps); ≠: beyond what chance explains in so many metrics"
+        f"quarter ({min(count, max(count // 4, 30))} steps); ≠: beyond what "
+        "chance explains in so many metrics"
     )
     if differ:
         explained += "; KL, lengths and other positive metrics by their factor; since: from when on"
