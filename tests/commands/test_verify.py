@@ -282,10 +282,11 @@ def test_the_names_of_eval_are_compared() -> None:
         ({"metrics": 5}, "expected.metrics: expected an object, got 5"),
         ({"losss": 1.0}, "expected.losss: verify does not know this key; did you mean loss?"),
         ({"loss": 0.1, "loss_grad": []}, "did you mean loss_gradient?"),
+        ({"clip": []}, "verify does not know this key; did you mean clip_fraction?"),
         ({"adv": []}, "verify does not know this key; did you mean advantage?"),
         (
-            {("clip"): []},
-            ("expected.clip: verify does not know this key; known keys: advantages, advantage,"),
+            {("zzz"): []},
+            ("expected.zzz: verify does not know this key; known keys: advantages, advantage,"),
         ),
         ({"loss_gradient": [[None, None], [None]]}, "loss_gradient cannot be compared"),
     ],

@@ -43,7 +43,10 @@ BELOW: dict[str, set[str]] = {
     "terminal": {"errors"},
     "hooks": {"bundle", "errors"},
     "vectors": {"errors", "mistakes"},
-    "api": {"commands", "engine", "variants", "records", "objective", "batch", "errors"},
+    "api": {
+        *("commands", "engine", "variants", "records", "objective", "batch", "errors"),
+        "hyperparameters",
+    },
     "fold": {"engine", "variants", "records", "objective", "errors"},
     "commands": {
         *("engine", "terminal", "variants", "records", "objective", "batch"),

@@ -244,14 +244,11 @@ def print_answer(
     screen = screen_of(stream)
     height = None if chosen().full else screen.height
     noted = sum(lines_of(f"grpo: note: {note}", screen) for note in notes)
-    conclusion = _conclusion(screen, answer, covered, _OTHERS, quiet=quiet)
-    for most in range(_OTHERS, -1, -1):
-        shorter = _conclusion(screen, answer, covered, most, quiet=quiet)
-        high = lines_of(shorter, screen) + noted + _AROUND + _LEAST_LIMIT
-        if height is None or high <= height:
-            conclusion = shorter
+    for most in range(_OTHERS, -1, -1):  # the shortest where none fits
+        conclusion = _conclusion(screen, answer, covered, most, quiet=quiet)
+        below = lines_of(conclusion, screen)
+        if height is None or below + noted + _AROUND + _LEAST_LIMIT <= height:
             break
-    below = lines_of(conclusion, screen)
 
     def draw(console: Console, screen: Screen) -> None:
         wrong = any(one.severity == WARNING for one in answer.findings)

@@ -458,6 +458,11 @@ class Cause(NamedTuple):
         """The stage that it belongs to."""
         return self.of or mistakes()[self.mistake].stage
 
+    @property
+    def is_common(self) -> bool:
+        """Whether the catalogue has the mistake as a usual one; another choice is not in it."""
+        return bool(self.mistake) and mistakes()[self.mistake].common
+
 
 IMPOSSIBLE = (GrpoError, ArithmeticError, LookupError, TypeError, ValueError)
 """What says that a mistake cannot have been made on a record."""

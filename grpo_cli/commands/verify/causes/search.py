@@ -23,7 +23,6 @@ from grpo_cli.commands.verify.causes import (
 )
 from grpo_cli.commands.verify.causes.case import IMPOSSIBLE, STRICT, Case, Cause, Source
 from grpo_cli.commands.verify.causes.located import Located, located
-from grpo_cli.mistakes import mistakes
 from grpo_cli.objective.objective import Objective
 
 MOST = 4
@@ -146,7 +145,7 @@ def _searched(case: Case, wanted: Callable[[Cause], bool]) -> Explained:
     best = [cause for off, cause in fitting.values() if off <= enough]
     if any(cause.mistake == "accumulation-missing" for cause in best):  # counts times its steps
         best = [cause for cause in best if cause.mistake != "accumulation-twice"]
-    best.sort(key=lambda cause: not mistakes()[cause.mistake].common)
+    best.sort(key=lambda cause: not cause.is_common)
     where = Located("")
     if case.has_one_number and matches_by_chance(case, losses) > BY_CHANCE:
         return Explained(where, (), best[:MOST])
