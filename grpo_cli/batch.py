@@ -195,7 +195,7 @@ class Batch:
 
     @property
     def turns(self) -> Segments:
-        """The tokens cut into turns, of which a response has one or more; an empty one has none.
+        """The tokens cut into turns: a response has one or more, an empty one none.
 
         A turn ends where the turn's number changes; where none is given, at masked tokens, which a
         tool or the user wrote.

@@ -1,4 +1,4 @@
-"""The errors that a user can cause, each of which is one line of text."""
+"""The errors that a user can cause. Each is one line of text."""
 
 from __future__ import annotations
 

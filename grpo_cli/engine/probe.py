@@ -120,7 +120,7 @@ def same(left: float | None, right: float | None) -> bool:
 
 
 def tell_apart(left: Objective, right: Objective, missing: frozenset[str]) -> set[str]:
-    """The missing features any one of which makes two objectives differ."""
+    """The missing features; each of them makes two objectives differ."""
 
     def agree(lacking: frozenset[str], *, probable: bool = False) -> bool:
         one, other = (value(each, lacking, probable=probable) for each in (left, right))

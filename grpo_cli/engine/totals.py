@@ -131,7 +131,7 @@ class Totals:
             self.terms[name][own].add(ordered[start:end])
 
     def add_batch(self, other: Totals) -> None:
-        """Adds the totals of one more batch to those of which these are the mean."""
+        """Adds the totals of one more batch to this mean of batches."""
         self.units += 1
         self._add_facts(other)
         for name, sums in other.terms.items():

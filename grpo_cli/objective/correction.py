@@ -58,7 +58,7 @@ def _product(first: NDArray[Any] | None, second: NDArray[Any] | None) -> Any:
 
 
 def within(values: F64, low: float | None, high: float | None) -> Mask:
-    """Which values are between the bounds, both of which are inside; None: no bound."""
+    """Which values are between the bounds, which count as inside; None: no bound."""
     least, most = -np.inf if low is None else low, np.inf if high is None else high
     return (values >= least) & (values <= most)
 

@@ -68,7 +68,7 @@ def _decoded(source: str, texts: Sequence[bytes], numbers: Sequence[int]) -> Dec
 def _line_by_line(
     source: str, texts: Sequence[bytes], numbers: Sequence[int]
 ) -> Iterator[Raw | InputError]:
-    """Lines of which one is no JSON, or empty."""
+    """Lines with one that is no JSON, or empty."""
     for text, number in zip(texts, numbers, strict=True):
         if not text or text.isspace():
             continue

@@ -179,7 +179,7 @@ def join_packed(parts: Sequence[Packed]) -> Packed:
 
 
 def _filled(each: Sequence[NDArray[Any] | None], parts: Sequence[Packed], *, value: Any) -> Any:
-    """[N] numbers by token, of which some parts have none; None where no part has them."""
+    """[N] numbers by token; some parts may lack them, and None: all do."""
     if all(one is None for one in each):
         return None
     return join(

@@ -123,7 +123,7 @@ def _map(one: Translated, value: dict[str, Any], mapped: Mapped) -> None:
 
 
 def _summed(found: Any) -> Any:
-    """Scores per token, of which verl's are the sums; anything else as it is."""
+    """Scores per token, whose sums are verl's; anything else as it is."""
     if isinstance(found, list) and found and all(isinstance(row, list) for row in found):
         try:
             return [

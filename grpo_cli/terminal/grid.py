@@ -155,7 +155,7 @@ def total_width(columns: Collection[Column]) -> int:
 def with_words(
     columns: Sequence[Column], spare: Sequence[str], width: int | None
 ) -> tuple[list[Column], list[str]]:
-    """As ``fitting``, of columns of which the last is words: it stays, and is broken into lines."""
+    """As ``fitting``, where the last column is words: it stays, and is broken into lines."""
     *others, last = columns
     room = None if width is None else width - GAP - min(last.width, _READABLE)
     kept, hidden = fitting(others, spare, room)

@@ -197,7 +197,7 @@ class Floor(NamedTuple):
         setting: what differs between the two sides.
         measure: ``rms``, ``mean_abs`` or ``kl``, in nats per token.
         low, high: the range that was found.
-        models: of which models, engines and versions.
+        models: the models, engines and versions.
         source: the page that says so, or the script that measures it.
     """
 
@@ -209,7 +209,7 @@ class Floor(NamedTuple):
     source: str
 
     def describe(self, *, normal: bool) -> str:
-        """Says what the setting gives, for a mismatch that is normal beside it or too large."""
+        """Says what the setting gives, for a mismatch that is normal or too large."""
         low, high = f"{self.low:.3g}", f"{self.high:.3g}"
         span = low if low == high else f"{low} to {high}"
         size = f"{span} {_UNITS[self.measure]}"

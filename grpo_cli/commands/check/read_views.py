@@ -97,7 +97,7 @@ def _kind(found: Record) -> object:
 
 
 def _read(raw: Raw) -> Record | InputError:
-    """Reads a record; scores that are not finite, of which a rule speaks, are no error."""
+    """Reads a record; scores that are not finite are no error, since a rule reports them."""
     found = record(raw)
     if not isinstance(found, InputError):
         return found

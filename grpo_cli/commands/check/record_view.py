@@ -358,7 +358,7 @@ class View(Tokens):
 
     @cached_property
     def turned(self) -> dict[int, list[Trajectory]]:
-        """Record → its trajectories, of records of which some have several turns."""
+        """Record → its trajectories, if some of them have several turns."""
         found: dict[int, list[Trajectory]] = {}
         for one in self.trajectories:
             found.setdefault(one.record, []).append(one)

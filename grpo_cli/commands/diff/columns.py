@@ -346,7 +346,7 @@ def reordered(first: Record, second: Record) -> Record | None:
 
 
 def _sums(record: Record, columns: Sequence[str]) -> list[tuple[float, ...]]:
-    """The sums of columns over each response: they tell equal responses apart."""
+    """The sums of columns over each response, which distinguish responses."""
     ends = np.cumsum(record.widths)[:-1]
     values = (np.frombuffer(record.columns[name], dtype=np.float64) for name in columns)
     sums = [[float(part.sum()) for part in np.split(one, ends)] for one in values]

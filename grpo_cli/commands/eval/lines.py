@@ -72,7 +72,7 @@ def _token_lines(source: Source, fields: tuple[str, ...], lines: TextFormat) -> 
 
 
 def _shared(cells: Sequence[str], owners: I64, begin: int, end: int) -> Cells:
-    """The cells of some tokens, each of which is that of the token's record or response."""
+    """The cells of some tokens: those of the token's record or response."""
     own = owners[begin:end].tolist()
     texts = {at: cells[at].encode() for at in range(own[0], own[-1] + 1)}
     return [texts[at] for at in own] if len({*texts.values()}) > 1 else cells[own[0]]

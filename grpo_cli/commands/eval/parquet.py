@@ -133,7 +133,7 @@ def _batch(named: Mapping[str, Sequence[Any]]) -> Any:
 
 
 def _filled(name: str, found: Column, count: int) -> Any:
-    """A column with a value for each row, of which there are ``count`` where it has none."""
+    """A column with a value for each of ``count`` rows; nulls where it has none."""
     if found.values is None:
         return package().nulls(count, _kind(name))
     if name == "clip":

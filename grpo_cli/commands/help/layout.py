@@ -69,7 +69,7 @@ class PanelCommand(TyperCommand):
 
 
 def _refuse_two_variants(args: Sequence[str]) -> None:
-    """Refuses -v twice, of which the last would hold."""
+    """Refuses -v twice, since only the last would hold."""
     given = [
         word.removeprefix("--variant").removeprefix("-v").removeprefix("=") or after
         for word, after in pairwise([*takewhile(lambda word: word != "--", args), ""])

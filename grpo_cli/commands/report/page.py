@@ -119,7 +119,7 @@ def _of_records(
 
 
 def _head(answer: Trend, events: Sequence[Event]) -> dict[str, Any]:
-    """What the page's script reads of a run of which no step's groups are kept."""
+    """What the page's script reads of a run without kept groups."""
     steps, good = answer.steps, answer.last_good_step
     outlook = [] if good is None else [f"the last good step is {good:,}"]
     columns = {name: metric(name) for name in known(steps)}

@@ -1,4 +1,4 @@
-"""A whole batch asked for its tokens: one evaluation, of which each chunk gives its first rows."""
+"""The tokens of a whole batch: one evaluation, and the first rows of each chunk."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class OnPage(NamedTuple):
 
 
 def _title(raw: Raw, record: Record, breakdown: Breakdown) -> str:
-    """Which record it is, of which step, its loss, and how much of it is clipped."""
+    """The record's name and step, its loss, and how much of it is clipped."""
     known = raw.value if isinstance(raw.value, dict) else {}
     steps = (f" of step {shown(known[name])}" for name in STEP_FIELDS if name in known)
     loss = shown(-float(breakdown.record_objective[0]) + 0.0)

@@ -18,7 +18,7 @@ from grpo_cli.commands.trend.watched import AHEAD, DOWN, RANKS, Watch, meaning, 
 _TOGETHER = 8
 """Steps after its last finding within which what goes wrong is of an event that is over."""
 _AT_ONCE = 3
-"""Steps of its beginning, of which the likely cause of an event is one."""
+"""The first steps of an event; its likely cause began in one of them."""
 _POLICY = RANKS["kl_k3"]
 _NAMED = 4
 """Series of an event that its sentence names."""

@@ -35,7 +35,7 @@ from grpo_cli.terminal.numbers import shell_line, shown
 _MANY = 1000
 """Standard errors beyond which their number says nothing more."""
 _LATEST = 4
-"""The values of a drift's future of which the median is shown."""
+"""A drift's last values; their median is shown."""
 
 
 class _Series(NamedTuple):

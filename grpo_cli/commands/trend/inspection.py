@@ -25,7 +25,7 @@ _OF_SEVERAL = ("singleton-group", "reference")
 
 
 def of_step(reader: Reader, step: Step, step_source: StepSource) -> Reader:
-    """The same files, of which only the records of a step are read."""
+    """A reader of the same files that reads only the records of a step."""
     if step.key is not None:
         return reader.only({step.key: step.number})
     files: dict[str, int | None] = dict(step_source.files or ()) or {

@@ -161,7 +161,7 @@ class StepSums:
 
     @classmethod
     def without_responses(cls, number: int, source: tuple[str, str | None]) -> StepSums:
-        """Those of a step of which nothing can be used."""
+        """The sums of a step whose records cannot be used."""
         none = np.zeros(1, dtype=np.int64)
         rows = {("row", name): Ragged(none, np.zeros(0, kind)) for name, kind in _ROWS.items()}
         return cls(np.array([number]), [source], rows)

@@ -68,7 +68,7 @@ class Source:
         self._sizes, self._wanted = sizes, wanted
 
     def only(self, wanted: Callable[[Source], NDArray[np.bool_]] | None) -> Source:
-        """The same records, of which other rows are wanted."""
+        """The same records, for other rows."""
         return Source(self.records, self.breakdown, self._sizes, wanted)
 
     @cached_property

@@ -42,7 +42,7 @@ class Groups:
 
     @cached_property
     def lasts(self) -> I64:
-        """[count] the last response of each group, each of which has one."""
+        """[count] the last response of each group; no group is empty."""
         found = np.zeros(self.count, dtype=np.int64)
         found[self.index] = np.arange(len(self.index))
         return found

@@ -166,7 +166,7 @@ def geometric_clip(
 ) -> Surrogate:
     """``gmpo``, the mean being over the tokens of ``counted`` [N] alone; None counts all of them.
 
-    A response of which no token counts has the ratio 1.
+    A response without tokens that count has the ratio 1.
     """
     high = (advantage > 0) & (log_ratio > epsilon_high)
     low = (advantage < 0) & (log_ratio < -epsilon_low)

@@ -177,7 +177,7 @@ def scalars(text: bytes, path: Path) -> list[Any]:
 
 
 def _exact(text: bytes) -> Any:
-    """A scalar; an integer beyond 64 bits, of which orjson makes a float, with all its digits."""
+    """A scalar; an integer beyond 64 bits keeps all its digits (orjson makes it a float)."""
     value = orjson.loads(text)
     if isinstance(value, float) and text.removeprefix(b"-").isdigit():
         return int(text)

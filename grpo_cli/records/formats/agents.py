@@ -164,7 +164,7 @@ def _bits(node: Object) -> bytes:
 
 
 def _sampled(own: str, bits: bytes, values: list[Any] | None) -> list[Any]:
-    """The numbers of a node's sampled tokens; nulls for a node of which none are known."""
+    """The numbers of a node's sampled tokens; nulls for a node without any."""
     count = bits.count(1)
     if not values or not bits:
         return [None] * count

@@ -120,7 +120,7 @@ def _word(token: Object) -> Any:
 
 
 def _read_sglang(value: Object) -> Iterator[Translated]:
-    """Triples of log-prob, token id and text, of which the text may be null or missing."""
+    """Triples of log-prob, token id and text; the text may be null or missing."""
     info = value["meta_info"]
     triples = info["output_token_logprobs"]
     numbers = [one[0] for one in triples]

@@ -100,7 +100,7 @@ class Signal(NamedTuple):
 
 
 class NoLogProbsError(InputError):
-    """A record of which nothing can be evaluated; ``signal`` is what it says."""
+    """A record that cannot be evaluated; ``signal`` is what it says."""
 
     signal: Signal
 

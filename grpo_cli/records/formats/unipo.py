@@ -78,14 +78,14 @@ def with_header(blocks: Iterator[Block]) -> Iterator[Block]:
 
 
 def headed(lines: list[bytes], header: bytes) -> list[bytes]:
-    """Lines, of which each step has the settings of the header."""
+    """Lines; each step has the settings of the header."""
     if not header:
         return lines
     return [header + line[1:] if _IS_STEP.match(line) else line for line in lines]
 
 
 def headed_objects(values: list[Any]) -> list[Any]:
-    """The same for the objects of one array, of which the first may be a header."""
+    """The steps of one array, with the settings of its first object if that is a header."""
     first = values[0]
     if not isinstance(first, dict) or first.get("type") != "header" or "hparams" not in first:
         return values

@@ -128,7 +128,7 @@ def _with_nulls(values: list[Any], place: Place) -> list[float]:
 
 
 def _check_given(rows: list[list[float]], place: Place) -> list[list[float]]:
-    """The rows, each of which must have a number."""
+    """The rows. Each must have a number."""
     for at, row in enumerate(rows):
         if all(map(isnan, row)):
             raise InputError(

@@ -1,4 +1,4 @@
-"""What a record says of turns, trajectories and versions of weights, beside its token columns."""
+"""A record's turns, trajectories and versions of weights."""
 
 from __future__ import annotations
 

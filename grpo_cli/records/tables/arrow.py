@@ -59,7 +59,7 @@ def slices(
 
 
 def _counts(pa: Any, path: str, kind: str, budget: Budget) -> list[int]:
-    """The rows of each part, all of which the budget allows."""
+    """The rows of each part; the budget allows all of them."""
     if kind == "parquet":
         counts, longest = [], [0]
         meta = parquet_file(path).metadata
@@ -206,7 +206,7 @@ def _batches_of(messages: Any) -> Iterator[tuple[_Table, Any]]:
 
 
 class _Table:
-    """A table of flatbuffers: fields by number, each of which may be missing."""
+    """A table of flatbuffers: fields by number, where each may be missing."""
 
     def __init__(self, data: memoryview, at: int) -> None:
         self._data, self._at = data, at

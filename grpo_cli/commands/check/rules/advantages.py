@@ -160,7 +160,7 @@ def _find_moved_rows(view: View) -> Iterator[Finding]:
 
 
 def _find_zeros(view: View) -> Iterator[Finding]:
-    """Yields records of which a group has different rewards, and advantages that are all 0."""
+    """Yields records with a group of different rewards whose advantages are all 0."""
     rewards, advantages = view.summed, view.advantages
     if rewards is None or advantages is None or not len(view.sizes):
         return

@@ -30,7 +30,7 @@ _CERTAIN_TOKENS, _CERTAIN_SHARE = 48, 0.97
 
 @rule("filler")
 def find_certain_tokens(view: View) -> Iterator[Finding]:
-    """Finds records of which every column is 0.0, probability 1, at 97 of 100 tokens.
+    """Finds records whose columns are all 0.0, probability 1, at 97 of 100 tokens.
 
     Nothing is sampled there: a policy at temperature 0, or columns that were never computed.
     """

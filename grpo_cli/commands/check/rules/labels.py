@@ -23,7 +23,7 @@ _EXACT = 1e-4
 
 @rule("mask-roles")
 def find_masked_turns(view: View) -> Iterator[Finding]:
-    """Finds responses of which some of the policy's tokens count, and many others are masked.
+    """Finds responses whose policy tokens count in part, while many others are masked.
 
     Roles say which are the policy's; a template's tokens between them are few. Without roles, all
     responses of several turns must have masked turns before one that counts. Responses that are

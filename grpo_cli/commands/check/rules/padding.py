@@ -432,7 +432,7 @@ def find_masked_ends(view: View) -> Iterator[Finding]:
 
 
 def _find_missing_ends(view: View, ids: I64, ends: frozenset[int]) -> Iterator[Finding]:
-    """Yields the records of which a few responses end in no end of text, and were not cut."""
+    """Yields the records with a few responses that end in no end of text and were not cut."""
     at = np.maximum(view.written.starts + view.widths - 1, 0)
     if view.mask is not None or not len(ids):
         return

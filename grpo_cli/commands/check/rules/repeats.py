@@ -273,7 +273,7 @@ def find_copies(copies: list[Copy], of: int) -> Iterator[Finding]:
 
 @rule("torn-group", "input")
 def find_torn_groups(label: object, first: Place, facts: Facts, count: int) -> Iterator[Finding]:
-    """Yields the first group of which several records have a response each."""
+    """Yields the first group whose responses are in several records, one each."""
     yield Finding(
         {"records": count, "key": facts.label_key},
         severity="info" if facts.given else "warning",

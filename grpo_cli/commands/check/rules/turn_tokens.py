@@ -32,7 +32,7 @@ _DOUBT = -0.3
 
 @rule("tool-tokens")
 def find_tool_tokens(view: View) -> Iterator[Finding]:
-    """Finds counted tokens of other roles, or of which the engine has no log-prob.
+    """Finds counted tokens of other roles, or without a log-prob of the engine.
 
     Frameworks write 0.0 in the engine's column where a tool wrote. So do engines for tokens that
     they are sure of, but the trainer is sure of these too: three in a row are found if they cost

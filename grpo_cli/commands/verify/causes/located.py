@@ -91,7 +91,7 @@ def _count(wrong: Flags) -> str:
 
 
 def _recorded(case: Case) -> Located | None:
-    """Returns the first stage whose own numbers are recorded and differ."""
+    """Returns the first stage with recorded numbers that differ."""
     stages = ("advantage", "ratio", "surrogate", "kl")
     for column in case.columns:
         stage, level = column.expectation.stage, column.expectation.level
@@ -247,7 +247,7 @@ _CELLS: Sequence[tuple[str, Callable[[Case], I64 | None], tuple[str, ...]]] = (
 
 
 def _by_cells(case: Case) -> Found | None:
-    """Looks for the coarsest cut of the tokens of which each part has one factor."""
+    """Looks for the coarsest cut of the tokens in which each part has one factor."""
     policy, rest = _parts(case)
     wanted, ours = case.gradient, case.breakdown.gradient
     assert wanted is not None
