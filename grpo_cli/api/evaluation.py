@@ -129,7 +129,7 @@ def planned(
 
 
 _ARGUMENTS = ("variant", "variants", "stages", "batch", "where", "group_by", "totals_only")
-"""Arguments of the API's functions that hyperparameters are passed beside."""
+"""Arguments of the API's functions that are no hyperparameters."""
 
 
 def checked(hyperparameters: Mapping[str, Hyperparameter]) -> dict[str, Any]:

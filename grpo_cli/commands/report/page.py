@@ -46,20 +46,20 @@ def page_of(
         whole = _head(answer, answer.events) | {"lost": 0}
     else:
         whole, blocks = _of_records(run, answer, options.by, stored)
-    beside = {}
+    other_runs = {}
     if other is not None:
         steps = other if isinstance(other, Steps) else other.read()
-        beside[(options.against or [""])[0]] = steps
+        other_runs[(options.against or [""])[0]] = steps
     for gone in answer.passes:
         words = f"pass {gone.number}, steps {gone.first_step} to {gone.last_step}"
-        beside[words] = answer.steps.whole.until(gone.number).since(gone.first_step)
-    for steps in beside.values():
+        other_runs[words] = answer.steps.whole.until(gone.number).since(gone.first_step)
+    for steps in other_runs.values():
         places_of = {number: at for at, number in enumerate(steps.numbers)}
         for one in whole["metrics"]:
             values = [*(steps.values(one["name"]) if one["name"] in steps.metrics else ()), None]
             row = [values[places_of.get(at, -1)] for at in whole["steps"]]
             one.setdefault("others", []).append(row)
-    whole["others"] = [*beside]
+    whole["others"] = [*other_runs]
     first, last = places[0], places[-1]
     event, good = main_event(answer.events), answer.last_good_step
     until = "" if good is None else f". Last good step: {good:,}"

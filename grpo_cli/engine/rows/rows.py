@@ -95,7 +95,7 @@ def rows(
 
 
 def _picked(table: Sequence[Field], chosen: Sequence[str], level: Level) -> list[Field]:
-    """The chosen fields of a table, with what rows within rows are told by."""
+    """The chosen fields of a table, with what distinguishes rows within rows."""
     known = {field.name: field for field in table}
     keys = [] if level == "record" else [key for key in ("id", "response") if key in known]
     wanted = [name for name in chosen if name in known]

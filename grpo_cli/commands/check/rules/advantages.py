@@ -125,10 +125,10 @@ def find_displaced_advantages(view: View) -> Iterator[Finding]:
     for edge, other in (("first", np.roll(middle, 1)), ("last", np.roll(middle, -1))):
         at = rows.starts if edge == "first" else rows.starts + rows.lengths - 1
         value = by_token[np.clip(at, 0, len(by_token) - 1)]
-        apart = (rows.lengths > _DISPLACED_TOKENS) & (middle != other)
-        hit = apart & (count > 0) & (count < _DISPLACED_TOKENS)
+        distinct = (rows.lengths > _DISPLACED_TOKENS) & (middle != other)
+        hit = distinct & (count > 0) & (count < _DISPLACED_TOKENS)
         hit &= (value == other) | ((value == 0.0) & (middle != 0.0))
-        hits, of = view.count_rows(hit), view.count_rows(apart)
+        hits, of = view.count_rows(hit), view.count_rows(distinct)
         for record in np.flatnonzero((hits >= 3) & (hits > 0.6 * of)).tolist():
             row = view.rows_of(record).start + int(np.argmax(hit[view.rows_of(record)]))
             whose = "previous" if edge == "first" else "next"
@@ -258,8 +258,8 @@ def find_stride(given: Scores) -> str:
     rows = np.arange(count)
     for size in range(2, count):
         if count % size == 0 and Lines.fit(given, rows % (count // size)).follow():
-            apart = count // size
-            return f"groups that take every {apart}th row"
+            stride = count // size
+            return f"groups that take every {stride}th row"
         if count // size < 2:
             continue
         blocks = rows // size
