@@ -120,14 +120,12 @@ def _of_records(
 
 def _head(answer: Trend, events: Sequence[Event]) -> dict[str, Any]:
     """What the page's script reads of a run without kept groups."""
-    steps, good = answer.steps, answer.last_good_step
-    outlook = [] if good is None else [f"the last good step is {good:,}"]
+    steps = answer.steps
     columns = {name: metric(name) for name in known(steps)}
     return {
         "verdict": answer.verdict,
         "outlook": [
             *(one.sentence for one in answer.passes),
-            *outlook,
             *(one.sentence for one in answer.forecasts),
         ],
         "steps": steps.numbers,

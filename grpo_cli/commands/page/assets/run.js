@@ -165,8 +165,10 @@ class RunView {
   }
 }
 
+// A metric's name, as ratio_p999, keeps its small letter.
 const sentences = (parts) =>
-  parts.filter(Boolean).map((words) => `${words[0].toUpperCase()}${words.slice(1)}.`).join(" ");
+  parts.filter(Boolean).map((words) => `${words.replace(/^[a-z]+(?=[ :])/, begun)}.`).join(" ");
+const begun = (word) => `${word[0].toUpperCase()}${word.slice(1)}`;
 
 // How many steps on either side a smoothed value is the median of, which keeps steps sharp.
 const reach = (steps) => Math.max(2, Math.round(steps.length / 40));
