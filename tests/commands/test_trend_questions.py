@@ -122,6 +122,18 @@ def test_a_part_whose_share_of_the_responses_grew(tmp_path: Path) -> None:
         assert verdict in said
 
 
+def test_prompts_of_one_step_each_cannot_be_compared(tmp_path: Path) -> None:
+    """Not those of which one comes back."""
+    rows = [one | {"prompt": f"q{one['step']}-{one['meta']['rank']}"} for one in records()]
+    path, words = write(tmp_path / "a.jsonl", rows), ("-v", "dr", "--by", "prompt")
+    said = "each prompt occurs in one step, so prompts cannot be compared"
+    found = answer("trend", path, *words)
+    assert (found["verdicts"], found["changes"], len(found["parts"])) == ([said], [], len(rows))
+    assert run("trend", path, *words).stdout.strip() == said
+    rows[-1]["prompt"] = rows[0]["prompt"]
+    assert said not in answer("trend", write(path, rows), *words)["verdicts"]
+
+
 def test_the_prompt_that_was_forgotten(folder: Path) -> None:
     found = answer("trend", folder / "run.jsonl", "-v", "dr", "--by", "prompt")
     assert [one["part"] for one in found["fell"]] == [FORGOTTEN]
