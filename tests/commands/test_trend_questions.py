@@ -180,6 +180,28 @@ def test_runs_that_are_equal_at_first(folder: Path, tmp_path: Path) -> None:
     assert not [one for one in found["metrics"] if one["differs"]]
 
 
+def test_a_few_steps_are_too_few_to_decide(tmp_path: Path) -> None:
+    """The largest differences are named, by deviations over all steps, not by their size."""
+    draw = random.Random(12)
+    steps = [{"step": at, "loss": draw.gauss(0, 1), "kl": 1 + 0.01 * draw.random(),
+              "reward": draw.gauss(0, 100), "entropy": 2.0} for at in range(60)]  # fmt: skip
+    first, second = write(tmp_path / "a.jsonl", steps), tmp_path / "b.jsonl"
+    for parts, largest in ((48, ["kl", "loss"]), (30, [])):
+        moved = {"loss": -1.0, "kl": 0.03}
+        later = [{name: one[name] + moved.get(name, 0.0) for name in one} for one in steps[parts:]]
+        words = first, "--against", write(second, [*steps[:parts], *later])
+        assert answer("trend", *words)["largest"] == largest
+        said = " ".join(run("trend", *words).stdout.split())
+        few = "12 steps (48 to 59)" if largest else "30 steps (30 to 59)"
+        assert few in said
+        assert ("too few to decide" in said) == bool(largest)
+        assert ("the largest differences: kl, loss (in standard dev" in said) == bool(largest)
+        assert "at the end" not in said
+    write(second, [one | {"loss": one["loss"] + 1e-9} for one in steps])
+    said = run("trend", *words).stdout
+    assert "at the end" in said
+
+
 def test_a_metric_that_ends_before_runs_part(tmp_path: Path) -> None:
     """Of `kl` five steps are left from there on, too few: it is left out."""
     draw = np.random.default_rng(7)
