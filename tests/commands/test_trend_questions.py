@@ -302,11 +302,11 @@ def test_the_last_good_step(folder: Path) -> None:
     ("since", "factor", "differs", "cell"),
     [
         (0, 1.4, True, "≠ +0.185 ±0.3 (× 1.4)"), (40, 1.4, True, "≠ +0.185 ±0.3 (from step 40)"),
-        (None, 1.4, False, "  +0.185 ±0.3"),
+        (0, None, True, "≠ +0.185 ±0.3 (from step 0)"), (None, 1.4, False, "  +0.185 ±0.3"),
     ],
 )  # fmt: skip
 def test_a_mark_whose_interval_holds_0_says_why(
-    since: int | None, factor: float, differs: bool, cell: str
+    since: int | None, factor: float | None, differs: bool, cell: str
 ) -> None:
     values = (1.0, 1.185, 0.185, -0.115, 0.485)
     row = Difference("kl_k3", *values, *values[2:], differs, differs, since, factor, factor)

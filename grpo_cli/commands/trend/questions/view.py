@@ -175,8 +175,7 @@ def _with_error(one: Difference, first: int, *, at_end: bool) -> str:
     )
     half, why = value - low, ""
     if differs and abs(value) <= half:
-        begun = one.since is not None and one.since > first
-        why = f" (from step {one.since})" if begun else f" (× {factor:.3g})" if factor else ""
+        why = f" (× {factor:.3g})" if factor and one.since == first else f" (from step {one.since})"
     return f"{'≠' if differs else ' '} {value:+.3g} ±{half:.2g}{why}"
 
 
