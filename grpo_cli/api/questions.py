@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Literal, TypeVar
 
@@ -400,6 +401,7 @@ def trend(
         run = Run(reader, plan, source, framework, one_run=one_run)
         flags = Flags(as_flags(None if variant == "grpo" else variant, stages or {}, values))
         found = trend_of(run, run.read(), flags, log=logged, framework=framework)[0]
+        found = replace(found, verdict=of_arguments(found.verdict))
         return _noting(found, reader.notes(plan), run.lacks, run.notices)
 
 

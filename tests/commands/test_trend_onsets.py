@@ -25,6 +25,7 @@ from command import answer, run
 from files import each
 from trended import PLAIN, SAMPLES, drifting, found_in, series, trend, write
 
+import grpo_cli
 from grpo_cli.batch import F64
 
 Said = tuple[int, str, float]
@@ -270,6 +271,33 @@ def test_a_run_that_learns_nothing_says_so(tmp_path: Path) -> None:
         later = [PLAIN | {"step": at} for at in range(first, 20)]
         found = found_in(write(tmp_path / "b.jsonl", [*rows[:first], *later]))
         assert [(one["onset"], one["end"]) for one in found.get("groups_equal", [])] == wanted
+
+
+def test_records_that_nobody_grouped_are_said_first(tmp_path: Path) -> None:
+    """Not of advantages that the records give, and not once they are grouped."""
+    rows = [
+        {"step": at, "uid": name, "log_probs": [[-1.0, -2.0]], "rewards": 1.0 + (uid == at % 2)}
+        for at in range(20)
+        for uid, name in enumerate("ppqq")
+    ]
+    path, note = write(tmp_path / "a.jsonl", rows), "each record is a group of its own; "
+    told = f"{note}--group-by step,uid joins them"
+    document = trend(path)
+    assert document["verdict"].startswith(f"{told}; gradient_norm is stuck at step 0")
+    at = answer("trend", path, "-v", "dr", "--at", "0")
+    for found in (document["findings"], at["findings"]):
+        (sentence,) = [one["sentence"] for one in found if one["kind"] == "stuck"]
+        assert sentence.endswith(
+            ", in all of the first 20 steps: each record is a group of its own"
+        )
+    assert f"note: {told}\n" in run("trend", path, "-v", "dr").stderr
+    found = grpo_cli.trend(path, "dr")
+    told = told.replace("--group-by", "group_by")
+    assert told in found.notices
+    assert found.verdict.startswith(told)
+    given = write(tmp_path / "b.jsonl", [one | {"advantages": 1.0} for one in rows])
+    for words in ((path, "--group-by", "step,uid"), (given, "--advantage", "given")):
+        assert note not in trend(*words)["verdict"]
 
 
 def test_what_was_found_stays_and_ends(tmp_path: Path) -> None:

@@ -122,6 +122,18 @@ def test_a_part_whose_share_of_the_responses_grew(tmp_path: Path) -> None:
         assert verdict in said
 
 
+def test_prompts_of_one_step_each_cannot_be_compared(tmp_path: Path) -> None:
+    """Not those of which one comes back."""
+    rows = [one | {"prompt": f"q{one['step']}-{one['meta']['rank']}"} for one in records()]
+    path, words = write(tmp_path / "a.jsonl", rows), ("-v", "dr", "--by", "prompt")
+    said = "each prompt occurs in one step, so prompts cannot be compared"
+    found = answer("trend", path, *words)
+    assert (found["verdicts"], found["changes"], len(found["parts"])) == ([said], [], len(rows))
+    assert run("trend", path, *words).stdout.strip() == said
+    rows[-1]["prompt"] = rows[0]["prompt"]
+    assert said not in answer("trend", write(path, rows), *words)["verdicts"]
+
+
 def test_the_prompt_that_was_forgotten(folder: Path) -> None:
     found = answer("trend", folder / "run.jsonl", "-v", "dr", "--by", "prompt")
     assert [one["part"] for one in found["fell"]] == [FORGOTTEN]
@@ -166,6 +178,28 @@ def test_runs_that_are_equal_at_first(folder: Path, tmp_path: Path) -> None:
     assert found["steps"] == [10, 39, 30]
     assert "the runs are equal before step 10" in found["notes"][1]
     assert not [one for one in found["metrics"] if one["differs"]]
+
+
+def test_a_few_steps_are_too_few_to_decide(tmp_path: Path) -> None:
+    """The largest differences are named, by deviations over all steps, not by their size."""
+    draw = random.Random(12)
+    steps = [{"step": at, "loss": draw.gauss(0, 1), "kl": 1 + 0.01 * draw.random(),
+              "reward": draw.gauss(0, 100), "entropy": 2.0} for at in range(60)]  # fmt: skip
+    first, second = write(tmp_path / "a.jsonl", steps), tmp_path / "b.jsonl"
+    for parts, largest in ((48, ["kl", "loss"]), (30, [])):
+        moved = {"loss": -1.0, "kl": 0.03}
+        later = [{name: one[name] + moved.get(name, 0.0) for name in one} for one in steps[parts:]]
+        words = first, "--against", write(second, [*steps[:parts], *later])
+        assert answer("trend", *words)["largest"] == largest
+        said = " ".join(run("trend", *words).stdout.split())
+        few = "12 steps (48 to 59)" if largest else "30 steps (30 to 59)"
+        assert few in said
+        assert ("too few to decide" in said) == bool(largest)
+        assert ("the largest differences: kl, loss (in standard dev" in said) == bool(largest)
+        assert "at the end" not in said
+    write(second, [one | {"loss": one["loss"] + 1e-9} for one in steps])
+    said = run("trend", *words).stdout
+    assert "at the end" in said
 
 
 def test_a_metric_that_ends_before_runs_part(tmp_path: Path) -> None:
@@ -268,11 +302,11 @@ def test_the_last_good_step(folder: Path) -> None:
     ("since", "factor", "differs", "cell"),
     [
         (0, 1.4, True, "≠ +0.185 ±0.3 (× 1.4)"), (40, 1.4, True, "≠ +0.185 ±0.3 (from step 40)"),
-        (None, 1.4, False, "  +0.185 ±0.3"),
+        (0, None, True, "≠ +0.185 ±0.3 (from step 0)"), (None, 1.4, False, "  +0.185 ±0.3"),
     ],
 )  # fmt: skip
 def test_a_mark_whose_interval_holds_0_says_why(
-    since: int | None, factor: float, differs: bool, cell: str
+    since: int | None, factor: float | None, differs: bool, cell: str
 ) -> None:
     values = (1.0, 1.185, 0.185, -0.115, 0.485)
     row = Difference("kl_k3", *values, *values[2:], differs, differs, since, factor, factor)

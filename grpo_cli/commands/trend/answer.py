@@ -35,7 +35,8 @@ def trend_of(
         log: what a trainer logged.
         framework: whose names the log has.
     """
-    found = findings(steps, flags)
+    ungrouped = None if run is None else run.ungrouped
+    found = findings(steps, flags, ungrouped)
     happened = events(found)
     variant, signatures, compared, covered = "", list[str](), None, Coverage(steps, columns)
     if run is not None:
@@ -46,5 +47,6 @@ def trend_of(
     sentence = verdict(steps, happened, covered)
     if all(one.severity != WARNING for one in happened) and (rise := risen(steps)):
         sentence = f"{rise}; {sentence}"
+    sentence = f"{ungrouped}; {sentence}" if ungrouped else sentence
     passes = passes_of(steps, found, flags)
     return Trend(variant, signatures, steps, found, happened, sentence, compared, passes), covered

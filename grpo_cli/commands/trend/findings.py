@@ -47,12 +47,17 @@ class _Series(NamedTuple):
     values: F64
 
 
-def findings(steps: Steps, flags: Flags = Flags()) -> list[Finding]:  # noqa: B008
+def findings(
+    steps: Steps,
+    flags: Flags = Flags(),  # noqa: B008
+    ungrouped: str | None = None,
+) -> list[Finding]:
     """Where a run changed, the earliest first.
 
     Args:
         steps: by number.
         flags: what goes into the commands.
+        ungrouped: why no gradient is left, as ``Run`` has it.
     """
     series = []
     for name, column in steps.metrics.items():
@@ -60,7 +65,7 @@ def findings(steps: Steps, flags: Flags = Flags()) -> list[Finding]:  # noqa: B0
             places = np.flatnonzero(~np.isnan(column))
             series.append(_Series(name, watch, places, column[places]))
     found = [
-        _finding(one, steps, change, flags)
+        _finding(one, steps, change, flags, ungrouped)
         for one, each in zip(series, changes([(s.watch, s.values) for s in series]), strict=True)
         for change in each
     ]
@@ -75,7 +80,9 @@ def findings(steps: Steps, flags: Flags = Flags()) -> list[Finding]:  # noqa: B0
     return sorted(found, key=lambda one: one.onset)
 
 
-def _finding(series: _Series, steps: Steps, change: Change, flags: Flags) -> Finding:
+def _finding(
+    series: _Series, steps: Steps, change: Change, flags: Flags, ungrouped: str | None
+) -> Finding:
     values, numbers = series.values, steps.numbers
     end = len(values) if change.end is None or change.period else max(change.end, change.at + 1)
     after = values[change.at : change.at + 1 if change.kind == SPIKE and not change.period else end]
@@ -87,7 +94,7 @@ def _finding(series: _Series, steps: Steps, change: Change, flags: Flags) -> Fin
         series.name,
         change.kind,
         numbers[begun],
-        _sentence(series, change, numbers[begun]) + until,
+        _sentence(series, change, numbers[begun], ungrouped) + until,
         worst_step=numbers[farthest],
         score=change.score,
         direction=UP if change.up else DOWN,
@@ -102,7 +109,7 @@ def _finding(series: _Series, steps: Steps, change: Change, flags: Flags) -> Fin
 # ---- sentences ----------------------------------------------------------------------------------
 
 
-def _sentence(series: _Series, change: Change, step: int) -> str:
+def _sentence(series: _Series, change: Change, step: int, ungrouped: str | None) -> str:
     """What happened, in numbers."""
     name, value = series.name, shown(float(series.values[change.at]))
     if change.kind == SPIKE:
@@ -117,7 +124,8 @@ def _sentence(series: _Series, change: Change, step: int) -> str:
     if change.kind == STUCK:
         count = len(series.values) if change.end is None else change.end
         stuck = f"{name} is {series.watch.stuck:g} from step {step} on"
-        return f"{stuck}, in all of the first {count:,} steps: nothing is learnt"
+        why = "nothing is learnt" if ungrouped is None else ungrouped.partition(";")[0]
+        return f"{stuck}, in all of the first {count:,} steps: {why}"
     return (_moved if change.limit is None else _passed)(series, change, step)
 
 

@@ -32,6 +32,7 @@ from grpo_cli.engine.evaluation import NO_OLD, StatisticsSums, on_policy_by_defa
 from grpo_cli.engine.evaluator import BatchStatistics, Evaluator
 from grpo_cli.engine.fold import Accumulator, first_pass, fold_pieces
 from grpo_cli.engine.references import References, without_kl
+from grpo_cli.engine.totals import Totals
 from grpo_cli.errors import InputError
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.inputs import MissingColumnError
@@ -317,6 +318,7 @@ class Run:
         parts: row → part and step, where steps have parts; a step's number is its row's then.
         logged: what the framework ``names`` would have logged: name → [S].
         statistics: those of each step, where the plan wants some.
+        ungrouped: the note where no gradient is left because records are not grouped.
     """
 
     def __init__(
@@ -336,6 +338,7 @@ class Run:
         self.statistics: BatchStatistics | None = None
         self.logged: dict[str, F64] = {}
         self.parts: dict[int, tuple[Any, int]] = {}
+        self.ungrouped: str | None = None
 
     @property
     def lacks(self) -> Notices:
@@ -381,6 +384,11 @@ class Run:
         self.notices: Notices = found.notices | dict.fromkeys([*notes, *changes(found.signatures)])
         self.notices |= without_kl([plan] if found.references.lacking is not None else [])
         sums = joined(found.tables or [sums_of_rewards([])])
+        if plan.compares_groups and not any("|adv:given" in one for one in found.signatures):
+            records, responses = (int(sums.count(one).sum()) for one in ("records", "samples"))
+            groups = int(sums.columns["row", "label"].widths.sum())
+            self.ungrouped = self.reader.ungrouped(Totals(plan.batch, records, groups, responses))
+            self.notices |= {} if self.ungrouped is None else {self.ungrouped: None}
         steps = steps_of(sums, found.parts, found.broken, self.step_source)
         if self._names is not None:
             last = [row not in found.parts for row in sums.numbers.tolist()]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
 import numpy as np
@@ -34,6 +34,8 @@ Columns = tuple[F64, F64, Sequence[int]]
 """[runs, n] the values of a metric on both sides, and the numbers of the steps."""
 _LAST, _LEAST_END = 4, 30
 """The end of runs is their last quarter, and no fewer than so many steps."""
+_NAMED = 3
+"""Metrics that are named where the steps are too few to decide."""
 
 
 @dataclass(frozen=True)
@@ -80,12 +82,25 @@ class RunComparison(Answer):
         runs: how many runs are on either side.
         metrics: the differences, those beyond noise first.
         notes: what the intervals do not cover.
+        largest: where the steps are too few (30) to decide, the metrics with the largest
+            differences, in standard deviations of the first run over all steps in common.
     """
 
     steps: Sequence[int]
     runs: Sequence[int]
     metrics: Sequence[Difference]
     notes: Sequence[str]
+    largest: Sequence[str]
+
+    @property
+    def has_end(self) -> bool:
+        """Whether the last steps are others than all steps."""
+        return self.steps[2] > _LEAST_END
+
+    @property
+    def too_few(self) -> bool:
+        """Whether steps are the sample, and too few to say that a metric does not differ."""
+        return self.steps[2] < _LEAST_END and min(self.runs) == 1
 
 
 def compare_runs(first: Sequence[Steps], second: Sequence[Steps]) -> RunComparison:
@@ -116,6 +131,7 @@ def compare_runs(first: Sequence[Steps], second: Sequence[Steps]) -> RunComparis
         kept = np.flatnonzero(~np.isnan(np.vstack([mine, yours])).any(axis=0))
         if len(kept) >= _LEAST:
             found[name] = mine[:, kept], yours[:, kept], [common[at] for at in kept]
+    spreads = {name: float(mine.mean(axis=0).std(ddof=1)) for name, (mine, _, _) in found.items()}
     differ = common[0] if seeds else _first_difference(found.values(), common[0])
     if differ > common[0] and differ <= common[-_LEAST]:
         notes.append(f"the runs are equal before step {differ}; compared from there on")
@@ -140,9 +156,11 @@ def compare_runs(first: Sequence[Steps], second: Sequence[Steps]) -> RunComparis
         for one in runs
         for name, broken in one.not_finite.items()
     ]
-    return RunComparison(
-        [common[0], common[-1], len(common)], [len(first), len(second)], rows, notes
-    )
+    sizes = {one.name: abs(one.difference) / spreads[one.name] for one in rows if spreads[one.name]}
+    largest = sorted(filter(sizes.get, sizes), key=sizes.__getitem__, reverse=True)[:_NAMED]
+    span, counts = [common[0], common[-1], len(common)], [len(first), len(second)]
+    answer = RunComparison(span, counts, rows, notes, largest)
+    return answer if answer.too_few else replace(answer, largest=[])
 
 
 def _first_difference(found: Iterable[Columns], otherwise: int) -> int:

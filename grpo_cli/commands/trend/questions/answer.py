@@ -67,7 +67,9 @@ def answer_question(
         notes = dict.fromkeys(compared.notes)
     elif options.at is not None and options.by is None:
         records, steps = (None, run) if isinstance(run, Steps) else (run, run.read())
-        happened = step_at(records, steps, options.at, findings(steps, flags))
+        ungrouped = None if records is None else records.ungrouped
+        changed = findings(steps, flags, ungrouped)
+        happened = step_at(records, steps, options.at, changed)
         step = steps[place_of(steps, options.at)]
         draw = partial(print_step_answer, answer=happened, step=step, flags=flags)
         options.page.write(happened, draw, rows=happened.metrics)

@@ -287,8 +287,11 @@ def answer_by(
         around: the changes that are explained.
         names: the metrics of which each part has its median.
     """
-    changes = [parts.changes(one, whole) for one in around]
+    once = len(whole) > 1 and len(parts.of_part) == len(parts.parts)
+    changes = [] if once else [parts.changes(one, whole) for one in around]
     verdicts = [_verdict(field, rows, len(parts.parts)) for rows in changes if rows]
+    if once:
+        verdicts = [f"each {field} occurs in one step, so {field}s cannot be compared"]
     fell = parts.fallen() if "reward_mean" in whole.metrics else []
     if fell:
         dead = sum(one.dead for one in fell)

@@ -118,13 +118,18 @@ def print_comparison(
         "beyond the runs of each side" if seeds else "by more than two seeds of one run usually do"
     )
     about = f"{found}, over {count:,} steps ({first} to {last})"
+    if answer.too_few:
+        few = f"{count} steps ({first} to {last}) are too few to decide"
+        about = f"{about}, too few to decide on the others" if differ else few
+    if answer.largest:
+        about += f"; the largest differences: {', '.join(answer.largest)}"
+        about += " (in standard deviations of the first run)"
     runs = f"; {mine} runs against {yours}" if mine + yours > 2 else ""
     console.print(wrapped(Text(about + runs, "bold"), screen.reading, 2))
-    explained = (
-        "difference: second − first, ± half of its 95 % interval; at the end: over the last "
-        f"quarter ({min(count, max(count // 4, 30))} steps); ≠: beyond what "
-        "chance explains in so many metrics"
-    )
+    explained = "difference: second − first, ± half of its 95 % interval"
+    if answer.has_end:
+        explained += f"; at the end: over the last quarter ({max(count // 4, 30)} steps)"
+    explained += "; ≠: beyond what chance explains in so many metrics"
     if differ:
         explained += "; KL, lengths and other positive metrics by their factor; since: from when on"
     console.print(wrapped(Text(explained, "dim"), screen.reading))
@@ -146,7 +151,8 @@ def print_comparison(
         if one.name not in equal
     ]
     note = f"\nequal: {', '.join(equal)}" if equal else ""
-    hide = () if differ else ("since",)
+    hide = [] if differ else ["since"]
+    hide += [] if answer.has_end else ["at the end"]
     spare = ("second", "first", "since")
     _print_rows(console, screen, rows, spare=spare, hide=hide, note=note, indent=2)
 
@@ -169,8 +175,7 @@ def _with_error(one: Difference, first: int, *, at_end: bool) -> str:
     )
     half, why = value - low, ""
     if differs and abs(value) <= half:
-        begun = one.since is not None and one.since > first
-        why = f" (from step {one.since})" if begun else f" (× {factor:.3g})" if factor else ""
+        why = f" (× {factor:.3g})" if factor and one.since == first else f" (from step {one.since})"
     return f"{'≠' if differs else ' '} {value:+.3g} ±{half:.2g}{why}"
 
 
