@@ -183,7 +183,7 @@ TABLE = (
     Watch("loss", spikes=3.0, fix=AHEAD,
           logged=("pg_loss", "policy_loss", "loss/mean", "train_loss")),
     Watch(
-        "kl_k3", UP, UP, "growth", (Limit(3.5, times=True),), bounds=(0.6, 0.55), rise=1.5,
+        "kl_k3", UP, UP, "growth", (Limit(4.0, times=True),), bounds=(0.6, 0.55), rise=1.5,
         span=_POSITIVE, spikes=3.0,
         logged=("kl", "kl_loss", "kl/mean", "kl_ent_ratio/mean", "objective/kl", "kl_div"),
         fix="raise β, lower the learning rate, or go back to the previous step",
