@@ -160,7 +160,8 @@ def _print(console: Console, screen: Screen, answer: RunDiff) -> None:
     parts += [] if first.group is None else [f"group {shown(first.group)}"]
     parts += [] if first.response is None else [f"response {first.response}"]
     parts += [] if first.token is None else [f"token {first.token}"]
-    console.print(Text(f"{', '.join(parts)}: {first.column}, {first.meaning}", "bold"))
+    place = f"{', '.join(parts)}: {first.column}, {first.meaning}"
+    console.print(wrapped(Text(place, "bold"), screen.reading, 2))
     console.print(Text("  {} against {}".format(*_both(first))))
     _print_noise(console, screen, answer)
     console.print()
