@@ -168,5 +168,5 @@ function histogram(record, quantity, width) {
   }
   const label = `histogram of ${quantity.words}`;
   const svg = draw("svg", { viewBox: `0 0 ${width} ${height + foot}`, role: "img", "aria-label": label }, ...parts);
-  return [svg, make("figcaption", {}, `highest bar: ${shown(Math.max(...counts))} of ${shown(values.length)} tokens${log ? " (log scale)" : ""}`)];
+  return [svg, make("figcaption", {}, `highest bar: ${shown(Math.max(...counts))} of ${shown(values.length)} tokens${log ? " (heights on a log scale)" : ""}`)];
 }

@@ -76,6 +76,7 @@ function clipSentence(record, t) {
     const bound = range ? ` at ${shown(range[side === "low" ? 0 : 1])}` : "";
     return `${MARKS[side]} clipped ${side}${bound}: its gradient is cut`;
   }
+  if (record.columns.advantage?.[t] === 0) return "not clipped: the advantage is 0";
   if (range && (ratio < range[0] || ratio > range[1])) {
     return `not clipped: outside ${shown(range[0])} to ${shown(range[1])}, where the bound does not act`;
   }
