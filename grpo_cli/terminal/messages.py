@@ -16,11 +16,16 @@ from grpo_cli.terminal.numbers import escaped_json, visible
 
 @contextmanager
 def failures(*, as_json: bool = False) -> Iterator[None]:
-    """Tells an error of the user's in one line and ends the command with its exit code."""
+    """Tells an error of the user's in one line and ends the command with its exit code.
+
+    A file whose first records could be read is of the right kind: there the others may be left out.
+    """
     try:
         yield
     except GrpoError as error:
         tell(error, as_json=as_json)
+        if isinstance(error, InputError) and (error.line or 0) > 1 and not as_json:
+            say("note: --on-error skip leaves out records that cannot be read; grpo check lists them")
         raise typer.Exit(error.exit_code) from None
 
 

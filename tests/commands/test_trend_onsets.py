@@ -257,14 +257,14 @@ def test_what_goes_the_other_way_is_information(tmp_path: Path) -> None:
     document = trend(path)
     (one,) = [one for one in document["findings"] if one["metric"] == "rewards/x/mean"]
     assert (one["severity"], one["direction"], one["kind"]) == ("info", "up", "shift")
-    assert document["verdict"].startswith("gradient_norm is stuck at step 0; 60 steps")
+    assert document["verdict"].startswith("gradient_norm is 0 from step 0 on; 60 steps")
 
 
 def test_a_run_that_learns_nothing_says_so(tmp_path: Path) -> None:
     """All rewards equal from the first step on, until they are not; not in one step of five."""
     rows = [PLAIN | {"step": at, "rewards": [0.0, 0.0]} for at in range(20)]
     document = trend(write(tmp_path / "a.jsonl", rows))
-    assert document["verdict"].startswith("groups_equal is stuck at step 0; at the same time grad")
+    assert document["verdict"].startswith("groups_equal is 1 from step 0 on; at the same time grad")
     sentence = "groups_equal is 1 from step 0 on, in all of the first 20 steps: nothing is learnt"
     assert sentence in [one["sentence"] for one in document["findings"]]
     for first, wanted in ((8, [(0, 8)]), (4, [])):
@@ -283,7 +283,7 @@ def test_records_that_nobody_grouped_are_said_first(tmp_path: Path) -> None:
     path, note = write(tmp_path / "a.jsonl", rows), "each record is a group of its own; "
     told = f"{note}--group-by step,uid joins them"
     document = trend(path)
-    assert document["verdict"].startswith(f"{told}; gradient_norm is stuck at step 0")
+    assert document["verdict"].startswith(f"{told}; gradient_norm is 0 from step 0 on")
     at = answer("trend", path, "-v", "dr", "--at", "0")
     for found in (document["findings"], at["findings"]):
         (sentence,) = [one["sentence"] for one in found if one["kind"] == "stuck"]

@@ -80,7 +80,7 @@ def _head(answer: Matched) -> Iterator[tuple[str, str]]:
     yield from ((line, "") for line in _released(answer))
     if count:
         yield _chance(answer), "" if answer.by_chance else "dim"
-    if count > 1 and answer.tell_apart:
+    if count > 1 and answer.reproduced and answer.tell_apart:
         yield "to distinguish them, use data with", "bold"
         yield from ((f"  {one}", "") for one in answer.tell_apart)
 
@@ -89,7 +89,8 @@ def _chance(answer: Matched) -> str:
     """How many such matches chance gives."""
     expected = answer.matches[0].hits_expected or 0.0
     some = f"about {shown(float(f'{expected:.2g}'))}" if expected >= 1e-4 else "fewer than 0.0001"
-    by_chance = f"{some} matches this simple are expected by chance"
+    noun = "match this simple is" if some == "about 1" else "matches this simple are"
+    by_chance = f"{some} {noun} expected by chance"
     if not answer.by_chance:
         return by_chance
     return f"{by_chance}: give more digits or more numbers (--kl, --gradient-norm, --logged)"

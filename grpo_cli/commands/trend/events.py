@@ -74,7 +74,8 @@ class Event(Answer):
         follows = f"; at the same time {together}" if together else ""
         follows += f"; then {_listed(later)}" if later else ""
         often = f" and every {self.first.period} steps since" if self.first.period else ""
-        return f"{cause}{_in_short(self.first)} at step {self.step}{often}{last}{follows}"
+        since = f"from step {self.step} on" if self.first.kind == STUCK else f"at step {self.step}"
+        return f"{cause}{_in_short(self.first)} {since}{often}{last}{follows}"
 
     @property
     def heading(self) -> str:
@@ -184,7 +185,6 @@ _VERBS = {
     SPIKE: "jumped",
     LIMIT: "passed its limit",
     IMPOSSIBLE: "has an impossible value",
-    STUCK: "is stuck",
 }
 
 
@@ -195,6 +195,8 @@ def _in_short(finding: Finding) -> str:
         return f"{finding.metric} {AWAY}"
     if not finding.direction or finding.score == 0.0:
         return f"{finding.metric} is not finite"
+    if finding.kind == STUCK and (row := _row(finding)) is not None:
+        return f"{finding.metric} is {row.stuck:g}"
     moved = ("began to fall" if down else "began to rise") if finding.kind == DRIFT else None
     moved = "dropped" if down and finding.kind == SPIKE else moved
     moved = moved or _VERBS.get(finding.kind, "fell" if down else "rose")
