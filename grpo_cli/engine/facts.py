@@ -106,9 +106,9 @@ class InputFacts:
         if not 1 < records == groups == responses or not self.group_key:
             return None
         key = self.group_key
-        for field, steps in self.steps.items():
+        for name, steps in self.steps.items():
             if len(steps) > 1:  # a prompt may come back in a later step
-                key = f"{field},{key}"
+                key = f"{name},{key}"
         return f"each record is a group of its own; --group-by {key} joins them"
 
     def collect(

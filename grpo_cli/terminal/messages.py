@@ -25,7 +25,7 @@ def failures(*, as_json: bool = False) -> Iterator[None]:
     except GrpoError as error:
         tell(error, as_json=as_json)
         if isinstance(error, InputError) and (error.line or 0) > 1 and not as_json:
-            say("note: --on-error skip leaves out records that cannot be read; grpo check lists them")
+            say("note: --on-error skip leaves out records that cannot be read (see grpo check)")
         raise typer.Exit(error.exit_code) from None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from rich.console import Console
 from rich.text import Text
@@ -35,7 +35,7 @@ def print_findings(
             of_kind = [row for row in rows if (row.code, row.severity) == (code, severity)]
             _print_kind(console, screen.reading, of_kind, answer.more.get(code, 0))
     if answer.mismatch is not None and not quiet:
-        for words in mismatch_lines(answer.mismatch, answer.findings):
+        for words in mismatch_lines(answer.mismatch, _of_mismatch(answer.findings)):
             console.print(wrapped(Text(words), screen.reading, 4))
         console.print()
     for row in () if quiet else answer.denominators:
@@ -63,8 +63,23 @@ def _print_kind(console: Console, width: int, rows: Sequence[Finding], more: int
     console.print()
 
 
-def mismatch_lines(found: MismatchFound, findings: Sequence[Finding] = ()) -> list[str]:
-    """Says how large a mismatch is, whether that is normal, and what explains it."""
+def _of_mismatch(findings: Sequence[Finding]) -> Iterable[str]:
+    """The codes of findings that may explain a mismatch: they are on the same columns."""
+    compared = {"log_probs_old", "log_probs_rollout"}
+    return dict.fromkeys(
+        one.code
+        for one in findings
+        if one.code != "rollout-mismatch" and compared & {*one.evidence.get("columns", ())}
+    )
+
+
+def mismatch_lines(found: MismatchFound, codes: Iterable[str] = ()) -> list[str]:
+    """Says how large a mismatch is, whether that is normal, and what explains it.
+
+    Args:
+        found: the mismatch.
+        codes: of findings that were printed before it, and may explain it.
+    """
     lines = [
         f"log π_old − log π_rollout: {found.rms:.3g} nats RMS, mean |·| {found.mean_abs:.3g}, "
         f"KL {found.kl:.3g} per token; the 0.1% of tokens that differ most carry {found.worst:.0%} "
@@ -78,14 +93,8 @@ def mismatch_lines(found: MismatchFound, findings: Sequence[Finding] = ()) -> li
             where = f"{top.name}: {counted(top.tokens, 'token')}, {top.share:.0%} of the KL"
             verb = "explain" if cause.name.endswith("s") else "explains"
             lines.append(f"  {cause.name} {verb} {cause.explains:.0%} of the KL ({where})")
-    compared = {"log_probs_old", "log_probs_rollout"}
-    codes = dict.fromkeys(
-        one.code
-        for one in findings
-        if one.code != "rollout-mismatch" and compared & {*one.evidence.get("columns", ())}
-    )
-    if codes:
-        lines.append(f"  see first what was found above: {' and '.join(codes)}")
+    if named := " and ".join(codes):
+        lines.append(f"  see first what was found above: {named}")
     elif found.named is None:
         alike = "all tokens differ by similar amounts, as with " + (
             "noise" if found.normal else "another temperature, precision or kernel"

@@ -64,8 +64,7 @@ class Event(Answer):
 
         What ``grpo check`` names in its worst record comes first.
         """
-        codes = dict.fromkeys(one.partition(":")[0] for one in self.check if one[:8] != "at step ")
-        cause = f"{', '.join(codes)}: " if codes else ""
+        cause = f"{', '.join(self.codes)}: " if self.codes else ""
         last = "" if self.end is None or _is_single(self.first) else f", until step {self.end}"
         others = [one for one in self.others if one.severity == WARNING]
         others.sort(key=lambda one: max(one.onset, self.step + _AT_ONCE))  # "then": in their order
@@ -76,6 +75,12 @@ class Event(Answer):
         often = f" and every {self.first.period} steps since" if self.first.period else ""
         since = f"from step {self.step} on" if self.first.kind == STUCK else f"at step {self.step}"
         return f"{cause}{_in_short(self.first)} {since}{often}{last}{follows}"
+
+    @property
+    def codes(self) -> list[str]:
+        """What ``grpo check`` found in the worst record, where the event began."""
+        found = (one.partition(":")[0] for one in self.check if not one.startswith("at step "))
+        return [*dict.fromkeys(found)]
 
     @property
     def heading(self) -> str:
