@@ -60,6 +60,12 @@ class Page {
       const { group: name, record } = run.groups[step][group];
       parts.push(" › ", make("b", {}, `group ${shown(name)} of record ${shown(record)}`));
     }
+    if (known && group === null) {
+      const steps = Object.keys(run.kept).map(Number).sort((a, b) => a - b);
+      const at = steps.indexOf(step);
+      if (at > 0) parts.push("  ", link(`#step-${steps[at - 1]}`, `‹ step ${steps[at - 1]}`));
+      if (at + 1 < steps.length) parts.push("  ", link(`#step-${steps[at + 1]}`, `step ${steps[at + 1]} ›`));
+    }
     this.path.replaceChildren(...parts);
   }
 

@@ -22,7 +22,7 @@ class StepView {
     this.element = make(
       "article.step",
       {},
-      make("p", {}, run.files[this.at]),
+      ...(new Set(run.files).size > 1 ? [make("p", {}, run.files[this.at])] : []),
       ...found.map(({ sentence }) => make("p.said", {}, `▲ ${sentence}`)),
       make("dl.totals", {}, ...this.numbers()),
       make("h2", {}, `${shown(this.groups.length)} group${this.groups.length === 1 ? "" : "s"} by reward and length`),
