@@ -91,7 +91,8 @@ class EvaluationSums(Accumulator[Breakdown]):
         """Adds the records of a chunk."""
         plan = self.evaluator.plan
         if self.of_first is None:
-            self.of_first = dict.fromkeys(self.look(chunk) if self.look is not None else ())
+            looked = self.look(chunk) if self.look is not None else ()
+            self.of_first = dict.fromkeys([*looked, *plan.unused_beta(chunk.settings)])
         self.references.add(chunk, plan, breakdown.objective, len(self.pieces))
         self.error = self.references.error
         if self.error is not None:

@@ -263,6 +263,15 @@ class Plan:
             if value is not None
         ]
 
+    def unused_beta(self, record: Mapping[str, Value]) -> list[str]:
+        """That the record gives a β to an objective without a KL, where it does."""
+        if not record.get("beta") or "beta" in self.takes():
+            return []
+        return [
+            f"beta {plain(record['beta'])} of the records is not used: {self.variant} has no KL "
+            "(--kl k3 adds one)"
+        ]
+
     def replaced(self, ran: Parts) -> dict[str, tuple[Value, Value]]:
         """The surrogate's values that records put in the place of the variant's own: own and given.
 

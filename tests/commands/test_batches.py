@@ -331,7 +331,7 @@ def test_a_field_that_records_lack(records, grpo, path) -> None:
     result = grpo("eval", str(path), "--batch", "nope")
     assert result.exit_code == 3
     assert result.stderr.splitlines() == [
-        f"grpo: {path}:1: nope: missing; --batch and --by need it in every record"
+        f"grpo: {path}:1: nope: missing; every record needs the fields of its batch (--batch, --by)"
     ]
     with pytest.raises(UsageError, match="FIELD"):
         evaluate(records, batch="step,")

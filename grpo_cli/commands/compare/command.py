@@ -80,6 +80,8 @@ def compare(
             same = diff_runs((two[0], two[1]), loading, step, tolerance, page)
             return 0 if same else NO
         tell_notes([_ONE.format(shell_line(["grpo", "diff", *two]))], quiet=page.quiet)
+    elif two is not None and are_two_runs(two, loading):
+        tell_notes([_ONE.format(shell_line(["grpo", "diff", *two]))], quiet=page.quiet)
     batch = "input" if stages.batch is None else stages.batch
     wanted = names(",".join(variants or [USUAL]))
     made, notes = plans(wanted, stages.stages, stages.hyperparameters, batch)

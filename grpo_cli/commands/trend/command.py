@@ -103,6 +103,9 @@ def report(
     answer_run(files, objective, reading, options, stored, "report")
 
 
+_SKIP = "--on-error skip leaves out records that cannot be read (grpo check lists them)"
+
+
 def answer_run(
     files: Files,
     objective: ObjectiveOptions,
@@ -112,7 +115,7 @@ def answer_run(
     command: str = "trend",
 ) -> NoReturn:
     """Answers and ends the command; ``command``: the name that messages give it."""
-    with failures(as_json=options.json or options.format == "json"):
+    with failures(as_json=options.json or options.format == "json", hint=_SKIP):
         if options.asked:
             options.refuse_others()
         plan = objective.of_one_batch()
