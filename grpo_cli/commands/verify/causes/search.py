@@ -56,7 +56,6 @@ TIERS: Sequence[Sequence[tuple[Source, int]]] = (
         (denominators.micro_batches, 1),
     ),
     (
-        (masks.misplaced_masks, 3),
         (inputs.columns, 2),
         (inputs.bases, 2),
         (inputs.exchanged, 1),
