@@ -50,7 +50,6 @@ TIERS: Sequence[Sequence[tuple[Source, int]]] = (
         (kl.strength, 3),
         (choices.corrections, 2),
         (choices.entropies, 2),
-        (choices.averaged_entropies, 2),
         (choices.neutral, 1),
         (denominators.denominators, 2),
         (denominators.micro_batches, 1),
