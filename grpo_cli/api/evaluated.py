@@ -134,11 +134,8 @@ class Evaluated:
             UsageError: also where pyarrow is not installed.
         """
         arrow, found = _package("pyarrow"), self.columns(level, having=having)
-        table = arrow.table(found)
-        for name in _empty_texts(found):  # which are of type null otherwise
-            at = table.column_names.index(name)
-            table = table.set_column(at, name, table[name].cast(arrow.string()))
-        return table
+        texts = dict.fromkeys(_empty_texts(found), arrow.string())
+        return arrow.table({n: arrow.array(one, type=texts.get(n)) for n, one in found.items()})
 
     def to_pandas(
         self, level: RowLevel = "token", *, having: str | Sequence[str] = ()
