@@ -57,6 +57,9 @@ def test_records_of_files_are_those_that_are_parsed():
 
 
 def test_made_up_records_are_those_that_are_parsed():
-    items = [Raw(one, "a.jsonl", at, "", 0) for at, one in enumerate(MADE_UP, 1)]
-    each = [check(*run) for item in items for run in packed_runs(DecodedChunk([item, item]))]
+    def pair(one: dict[str, Any]) -> DecodedChunk:
+        full = {"mask": [[1], [], [1, 1]]} if "mask" in one else {}
+        return DecodedChunk([Raw(value, "a.jsonl", 1, "", 0) for value in (one, one | full)])
+
+    each = [check(*run) for one in MADE_UP for run in packed_runs(pair(one))]
     assert each.count(0) <= 2
