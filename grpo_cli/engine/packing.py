@@ -27,6 +27,7 @@ _PRINTED = 4096
 
 Items = Sequence[Raw | InputError]
 Settings = tuple[tuple[str, Value], ...]
+MakeRecords = Callable[[Sequence[Raw], Packed], list[Record]]
 
 
 @dataclass(slots=True)
@@ -82,6 +83,7 @@ def chunks(
     decoded: Iterable[DecodedChunk],
     *,
     with_headers: bool,
+    make_records: MakeRecords = headers,
     settings: Collection[str] | None = None,
     uniform: Collection[str] | None = None,
     together: int = _BYTES,
@@ -94,6 +96,7 @@ def chunks(
     Args:
         decoded: objects in order; an unreadable one is replaced by its error.
         with_headers: whether a report will show the records.
+        make_records: what is kept of them then.
         settings: the hyperparameters that are read of a chunk's records; None for all of them.
         uniform: those of them in which the records have to agree; None for all.
         together: bytes of text of equal settings from which on no more is added to a chunk.
@@ -103,7 +106,8 @@ def chunks(
     raws: list[Raw] = []
     size = largest = printed = 0
     common = partial(_in_common, settings, uniform)
-    parts = (_parts(chunk, common, with_headers=with_headers) for chunk in decoded)
+    shown = make_records if with_headers else None
+    parts = (_parts(chunk, common, shown) for chunk in decoded)
     for part in chain.from_iterable(parts):
         key = part.key if isinstance(part, _Run) else None
         run = runs.get(key)
@@ -166,7 +170,9 @@ def _fields(raw: Raw | InputError) -> Fields | None:
 
 
 def _parts(
-    chunk: DecodedChunk, common: Callable[[Mapping[str, Value]], Settings], *, with_headers: bool
+    chunk: DecodedChunk,
+    common: Callable[[Mapping[str, Value]], Settings],
+    make_records: MakeRecords | None,
 ) -> Iterator[_Run | Items]:
     """Records that are alike, packed; others as they are."""
     for items, packed in packed_runs(chunk):
@@ -174,7 +180,7 @@ def _parts(
             yield items
             continue
         raws: list[Raw] = items  # type: ignore[assignment]  # what is packed is no error
-        shown = headers(raws, packed) if with_headers else []
+        shown = [] if make_records is None else make_records(raws, packed)
         known = {id(one): common(one) for one in {id(one): one for one in packed.settings}.values()}
         keys = [known[id(one)] for one in packed.settings]
         ends = borders(keys)

@@ -233,9 +233,11 @@ def headers(raws: Sequence[Raw], packed: Packed) -> list[Record]:
 
 def _header(raw: Raw, widths: list[int], fields: Fields, groups: list[int]) -> Record:
     value, names, labels = raw.value, fields.names, None
+    words = {name: value[names[name]] for name in ("tokens", "token_ids") if name in names}
     if "group_ids" in names:
         ids = value[names["group_ids"]]
         labels = list(dict.fromkeys(ids)) if isinstance(ids, list) else [ids]
+    words = listed(words) if raw.arrays else words
     trajectories = find_trajectories(value, fields, groups)
     return Record(
         source=raw.source,
@@ -247,8 +249,8 @@ def _header(raw: Raw, widths: list[int], fields: Fields, groups: list[int]) -> R
         nested=2,
         names=names,
         group_labels=labels,
-        tokens=listed(value[names["tokens"]]) if "tokens" in names else None,
-        token_ids=listed(value[names["token_ids"]]) if "token_ids" in names else None,
+        tokens=words.get("tokens"),
+        token_ids=words.get("token_ids"),
         roles=read_roles(value[names["roles"]], widths) if "roles" in names else None,
         trajectory_labels=None if trajectories is None else trajectories.labels,
         origin=raw.origin,

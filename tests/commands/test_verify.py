@@ -467,6 +467,8 @@ def test_no_more_is_said_of_records_that_are_not_searched(tmp_path) -> None:
         assert [first["cause"] for first in firsts] == [None] * 4
         assert all(first["pattern"].startswith("3 of 3 gradients differ") for first in firsts)
         assert ("were not searched for a cause" in result.stderr) is (most < 4)
+        table = run("verify", path, "-v", "dr", "--causes", most).stdout
+        assert "where    3 of 3 gradients differ" in table
 
 
 def test_what_is_remembered_is_not_said_of_other_settings() -> None:
@@ -479,6 +481,18 @@ def test_what_is_remembered_is_not_said_of_other_settings() -> None:
         rows.append(row | {"hyperparameters": {"beta": beta}, "expected": expected})
     found = [row.first.cause for row in verify(rows, "grpo").records if row.first]
     assert found == ["β is 0.2 instead of 0.1", "β is 0.6 instead of 0.3"]
+
+
+def test_what_is_remembered_serves_records_of_other_token_counts() -> None:
+    """verl counts the tokens of each micro-batch: one search is enough for all of them."""
+    rows = []
+    for tokens in (3, 5, 7):
+        row = RECORD | {"advantages": [1.0, -0.5], "hyperparameters": {"batch_num_tokens": tokens}}
+        seen = evaluate(row, "verl/vanilla", batch="record")
+        expected = {"loss": -seen.loss, "loss_gradient": seen.gradient}
+        rows.append(row | {"expected": expected})
+    found = verify(rows, "verl/vanilla", causes=1).records
+    assert [row.first.mistakes for row in found if row.first] == [("loss-sign",)] * 3
 
 
 WRONG = ({"stages": {"surrogate": "unclipped"}}, {"std_ddof": 0}, {"beta": 0.1})

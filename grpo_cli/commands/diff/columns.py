@@ -177,10 +177,8 @@ class Comparer:
     def _first_difference(
         self, column: str, both: tuple[Record, Record], first: Any, second: Any
     ) -> Found | None:
-        if first == second and both[0].widths == both[1].widths:  # most are, and this is fast
-            if self._is_noisy(column):
-                number = len(first) // 8 if isinstance(first, bytes) else np.size(first)
-                self.noise.setdefault(column, Noise(column)).add(number)
+        if first == second and both[0].widths == both[1].widths:
+            self._add_equal(column, first)
             return None
         if column in ("token_ids", "tokens"):
             return _compare_tokens(first, second)
@@ -191,6 +189,23 @@ class Comparer:
         if isinstance(first, list) and isinstance(second, list):
             return self._compare_scores(column, first, second)
         return self._compare_numbers(column, both, first, second)
+
+    def are_equal(self, both: tuple[Record, Record]) -> bool:
+        """Whether two records are equal in all columns, which are then counted at once."""
+        first, second = ({name: _value(one, name) for name in COLUMNS} for one in both)
+        if first != second or both[0].widths != both[1].widths:
+            return False
+        for column, value in first.items():
+            if value is not None:
+                self.had |= {(column, 1), (column, 2)}
+                self._add_equal(column, value)
+        return True
+
+    def _add_equal(self, column: str, value: Any) -> None:
+        """Adds the numbers of a record that are equal in both runs."""
+        if self._is_noisy(column):
+            number = len(value) // 8 if isinstance(value, bytes) else np.size(value)
+            self.noise.setdefault(column, Noise(column)).add(number)
 
     def _is_noisy(self, column: str) -> bool:
         """Whether its numbers may differ by noise."""

@@ -97,7 +97,7 @@ def verify(
             stages.hyperparameters,
             None if rtol is atol is metrics_rtol is None else tolerances(rtol, atol, metrics_rtol),
         )
-        run = Verification(judging, reader, causes)
+        run = Verification(judging, reader, causes, locate_all=page.whole)
         answer = run.result()
         run.tell(as_json=page.json, quiet=page.quiet)
         if not answer.records:

@@ -17,7 +17,7 @@ from grpo_cli.commands.verify.answer import (
     Verified,
 )
 from grpo_cli.commands.verify.causes.case import Case
-from grpo_cli.commands.verify.causes.located import located
+from grpo_cli.commands.verify.causes.located import Located, located
 from grpo_cli.commands.verify.causes.search import Explained, Memory
 from grpo_cli.commands.verify.compare import Tolerance
 from grpo_cli.commands.verify.judging import Judged, Judging
@@ -72,10 +72,16 @@ class Verification:
         make: makes what judges the records, in any process.
         reader: the files.
         most: how many differing records are searched for a cause.
+        locate_all: whether it is said of every differing record where it is wrong; else of the
+            first with each answer.
     """
 
-    def __init__(self, make: Callable[[], Judging], reader: Reader, most: int) -> None:
+    def __init__(
+        self, make: Callable[[], Judging], reader: Reader, most: int, *, locate_all: bool = True
+    ) -> None:
         self._make = make
+        self._locate_all = locate_all
+        self._answers: set[tuple[str, ...]] = set()
         self._empty = make()
         self._reader = reader
         self._memory = Memory(most)
@@ -170,10 +176,10 @@ class Verification:
             verdict = self._explained(verdict, case) if not rows else verdict
             if rows and verdict.first is not None:
                 verdict = replace(verdict, first=replace(verdict.first, agrees_with=rows))
-            assert verdict.first is not None
-            found, weights = verdict.first, case.other_weights
-            own = next(each.expectation.stage for each in case.columns if each.key == found.key)
-            stage = stage_of(own, found.stages, other_weights=weights)
+            found = verdict.first
+            if part is not None and found is not None:
+                own = next(each.expectation.stage for each in case.columns if each.key == found.key)
+                stage = stage_of(own, found.stages, other_weights=case.other_weights)
         if part is not None:
             self._bundle.add_verdict(part, verdict, stage)
         return verdict
@@ -208,9 +214,13 @@ class Verification:
         """Adds why a record differs, or what is known of that."""
         assert verdict.first is not None
         with np.errstate(all="ignore"):  # what is tried need not make sense for this record
-            found = self._memory.explained(case) or Explained(located(case))
+            found = self._memory.explained(case) or Explained(None)
+            causes = tuple(cause.words for cause in found.causes)
+            where = found.where or Located("")
+            if found.where is None and (self._locate_all or causes not in self._answers):
+                where = located(case)
+        self._answers.add(causes)
         stages = tuple(dict.fromkeys(cause.stage for cause in found.causes))
-        causes = tuple(cause.words for cause in found.causes)
         first = replace(
             verdict.first,
             stage=stages[0] if stages else verdict.first.stage,
@@ -218,8 +228,8 @@ class Verification:
             causes=causes,
             stages=stages,
             mistakes=tuple(dict.fromkeys(cause.mistake for cause in found.causes)),
-            pattern=found.where.words or None,
-            located=found.where.stages,
+            pattern=where.words or None,
+            located=where.stages,
             possible=tuple(cause.words for cause in found.possible),
         )
         return replace(verdict, first=first)
