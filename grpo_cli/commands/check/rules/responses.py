@@ -319,7 +319,7 @@ def find_cut_responses(view: View) -> Iterator[Finding]:
     likely = undeclared & (longest >= 2) & (hits >= 0.1 * view.counts)
     for record in np.flatnonzero(likely).tolist():
         count, of, length = int(hits[record]), int(view.counts[record]), int(longest[record])
-        named = view.packed.settings[record].get("max_completion_length") == length
+        named = view.packed.settings.of_record(record).get("max_completion_length") == length
         if named or 3 <= count < of:
             evidence = {"responses": count, "of": of, "length": length, "named": named}
             yield Finding(evidence, record, kind="limit" if named else "lengths")
