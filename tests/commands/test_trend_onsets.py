@@ -146,16 +146,15 @@ def first_sign(values: F64) -> tuple[int, int, str, float] | None:
 
 
 def by_definition(values: F64) -> Onset | None:
-    """The first fall of a series: since when it has been two deviations below its past."""
+    """The first fall of a series: since when it has been two deviations below its past's end."""
     if len(values) < 16 or (values == values[0]).all():
         return None
     found = first_sign(values)
     if found is None:
         return None
     at, end, kind, score = found
-    past = values[max(at - 30, 0) : at]
-    middle = float(np.median(past))
-    spread = 1.4826 * float(np.median(np.abs(past - middle)))
+    middle, _, rests = past_of(values[max(at - 30, 0) : at])
+    spread = 1.4826 * float(np.median(np.abs(rests)))
     room = max(2 * spread, 0.25 * (middle - float(np.median(values[at:end][-3:]))))
     inside = [n for n in range(at, end) if middle - values[n] <= room]
     at = min(inside[-1] + 1 if inside else at, max(at, end - 2))
@@ -643,12 +642,12 @@ def test_every_kind_of_finding_has_commands_that_run(
     assert len(pairs) > 15
     lines = dict.fromkeys(line for pair in pairs for line in pair)
     kinds = {tuple(line.split()[:2]) for line in lines}
-    assert kinds == {("grpo", word) for word in ("show", "check", "eval", "explain")}
+    assert kinds == {("grpo", word) for word in ("show", "check", "eval", "explain", "trend")}
     for line in lines:
         words = shlex.split(line, comments=True)
         result = run(*words[1:])
         assert result.exit_code in ((0, 1) if words[1] == "check" else (0,)), result.stderr
-        assert "30/0" in result.stdout
+        assert words[1] == "trend" or "30/0" in result.stdout
         if words[1] == "check":  # which has no objective, and reads as the others do
             where = (["--record", "30/0"], ["--where", "step==30"])
             assert words[3:] in [[*one, "--from", "canonical"] for one in where]
