@@ -194,7 +194,7 @@ def seen(path: Path, *every: F64) -> list[Onset | None]:
     return [_onset(wrong[str(at)][0]) if wrong.get(str(at)) else None for at in range(len(every))]
 
 
-_SENTENCE = re.compile(r"(rose|fell|began to \w+) at step \d+: (\S+) before, (\S+) after")
+_SENTENCE = re.compile(r"(rose|fell|began to \w+) at step \d+: median (\S+) before, (\S+) after")
 
 
 def _onset(finding: dict[str, Any]) -> Onset:
@@ -365,7 +365,7 @@ def test_a_finding_says_what_was_and_what_is(begin: int, tmp_path: Path) -> None
         assert found["seen"] in (begin + 1, begin + 2)
         before = np.median(values[max(begin - 30, 0) : begin])
         later = np.median(values[begin : begin + 12])
-        words = f"{verb} at step {begin}: {before:.6g} before, {later:.6g} after ("
+        words = f"{verb} at step {begin}: median {before:.6g} before, {later:.6g} after ("
         assert f" {words}{found['score']:.0f} standard errors)" in found["sentence"]
 
 
@@ -396,7 +396,7 @@ def test_one_step_that_is_too_large(factor: float, told: bool, tmp_path: Path) -
     found = found_in(moved_by(tmp_path / "a.jsonl", "log_probs_old", size)).get("ess", [])
     one = [(one["kind"], one["onset"], one["seen"], one["direction"]) for one in found]
     assert one == [("spike", 34, 34, "down")] * told
-    assert all(one["sentence"].startswith("ess dropped at step 34: 0.9") for one in found)
+    assert all(one["sentence"].startswith("ess dropped at step 34: median 0.9") for one in found)
 
 
 @each(
@@ -467,7 +467,7 @@ def test_from_when_on_numbers_are_exactly_0(
         values[zero_from + 4 :] = later
         found = found_in(mismatched(tmp_path / "a.jsonl", values)).get("mismatch.mean_abs", [])
         said = [one["sentence"] for one in found if "exactly 0" in one["sentence"]]
-        before = f"{(zero_from + 1) / 200:.6g}"  # the median
+        before = f"median {(zero_from + 1) / 200:.6g}"
         words = f"mismatch.mean_abs is exactly 0 from step {zero_from} on: {before} before"
         assert [one.partition(", until")[0] for one in said] == [words] * told
 

@@ -130,7 +130,7 @@ def _sentence(series: _Series, change: Change, step: int, ungrouped: str | None)
 
 
 def _before(series: _Series, change: Change, most: int = PAST) -> str:
-    return shown(float(np.median(series.values[max(0, change.at - most) : change.at])))
+    return f"median {shown(float(np.median(series.values[max(0, change.at - most) : change.at])))}"
 
 
 def _moved(series: _Series, change: Change, step: int) -> str:
