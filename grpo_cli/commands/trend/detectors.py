@@ -22,6 +22,7 @@ from grpo_cli.commands.trend.onsets import (
     LEAST_FUTURE,
     LEAST_PAST,
     PAST,
+    end_of_trend,
     levels,
     onsets,
 )
@@ -168,7 +169,8 @@ def _lasting(signs: Sequence[Change], scaled: F64, usual: Usual) -> list[Change]
     for sign in sorted(signs, key=lambda one: (one.seen, -one.score)):
         at = next((at for at, before in enumerate(found) if _repeats(before, sign)), None)
         if at is None:
-            found.append(_until_back(_since(sign, scaled, usual), scaled, usual))
+            end = end_of_trend(scaled, sign.at) if sign.kind in (SHIFT, DRIFT) else None
+            found.append(_until_back(_since(sign, scaled, usual, end), scaled, usual))
             continue
         known = found[at]
         both = {sign.kind, known.kind} <= {SHIFT, DRIFT} and sign.up == known.up
@@ -221,19 +223,22 @@ def _is_beyond(sign: Change, scaled: F64, least: float) -> bool:
     return (move if sign.up else -move) > least
 
 
-def _since(sign: Change, scaled: F64, usual: Usual) -> Change:
+def _since(
+    sign: Change, scaled: F64, usual: Usual, before: tuple[float, float] | None = None
+) -> Change:
     """The sign, at the step since which the series has been outside of what was usual.
 
-    It stays where it is if a value that is back by chance hides that.
+    It stays where it is if a value that is back by chance hides that. ``before``: the level and
+    the deviation at the end of what came before, where that had a trend.
     """
     if sign.kind not in (SHIFT, DRIFT):
         return sign
-    spread = usual.spread[sign.at]
-    away = (scaled[sign.at : sign.seen] - usual.level[sign.at]) * (1 if sign.up else -1)
+    level, spread = before or (usual.level[sign.at], usual.spread[sign.at])
+    away = (scaled[sign.at : sign.seen] - level) * (1 if sign.up else -1)
     inside = away <= max(_INSIDE * spread, _NEARER * float(np.median(away[-3:])))
     begun = sign.at + int(np.flatnonzero(np.append(True, inside))[-1])
     later = sign._replace(at=min(begun, max(sign.at, sign.seen - 2)))
-    return later if _is_beyond(later, scaled, spread) else sign
+    return later if _is_beyond(later, scaled, usual.spread[sign.at]) else sign
 
 
 def _until_back(change: Change, scaled: F64, usual: Usual) -> Change:
