@@ -13,6 +13,7 @@ from grpo_cli.bundle import fault, seal_of
 from grpo_cli.commands.match.space.changes import frameworks_of
 from grpo_cli.commands.verify.answer import Difference, MetricDifference, Verdict
 from grpo_cli.commands.verify.compare import (
+    OF_SUMS,
     Column,
     Tolerance,
     column_of,
@@ -229,6 +230,7 @@ class Judged(NamedTuple):
         record: the record, where it differs.
         part: what it adds to the stages of its bundle; None where it is of none.
         within: when two of its numbers agree.
+        by_scale: whether a sum that it expects agrees by the absolute tolerance alone.
     """
 
     verdict: Verdict
@@ -237,6 +239,7 @@ class Judged(NamedTuple):
     record: Record | None
     part: Part | None
     within: Tolerance
+    by_scale: bool = False
 
 
 class _Compared(NamedTuple):
@@ -246,11 +249,13 @@ class _Compared(NamedTuple):
         column: their values.
         undefined: [M] the records that expect NaN of a mean over nothing.
         differences: record → where it differs.
+        by_scale: [M] the sums that agree by the absolute tolerance alone.
     """
 
     column: Column
     undefined: Flags
     differences: Mapping[int, Difference]
+    by_scale: Flags
 
 
 def judge(questions: Sequence[Question], breakdown: Breakdown) -> list[Judged | InputError]:
@@ -270,8 +275,12 @@ def judge(questions: Sequence[Question], breakdown: Breakdown) -> list[Judged | 
         keys[each[0].key] = None
         if column is not None:
             undefined = _are_undefined(column, breakdown) & ~column.absent
-            differing = dict(differences(column, breakdown, questions[0].within))
-            keys[each[0].key] = _Compared(column, undefined, differing)
+            within = questions[0].within
+            differing = dict(differences(column, breakdown, within))
+            by_scale = np.zeros(len(records), dtype=np.bool_)
+            if each[0].stage in OF_SUMS:
+                by_scale = within.near_by_scale(column)
+            keys[each[0].key] = _Compared(column, undefined, differing, by_scale)
     signature = breakdown.objective.signature
     return [_judged(at, each, keys, signature) for at, each in enumerate(questions)]
 
@@ -332,4 +341,5 @@ def _judged(
         rounded={column.key: column.precision[at] for column in columns if column.precision[at]},
     )
     undefined, differs = len(compared) < len(known), None if verdict.agrees else record
-    return Judged(verdict, plan, undefined, differs, part, within)
+    by_scale = verdict.agrees and any(bool(each.by_scale[at]) for each in compared.values())
+    return Judged(verdict, plan, undefined, differs, part, within, by_scale)
