@@ -569,11 +569,14 @@ def test_a_row_that_gives_one_record_by_chance_hides_no_cause() -> None:
 
 def test_the_cause_of_a_record_is_first_the_one_that_explains_all(tmp_path: Path) -> None:
     rows = []
-    for new, advantage in ((-0.4, 1.0), (-1.6, -1.0)):  # above and below the clip's bounds
-        row: dict[str, Any] = {"log_probs_new": [[new, -0.2, -1.3]], "advantages": [advantage]}
-        row["log_probs_old"] = TRL["old_per_token_logps"][:1]
+    old = [[-1.0, -0.25, -1.2], [-1.0, -0.9, -0.6], [-0.4, -0.8, -1.3]]
+    others = [[-0.95, -0.93, -0.6], [-0.41, -0.79, -1.33]]
+    for new, advantage in ((-0.78, 1.0), (-1.25, -1.0)):  # above and below the clip's bounds
+        row: dict[str, Any] = {"log_probs_new": [[new, -0.2, -1.3], *others], "log_probs_old": old}
+        row["advantages"] = [advantage, -0.3, 0.6]
         made = evaluate(row, "grpo", stages={"surrogate": "unclipped"})
-        rows.append(row | {"expected": {"loss": made.loss}})
+        gradient = [part.tolist() for part in made.gradient]
+        rows.append(row | {"expected": {"loss": made.loss, "gradient": gradient}})
     shown = run("verify", write(tmp_path / "rows.jsonl", rows), "-v", "grpo").stdout
     assert ", all explained by: clip missing (unclipped)" in shown
     assert "  cause    clip missing (unclipped) (" in shown
