@@ -75,8 +75,9 @@ def match_number(
     sign flipped, and with the factors of gradient accumulation and data
     parallelism. Solves for β and ε where they are unknown. Keeps the stages that
     flags set, and their hyperparameters in every variant that uses them. Your
-    digits set the tolerance: 0.0256 means ±0.00005. Exits with 1 if nothing gives
-    the number, or only chance does.
+    digits set the tolerance: 0.0256 means ±0.00005. Prints the likeliest first: few
+    changes, and rows of the framework whose names the records use. Exits with 1 if
+    nothing gives the number, or only chance does.
     """  # noqa: D301 - \b is for the help's formatter
     kl, objective = _kl_number(objective)
     given = {"loss": loss, "objective": target_objective, "kl": kl}
