@@ -10,7 +10,6 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from grpo_cli.bundle import fault, seal_of
-from grpo_cli.commands.match.space.changes import frameworks_of
 from grpo_cli.commands.verify.answer import Difference, MetricDifference, Verdict
 from grpo_cli.commands.verify.compare import (
     OF_SUMS,
@@ -33,7 +32,7 @@ from grpo_cli.objective.terms import KL, POLICY
 from grpo_cli.records import DecodedChunk, Raw, Record, layout, record
 from grpo_cli.records.record import blaming, one_by_one
 from grpo_cli.variants.plan import Plan
-from grpo_cli.variants.trainer import Reading, choose, completed
+from grpo_cli.variants.trainer import Reading, choose, completed, frameworks_of
 
 Plans = dict[tuple[str, bool], Plan]
 """(framework, whether advantages are given) → its plan."""
