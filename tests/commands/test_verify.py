@@ -568,6 +568,44 @@ def test_rows_of_the_framework_that_names_the_fields_come_first() -> None:
     assert "agree with trl/grpo" in repr(found)
 
 
+def test_a_row_that_gives_one_record_by_chance_hides_no_cause() -> None:
+    def token_mean(**more: Any) -> dict[str, Any]:
+        record = TRL | {"advantages": [1.0, -0.5, 0.25], "beta": 0.04} | more
+        made = evaluate(record, "grpo", stages={"aggregate": "token-mean"})
+        return record | {"expected": {"loss": made.loss}}
+
+    on_policy = token_mean(old_per_token_logps=TRL["per_token_logps"])
+    assert verify([on_policy]).agrees_with == ("trl/dapo", "trl/bnpo")
+    found = verify([on_policy, token_mean()])  # of which no row of TRL's gives the other
+    assert (found.explained, found.agreeing) == (2, 0)
+    assert found.causes[0] == "other denominator: aggregate token-mean instead of response-mean"
+
+
+def test_the_cause_of_a_record_is_first_the_one_that_explains_all(tmp_path: Path) -> None:
+    rows = []
+    old = [[-1.0, -0.25, -1.2], [-1.0, -0.9, -0.6], [-0.4, -0.8, -1.3]]
+    others = [[-0.95, -0.93, -0.6], [-0.41, -0.79, -1.33]]
+    for new, advantage in ((-0.78, 1.0), (-1.25, -1.0)):  # above and below the clip's bounds
+        row: dict[str, Any] = {"log_probs_new": [[new, -0.2, -1.3], *others], "log_probs_old": old}
+        row["advantages"] = [advantage, -0.3, 0.6]
+        made = evaluate(row, "grpo", stages={"surrogate": "unclipped"})
+        gradient = [part.tolist() for part in made.gradient]
+        rows.append(row | {"expected": {"loss": made.loss, "gradient": gradient}})
+    shown = run("verify", write(tmp_path / "rows.jsonl", rows), "-v", "grpo").stdout
+    assert ", all explained by: clip missing (unclipped)" in shown
+    assert "  cause    clip missing (unclipped) (" in shown
+
+
+def test_a_sum_that_agrees_by_the_absolute_tolerance_alone_is_noted(tmp_path: Path) -> None:
+    loss = evaluate(TRL, "grpo").loss
+    path = write(tmp_path / "one.jsonl", [TRL | {"expected": {"loss": loss + 3e-6}}])
+    near = "1 record agrees by atol alone (1e-05 of the summed sizes of the loss's terms)"
+    assert abs(loss) < 0.03
+    assert f"note: {near}: --atol 0 compares by rtol\n" in run("verify", path).stderr
+    exact = write(tmp_path / "one.jsonl", [TRL | {"expected": {"loss": loss}}])
+    assert "atol alone" not in run("verify", exact).stderr
+
+
 def test_a_beta_that_the_variant_does_not_use_is_solved_for() -> None:
     found = verify([expecting("trl/grpo", beta=0.05)], "trl/grpo")
     first = found.records[0].first

@@ -93,8 +93,11 @@ class Verification:
         self._rows: Sequence[str] = ()
         self._rows_left = most
         self._differing = False
+        self._given: list[tuple[Verdict, Case]] = []
+        self._most = most
         self.without_expected = 0
         self.undefined = 0
+        self.by_scale = 0
         self.rows_taken: dict[str, int] = {}
         self.ignored: dict[str, None] = {}
         self.rounded: dict[str, str] = {}
@@ -107,7 +110,7 @@ class Verification:
         Raises:
             InputError: at the first record that cannot be judged, unless those are skipped.
         """
-        verdicts = (*self._verdicts(),)
+        verdicts = self._reconsidered((*self._verdicts(),))
         within = self._within or self._empty.tolerance()
         firsts = [each.first for each in verdicts if each.first]
         causes, explained = shared_causes(firsts)
@@ -157,7 +160,8 @@ class Verification:
                     yield self._verdict(item)
 
     def _verdict(self, item: Judged) -> Verdict:
-        verdict, plan, _, record, part, within = item
+        verdict, plan, _, record, part, within, by_scale = item
+        self.by_scale += by_scale
         if NO_REFERENCE.name in verdict.signature:
             self._without_kl.append(plan)
         words = shlex.join(plan.words)
@@ -176,6 +180,7 @@ class Verification:
             verdict = self._explained(verdict, case) if not rows else verdict
             if rows and verdict.first is not None:
                 verdict = replace(verdict, first=replace(verdict.first, agrees_with=rows))
+                self._given += [(verdict, case)] if len(self._given) < self._most else []
             found = verdict.first
             if part is not None and found is not None:
                 own = next(each.expectation.stage for each in case.columns if each.key == found.key)
@@ -183,6 +188,19 @@ class Verification:
         if part is not None:
             self._bundle.add_verdict(part, verdict, stage)
         return verdict
+
+    def _reconsidered(self, verdicts: Sequence[Verdict]) -> Sequence[Verdict]:
+        """Where rows give some records alone: the mistake that explains the others, if it fits all.
+
+        One number may agree with a row that has nothing to do with it.
+        """
+        others = {name for each in verdicts if each.first for name in each.first.mistakes}
+        again: dict[int, Verdict] = {}
+        for verdict, case in self._given if others else ():
+            found = self._explained(verdict, case)
+            if found.first is not None and others & {*found.first.mistakes}:
+                again[id(verdict)] = replace(found, first=replace(found.first, agrees_with=()))
+        return tuple(again.get(id(verdict), verdict) for verdict in verdicts)
 
     def _rows_of(self, record: Record, verdict: Verdict, within: Tolerance) -> tuple[str, ...]:
         """The rows that give what a record expects, of the framework that names its fields.
@@ -259,6 +277,13 @@ class Verification:
             records = counted(self.undefined, "record")
             why = "not compared, since your loss is NaN (0/0) and grpo's is 0"
             say(f"note: no token counts in {records}: {why}")
+        if self.by_scale:
+            records = counted(self.by_scale, "record")
+            verb = "agrees" if self.by_scale == 1 else "agree"
+            within = self._empty.tolerance()
+            of = f" ({within.rtol / 10:g} of the summed sizes of the loss's terms)"
+            of = of if within.atol is None else ""
+            say(f"note: {records} {verb} by atol alone{of}: --atol 0 compares by rtol")
         if self.ignored:
             say(f"note: not compared: {', '.join(self.ignored)}")
         for key, name in self.rounded.items():
