@@ -85,8 +85,8 @@ ROWS = {
         "NeMo-RL's GDPO",
         "Reward functions have equal weight unless reward_weights is set; NeMo-RL orders those by "
         "name. The last normalisation is over responses, with ddof 1 and no eps. This variant "
-        "follows NeMo-RL's recipe, without leave-one-out; for its default configuration, use --advantage "
-        "nemo-rl/gdpo-leave-one-out.",
+        "follows NeMo-RL's recipe, without leave-one-out; for its default configuration, use "
+        "--advantage nemo-rl/gdpo-leave-one-out.",
         paper="2601.05242",
     ),
     "nemo-rl/reinforce_plus_plus": vary(
