@@ -46,6 +46,9 @@ COMMANDS: Mapping[str, str] = {
 }
 """Command → module:function in this package, in the order of ``grpo --help``."""
 
+FILES = ("report", "convert")
+"""Commands that write a file and print no table."""
+
 
 _VERSION = ("--version", "-V")
 
@@ -110,7 +113,7 @@ def application(only: str | None = None) -> typer.Typer:
     )
     made.callback()(_grpo)
     for name in COMMANDS if only is None else COMMANDS.keys() & {only}:
-        made.command(name, cls=PanelCommand)(displayed(_imported(name)))
+        made.command(name, cls=PanelCommand)(displayed(_imported(name), file=name in FILES))
     return made
 
 
@@ -212,11 +215,12 @@ def _option_meant(flag: str) -> str:
     if parameter and "--param" in own:
         spelled = f"--{parameter.replace('_', '-')}"
         return f"did you mean {spelled}?" if spelled in own else _as_param(flag, parameter)
-    if near := nearest(flag, own, cutoff=0.75):
-        return f"did you mean {near}?"
-    others = [name for name, flags in flags_of.items() if flag in flags]
-    have = f"{', '.join(others)} {'have' if others[1:] else 'has'} it"
-    return f"{have} (grpo help {flag})" if others else ""
+    if others := [name for name, flags in flags_of.items() if flag in flags]:
+        more = f" and {len(others) - 3} more" if others[3:] else ""
+        have = "have" if others[1:] else "has"
+        return f"{', '.join(others[:3])}{more} {have} it (grpo help {flag})"
+    near = nearest(flag, own, cutoff=0.75)
+    return f"did you mean {near}?" if near else ""
 
 
 _SAME = {"--clip": "--epsilon", "--loss-type": "--variant", "--algorithm": "--variant"}

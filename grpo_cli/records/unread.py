@@ -97,6 +97,8 @@ SAMPLED_IDS = (
 PROMPT_IDS = ("prompt_ids", "prompt_tokens", "prompt_token_ids")
 PROMPTS = ("prompt", "prompts", "prompt_text", "messages", "question", "query", "problem")
 """Where the text of a prompt may be, the likeliest first."""
+COMPLETIONS = ("completions", "completion", "responses", "response")
+"""Where the text of responses may be; ids have some of these names too."""
 READ_ELSEWHERE = frozenset(
     (*STEP_FIELDS, *ENDINGS, *VERSIONS, *TRAJECTORIES, *SAMPLED_IDS, *PROMPT_IDS, *PROMPTS)
 ) | {"bundle", "framework", "metrics", "meta", "rollout_is_weights"}

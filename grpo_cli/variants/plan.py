@@ -464,9 +464,8 @@ def _no_variant(name: str) -> str:
             )
     lists = "(grpo variants lists all)"
     if of_framework := [one for one in NAMES if one.startswith(f"{name}/")]:
-        return (
-            f"{name!r} is a framework: name a row of it, as {', '.join(of_framework[:3])} {lists}"
-        )
+        some = ", ".join(of_framework[:3])
+        return f"{name!r} is a framework: name one of its variants, as {some} {lists}"
     best = nearest(name, NAMES, cutoff=0.5)
     close = [best] if sorted(best) == sorted(name) else _as_near(name, best)
     near = f"; did you mean {' or '.join(close)}?" if best else ""

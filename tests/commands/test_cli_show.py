@@ -281,6 +281,24 @@ def test_prompts_in_all_their_shapes(grpo, dump, tmp_path, given, prompts):
     assert Page(page(grpo, str(dump(given)), tmp_path)).head()["prompts"] == prompts
 
 
+@pytest.mark.parametrize(
+    ("given", "texts"),
+    [
+        ({"completions": ["a b", "c"]}, ["a b", "c"]),
+        ({"response": [[{"role": "assistant", "content": "x"}], "y"]}, ["assistant: x", "y"]),
+        ({"responses": [[1, 2], [3]], "completion": ["a", "\x1b"]}, ["a", "\\x1b"]),
+        ({"completions": ["a", "b", "c"]}, []),
+        ({"completions": ["a b", "c"], "tokens": [["a", " b"], ["c"]]}, []),
+    ],
+)
+def test_texts_of_responses_are_shown_if_tokens_have_none(grpo, dump, tmp_path, given, texts):
+    path = dump({"tokens": None} | given)
+    assert Page(page(grpo, str(path), tmp_path)).head()["completions"] == texts
+    lines = grpo("show", str(path), "--record", "0").stdout.splitlines()
+    titles = [at for at, line in enumerate(lines) if line.startswith("response ")]
+    assert all(lines[at + 1] == text for at, text in zip(titles, texts, strict=False))
+
+
 def test_the_page_tells_the_command_and_the_signature(shell, dump, tmp_path):
     """And has the same bytes every time."""
     line = f"grpo show {dump(TOKENS)} -v dr --html {tmp_path / 'page.html'}"

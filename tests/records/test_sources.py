@@ -128,8 +128,8 @@ def test_zstd_without_its_package(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "zstandard", None)
     path = tmp_path / "data.jsonl.zst"
     path.write_bytes(b"\x28\xb5\x2f\xfd")
-    advice = "pip install 'grpo-cli[zstd]'"
-    assert error(path) == f"{path}: reading zstd needs one more package: {advice}"
+    advice = "reading .zst needs zstandard: pip install zstandard"
+    assert error(path) == f"{path}: {advice}"
 
 
 def test_too_large(tmp_path, monkeypatch):

@@ -47,8 +47,9 @@ def bundled(command: Command) -> Command:
 
 
 def _parameters(bundle: Any) -> list[inspect.Parameter]:
-    """The fields of a dataclass that are options, as parameters."""
+    """The fields of a dataclass that are options, as parameters; not those in its ``unused``."""
     hints = get_type_hints(bundle, include_extras=True)
+    unused = getattr(bundle, "unused", ())
     empty = inspect.Parameter.empty
     return [
         inspect.Parameter(
@@ -58,7 +59,7 @@ def _parameters(bundle: Any) -> list[inspect.Parameter]:
             annotation=hints[one.name],
         )
         for one in fields(bundle)
-        if hasattr(hints[one.name], "__metadata__")
+        if hasattr(hints[one.name], "__metadata__") and one.name not in unused
     ]
 
 
@@ -111,11 +112,24 @@ class DisplayOptions:
     ] = False
 
 
-def displayed(command: Command) -> Command:
-    """The command with the flags of ``DisplayOptions``; errors of the user's end it in a line."""
+class FileDisplayOptions(DisplayOptions):
+    """What commands show that write a file, which is never cut."""
+
+    unused = ("full",)
+
+
+def displayed(command: Command, *, file: bool = False) -> Command:
+    """The command with the flags of ``DisplayOptions``; errors of the user's end it in a line.
+
+    Args:
+        command: what the flags are added to.
+        file: whether it writes a file and prints no table.
+    """
     command = bundled(command)
 
-    def run(*, color: When, full: bool, no_pager: bool, help_all: bool, **values: Any) -> NoReturn:
+    def run(
+        *, color: When, full: bool = False, no_pager: bool, help_all: bool, **values: Any
+    ) -> NoReturn:
         del help_all  # its callback ends the command
         as_json = bool(values.get("json") or values.get("as_json"))
         as_json |= values.get("format") == "json"
@@ -124,7 +138,8 @@ def displayed(command: Command) -> Command:
             raise typer.Exit(command(**values) or 0)
 
     own = inspect.signature(command).parameters.values()
-    return _with_parameters(run, command, [*own, *_parameters(DisplayOptions)])
+    more = _parameters(FileDisplayOptions if file else DisplayOptions)
+    return _with_parameters(run, command, [*own, *more])
 
 
 def command_line() -> str:

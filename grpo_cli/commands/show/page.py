@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from grpo_cli.commands.options.everywhere import command_line
-from grpo_cli.commands.page.page import Drawn, blocks, html, prompt_fields, still_record
+from grpo_cli.commands.page.page import Drawn, blocks, html, still_record, text_fields
 from grpo_cli.commands.show.picture import Picture
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import Evaluator
@@ -37,7 +37,7 @@ class OnPage(NamedTuple):
         """The record as it evaluates alone."""
         place = record.source + ("" if record.line is None else f":{record.line}")
         signature = breakdown.objective.signature
-        whole = Drawn(prompt_fields(raw.value), 0, range(len(record.widths)))
+        whole = Drawn(text_fields(raw.value), 0, range(len(record.widths)))
         (numbers,) = blocks([record], breakdown, [whole])
         return cls(shown(record.name), _title(raw, record, breakdown), place, signature, numbers)
 

@@ -189,6 +189,8 @@ def print_heat(
     for response in picture.responses[:_MOST]:
         console.print()
         console.print(wrapped(Text(response.title, "bold"), screen.width, 2))
+        if response.completion:
+            console.print(wrapped(Text(response.completion), screen.width, 2))
         shown_here = min(len(response.texts), max(room, 0))
         text = _text(picture, response, shown_here)
         console.print(text, overflow="fold", width=screen.width)

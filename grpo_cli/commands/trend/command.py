@@ -28,7 +28,7 @@ from grpo_cli.commands.trend.coverage import Coverage
 from grpo_cli.commands.trend.follow import Follow
 from grpo_cli.commands.trend.logs import logs_among, read_finite
 from grpo_cli.commands.trend.metrics import METRICS, functions, metric
-from grpo_cli.commands.trend.options import StoredOptions, TrendOptions, flags_of
+from grpo_cli.commands.trend.options import ReportOptions, StoredOptions, TrendOptions, flags_of
 from grpo_cli.commands.trend.origins import StepSource
 from grpo_cli.commands.trend.questions.answer import answer_question
 from grpo_cli.commands.trend.run import Run
@@ -80,13 +80,13 @@ def report(
     files: Files = None,
     objective: ObjectiveOptions,
     reading: ReadingOptions,
-    options: TrendOptions,
+    options: ReportOptions,
     stored: StoredOptions,
 ) -> None:
     """Write a run as one HTML page: its series, steps, groups and tokens.
 
     \b
-    grpo report run/rollouts --html report.html
+    grpo report run/rollouts -o report.html
     grpo report 'steps/*.jsonl.zst' -v dapo --steps 100 -o report.html
 
     `grpo trend RUN --html FILE` writes this page too. It stores the groups that
@@ -95,8 +95,6 @@ def report(
     """  # noqa: D301 - \b is for the help's formatter
     page = options.html or options.output or "-"
     with failures():
-        if options.kind != "table":
-            raise UsageError("report writes a page; grpo trend RUN --json prints the numbers")
         if page == "-" and sys.stdout is not None and sys.stdout.isatty():
             raise UsageError("use -o FILE to save the page")
     options = replace(options, html=page, output=None)

@@ -157,6 +157,19 @@ class TrendOptions:
             raise UsageError(f"{self.asked} cannot be combined with {given[0]}")
 
 
+_OF_TABLES = ("fields", "format", "json", "limit", "names", "plot")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportOptions(TrendOptions):
+    """Those that a page depends on."""
+
+    html: Annotated[
+        str | None, option("--html", "FILE", "Write an HTML page to FILE.", "Output")
+    ] = None
+    unused = ("at", "correlate", "every", "follow", *_OF_TABLES)
+
+
 @dataclass(frozen=True, kw_only=True)
 class StoredOptions:
     """What of a run a page stores."""
