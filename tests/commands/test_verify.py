@@ -621,3 +621,25 @@ def test_a_usual_convention_comes_before_an_oddity() -> None:
     assert first is not None
     assert len(first.causes) > 1
     assert "token-mean" in first.causes[0]
+
+
+def test_the_loss_of_a_step_in_each_of_its_records(tmp_path: Path) -> None:
+    """What no record gives alone is right for all of them, or for those of each step."""
+    records = [
+        {"log_probs": [[-1.0, -0.5], [-0.3]], "rewards": [float(at), 2.0]} for at in range(4)
+    ]
+    for steps, batch in (([0] * 4, "input"), ([0, 0, 1, 1], "step")):
+        rows = [one | {"step": step} for one, step in zip(records, steps, strict=True)]
+        data = write(tmp_path / "data.jsonl", rows)
+        asked = run("eval", data, "-v", "dr", "--batch", batch, "--level", "batch", "-f", "jsonl")
+        losses = [json.loads(line)["loss"] for line in asked.stdout.splitlines()]
+        whole = [losses[step if batch == "step" else 0] for step in steps]
+        expected = [
+            one | {"expected": {"loss": loss}} for one, loss in zip(rows, whole, strict=True)
+        ]
+        found = run("verify", write(tmp_path / "expected.jsonl", expected), "-v", "dr")
+        assert found.exit_code == 1
+        assert "and grpo's is the same there: verify takes each record" in found.stderr
+        wrong = [one | {"expected": {"loss": one["expected"]["loss"] + 1.0}} for one in expected]
+        found = run("verify", write(tmp_path / "wrong.jsonl", wrong), "-v", "dr")
+        assert "is the same there" not in found.stderr

@@ -21,6 +21,7 @@ from grpo_cli.commands.verify.causes.located import Located, located
 from grpo_cli.commands.verify.causes.search import Explained, Memory
 from grpo_cli.commands.verify.compare import Tolerance
 from grpo_cli.commands.verify.judging import Judged, Judging
+from grpo_cli.commands.verify.of_batches import losses_of_batches
 from grpo_cli.commands.verify.replay import Bundle, stage_of
 from grpo_cli.commands.verify.stages import Part
 from grpo_cli.engine import Reader
@@ -88,6 +89,8 @@ class Verification:
         self._bundle = Bundle(selects=reader.reading.selects)
         self._within: Tolerance | None = None
         self._without_kl: list[Plan] = []
+        self._plan: Plan | None = None
+        self._of_batches: str | None = None
         self._good = 0
         self._frameworks: dict[str, None] = {}
         self._rows: Sequence[str] = ()
@@ -115,6 +118,8 @@ class Verification:
         firsts = [each.first for each in verdicts if each.first]
         causes, explained = shared_causes(firsts)
         self._rows, agreeing = shared_rows(firsts)
+        if len(self.rows_taken) == 1 and self._plan is not None:
+            self._of_batches = losses_of_batches(self._reader, self._plan, verdicts, within.rtol)
         found = Verified(
             agrees=all(verdict.agrees for verdict in verdicts),
             rtol=within.rtol,
@@ -164,7 +169,7 @@ class Verification:
         self.by_scale += by_scale
         if NO_REFERENCE.name in verdict.signature:
             self._without_kl.append(plan)
-        words = shlex.join(plan.words)
+        self._plan, words = plan, shlex.join(plan.words)
         self.rows_taken[words] = self.rows_taken.get(words, 0) + 1
         self.ignored |= dict.fromkeys(verdict.ignored)
         self.rounded |= verdict.rounded
@@ -273,6 +278,8 @@ class Verification:
                     say(f"note: the fields have {name}'s names; -v {row} is its usual loss")
         if self.without_expected and self.without_expected < total:
             say(f'note: {self.without_expected} of {total} records have no "expected"')
+        if self._of_batches is not None:
+            say(f"note: {self._of_batches}")
         if self.undefined:
             records = counted(self.undefined, "record")
             why = "not compared, since your loss is NaN (0/0) and grpo's is 0"
