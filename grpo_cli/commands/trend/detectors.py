@@ -16,7 +16,6 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.trend.onsets import (
-    FARTHEST,
     FUTURE,
     LEAST,
     LEAST_FUTURE,
@@ -328,10 +327,9 @@ def _beyond(watch: Watch, limit: Limit, values: F64, scaled: F64, usual: Usual) 
     """Where three of five steps pass a published limit, or the mean of five one of practice.
 
     Such a mean of shares has to come from a level that does not pass it, and each share from more
-    than a few groups. A factor is one of the level before.
+    than a few groups. A factor of the level before is only forecast: shifts and drifts find it.
     """
     if limit.times:
-        yield from _by_factor(limit, scaled, usual)
         return
     if limit.room is None:
         passed = values > limit.bound if limit.above else values < limit.bound
@@ -350,24 +348,6 @@ def _beyond(watch: Watch, limit: Limit, values: F64, scaled: F64, usual: Usual) 
         first = max(last - _OF + 1, 0)
         at = first + int(np.argmax(inside[first : last + 1]))
         yield Change(at, last + 1, LIMIT, limit.above, limit=limit)
-
-
-def _by_factor(limit: Limit, scaled: F64, usual: Usual) -> Iterator[Change]:
-    """Where the mean of five logarithms is this factor away from the level of those before it.
-
-    That finds what grows from values that have begun to grow, and so hides its own onset. It begins
-    after the last value that was as before.
-    """
-    sign = 1.0 if limit.above else -1.0
-    starts = np.arange(1, len(usual.level)) - _OF
-    away = np.convolve(scaled, np.full(_OF, 1.0 / _OF))[: len(scaled)]
-    away -= usual.level[np.maximum(starts, 0)]
-    for last in np.flatnonzero((starts >= _BEFORE) & (sign * away > abs(math.log(limit.bound)))):
-        level, spread = usual.level[starts[last]], usual.spread[starts[last]]
-        recent = slice(int(last) + 1 - FARTHEST, int(last) + 1)
-        inside = sign * (scaled[recent] - level) <= _INSIDE * spread
-        at = recent.start + int(np.flatnonzero(np.append(True, inside[:-1]))[-1])
-        yield Change(at, recent.stop, LIMIT, limit.above, limit=limit)
 
 
 _ROUNDED = 1e-9

@@ -162,8 +162,8 @@ def _passed(series: _Series, change: Change, step: int) -> str:
     source = f"{limit.source} publishes this limit"
     source = f"{_before(series, change)} before" if limit.source == PRACTICE else source
     side = "above" if limit.above else "below"
-    bound = f"{limit.bound} times its level before" if limit.times else f"{limit.bound}"
-    return f"{series.name} is {side} {bound} from step {step} on, {extreme} at its worst; {source}"
+    passed = f"{series.name} is {side} {limit.bound} from step {step} on"
+    return f"{passed}, {extreme} at its worst; {source}"
 
 
 # ---- commands -----------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ class Limit(NamedTuple):
         bound: in the metric's unit, or a factor of what was usual where ``times``.
         source: who publishes it, or ``PRACTICE``.
         above: whether larger values pass it.
-        times: whether the bound is a factor of the level before, for the mean of five steps.
+        times: whether the bound is a factor of the level before, which is only forecast.
         room: of a share, the most that may be left of 1 − the level before, so that a run that
             always was near its bound does not pass it.
     """
