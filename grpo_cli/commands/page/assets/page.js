@@ -57,8 +57,7 @@ class Page {
     const parts = [known ? link("#", "run") : make("b", {}, "run")];
     if (known) parts.push(" › ", group === null ? make("b", {}, `step ${step}`) : link(`#step-${step}`, `step ${step}`));
     if (group !== null) {
-      const { group: name, record } = run.groups[step][group];
-      parts.push(" › ", make("b", {}, `group ${shown(name)} of record ${shown(record)}`));
+      parts.push(" › ", make("b", {}, groupWords(run.groups[step], group)));
     }
     if (known && group === null) {
       const steps = Object.keys(run.kept).map(Number).sort((a, b) => a - b);
