@@ -361,6 +361,12 @@ def test_the_page_is_not_blank_before_its_script_runs_and_draws_every_record(
             f"record {wanted['id']}"
         )
         assert tab.run("page.view.record.objective") == wanted["objective"]
+    way = tab.run("document.querySelector('details td a').hash")  # the batch's first token
+    follow(tab, way)
+    record, response, position = map(int, re.findall(r"\d+", way))
+    assert tab.run("page.view.record.id") == evaluated(grpo, DATA, record)["id"]
+    told = f"response {response}, token {position}"
+    assert told in tab.run("page.tip.element.innerText")
     left = "[...document.querySelectorAll('.bar')].map((one) => one.getBoundingClientRect().left)"
     assert len(set(tab.run(left))) == 1
     assert tab.run("document.querySelector('.histogram figcaption').textContent").endswith("tokens")

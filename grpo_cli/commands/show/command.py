@@ -22,7 +22,7 @@ from grpo_cli.commands.options.place import destination, drawings
 from grpo_cli.commands.options.source import RESPONSE, Files, ReadingOptions, paths, tell_notes
 from grpo_cli.commands.show.batch import COLUMN, LACKING, FirstTokens, Ranked, show_rows
 from grpo_cli.commands.show.figure import figure
-from grpo_cli.commands.show.page import OnPage, page_of, with_others
+from grpo_cli.commands.show.page import OnPage, page_of, ranked_tokens, with_others
 from grpo_cli.commands.show.picture import (
     COLORS,
     Picture,
@@ -194,6 +194,7 @@ def _show_record(
 ) -> None:
     """Draws one record: on the terminal, as a page, as a picture."""
     plan = objective.of_one_batch()
+    reader.keep_input()
     records = reader.records()
     raw, record = next(records)
     breakdown = Chunk.of([record]).run(Evaluator(plan).evaluate)
@@ -210,10 +211,12 @@ def _show_record(
             if options.response is None:
                 tokens = len(breakdown.clip)
                 on_page, left_out = with_others(on_page[0], tokens, rest, plan)
+            by, top, batch = options.by or "contribution", options.top_of_record, objective.plan()
             for part in page_of(
                 on_page,
                 left_out,
                 _picture(source, options),
+                ranked=ranked_tokens(on_page, reader, batch, by, top),
                 color_by="gradient" if options.by == "share" else options.by,
                 only=options.response or None,
                 top=options.top_of_record,
