@@ -240,7 +240,8 @@ class InputMemory:
             line = "" if place.line is None else f" (line {place.line})"
             if (known := self._known(digest, f"record {place.name}{line}")) is not None:
                 repeated.add(record)
-                yield "duplicate", find_repeated_record(known, facts.counts[record]), place
+                evidence = {"responses": facts.counts[record], "of": facts.counts[record]}
+                yield "duplicate", Finding(evidence | {"first": known}, kind="record"), place
         copies: dict[int, list[Copy]] = {}
         for record, row, digest in facts.digests:
             name = f"record {facts.places[record].name}, response {row}"
@@ -295,11 +296,6 @@ def find_copies(copies: list[Copy], of: int) -> Iterator[Finding]:
     response, first = copies[0]
     evidence = {"responses": len(copies), "of": of, "first": first}
     yield Finding(evidence, response=response, kind="copies")
-
-
-def find_repeated_record(first: str, of: int) -> Finding:
-    """Returns the finding that a record is a copy of another one."""
-    return Finding({"responses": of, "of": of, "first": first}, kind="record")
 
 
 @rule("torn-group", "input")

@@ -56,9 +56,7 @@ class Page {
     this.path.hidden = !known;
     const parts = [known ? link("#", "run") : make("b", {}, "run")];
     if (known) parts.push(" › ", group === null ? make("b", {}, `step ${step}`) : link(`#step-${step}`, `step ${step}`));
-    if (group !== null) {
-      parts.push(" › ", make("b", {}, groupWords(run.groups[step], group)));
-    }
+    if (group !== null) parts.push(" › ", make("b", {}, groupWords(run.groups[step], group)));
     if (known && group === null) {
       const steps = Object.keys(run.kept).map(Number).sort((a, b) => a - b);
       const at = steps.indexOf(step);

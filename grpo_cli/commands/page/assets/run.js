@@ -55,10 +55,6 @@ class RunView {
     return this.run.verdict.split("; ").slice(wrong ? 0 : 1).join("; ");
   }
 
-  isFound({ name }) {
-    return this.run.findings.some(({ metric }) => metric === name);
-  }
-
   findings() {
     const { findings, checks, fixes } = this.run;
     if (!findings.length) return make("p", {}, "None.");
@@ -114,8 +110,8 @@ class RunView {
   against() {
     const { against, others } = this.run;
     if (!against) return [];
-    const rows = Object.entries(against.metrics).map(([name, words]) => make("li", {}, make("b", {}, name), ` ${words}`));
-    return [make("h2", {}, `Against ${others[0]}`), make("p", {}, sentences([against.verdict])), make("ul.findings", {}, ...rows)];
+    const row = ([name, words]) => make("li", {}, make("b", {}, name), ` ${words}`);
+    return [make("h2", {}, `Against ${others[0]}`), make("p", {}, sentences([against.verdict])), make("ul.findings", {}, ...Object.entries(against.metrics).map(row))];
   }
 
   // What the trainer logged: whether it is what was recomputed, and its own series.
@@ -142,13 +138,13 @@ class RunView {
   sorted() {
     const { metrics, findings, against } = this.run;
     const place = ({ name }) => findings.findIndex(({ metric }) => metric === name);
-    const found = metrics.filter((metric) => this.isFound(metric)).sort((a, b) => place(a) - place(b));
-    const others = metrics.filter((metric) => !this.isFound(metric));
+    const found = metrics.filter((metric) => place(metric) >= 0).sort((a, b) => place(a) - place(b));
+    const others = metrics.filter((metric) => place(metric) < 0);
     const varied = others.filter((metric) => !isConstant(metric));
-    const differing = varied.filter(({ name }) => against && name in against.metrics);
-    const main = varied.filter((metric) => metric.main && !differing.includes(metric));
-    const open = [...found, ...differing, ...main];
-    const rest = varied.filter((metric) => !open.includes(metric)).sort((a, b) => b.usual - a.usual);
+    const rank = ({ name, main, usual }) => (against && name in against.metrics ? 3 : main ? 2 : usual ? 1 : 0);
+    varied.sort((a, b) => rank(b) - rank(a));
+    const open = [...found, ...varied.filter((metric) => rank(metric) > 1)];
+    const rest = varied.filter((metric) => rank(metric) < 2);
     return [open.length ? open : rest, open.length ? rest : [], others.filter(isConstant)];
   }
 
@@ -195,10 +191,7 @@ const begun = (word) => `${word[0].toUpperCase()}${word.slice(1)}`;
 // The metric in words, as a table's head has it; a log's name as it was logged.
 const titleOf = ({ name, family }) => (family === "log" || name.includes("/") ? name : name.replaceAll("_", " "));
 
-const isConstant = (metric) => {
-  const { low, high } = range(metric);
-  return !(high > low);
-};
+const isConstant = (metric) => !(range(metric).high > range(metric).low);
 
 function constantSentence(metrics) {
   const words = metrics.map((metric) => `${titleOf(metric)} ${shown(range(metric).low)}`);
