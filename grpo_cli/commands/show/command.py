@@ -194,7 +194,8 @@ def _show_record(
 ) -> None:
     """Draws one record: on the terminal, as a page, as a picture."""
     plan = objective.of_one_batch()
-    reader.keep_input()
+    if options.html is not None:
+        reader.keep_input()  # its tokens are ranked in another pass
     records = reader.records()
     raw, record = next(records)
     breakdown = Chunk.of([record]).run(Evaluator(plan).evaluate)

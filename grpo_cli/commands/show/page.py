@@ -97,15 +97,13 @@ def ranked_tokens(
         answer, _ = show_rows(reader, plan, by=by, top=top)
     except GrpoError:
         return None
-    places = {one.place: at for at, one in enumerate(records)}
-    name, total = COLUMN.get(by, by), answer.total
-    rows = [
-        [
-            *(shown(row["id"]), row["response"], row["position"], readable_token(row), row[name]),
-            places.get(row["source"] + ("" if row["line"] is None else f":{row['line']}")),
-        ]
-        for row in answer.rows
-    ]
+    places = {(one.place, one.name): at for at, one in enumerate(records)}
+    name, total, rows = COLUMN.get(by, by), answer.total, []
+    for row in answer.rows:
+        place = row["source"] + ("" if row["line"] is None else f":{row['line']}")
+        record, text = shown(row["id"]), readable_token(row)
+        at = places.get((place, record))
+        rows.append([record, row["response"], row["position"], text, row[name], at])
     title = f"{counted(total['records'], 'record')} as one batch: loss {shown(total['loss'])}"
     return {"title": title, "by": name.replace("_", " "), "rows": rows}
 
