@@ -297,7 +297,7 @@ NOTES = [
         "2 of 6 responses have no token that counts",
     ]),
     ([{"log_probs_new": [-1.0], "log_probs_old": [-0.5], "rewards": 1.0}] * 2, [
-        "every group has one response, so every advantage is 0 (--group-by joins rows)",
+        "every group has one response, so every advantage is 0 (--group-by FIELD joins rows)",
     ]),
     ([TWO, ONE | {"rewards": [1, 0, 1]}], [
         "1 of 2 records: all ratios are exactly 1 (on-policy), so their gradients carry "
