@@ -366,6 +366,17 @@ def test_a_narrow_table_has_whole_numbers_and_goes_without_columns(
     assert wider[-1] == []
 
 
+def test_a_table_says_that_losses_of_records_do_not_add_up(tmp_path: Path) -> None:
+    path = str(write(tmp_path / "two.jsonl", RECORDS["plain"]))
+    line = "\nloss: of each record alone; its part of the batch: --fields id,contribution\n"
+    assert line in run("eval", path).stdout
+    for more in (["--batch", "record"], ["--fields", "id,loss"], ["--record", "0"]):
+        assert line not in run("eval", path, *more).stdout
+    parts = answer("eval", path, "--fields", "id,contribution")["records"]
+    total = answer("eval", path)["total"]["objective"]
+    assert sum(one["contribution"] for one in parts) == pytest.approx(total, rel=1e-12)
+
+
 def test_a_table_has_the_rows_of_its_limit(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", [SHOWN] * 3)
     for level, limit, last in (("record", 2, "1"), ("response", 3, "1"), ("token", 5, "1")):
