@@ -143,7 +143,7 @@ _ENGINE = (
     "compare precision, temperature and weights of engine and trainer; until then, mask or "
     "truncate the ratio between them"
 )
-AHEAD = "lower the learning rate or the number of updates per batch; go back to the previous step"
+AHEAD = "lower the learning rate or the number of updates per batch; resume from the last good step"
 _GROUPS = (
     "if all answers are right, use harder prompts; if all are wrong, use easier prompts or "
     "larger groups, or check the verifier; or filter such groups"
@@ -186,7 +186,7 @@ TABLE = (
         "kl_k3", UP, UP, "growth", (Limit(4.0, times=True),), bounds=(0.6, 0.55), rise=1.5,
         span=_POSITIVE, spikes=3.0,
         logged=("kl", "kl_loss", "kl/mean", "kl_ent_ratio/mean", "objective/kl", "kl_div"),
-        fix="raise β, lower the learning rate, or go back to the previous step",
+        fix="raise β, lower the learning rate, or resume from the last good step",
     ),
     Watch(
         "entropy", BOTH, BOTH, "log", (Limit(0.5, above=False, times=True),), bounds=(0.7, 0.66),
