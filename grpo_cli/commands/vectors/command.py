@@ -22,7 +22,7 @@ from grpo_cli.vectors import export, listed, listed_flags
 Pattern = Annotated[
     str | None,
     typer.Argument(
-        metavar="PATTERN", help="Only names that match, as 'clip/*'.", show_default=False
+        metavar="PATTERN", help="Only names that match, e.g. 'clip/*'.", show_default=False
     ),
 ]
 Flag = Annotated[
