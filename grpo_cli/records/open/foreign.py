@@ -21,7 +21,7 @@ _NAMED = {
     ".parquet": "Parquet's PAR1",
     ".arrow": "Arrow's ARROW1",
     ".feather": "Arrow's ARROW1",
-    ".safetensors": "the length of a header and {, as safetensors files do",
+    ".safetensors": "a header's length and {, as safetensors files do",
     ".npz": "PK, as zip archives and so npz files do",
     ".pt": "PK, as zip archives and so files of torch.save do",
     ".pth": "PK, as zip archives and so files of torch.save do",
