@@ -235,6 +235,23 @@ def _as_param(flag: str, parameter: str) -> str:
     return f"write -p {parameter}={value if re.search('^[^-].*|^-[0-9]', value) else 'VALUE'}"
 
 
+_VALUE = re.compile(
+    r"Invalid value for '(--[\w-]+)': (?:expected a finite number, got )?'(.*?)'(.*)"
+)
+
+
+def _value_meant(flag: str, value: str, after: str) -> str:
+    """What a value that a flag does not take may have been meant for."""
+    if near := nearest(value, re.findall(r"'(.*?)'", after)):
+        return f"did you mean {near}?"
+    if flag == "--level" and value.isidentifier():
+        return f"for a row for each {value}: --batch {value} --level batch"
+    low, comma, high = value.partition(",")
+    if flag == "--epsilon" and comma:
+        return f"write --epsilon-low {low} --epsilon-high {high}"
+    return ""
+
+
 def _meant(message: str) -> str:
     """The command that a wrong word may have been meant for."""
     words = sys.argv[1:]
@@ -247,6 +264,8 @@ def _meant(message: str) -> str:
         return f"options go after the command: grpo {shell_line([command, *words])}"
     if unknown := _OPTION.match(message):
         return _option_meant(unknown[1])
+    if wrong := _VALUE.match(message):
+        return _value_meant(*wrong.groups())
     if not message.startswith("No such command"):
         return ""
     from grpo_cli.commands.explain.choice import is_choice

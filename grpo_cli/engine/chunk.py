@@ -31,7 +31,7 @@ class Chunk:
 
     Attributes:
         records: the records. Of those that were packed, what a report shows of them but their
-            numbers, or nothing where no report is made.
+            numbers, or nothing where no report is made, unless the whole records were asked for.
         batch: their columns.
         settings: the hyperparameters of the first.
         advantages_given: whether they give advantages themselves.

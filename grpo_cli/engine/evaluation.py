@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from grpo_cli.batch import Batch
 from grpo_cli.engine.batches import BatchTotals
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import BatchStatistics, Evaluator
 from grpo_cli.engine.facts import Skipped
 from grpo_cli.engine.fold import Accumulator, first_pass, fold_pieces
+from grpo_cli.engine.padding import counts_padding
 from grpo_cli.engine.reader import Reader
 from grpo_cli.engine.references import References, ReferenceSearch, lacks_kl, without_kl
 from grpo_cli.engine.rows.rows import Having
@@ -317,23 +317,6 @@ def on_policy_by_default(breakdown: Breakdown) -> bool:
     return missing and not (breakdown.ratio != 1.0).any()
 
 
-def _counts_padding(batch: Batch, least: int = 4) -> bool:
-    """Whether most responses of a record, all of one length, end in ``least`` zeros or more."""
-    values, responses, records = batch.log_probs_new, batch.responses, batch.records
-    if values is None or not responses.total:
-        return False
-    last = responses.starts + responses.lengths - 1
-    zero = (responses.lengths >= least) & (values[last] == 0.0)
-    if not zero.any():
-        return False
-    for back in range(1, least):
-        zero &= values[last - back] == 0.0  # where it is too short, zero is false already
-    widths = responses.lengths[records.starts[records.lengths > 0]]
-    other = responses.lengths != np.repeat(widths, records.lengths[records.lengths > 0])
-    most = 2 * records.sum(zero.astype(np.int64)) > records.lengths
-    return bool((most & (records.lengths > 1) & (records.sum(other.astype(np.int64)) == 0)).any())
-
-
 def _notices(breakdown: Breakdown) -> Iterator[str]:
     """Sentences on the data of a chunk."""
     batch = breakdown.batch
@@ -352,7 +335,8 @@ def _notices(breakdown: Breakdown) -> Iterator[str]:
     if batch.rewards is not None and np.isnan(batch.rewards).any():
         yield "reward functions that returned null for a response are ignored there, as in TRL"
     yield from idle_clips(breakdown.objective.name, breakdown.objective.surrogate)
-    if _counts_padding(batch):
+    new = batch.log_probs_new
+    if new is not None and counts_padding(batch.records, batch.responses, new):
         yield (
             "responses of equal length end in log-probs of exactly 0 that no mask leaves out: if "
             "these are padding, they count as tokens (grpo check shows where)"

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.facts import ERRORS_KEPT, InputFacts, Skipped
-from grpo_cli.engine.packing import chunks
+from grpo_cli.engine.packing import chunks, packed_runs
 from grpo_cli.engine.rows.fields import KINDS
 from grpo_cli.engine.totals import Totals
 from grpo_cli.errors import InputError, UsageError
@@ -30,14 +30,13 @@ from grpo_cli.records import (
     Reading,
     Record,
     Source,
-    record,
 )
 from grpo_cli.records.choose.grouping import batch_fields
 from grpo_cli.records.choose.where import Condition, read_path, spelled
 from grpo_cli.records.open.remote import Version, is_remote
 from grpo_cli.records.open.streams import BLOCK, version_of
-from grpo_cli.records.record import one_by_one
 from grpo_cli.records.translate import Notices
+from grpo_cli.records.whole import read_records
 from grpo_cli.variants.plan import Plan
 from grpo_cli.variants.trainer import other_row
 
@@ -177,13 +176,15 @@ class Reader:
             InputError: at the first bad record, unless it is to be skipped.
         """
 
-        def read(raw: Raw | InputError) -> tuple[Raw, Record] | InputError:
-            if isinstance(raw, InputError):
-                return raw
-            found = record(raw)
-            return found if isinstance(found, InputError) else (raw.with_lists(), found)
+        def read(chunk: DecodedChunk) -> Iterator[tuple[Raw, Record] | InputError]:
+            for items, packed in packed_runs(chunk):
+                for raw, found in zip(items, read_records(items, packed), strict=True):
+                    if isinstance(found, InputError):
+                        yield found
+                    elif isinstance(raw, Raw):
+                        yield raw.with_lists(), found
 
-        found = (read(raw) for decoded in self._decoded() for raw in one_by_one(decoded))
+        found = chain.from_iterable(map(read, chain.from_iterable(self._decoded())))
         return self._good(found, needed=True)
 
     def _decoded(self) -> Iterator[Iterator[DecodedChunk]]:

@@ -33,13 +33,14 @@ from grpo_cli.records.packed import (
     pack_bits,
     pack_floats,
 )
-from grpo_cli.records.parse.record import read_settings, record_id
+from grpo_cli.records.parse.record import record_id
 from grpo_cli.records.parse.turns import (
     find_trajectories,
     read_roles,
     read_versions,
 )
 from grpo_cli.records.record import Raw, Record, listed
+from grpo_cli.records.settings import read_settings
 from grpo_cli.records.unread import VERSIONS
 
 Objects = Sequence[dict[str, Any]]
@@ -233,9 +234,11 @@ def headers(raws: Sequence[Raw], packed: Packed) -> list[Record]:
 
 def _header(raw: Raw, widths: list[int], fields: Fields, groups: list[int]) -> Record:
     value, names, labels = raw.value, fields.names, None
+    words = {name: value[names[name]] for name in ("tokens", "token_ids") if name in names}
     if "group_ids" in names:
         ids = value[names["group_ids"]]
         labels = list(dict.fromkeys(ids)) if isinstance(ids, list) else [ids]
+    words = listed(words) if raw.arrays else words
     trajectories = find_trajectories(value, fields, groups)
     return Record(
         source=raw.source,
@@ -247,8 +250,8 @@ def _header(raw: Raw, widths: list[int], fields: Fields, groups: list[int]) -> R
         nested=2,
         names=names,
         group_labels=labels,
-        tokens=listed(value[names["tokens"]]) if "tokens" in names else None,
-        token_ids=listed(value[names["token_ids"]]) if "token_ids" in names else None,
+        tokens=words.get("tokens"),
+        token_ids=words.get("token_ids"),
         roles=read_roles(value[names["roles"]], widths) if "roles" in names else None,
         trajectory_labels=None if trajectories is None else trajectories.labels,
         origin=raw.origin,

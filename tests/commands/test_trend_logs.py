@@ -16,6 +16,8 @@ from command import answer, run
 from files import each
 from trended import PLAIN, SAMPLES, metrics, series, write
 
+from grpo_cli.commands.trend.comparison import _compared
+
 HEALTHY = str(SAMPLES / "healthy.jsonl.gz")
 STATE = SAMPLES / "trainer_state.json"
 TRL = ("-v", "trl/grpo", "--correction", "trl/sequence-mask")
@@ -83,6 +85,20 @@ def test_what_differs_is_told_with_what_it_is(tmp_path: Path) -> None:
     assert found["kl"]["because"] == "the log has 2 times grpo's value at every step"
     assert found["completions/mean_length"]["because"] == "it equals nll"
     assert (found["reward"]["first"], found["reward"]["because"]) == (30, "")
+
+
+def test_a_series_under_another_name_is_compared(tmp_path: Path) -> None:
+    """A length under an older name, and a KL that the objective has not."""
+    steps = answer("trend", HEALTHY, "-v", "dapo")["steps"]
+    names = {"completion_length": "length_mean", "kl": "kl_k3", "reward_std": "reward_group_std"}
+    log = {name: {at: one[of] for at, one in enumerate(steps)} for name, of in names.items()}
+    log |= {"reward": {at: one["reward_mean"] for at, one in enumerate(steps)}, "lr": {0: 1e-6}}
+    found = compared(HEALTHY, log_of(tmp_path / "trainer_state.json", log), "-v", "dapo")
+    assert {name for name, one in found.items() if one["agrees"]} == {*log} - {"reward_std", "lr"}
+    assert found["reward_std"]["because"] == "it equals reward_group_std"
+    mean = {"kl_k3": {0: 1.0, 1: 2.0, 2: 4.0}}
+    one = _compared("kl", mean["kl_k3"], {0: 1.1, 1: 2.0, 2: 3.9}, mean, 0, "trl")
+    assert one.because == "it equals grpo's own kl_k3, not computed as trl does"
 
 
 def rewards(path: Path, values: Mapping[int, float], others: Mapping[str, Values]) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from grpo_cli.commands.compare.answer import sum_notes
 from grpo_cli.commands.compare.compare import USUAL, compare_plans, names, plans
 from grpo_cli.commands.compare.view import print_comparison
 from grpo_cli.commands.diff.command import NO, Tolerance, are_two_runs, diff_runs
@@ -89,7 +90,7 @@ def compare(
         say(f"note: {note}")
     source = loading.reader(paths(files), work)
     answer = compare_plans(made, source)
-    hidden = source.pooled(batch) | answer.summed
+    hidden = source.pooled(batch) | sum_notes(answer)
     page.write(
         answer,
         lambda console, screen: print_comparison(console, screen, answer),

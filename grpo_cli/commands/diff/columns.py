@@ -177,10 +177,8 @@ class Comparer:
     def _first_difference(
         self, column: str, both: tuple[Record, Record], first: Any, second: Any
     ) -> Found | None:
-        if first == second and both[0].widths == both[1].widths:  # most are, and this is fast
-            if self._is_noisy(column):
-                number = len(first) // 8 if isinstance(first, bytes) else np.size(first)
-                self.noise.setdefault(column, Noise(column)).add(number)
+        if first == second and both[0].widths == both[1].widths:
+            self._add_equal(column, first)
             return None
         if column in ("token_ids", "tokens"):
             return _compare_tokens(first, second)
@@ -191,6 +189,23 @@ class Comparer:
         if isinstance(first, list) and isinstance(second, list):
             return self._compare_scores(column, first, second)
         return self._compare_numbers(column, both, first, second)
+
+    def are_equal(self, both: tuple[Record, Record]) -> bool:
+        """Whether two records are equal in all columns, which are then counted at once."""
+        first, second = ({name: _value(one, name) for name in COLUMNS} for one in both)
+        if first != second or both[0].widths != both[1].widths:
+            return False
+        for column, value in first.items():
+            if value is not None:
+                self.had |= {(column, 1), (column, 2)}
+                self._add_equal(column, value)
+        return True
+
+    def _add_equal(self, column: str, value: Any) -> None:
+        """Adds the numbers of a record that are equal in both runs."""
+        if self._is_noisy(column):
+            number = len(value) // 8 if isinstance(value, bytes) else np.size(value)
+            self.noise.setdefault(column, Noise(column)).add(number)
 
     def _is_noisy(self, column: str) -> bool:
         """Whether its numbers may differ by noise."""
@@ -252,6 +267,8 @@ class Comparer:
             ].astype(np.float64)
             for one, each in ((first, widths), (second, others))
         )
+        if column != "mask" and (masked := _masked(both, alike)) is not None:
+            yours[masked] = mine[masked]
         place = self._first_place(column, mine, yours)
         if place is None:
             if alike.all():
@@ -264,6 +281,16 @@ class Comparer:
         response = int(np.searchsorted(ends, at, side="right"))
         token = int(at - (ends[response] - widths[compared][response]))
         return Found((float(mine[at]), float(yours[at])), int(compared[response]), token, size)
+
+
+def _masked(both: tuple[Record, Record], alike: NDArray[np.bool_]) -> NDArray[np.bool_] | None:
+    """Which tokens, of responses of equal length, neither run counts; None where all count."""
+    masks = [
+        np.frombuffer(record.mask, dtype=np.bool_)[np.repeat(alike, record.widths)]
+        for record in both
+        if record.mask is not None
+    ]
+    return ~np.logical_or(*masks) if len(masks) == 2 else None
 
 
 def _near(first: F64, second: F64, tolerance: float) -> NDArray[np.bool_]:

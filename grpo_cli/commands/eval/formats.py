@@ -180,9 +180,8 @@ def _write_table(run: Run, printing: Printing, stream: BinaryIO) -> None:
             print_batches(console, screen, printing, run.batches, run.signature, run.total, brief)
         elif run.complete:
             names = printing.fields if level == "batch" else None
-            print_totals(
-                console, screen, names, run.total, run.signature, brief, by_default=run.by_default
-            )
+            default = run.sums.batches.whole.signed if run.by_default else ()
+            print_totals(console, screen, names, run.total, run.signature, brief, default)
 
     def draw_rows(console: Console, screen: Screen, most: int) -> None:
         nonlocal shown

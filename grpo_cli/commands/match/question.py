@@ -21,6 +21,7 @@ from grpo_cli.engine.packing import chunks
 from grpo_cli.engine.references import References
 from grpo_cli.engine.totals import Totals
 from grpo_cli.errors import GrpoError, InputError, UsageError
+from grpo_cli.hyperparameters import KNOWN
 from grpo_cli.objective.objective import Objective
 from grpo_cli.records import DecodedChunk
 from grpo_cli.records.packed import LARGEST
@@ -71,6 +72,10 @@ def half_unit(text: str) -> float:
     return 0.5 * 10.0**exponent
 
 
+_UNIFORM = KNOWN - {"num_items_in_batch", "batch_num_tokens"}
+"""All hyperparameters but the counts that differ from micro-batch to micro-batch."""
+
+
 class Pass(Accumulator[None]):
     """Adds up the chunks of a pass over the data, in ``add``.
 
@@ -85,7 +90,13 @@ class Pass(Accumulator[None]):
 
     def chunks(self, decoded: Iterable[DecodedChunk]) -> Iterator[Chunk | InputError]:
         """Records that are evaluated together."""
-        return chunks(decoded, with_headers=False, together=self.together, in_order=False)
+        return chunks(
+            decoded,
+            with_headers=False,
+            uniform=_UNIFORM,
+            together=self.together,
+            in_order=False,
+        )
 
     def evaluate(self, chunk: Chunk) -> None:
         """Checks the names of the columns.

@@ -51,7 +51,8 @@ class Terms:
 
     def __init__(self, options: Options, chunk: Chunk, measured: Measured) -> None:
         self._options = options
-        self._chunk = chunk
+        self._counted = chunk
+        self._chunk = replace(chunk, varied={})  # records differ in counts, which weights read
         self._measured = measured
         self.batch = chunk.batch
         self.left_out: set[Key] = set()
@@ -66,14 +67,17 @@ class Terms:
         rows, divisors, counted = [], [], []
         table, records = self._options.weights, self.batch.records
         for plan, stage in zip(table.plans, table.details, strict=True):
-            bound = getattr(self._chunk.objective(plan), stage)
+            bound = getattr(self._counted.objective(plan), stage)
             found = self._inputs.call(bound, "aggregate")
             numerator = np.asarray(found.numerator, dtype=np.float64)
             if plan.batch == "record" and found.counts is not None:
                 counts = np.maximum(records.sum(found.counts), 1)
                 numerator = numerator / np.repeat(counts, records.lengths)
+            divisor = found.divisor
+            if np.ndim(divisor):  # records differ in it
+                numerator, divisor = numerator / divisor, 1.0
             rows.append(numerator)
-            divisors.append(float(found.divisor))
+            divisors.append(float(divisor))
             counted.append(0.0 if found.counts is None else float(found.counts.sum()))
         member, classes = distinct(rows)
         return classes, member, np.array(divisors), np.array(counted)

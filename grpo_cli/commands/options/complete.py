@@ -67,7 +67,8 @@ def known(flag: str, name: str, names: Iterable[str]) -> str:
     names = list(names)
     if name in names:
         return name
-    if (same := [one for one in names if one.casefold() == name.casefold()]) and len(same) == 1:
+    spelled = name.casefold().replace(" ", "_")  # as the head of a table has it
+    if len(same := [one for one in names if one.casefold() == spelled]) == 1:
         return same[0]
     near = nearest(name, names)
     hint = f"; did you mean {near}?" if near else ""

@@ -31,18 +31,18 @@ def bundled(command: Command) -> Command:
     defaults, take the parameter's place in the signature and so in ``--help``.
     """
     hints = get_type_hints(command, include_extras=True)
-    bundles: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
+    kinds: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
+    bundles = {name: _parameters(kind) for name, kind in kinds.items()}
 
     def spread(**values: Any) -> int | None:
-        for name, kind in bundles.items():
-            own = {one.name for one in _parameters(kind)}
-            values[name] = kind(**{one: values.pop(one) for one in own})
+        for name, own in bundles.items():
+            values[name] = kinds[name](**{one.name: values.pop(one.name) for one in own})
         return command(**values)
 
     parameters: list[inspect.Parameter] = []
     for one in inspect.signature(command).parameters.values():
         alone = one.replace(annotation=hints.get(one.name, one.annotation))
-        parameters += _parameters(bundles[one.name]) if one.name in bundles else [alone]
+        parameters += bundles.get(one.name, [alone])
     return _with_parameters(spread, command, parameters)
 
 

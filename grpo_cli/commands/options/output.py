@@ -11,6 +11,7 @@ from grpo_cli.commands.options import complete
 from grpo_cli.commands.options.option import option
 from grpo_cli.commands.options.place import destination
 from grpo_cli.errors import UsageError
+from grpo_cli.terminal.display import chosen
 
 if TYPE_CHECKING:  # rich is imported where it prints
     from rich.console import Console
@@ -29,8 +30,7 @@ HavingOption = Annotated[
     option(
         "--having",
         "TEST",
-        "Print only rows that match, e.g. 'clip==high && ratio>1.5'; repeatable.",
-        "Output",
+        "Print only rows that match, e.g. 'clip==high && ratio>1.5'.",
         autocompletion=complete.fields,
     ),
 ]
@@ -76,6 +76,11 @@ class PageOptions:
     def json(self) -> bool:
         """Whether the answer, and errors, are JSON."""
         return self.as_json or self.format == "json"
+
+    @property
+    def whole(self) -> bool:
+        """Whether everything in the answer is written, not what a table has room for."""
+        return self.json or self.format not in (None, "table") or chosen().full
 
     def write(
         self,

@@ -128,7 +128,7 @@ def answer_run(
         other = None
         if options.against:
             other, _ = _opened(options.against, plan, reading, options, None, command)
-        flags = Flags() if logged else flags_of(objective, reading)
+        flags = Flags() if logged else flags_of(objective, reading, files)
         found: Sequence[Finding] = ()
         steps: Steps | None = None
         if options.asked:
@@ -238,7 +238,7 @@ def _follow(
             fields=options.columns(),
             as_json=options.kind == "jsonl",
             conditions=conditions,
-            flags=flags_of(objective, reading),
+            flags=flags_of(objective, reading, files),
         )
         return watch.run(2.0 if options.every is None else options.every)
 

@@ -19,7 +19,9 @@ _TOGETHER = 8
 """Steps after its last finding within which what goes wrong is of an event that is over."""
 _AT_ONCE = 3
 """The first steps of an event; its likely cause began in one of them."""
-_POLICY = RANKS["kl_k3"]
+_POLICY = RANKS["gradient_norm"]
+_EFFECTS = {"gradient_norm", "reward_group_std"}
+"""What becomes less because responses or rewards changed."""
 _NAMED = 4
 """Series of an event that its sentence names."""
 _CLAUSE = re.compile(r"[:;]| \(|, as if ")
@@ -147,12 +149,15 @@ def _event(together: Sequence[Finding]) -> Event:
     """The event of findings, with the clearest of those at its beginning as the likely first.
 
     What engine and update do comes before what it does to the policy and its responses, which are
-    equal in this. Where a run is stuck, the responses are the cause of what the update lacks.
+    equal in this, and these before what follows from them. Where a run is stuck, the responses are
+    the cause of what the update lacks.
     """
 
     def place(one: Finding) -> tuple[bool, int, float]:
         rank = -_rank(one) if one.kind == STUCK else min(_rank(one), _POLICY)
-        return one.severity == INFO, rank, -one.score
+        row = _row(one)
+        falls = row is not None and row.name in _EFFECTS and one.direction == DOWN
+        return one.severity == INFO, rank + falls * (one.kind != STUCK), -one.score
 
     begun = min(one.onset for one in together)
     first = min((one for one in together if one.onset <= begun + _AT_ONCE), key=place)

@@ -21,7 +21,7 @@ from grpo_cli.commands.options.output import (
     format_of,
     format_option,
 )
-from grpo_cli.commands.options.source import ReadingOptions, Step
+from grpo_cli.commands.options.source import Files, ReadingOptions, Step
 from grpo_cli.commands.trend.comparison import framework_of
 from grpo_cli.commands.trend.logs import Log
 from grpo_cli.commands.trend.metrics import METRICS, metric
@@ -191,7 +191,7 @@ class StoredOptions:
     ] = 0
 
 
-def flags_of(objective: ObjectiveOptions, reading: ReadingOptions) -> Flags:
-    """The flags of the objective and of reading."""
+def flags_of(objective: ObjectiveOptions, reading: ReadingOptions, files: Files) -> Flags:
+    """The flags of the objective and of reading, and the files unless one is a stream."""
     words = as_flags(objective.variant, objective.stages, objective.hyperparameters)
-    return Flags(words, reading.words)
+    return Flags(words, reading.words, () if "-" in (files or ["-"]) else files or ())

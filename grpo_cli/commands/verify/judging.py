@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import groupby
+from functools import cache
+from itertools import chain, groupby
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from grpo_cli.bundle import fault, seal_of
-from grpo_cli.commands.match.space.changes import frameworks_of
 from grpo_cli.commands.verify.answer import Difference, MetricDifference, Verdict
 from grpo_cli.commands.verify.compare import (
+    OF_SUMS,
     Column,
     Tolerance,
     column_of,
@@ -25,17 +26,35 @@ from grpo_cli.commands.verify.stages import Part, part_of
 from grpo_cli.engine.chunk import Chunk, assembled
 from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.engine.fold import Accumulator
+from grpo_cli.engine.packing import chunks
 from grpo_cli.engine.references import References
 from grpo_cli.errors import GrpoError, InputError
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.terms import KL, POLICY
-from grpo_cli.records import DecodedChunk, Raw, Record, layout, record
-from grpo_cli.records.record import blaming, one_by_one
+from grpo_cli.records import DecodedChunk, Raw, Record, record
+from grpo_cli.records.fields import read_fields
+from grpo_cli.records.record import blaming, in_chunks, one_by_one
+from grpo_cli.records.whole import whole_records
 from grpo_cli.variants.plan import Plan
-from grpo_cli.variants.trainer import Reading, choose, completed
+from grpo_cli.variants.trainer import Reading, choose, completed, frameworks_of
 
 Plans = dict[tuple[str, bool], Plan]
 """(framework, whether advantages are given) → its plan."""
+_frameworks_of = cache(frameworks_of)
+
+
+class Kind(NamedTuple):
+    """What the plan of a record depends on.
+
+    Attributes:
+        words: what the record says of its framework, as text.
+        advantages_given: whether it gives advantages.
+        framework: what it says of its framework; None where a flag names the variant.
+    """
+
+    words: str
+    advantages_given: bool
+    framework: Any
 
 
 class Judging(Accumulator[Any]):
@@ -79,44 +98,78 @@ class Judging(Accumulator[Any]):
     def read(self, decoded: Iterable[DecodedChunk]) -> Iterator[InputError]:
         """Judges records in order, and yields the errors of those that cannot be judged."""
         plans: Plans = {}
-        questions = (self._question(raw, plans) for raw in one_by_one(decoded))
-        for kind, group in groupby(questions, lambda item: getattr(item, "kind", None)):
-            found: Iterable[Any] = group
-            if kind is not None:
-                found = self._judged(item for item in group if isinstance(item, Question))
-            for item in found:
+        for kind, group in groupby(one_by_one(decoded), self._kind):
+            for item in self._of_kind(kind, group, plans):
                 if isinstance(item, InputError):
                     yield item
                 else:
                     self.items.append(item)
 
-    def _question(self, raw: Raw | InputError, plans: Plans) -> Question | Part | InputError | None:
-        """Reads what a record expects; one that expects nothing is at most a bundle's."""
+    def _kind(self, raw: Raw | InputError) -> Kind | None:
+        """What the plan of a record depends on; None where the record is judged alone.
+
+        Those of bundles are, and those that expect nothing.
+        """
+        value = None if isinstance(raw, InputError) else raw.value
+        if not isinstance(value, dict) or value.get("expected") is None or seal_of(value):
+            return None
+        try:
+            given = "advantages" in read_fields(value).names
+        except InputError:  # which is raised again where the record is read
+            return None
+        framework = None if self.variant else value.get("framework")
+        return Kind(repr(framework), given, framework)
+
+    def _of_kind(self, kind: Kind | None, group: Iterable[Any], plans: Plans) -> Iterator[Any]:
+        """Yields what became of records of one kind, which are evaluated together."""
+        plan = None
+        if kind is not None:
+            with suppress(InputError):  # which is raised again for each record
+                plan = self._plan(kind, plans)
+        if plan is None:
+            yield from chain.from_iterable(self._alone(raw, plans) for raw in group)
+            return
+        together = chunks(
+            in_chunks(map(self._noted, group)),
+            with_headers=True,
+            make_records=whole_records,
+            settings=plan.settings,
+            uniform=plan.uniform,
+        )
+        yield from self._judged(plan, together)
+
+    def _noted(self, raw: Raw) -> Raw:
+        """Notes whose names a record's fields have, where it names no framework."""
+        if not self.variant and "framework" not in raw.value:
+            used = _frameworks_of(tuple(raw.value))
+            self.frameworks |= dict.fromkeys(used) if len(used) == 1 else {}
+        return raw
+
+    def _alone(
+        self, raw: Raw | InputError, plans: Plans
+    ) -> Iterator[Judged | Part | InputError | None]:
+        """Yields what became of a record; None, or a bundle's part, of one that expects nothing."""
         read = raw if isinstance(raw, InputError) else record(raw)
         if isinstance(read, InputError):
-            return read
+            yield read
+            return
         assert isinstance(raw, Raw)
         try:
             with blaming(raw):
                 part = self._part(raw, read, plans)
                 if read.expected is None:
-                    return part
-                plan = self._plan(raw, read, plans)
-                wanted = read_expectations(read)
-                if not self.variant and "framework" not in raw.value:
-                    used = frameworks_of(raw.value)
-                    self.frameworks |= dict.fromkeys(used) if len(used) == 1 else {}
+                    yield part
+                    return
+                plan = self._plan(self._kind_of(raw, read), plans)
+                wanted, _ = read_expectations(read)
         except InputError as error:
-            return error
-        if part is not None and not wanted[0]:
-            return part
-        if "log_probs_ref" in read.columns:
-            self.references.merge(References(first={True: 0}))
-        elif self.references.lacking is None and plan.leaves_kl_out(read.hyperparameters):
-            with suppress(InputError):  # which is raised again where the record is evaluated
-                alone = Chunk.of([read])
-                self.references.add(alone, plan, alone.objective(plan))
-        return Question(read, plan, wanted, part, self.tolerance(part))
+            yield error
+            return
+        self._noted(raw)
+        if part is not None and not wanted:
+            yield part
+        else:
+            yield from self._judged(plan, assembled([read]), part)
 
     def tolerance(self, part: Part | None = None) -> Tolerance:
         """When two numbers of a record agree: by the flags, its bundle, or as usual."""
@@ -138,37 +191,64 @@ class Judging(Accumulator[Any]):
             return None
         if (why := fault(value, seal)) is not None:
             raise InputError(why, path="bundle")
-        chunk, signature = Chunk.of([read]), None
+        chunk, kind, signature = Chunk.of([read]), self._kind_of(raw, read), None
         if not (self.variant or self.stages or self.hyperparameters):
             with suppress(GrpoError):  # which is raised where the record is evaluated
-                signature = chunk.objective(self._plan(raw, read, plans)).signature
-        return part_of(raw, chunk, seal, self._plan(raw, read, plans, rewards=True), signature)
+                signature = chunk.objective(self._plan(kind, plans)).signature
+        rewarded = self._plan(kind._replace(advantages_given=False), plans)
+        return part_of(raw, chunk, seal, rewarded, signature)
 
-    def _judged(self, questions: Iterable[Question]) -> Iterator[Judged | InputError]:
-        """Yields what became of questions of one kind, whose records are evaluated together."""
-        asked: dict[int, Question] = {}
+    def _judged(
+        self, plan: Plan, parts: Iterable[Any], part: Part | None = None
+    ) -> Iterator[Judged | InputError]:
+        """Yields what became of chunks of records with one plan, which are batches of their own."""
+        for found in self._each(plan, parts, part):
+            if isinstance(found, InputError):
+                yield found
+                continue
+            chunk, judged = found
+            with suppress(InputError):
+                self.references.add(chunk, plan, chunk.objective(plan))
+            yield from judged
 
-        def next_record(question: Question) -> Record:
-            asked[id(question.record)] = question
-            return question.record
+    def _each(
+        self, plan: Plan, parts: Iterable[Chunk | InputError], part: Part | None
+    ) -> Iterator[tuple[Chunk, list[Judged | InputError]] | InputError]:
+        within = self.tolerance(part)
 
         def judge_chunk(chunk: Chunk) -> list[Judged | InputError]:
-            asked_here = [asked[id(each)] for each in chunk.records]
-            return judge(asked_here, Evaluator(asked_here[0].plan).evaluate(chunk))
+            questions = []
+            for at, read in enumerate(chunk.records):
+                try:
+                    questions.append(Question(read, plan, read_expectations(read), part, within))
+                except InputError as error:
+                    error.record = at
+                    raise
+            kinds = [question.kind for question in questions]
+            if kinds.count(kinds[0]) == len(kinds):
+                return judge(questions, Evaluator(plan).evaluate(chunk))
+            runs = groupby(questions, lambda one: one.kind)
+            each = (assembled(one.record for one in run) for _, run in runs)
+            found = self._each(plan, chain.from_iterable(each), part)
+            return [
+                item for one in found for item in ([one] if isinstance(one, InputError) else one[1])
+            ]
 
-        for part in assembled(map(next_record, questions)):
-            for found in [part] if isinstance(part, InputError) else part.each(judge_chunk):
-                yield from [found] if isinstance(found, InputError) else found[1]
+        for one in parts:
+            yield from [one] if isinstance(one, InputError) else one.each(judge_chunk)
 
-    def _plan(self, raw: Raw, read: Record, plans: Plans, *, rewards: bool = False) -> Plan:
-        """The record's plan; with ``rewards`` the one that makes advantages of them."""
-        settings = None if self.variant else raw.value.get("framework")
-        given = read.advantages is not None and not rewards
-        key = (repr(settings), given)
+    def _kind_of(self, raw: Raw, read: Record) -> Kind:
+        framework = None if self.variant else raw.value.get("framework")
+        return Kind(repr(framework), read.advantages is not None, framework)
+
+    def _plan(self, kind: Kind, plans: Plans) -> Plan:
+        """The plan of records."""
+        key = kind[:2]
         if key not in plans:
+            settings = kind.framework
             plans[key] = completed(
                 choose(settings) if isinstance(settings, dict) else Reading(self.variant or "grpo"),
-                advantages_given=given,
+                advantages_given=kind.advantages_given,
                 stages=self.stages,
                 hyperparameters=self.hyperparameters,
             )
@@ -213,10 +293,9 @@ class Question(NamedTuple):
 
     @property
     def kind(self) -> Hashable:
-        """What records must share to be judged together."""
+        """What records of a chunk must share to be compared together."""
         expected = [(each.key, each.level, bool(each.given.any())) for each in self.wanted[0]]
-        own = layout(self.record), self.record.mask is None, self.within
-        return id(self.plan), tuple(expected), *own
+        return tuple(expected), self.record.mask is None
 
 
 class Judged(NamedTuple):
@@ -229,6 +308,7 @@ class Judged(NamedTuple):
         record: the record, where it differs.
         part: what it adds to the stages of its bundle; None where it is of none.
         within: when two of its numbers agree.
+        by_scale: whether a sum that it expects agrees by the absolute tolerance alone.
     """
 
     verdict: Verdict
@@ -237,6 +317,7 @@ class Judged(NamedTuple):
     record: Record | None
     part: Part | None
     within: Tolerance
+    by_scale: bool = False
 
 
 class _Compared(NamedTuple):
@@ -246,11 +327,13 @@ class _Compared(NamedTuple):
         column: their values.
         undefined: [M] the records that expect NaN of a mean over nothing.
         differences: record → where it differs.
+        by_scale: [M] the sums that agree by the absolute tolerance alone.
     """
 
     column: Column
     undefined: Flags
     differences: Mapping[int, Difference]
+    by_scale: Flags
 
 
 def judge(questions: Sequence[Question], breakdown: Breakdown) -> list[Judged | InputError]:
@@ -270,10 +353,15 @@ def judge(questions: Sequence[Question], breakdown: Breakdown) -> list[Judged | 
         keys[each[0].key] = None
         if column is not None:
             undefined = _are_undefined(column, breakdown) & ~column.absent
-            differing = dict(differences(column, breakdown, questions[0].within))
-            keys[each[0].key] = _Compared(column, undefined, differing)
-    signature = breakdown.objective.signature
-    return [_judged(at, each, keys, signature) for at, each in enumerate(questions)]
+            within = questions[0].within
+            differing = dict(differences(column, breakdown, within))
+            by_scale = np.zeros(len(questions), dtype=np.bool_)
+            if each[0].stage in OF_SUMS:
+                by_scale = within.near_by_scale(column)
+            keys[each[0].key] = _Compared(column, undefined, differing, by_scale)
+    signatures = breakdown.objective.signatures(len(questions))
+    pairs = zip(questions, signatures, strict=True)
+    return [_judged(at, question, keys, line) for at, (question, line) in enumerate(pairs)]
 
 
 def _are_undefined(column: Column, breakdown: Breakdown) -> Flags:
@@ -332,4 +420,5 @@ def _judged(
         rounded={column.key: column.precision[at] for column in columns if column.precision[at]},
     )
     undefined, differs = len(compared) < len(known), None if verdict.agrees else record
-    return Judged(verdict, plan, undefined, differs, part, within)
+    by_scale = verdict.agrees and any(bool(each.by_scale[at]) for each in compared.values())
+    return Judged(verdict, plan, undefined, differs, part, within, by_scale)

@@ -17,10 +17,11 @@ from grpo_cli.commands.verify.answer import (
     Verified,
 )
 from grpo_cli.commands.verify.causes.case import Case
-from grpo_cli.commands.verify.causes.located import located
+from grpo_cli.commands.verify.causes.located import Located, located
 from grpo_cli.commands.verify.causes.search import Explained, Memory
 from grpo_cli.commands.verify.compare import Tolerance
 from grpo_cli.commands.verify.judging import Judged, Judging
+from grpo_cli.commands.verify.of_batches import losses_of_batches
 from grpo_cli.commands.verify.replay import Bundle, stage_of
 from grpo_cli.commands.verify.stages import Part
 from grpo_cli.engine import Reader
@@ -72,23 +73,34 @@ class Verification:
         make: makes what judges the records, in any process.
         reader: the files.
         most: how many differing records are searched for a cause.
+        locate_all: whether it is said of every differing record where it is wrong; else of the
+            first with each answer.
     """
 
-    def __init__(self, make: Callable[[], Judging], reader: Reader, most: int) -> None:
+    def __init__(
+        self, make: Callable[[], Judging], reader: Reader, most: int, *, locate_all: bool = True
+    ) -> None:
         self._make = make
+        self._locate_all = locate_all
+        self._answers: set[tuple[str, ...]] = set()
         self._empty = make()
         self._reader = reader
         self._memory = Memory(most)
         self._bundle = Bundle(selects=reader.reading.selects)
         self._within: Tolerance | None = None
         self._without_kl: list[Plan] = []
+        self._plan: Plan | None = None
+        self._of_batches: str | None = None
         self._good = 0
         self._frameworks: dict[str, None] = {}
         self._rows: Sequence[str] = ()
         self._rows_left = most
         self._differing = False
+        self._given: list[tuple[Verdict, Case]] = []
+        self._most = most
         self.without_expected = 0
         self.undefined = 0
+        self.by_scale = 0
         self.rows_taken: dict[str, int] = {}
         self.ignored: dict[str, None] = {}
         self.rounded: dict[str, str] = {}
@@ -101,11 +113,13 @@ class Verification:
         Raises:
             InputError: at the first record that cannot be judged, unless those are skipped.
         """
-        verdicts = (*self._verdicts(),)
+        verdicts = self._reconsidered((*self._verdicts(),))
         within = self._within or self._empty.tolerance()
         firsts = [each.first for each in verdicts if each.first]
         causes, explained = shared_causes(firsts)
         self._rows, agreeing = shared_rows(firsts)
+        if len(self.rows_taken) == 1 and self._plan is not None:
+            self._of_batches = losses_of_batches(self._reader, self._plan, verdicts, within.rtol)
         found = Verified(
             agrees=all(verdict.agrees for verdict in verdicts),
             rtol=within.rtol,
@@ -151,10 +165,11 @@ class Verification:
                     yield self._verdict(item)
 
     def _verdict(self, item: Judged) -> Verdict:
-        verdict, plan, _, record, part, within = item
+        verdict, plan, _, record, part, within, by_scale = item
+        self.by_scale += by_scale
         if NO_REFERENCE.name in verdict.signature:
             self._without_kl.append(plan)
-        words = shlex.join(plan.words)
+        self._plan, words = plan, shlex.join(plan.words)
         self.rows_taken[words] = self.rows_taken.get(words, 0) + 1
         self.ignored |= dict.fromkeys(verdict.ignored)
         self.rounded |= verdict.rounded
@@ -170,13 +185,27 @@ class Verification:
             verdict = self._explained(verdict, case) if not rows else verdict
             if rows and verdict.first is not None:
                 verdict = replace(verdict, first=replace(verdict.first, agrees_with=rows))
-            assert verdict.first is not None
-            found, weights = verdict.first, case.other_weights
-            own = next(each.expectation.stage for each in case.columns if each.key == found.key)
-            stage = stage_of(own, found.stages, other_weights=weights)
+                self._given += [(verdict, case)] if len(self._given) < self._most else []
+            found = verdict.first
+            if part is not None and found is not None:
+                own = next(each.expectation.stage for each in case.columns if each.key == found.key)
+                stage = stage_of(own, found.stages, other_weights=case.other_weights)
         if part is not None:
             self._bundle.add_verdict(part, verdict, stage)
         return verdict
+
+    def _reconsidered(self, verdicts: Sequence[Verdict]) -> Sequence[Verdict]:
+        """Where rows give some records alone: the mistake that explains the others, if it fits all.
+
+        One number may agree with a row that has nothing to do with it.
+        """
+        others = {name for each in verdicts if each.first for name in each.first.mistakes}
+        again: dict[int, Verdict] = {}
+        for verdict, case in self._given if others else ():
+            found = self._explained(verdict, case)
+            if found.first is not None and others & {*found.first.mistakes}:
+                again[id(verdict)] = replace(found, first=replace(found.first, agrees_with=()))
+        return tuple(again.get(id(verdict), verdict) for verdict in verdicts)
 
     def _rows_of(self, record: Record, verdict: Verdict, within: Tolerance) -> tuple[str, ...]:
         """The rows that give what a record expects, of the framework that names its fields.
@@ -208,9 +237,13 @@ class Verification:
         """Adds why a record differs, or what is known of that."""
         assert verdict.first is not None
         with np.errstate(all="ignore"):  # what is tried need not make sense for this record
-            found = self._memory.explained(case) or Explained(located(case))
+            found = self._memory.explained(case) or Explained(None)
+            causes = tuple(cause.words for cause in found.causes)
+            where = found.where or Located("")
+            if found.where is None and (self._locate_all or causes not in self._answers):
+                where = located(case)
+        self._answers.add(causes)
         stages = tuple(dict.fromkeys(cause.stage for cause in found.causes))
-        causes = tuple(cause.words for cause in found.causes)
         first = replace(
             verdict.first,
             stage=stages[0] if stages else verdict.first.stage,
@@ -218,8 +251,8 @@ class Verification:
             causes=causes,
             stages=stages,
             mistakes=tuple(dict.fromkeys(cause.mistake for cause in found.causes)),
-            pattern=found.where.words or None,
-            located=found.where.stages,
+            pattern=where.words or None,
+            located=where.stages,
             possible=tuple(cause.words for cause in found.possible),
         )
         return replace(verdict, first=first)
@@ -245,10 +278,19 @@ class Verification:
                     say(f"note: the fields have {name}'s names; -v {row} is its usual loss")
         if self.without_expected and self.without_expected < total:
             say(f'note: {self.without_expected} of {total} records have no "expected"')
+        if self._of_batches is not None:
+            say(f"note: {self._of_batches}")
         if self.undefined:
             records = counted(self.undefined, "record")
             why = "not compared, since your loss is NaN (0/0) and grpo's is 0"
             say(f"note: no token counts in {records}: {why}")
+        if self.by_scale:
+            records = counted(self.by_scale, "record")
+            verb = "agrees" if self.by_scale == 1 else "agree"
+            within = self._empty.tolerance()
+            of = f" ({within.rtol / 10:g} of the summed sizes of the loss's terms)"
+            of = of if within.atol is None else ""
+            say(f"note: {records} {verb} by atol alone{of}: --atol 0 compares by rtol")
         if self.ignored:
             say(f"note: not compared: {', '.join(self.ignored)}")
         for key, name in self.rounded.items():

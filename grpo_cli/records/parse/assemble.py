@@ -23,6 +23,7 @@ from grpo_cli.records.parse.columns import guess_values
 from grpo_cli.records.parse.scores import WITHIN
 from grpo_cli.records.parse.turns import TURN_FIELDS
 from grpo_cli.records.record import Record
+from grpo_cli.records.settings import Settings
 
 _EXPECTED = {
     **dict.fromkeys(LOG_PROBS, "a log-prob <= 0"),
@@ -94,7 +95,7 @@ def pack_record(record: Record) -> Packed:
         reward_names=record.reward_names,
         derived=record.derived,
         misnamed=record.misnamed,
-        settings=[record.hyperparameters],
+        settings=Settings(1, {name: [one] for name, one in record.hyperparameters.items()}),
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from grpo_cli.batch import F64
+from grpo_cli.batch import F64, Segments
 from grpo_cli.commands.check.record_view import Place, View
 from grpo_cli.commands.check.rule import Finding, rule
 from grpo_cli.commands.check.rules.advantages import count_tilted
@@ -34,6 +34,7 @@ class Facts:
         given: whether advantages are given.
         digests: (record, response, digest of all log-probs) of responses that are repeated by
             chance less than once in a million.
+        whole: (record, digest) of records of several responses, as rarely repeated.
         labels: (record, (step, label)) of groups of one response.
         sizes: size of groups → how many, of records whose groups are all of that size.
         first: size → the first such record.
@@ -49,6 +50,7 @@ class Facts:
     label_key: str
     given: bool
     digests: list[tuple[int, int, int]] = field(default_factory=list)
+    whole: list[tuple[int, int]] = field(default_factory=list)
     labels: list[tuple[int, tuple[str, Any]]] = field(default_factory=list)
     sizes: Counter[int] = field(default_factory=Counter)
     first: dict[int, Place] = field(default_factory=dict)
@@ -65,11 +67,16 @@ def collect_facts(view: View) -> Facts:
     new = view.columns.get("log_probs_new")
     if new is not None:
         # Two samples are equal with probability e^L, L being the log-prob of the response.
+        digests = _digest(view)
         with np.errstate(invalid="ignore"):
-            rows = np.flatnonzero(view.responses.sum(new) < _COPY_CHANCE)
+            sums = view.responses.sum(new)
+            rows = np.flatnonzero(sums < _COPY_CHANCE)
+            several = np.flatnonzero((view.records.sum(sums) < _COPY_CHANCE) & (view.counts > 1))
         records = view.records.index[rows]
-        parts = records, rows - view.records.starts[records], _digest(view)[rows]
+        parts = records, rows - view.records.starts[records], digests[rows]
         facts.digests = [*zip(*(part.tolist() for part in parts), strict=True)]
+        whole = _fold(digests, view.records)[several]
+        facts.whole = [*zip(several.tolist(), whole.tolist(), strict=True)]
     if "log_probs_ref" in view.columns and new is not None:
         facts.references, facts.steps = _compare_references(view, new)
     for record, sizes in count_sizes(view).items():
@@ -105,20 +112,26 @@ def _compare_references(view: View, new: F64) -> tuple[Counter[str], tuple[str, 
 
 
 def _digest(view: View) -> NDArray[np.uint64]:
-    """Returns [R] a hash of all log-probs of each response, of 64 bits.
-
-    The bits of each log-prob, with its place added, are multiplied by odd numbers and folded as in
-    splitmix64. The sums over two different responses, modulo 2⁶⁴, are equal once in 10¹⁹.
-    """
-    at = (view.responses.positions.astype(np.uint64) + np.uint64(1)) * np.uint64(_HASH_FACTORS[0])
+    """Returns [R] a hash of all log-probs of each response, of 64 bits."""
     total = np.zeros(view.responses.count, dtype=np.uint64)
     for number, column in enumerate(view.log_probs.values()):
-        bits = np.ascontiguousarray(column).view(np.uint64) + at
-        bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(_HASH_FACTORS[1])
-        bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(_HASH_FACTORS[2])
-        bits ^= bits >> np.uint64(31)
-        total = total * np.uint64(_HASH_FACTORS[0]) + view.responses.sum(bits) + np.uint64(number)
+        bits = _fold(np.ascontiguousarray(column).view(np.uint64), view.responses)
+        total = total * np.uint64(_HASH_FACTORS[0]) + bits + np.uint64(number)
     return total
+
+
+def _fold(bits: NDArray[np.uint64], parts: Segments) -> NDArray[np.uint64]:
+    """Returns [S] a hash of the elements of each segment, in their order.
+
+    The bits of each, with its place added, are multiplied by odd numbers and folded as in
+    splitmix64. The sums over two different segments, modulo 2⁶⁴, are equal once in 10¹⁹.
+    """
+    at = (parts.positions.astype(np.uint64) + np.uint64(1)) * np.uint64(_HASH_FACTORS[0])
+    bits = bits + at
+    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(_HASH_FACTORS[1])
+    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(_HASH_FACTORS[2])
+    bits ^= bits >> np.uint64(31)
+    return parts.sum(bits)
 
 
 @rule("duplicate")
@@ -221,15 +234,19 @@ class InputMemory:
 
     def add(self, facts: Facts) -> Iterator[Located]:
         """Adds records that follow those before, and yields the copies among them."""
+        repeated = set()
+        for record, digest in facts.whole:
+            place = facts.places[record]
+            line = "" if place.line is None else f" (line {place.line})"
+            if (known := self._known(digest, f"record {place.name}{line}")) is not None:
+                repeated.add(record)
+                yield "duplicate", find_repeated_record(known, facts.counts[record]), place
         copies: dict[int, list[Copy]] = {}
         for record, row, digest in facts.digests:
-            known = self._rows.get(digest)
+            name = f"record {facts.places[record].name}, response {row}"
+            known = None if record in repeated else self._known(digest, name)
             if known is not None:
                 copies.setdefault(record, []).append((row, known))
-                continue
-            self._rows[digest] = f"record {facts.places[record].name}, response {row}"
-            if len(self._rows) > _MEMORY:
-                self._rows.popitem(last=False)
         for record, found in copies.items():
             for finding in find_copies(found, facts.counts[record]):
                 yield "duplicate", finding, facts.places[record]
@@ -248,6 +265,15 @@ class InputMemory:
         self._sizes += facts.sizes
         self.tilted += facts.tilted
         self._first = facts.first | self._first
+
+    def _known(self, digest: int, name: str) -> str | None:
+        """Returns the name of the first that has this digest; remembers this one if it is new."""
+        known = self._rows.get(digest)
+        if known is None:
+            self._rows[digest] = name
+            if len(self._rows) > _MEMORY:
+                self._rows.popitem(last=False)
+        return known
 
     def finish(self, *, uneven_found: bool) -> Iterator[Located]:
         """Yields what only the whole input shows."""
@@ -269,6 +295,11 @@ def find_copies(copies: list[Copy], of: int) -> Iterator[Finding]:
     response, first = copies[0]
     evidence = {"responses": len(copies), "of": of, "first": first}
     yield Finding(evidence, response=response, kind="copies")
+
+
+def find_repeated_record(first: str, of: int) -> Finding:
+    """Returns the finding that a record is a copy of another one."""
+    return Finding({"responses": of, "of": of, "first": first}, kind="record")
 
 
 @rule("torn-group", "input")

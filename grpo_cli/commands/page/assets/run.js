@@ -30,6 +30,7 @@ class RunView {
       make("h2", {}, "Findings"),
       this.findings(),
       ...this.parts(),
+      ...this.against(),
       make("h2", {}, "Series"),
       make("p.hint", {}, [LEGEND, ...this.lines()].join("")),
       this.charts,
@@ -106,6 +107,14 @@ class RunView {
     const { by } = this.run;
     if (!by) return [];
     return [make("h2", {}, `By ${by.field}`), make("ul.findings", {}, ...by.verdicts.map((words) => make("li", {}, words)))];
+  }
+
+  // How the series differ from those of another run, in the words of the command.
+  against() {
+    const { against, others } = this.run;
+    if (!against) return [];
+    const rows = against.metrics.map((words) => make("li", {}, words));
+    return [make("h2", {}, `Against ${others[0]}`), make("p", {}, sentences([against.verdict])), make("ul.findings", {}, ...rows)];
   }
 
   // What the trainer logged: whether it is what was recomputed, and its own series.

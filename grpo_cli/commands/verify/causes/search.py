@@ -50,13 +50,11 @@ TIERS: Sequence[Sequence[tuple[Source, int]]] = (
         (kl.strength, 3),
         (choices.corrections, 2),
         (choices.entropies, 2),
-        (choices.averaged_entropies, 2),
         (choices.neutral, 1),
         (denominators.denominators, 2),
         (denominators.micro_batches, 1),
     ),
     (
-        (masks.misplaced_masks, 3),
         (inputs.columns, 2),
         (inputs.bases, 2),
         (inputs.exchanged, 1),
@@ -100,12 +98,12 @@ class Explained(NamedTuple):
     """What explains a record.
 
     Attributes:
-        where: where it is wrong, whatever the cause is.
+        where: where it is wrong, whatever the cause is; None where that was not looked for.
         causes: what explains all that it expects, and nothing else that is as simple does.
         possible: what fits as well, but has too little to go by, or only equals what is expected.
     """
 
-    where: Located
+    where: Located | None
     causes: Sequence[Cause] = ()
     possible: Sequence[Cause] = ()
 
@@ -199,8 +197,8 @@ def matches_by_chance(case: Case, losses: Sequence[float]) -> float:
 _KEPT = 3
 """Answers remembered."""
 
-_COUNTS = "num_items_in_batch"
-"""Differs from record to record of one run, and is in no answer."""
+_COUNTS = ("num_items_in_batch", "batch_num_tokens")
+"""They differ from record to record of one run, and are in no answer."""
 
 Key = tuple[object, ...]
 
@@ -223,13 +221,13 @@ class Memory:
         self.left_out = 0
 
     def explained(self, case: Case) -> Explained | None:
-        """Says where and why a record differs; None where it was not searched."""
+        """Says why a record differs, and where if it was searched; None where it was not."""
         key = _key(case.objective)
         for at, (of, known) in enumerate(self._known):
             fitting = [cause for cause in known if of == key and misfit(cause, case) <= FITS]
             if fitting:
                 self._known.insert(0, self._known.pop(at))
-                return Explained(located(case), fitting)
+                return Explained(None, fitting)
         if self._left <= 0:
             self.left_out += 1
             return None
@@ -243,6 +241,6 @@ class Memory:
 def _key(objective: Objective) -> Key:
     """The stages and their values: an answer to other ones would be worded otherwise."""
     return tuple(
-        (stage, bound.name, *(pair for pair in bound.values.items() if pair[0] != _COUNTS))
+        (stage, bound.name, *(pair for pair in bound.values.items() if pair[0] not in _COUNTS))
         for stage, bound in objective.stages.items()
     )
