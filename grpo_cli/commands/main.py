@@ -291,6 +291,14 @@ def _meant(message: str) -> str:
     return f"did you mean grpo {how}{near}?" if near else ""
 
 
+_PLAINER = {
+    r"('[^']*') is not a valid int(?:eger)?(?: range)?$": r"expected a whole number, got \1",
+    r"(\S+) is not in the range x>=(\d+)$": r"expected at least \2, got \1",
+    r"(\S+) is not in the range (\d+)<=x<=(\d+)$": r"expected \2 to \3, got \1",
+}
+"""Typer's words for a bad number → ours."""
+
+
 def _tell_usage(error: Any) -> NoReturn:
     """Typer's complaint about the command line, in one line; or its help, where it has that."""
     if type(error).__name__ == "NoArgsIsHelpError":
@@ -300,6 +308,8 @@ def _tell_usage(error: Any) -> NoReturn:
         context = getattr(error, "ctx", None)
         command = sys.argv[1:2] if sys.argv[1:2] and sys.argv[1] in COMMANDS else []
         path = " ".join(["grpo", *command]) if context is None else context.command_path
+        for typers, ours in _PLAINER.items():
+            message = re.sub(typers, ours, message)
         text, meant = f"{message[:1].lower()}{message[1:]}", _meant(message)
         text = _LISTED.split(text)[0] if meant else text
         say(f"{text}; {meant}" if meant else f"{text} (see {path} --help)")

@@ -294,7 +294,7 @@ class Evaluation:
             )
         ]
         if values:
-            yield f"taken from the records instead of {plan.variant}'s own: {', '.join(values)}"
+            yield f"the records replace defaults of {plan.variant}: {', '.join(values)}"
 
 
 def measured(evaluator: Evaluator, reader: Reader) -> Evaluator:

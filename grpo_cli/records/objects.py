@@ -106,7 +106,7 @@ _WORDS = {
     "Expecting ':' delimiter": "expected a colon",
     "Expecting property name enclosed in double quotes": "expected a key in double quotes",
     "Unterminated string starting at": "the string that begins here never ends",
-    "Extra data": "expected nothing more",
+    "Extra data": "expected the end",
     "Illegal trailing comma before end of object": "expected a key in double quotes",
     "Illegal trailing comma before end of array": "expected a value",
 }

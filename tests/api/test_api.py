@@ -279,7 +279,7 @@ def test_every_answer_has_the_notes_of_its_command() -> None:
     steps = '2 steps form one batch; batch="step" evaluates each by itself'
     assert steps in compare(records).notices
     assert steps in match(records, loss=0.5).notices
-    assert {steps, "1 of 2 groups is dead: their advantages are all 0"} <= {
+    assert {steps, "1 of 2 groups is dead: all its advantages are 0"} <= {
         *evaluate(records).notices
     }
     assumed = "log_probs_old is missing: assuming on-policy (old = new), so every ratio is 1"

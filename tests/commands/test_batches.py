@@ -251,6 +251,9 @@ def test_totals_of_batches_in_every_format(grpo, path) -> None:
     lines = grpo(*words, "-f", "jsonl").stdout.splitlines()
     assert [json.loads(line)["loss"] for line in lines] == [b["loss"] for b in expected.batches]
     assert grpo(*words, "-f", "jsonl", "--limit", "2").stdout.splitlines() == lines[:2]
+    for level in ("batch", "record"):
+        text = grpo(*words, "--level", level, "--limit", "2").stdout
+        assert "… 1 more batch (use --limit 0)\n" in text
     table = list(csv.DictReader(io.StringIO(grpo(*words, "-f", "csv").stdout)))
     assert [row["step"] for row in table] == ["0", "1", "2"]
     bare = grpo(*words, "--only", "loss").stdout.split()

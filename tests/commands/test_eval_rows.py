@@ -287,9 +287,9 @@ DEAD = TWO | {"group_ids": ["a", "a"]}
 NOTES = [
     ([ONE | {"mask": [[0, 0], [0], []]}], ["no unmasked token, so J = 0"]),
     ([ONE, DEAD, ONE], [
-        "1 of 3 records: all ratios are exactly 1 (on-policy), so their gradients carry "
-        "the information, not their losses",
-        "1 of 3 groups is dead: their advantages are all 0",
+        "1 of 3 records is on-policy (every ratio is exactly 1): the loss says nothing there, "
+        "the gradient does",
+        "1 of 3 groups is dead: all its advantages are 0",
         "2 of 8 responses have no token that counts",
     ]),
     ([ONE | {"rewards": [1.0, 1.0, 1.0]}] * 2, [
@@ -300,14 +300,14 @@ NOTES = [
         "every group has one response, so every advantage is 0 (--group-by FIELD joins rows)",
     ]),
     ([TWO, ONE | {"rewards": [1, 0, 1]}], [
-        "1 of 2 records: all ratios are exactly 1 (on-policy), so their gradients carry "
-        "the information, not their losses",
-        "2 of 3 groups are dead: their advantages are all 0",
+        "1 of 2 records is on-policy (every ratio is exactly 1): the loss says nothing there, "
+        "the gradient does",
+        "2 of 3 groups are dead: all their advantages are 0",
         "1 of 5 responses has no token that counts",
     ]),
     ([DEAD | {"rewards": [1.0, 0.0]}], [
-        "all ratios are exactly 1 (on-policy), so the loss value carries no information; "
-        "the gradient norm is 0.353553",
+        "on-policy (every ratio is exactly 1): the loss says nothing, the gradient does; "
+        "its norm is 0.353553",
     ]),
 ]  # fmt: skip
 

@@ -215,7 +215,7 @@ def test_a_file_of_some_megabytes_by_any_number_of_processes(tmp_path, size, pac
     ("name", "head", "message"),
     [
         ("a.gz", b"x", "is named .gz but does not start with gzip's 1F 8B"),
-        ("a.b.PT", b"x y", "is named .pt but does not start with zip's PK, as torch.save writes"),
+        ("a.b.PT", b"x y", "is named .pt but does not start with zip's PK (torch.save"),
         ("a.gz", b" {x", "malformed JSON"),
         ("a.npz", b"\xef\xbb\xbf\n{", "malformed JSON"),
         ("gz", b"x", "malformed JSON"),

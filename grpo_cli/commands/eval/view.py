@@ -144,7 +144,8 @@ def print_batches(
     """Prints a line of totals for each batch, and their mean; in short with a ``variant``."""
     of_batches = printing.level == "batch"
     chosen = printing.fields if of_batches else None
-    rows = printing.wanted(batches)[: printing.limit or None] if of_batches else batches
+    wanted = printing.wanted(batches) if of_batches else batches
+    rows = wanted[: printing.limit or None]
     of_totals = printing if of_batches else Printing(level="batch", by=printing.by)
     names = of_totals.names_of_totals(batches)
     columns = [_column(name, rows) for name in names]
@@ -159,6 +160,8 @@ def print_batches(
         ]
     kept, hidden = fitting(columns, () if chosen else _SPARE_TOTALS, screen.width)
     console.print(grid(kept))
+    if more := len(wanted) - len(rows):
+        console.print(Text(f"… {counted(more, 'more batch', 'more batches')} (use --limit 0)"))
     if not variant:
         print_hidden(console, screen, dict.fromkeys(hidden), "--fields")
     if chosen is None:

@@ -55,7 +55,7 @@ def match_number(
     ] = None,
     logged_at: Annotated[
         list[str] | None,
-        option("--logged", "NAME=PATH", "Read the number from records, as loss=metrics.loss."),
+        option("--logged", "NAME=PATH", "Read the number from records: loss=metrics.loss."),
     ] = None,
     rtol: Rtol = None,
     betas: Annotated[

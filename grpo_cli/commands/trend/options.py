@@ -37,14 +37,14 @@ class TrendOptions:
 
     at: Annotated[int | None, option("--at", "STEP", "What happened at STEP.")] = None
     by: Annotated[
-        str | None, option("--by", "FIELD", "Which part changed, by rank, environment, prompt…")
+        str | None, option("--by", "FIELD", "Which rank, environment, prompt, … changed.")
     ] = None
     against: Annotated[
         list[str] | None, option("--against", "RUN", "Which metrics differ from another RUN's.")
     ] = None
     correlate: Annotated[
         tuple[str, str] | None,
-        option("--correlate", "A B", "Whether A follows B, as reward length."),
+        option("--correlate", "A B", "Whether A follows B, e.g. reward length."),
     ] = None
     step: Step = None
     one_run: Annotated[
@@ -77,7 +77,7 @@ class TrendOptions:
     html: Html = None
     fail_on: Annotated[
         list[str] | None,
-        option("--fail-on", "TEST", "Exit with 1 on TEST, as 'kl_k3>0.01' or findings."),
+        option("--fail-on", "TEST", "Exit with 1 if TEST holds: 'kl_k3>0.01', findings."),
     ] = None
     limit: Annotated[int | None, LIMIT] = None
     output: Output = None

@@ -300,5 +300,5 @@ class Verification:
             records = f"{counted(count, 'record')} ({self.first_metrics[key]})"
             say(f"note: {key} differs in {records}; metrics are noted, not judged")
         if left := self._memory.left_out:
-            searched = "were not searched for a cause (--causes N searches more)"
-            say(f"note: {left} differing records {searched}")
+            records = counted(left, "differing record")
+            say(f"note: no cause was searched for in {records} (--causes N searches more)")
