@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from os import environ
 from typing import NamedTuple
@@ -405,44 +405,6 @@ def _is_clip(case: Case, lost: Flags, kept: Flags) -> bool:
     return True
 
 
-# ---- what the difference follows -----------------------------------------------------------------
-
-_LEAST = 12
-"""Tokens from which it can be seen whether a number follows another."""
-
-
-def _follows(x: F64, y: F64) -> bool:
-    """Whether y is a function of x that turns once at most: sorted by x it goes no long way."""
-    if len(x) < _LEAST or len(np.unique(x)) < _LEAST // 2:
-        return False
-    y = y[np.argsort(x, kind="stable")]
-    return float(np.abs(np.diff(y)).sum()) <= 2.2 * float(np.ptp(y))
-
-
-def _covariates(case: Case) -> Iterator[tuple[str, F64, tuple[str, ...]]]:
-    batch = case.batch
-    new, old, rollout = batch.log_probs_new, batch.log_probs_old, batch.log_probs_rollout
-    yield "the log ratio", case.breakdown.log_ratio, ("ratio", "surrogate")
-    if old is not None and rollout is not None:
-        yield "log π_old − log π_engine", old - rollout, ("correction", "ratio")
-    if new is not None:
-        yield "the new log-prob", new, ("ratio", "input", "surrogate")
-
-
-def _by_following(case: Case) -> Found | None:
-    """Looks for what the tokens' factors are a function of."""
-    policy, rest = _parts(case)
-    assert case.gradient is not None
-    loud = np.abs(policy) > 10.0 * case.quiet
-    factor = (case.gradient - rest)[loud] / policy[loud]
-    if not len(factor) or np.ptp(factor) <= 1e-3 * np.abs(factor).max():
-        return None
-    for words, values, stages in _covariates(case):
-        if _follows(values[loud], factor):
-            return f"the factor of each token's gradient follows {words}", *stages
-    return None
-
-
 def _by_token(case: Case) -> Found:
     """Says what is left: each token has a factor of its own, or the KL adds one."""
     (policy, rest), wrong = _parts(case), _wrong(case)
@@ -477,7 +439,6 @@ _TESTS: Sequence[Callable[[Case], Located | Found | None]] = (
     _by_cells,
     _by_advantages,
     partial(_in_one_place, exactly=False),
-    _by_following,
     _by_token,
 )
 """Those that leave the least open first."""
