@@ -325,13 +325,7 @@ def hint(
     group: str | None,
     count: int | None,
 ) -> str:
-    """The fields, ids or groups that there are, near the ones that were asked for.
-
-    Args:
-        raws: the first records.
-        where, record, group: what was asked for.
-        count: how many records there are; None for many.
-    """
+    """The fields, ids or groups of the first records, near the ones that were asked for."""
     values = [raw.value for raw in raws if isinstance(raw.value, dict)]
     fields = "".join(_fields(values, one) for one in where)
     if fields or not values:
