@@ -31,7 +31,7 @@ Names = Annotated[
     option(
         "--variants -v",
         "A,B,…",
-        "Objectives: names, patterns as 'trl/*', or all.",
+        "Objectives: names, patterns ('trl/*'), or all.",
         autocompletion=complete.variant_list,
     ),
 ]
@@ -65,9 +65,9 @@ def compare(
 
     A flag applies to the variants that take it. A variant that needs columns the
     data lack is listed with the reason. Cosines are with the first variant's
-    gradient. With --variants, all files are one input. Two runs without flags of an
-    objective are compared token by token, as by `grpo diff`; `grpo trend --against`
-    compares their metrics. Files whose names differ only by a step or a rank are
+    gradient. With --variants, all files are one input. Two runs without flags of
+    an objective are compared token by token, as `grpo diff` does; their metrics by
+    `grpo trend --against`. Files whose names differ only by a step or a rank are
     one run.
     """  # noqa: D301 - \b is for the help's formatter
     two = files if files is not None and len(files) == 2 else None
