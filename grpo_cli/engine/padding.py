@@ -49,10 +49,9 @@ def look_padded(records: Segments, lengths: I64, zeros: I64) -> NDArray[np.bool_
 
 def counts_padding(records: Segments, responses: Segments, log_probs: F64) -> bool:
     """Whether a record looks padded behind its responses."""
-    if not len(log_probs):
+    if not responses.total:
         return False
-    ends = log_probs[responses.starts + responses.lengths - 1] == 0.0
-    ends &= responses.lengths > 0  # of an empty one it is another's
+    ends = log_probs.take(responses.starts + responses.lengths - 1, mode="clip") == 0.0
     if not (2 * records.sum(ends.astype(np.int64)) > records.lengths).any():
         return False
     zeros = runs(responses, log_probs == 0.0, end=True)

@@ -159,14 +159,20 @@ class Reader:
                 )
         self.reading = replace(self.reading, batch=batch_fields(batch))
 
-    def __iter__(self) -> Iterator[Chunk]:
-        """The chunks of all files.
+    def chunks(self, plan: Plan | None = None) -> Iterator[Chunk]:
+        """The chunks of all files, whose records agree in all that a plan needs one value of.
+
+        Without a plan they agree in all their hyperparameters.
 
         Raises:
             InputError: at the first bad record, unless it is to be skipped.
         """
         self.keep_input()
-        found = (chunks(decoded, with_headers=True) for decoded in self._decoded())
+        settings, uniform = (plan.settings, plan.uniform) if plan else (None, None)
+        found = (
+            chunks(decoded, with_headers=True, settings=settings, uniform=uniform)
+            for decoded in self._decoded()
+        )
         return self._good(chain.from_iterable(found), needed=self.reading.selects)
 
     def records(self) -> Iterator[tuple[Raw, Record]]:

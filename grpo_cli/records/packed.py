@@ -318,7 +318,7 @@ def pack_floats(flat: Sequence[Any]) -> F64:
     return numbers
 
 
-_MANY = 8
+_MANY = 4
 
 
 def pack_bits(flat: Sequence[Any]) -> bytes:

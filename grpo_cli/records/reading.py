@@ -153,10 +153,10 @@ class Reading:
         flags += [f"--group {self.group}"] if self.group is not None else []
         items = iter(beginning)
         first = [*islice(items, where.LOOKED_AT)]
-        count = len(first) + sum(1 for _ in islice(items, where.COUNTED))
         raws = [raw for raw in first if isinstance(raw, Raw)]
-        few = count if count < where.LOOKED_AT + where.COUNTED else None
-        there = where.hint(raws, self.where, self.record, self.group, few)
+        rest = 0 if self.record is None else sum(1 for _ in islice(items, where.COUNTED))
+        count = len(first) + rest if rest < where.COUNTED else None
+        there = where.hint(raws, self.where, self.record, self.group, count)
         return InputError(f"no record matches {' and '.join(flags)}{there}")
 
     @property

@@ -225,7 +225,7 @@ class Record:
         return _number(self.line, self.prefix) if self.id is None else self.id
 
 
-CHUNK_BYTES, CHUNK_RECORDS = 1 << 19, 1 << 10
+CHUNK_BYTES, CHUNK_RECORDS = 1 << 18, 1 << 10
 """Text decoded together: enough that numpy's overhead is small, and so few objects that they stay
 in cache until they are packed, and dropped."""
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 from grpo_cli.errors import InputError
 from grpo_cli.hyperparameters import HyperparameterError, Value, canonical
@@ -48,18 +48,24 @@ class Settings:
 
 def join_settings(parts: Sequence[Settings]) -> Settings:
     """Those of all records, in order."""
-    names = sorted({*chain.from_iterable(one.columns for one in parts)})
-    each = {name: [one.columns.get(name, [ABSENT] * one.count) for one in parts] for name in names}
-    count = sum([one.count for one in parts])
-    return Settings(count, {name: [*chain.from_iterable(own)] for name, own in each.items()})
+    if len({(*one.columns,) for one in parts}) > 1:
+        return settings_of([*chain.from_iterable(parts)])
+    columns = {
+        name: [*chain.from_iterable([one.columns[name] for one in parts])]
+        for name in parts[0].columns
+    }
+    return Settings(sum([one.count for one in parts]), columns)
 
 
-class _Given(NamedTuple):
-    """A name under which records give a hyperparameter, where it stands, and [M] its values."""
+def settings_of(each: Sequence[Mapping[str, Value]]) -> Settings:
+    """The columns of what each record gives."""
+    names = sorted({*chain.from_iterable(each)})
+    columns = {name: [given.get(name, ABSENT) for given in each] for name in names}
+    return Settings(len(each), columns)
 
-    path: str
-    name: str
-    values: Sequence[Any]
+
+_Given = tuple[str, str, Sequence[Any]]
+"""Where a name of a hyperparameter stands, the name, and [M] the values that records give it."""
 
 
 def read_settings(objects: Sequence[Mapping[str, Any]], fields: Fields) -> Settings:
@@ -69,41 +75,39 @@ def read_settings(objects: Sequence[Mapping[str, Any]], fields: Fields) -> Setti
         InputError: for an unknown name, a value outside its meaning, or two different values.
     """
     # Names that set several (epsilon) give way to the particular ones.
-    broad: dict[str, _Given] = {}
-    exact: dict[str, _Given] = {}
-    for path, name, values in _without_both_sides(objects, _given(objects, fields)):
+    broad: dict[str, Sequence[Any]] = {}
+    exact: dict[str, Sequence[Any]] = {}
+    paths: dict[tuple[str, bool], str] = {}
+    for path, name, values in _given(objects, fields):
         columns = _canonical_columns(path, name, values)
+        is_exact = len(columns) == 1
+        known = exact if is_exact else broad
         for own, column in columns.items():
-            known = exact if len(columns) == 1 else broad
-            before = known.get(own)
-            if before is not None:
-                _check_same(before, column, path)
-                column = _filled(before.values, column)
-            known[own] = _Given(path if before is None else before.path, own, column)
-    return Settings(
-        len(objects),
-        {
-            name: _filled(*(known[name].values for known in (exact, broad) if name in known))
-            for name in sorted({*broad, *exact})
-        },
-    )
+            before = paths.setdefault((own, is_exact), path)
+            if own in known:
+                _check_same(known[own], before, column, path)
+                column = _filled(known[own], column)
+            known[own] = column
+    found = {**broad, **exact}
+    found |= {name: _filled(exact[name], broad[name]) for name in broad.keys() & exact.keys()}
+    return Settings(len(objects), dict(sorted(found.items())))
 
 
 def _given(objects: Sequence[Mapping[str, Any]], fields: Fields) -> list[_Given]:
     """The names at the records' top level, then those of ``hyperparameters``."""
     own = fields.hyperparameters
-    found = [_Given(name, name, [one.get(name) for one in objects]) for name in own]
-    key = fields.names.get("hyperparameters")
-    if key is None:
-        return found
-    nested = [one[key] for one in objects]
-    for one in nested:
-        if not isinstance(one, dict):
-            raise InputError(f"expected an object, got {got(one)}", path=key)
-    for name in dict.fromkeys(chain.from_iterable(nested)):
-        values = [one.get(name, ABSENT) for one in nested]
-        found.append(_Given(f"{key}.{name}", name, values))
-    return found
+    found: list[_Given] = [(name, name, [one.get(name) for one in objects]) for name in own]
+    names = dict.fromkeys(own)
+    if (key := fields.names.get("hyperparameters")) is not None:
+        nested = [one[key] for one in objects]
+        for one in nested:
+            if not isinstance(one, dict):
+                raise InputError(f"expected an object, got {got(one)}", path=key)
+        names = dict.fromkeys(chain.from_iterable(nested))
+        for name in names:
+            found.append((f"{key}.{name}", name, [one.get(name, ABSENT) for one in nested]))
+    both_sides = _BOTH_SIDES in names or _BOTH_SIDES in own
+    return _without_both_sides(objects, found) if both_sides else found
 
 
 _BOTH_SIDES = "clip_ratio"
@@ -114,9 +118,7 @@ _VERL_SIDES = ("clip_ratio_low", "clip_ratio_high")
 
 def _without_both_sides(objects: Sequence[Mapping[str, Any]], given: list[_Given]) -> list[_Given]:
     """The same, where verl's records give ``clip_ratio`` for the sides that are null alone."""
-    both = next((one.values for one in given if one.name == _BOTH_SIDES), None)
-    if both is None:
-        return given
+    both = next(values for _, name, values in given if name == _BOTH_SIDES)
     of_verl = [framework_of(one).get("name") == "verl" for one in objects]
     found = []
     for path, name, values in given:
@@ -127,7 +129,7 @@ def _without_both_sides(objects: Sequence[Mapping[str, Any]], given: list[_Given
                 side if verl and one is None else one
                 for one, side, verl in zip(values, both, of_verl, strict=True)
             ]
-        found.append(_Given(path, name, values))
+        found.append((path, name, values))
     return found
 
 
@@ -142,11 +144,12 @@ def _canonical_columns(path: str, name: str, values: Sequence[Any]) -> Mapping[s
 
     Between two numbers that are allowed, all are, but for fractions: most columns need few checks.
     """
-    kinds = set(map(type, values))
-    if len(kinds) == 1 and values[0] is not ABSENT:
-        if values.count(values[0]) == len(values):
-            found = read_value(path, name, values[0])
-            return {own: [one] * len(values) for own, one in found.items()}
+    first, count = values[0], len(values)
+    kinds = {type(first)} if count == 1 else set(map(type, values))
+    if len(kinds) == 1 and first is not ABSENT:
+        if values.count(first) == count:
+            found = read_value(path, name, first)
+            return {own: [one] * count for own, one in found.items()}
         if kinds <= {int, float} and all(map(math.isfinite, values)):
             ends = [read_value(path, name, one) for one in (min(values), max(values))]
             made = {type(one) for end in ends for one in end.values()}
@@ -180,16 +183,14 @@ def _canonical(path: str, name: str, value: object) -> Mapping[str, Value]:
 _cached = lru_cache(maxsize=1024, typed=True)(_canonical)
 
 
-def _check_same(before: _Given, column: Sequence[Any], path: str) -> None:
+def _check_same(before: Sequence[Any], where: str, column: Sequence[Any], path: str) -> None:
     """Stops where two names give a record different values."""
-    for one, other in zip(before.values, column, strict=True):
+    for one, other in zip(before, column, strict=True):
         if one != other and ABSENT not in (one, other):
-            contradiction = f"{got(other)} contradicts {before.path}, which is {got(one)}"
+            contradiction = f"{got(other)} contradicts {where}, which is {got(one)}"
             raise InputError(contradiction, path=path)
 
 
-def _filled(first: Sequence[Any], second: Sequence[Any] | None = None) -> Sequence[Any]:
+def _filled(first: Sequence[Any], second: Sequence[Any]) -> Sequence[Any]:
     """The first column, with values of the second where a record gives none."""
-    if second is None or ABSENT not in first:
-        return first
     return [two if one is ABSENT else one for one, two in zip(first, second, strict=True)]

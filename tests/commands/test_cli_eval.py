@@ -214,6 +214,24 @@ def test_every_format_keeps_to_the_limit(grpo, dump):
     assert "… 7 more tokens" in told
 
 
+@pytest.mark.parametrize(
+    ("zeros", "width", "told"),
+    [
+        ((3, 1, 0), 9, True), ((4, 2, 1), 9, True),
+        ((2, 1, 0), 9, False),  # a policy may be sure of the last words
+        ((3, 0, 0), 9, False), ((3, 3, 3), 9, False),
+        ((3, 1, 0), None, False),  # rows of several lengths
+    ],
+)  # fmt: skip
+def test_rows_that_look_padded_are_noted(grpo, dump, zeros, width, told):
+    rows = [[-0.5] * ((width or 9 + at) - count) + [0.0] * count for at, count in enumerate(zeros)]
+    columns = {"log_probs_new": rows, "log_probs_old": rows, "log_probs_ref": None}
+    path = str(dump(columns | {"rewards": [1.0, 0.0, 2.0]}))
+    result = grpo("eval", path, "-v", "dapo")
+    assert result.exit_code == 0
+    assert ("if these are padding, they count as tokens" in result.stderr) == told
+
+
 def test_own_denominators_that_differ_are_mentioned(grpo, dump):
     path = str(dump({"num_items_in_batch": 5}, {"num_items_in_batch": 6}))
     result = grpo("eval", path, "-v", "trl/dapo", "--level", "batch", "--json")

@@ -404,6 +404,21 @@ def test_of_several_records_it_says_which_one_it_shows(grpo, dump):
     assert "first record" not in grpo("show", str(dump({"id": "a"})), "--response", "0").stderr
 
 
+def test_a_page_of_several_records_lists_the_tokens_of_the_batch(grpo, dump, tmp_path):
+    path = str(dump(TOKENS | {"id": "a"}, TOKENS | {"id": "b", "rewards": [1.0, 5.0]}))
+    settings = json.loads(Page(page(grpo, path, tmp_path, "--top", "5")).data["settings"])
+    answer = json.loads(grpo("show", path, "--top", "5", "--json").stdout)
+    assert settings["ranked"]["title"].startswith("2 records as one batch: loss ")
+    rows = settings["ranked"]["rows"]
+    names = ("id", "response", "position", "contribution")
+    assert [[*row[:3], row[4]] for row in rows] == [
+        [row[name] for name in names] for row in answer["rows"]
+    ]
+    assert {row[0]: row[5] for row in rows} == {"a": 0, "b": 1}
+    alone = json.loads(Page(page(grpo, path, tmp_path, "--record", "b")).data["settings"])
+    assert alone["ranked"] is None
+
+
 def test_a_page_has_all_records_that_fit_and_says_what_it_lacks(grpo, dump, tmp_path, monkeypatch):
     """Without a script, too, it shows the first record's numbers and its first response."""
     records = [TOKENS | {"id": name} for name in "abc"]

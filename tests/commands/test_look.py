@@ -226,7 +226,7 @@ def test_findings_hang_and_break_between_words(grpo):
     words = [line for line in said if SAMPLES.name not in line and "--" not in line]
     assert max(map(len, words)) <= 80
     first = next(at for at, line in enumerate(said) if line.startswith("step 30  shift  mismatch"))
-    assert re.fullmatch(r"step 30  shift  mismatch\.\S+ rose: \S+ before, .*", said[first])
+    assert re.fullmatch(r"step 30  shift  mismatch\.\S+ rose: median \S+ before, .*", said[first])
     assert re.fullmatch(r"  .*errors\)", said[first + 1])
     also = [line for line in said if line.startswith("  also ")]
     assert any(line.startswith("  also limit  mismatch.mult is above 1.05 ") for line in also)

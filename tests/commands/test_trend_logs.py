@@ -723,3 +723,29 @@ def test_a_kl_that_fell_and_stays_lower_is_information(tmp_path: Path) -> None:
         kl = [one * after if at >= 60 else one for at, one in enumerate(kl)]
         found = alone(tmp_path, kl=kl)["findings"]
         assert [one["severity"] for one in found] == severities
+
+
+@each("seed", [0, 1, 2, 3])
+def test_a_level_on_a_scale_with_a_trend_has_its_first_step(seed: int, tmp_path: Path) -> None:
+    """Of a KL the share of the steps so far is compared, which falls while the KL is constant."""
+    draw = random.Random(seed)
+    rest = [abs(draw.gauss(0, 0.003)) for _ in range(60)]
+    kl = [0.01 + 0.03 * max(0, at - 35) + one for at, one in enumerate(rest)]
+    assert alone(tmp_path, kl=kl)["last_good_step"] == 35
+
+
+def test_what_follows_from_longer_responses_is_no_cause(tmp_path: Path) -> None:
+    """Though the gradient's fall is the clearest, and what the update does comes first else."""
+    draw = random.Random(3)
+    over = [max(0, at - 29) for at in range(60)]
+    norms = [0.4 * draw.lognormvariate(0, 0.02) / (1 + one) for one in over]
+    lengths = [180 + draw.gauss(0, 8) + 8 * one for one in over]
+    found = alone(tmp_path, grad_norm=norms, completion_length=lengths)["events"][0]
+    assert found["metrics"] == ["completion_length", "grad_norm"]
+    assert "--correlate reward length" in found["fix"]
+    norms = [0.4 * draw.lognormvariate(0, 0.02) * (1 + one) for one in over]
+    found = alone(tmp_path, grad_norm=norms, completion_length=lengths)["events"][0]
+    assert found["metrics"][0] == "grad_norm"
+    norms = [0.4 * draw.lognormvariate(0, 0.02) / (4 if one else 1) for one in over]
+    (found,) = alone(tmp_path, grad_norm=norms)["events"]
+    assert "; if it falls, look for groups of equal rewards" in found["fix"]

@@ -40,6 +40,9 @@ def print_findings(
         console.print()
     for row in () if quiet else answer.denominators:
         console.print(wrapped(Text(_denominator(row)), screen.reading, 2))
+    if answer.advantages and not quiet:
+        listed = (f"{one} in {counted(many, 'group')}" for one, many in answer.advantages.items())
+        console.print(wrapped(Text(f"advantages: {'; '.join(listed)}"), screen.reading, 2))
     if answer.not_checked and not quiet:
         line = Text(_not_checked(answer.not_checked, answer.records), "dim")
         console.print(wrapped(line, screen.reading, 2))

@@ -109,8 +109,10 @@ class Printing:
         if given is None:
             return None
         where = f"{'--fields' if self.only is None else '--only'} at --level {self.level}"
-        names = (complete.known(where, name.strip(), self._known) for name in given.split(","))
-        return tuple(dict.fromkeys(names))
+        names = dict.fromkeys(name.strip() for name in given.split(","))
+        advice = "; if records have it, --batch {} adds it and makes each of its values a batch"
+        found = (complete.known(where, one, self._known, advice.format(one)) for one in names)
+        return tuple(dict.fromkeys(found))
 
     @cached_property
     def having(self) -> Having | None:

@@ -122,7 +122,7 @@ def notes(total: Mapping[str, Any]) -> Iterator[str]:
 
 def _dead(dead: int, groups: int, responses: int) -> str:
     if dead == groups == responses > 1:
-        return "every group has one response, so every advantage is 0 (--group-by joins rows)"
+        return "every group has one response, so every advantage is 0 (--group-by FIELD joins rows)"
     if dead == groups:
         return "all groups are dead: every advantage is 0"
     are, its = ("is", "its") if dead == 1 else ("are", "their")

@@ -120,7 +120,7 @@ def _explained(
     first: Chunk | None = None
     source.keep_input()
     evaluator = measured(Evaluator(plan, skip=source.skip), source)
-    for chunk in source:
+    for chunk in source.chunks(plan):
         first = first or chunk.first
         breakdown = chunk.run(evaluator.evaluate)
         references.add(chunk, plan, breakdown.objective)

@@ -126,7 +126,7 @@ class Facts:
         self.centred &= _centred(breakdown)
         self.dead.add(breakdown)
         self.cancelled += _cancelled(batch)
-        self.betas.add(breakdown.beta)
+        self.betas.update(np.unique(breakdown.beta).tolist())
         self.no_reference |= breakdown.objective.kl.name == NO_REFERENCE.name
         self.plain_clip &= _plain_clip(breakdown)
         self.steps.add(breakdown)

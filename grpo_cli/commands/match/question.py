@@ -189,7 +189,7 @@ class Stream:
         Raises:
             InputError: where no record can be read; at a bad record, unless these are skipped.
         """
-        for part in without_misnamed(self.reader, self.base):
+        for part in without_misnamed(self.reader.chunks(), self.base):
             if isinstance(part, Chunk):
                 return part
             self.reader.bad(part)

@@ -24,6 +24,9 @@ from grpo_cli.commands.trend.view import known, usual, verdict_of
 from grpo_cli.engine.fold import first_pass
 from grpo_cli.terminal.numbers import markup, shown
 
+_MAIN = {"reward_mean", "loss", "kl_k3", "entropy", "length_mean", "gradient_norm", "eval/"}
+"""Series whose charts are open where nothing was found in them."""
+
 
 def page_of(
     run: Run | Steps,
@@ -54,12 +57,12 @@ def page_of(
         other_runs[(options.against or [""])[0]] = steps
         if len({*steps.numbers} & {*answer.steps.numbers}) >= LEAST_COMMON:
             compared = compare_runs([answer.steps], [steps])
-            rows = [
-                f"{one.name} {shown(one.first)}, {shown(one.second)}: "
-                f"{with_error(one, compared.steps[0])}"
+            differing = {
+                one.name: f"{shown(one.first)} here, {shown(one.second)} there: "
+                + with_error(one, compared.steps[0])
                 for one in compared.differing
-            ]
-            whole["against"] = {"verdict": verdict_against(compared), "metrics": rows}
+            }
+            whole["against"] = {"verdict": verdict_against(compared), "metrics": differing}
     for gone in answer.passes:
         words = f"pass {gone.number}, steps {gone.first_step} to {gone.last_step}"
         other_runs[words] = answer.steps.whole.until(gone.number).since(gone.first_step)
@@ -144,8 +147,9 @@ def _head(answer: Trend, events: Sequence[Event]) -> dict[str, Any]:
             {
                 "name": name,
                 "family": "log" if column is None else column.family,
+                "main": (row := steps.watch(name)) is not None and row.name in _MAIN,
                 "usual": column is None or column.usual,
-                "log": (row := steps.watch(name)) is not None and row.is_log,
+                "log": row is not None and row.is_log,
                 "values": steps.values(name),
             }
             for name, column in columns.items()

@@ -23,7 +23,7 @@ from grpo_cli.commands.options.source import RESPONSE, Files, ReadingOptions, pa
 from grpo_cli.commands.page.page import completions_of, text_fields
 from grpo_cli.commands.show.batch import COLUMN, LACKING, FirstTokens, Ranked, show_rows
 from grpo_cli.commands.show.figure import figure
-from grpo_cli.commands.show.page import OnPage, page_of, with_others
+from grpo_cli.commands.show.page import OnPage, page_of, ranked_tokens, with_others
 from grpo_cli.commands.show.picture import (
     COLORS,
     Picture,
@@ -195,6 +195,8 @@ def _show_record(
 ) -> None:
     """Draws one record: on the terminal, as a page, as a picture."""
     plan = objective.of_one_batch()
+    if options.html is not None:
+        reader.keep_input()  # its tokens are ranked in another pass
     records = reader.records()
     raw, record = next(records)
     breakdown = Chunk.of([record]).run(Evaluator(plan).evaluate)
@@ -211,10 +213,12 @@ def _show_record(
             if options.response is None:
                 tokens = len(breakdown.clip)
                 on_page, left_out = with_others(on_page[0], tokens, rest, plan)
+            by, top, batch = options.by or "contribution", options.top_of_record, objective.plan()
             for part in page_of(
                 on_page,
                 left_out,
                 _picture(source, raw, options),
+                ranked=ranked_tokens(on_page, reader, batch, by, top),
                 color_by="gradient" if options.by == "share" else options.by,
                 only=options.response or None,
                 top=options.top_of_record,

@@ -62,7 +62,7 @@ def gather(plan: Plan, source: Reader) -> Responses:
         InputError: for a record that has other columns than the first, or cannot be evaluated.
     """
     source.keep_input()
-    first = next(iter(source), None)
+    first = next(source.chunks(), None)
     if first is None:
         raise InputError("no record can be read")
     known = measured(Evaluator(plan), source).measured

@@ -168,8 +168,8 @@ def _lasting(signs: Sequence[Change], scaled: F64, usual: Usual) -> list[Change]
     for sign in sorted(signs, key=lambda one: (one.seen, -one.score)):
         at = next((at for at, before in enumerate(found) if _repeats(before, sign)), None)
         if at is None:
-            end = end_of_trend(scaled, sign.at) if sign.kind in (SHIFT, DRIFT) else None
-            found.append(_until_back(_since(sign, scaled, usual, end), scaled, usual))
+            before = end_of_trend(scaled, sign.at) if sign.kind in (SHIFT, DRIFT) else None
+            found.append(_until_back(_since(sign, scaled, usual, before), scaled, usual))
             continue
         known = found[at]
         both = {sign.kind, known.kind} <= {SHIFT, DRIFT} and sign.up == known.up

@@ -189,7 +189,7 @@ class Steps(Sequence[Step]):
         return polars_frame(self.columns())
 
     def __repr__(self) -> str:
-        return f"Steps({len(self)} steps: {', '.join(self.columns())})"
+        return f"Steps({len(self)} steps: {', '.join(('step', 'file', *self.metrics))})"
 
     def __len__(self) -> int:
         return len(self.numbers)

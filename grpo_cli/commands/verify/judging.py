@@ -113,10 +113,11 @@ class Judging(Accumulator[Any]):
         value = None if isinstance(raw, InputError) else raw.value
         if not isinstance(value, dict) or value.get("expected") is None or seal_of(value):
             return None
-        try:
-            given = "advantages" in read_fields(value).names
-        except InputError:  # which is raised again where the record is read
-            return None
+        with suppress(InputError):  # which is raised again where the record is read
+            return self._kind_of(value, given="advantages" in read_fields(value).names)
+        return None
+
+    def _kind_of(self, value: Mapping[str, Any], *, given: bool) -> Kind:
         framework = None if self.variant else value.get("framework")
         return Kind(repr(framework), given, framework)
 
@@ -154,13 +155,14 @@ class Judging(Accumulator[Any]):
             yield read
             return
         assert isinstance(raw, Raw)
+        kind = self._kind_of(raw.value, given=read.advantages is not None)
         try:
             with blaming(raw):
-                part = self._part(raw, read, plans)
+                part = self._part(raw, read, kind, plans)
                 if read.expected is None:
                     yield part
                     return
-                plan = self._plan(self._kind_of(raw, read), plans)
+                plan = self._plan(kind, plans)
                 wanted, _ = read_expectations(read)
         except InputError as error:
             yield error
@@ -179,7 +181,7 @@ class Judging(Accumulator[Any]):
         known = [sealed.get(name) for name in ("rtol", "atol", "metrics_rtol")]
         return tolerances(*(one if isinstance(one, int | float) else None for one in known))
 
-    def _part(self, raw: Raw, read: Record, plans: Plans) -> Part | None:
+    def _part(self, raw: Raw, read: Record, kind: Kind, plans: Plans) -> Part | None:
         """What a record adds to the stages of its bundle; None where it is of none.
 
         Raises:
@@ -191,7 +193,7 @@ class Judging(Accumulator[Any]):
             return None
         if (why := fault(value, seal)) is not None:
             raise InputError(why, path="bundle")
-        chunk, kind, signature = Chunk.of([read]), self._kind_of(raw, read), None
+        chunk, signature = Chunk.of([read]), None
         if not (self.variant or self.stages or self.hyperparameters):
             with suppress(GrpoError):  # which is raised where the record is evaluated
                 signature = chunk.objective(self._plan(kind, plans)).signature
@@ -236,10 +238,6 @@ class Judging(Accumulator[Any]):
 
         for one in parts:
             yield from [one] if isinstance(one, InputError) else one.each(judge_chunk)
-
-    def _kind_of(self, raw: Raw, read: Record) -> Kind:
-        framework = None if self.variant else raw.value.get("framework")
-        return Kind(repr(framework), read.advantages is not None, framework)
 
     def _plan(self, kind: Kind, plans: Plans) -> Plan:
         """The plan of records."""

@@ -16,9 +16,9 @@ from grpo_cli.commands.verify.answer import (
     Verdict,
     Verified,
 )
-from grpo_cli.commands.verify.causes.case import Case
 from grpo_cli.commands.verify.causes.located import Located, located
 from grpo_cli.commands.verify.causes.search import Explained, Memory
+from grpo_cli.commands.verify.causes.suspects import Suspect, suspects
 from grpo_cli.commands.verify.compare import Tolerance
 from grpo_cli.commands.verify.judging import Judged, Judging
 from grpo_cli.commands.verify.of_batches import losses_of_batches
@@ -96,7 +96,7 @@ class Verification:
         self._rows: Sequence[str] = ()
         self._rows_left = most
         self._differing = False
-        self._given: list[tuple[Verdict, Case]] = []
+        self._given: list[tuple[Verdict, Suspect]] = []
         self._most = most
         self.without_expected = 0
         self.undefined = 0
@@ -150,6 +150,7 @@ class Verification:
             self._good += len(items)
             if sums.error is not None:
                 continue  # which is raised next
+            of_item = suspects(one for one in items if isinstance(one, Judged))
             for item in items:
                 part = item if isinstance(item, Part) else item and item.part
                 if part is not None:
@@ -162,9 +163,9 @@ class Verification:
                     self._bundle.add_plain(item.verdict)
                 self.undefined += item.undefined
                 if item.verdict.compared:
-                    yield self._verdict(item)
+                    yield self._verdict(item, of_item.get(id(item)))
 
-    def _verdict(self, item: Judged) -> Verdict:
+    def _verdict(self, item: Judged, suspect: Suspect | None) -> Verdict:
         verdict, plan, _, record, part, within, by_scale = item
         self.by_scale += by_scale
         if NO_REFERENCE.name in verdict.signature:
@@ -178,16 +179,16 @@ class Verification:
             words = f"{shown(verdict.id)}: yours {yours:g}, grpo's {grpo:g}"
             self.first_metrics.setdefault(key, words)
         stage = None
-        if record is not None:
+        if record is not None and suspect is not None:
             self._differing = True
-            case = Case.of(record, plan, within)
             rows = self._rows_of(record, verdict, within)
-            verdict = self._explained(verdict, case) if not rows else verdict
+            verdict = self._explained(verdict, suspect) if not rows else verdict
             if rows and verdict.first is not None:
                 verdict = replace(verdict, first=replace(verdict.first, agrees_with=rows))
-                self._given += [(verdict, case)] if len(self._given) < self._most else []
+                self._given += [(verdict, suspect)] if len(self._given) < self._most else []
             found = verdict.first
             if part is not None and found is not None:
+                case = suspect.case
                 own = next(each.expectation.stage for each in case.columns if each.key == found.key)
                 stage = stage_of(own, found.stages, other_weights=case.other_weights)
         if part is not None:
@@ -201,8 +202,8 @@ class Verification:
         """
         others = {name for each in verdicts if each.first for name in each.first.mistakes}
         again: dict[int, Verdict] = {}
-        for verdict, case in self._given if others else ():
-            found = self._explained(verdict, case)
+        for verdict, suspect in self._given if others else ():
+            found = self._explained(verdict, suspect)
             if found.first is not None and others & {*found.first.mistakes}:
                 again[id(verdict)] = replace(found, first=replace(found.first, agrees_with=()))
         return tuple(again.get(id(verdict), verdict) for verdict in verdicts)
@@ -233,15 +234,15 @@ class Verification:
         self._rows = [*dict.fromkeys([*self._rows, *found])]
         return found
 
-    def _explained(self, verdict: Verdict, case: Case) -> Verdict:
+    def _explained(self, verdict: Verdict, suspect: Suspect) -> Verdict:
         """Adds why a record differs, or what is known of that."""
         assert verdict.first is not None
         with np.errstate(all="ignore"):  # what is tried need not make sense for this record
-            found = self._memory.explained(case) or Explained(None)
+            found = self._memory.explained(suspect) or Explained(None)
             causes = tuple(cause.words for cause in found.causes)
             where = found.where or Located("")
             if found.where is None and (self._locate_all or causes not in self._answers):
-                where = located(case)
+                where = located(suspect.case)
         self._answers.add(causes)
         stages = tuple(dict.fromkeys(cause.stage for cause in found.causes))
         first = replace(

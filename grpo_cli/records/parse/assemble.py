@@ -23,7 +23,6 @@ from grpo_cli.records.parse.columns import guess_values
 from grpo_cli.records.parse.scores import WITHIN
 from grpo_cli.records.parse.turns import TURN_FIELDS
 from grpo_cli.records.record import Record
-from grpo_cli.records.settings import Settings
 
 _EXPECTED = {
     **dict.fromkeys(LOG_PROBS, "a log-prob <= 0"),
@@ -67,7 +66,7 @@ def assemble(records: Sequence[Record]) -> Batch:
 
 
 def pack_record(record: Record) -> Packed:
-    """The columns of a record, masked tokens included."""
+    """The columns of a record, masked tokens included, without its hyperparameters."""
     columns = {name: np.frombuffer(data) for name, data in record.columns.items()}
     if isinstance(record.advantages, bytes):
         columns["token_advantages"] = np.frombuffer(record.advantages)
@@ -95,7 +94,6 @@ def pack_record(record: Record) -> Packed:
         reward_names=record.reward_names,
         derived=record.derived,
         misnamed=record.misnamed,
-        settings=Settings(1, {name: [one] for name, one in record.hyperparameters.items()}),
     )
 
 

@@ -32,9 +32,8 @@ class Facts:
         counts: [M] how many responses they have.
         label_key: the user's key of the groups' labels.
         given: whether advantages are given.
-        digests: (record, response, digest of all log-probs) of responses that are repeated by
-            chance less than once in a million.
-        whole: (record, digest) of records of several responses, as rarely repeated.
+        digests: (record, None or response, digest of all log-probs) of records of several
+            responses, then of responses, that are repeated by chance less than once in a million.
         labels: (record, (step, label)) of groups of one response.
         sizes: size of groups → how many, of records whose groups are all of that size.
         first: size → the first such record.
@@ -49,8 +48,7 @@ class Facts:
     counts: list[int]
     label_key: str
     given: bool
-    digests: list[tuple[int, int, int]] = field(default_factory=list)
-    whole: list[tuple[int, int]] = field(default_factory=list)
+    digests: list[tuple[int, int | None, int]] = field(default_factory=list)
     labels: list[tuple[int, tuple[str, Any]]] = field(default_factory=list)
     sizes: Counter[int] = field(default_factory=Counter)
     first: dict[int, Place] = field(default_factory=dict)
@@ -72,11 +70,13 @@ def collect_facts(view: View) -> Facts:
             sums = view.responses.sum(new)
             rows = np.flatnonzero(sums < _COPY_CHANCE)
             several = np.flatnonzero((view.records.sum(sums) < _COPY_CHANCE) & (view.counts > 1))
+        whole = _fold(digests, view.records)[several]
+        facts.digests = [
+            (at, None, one) for at, one in zip(several.tolist(), whole.tolist(), strict=True)
+        ]
         records = view.records.index[rows]
         parts = records, rows - view.records.starts[records], digests[rows]
-        facts.digests = [*zip(*(part.tolist() for part in parts), strict=True)]
-        whole = _fold(digests, view.records)[several]
-        facts.whole = [*zip(several.tolist(), whole.tolist(), strict=True)]
+        facts.digests += zip(*(part.tolist() for part in parts), strict=True)
     if "log_probs_ref" in view.columns and new is not None:
         facts.references, facts.steps = _compare_references(view, new)
     for record, sizes in count_sizes(view).items():
@@ -234,18 +234,25 @@ class InputMemory:
 
     def add(self, facts: Facts) -> Iterator[Located]:
         """Adds records that follow those before, and yields the copies among them."""
+        copies: dict[int, list[Copy]] = {}
         repeated = set()
-        for record, digest in facts.whole:
+        for record, row, digest in facts.digests:
+            if record in repeated:
+                continue
             place = facts.places[record]
             line = "" if place.line is None else f" (line {place.line})"
-            if (known := self._known(digest, f"record {place.name}{line}")) is not None:
+            known = self._rows.get(digest)
+            if known is None:
+                self._rows[digest] = f"record {place.name}" + (
+                    line if row is None else f", response {row}"
+                )
+                if len(self._rows) > _MEMORY:
+                    self._rows.popitem(last=False)
+            elif row is None:
                 repeated.add(record)
-                yield "duplicate", find_repeated_record(known, facts.counts[record]), place
-        copies: dict[int, list[Copy]] = {}
-        for record, row, digest in facts.digests:
-            name = f"record {facts.places[record].name}, response {row}"
-            known = None if record in repeated else self._known(digest, name)
-            if known is not None:
+                evidence = {"responses": facts.counts[record], "of": facts.counts[record]}
+                yield "duplicate", Finding(evidence | {"first": known}, kind="record"), place
+            else:
                 copies.setdefault(record, []).append((row, known))
         for record, found in copies.items():
             for finding in find_copies(found, facts.counts[record]):
@@ -265,15 +272,6 @@ class InputMemory:
         self._sizes += facts.sizes
         self.tilted += facts.tilted
         self._first = facts.first | self._first
-
-    def _known(self, digest: int, name: str) -> str | None:
-        """Returns the name of the first that has this digest; remembers this one if it is new."""
-        known = self._rows.get(digest)
-        if known is None:
-            self._rows[digest] = name
-            if len(self._rows) > _MEMORY:
-                self._rows.popitem(last=False)
-        return known
 
     def finish(self, *, uneven_found: bool) -> Iterator[Located]:
         """Yields what only the whole input shows."""
@@ -295,11 +293,6 @@ def find_copies(copies: list[Copy], of: int) -> Iterator[Finding]:
     response, first = copies[0]
     evidence = {"responses": len(copies), "of": of, "first": first}
     yield Finding(evidence, response=response, kind="copies")
-
-
-def find_repeated_record(first: str, of: int) -> Finding:
-    """Returns the finding that a record is a copy of another one."""
-    return Finding({"responses": of, "of": of, "first": first}, kind="record")
 
 
 @rule("torn-group", "input")

@@ -181,8 +181,8 @@ def with_error(one: Difference, first: int, *, at_end: bool = False) -> str:
     half, mark = value - low, "≠" if differs else " "
     if not differs or abs(value) > half:
         return f"{mark} {value:+.3g} ±{half:.2g}"
-    why = f"(× {factor:.3g})" if factor and one.since == first else f"from step {one.since} on"
-    return f"{mark} {value:+.3g} {why}"
+    why = f"× {factor:.3g}" if factor and one.since == first else f"begins at step {one.since}"
+    return f"{mark} {value:+.3g} ({why})"
 
 
 def print_correlation(console: Console, screen: Screen, answer: CorrelationAnswer) -> None:

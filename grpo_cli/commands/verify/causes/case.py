@@ -241,7 +241,7 @@ class Case:
     def _found(self, column: Column, again: Breakdown) -> F64 | None:
         """What another evaluation has in the place of a column; None where it has no such thing."""
         found = column.expectation.evaluated(again)
-        if found is None or (column.expectation.level == "record" and np.isnan(found[0])):
+        if found is None or (column.expectation.level == "record" and np.isnan(found).any()):
             return None
         masked = self.is_masked or again.batch.responses.total < self.written.total
         if column.expectation.level == "token" and masked:
@@ -254,6 +254,10 @@ class Case:
     def is_masked(self) -> bool:
         """Whether the record has a mask."""
         return self.record.mask is not None
+
+    def by_record(self, number: Callable[[Case], float]) -> F64 | float:
+        """A number of the record; of several [R] that of each one's responses."""
+        return number(self)
 
     # ---- other evaluations --------------------------------------------------------------------
 
@@ -437,6 +441,7 @@ class Cause(NamedTuple):
         evaluate: gives what the record gives with it.
         of: the stage, where that is another one than the catalogue says.
         equal: whether it only says what the record equals, which many mistakes may.
+        by_record: whether it can be evaluated for several records at once.
     """
 
     mistake: str
@@ -444,6 +449,7 @@ class Cause(NamedTuple):
     evaluate: Callable[[Case], Breakdown]
     of: str = ""
     equal: bool = False
+    by_record: bool = False
 
     @property
     def stage(self) -> str:

@@ -307,7 +307,8 @@ def _others(case: Case, stage: str, *, neutral: bool) -> Iterator[Cause]:
             continue
         words = f"{_kind(stage, own.choice, choice)}{stage} {name} instead of {own.name}"
         mistake = _ROWS.get(name, f"other-{stage}")
-        yield swapped(mistake, stage, words, bound)._replace(equal=_is_foreign(case, name))
+        foreign = _is_foreign(case, name)
+        yield swapped(mistake, stage, words, bound)._replace(equal=foreign, by_record=True)
         solved = "/" not in name and name != "prompt-mean"  # by denominators
         if stage == "aggregate" and not solved:
             for divided, steps in [*case.accumulations.items()][1:]:

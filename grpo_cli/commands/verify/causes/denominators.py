@@ -33,7 +33,7 @@ _FORMS: Mapping[str, tuple[str, Numerator]] = {
     "its response's tokens": ("", lambda case: 1.0 / _lengths(case)),
     "its response's tokens, including masked ones": (
         "truncated-in-denominator",
-        lambda case: 1.0 / np.maximum(case.record.widths, 1),
+        lambda case: 1.0 / np.maximum(case.written.lengths, 1),
     ),
     "its response's tokens − 1": (
         "one-less",
@@ -256,17 +256,18 @@ def _causes(case: Case, form: str, divisor: float, factor: F64) -> Iterator[Caus
         made = partial(_with_weights, numerator=numerator, divisor=of)
         small = mistake == "group-count" and constant  # a factor that many other counts are
         equal &= small
-        yield Cause(own or mistake, words, made, equal=small)
+        yield Cause(own or mistake, words, made, equal=small, by_record=True)
     if not equal or case.gradient is None:
         return
     usual = float(np.median(factor))
     if abs(factor - usual).max() <= 3e-4 * abs(usual):
         words = f"off by a constant factor: yours is grpo's times {usual:.6g}"
-        yield Cause("factor", words, partial(everything_times, factor=usual))
+        made = partial(everything_times, factor=usual)
+        yield Cause("factor", words, made, by_record=True)
     else:
         words = f"denominator: your loss {_divided(form)}{divisor:.6g}; {meant}"
         solved = partial(_with_weights, numerator=numerator, divisor=lambda _: divisor)
-        yield Cause("denominator-other", words, solved)
+        yield Cause("denominator-other", words, solved, by_record=True)
 
 
 def _own(case: Case) -> str:
@@ -321,7 +322,7 @@ def _steps(case: Case) -> float:
 def _with_weights(
     case: Case, numerator: Numerator, divisor: Divisor, *, kl_alone: bool = False
 ) -> Breakdown:
-    shape, by = numerator(case), divisor(case)
+    shape, by = numerator(case), case.by_record(divisor)
 
     def aggregate() -> Weights:
         return Weights(shape, None, by, "solved")
@@ -338,7 +339,8 @@ def negative(case: Case) -> Iterator[Cause]:
     """Yields the objective for the loss."""
     if case.gradient is not None or case.loss is not None:
         words = "wrong sign: your loss is the negative of grpo's (loss = −objective)"
-        yield Cause("loss-sign", words, partial(everything_times, factor=-1.0))
+        made = partial(everything_times, factor=-1.0)
+        yield Cause("loss-sign", words, made, by_record=True)
 
 
 def everything_times(case: Case, factor: float) -> Breakdown:

@@ -23,6 +23,7 @@ from grpo_cli.commands.verify.causes import (
 )
 from grpo_cli.commands.verify.causes.case import IMPOSSIBLE, STRICT, Case, Cause, Source
 from grpo_cli.commands.verify.causes.located import Located, located
+from grpo_cli.commands.verify.causes.suspects import COUNTS, Suspect
 from grpo_cli.objective.objective import Objective
 
 MOST = 4
@@ -197,9 +198,6 @@ def matches_by_chance(case: Case, losses: Sequence[float]) -> float:
 _KEPT = 3
 """Answers remembered."""
 
-_COUNTS = ("num_items_in_batch", "batch_num_tokens")
-"""They differ from record to record of one run, and are in no answer."""
-
 Key = tuple[object, ...]
 
 
@@ -220,11 +218,16 @@ class Memory:
         self._known: list[tuple[Key, Sequence[Cause]]] = []
         self.left_out = 0
 
-    def explained(self, case: Case) -> Explained | None:
+    def explained(self, suspect: Suspect) -> Explained | None:
         """Says why a record differs, and where if it was searched; None where it was not."""
-        key = _key(case.objective)
+
+        def fits(cause: Cause) -> bool:
+            found = suspect.misfit(cause)
+            return (misfit(cause, suspect.case) if np.isnan(found) else found) <= FITS
+
+        key = _key(suspect.objective)
         for at, (of, known) in enumerate(self._known):
-            fitting = [cause for cause in known if of == key and misfit(cause, case) <= FITS]
+            fitting = [cause for cause in known if of == key and fits(cause)]
             if fitting:
                 self._known.insert(0, self._known.pop(at))
                 return Explained(None, fitting)
@@ -232,7 +235,7 @@ class Memory:
             self.left_out += 1
             return None
         self._left -= 1
-        found = explained(case)
+        found = explained(suspect.case)
         if found.causes:
             self._known = [(key, found.causes), *self._known][:_KEPT]
         return found
@@ -241,6 +244,6 @@ class Memory:
 def _key(objective: Objective) -> Key:
     """The stages and their values: an answer to other ones would be worded otherwise."""
     return tuple(
-        (stage, bound.name, *(pair for pair in bound.values.items() if pair[0] not in _COUNTS))
+        (stage, bound.name, *(pair for pair in bound.values.items() if pair[0] not in COUNTS))
         for stage, bound in objective.stages.items()
     )
