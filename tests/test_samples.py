@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -180,3 +181,10 @@ def test_every_input_reaches_the_script():
     for name in ("dump", "options", "variant", "verify"):
         assert f"{name.upper()}: ${{{{ inputs.{name} }}}}" in text
         assert f"${name.upper()}" in script or f"${{{name.upper()}" in script
+
+
+def test_the_action_installs_its_own_repository():
+    text = (ACTION / "action.yml").read_text()
+    (folder,) = re.findall(r"working-directory: \$\{\{ github.action_path \}\}(\S+)", text)
+    assert re.search(r"\n  install:\n.*\n    default: \.\n", text)
+    assert (ACTION / folder.lstrip("/") / "pyproject.toml").exists()

@@ -31,7 +31,7 @@ Names = Annotated[
     option(
         "--variants -v",
         "A,B,…",
-        "Objectives: names, patterns as 'trl/*', or all.",
+        "Objectives: names, patterns ('trl/*'), or all.",
         autocompletion=complete.variant_list,
     ),
 ]
@@ -63,12 +63,12 @@ def compare(
     grpo compare rollouts.jsonl --variants all --json | jq '.variants[].loss'
     grpo compare run-a/rollouts run-b/rollouts
 
-    Variants are evaluated in one pass. A flag applies to the variants that take
-    it; a variant that needs columns the data lack is listed with the reason.
-    Cosines are with the first variant's gradient. Without flags of an objective,
-    two runs are compared token by token, as `grpo diff` does; their metrics, with
-    intervals, by `grpo trend --against`. Files whose names differ only by a step or a
-    rank are one run. With --variants, all files are one input.
+    A flag applies to the variants that take it. A variant that needs columns the
+    data lack is listed with the reason. Cosines are with the first variant's
+    gradient. With --variants, all files are one input. Two runs without flags of
+    an objective are compared token by token, as `grpo diff` does; their metrics by
+    `grpo trend --against`. Files whose names differ only by a step or a rank are
+    one run.
     """  # noqa: D301 - \b is for the help's formatter
     two = files if files is not None and len(files) == 2 else None
     asks_variants = variants is not None or stages.are_given

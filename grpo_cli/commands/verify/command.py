@@ -80,13 +80,12 @@ def verify(
     A record holds the trainer's numbers under "expected": loss or objective,
     policy_loss, advantages, ratio, kl, gradient or loss_gradient, clip_fraction,
     gradient_norm, metrics. Each record is a batch of its own. The first difference
-    is named with its stage, response, token and cause; --full prints all. The
-    relative tolerance is 1e-4 by default, for float32; atol = rtol / 10, for
-    gradients rtol × the largest gradient. Without --variant, the record's
-    `framework` chooses the objective; where only the names of the fields are a
-    framework's, its other variants are tried on what differs ("agree with trl/grpo:
-    add -v trl/grpo"). Metrics fail a record only if it expects nothing else. Exits
-    with 1 if a number differs from the variant evaluated.
+    is named with its stage, response, token and cause; --full prints all. Without
+    --variant, the record's `framework` names the objective. If only the field names
+    are a framework's, its other variants are tried on records that differ.
+    Tolerances: rtol is 1e-4 (float32), atol is rtol / 10, for gradients rtol × the
+    largest one. Metrics only fail a record that expects nothing else. Exits with 1
+    if a number differs.
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=page.json):
         if stages.batch != "record":
